@@ -1,10 +1,10 @@
-"""Judging the records of one micro-batch one by one, in arrival order.
+"""Judge the records of one micro-batch one by one, in arrival order.
 
-Arrival order inside a micro-batch is defined by content: effective timestamp, then the user's
-order columns, then a keyed hash of the row (invariant 6). It matters only for IDs that occur
-more than once in the batch, so only those are sorted, and only ties among them ask for more than
-the timestamp. Nothing is dropped without an equal ID within the horizon, or a policy that the user
-chose (invariant 8).
+The content of records defines their arrival order within a micro-batch: effective timestamp, then
+the user's order columns, then a keyed hash of the row (invariant 6). The order matters only for IDs
+that occur more than once in the micro-batch, so only those are sorted, and only ties among them
+need more than the timestamp. A record is dropped only if an equal ID is within the horizon, or by
+a policy that the user chose (invariant 8).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Verdict(IntEnum):
     NULL_ID = 3
     #: It has an ID, and no timestamp to judge it by.
     UNTIMED = 4
-    #: A duplicate whose payload is not that of the record which went on.
+    #: A duplicate whose payload differs from the emitted record's.
     CONFLICT = 5
 
 
@@ -41,28 +41,23 @@ def judge(
     horizon_ms: int,
     tie_rank: Callable[[I64], I64],
 ) -> U8:
-    """Return 0 taken, 1 duplicate or 2 dropped as late, for each record.
+    """Return 0 taken, 1 duplicate or 2 dropped as late, for each of n records.
+
+    A record is a duplicate if a remembered entry is within the horizon, or a record that was
+    taken before it in this micro-batch.
 
     Parameters
     ----------
-    first : int64 array, shape (n,)
-        For each record the index of the first record with the same ID.
-    times_ms : int64 array, shape (n,)
-        Effective timestamps.
-    matches : Matches
-        Remembered entries, and the IDs that they settle, by position in the sequence of first
-        records.
-    droppable : bool array, shape (n,)
-        Records that are not taken even if unknown.
-    horizon_ms : int
-    tie_rank : callable
-        Order among the given records, int64 array of their ranks; asked only for records that
-        tie in ID and effective timestamp.
-
-    Notes
-    -----
-    A record is a duplicate if a remembered entry, or a record taken before it in this batch,
-    lies within the horizon.
+    first
+        For each record the index of the first record with the same ID, shape (n,).
+    times_ms
+        Effective timestamps, shape (n,).
+    matches
+        Remembered entries, and the IDs that they settle, by position among the first records.
+    droppable
+        Records that are not taken even if their ID is unknown, shape (n,).
+    tie_rank
+        Returns the ranks of records; called only for those that tie in ID and effective timestamp.
     """
     n = len(first)
     is_first = first == np.arange(n)
@@ -81,7 +76,7 @@ def judge(
     repeated &= ~settled
     records = np.flatnonzero(repeated[first])
     records = records[np.lexsort((times_ms[records], first[records]))]
-    # Most IDs have one record or are settled, and their entries are done with.
+    # Most IDs have one record or are settled, so their entries are not needed any more.
     entry_record = first_records[matches.index]
     asked = np.flatnonzero(repeated[entry_record])
     entry_ms = matches.first_ms[asked], matches.last_ms[asked]
@@ -98,9 +93,9 @@ def judge(
 def _ranked(
     groups: I64, times_ms: I64, seen: U8, records: I64, tie_rank: Callable[[I64], I64]
 ) -> I64 | None:
-    """Return the order of records by group, time and rank; None where no ranks matter.
+    """Return the order of records by group, time and rank, or None if no ranks matter.
 
-    All of a tie are seen or none is; where they are, none is taken whatever their order.
+    Records that tie are either all seen or all unseen. If seen, none is taken, in any order.
     """
     same = (groups[1:] == groups[:-1]) & (times_ms[1:] == times_ms[:-1]) & (seen[1:] == 0)
     if not same.any():
@@ -122,7 +117,7 @@ def _seen(
     entry_ms: tuple[I64, I64],
     horizon_ms: int,
 ) -> U8:
-    """Return of which records, sorted by group, a remembered entry lies within the horizon."""
+    """Return for each record, sorted by group, whether an entry is within the horizon."""
     seen = np.zeros(len(records), np.uint8)
     start = np.searchsorted(groups, entry_group, "left")
     count = np.searchsorted(groups, entry_group, "right") - start

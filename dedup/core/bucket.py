@@ -1,10 +1,9 @@
 """A bucket: all segments of one time range, in sorted runs that are merged step by step.
 
-A **run** holds each of its IDs once and is split by ranges of hashes into segments of bounded
-size; a sealed tail is a run of one. Invariant 13 lists the bounds. Runs are merged one range of
-hashes at a time, a segment or two in a micro-batch that seals little, however much the bucket
-holds. While that goes on, IDs of ranges that are done are in the output, those of the others still
-in the merged runs.
+A **run** holds each of its IDs once. It is split by ranges of hashes into segments of bounded size;
+a sealed tail is a run of one segment. Invariant 13 lists the bounds. A merge handles one range of
+hashes at a time, a segment or two in a micro-batch that seals little, however large the bucket is.
+Meanwhile IDs of ranges that are done are in the output, and all others still in the merged runs.
 """
 
 from __future__ import annotations
@@ -22,24 +21,22 @@ SortedRun: TypeAlias = tuple[SegmentRef, ...]
 
 
 def ids_in(run: SortedRun) -> int:
-    """Return how many IDs a run holds."""
+    """Return the number of IDs in a run."""
     return sum(segment.count for segment in run)
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Runs on their way into one.
+    """Runs that are being merged into one.
 
     Parameters
     ----------
-    runs : tuple of SortedRun
-        What is merged.
-    hash_ranges : int
-        Ranges of hashes that the output is split into, a power of two.
-    ranges_done : int
-        Ranges that the output answers for, fewer than all; the runs answer for the others.
-    output : SortedRun
-        One segment per range that is done, but for those whose loss was accepted.
+    hash_ranges
+        Number of ranges of hashes that the output is split into, a power of two.
+    ranges_done
+        Number of ranges that the output answers for; the runs answer for the others.
+    output
+        One segment per range that is done, except segments whose loss was accepted.
     """
 
     runs: tuple[SortedRun, ...]
@@ -54,33 +51,26 @@ class Merge:
 
     @property
     def ids(self) -> int:
-        """IDs in the runs."""
+        """Number of IDs in the runs."""
         return ids_in(self.inputs)
 
     def check_complete(self, last: SegmentRef | None) -> None:
-        """Fail rather than forget, whatever might be wrong: no ID gets lost in a merge."""
+        """Raise CatalogError if the merge lost an ID: an unknown defect must not forget IDs."""
         output = self.output if last is None else (*self.output, last)
         ids = ids_in(output)
         if len(output) == self.hash_ranges and ids < self.ids:
             raise CatalogError(
-                f"merging {len(self.inputs)} segments made {ids} record IDs of {self.ids}, "
-                "though each of them was read without an error. The segments are still there, but "
-                "copies of the IDs left out may have come through since the merge began: check "
-                "the catalog with dedup catalog verify, and report this as a defect of dedup.",
+                f"A merge of {len(self.inputs)} segments wrote {ids} of their {self.ids} record "
+                "IDs, though it read each segment without an error. The segments still exist, but "
+                "copies of the missing IDs may have passed since the merge began. Check the "
+                "catalog with dedup catalog verify, and report this as a defect of dedup.",
                 remedy="incomplete-merge",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """A segment and the ranges of hashes for which it answers.
-
-    Parameters
-    ----------
-    segment : SegmentRef
-    hash_ranges, ranges_done : int
-        It no longer answers for the first ``ranges_done`` of ``hash_ranges`` ranges.
-    """
+    """A segment that no longer answers for the first ``ranges_done`` of ``hash_ranges`` ranges."""
 
     segment: SegmentRef
     hash_ranges: int = 1
@@ -93,15 +83,15 @@ class Bucket:
 
     Parameters
     ----------
-    start_ms, end_ms : int
+    start_ms, end_ms
         The range of emitted timestamps, milliseconds since the epoch.
-    clamped : bool
-        Holds an ID whose timestamp was clamped or substituted, so a copy that carries its own
-        timestamp must look here too.
-    runs : tuple of SortedRun
-        Disjoint in IDs; in the order in which they were made.
-    merges : tuple of Merge
-        Runs on their way into one; they are not among `runs`.
+    clamped
+        Whether it holds an ID whose timestamp was clamped or substituted. Then copies that carry
+        their own timestamp must be looked up here too.
+    runs
+        Disjoint in IDs, in the order in which they were made.
+    merges
+        Runs that are being merged; they are not among `runs`.
     """
 
     start_ms: int
@@ -112,17 +102,17 @@ class Bucket:
 
     @property
     def range(self) -> tuple[int, int]:
-        """Start and end, by which buckets differ."""
+        """Start and end, which identify the bucket."""
         return self.start_ms, self.end_ms
 
     @property
     def ids(self) -> int:
-        """IDs in all segments, each once; fewer while a merge that lost an input goes on."""
+        """IDs in all segments, each counted once; too low during a merge that lost an input."""
         return sum(map(ids_in, self.runs)) + sum(merge.ids for merge in self.merges)
 
     @property
     def depth(self) -> int:
-        """Segments that one ID may be in, at most."""
+        """Most segments that one ID may be in."""
         return len(self.runs) + sum(len(merge.runs) for merge in self.merges)
 
     @property
@@ -155,7 +145,7 @@ class Bucket:
         return replace(self, runs=(*self.runs, run), clamped=self.clamped or clamped)
 
     def beginning(self, runs: tuple[SortedRun, ...], hash_ranges: int) -> Bucket:
-        """Return the bucket with some of its runs about to be merged."""
+        """Return the bucket with a merge of some of its runs begun."""
         kept = tuple(run for run in self.runs if run not in runs)
         return replace(self, runs=kept, merges=(*self.merges, Merge(runs, hash_ranges)))
 
@@ -189,7 +179,7 @@ class Bucket:
         return replace(self, runs=rests(self.runs), merges=tuple(merges))
 
     def to_json(self) -> list[Any]:
-        """Return the bucket as JSON can hold it; `from_json` reads it back."""
+        """Return the bucket as JSON values; `from_json` reads them."""
 
         def run(segments: SortedRun) -> list[Any]:
             return [segment.to_json() for segment in segments]
@@ -207,10 +197,10 @@ class Bucket:
 
     @staticmethod
     def from_json(value: object) -> Bucket:
-        """Return the bucket that `to_json` wrote; ValueError or StateError for anything else."""
+        """Return the bucket that `to_json` wrote; ValueError or StateError for other values."""
         start_ms, end_ms, clamped, runs, merges = array(value, 5)
         if not integer(start_ms) < integer(end_ms) or integer(clamped, 0) > 1:
-            raise ValueError(f"{[start_ms, end_ms, clamped]} is no bucket")
+            raise ValueError(f"{[start_ms, end_ms, clamped]} is not a bucket")
         bucket = Bucket(
             start_ms,
             end_ms,
@@ -220,7 +210,7 @@ class Bucket:
         )
         for segment in bucket.segments:
             if (segment.start_ms, segment.end_ms) != bucket.range:
-                raise ValueError(f"segment {segment.name} lies outside bucket {bucket.range}")
+                raise ValueError(f"segment {segment.name} is outside bucket {bucket.range}")
         return bucket
 
 
@@ -240,5 +230,5 @@ def _merge(value: object) -> Merge:
         or hash_ranges & (hash_ranges - 1)
         or not 0 <= integer(done) < hash_ranges
     ):
-        raise ValueError(f"a merge that is done with {done} of {hash_ranges} ranges is none")
+        raise ValueError(f"a merge cannot have {done} of {hash_ranges} ranges done")
     return Merge(tuple(_run(run) for run in array(runs)), hash_ranges, done, _run(output))

@@ -1,13 +1,13 @@
-"""Source-partition clocks and the two watermarks (invariants 9 to 11).
+"""Clocks of source partitions, and the two watermarks (invariants 9 to 11).
 
-Two formulas, both monotone, computed at the end of a micro-batch and in force for the next::
+Both watermarks only rise. They are computed at the end of a micro-batch and apply to the next::
 
     late_watermark = min(low_watermark, now) - lateness
     gc_watermark   = late_watermark - horizon
 
-``low_watermark`` is the minimum, over active source partitions, of the highest timestamp observed
-from each. Query time (the sum of the times between the micro-batches of one run) measures
-silence, so downtime of the query makes nobody idle.
+The clock of a source partition is the highest timestamp observed from it. ``low_watermark`` is the
+minimum over active source partitions. Silence is measured in query time, which is the sum of the
+times between the micro-batches of one run. So downtime of the query makes no partition idle.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any
 from dedup.core.policy import Policy
 from dedup.errors import ClockError, ConfigError
 
-#: No timestamp yet; earlier than every real one, with room to subtract durations.
+#: Means "no timestamp yet": earlier than every real one, with room to subtract durations.
 NEVER_MS = -(1 << 62)
-#: A source partition is idle only after others sent records in this many micro-batches.
+#: A source partition is idle only after others have sent records in this many micro-batches.
 IDLE_BATCHES = 3
-#: Processing time may be this far off before it counts as a jump.
+#: A larger difference of processing times counts as a jump of the clock.
 MAX_CLOCK_SKEW_MS = 60_000
-#: Clocks that a shard keeps at most: each of them is in every shard's state row.
+#: Most clocks that a shard keeps. Every shard's state row holds all of them.
 MAX_SOURCES = 20_000
 
 
 def known_ms(time_ms: int) -> int | None:
-    """Return the time; None where there was none yet, be it with durations taken off."""
+    """Return the time, or None for NEVER_MS, even if durations were subtracted from it."""
     return None if time_ms <= NEVER_MS // 2 else time_ms
 
 
@@ -40,10 +40,10 @@ class Observed:
 
     Parameters
     ----------
-    newest_ms : int
-        Highest timestamp that was the record's own, or NEVER_MS if every one was substituted.
-    records : int
-        Records observed, substituted ones included.
+    newest_ms
+        Highest timestamp that a record carried itself, or NEVER_MS if all were substituted.
+    records
+        Number of records, including those with substituted timestamps.
     """
 
     newest_ms: int
@@ -60,12 +60,12 @@ class SourceClock:
 
     Parameters
     ----------
-    time_ms : int
+    time_ms
         Highest trusted timestamp, NEVER_MS before the first.
-    last_seen_ms, trusted_at_ms : int
-        Query time at which it last sent anything / a trusted timestamp.
-    silent_batches : int
-        Micro-batches since then in which only others sent records.
+    last_seen_ms, trusted_at_ms
+        Query time at which the partition last sent a record, and last sent a trusted timestamp.
+    silent_batches
+        Micro-batches since then in which only other partitions sent records.
     """
 
     time_ms: int
@@ -74,7 +74,10 @@ class SourceClock:
     silent_batches: int = 0
 
     def idle(self, query_time_ms: int, idle_timeout_ms: int | None) -> bool:
-        """Return whether nobody waits for it: it was silent for long, and others were not."""
+        """Return whether the partition was silent for long while others were not.
+
+        The low watermark does not wait for an idle partition.
+        """
         return (
             idle_timeout_ms is not None
             and self.silent_batches >= IDLE_BATCHES
@@ -105,7 +108,7 @@ class Clocks:
         )
 
     def holder(self, policy: Policy) -> str | None:
-        """Return the active source partition with the lowest clock, which holds the watermarks."""
+        """Return the active source partition with the lowest clock; it holds the watermarks."""
         idle = self.idle_sources(policy)
         active = [(c.time_ms, name) for name, c in self.sources.items() if name not in idle]
         return min(active)[1] if active else None
@@ -117,13 +120,13 @@ class Clocks:
 
         Parameters
         ----------
-        observed : mapping of source partition to Observed
-            From all of the micro-batch's input, not only this shard's records.
-        now_ms : int
+        observed
+            By source partition, from the whole input of the micro-batch, not only this shard's
+            records.
+        now_ms
             Time of the micro-batch, the same after a replay.
-        run_id : str
-            The query's run; time between two runs is downtime and does not count.
-        policy : Policy
+        run_id
+            The query's run. The time between two runs is downtime and does not count.
 
         Raises
         ------
@@ -133,9 +136,9 @@ class Clocks:
         if not policy.event_time:
             return self._advance_processing_time(now_ms, run_id, policy)
         if self.named_by != policy.source_columns:
-            # Nobody would observe clocks of other columns again: they would hold the watermarks.
-            anew = replace(self, named_by=policy.source_columns, sources={})
-            return anew.advance(observed, now_ms=now_ms, run_id=run_id, policy=policy)
+            # Clocks named by other columns would never advance again, and hold the watermarks.
+            renamed = replace(self, named_by=policy.source_columns, sources={})
+            return renamed.advance(observed, now_ms=now_ms, run_id=run_id, policy=policy)
         query_time_ms = self.query_time_ms + self.elapsed_ms(now_ms, run_id)
         newest_ms = max([self.newest_ms, *(h.newest_ms for h in observed.values())])
         sources = self._observe(observed, query_time_ms, now_ms, newest_ms, policy)
@@ -167,7 +170,7 @@ class Clocks:
                 sources[name] = clock
                 continue
             silent = replace(clock, silent_batches=clock.silent_batches + 1)
-            # An idle partition wholly behind the GC watermark holds nothing and is forgotten.
+            # Forget an idle partition that is wholly behind the GC watermark: it holds nothing.
             if silent.time_ms > self.gc_watermark_ms or not silent.idle(
                 query_time_ms, policy.idle_timeout_ms
             ):
@@ -177,9 +180,9 @@ class Clocks:
             if h.newest_ms != NEVER_MS and h.newest_ms >= self.late_watermark_ms:
                 trusted_at_ms, time_ms = query_time_ms, max(old.time_ms, h.newest_ms)
             else:
-                # Only clamped or substituted times: they do not advance the clock, unless the
-                # partition has sent nothing else for so long that it would hold back for ever:
-                # then it goes with the fastest clock, or with now where it has no times at all.
+                # Only clamped or substituted times: they do not advance the clock. But if the
+                # partition sends nothing else for so long, it would hold the watermarks back for
+                # ever. Then it follows the fastest clock, or now if it has no times at all.
                 trusted_at_ms, time_ms = old.trusted_at_ms, old.time_ms
                 patience_ms = policy.idle_timeout_ms
                 if patience_ms is not None and query_time_ms - trusted_at_ms >= patience_ms:
@@ -190,7 +193,7 @@ class Clocks:
 
     def _advance_processing_time(self, now_ms: int, run_id: str, policy: Policy) -> Clocks:
         time_ms = self.effective_now(now_ms)
-        # Within a run the highest is kept, so that a fall is seen that comes in small steps.
+        # Keep the highest time of a run, to detect a clock that falls in small steps.
         now_ms = max(now_ms, self.now_ms) if run_id == self.run_id else now_ms
         clocks = replace(self, run_id=run_id, now_ms=now_ms, newest_ms=time_ms)
         return clocks._with_watermarks(time_ms, time_ms, policy)
@@ -205,23 +208,20 @@ class Clocks:
         )
 
     def elapsed_ms(self, now_ms: int, run_id: str) -> int:
-        """Return the query time since the last micro-batch: none where a run begins."""
+        """Return the query time since the last micro-batch; 0 if a run begins."""
         same_run = run_id == self.run_id and self.now_ms != NEVER_MS
         return max(0, now_ms - self.now_ms) if same_run else 0
 
     def effective_now(self, now_ms: int) -> int:
-        """Return the processing time of a micro-batch: not behind the last one's, of any run."""
+        """Return the processing time of a micro-batch, not before any earlier one's."""
         return max(now_ms, self.newest_ms)
 
     def check_jump(self, *, now_ms: int, worker_now_ms: int, run_id: str, policy: Policy) -> None:
-        """Refuse a processing time that cannot be right.
+        """Raise ClockError if the processing time cannot be right.
 
-        Raises
-        ------
-        ClockError
-            If ``now_ms`` is more than a minute ahead of the worker's own clock, or fell by more
-            than a minute within one run, and ``accept_clock_jump`` is off. Gaps without
-            micro-batches and the first micro-batch of a run are no jumps.
+        That is so if ``now_ms`` is more than a minute ahead of the worker's clock, or fell by more
+        than a minute within one run, unless ``accept_clock_jump`` is set. A pause between
+        micro-batches and the first micro-batch of a run are not jumps.
         """
         if policy.event_time or policy.accept_clock_jump:
             return
@@ -231,7 +231,7 @@ class Clocks:
             raise ClockError.fell(now_ms, self.now_ms)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the clocks as JSON can hold them; `from_json` reads it back."""
+        """Return the clocks as JSON values; `from_json` reads them."""
         return {
             **{field.name: getattr(self, field.name) for field in fields(self)},
             "named_by": list(self.named_by),
@@ -250,12 +250,12 @@ class Clocks:
 
 
 def check_sources(count: int) -> None:
-    """Refuse more clocks than a state row has room for; ConfigError says what to name instead."""
+    """Raise ConfigError if there are more clocks than a state row has room for."""
     if count > MAX_SOURCES:
         raise ConfigError(
-            f"source_partition tells more than {MAX_SOURCES:,} source partitions apart, and every "
-            "shard keeps a clock for each. Name what tells producers or partitions apart (Kafka: "
-            "topic, partition), not records, users or sessions; or set a shorter idle_timeout, "
-            "after which a silent one is forgotten.",
+            f"source_partition names more than {MAX_SOURCES:,} source partitions, and every "
+            "shard keeps a clock for each. Choose columns that name a producer or a partition "
+            "(Kafka: topic, partition), not a record, user or session. Or set a shorter "
+            "idle_timeout, after which dedup forgets silent partitions.",
             remedy="many-sources",
         )

@@ -17,12 +17,10 @@ class DistinctIds:
 
     Parameters
     ----------
-    keys : Keys, length u
-    hashes : uint64 array, shape (u,)
-    first_ms, last_ms : int64 array, shape (u,)
+    first_ms, last_ms
         Range of the effective timestamps of the ID's records.
-    own_first_ms, own_last_ms : int64 array, shape (u,)
-        Range of the timestamps that the records carried themselves, as far as it is known.
+    own_first_ms, own_last_ms
+        Range of the timestamps that the records carried themselves, as far as known.
     """
 
     keys: Keys
@@ -43,12 +41,11 @@ def distinct_ids(
 
     Parameters
     ----------
-    keys : Keys, length n
-    times_ms : int64 array, shape (n,)
-        Effective timestamps.
-    own_first_ms, own_last_ms : int64 array, shape (n,)
-        Range in which the record's own timestamp lies.
-    hash_key : bytes
+    times_ms
+        Effective timestamps, shape (n,).
+    own_first_ms, own_last_ms
+        Range of the timestamp that the record carried itself, shape (n,).
+    hash_key
         16 bytes: the key of the filters' hash.
     """
     hashes = kernel.hash64(keys.data, keys.offsets, hash_key)

@@ -1,4 +1,4 @@
-"""Durations as Spark users write them (``"7 days"``, ``timedelta``), and how amounts are shown."""
+"""Parse durations and sizes as Spark users write them, and format amounts for people."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ALIASES = {
     "d": "day",
     "w": "week",
 }
-#: Of no one length; the longest there is, in days.
+#: Units of varying length, with their longest length in days.
 _CALENDAR_DAYS = {"month": 31, "year": 366}
 _TERM = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([a-zA-Z]+)\s*")
 _SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([kmgtp]?)i?b?\s*", re.IGNORECASE)
@@ -49,16 +49,16 @@ def duration_ms(value: str | timedelta, *, option: str) -> int:
 
     Parameters
     ----------
-    value : str or datetime.timedelta
-        Text is a sequence of ``number unit`` terms as in Spark's day-time intervals
-        (``"1 day 12 hours"``); months and years are refused because their length varies.
-    option : str
-        Name of the option, for the error text.
+    value
+        A timedelta, or a sequence of ``number unit`` terms as in Spark's day-time intervals
+        (``"1 day 12 hours"``). Months and years are rejected, because their length varies.
+    option
+        Name of the option, for the error.
 
     Raises
     ------
     ConfigError
-        If the text cannot be read, or the duration is negative, finer than a millisecond, or
+        If the text cannot be parsed, or the duration is negative, finer than a millisecond, or
         longer than ten thousand years.
 
     Examples
@@ -78,7 +78,7 @@ def duration_ms(value: str | timedelta, *, option: str) -> int:
             f"{option}={value!r} is not a duration; give text such as '7 days' or a timedelta."
         )
     if not 0 <= total_ms <= MAX_DURATION_MS:
-        raise ConfigError(f"{option}={value!r} must lie between 0 and ten thousand years.")
+        raise ConfigError(f"{option}={value!r} must be between 0 and ten thousand years.")
     return total_ms
 
 
@@ -92,7 +92,7 @@ def _parse(text: str, option: str) -> int:
         if term is not None and term.group(2).lower().rstrip("s") in _CALENDAR_DAYS:
             days = Fraction(term.group(1)) * _CALENDAR_DAYS[term.group(2).lower().rstrip("s")]
             raise ConfigError(
-                f"{option}={text!r} is not a duration of one length, for months and years differ; "
+                f"{option}={text!r} has no fixed length, because months and years vary; "
                 f"give days, such as '{round(days)} days'."
             )
         if term is None or unit_ms is None:
@@ -150,7 +150,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def size(count: int | None) -> str:
-    """Write a number of bytes in the unit that suits it, e.g. ``1.5 MiB``."""
+    """Return a number of bytes in a suitable unit, e.g. ``1.5 MiB``; a dash for None."""
     if count is None:
         return "-"
     value = float(count)
@@ -162,13 +162,9 @@ def size(count: int | None) -> str:
 
 
 def size_bytes(text: str | None, *, unit: str = "b") -> int | None:
-    """Return the bytes of a size as Spark writes it, e.g. ``"4g"``, or None if it is none.
+    """Return the bytes of a size as Spark writes it, e.g. ``"4g"``, or None if it cannot be parsed.
 
-    Parameters
-    ----------
-    text : str or None
-    unit : str
-        What a bare number counts: ``"b"``, ``"m"``, ...
+    ``unit`` is the unit of a bare number: ``"b"``, ``"m"``, ...
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Record IDs with their hashes and times in (hash, key) order: what segments are made of."""
+"""Record IDs with their hashes and times in (hash, key) order: the content of segments."""
 
 from __future__ import annotations
 
@@ -19,18 +19,15 @@ class Entries:
 
     Parameters
     ----------
-    keys : Keys, length n
-    hashes : ndarray of uint64, shape (n,)
-        Their hashes under the query's filter key.
-    times_ms : ndarray of int64, shape (n,)
-        Their timestamps.
-    digests : ndarray of uint64, shape (n,), optional
-        Digests of their payloads (`dedup.core.payload`).
+    hashes
+        Hashes of the keys under the query's filter key.
+    digests
+        Digests of their payloads (`dedup.core.payload`), if any.
 
     Raises
     ------
     ValueError
-        When the columns differ in length.
+        If the columns differ in length.
     """
 
     keys: Keys
@@ -55,7 +52,7 @@ class Entries:
 
     @classmethod
     def joined(cls, pieces: Sequence[Entries]) -> Entries:
-        """Return the entries of all pieces, which may overlap."""
+        """Return the entries of all pieces, whose hashes may overlap."""
         return cls.in_order(
             Keys.concat([piece.keys for piece in pieces]),
             np.concatenate([piece.hashes for piece in pieces]),
@@ -67,7 +64,6 @@ class Entries:
         return len(self.hashes)
 
     def __getitem__(self, span: slice) -> Entries:
-        """The entries from ``span.start`` to before ``span.stop``, over the same memory."""
         offsets = self.keys.offsets[span.start : span.stop + 1]
         digests = None if self.digests is None else self.digests[span]
         keys = Keys(self.keys.data, offsets)
@@ -75,10 +71,10 @@ class Entries:
 
 
 def merged(pieces: Sequence[Entries], bounds: U64) -> Iterator[Entries]:
-    """Yield all entries of the pieces in order, a new chunk from each bound on.
+    """Yield all entries of the pieces in order, with a new chunk starting at each bound.
 
-    Bounds are rising hashes; chunks without entries are left out. Chunks that fit a processor's
-    cache are merged at twice the speed of the whole, and take next to no memory beside the pieces.
+    Bounds are rising hashes; empty chunks are left out. Chunks that fit a processor's cache merge
+    twice as fast as the whole, and take almost no memory beside the pieces.
     """
     stops = [[*np.searchsorted(piece.hashes, bounds).tolist(), len(piece)] for piece in pieces]
     starts = [0] * len(pieces)

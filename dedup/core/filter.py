@@ -1,7 +1,7 @@
 """Split-block Bloom filter over key hashes, and its bytes that outlive the process.
 
 The bitset has the layout of Apache Parquet (``BloomFilter.md`` of apache/parquet-format), so
-others can read it; the hash is ours (SipHash-1-3 under a secret key) in place of XXH64.
+other programs can read it. The hash is SipHash-1-3 under a secret key instead of XXH64.
 
 Serialised form, little-endian: a header of 64 bytes, a checksum of every page, the bitset.
 
@@ -22,11 +22,11 @@ offset type  content
 then   32*z  bitset: 8 u32 words per block
 ====== ===== ===========================================================
 
-Header and page checksums are the **head**: who knows its CRC-32 can check any page by itself, and
-so probe a filter that it never holds in memory (`dedup.core.paged`).
+Header and page checksums are the **head**. With its CRC-32 a reader can check any page alone, and
+so probe a filter without loading it (`dedup.core.paged`).
 
-Bytes that are not exactly this, or made with another hash key, raise `FilterDamaged`: the caller
-asks the exact catalog instead. They never mean "not seen".
+Any other bytes, and a filter made with another hash key, raise `FilterDamaged`. The caller then
+asks the exact catalog. Damage never means "not seen".
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from dedup.errors import FilterDamaged
 
 BLOCK_BYTES = 32
 HEADER_BYTES = 64
-#: A page has a checksum of its own.
+#: Each page has its own checksum.
 PAGE_BYTES = 4096
 PAGE_BLOCKS = PAGE_BYTES // BLOCK_BYTES
 
@@ -58,7 +58,7 @@ _KEY_ID_INPUT = b"dedup hash-key id v1"
 
 
 def hash_key_id(key16: bytes) -> int:
-    """Return the number that names a hash key without giving it away.
+    """Return a number that names a hash key without revealing it.
 
     It is the SipHash-1-3 of a constant under that key.
     """
@@ -71,14 +71,14 @@ class SplitBlockFilter:
 
     Parameters
     ----------
-    bits : ndarray of uint32, shape (8 * z,)
-        The bitset; used as it is, not copied.
-    count : int
-        Hashes added to it.
-    fpr : float
-        Rate it was sized for.
-    hash_key_id : int
-        Which key its hashes are made with, from `hash_key_id`.
+    bits
+        The bitset of z blocks, shape (8 * z,); used as it is, not copied.
+    count
+        Number of hashes added.
+    fpr
+        False-positive rate that it was sized for.
+    hash_key_id
+        Which key its hashes were made with, from `hash_key_id`.
     """
 
     __slots__ = ("bits", "count", "fpr", "hash_key_id")
@@ -93,13 +93,13 @@ class SplitBlockFilter:
 
     @classmethod
     def sized(cls, n: int, fpr: float, *, hash_key_id: int) -> SplitBlockFilter:
-        """Return an empty filter for ``n`` keys at ``fpr``; none at all is legal (1 block)."""
+        """Return an empty filter for ``n`` >= 0 keys at a false-positive rate."""
         bits = np.zeros(8 * blocks_for(n, fpr), np.uint32)
         return cls(bits, count=0, fpr=fpr, hash_key_id=hash_key_id)
 
     @classmethod
     def build(cls, hashes: U64, fpr: float, *, hash_key_id: int) -> SplitBlockFilter:
-        """Return a filter sized for exactly these hashes, and holding them."""
+        """Return a filter that is sized for these hashes and holds them."""
         built = cls.sized(len(hashes), fpr, hash_key_id=hash_key_id)
         built.add(hashes)
         return built
@@ -115,12 +115,12 @@ class SplitBlockFilter:
         return head_bytes(self.blocks) + self.bits.nbytes
 
     def add(self, hashes: U64) -> None:
-        """Add hashes. Raises ValueError on a filter over read-only bytes."""
+        """Add hashes; ValueError if the filter is on read-only bytes."""
         kernel.filter_add(self.bits, hashes)
         self.count += len(hashes)
 
     def may_contain(self, hashes: U64) -> BOOL:
-        """Return False only where a hash was certainly never added. Shape (n,)."""
+        """Return False only if a hash was certainly never added. Shape (n,)."""
         return kernel.filter_probe([self.bits], hashes).astype(np.bool_)
 
     def to_bytes(self) -> bytes:
@@ -134,21 +134,21 @@ class SplitBlockFilter:
     def from_bytes(
         cls, data: bytes | memoryview, *, hash_key_id: int, head_crc32: int | None = None
     ) -> SplitBlockFilter:
-        """Return the filter of these bytes with a bitset of its own, aligned and writable.
+        """Return the filter of these bytes, with its own writable copy of the bitset.
 
         Parameters
         ----------
         data
             The serialised form, and nothing after it.
         hash_key_id
-            The key that hashes are made with now; a filter made with another is refused.
+            The key that hashes are made with now; a filter made with another is rejected.
         head_crc32
-            CRC-32 that the head must have, where one is known.
+            CRC-32 that the head must have, if known.
 
         Raises
         ------
         FilterDamaged
-            When magic, version, size, a checksum or the hash key is not as it must be.
+            If magic, version, size, a checksum or the hash key is wrong.
         """
         view = memoryview(data).cast("B")
         head = FilterHead.from_bytes(view, hash_key_id=hash_key_id, head_crc32=head_crc32)
@@ -165,15 +165,7 @@ class SplitBlockFilter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilterHead:
-    """What a serialised filter says of itself, before the bitset.
-
-    Parameters
-    ----------
-    blocks, count, hash_key_id, fpr
-        As of the filter.
-    sums : ndarray of uint64, shape (ceil(blocks / 128),)
-        Checksum of every page.
-    """
+    """The head of a serialised filter: its header, and a checksum of every page."""
 
     blocks: int
     count: int
@@ -197,13 +189,7 @@ class FilterHead:
     def from_bytes(
         cls, data: bytes | memoryview, *, hash_key_id: int, head_crc32: int | None = None
     ) -> FilterHead:
-        """Return the head that these bytes begin with.
-
-        Raises
-        ------
-        FilterDamaged
-            As `SplitBlockFilter.from_bytes`.
-        """
+        """Return the head that these bytes begin with; errors as `SplitBlockFilter.from_bytes`."""
         view = memoryview(data)
         _, version, reserved, z, count, key_id, fpr, sums_crc, spare, _ = _header(view)
         if version != _VERSION:
@@ -218,17 +204,17 @@ class FilterHead:
         if zlib.crc32(sums) != sums_crc:
             raise damaged("the checksum of its page checksums does not match")
         if head_crc32 is not None and zlib.crc32(view[: head_bytes(z)]) != head_crc32:
-            raise damaged("its head is not the one that the manifest vouches for")
+            raise damaged("its head is not the one that the manifest names")
         return cls(z, count, key_id, fpr, np.frombuffer(sums, "<u8").astype(np.uint64, copy=False))
 
     def check(self, pages: U8, numbers: I64) -> None:
-        """Raise `FilterDamaged` unless every page is as it was written.
+        """Raise `FilterDamaged` unless every page is intact.
 
         Parameters
         ----------
-        pages : uint8 array
-            Whole pages of the bitset, one behind another; only its last may be short.
-        numbers : int64 array
+        pages
+            Whole pages of the bitset, one after another; only its last page may be short.
+        numbers
             Number of each page.
         """
         if not np.array_equal(kernel.page_sums(pages, PAGE_BYTES), self.sums[numbers]):
@@ -236,12 +222,12 @@ class FilterHead:
 
 
 def head_bytes(blocks: int) -> int:
-    """Return the size of the head of a filter of so many blocks."""
+    """Return the size of the head of a filter with this many blocks."""
     return HEADER_BYTES + 8 * -(-blocks // PAGE_BLOCKS)
 
 
 def blocks_in(filter_bytes: int) -> int:
-    """Return the blocks of a filter of this size, or one less where its head takes that."""
+    """Return the number of blocks of a filter of this size in bytes."""
     blocks = max(1, (filter_bytes - HEADER_BYTES) // BLOCK_BYTES)
     while blocks > 1 and head_bytes(blocks) + blocks * BLOCK_BYTES > filter_bytes:
         blocks -= 1
@@ -249,13 +235,7 @@ def blocks_in(filter_bytes: int) -> int:
 
 
 def blocks_of(header: bytes | memoryview) -> int:
-    """Return the number of blocks that a header, the first 64 bytes, holds.
-
-    Raises
-    ------
-    FilterDamaged
-        When it is no header, or damaged.
-    """
+    """Return the blocks in a header, the first 64 bytes; FilterDamaged if it is damaged."""
     blocks: int = _header(memoryview(header))[3]
     if not 1 <= blocks <= MAX_BLOCKS:
         raise damaged(f"it has {blocks} blocks")
@@ -274,8 +254,8 @@ def _header(view: memoryview) -> tuple[Any, ...]:
 
 
 def damaged(what: str) -> FilterDamaged:
-    """Return the error that says why a filter is not used."""
+    """Return the error that explains why a filter is not used."""
     return FilterDamaged(
-        f"a Bloom filter cannot be used: {what}. "
-        "Ask the exact catalog instead and rebuild the filter from its segment"
+        f"A Bloom filter cannot be used: {what}. "
+        "Read the exact catalog instead, and rebuild the filter from its segment."
     )

@@ -1,4 +1,4 @@
-"""What is about to be forgotten: IDs and bytes by how far the GC watermark has to go until then."""
+"""Forecast of expiry: IDs and bytes by how far the GC watermark must advance until they expire."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dedup.core.clocks import NEVER_MS
 from dedup.core.policy import Policy
 from dedup.core.state import ShardState
 
-#: Parts of the horizon that the forecast has; the last one takes all that is beyond.
+#: Parts of the horizon in the forecast. The last one includes everything beyond.
 BANDS = 8
-#: Source partitions that are reported, and characters of their names.
+#: Most source partitions in a report, and most characters of their names.
 SLOWEST_SOURCES, MAX_NAME = 10, 200
 
 
 def expiry_bands(state: ShardState, policy: Policy) -> list[tuple[int, int]]:
-    """Return IDs and bytes (segments and sidecars) that leave as the GC watermark advances.
+    """Return IDs and bytes (segments and sidecars) that expire as the GC watermark advances.
 
-    Entry ``k`` is what leaves once it has advanced by more than ``k`` and at most ``k + 1`` eighths
-    of the horizon. The tail's IDs count, its bytes do not: it never leaves the state row.
+    Entry ``k`` expires once it has advanced by more than ``k`` and at most ``k + 1`` eighths of the
+    horizon. The tail's IDs count, but not its bytes: it never leaves the state row.
     """
     ids, sizes = [0] * BANDS, [0] * BANDS
     clocks = state.clocks
@@ -35,7 +35,7 @@ def expiry_bands(state: ShardState, policy: Policy) -> list[tuple[int, int]]:
         ids[at] += bucket.ids
         sizes[at] += sum(s.sst_bytes + s.filter_bytes for s in bucket.segments)
     if len(state.tail):
-        # The few of them that are clamped leave a little later.
+        # The few clamped IDs expire a little later.
         starts, counts = np.unique(state.tail.bucket_starts(state.bucket_ms), return_counts=True)
         for start_ms, count in zip(starts.tolist(), counts.tolist(), strict=True):
             ids[band(start_ms + state.bucket_ms, clamped=False)] += count
@@ -43,9 +43,9 @@ def expiry_bands(state: ShardState, policy: Policy) -> list[tuple[int, int]]:
 
 
 def slowest_sources(state: ShardState, policy: Policy, most: int) -> list[tuple[str, int, bool]]:
-    """Return the source partitions with the lowest clocks: name, time in ms, whether idle.
+    """Return name, time in ms and idleness of the source partitions with the lowest clocks.
 
-    Those that hold the low watermark come first, idle ones last.
+    Those that hold the low watermark back come first, idle ones last.
     """
     idle = state.clocks.idle_sources(policy)
     clocks = (

@@ -1,4 +1,4 @@
-"""Equal ranges of hashes: by them IDs are split into segments, blocks and shards."""
+"""Equal ranges of hashes, which split IDs into segments, blocks and shards."""
 
 from __future__ import annotations
 
@@ -6,26 +6,21 @@ import numpy as np
 
 from dedup.core.arrays import I64, U64
 
-#: Ranges of hashes that the IDs of a bucket are split into at most: 16 bits of the hash.
+#: Most ranges of hashes that the IDs of a bucket are split into: 16 bits of the hash.
 MAX_HASH_RANGES = 1 << 16
 
 
 def range_indexes(hashes: U64, hash_ranges: int) -> I64:
-    """Return which of up to 2**32 equal ranges each hash lies in, rising with the hash."""
+    """Return which of up to 2**32 equal ranges each hash is in; it rises with the hash."""
     # The upper half times the number of ranges: no division, and the product fits.
     return (((hashes >> np.uint64(32)) * np.uint64(hash_ranges)) >> np.uint64(32)).astype(np.int64)
 
 
 def hash_range(hashes: U64, hash_ranges: int, index: int) -> slice:
-    """Return which of the hashes, which never fall, lie in one of some equal ranges.
+    """Return which of n hashes, which never fall, are in range ``index`` of ``hash_ranges``.
 
-    Parameters
-    ----------
-    hashes : ndarray of uint64, shape (n,)
-    hash_ranges : int
-        Number of ranges, a power of two.
-    index : int
-        The range, 0 to ``hash_ranges``, which is behind the last.
+    ``hash_ranges`` is a power of two; ``index`` is 0 to ``hash_ranges``, which is after the last
+    range.
     """
     if hash_ranges == 1:
         return slice(0, len(hashes) if index == 0 else 0)
@@ -39,5 +34,5 @@ def hash_range(hashes: U64, hash_ranges: int, index: int) -> slice:
 
 
 def spread_hashes(hashes: U64, hash_ranges: int) -> U64:
-    """Return hashes of one of some equal ranges, a power of two, spread over all 64 bits."""
+    """Return hashes of one of ``hash_ranges`` ranges, a power of two, spread over all 64 bits."""
     return hashes if hash_ranges == 1 else hashes << np.uint64(hash_ranges.bit_length() - 1)

@@ -1,6 +1,6 @@
-"""The central rule: how far apart two records with the same ID may be and still be copies.
+"""The central rule: how far apart in time two records with one ID may be and still be duplicates.
 
-The kernel has the same rule for records of one micro-batch (`dedup.kernel.scan_verdicts`).
+The kernel applies the same rule to the records of one micro-batch (`dedup.kernel.scan_verdicts`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ from dedup.core.arrays import BOOL, I64
 
 
 def within_horizon(times_ms: I64, first_ms: I64, last_ms: I64, horizon_ms: int) -> BOOL:
-    """Return whether times lie within the horizon of ranges, shape (n,); all ends are inclusive."""
+    """Return whether times are within the horizon of ranges, shape (n,); all ends are inclusive."""
     near: BOOL = np.maximum(first_ms - times_ms, times_ms - last_ms) <= horizon_ms
     return near

@@ -18,24 +18,24 @@ T = TypeVar("T", bound=np.generic)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Keys:
-    """An immutable column of keys (canonical bytes of record IDs, of 0 bytes and more each).
+    """An immutable column of keys (canonical bytes of record IDs, 0 or more bytes each).
 
-    The constructor normalises: afterwards ``offsets[0] == 0`` and ``offsets[-1] == len(data)``,
-    both arrays are C-contiguous and read-only views. Bytes are never copied.
+    The constructor normalises, so that ``offsets[0] == 0`` and ``offsets[-1] == len(data)``; both
+    arrays are C-contiguous read-only views. Bytes are never copied.
 
     Parameters
     ----------
-    data : ndarray of uint8, shape (m,)
-        The keys' bytes, one after another.
-    offsets : ndarray of int64, shape (n + 1,)
+    data
+        The keys' bytes, one key after another.
+    offsets
         Key ``i`` is ``data[offsets[i]:offsets[i + 1]]``; never falling, within ``data``.
 
     Raises
     ------
     TypeError
-        When an array has another dtype, is not one-dimensional or not contiguous.
+        If an array has another dtype, is not one-dimensional or not contiguous.
     ValueError
-        When offsets are empty, fall, or leave the data.
+        If offsets are empty, fall, or leave the data.
 
     Examples
     --------
@@ -67,12 +67,12 @@ class Keys:
 
     @classmethod
     def empty(cls) -> Keys:
-        """Return a column of no keys."""
+        """Return a column without keys."""
         return cls(np.empty(0, np.uint8), np.zeros(1, np.int64))
 
     @classmethod
     def from_list(cls, keys: Sequence[bytes]) -> Keys:
-        """Return the column that holds these byte strings in this order."""
+        """Return the column of these byte strings."""
         lengths = np.fromiter((len(key) for key in keys), np.int64, count=len(keys))
         return cls(np.frombuffer(b"".join(keys), np.uint8), _offsets_of(lengths))
 
@@ -83,16 +83,16 @@ class Keys:
         Raises
         ------
         TypeError
-            When the array has another type.
+            If the array has another type.
         ValueError
-            When it holds nulls: a null is no key, the caller takes such records out before.
+            If it holds nulls: the caller takes such records out first.
         """
         if pa.types.is_large_binary(array.type):
             width = "=i8"
         elif pa.types.is_binary(array.type):
             width = "=i4"
         else:
-            raise TypeError(f"keys come as binary or large_binary, not {array.type}")
+            raise TypeError(f"keys must be binary or large_binary, not {array.type}")
         if array.null_count:
             raise ValueError(f"{array.null_count} of {len(array)} keys are null")
         _, offset_buffer, data_buffer = array.buffers()
@@ -119,7 +119,7 @@ class Keys:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that keys and offsets take."""
+        """Bytes of keys and offsets."""
         return self.data.nbytes + self.offsets.nbytes
 
     def __len__(self) -> int:
@@ -139,18 +139,12 @@ class Keys:
         return f"Keys({len(self)} keys, {len(self.data)} bytes)"
 
     def take(self, indices: I64) -> Keys:
-        """Return the keys at these positions, in their order.
-
-        Raises
-        ------
-        ValueError
-            When a position is negative or not below ``len(self)``.
-        """
+        """Return the keys at these positions; ValueError if one is out of range."""
         index = np.ascontiguousarray(indices, np.int64)
         return Keys(*kernel.take_keys(self.data, self.offsets, index))
 
     def to_arrow(self) -> pa.LargeBinaryArray:
-        """Return the same keys as an Arrow array over the same memory."""
+        """Return the keys as an Arrow array over the same memory."""
         buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
         return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self), buffers)
 

@@ -1,9 +1,9 @@
-"""Lineage: the runs that a shard's memory descends from, and whether it has gone two ways.
+"""Lineage: the runs that a shard's memory descends from, and whether its history has branched.
 
 A run is one start of the query. It begins at a micro-batch, from the state that an earlier run
-left. States and runs make a line, until a checkpoint is copied or put back: then two runs descend
-from one state, and each counts segments as expired, or as left over, that the other may still need.
-Nothing is deleted then (invariant 4).
+left. States and runs form a line until somebody copies or restores a checkpoint. Then two runs
+descend from one state, and each may count segments as expired or orphaned that the other still
+needs. In that case nothing is deleted (invariant 4).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-#: Runs that a lineage keeps, the newest.
+#: A lineage keeps this many runs, the newest.
 MAX_RUNS = 1000
 
 
@@ -22,12 +22,12 @@ class Run:
 
     Parameters
     ----------
-    run_id : str
-        Unique for ever.
-    began_epoch : int
+    run_id
+        Unique, never used again.
+    began_epoch
         Its first micro-batch.
-    through_epoch : int or None
-        A micro-batch that it is known to have committed; None: it may have committed nothing.
+    through_epoch
+        A micro-batch that it is known to have committed; None if it may have committed nothing.
     """
 
     run_id: str
@@ -37,16 +37,16 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The runs whose micro-batches made the state, oldest first; the last one goes on."""
+    """The runs whose micro-batches made the state, oldest first. The last one is under way."""
 
     runs: tuple[Run, ...]
 
     def followed_by(self, run: Run) -> Lineage:
-        """Return the lineage of a run that goes on from here."""
+        """Return the lineage of a run that continues from here."""
         return Lineage((*self.runs, run)[-MAX_RUNS:])
 
     def holds(self, run_id: str) -> bool:
-        """Return whether a run is one of them."""
+        """Return whether a run is part of the lineage."""
         return any(run.run_id == run_id for run in self.runs)
 
     def contains(self, run_id: str, epoch: int) -> bool:
@@ -54,16 +54,17 @@ class Lineage:
         return self.holds(run_id) and epoch < self._ends().get(run_id, epoch + 1)
 
     def undid(self, run_id: str, epoch: int) -> bool:
-        """Return whether this history reaches back to a micro-batch of a run and does without it.
+        """Return whether this history covers that time but lacks a micro-batch of a run.
 
-        The checkpoint was put back behind it.
+        Then somebody restored a checkpoint from before that micro-batch.
         """
         return epoch >= self.runs[0].began_epoch and not self.contains(run_id, epoch)
 
     def outran(self, run_id: str, epoch: int) -> Run | None:
-        """Return the run of the lineage that was still at work when its successor had long begun.
+        """Return the run of the lineage that still wrote after its successor had begun, or None.
 
-        It wrote in a micro-batch behind its successor's first, so it committed that one as well.
+        If it wrote after the first micro-batch of its successor, it committed that micro-batch as
+        well.
         """
         for run, after in pairwise(self.runs):
             if run.run_id == run_id and epoch > after.began_epoch:
@@ -73,8 +74,8 @@ class Lineage:
     def listed_in(self, listed: Iterable[Run]) -> bool:
         """Return whether the newest run, or the one before it, is among the listed runs.
 
-        Each leaves its object when it begins; a listing without both is not complete, and may lack
-        branches too.
+        Each run writes its object when it begins. A listing that lacks both is incomplete, and may
+        lack branches too.
         """
         newest_ids = {run.run_id for run in self.runs[-2:]}
         return any(run.run_id in newest_ids for run in listed)
@@ -82,9 +83,9 @@ class Lineage:
     def branches(self, listed: Iterable[Run]) -> tuple[Run, ...]:
         """Return the listed runs that committed a micro-batch which is not part of this history.
 
-        A run of the lineage did so if it went on after its successor had begun; a run that
-        committed nothing did no harm and needs nothing. Runs that ended before the oldest of a full
-        lineage began are not judged.
+        A run of the lineage is a branch if it continued after its successor had begun. A run that
+        committed nothing did no harm and needs nothing. Runs that ended before the oldest run of a
+        full lineage began are not judged.
         """
         first = self._first_epoch()
         ends = self._ends()
@@ -99,7 +100,7 @@ class Lineage:
         )
 
     def superseded(self, listed: Iterable[Run]) -> tuple[Run, ...]:
-        """Return the listed runs that ended before the oldest of a full lineage began."""
+        """Return the listed runs that ended before the oldest run of a full lineage began."""
         first = self._first_epoch()
         return tuple(
             run

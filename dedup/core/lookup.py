@@ -1,7 +1,7 @@
-"""What a shard remembers of a micro-batch's IDs: tail, then filters, then the exact catalog.
+"""What a shard remembers of a micro-batch's IDs: the tail, then filters, then the exact catalog.
 
-The tail is exact and in memory. An ID that it does not settle is probed in the filters of all
-segments that could hold it; only where a filter says "maybe" is the RocksDB catalog read.
+The tail is exact and in memory. IDs that it does not settle are probed in the filters of all
+segments that could hold them. Only if a filter answers "maybe" is the RocksDB catalog read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dedup.core.tail import Tail
 from dedup.errors import SegmentDamaged
 
 _T = TypeVar("_T")
-#: Of a filter that is full: one that says yes to everything tells nothing of how many it lost.
+#: Upper bound: a saturated filter would make the estimate of lost IDs infinite.
 _MAX_FALSE_RATE = 0.999999
 
 
@@ -40,26 +40,27 @@ _MAX_FALSE_RATE = 0.999999
 class Matches:
     """Every remembered entry that matters, as (ID, first time, last time).
 
-    An entry read from tail or catalog has one emitted timestamp, so both times are equal. An entry
-    that only a filter vouches for has some time of its bucket.
+    An entry from the tail or the catalog has one timestamp, so both times are equal. An entry that
+    only a filter reports has some time of its bucket. There are u distinct IDs and m entries.
 
     Parameters
     ----------
-    index : int64 array, shape (m,)
-        Positions among the distinct IDs.
-    first_ms, last_ms : int64 arrays, shape (m,)
-        Earliest and latest timestamp that the entry may have been emitted with.
-    settled : bool array, shape (u,)
-        IDs that have an entry within the horizon of all of their records.
-    digests : uint64 array, shape (m,), or None
-        Digests of the entries' payloads, where the policy asks for them; 0 where there is none.
-    negative, true_positive, false_positive, unconfirmed : int
-        IDs that no filter may hold / that a filter may hold and the catalog confirmed / refuted /
-        was not asked about.
-    expected_lost : float
-        How many new IDs are expected to be among the unconfirmed ones, by the fill of the filters.
-    lost : list of SegmentRef
-        Segments found damaged whose loss the user had accepted.
+    index
+        Positions among the distinct IDs, shape (m,).
+    first_ms, last_ms
+        Earliest and latest timestamp that the entry may have been emitted with, shape (m,).
+    settled
+        IDs that have an entry within the horizon of all of their records, shape (u,).
+    digests
+        Digests of the entries' payloads, shape (m,), 0 if there is none; None unless the policy
+        compares payloads.
+    negative, true_positive, false_positive, unconfirmed
+        Number of IDs that no filter may hold; that a filter may hold and the catalog confirmed;
+        refuted; was not asked about.
+    expected_lost
+        Expected number of new IDs among the unconfirmed ones, from the fill of the filters.
+    lost
+        Damaged segments whose loss the user had accepted.
     """
 
     index: I64
@@ -77,16 +78,13 @@ class Matches:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Search:
-    """A lookup under way: which IDs are settled by the entries found so far.
-
-    An ID is settled by an entry within the horizon of all of its records.
-    """
+    """A lookup under way, and the entries found so far."""
 
     distinct: DistinctIds
     policy: Policy
     store: SegmentStore
     settled: BOOL
-    #: Logarithm of the chance that no filter that was asked is wrong, shape (u,); None: not wanted.
+    #: Logarithm of the chance that every filter asked so far is right, shape (u,), or None.
     log_right: Floats | None
     index: list[I64] = field(default_factory=list)
     first_ms: list[I64] = field(default_factory=list)
@@ -102,7 +100,7 @@ class _Search:
     def add(
         self, ids: I64, first_ms: I64, last_ms: I64 | None = None, digests: U64 | None = None
     ) -> None:
-        """Take in entries that were found, of one time each or of any time in a range."""
+        """Add entries with one time each, or with any time of a range."""
         last_ms = first_ms if last_ms is None else last_ms
         self.index.append(ids)
         self.first_ms.append(first_ms)
@@ -115,7 +113,6 @@ class _Search:
         self.settled[ids[near]] = True
 
     def search_tail(self, tail: Tail, hash_key: bytes) -> None:
-        """Find the entries of the tail."""
         ids, entries = kernel.match(
             tail.keys.data,
             tail.keys.offsets,
@@ -130,7 +127,7 @@ class _Search:
     def probe_filters(self, state: ShardState, unsettled: I64) -> list[tuple[SegmentRef, I64]]:
         """Return the segments that may hold an entry, each with the IDs that it may hold.
 
-        The unsettled IDs come in the order of their hashes.
+        ``unsettled`` holds IDs in the order of their hashes.
         """
         hits: list[tuple[SegmentRef, I64]] = []
         all_hashes = self.distinct.hashes[unsettled]
@@ -151,18 +148,18 @@ class _Search:
         return hits
 
     def _may_hold(self, state: ShardState, segment: SegmentRef, hashes: U64) -> BOOL | None:
-        """Return which hashes the segment's filter may hold; None where the segment is lost."""
+        """Return which hashes the segment's filter may hold; None if the segment is lost."""
         in_state = state.filters.get(segment.name)
         if in_state is not None:
             return in_state.may_contain(segment.spread(hashes))
         return self._unless_lost(segment, partial(self.store.may_hold, segment, hashes))
 
     def read_segments(self, hits: list[tuple[SegmentRef, I64]]) -> BOOL:
-        """Find the entries of segments; return of which IDs there was one, shape (u,)."""
+        """Add the entries of segments; return which IDs have one, shape (u,)."""
         confirmed = np.zeros(len(self.distinct), np.bool_)
         if not hits:
             return confirmed
-        # All at once: a gather checks the whole column.
+        # One gather for all segments, because a gather checks the whole column.
         keys = self.distinct.keys.take(np.concatenate([ids for _, ids in hits]))
         end = 0
         for segment, ids in hits:
@@ -186,7 +183,7 @@ class _Search:
         return confirmed
 
     def believe_filters(self, hits: list[tuple[SegmentRef, I64]]) -> None:
-        """Take what a filter may hold for seen, at the time of its bucket nearest to each record.
+        """Add an entry for every ID that a filter may hold, with any time of the segment's bucket.
 
         The bucket may be longer than the horizon: it keeps the length that it was made with.
         """
@@ -196,10 +193,10 @@ class _Search:
             self.add(ids, first_ms, np.full(len(ids), segment.end_ms - 1, np.int64))
 
     def expected_lost(self, clear: I64) -> float:
-        """Return how many new IDs a filter took for seen, given those that none did."""
+        """Return the expected number of new IDs that filters reported, given those left clear."""
         if self.log_right is None:
             return 0.0
-        # Of n new IDs that are asked with a chance p of a wrong answer, n (1 - p) come out clear.
+        # If n new IDs are probed with a chance p of a wrong answer, n (1 - p) come out clear.
         return float(np.expm1(-self.log_right[clear]).sum())
 
     def _unless_lost(self, segment: SegmentRef, read: Callable[[], _T]) -> _T | None:
@@ -220,21 +217,16 @@ def lookup(
 ) -> Matches:
     """Return all remembered entries that can settle whether the IDs are duplicates.
 
-    They cover at least: for every ID, one entry within the horizon of all of its records, or else
-    every entry in every bucket that overlaps the horizon round them (with stable timestamps: in the
-    buckets of their own and effective times, and in clamped ones).
+    For every ID they include one entry within the horizon of all of its records, or else every
+    entry in every bucket that overlaps the horizon round them. With stable timestamps those are the
+    buckets of the ID's own and effective times, and buckets with clamped IDs.
 
     Parameters
     ----------
-    state : ShardState
-    distinct : DistinctIds
-        The IDs of the micro-batch.
-    policy : Policy
-    store : SegmentStore
-    hash_key : bytes
+    hash_key
         16 bytes: the key of the filters' hash.
-    on_stage_end : callable
-        Called with the name of a stage when it ends.
+    on_stage_end
+        Called with the name of each stage when it ends.
 
     Raises
     ------
@@ -249,7 +241,7 @@ def lookup(
     on_stage_end("tail")
     unsettled = np.flatnonzero(~search.settled)
     if state.manifest.buckets:
-        # In hash order every filter and segment is read from its start to its end.
+        # Hash order reads every filter and segment sequentially.
         in_order = kernel.sort_keys(distinct.keys.data, distinct.keys.offsets, distinct.hashes)
         unsettled = in_order[~search.settled[in_order]]
     hits = search.probe_filters(state, unsettled)
@@ -279,7 +271,7 @@ def lookup(
 
 
 def _near(bucket: Bucket, distinct: DistinctIds, ids: I64, policy: Policy) -> BOOL | None:
-    """Return of which IDs the bucket could hold a duplicate; None for all of them."""
+    """Return which IDs the bucket could hold a duplicate of; None means all."""
     last_ms = bucket.end_ms - 1
     if policy.stable_timestamps and not bucket.clamped:
         own = distinct.own_last_ms[ids] >= bucket.start_ms
@@ -309,7 +301,7 @@ def _answered(coverage: Coverage, hashes: U64) -> slice:
 
 
 def read_unless_lost(store: SegmentStore, segment: SegmentRef, read: Callable[[], _T]) -> _T | None:
-    """Return the result, None where the segment is damaged and the user accepted its loss."""
+    """Return the result, or None if the segment is damaged and the user accepted its loss."""
     try:
         return read()
     except SegmentDamaged:

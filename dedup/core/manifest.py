@@ -1,7 +1,7 @@
-"""The manifest: the segments that a shard's memory consists of, and those on their way out.
+"""The manifest: the live segments of a shard, and the expired ones that wait for deletion.
 
-It lives in Spark state and is the only truth (invariant 1): a segment that no manifest names does
-not exist, whatever lies at the catalog root.
+It is part of Spark's state and the only truth (invariant 1): a segment that no manifest names does
+not exist, regardless of the files at the catalog root.
 """
 
 from __future__ import annotations
@@ -19,17 +19,7 @@ _FIELDS = frozenset(("buckets", "expired", "graves"))
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A segment that left the manifest and waits for its deletion.
-
-    Parameters
-    ----------
-    name : str
-        Segment name.
-    epoch : int
-        Micro-batch in which it left.
-    since_ms : int
-        Time of that micro-batch.
-    """
+    """A segment that left the manifest in a micro-batch and waits for its deletion."""
 
     name: str
     epoch: int
@@ -38,16 +28,9 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class PendingList:
-    """An object at the root that names expired segments, in place of their names here.
+    """An object at the root that names ``count`` expired segments, so that the manifest need not.
 
-    Parameters
-    ----------
-    name : str
-        Name of the object.
-    count : int
-        Segments in it.
-    epoch, since_ms : int
-        Of the one that left last.
+    `epoch` and `since_ms` belong to the segment that expired last.
     """
 
     name: str
@@ -66,7 +49,7 @@ class Manifest:
 
     @property
     def pending(self) -> int:
-        """Expired segments that wait for their deletion."""
+        """Number of expired segments that wait for their deletion."""
         return len(self.expired) + sum(pending_list.count for pending_list in self.pending_lists)
 
     def segments(self) -> Iterator[SegmentRef]:
@@ -90,43 +73,43 @@ class Manifest:
         return waiting | {s.name for s in self.segments()}
 
     def changed_in(self, epoch: int) -> bool:
-        """Return whether a micro-batch changed which segments there are."""
+        """Return whether a micro-batch added segments or let segments expire."""
         prefix = f"{epoch:012d}-"
         return any(entry.epoch == epoch for entry in self.expired) or any(
             segment.name.startswith(prefix) for segment in self.segments()
         )
 
     def bucket(self, start_ms: int, end_ms: int) -> Bucket:
-        """Return the bucket of this range; an empty one where there is none."""
+        """Return the bucket of this range, which may be empty."""
         range_ms = (start_ms, end_ms)
         return next((b for b in self.buckets if b.range == range_ms), Bucket(*range_ms))
 
     def with_bucket(self, bucket: Bucket) -> Manifest:
-        """Return the manifest with a bucket in place of the one of its range, if any."""
+        """Return the manifest with a bucket added or replaced."""
         others = [b for b in self.buckets if b.range != bucket.range]
         return replace(self, buckets=tuple(sorted([*others, bucket], key=lambda b: b.range)))
 
     def expiring(self, segments: Iterable[SegmentRef], *, epoch: int, now_ms: int) -> Manifest:
-        """Return the manifest with segments, no longer in any bucket, on their way out."""
+        """Return the manifest with segments, which are in no bucket any more, added as expired."""
         added = tuple(Expired(name, epoch, now_ms) for name in sorted(s.name for s in segments))
         return replace(self, expired=(*self.expired, *added))
 
     def without(self, segment: SegmentRef) -> Manifest:
-        """Return the manifest without a segment whose loss the user accepted; it is not deleted."""
+        """Return the manifest without a segment whose loss the user accepted. Its files stay."""
         buckets = (bucket.without(segment.name) for bucket in self.buckets)
         return replace(self, buckets=tuple(b for b in buckets if b.segments))
 
     def expire(
         self, *, gc_watermark_ms: int, unclamped_ms: int, epoch: int, now_ms: int
     ) -> Manifest:
-        """Return the manifest without the buckets that end at or behind the GC watermark.
+        """Return the manifest without the buckets that end at or before the GC watermark.
 
         Parameters
         ----------
-        gc_watermark_ms : int
+        gc_watermark_ms
             For buckets that hold clamped IDs.
-        unclamped_ms : int
-            For all others; the GC watermark too, unless the policy forgets earlier.
+        unclamped_ms
+            For all other buckets; equals the GC watermark unless the policy forgets earlier.
         """
         kept: list[Bucket] = []
         segments: list[SegmentRef] = []
@@ -140,7 +123,7 @@ class Manifest:
     def deletable(
         self, *, epoch: int, now_ms: int, retain_epochs: int, keep_ms: int
     ) -> tuple[list[str], list[PendingList]]:
-        """Return expired segments and pending lists that no state Spark can roll back to names."""
+        """Return the expired segments and pending lists that no rollback of Spark can need."""
 
         def due(entry: Expired | PendingList) -> bool:
             return epoch - entry.epoch > retain_epochs and now_ms - entry.since_ms >= keep_ms
@@ -148,7 +131,7 @@ class Manifest:
         return [e.name for e in self.expired if due(e)], [g for g in self.pending_lists if due(g)]
 
     def spilling(self, pending_list: str, count: int) -> Manifest:
-        """Return the manifest with its oldest expired segments named in an object at the root."""
+        """Return the manifest with its ``count`` oldest expired segments in a pending list."""
         spilled, rest = self.expired[:count], self.expired[count:]
         newest = PendingList(
             pending_list,
@@ -168,7 +151,7 @@ class Manifest:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the manifest as JSON can hold it; `from_json` reads it back."""
+        """Return the manifest as JSON values; `from_json` reads them."""
         return {
             "buckets": [bucket.to_json() for bucket in self.buckets],
             "expired": [[e.name, e.epoch, e.since_ms] for e in self.expired],
@@ -177,7 +160,7 @@ class Manifest:
 
     @staticmethod
     def from_json(value: object) -> Manifest:
-        """Return the manifest that `to_json` wrote; ValueError or StateError for anything else."""
+        """Return the manifest that `to_json` wrote; ValueError or StateError otherwise."""
         fields = mapping(value, needed=_FIELDS, allowed=_FIELDS)
         expired = (array(entry, 3) for entry in array(fields["expired"]))
         pending_lists = (array(entry, 4) for entry in array(fields["graves"]))

@@ -1,4 +1,4 @@
-"""Which sorted runs of a bucket are worth merging."""
+"""Choose which sorted runs of a bucket to merge."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from dedup.core.bucket import SortedRun, ids_in
 from dedup.core.hash_ranges import MAX_HASH_RANGES
 from dedup.core.policy import MAX_OPEN_SEGMENTS
 
-#: From which depth of a growing bucket on how many runs of one size are merged; the deepest first.
+#: Depth of a growing bucket, and how many runs of one size are merged from there on; deepest first.
 MERGE_FAN_IN = ((14, 2), (12, 3), (10, 4))
-#: From which depth of a growing bucket on runs are merged, however soon it ends.
+#: From this depth on a growing bucket merges runs even if it ends soon.
 DEEP = 14
-#: How many full segments a micro-batch at least merges of a bucket that is deep.
+#: Full segments that a micro-batch merges at least in a deep bucket.
 HURRIED_ROOM = 2
-#: So many runs make a merge worth while in a bucket whose time is over, while stragglers may come.
+#: Fewest runs worth merging in a bucket whose time is over, while stragglers may come.
 ENDED_FAN_IN = 4
-#: A run is rewritten with smaller ones that hold at least one ID for so many of its own.
+#: A merge rewrites a run only if the smaller runs hold at least one ID per this many of its own.
 SIZE_RATIO = 4
 
 
 def growing_choice(
     runs: tuple[SortedRun, ...], depth: int, grown: float, share: float
 ) -> tuple[SortedRun, ...] | None:
-    """Return the runs to merge of a bucket that may still grow, None where it does without.
+    """Return the runs to merge of a bucket that may still grow, or None if no merge is due.
 
     A bucket that will end before it is too deep is merged once, when it has ended. It waits only
-    as long as a merge of all that it has by then would be done in time.
+    while a merge of everything that it has by then would still be done in time.
 
     Parameters
     ----------
-    runs : tuple of SortedRun
-        Those that no merge has yet.
-    depth : int
-        Segments that one ID of the bucket may be in.
-    grown : float
-        How much of the bucket's time is over; from 1 on only late records enter it.
-    share : float
-        How many segments of full size the runs make.
+    runs
+        Runs that no merge includes yet.
+    depth
+        Most segments that one ID of the bucket may be in.
+    grown
+        Part of the bucket's time that is over; from 1 on only late records enter it.
+    share
+        Number of segments of full size that the runs make.
     """
     least = merge_fan_in(depth)
     if least is None:
@@ -51,9 +51,9 @@ def growing_choice(
 
 
 def is_done_in_time(depth: int, share: float) -> bool:
-    """Return whether a bucket stays within its depth while a merge of that size goes on.
+    """Return whether a bucket stays within its depth during a merge of that size.
 
-    That is so where every micro-batch but the one that begins it adds a segment.
+    Assumes that every micro-batch but the first of the merge adds a segment.
     """
     ranges = ranges_of(share)
     at_once = math.ceil(HURRIED_ROOM / step_cost(share / ranges))
@@ -61,32 +61,33 @@ def is_done_in_time(depth: int, share: float) -> bool:
 
 
 def ranges_of(share: float) -> int:
-    """Return into how many ranges of hashes a merge that makes so many full segments is split."""
+    """Return the number of hash ranges of a merge that makes this many full segments."""
     return min(1 << math.ceil(math.log2(max(share, 1))), MAX_HASH_RANGES)
 
 
 def step_cost(share: float) -> float:
-    """Return what a step costs that makes so much of a segment: a small one, its files."""
+    """Return the cost of a step that makes this share of a segment; files set its minimum."""
     return max(share, 1 / 2)
 
 
 def _to_come(runs: tuple[SortedRun, ...], grown: float) -> float:
-    """Return about how many runs as small as those now the rest of a bucket's time will bring."""
+    """Return about how many runs as small as the present ones the bucket will still add."""
     if grown >= 1:
         return 0.0
     sizes = sorted(max(ids_in(run), 1) for run in runs)
     if not sizes or grown <= 0:
         return math.inf
-    # Merged runs are larger, and a few stragglers smaller than what is sealed.
+    # Merged runs are larger than a sealed one, and those of a few stragglers smaller.
     sealed = sum(sizes) / sizes[len(sizes) // 4]
     return sealed * (1 - grown) / grown
 
 
 def ended_choice(runs: tuple[SortedRun, ...], *, closed: bool) -> tuple[SortedRun, ...] | None:
-    """Return the runs of a bucket whose time is over to merge, None where it is not worth it.
+    """Return the runs to merge of a bucket whose time is over, or None if it is not worth it.
 
-    Of a closed bucket they are all, for the rate of its filter is that of one. While stragglers may
-    come they are all but those that outweigh all smaller ones: a handful does not rewrite a bucket.
+    A closed bucket merges all its runs, because its filters' target assumes one filter. While
+    stragglers may come, it merges all but the runs that outweigh all smaller ones, so that a few
+    IDs do not rewrite a bucket.
     """
     if closed:
         return runs if len(runs) > 1 else None
@@ -99,15 +100,15 @@ def ended_choice(runs: tuple[SortedRun, ...], *, closed: bool) -> tuple[SortedRu
 
 
 def merge_fan_in(depth: int) -> int | None:
-    """Return how many runs of a size make a merge worth while; None: no number does.
+    """Return how many runs of one size are worth merging; None if no number is.
 
-    The deeper the bucket, the fewer: an ID is rewritten more often then, but is in few segments.
+    The deeper the bucket, the fewer: then an ID is rewritten more often, but is in fewer segments.
     """
     return next((runs for limit, runs in MERGE_FAN_IN if depth >= limit), None)
 
 
 def smallest_tier(runs: tuple[SortedRun, ...], least: int | None) -> tuple[SortedRun, ...] | None:
-    """Return the runs of the smallest size of which there are enough, None where there are not.
+    """Return the runs of the smallest size that has enough of them, or None if no size has.
 
     Sizes are powers of four of the ID count, so an ID is rewritten about once per size.
     """

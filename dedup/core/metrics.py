@@ -1,4 +1,4 @@
-"""What a micro-batch did, as numbers: their names, and `BatchMetrics`."""
+"""What a micro-batch did, in numbers: names of metrics, and `BatchMetrics`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from dedup.core.forecast import BANDS
 from dedup.core.policy import Guarantee
 from dedup.errors import StateError
 
-#: Every record gets one of them.
+#: Every record gets one of these.
 VERDICTS = tuple(verdict.name.lower() for verdict in Verdict)
 #: Stages of the group function, in microseconds, summed over shards.
 GROUP_STAGES = ("read", "hash", "tail", "probe", "lookup", "judge", "upkeep", "write")
-#: Of the micro-batch: pack, summed over map tasks, before them.
+#: Stages of the micro-batch; pack, the first, is summed over map tasks.
 STAGES = ("pack", *GROUP_STAGES)
 
-# The type of a field says what it is over all shards; `dedup.spark.observations` computes it.
-#: What became of the records, and of their distinct IDs: the sum, 0 in a micro-batch without input.
+# A field's type states how it is aggregated over shards; `dedup.spark.observations` computes it.
+#: Records, or their distinct IDs, by outcome: the sum, 0 in a micro-batch without input.
 RecordCount: TypeAlias = Annotated[int, "records"]
-#: What was done in the micro-batch: the sum, 0 in one without input.
+#: Work done in the micro-batch: the sum, 0 in one without input.
 Count: TypeAlias = Annotated[int, "count"]
-#: What there was after it: the sum, unknown where no shard was asked.
+#: Amount after the micro-batch: the sum, unknown if no shard ran.
 Level: TypeAlias = Annotated[int, "level"]
-#: The greatest.
+#: The maximum.
 Greatest: TypeAlias = Annotated[int, "greatest"]
 #: The latest time, None before the first.
 Latest: TypeAlias = Annotated[int | None, "latest"]
@@ -45,53 +45,54 @@ class BatchMetrics:
     number of distinct IDs that the exact tail did not settle. Bytes and IDs are after the
     micro-batch. Timestamps are milliseconds since the epoch, None before the first.
 
-    ``untimed`` counts records that have an ID and no timestamp, under ``null_timestamps="drop"`` or
-    ``"emit"``. ``null_timestamp`` counts all records without a timestamp, whatever became of them:
-    those, records that have neither ID nor timestamp (their verdict is ``null_id``), and under
-    ``"now"`` those that took the micro-batch's time and were judged like any other. Where the time
-    comes from the ID, a record without an ID has no time to miss, and is not among them.
-
-    ``returned_from_idle`` counts late records of source partitions that were idle, or that the
-    query does not know (idle ones are forgotten once the GC watermark has passed them).
-
-    ``unchecked`` counts the records that had a verdict without being looked up, under
-    ``guarantee="at-least-once"``: they are among ``unique`` and ``late``. ``filter_unconfirmed``
-    counts the IDs that a filter may hold and that the catalog was not asked about, under
-    ``guarantee="at-most-once"``; `expected_lost` estimates how many of them were new.
-
-    ``conflict`` counts the duplicates whose payload differs, under ``check_payload``;
-    ``payload_unknown`` those among ``duplicate`` that had nothing to be compared with.
-
     Parameters
     ----------
-    stage_us : dict of stage name to microseconds
-        Time in the group function, summed over shards; ``pack`` is that of the first pass,
-        summed over map tasks (attempts that were repeated count again).
+    untimed
+        Records that have an ID and no timestamp, under ``null_timestamps="drop"`` or ``"emit"``.
+    null_timestamp
+        All records without a timestamp: the untimed ones, those without ID and timestamp (verdict
+        ``null_id``), and under ``"now"`` those that were judged by the micro-batch's time. If the
+        timestamp is part of the ID, records without an ID are not counted.
+    returned_from_idle
+        Late records of source partitions that were idle, or that the query does not know (it
+        forgets idle ones once the GC watermark has passed them).
+    unchecked
+        Records judged without a lookup under ``guarantee="at-least-once"``; they are also counted
+        in ``unique`` or ``late``.
+    filter_unconfirmed
+        IDs that a filter may hold and that the catalog was not asked about, under
+        ``guarantee="at-most-once"``; `expected_lost` estimates how many of them were new.
+    conflict, payload_unknown
+        Under ``check_payload``: duplicates whose payload differs; and those counted in
+        ``duplicate`` that had no payload to compare with.
+    stage_us
+        Microseconds by stage of the group function, summed over shards. ``pack`` is the first pass,
+        summed over map tasks; repeated attempts count again.
     branches
-        Other runs that went on from a state of this query's history: a copied or older checkpoint
-        was started on the same catalog. Nothing is deleted until ``dedup catalog vacuum`` is told
-        which checkpoint is in use.
+        Other runs that continued from a state of this query's history because a copied or older
+        checkpoint was started on the same catalog. Nothing is deleted until
+        ``dedup catalog vacuum`` learns which checkpoint is in use.
     gc_shard, gc_source
-        The shard with the lowest GC watermark, and the source partition that holds it there.
-    slowest_sources : tuple of (str, int, bool)
+        The shard with the lowest GC watermark, and the source partition that holds it back there.
+    slowest_sources
         At most ten source partitions with the lowest clocks: name, time in milliseconds, and
-        whether it is idle, so that nobody waits for it; those come last.
+        whether it is idle, so that the watermark does not wait for it. Idle ones come last.
     fullest_shard, fullest_shard_ids
-        The shard with the most live IDs, and how many these are.
-    expiring : tuple of (int, int)
-        IDs and bytes at the catalog root that leave while the GC watermark advances by the first,
-        second, ... eighth of the horizon; the last entry takes what is further ahead.
+        The shard with the most live IDs, and their number.
+    expiring
+        IDs and bytes at the catalog root that expire while the GC watermark advances by the first,
+        second, ... eighth of the horizon; the last entry includes everything beyond.
     begins
         Whether this is the first micro-batch of the checkpoint.
     epochs_apart
-        How many micro-batches the oldest of the shards' states, as this micro-batch found them, is
-        behind the newest. Above 0 state files of Spark are not those that it wrote: IDs of that
-        shard are forgotten.
+        By how many micro-batches the oldest state of a shard was behind the newest at the start of
+        this micro-batch. Above 0, Spark's state files are not those that it wrote last, and IDs of
+        that shard are forgotten.
     horizon_ms, lateness_ms, bucket_ms, state_budget_bytes, target_fpr
-        Options in force; the budget is that of one shard.
+        Options in force; the budget is for one shard.
     other_queries
-        In the first micro-batch of a new checkpoint: how many other queries with the same ID
-        columns have their IDs at the catalog root. Afterwards, and in an adopted one, 0.
+        In the first micro-batch of a new checkpoint: the number of other queries with the same ID
+        columns at the catalog root. Later, and in an adopted checkpoint, 0.
     """
 
     query_id: str
@@ -175,7 +176,7 @@ class BatchMetrics:
 
     @property
     def remembered_ms(self) -> int:
-        """How far the GC watermark is behind the low watermark, where it keeps up."""
+        """How far the GC watermark is behind the low watermark if it keeps up."""
         return self.horizon_ms + self.lateness_ms
 
     @property
@@ -185,9 +186,9 @@ class BatchMetrics:
 
     @property
     def filter_fpr(self) -> float | None:
-        """The false-positive rate that the filters really had.
+        """The observed false-positive rate of the filters.
 
-        None if none was asked, or the catalog was not: at most once nobody knows.
+        None if no filter was asked, or under ``guarantee="at-most-once"``, which never confirms.
         """
         if self.filter_unconfirmed:
             return None
@@ -196,32 +197,32 @@ class BatchMetrics:
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """What was asked for, as far as these counts show it; None where they do not."""
+        """The guarantee in force, as far as these counts show it, else None."""
         if self.unchecked:
             return "at-least-once"
         if self.filter_unconfirmed:
             return "at-most-once"
-        # A duplicate alone may be of the tail, which at most once asks as well.
+        # A duplicate alone proves nothing: the tail finds duplicates under at-most-once as well.
         confirmed = self.filter_true_positive or self.filter_false_positive
         return "exactly-once" if confirmed else None
 
     @property
     def expected_lost(self) -> float:
-        """How many IDs that were new are expected to have been dropped, by the filters' fill."""
+        """Expected number of new IDs that were dropped, computed from the fill of the filters."""
         return self.expected_lost_millionths / 1e6
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields as JSON can hold them; `from_json` reads it back."""
+        """Return all fields as JSON values; `from_json` reads them."""
         return asdict(self)
 
     @staticmethod
     def from_json(value: object) -> BatchMetrics:
-        """Return the metrics that `to_json` gave, also in an older or a later release.
+        """Return the metrics that `to_json` gave, in this, an older or a later release.
 
         Raises
         ------
         ValueError
-            When it is no object, a field is missing, or holds what it cannot.
+            If it is not an object, a field is missing, or a value has the wrong type.
         """
         read = fields_of(BatchMetrics, value)
         if len(read["expiring"]) != BANDS:
@@ -232,11 +233,11 @@ class BatchMetrics:
 
 
 class OfShards(Protocol):
-    """Metrics of any operator, as far as they tell of the shards' states."""
+    """Metrics of either operator, as far as `check_together` needs them."""
 
     @property
     def batch_id(self) -> int:
-        """Number of the micro-batch."""
+        """As in `BatchMetrics`."""
 
     @property
     def epochs_apart(self) -> int:
@@ -244,29 +245,24 @@ class OfShards(Protocol):
 
 
 def check_together(batch: OfShards) -> None:
-    """Refuse to go on behind a micro-batch in which a shard's state was older than that of others.
+    """Raise StateError after a micro-batch in which one shard's state was older than another's.
 
-    Every shard takes part in every micro-batch, so Spark's own files tell of different ones: one
-    was put back, or another partition's is in its place. They do not say whose they are, so this
-    shows when it has happened.
-
-    Raises
-    ------
-    StateError
-        Naming the micro-batch.
+    Every shard takes part in every micro-batch. Different ages mean that Spark's state files are
+    not those that it wrote last: one was restored, or replaced by another partition's. The files do
+    not name their partition, so this is the first moment at which the mistake shows.
     """
     if batch.epochs_apart:
         raise StateError(
-            f"In micro-batch {batch.batch_id} the state of a shard was {batch.epochs_apart} "
-            "micro-batches older than that of others: Spark's state files in the checkpoint are "
-            "not those that it wrote last. What that shard knew is forgotten, and duplicates of it "
-            "may have passed. Restore the state, and take back that micro-batch.",
+            f"In micro-batch {batch.batch_id} the state of one shard was {batch.epochs_apart} "
+            "micro-batches older than that of others. Spark's state files in the checkpoint are "
+            "not those that it wrote last, so the shard has forgotten IDs, and duplicates of them "
+            "may have passed. Restore the state, and undo that micro-batch.",
             remedy="damaged-state",
         )
 
 
 def of_kind(metrics: type, kind: str) -> tuple[str, ...]:
-    """Return the fields of a class of metrics whose type says that they are of a kind."""
+    """Return the fields of a class of metrics that are annotated with a kind."""
     hints = get_type_hints(metrics, include_extras=True)
     return tuple(name for name in hints if kind in getattr(hints[name], "__metadata__", ()))
 
@@ -279,26 +275,26 @@ TIMES = (*of_kind(BatchMetrics, "latest"), "gc_watermark_ms")
 MAXIMA = (*GREATEST, *of_kind(BatchMetrics, "latest"))
 SETTINGS = of_kind(BatchMetrics, "setting")
 STAGE_COLUMNS = tuple(f"{stage}_us" for stage in GROUP_STAGES)
-#: Whole numbers that the group function returns for its shard.
+#: Integer columns that the group function returns for its shard.
 COLUMNS = (
     *COUNTED, *HELD, *STAGE_COLUMNS, *GREATEST, *TIMES, *SETTINGS, "fpr_ppb", "base_epoch",
 )  # fmt: skip
-#: Texts that it returns.
+#: Text columns that it returns.
 TEXTS = ("gc_source", "slowest_sources")
 
 
 def fields_of(metrics: type, value: object) -> dict[str, Any]:
-    """Return the fields of a class of metrics, as JSON has them, without what it does not know.
+    """Return the fields of a class of metrics from JSON, without those that it does not know.
 
     Raises
     ------
     ValueError
-        When it is no object, a field is missing that has no default, or holds what it cannot.
+        If it is not an object, a field without a default is missing, or a value has the wrong type.
     """
     if not isinstance(value, Mapping):
-        raise ValueError(f"{value!r:.80} is no micro-batch")
+        raise ValueError(f"{value!r:.80} is not a micro-batch")
     types = _types(metrics)
-    # Those with a default are such as an earlier release did not write.
+    # Fields with a default are those that an earlier release did not write.
     needed = {field.name for field in fields(metrics) if field.default is MISSING}
     if missing := needed - value.keys():
         raise ValueError(f"it lacks {', '.join(sorted(missing))}")
@@ -317,9 +313,9 @@ def _types(metrics: type) -> dict[str, Any]:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Return whether a value, read from JSON, is of a field's type."""
+    """Return whether a value from JSON is of a field's type."""
     if kind is int or kind is float:
-        # Neither true nor infinite, and no number of thousands of digits.
+        # Excludes booleans, infinity, and integers of thousands of digits.
         return type(value) in {int, kind} and abs(value) < 2**63
     if type(kind) is type:
         return type(value) is kind
@@ -337,5 +333,5 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 def difference_ms(later: int | None, earlier: int | None) -> int | None:
-    """Return the time between two moments, None where one of them is unknown."""
+    """Return the time between two moments, or None if either is unknown."""
     return None if later is None or earlier is None else later - earlier

@@ -1,8 +1,8 @@
-"""Probing a filter that stays where it is: only the pages that are asked for, each checked.
+"""Probe a filter where it is stored, reading and checking only the pages that are needed.
 
-Hashes that never fall touch the pages of a filter in order, so a filter of any size is probed
-through a buffer of 1 MiB, from the page cache at the speed of memory, and nothing stays behind.
-Every page is checked each time that it is read: what lies on a disk may change after any check.
+Hashes in rising order touch the pages of a filter in order. So a buffer of 1 MiB probes a filter of
+any size, from the page cache at the speed of memory, and keeps nothing in memory. Every page is
+checked each time that it is read, because bytes on a disk can change after any check.
 """
 
 from __future__ import annotations
@@ -16,33 +16,27 @@ from dedup import kernel
 from dedup.core.arrays import BOOL, I64, U8, U64
 from dedup.core.filter import BLOCK_BYTES, PAGE_BLOCKS, PAGE_BYTES, FilterHead
 
-#: Pages that are read and probed at a time.
+#: Pages read and probed at a time.
 WINDOW_PAGES = 256
 
-#: Fills a buffer with the bytes of the bitset from an offset on; raises where it cannot.
+#: Fills a buffer with the bytes of the bitset from an offset on, or raises.
 ReadInto = Callable[[int, memoryview], None]
 
 
 def may_hold(head: FilterHead, read_into: ReadInto, hashes: U64) -> BOOL:
-    """Return False only where a hash was certainly never added.
+    """Return False only if a hash was certainly never added, shape (n,).
 
     Parameters
     ----------
-    head : FilterHead
-        Of the filter.
-    read_into : callable
-        Reads its bitset.
-    hashes : uint64 array, shape (n,)
-        Never falling.
-
-    Returns
-    -------
-    bool array, shape (n,)
+    read_into
+        Reads the filter's bitset.
+    hashes
+        Shape (n,), never falling.
 
     Raises
     ------
     FilterDamaged
-        When a page is not as it was written.
+        If a page is damaged.
     """
     pages, starts = kernel.filter_pages(hashes, head.blocks, PAGE_BLOCKS)
     answer = np.empty(len(hashes), np.uint8)
@@ -60,7 +54,7 @@ def may_hold(head: FilterHead, read_into: ReadInto, hashes: U64) -> BOOL:
 
 
 def _read(head: FilterHead, read_into: ReadInto, pages: I64, buffer: memoryview) -> int:
-    """Fill the buffer with the pages, neighbours in one go; how many bytes they are."""
+    """Fill the buffer with the pages, adjacent ones in one read; return the number of bytes."""
     ends = np.append(np.flatnonzero(np.diff(pages) != 1) + 1, len(pages)).tolist()
     size_bytes = head.blocks * BLOCK_BYTES
     start = filled = 0

@@ -1,7 +1,7 @@
-"""Taking decoded JSON apart: what is not as it was written is a ValueError, whatever it is.
+"""Read decoded JSON; every unexpected value is a ValueError.
 
-A checksum vouches for bytes, not for who wrote them: another release, or a bug, may have put
-something else behind a good one.
+A checksum covers bytes, not their author: another release, or a defect, may have written something
+else with a correct checksum.
 """
 
 from __future__ import annotations
@@ -10,25 +10,19 @@ import json
 import re
 from typing import Any
 
-#: Every number that we write fits in an int64, and what is computed from it must too.
+#: Numbers that we write are smaller, so that sums and differences fit in an int64.
 _LIMIT = 1 << 62
-#: What names a query, a run or a segment: a file of that name stays in its folder.
+#: Name of a query, a run or a segment: a file of that name stays in its folder.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
 
 class OtherVersion(ValueError):
-    """What was read is whole, and of a format that this release does not know.
-
-    Parameters
-    ----------
-    found, newest : int
-        Its format, and the newest that this release reads.
-    """
+    """The data is intact, in format `found`, but this release reads none newer than `newest`."""
 
     def __init__(self, found: int, newest: int) -> None:
         self.found, self.newest = found, newest
         super().__init__(
-            f"it has format {found}, and this release of rolling-dedup reads format {newest}: "
+            f"it has format {found}, and this release of rolling-dedup reads format {newest}; "
             "install the release that wrote it, or a newer one"
         )
 
@@ -42,9 +36,9 @@ def parse_json(data: bytes) -> Any:
 
 
 def mapping(value: object, *, needed: frozenset[str], allowed: frozenset[str]) -> dict[str, Any]:
-    """Return a JSON object that has all needed fields, and no unknown one."""
+    """Return a JSON object that has all needed fields, and only allowed ones."""
     if not isinstance(value, dict):
-        raise ValueError(f"{value!r:.80} stands where an object belongs")
+        raise ValueError(f"{value!r:.80} is not an object")
     if missing := sorted(needed - value.keys()):
         raise ValueError(f"it lacks {', '.join(missing)}")
     if unknown := sorted(value.keys() - allowed):
@@ -53,38 +47,38 @@ def mapping(value: object, *, needed: frozenset[str], allowed: frozenset[str]) -
 
 
 def array(value: object, length: int | None = None) -> list[Any]:
-    """Return a JSON array, of a length if one is given."""
+    """Return a JSON array, of this length if one is given."""
     if not isinstance(value, list) or length not in (None, len(value)):
         wanted = "a list" if length is None else f"a list of {length}"
-        raise ValueError(f"{value!r:.80} stands where {wanted} belongs")
+        raise ValueError(f"{value!r:.80} is not {wanted}")
     return value
 
 
 def text(value: object) -> str:
     """Return a JSON string."""
     if not isinstance(value, str):
-        raise ValueError(f"{value!r:.80} stands where text belongs")
+        raise ValueError(f"{value!r:.80} is not text")
     return value
 
 
 def name(value: object) -> str:
-    """Return a JSON string that may name a file or a folder, and is no path."""
+    """Return a JSON string that may name a file or a folder, and is not a path."""
     if not NAME.fullmatch(text(value)):
-        raise ValueError(f"{value!r:.80} stands where a name belongs, and cannot name a file")
+        raise ValueError(f"{value!r:.80} is not a name that a file can have")
     return text(value)
 
 
 def path_below(value: object) -> str:
-    """Return a JSON string that is a relative path, and stays below the folder it is joined to."""
+    """Return a JSON string that is a relative path and cannot leave the folder it is joined to."""
     if {"", ".", ".."} & set(text(value).split("/")) or "\0" in text(value):
-        raise ValueError(f"{value!r:.80} stands where a path below a folder belongs")
+        raise ValueError(f"{value!r:.80} is not a path below a folder")
     return text(value)
 
 
 def integer(value: object, low: int = -_LIMIT) -> int:
-    """Return a JSON integer that is not below ``low``."""
+    """Return a JSON integer that is at least ``low``."""
     if type(value) is not int or not low <= value <= _LIMIT:
-        raise ValueError(f"{value!r:.80} stands where a whole number belongs")
+        raise ValueError(f"{value!r:.80} is not an integer in range")
     return value
 
 
@@ -96,4 +90,4 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number that we write")
+    raise ValueError(f"{constant} is not a number that we write")

@@ -1,8 +1,8 @@
-"""Digests of payloads: whether copies of a record carry the same columns beside their ID.
+"""Digests of payloads, which show whether copies of a record differ in columns beside their ID.
 
-A digest is 8 bytes: the highest one numbers the set of columns that it was made of, in the order in
-which the query came to use such sets, from 1 on; the others are of a keyed hash of their values. 0
-stands for none. Digests of different sets are not comparable.
+A digest has 8 bytes. The highest byte is the number of the set of columns that it was made of,
+from 1 on in the order in which the query first used them. The others are from a keyed hash of the
+values. 0 means no digest. Digests of different sets cannot be compared.
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.horizon import within_horizon
 from dedup.errors import ConfigError
 
-#: Sets of columns that a query may have used.
+#: Most sets of columns that a query can use in its life.
 MAX_COLUMN_SETS = 255
 _SHIFT = np.uint64(56)
 
 
 def numbered(column_sets: Sequence[str], wanted: str) -> tuple[tuple[str, ...], int]:
-    """Return the sets of columns used so far with the wanted one, and its number.
+    """Return the sets of columns used so far, with the wanted one, and its number.
 
     Raises
     ------
     ConfigError
-        When there are more than have a number.
+        If there are more than `MAX_COLUMN_SETS`.
     """
     known = tuple(column_sets)
     if wanted not in known:
         known = (*known, wanted)
     if len(known) > MAX_COLUMN_SETS:
         raise ConfigError(
-            f"check_payload= has named more than {MAX_COLUMN_SETS} different sets of columns in "
-            "the life of this query. Name one of the earlier ones, leave check_payload out, or "
-            "begin anew with another checkpoint."
+            f"check_payload has named more than {MAX_COLUMN_SETS} different sets of columns in the "
+            "life of this query. Use an earlier set, leave check_payload out, or start over with "
+            "a new checkpoint."
         )
     return known, known.index(wanted) + 1
 
 
 def digests_of(hashes: U64, column_set: int) -> U64:
-    """Return the digests of keyed hashes of payloads of a set of columns, shape (n,)."""
+    """Return the digests for keyed hashes of payloads and the number of their set of columns."""
     digests: U64 = (hashes >> np.uint64(8)) | (np.uint64(column_set) << _SHIFT)
     return digests
 
 
 def comparable(digests: U64, others: U64) -> BOOL:
-    """Return which pairs of digests were made of the same columns, shape (n,)."""
+    """Return which pairs of digests are from the same set of columns, shape (n,)."""
     same: BOOL = ((digests >> _SHIFT) == (others >> _SHIFT)) & (digests != 0)
     return same
 
 
 def joined_digests(parts: Sequence[tuple[int, U64 | None]]) -> U64 | None:
-    """Return the digests of parts of so many entries, one behind another; None if none has any."""
+    """Return the digests of parts of these lengths, one after another; None if no part has any."""
     if all(digests is None for _, digests in parts):
         return None
     return np.concatenate(
@@ -64,13 +64,7 @@ def joined_digests(parts: Sequence[tuple[int, U64 | None]]) -> U64 | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Digested:
-    """Records or entries, each with the number of its ID, its time and its payload's digest.
-
-    Parameters
-    ----------
-    groups, times_ms : int64 array, shape (n,)
-    digests : uint64 array, shape (n,)
-    """
+    """Records or entries, each with the number of its ID, its time and its payload's digest."""
 
     groups: I64
     times_ms: I64
@@ -78,20 +72,16 @@ class Digested:
 
 
 def compare(duplicates: Digested, taken: Digested, horizon_ms: int) -> tuple[BOOL, BOOL]:
-    """Return which duplicates conflict, and which nobody can tell of, each of shape (n,).
+    """Return which of n duplicates conflict, and which have nothing to compare with.
 
-    A duplicate conflicts if a record with its ID went on within the horizon whose payload is known
-    to differ, and none whose payload is the same. Of one that has no comparable record within the
-    horizon, nobody can tell.
+    A duplicate conflicts if some record with its ID was taken within the horizon whose payload is
+    known to differ, and none whose payload is equal.
 
     Parameters
     ----------
-    duplicates : Digested
-        The n records.
-    taken : Digested
-        All records with these IDs that went on, in this micro-batch or before, as far as they are
-        remembered.
-    horizon_ms : int
+    taken
+        All records with these IDs that were taken, in this micro-batch or earlier, as far as they
+        are remembered.
     """
     order = np.argsort(duplicates.groups, kind="stable")
     groups = duplicates.groups[order]

@@ -1,4 +1,4 @@
-"""What the engine needs from a catalog."""
+"""The interface that the engine needs from a catalog."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.segment import SegmentPlan, SegmentRef
 
-#: Answer of a lookup for an ID that the segment does not hold.
+#: Result of a lookup for an ID that the segment does not hold.
 ABSENT_MS = int(np.iinfo(np.int64).min)
 
 
 class SegmentStore(Protocol):
-    """The segments of one shard: what the shard logic may ask of a catalog.
+    """The segments of one shard, as the engine uses them.
 
-    This is the contract, which `tests/unit/test_segment_store.py` holds every store to. Nothing
-    here decides what is live; only the caller's manifest does. All attempts of a task see the same
-    segments, and what one of them does again changes nothing for the others.
+    `tests/unit/test_segment_store.py` checks this contract for every store. A store never decides
+    what is live; only the caller's manifest does. All attempts of a task see the same segments, and
+    an operation that one of them repeats changes nothing for the others.
 
     Raises
     ------
     SegmentDamaged
-        Where a segment that is read is missing or damaged at the root.
+        If a segment that is read is missing or damaged at the root.
     CatalogError
-        Where the root cannot be reached, or the local disk fails.
+        If the root cannot be reached, or the local disk fails.
     """
 
     def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
-        """Return which hashes the segment's filter may hold, shape (n,).
+        """Return which of n hashes the segment's filter may hold, shape (n,).
 
-        The hashes never fall and lie in the segment's range. A damaged filter is rebuilt from the
+        The hashes never fall and are in the segment's range. A damaged filter is rebuilt from the
         segment.
         """
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
-        """Return the timestamp (ms) of each of n keys, shape (n,); `ABSENT_MS` where absent.
+        """Return the timestamp (ms) of each of n keys, or `ABSENT_MS` if it is absent, shape (n,).
 
-        `digests`, uint64 of shape (n,), is filled with the digests beside the keys, 0 where there
-        is none.
+        Fills ``digests``, shape (n,), with the digests stored beside the keys, or 0 if there is
+        none.
         """
 
     def read_segment(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Entries:
@@ -54,14 +54,14 @@ class SegmentStore(Protocol):
     ) -> tuple[SegmentRef, SplitBlockFilter]:
         """Write the entries of all pieces as a new segment with its sidecar, durable on return.
 
-        No key is in two pieces, and all hashes lie in the range of the plan. The segment's name is
-        never given again.
+        No key is in two pieces, and all hashes are in the range of the plan. The segment's name is
+        never used again.
         """
 
     def delete(self, names: Sequence[str]) -> int:
-        """Delete the segments of these names; missing ones are fine. Return how many were there.
+        """Delete the segments of these names; return how many existed.
 
-        Some may be deleted where it raises.
+        If it raises, some may be deleted.
         """
 
     def spill_pending(self, names: Sequence[str]) -> str:
@@ -74,4 +74,4 @@ class SegmentStore(Protocol):
         """
 
     def loss_accepted(self, seg: SegmentRef) -> bool:
-        """Return whether a user accepted the loss of this segment (its accepted loss is there)."""
+        """Return whether a user accepted the loss of this segment."""

@@ -1,4 +1,4 @@
-"""What a shard remembers of its producers, as columns, and their bytes in the state row."""
+"""The table of a shard's producers: its columns, and its bytes in the state row."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from dedup.core.keys import Keys
 from dedup.core.sequence import MOST_RANGES, ProducerMemory
 
 _HEADER = struct.Struct("<QQQ")
-#: Bytes of a producer beside its key and its ranges: length, epoch, time, floor, number of ranges.
+#: Bytes of a producer without its key and ranges: length, epoch, time, floor, number of ranges.
 _PRODUCER_BYTES = 4 + 8 + 8 + 8 + 1
 _RANGE_BYTES = 16
-#: Positions and times are smaller; see `dedup.core.parse`.
+#: Bound of positions and times; see `dedup.core.parse`.
 _LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Producers:
-    """The producers of a shard, in the order in which they were first heard.
+    """The n producers of a shard, in the order in which they first appeared.
 
     Parameters
     ----------
-    keys : Keys, length n
+    keys
         Producer and partition.
-    epochs, floors : int64 array, shape (n,)
+    epochs, floors
         As in `ProducerMemory`.
-    heard_ms : int64 array, shape (n,)
+    heard_ms
         Newest effective timestamp of their records; by processing time, query time.
-    counts : uint8 array, shape (n,)
-        Number of ranges, 1 to `MOST_RANGES`; 0 in a row of `grown` that nothing is remembered in.
-    firsts, lasts : int64 array, shape (n, width)
-        The ranges, the lowest first; 0 behind them. The width is 1 at least.
+    counts
+        Number of ranges, 1 to `MOST_RANGES`; 0 in a row of `grown` without memory.
+    firsts, lasts
+        The ranges, lowest first and padded with 0, shape (n, width); the width is at least 1.
     """
 
     keys: Keys
@@ -48,7 +48,7 @@ class Producers:
 
     @staticmethod
     def empty() -> Producers:
-        """Return none."""
+        """Return a table without producers."""
         none, ranges = np.zeros(0, np.int64), np.zeros((0, 1), np.int64)
         return Producers(Keys.empty(), none, none, none, np.zeros(0, np.uint8), ranges, ranges)
 
@@ -56,7 +56,7 @@ class Producers:
         return len(self.epochs)
 
     def memory(self, row: int) -> ProducerMemory | None:
-        """Return what is remembered of one; None where it has no ranges yet."""
+        """Return what is remembered of one producer, or None if it has no ranges yet."""
         count = int(self.counts[row])
         if not count:
             return None
@@ -65,7 +65,7 @@ class Producers:
         return ProducerMemory(int(self.epochs[row]), int(self.floors[row]), ranges)
 
     def grown(self, keys: Keys) -> Producers:
-        """Return a copy that may be changed, with rows for the keys that follow these."""
+        """Return a mutable copy, with empty rows for the keys that follow the present ones."""
         new = len(keys) - len(self)
         none, ranges = np.zeros(new, np.int64), np.zeros((new, self.firsts.shape[1]), np.int64)
         return Producers(
@@ -79,14 +79,14 @@ class Producers:
         )
 
     def wide_enough(self, count: int) -> Producers:
-        """Return the producers with room for so many ranges of each."""
+        """Return the producers with room for ``count`` ranges each."""
         if count <= self.firsts.shape[1]:
             return self
         room = ((0, 0), (0, min(2 * count, MOST_RANGES) - self.firsts.shape[1]))
         return replace(self, firsts=np.pad(self.firsts, room), lasts=np.pad(self.lasts, room))
 
     def remember(self, row: int, memory: ProducerMemory) -> Producers:
-        """Change a row of a copy that `grown` made; return the copy, wider if need be."""
+        """Change a row of a copy that `grown` made; return the copy, widened if needed."""
         count = len(memory.ranges)
         table = self.wide_enough(count)
         table.epochs[row], table.floors[row], table.counts[row] = memory.epoch, memory.floor, count
@@ -127,7 +127,7 @@ class Producers:
 
     @staticmethod
     def from_bytes(data: memoryview) -> Producers:
-        """Return the producers; ValueError if the bytes do not add up."""
+        """Return the producers; ValueError if the bytes are inconsistent."""
         if len(data) < _HEADER.size:
             raise ValueError("the table of producers is shorter than its header")
         count, ranges, key_bytes = _HEADER.unpack_from(data)
@@ -170,7 +170,7 @@ class Producers:
 def _check_values(
     counts: U8, epochs: I64, heard_ms: I64, floors: I64, firsts: I64, lasts: I64
 ) -> None:
-    """Refuse numbers that nobody writes, with which others would be computed past 64 bits."""
+    """Raise ValueError for numbers that are never written and would overflow 64 bits in sums."""
     if min(firsts.min(initial=0), lasts.min(initial=0)) < 0 or lasts.max(initial=0) >= _LIMIT:
         raise ValueError("a position is below 0 or too large")
     newest = lasts[np.arange(len(counts)), counts.astype(np.int64) - 1]

@@ -1,4 +1,4 @@
-"""What a shard is given of one micro-batch: its records, and which micro-batch it is."""
+"""The input of a shard in one micro-batch: its records, and which micro-batch it is."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from dedup.core.keys import Keys
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Records:
-    """A shard's records of one micro-batch, in any order.
+    """A shard's n records of one micro-batch, in any order.
 
     Parameters
     ----------
-    keys : Keys, length n
-        Canonical IDs; empty bytes where the ID is null.
-    times_ms : int64 array, shape (n,)
-        Timestamps, future and null ones already substituted by the micro-batch's time; ignored in
-        processing-time mode, and of untimed records.
-    flags : uint8 array, shape (n,)
+    keys
+        Canonical IDs; empty bytes if the ID is null.
+    times_ms
+        Timestamps. The micro-batch's time already replaces future and null ones. Ignored in
+        processing-time mode, and for untimed records.
+    flags
         FLAG_NULL_ID, FLAG_FUTURE, FLAG_NULL_TIME, FLAG_UNTIMED of `dedup.core.admission`.
-    sources : uint64 array, shape (n,), or None
+    sources
         Hash of each record's source partition, for counting.
-    observed : mapping of source partition to Observed
-        From the whole micro-batch.
-    source_hashes : mapping of source partition to int
-        The hashes used in `sources`.
-    payload_hashes : uint64 array, shape (n,), or None
-        Keyed hash of each record's payload, where the policy names one.
-    numbers : tuple of two int64 arrays, shape (n,), or None
-        Epoch and sequence of each record, for `dedup.core.sequence_shard`; anything where
+    observed
+        By source partition, from the whole micro-batch.
+    source_hashes
+        By source partition: the hashes used in `sources`.
+    payload_hashes
+        Keyed hash of each record's payload, if the policy compares payloads.
+    numbers
+        Epoch and sequence of each record, for `dedup.core.sequence_shard`; undefined if
         FLAG_NULL_ID is set.
-    tie_rank : callable
-        Ranks of the given records by order columns, then row hash.
+    tie_rank
+        Returns the ranks of records by order columns, then row hash.
     """
 
     keys: Keys
@@ -51,18 +51,15 @@ class Records:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """Which micro-batch this is, and for whom.
+    """Which micro-batch this is, and of which shard.
 
     Parameters
     ----------
-    number : int
+    number
         Micro-batch ID.
-    run_id : str
-        The query's run.
-    now_ms, worker_now_ms : int
-        Time of the micro-batch, stable under replay; the worker's own clock.
-    shard : int
-    hash_key : bytes
+    now_ms, worker_now_ms
+        Time of the micro-batch, the same after a replay; time by the worker's own clock.
+    hash_key
         16 bytes: the key of the filters' hash.
     """
 

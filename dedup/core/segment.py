@@ -1,4 +1,4 @@
-"""A segment as the manifest names it, and as it is planned."""
+"""A segment: how the manifest names it, and the plan of a new one."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from dedup.errors import StateError
 class SegmentRef:
     """One immutable segment of a shard, as the manifest names it.
 
-    The checksums are held here, not beside the files, so that a file that was swapped for another
-    healthy one is damage too.
+    The manifest holds the checksums, so that a file replaced by another intact file is detected as
+    damage too.
 
     Parameters
     ----------
-    name : str
-        Unique for ever within the shard; also the name of its files and of its view.
-    start_ms, end_ms : int
-        The bucket: every timestamp in the segment lies in ``[start_ms, end_ms)``.
-    count : int
+    name
+        Unique within the shard and never used again; also the name of its files and of its view.
+    start_ms, end_ms
+        The bucket: every timestamp in the segment is in ``[start_ms, end_ms)``.
+    count
         Number of record IDs, >= 0.
-    sst_bytes, sst_crc32 : int
+    sst_bytes, sst_crc32
         Size and CRC-32 of the SST file.
-    filter_bytes, filter_crc32 : int
+    filter_bytes, filter_crc32
         Size of the filter sidecar, and CRC-32 of its head, which holds a checksum of every page.
-    hash_ranges, range_index : int
-        Of ``hash_ranges`` equal ranges of hashes (a power of two, at most `MAX_HASH_RANGES`) the
-        segment holds IDs of range number ``range_index`` only; 1 and 0: of all hashes.
+    hash_ranges, range_index
+        The segment holds only IDs of range number ``range_index`` of ``hash_ranges`` equal ranges
+        of hashes (a power of two, at most `MAX_HASH_RANGES`); 1 and 0 mean all hashes.
     """
 
     name: str
@@ -47,35 +47,29 @@ class SegmentRef:
     range_index: int = 0
 
     def within(self, hashes: U64) -> slice:
-        """Return which of the hashes, which never fall, lie in the segment's range."""
+        """Return which of the hashes, which never fall, are in the segment's range."""
         return hash_range(hashes, self.hash_ranges, self.range_index)
 
     def overlaps(self, hash_ranges: int, index: int) -> bool:
-        """Return whether the segment's range and one of other ranges have hashes in common."""
+        """Return whether the segment shares hashes with range ``index`` of ``hash_ranges``."""
         starts_before = self.range_index * hash_ranges < (index + 1) * self.hash_ranges
         return starts_before and self.reaches_past(hash_ranges, index)
 
     def reaches_past(self, hash_ranges: int, index: int) -> bool:
-        """Return whether the segment's range ends behind the start of one of other ranges."""
+        """Return whether the segment's range ends after the start of that range."""
         return (self.range_index + 1) * hash_ranges > index * self.hash_ranges
 
     def spread(self, hashes: U64) -> U64:
-        """Return hashes of the segment's range spread over all: what its filter and blocks use."""
+        """Return hashes of the segment's range spread over 64 bits, for its filter and blocks."""
         return spread_hashes(hashes, self.hash_ranges)
 
     def to_json(self) -> list[str | int]:
-        """Return the fields as a list that JSON can hold; ``from_json`` reads it back."""
+        """Return the fields as JSON values; `from_json` reads them."""
         return list(astuple(self))
 
     @classmethod
     def from_json(cls, fields: Sequence[object]) -> SegmentRef:
-        """Return the segment that ``to_json`` wrote.
-
-        Raises
-        ------
-        StateError
-            When number or types of the fields are not those of a segment.
-        """
+        """Return the segment that `to_json` wrote; StateError for other values."""
         if len(fields) == 10:
             name, *numbers = fields
             integers = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool)]
@@ -86,25 +80,15 @@ class SegmentRef:
                 if start_ms < end_ms and min(others) >= 0 and power and range_index < hash_ranges:
                     return cls(name, start_ms, end_ms, *others)
         raise StateError(
-            f"the manifest in the state row holds {list(fields)!r:.300}, which is no segment; "
-            "restore the checkpoint together with its catalog from a copy",
+            f"The manifest in the state row holds {list(fields)!r:.300}, which is not a segment. "
+            "Restore the checkpoint together with its catalog from a backup.",
             remedy="damaged-state",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """What a segment is to be, before it is written.
-
-    Parameters
-    ----------
-    start_ms, end_ms : int
-        The bucket.
-    fpr : float
-        Target false-positive rate of its filter, in (0, 1).
-    hash_ranges, range_index : int
-        The range of hashes, as of `SegmentRef`.
-    """
+    """A segment to be written; ``fpr`` is its filter's target rate, in (0, 1)."""
 
     start_ms: int
     end_ms: int

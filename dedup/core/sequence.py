@@ -1,16 +1,16 @@
-"""The idempotent producer's rule: what becomes of a run of consecutive sequences of one producer.
+"""The idempotent producer's rule: the outcome of a run of consecutive sequences of one producer.
 
 It is the rule that Kafka's broker applies to batches (KIP-98, KIP-360; ``ProducerAppendInfo`` and
-``ProducerStateEntry`` of apache/kafka): an older epoch is fenced, a newer one begins at 0, what
-follows the last sequence is accepted, what is remembered is a duplicate, and anything else is out
-of order. A broker refuses the latter, for its producer asks again. A stream cannot ask, so there is
-a choice here: `SequenceRule`.
+``ProducerStateEntry`` of apache/kafka). An older epoch is fenced, a newer one begins at 0. The
+sequence after the last one is accepted, a remembered one is a duplicate, and any other is out of
+order. A broker rejects records out of order, because their producer retries. A stream cannot ask
+for a retry, so `SequenceRule` leaves the choice to the user.
 
 Sequences count from 0 to 2^31 - 1 and then from 0 again. They are judged by their **position**, a
-number that goes on counting, of which the sequence is the remainder by 2^31. A sequence is at the
-position next to the newest one that it can have: at most 2^30 ahead of it, or behind it
-(invariant 15). Where nothing is known, of a producer or of a new epoch, its sequences in the
-micro-batch begin behind the widest hole in their circle.
+number that never wraps; the sequence is its remainder by 2^31. A sequence gets the position closest
+to the newest one: at most 2^30 ahead of it, or behind it (invariant 15). If nothing is known of a
+producer or of a new epoch, its sequences in the micro-batch begin after the widest gap in their
+circle.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Literal, TypeAlias, get_args
 
-#: Sequences of a producer: 0 to 2^31 - 1.
+#: Sequences of a producer are 0 to 2^31 - 1.
 CYCLE = 1 << 31
-#: A sequence is taken for one that is at most so far ahead, else for one behind.
+#: A sequence at most this far ahead counts as ahead, any other as behind.
 HALF_CYCLE = CYCLE >> 1
-#: Unbroken ranges of sequences that may be remembered of a producer, and are by default.
+#: Most unbroken ranges of sequences to remember per producer, and the default.
 MOST_RANGES = 255
 RANGES = 64
 
@@ -32,44 +32,44 @@ HANDLINGS: tuple[Handling, ...] = get_args(Handling)
 
 
 class SequenceVerdict(IntEnum):
-    """What became of a record."""
+    """The outcome of a record."""
 
-    #: The next of its producer.
+    #: The next sequence of its producer.
     ACCEPT = 0
-    #: A record of its producer, epoch and sequence went on before.
+    #: A record with its producer, epoch and sequence was emitted before.
     DUPLICATE = 1
-    #: Out of order, and new: records before it are missing, or it is one of those.
+    #: New, but out of order: records before it are missing, or it was missing itself.
     GAP = 2
-    #: A newer epoch of its producer went on before.
+    #: A newer epoch of its producer was emitted before.
     FENCED = 3
-    #: The memory of its producer does not reach so far back, or there is none.
+    #: The memory of its producer does not reach back to it, or there is none.
     UNKNOWN = 4
-    #: It has no producer, epoch or sequence.
+    #: It lacks a producer, epoch or sequence.
     UNNUMBERED = 5
-    #: It is numbered, and has no timestamp.
+    #: It is numbered, but has no timestamp.
     UNTIMED = 6
 
 
-#: Every record gets one of them.
+#: Every record gets one of these.
 SEQUENCE_VERDICTS = tuple(verdict.name.lower() for verdict in SequenceVerdict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceRule:
-    """What becomes of records that are neither accepted nor duplicates.
+    """How to handle records that are neither accepted nor duplicates.
 
-    What is emitted is remembered, but for what is fenced or not numbered. What is dropped is not,
-    so that it may come again, in order.
+    Emitted records are remembered, except fenced and unnumbered ones. Dropped records are not, so
+    that they may come again in order.
 
     Parameters
     ----------
-    gaps, unknown, fenced, unnumbered : {"emit", "drop", "error"}
+    gaps, unknown, fenced, unnumbered
         By verdict. A broker has ``gaps="drop"`` and ``fenced="drop"``, and ``unknown="emit"`` since
         release 2.5.
-    ranges : int
-        Unbroken ranges of sequences that are remembered of a producer at most, up to `MOST_RANGES`.
-    max_producers : int
-        Producers that a shard remembers at most.
+    ranges
+        Most unbroken ranges of sequences to remember per producer, up to `MOST_RANGES`.
+    max_producers
+        Most producers that a shard remembers.
     """
 
     gaps: Handling = "emit"
@@ -98,13 +98,13 @@ class ProducerMemory:
 
     Parameters
     ----------
-    epoch : int
-        The newest.
-    floor : int
-        Position below which it is not known what went on, but for `ranges`.
-    ranges : tuple of (int, int)
-        First and last position of each unbroken range that went on, at least one, in order, with at
-        least one missing position between two of them.
+    epoch
+        The newest epoch.
+    floor
+        Below this position it is unknown what was emitted, except for `ranges`.
+    ranges
+        First and last position of each unbroken range that was emitted: at least one, in order,
+        with at least one missing position between two ranges.
     """
 
     epoch: int
@@ -117,8 +117,8 @@ class ProducerMemory:
         return self.ranges[-1][1]
 
     def adding(self, runs: list[tuple[int, int]], most: int) -> ProducerMemory:
-        """Return the memory with further positions; the lowest ranges beyond so many give way."""
-        # What lies ahead alone needs no look at the ranges before the newest.
+        """Return the memory with further positions, without its lowest ranges beyond ``most``."""
+        # Positions ahead of the newest range cannot merge with earlier ranges.
         ahead = runs[0][0] > self.last
         ranges = list(self.ranges) if ahead else []
         for first, last in runs if ahead else sorted([*self.ranges, *runs]):
@@ -144,10 +144,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What became of a run, in order; the memory that goes on, if any; and what that says.
+    """The outcome of a run, in order, and the memory after it.
 
-    `missing` is the number of positions that the run left out; `recovered` of those that were left
-    out before and came with it.
+    `missing` counts the positions that the run skipped; `recovered` counts those that were skipped
+    before and came with this run.
     """
 
     pieces: tuple[Piece, ...]
@@ -161,14 +161,7 @@ def judge_run(
 ) -> Judged:
     """Judge an unbroken run of records of one producer.
 
-    Parameters
-    ----------
-    memory : ProducerMemory or None
-        None for a producer that nothing is known of.
-    epoch : int
-    first, last : int
-        Positions, inclusive.
-    rule : SequenceRule
+    ``memory`` is None for an unknown producer; ``first`` and ``last`` are positions, inclusive.
     """
     if memory is None:
         return _of_unknown_producer(epoch, first, last, rule)
@@ -250,7 +243,7 @@ def _behind(memory: ProducerMemory, first: int, last: int, rule: SequenceRule) -
 
 
 def _led_by(verdict: SequenceVerdict, first: int, last: int) -> tuple[Piece, ...]:
-    """Return a run that is remembered, of which the first record alone is not the next one."""
+    """Return a run that is remembered, of which only the first record is out of order."""
     led = Piece(first, first, verdict, True)
     if first == last:
         return (led,)

@@ -1,4 +1,4 @@
-"""What a micro-batch of numbered records did, as numbers: `SequenceMetrics`."""
+"""What a micro-batch of numbered records did, in numbers: `SequenceMetrics`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dedup.core.metrics import (
 
 #: Stages of the group function, in microseconds, summed over shards.
 SEQUENCE_GROUP_STAGES = ("read", "judge", "write")
-#: Of the micro-batch: pack, summed over map tasks, before them.
+#: Stages of the micro-batch; pack, the first, is summed over map tasks.
 SEQUENCE_STAGES = ("pack", *SEQUENCE_GROUP_STAGES)
 
 
@@ -35,21 +35,21 @@ class SequenceMetrics:
     Parameters
     ----------
     missing
-        Sequences that were left out ahead of records which went on: lost, or late.
+        Sequences that were skipped ahead of emitted records: lost, or late.
     recovered
-        Of those of this and earlier micro-batches, the ones that came after all; they are among
+        Sequences skipped in this or an earlier micro-batch that came after all; also counted in
         `gap`.
     producers, producers_new, producers_expired
-        Producers (of a partition each) that are remembered, that were not before this micro-batch,
-        and that were forgotten for their silence.
+        Producers (per partition) that are remembered, that are new in this micro-batch, and that
+        were forgotten because they were silent.
     fullest_shard_producers
-        Of the shard with the most; ``max_producers`` bounds it.
+        Producers in the shard with the most; ``max_producers`` bounds it.
     expired_before_ms
-        Who was last heard of before that is forgotten; None by processing time, as query time (what
-        a query spends running) then measures silence.
+        Producers silent since before this time are forgotten. None by processing time, where query
+        time (the time that a query spends running) measures silence.
     begins, epochs_apart
         As in `BatchMetrics`.
-    stage_us : dict of stage name to microseconds
+    stage_us
         As in `BatchMetrics`, with other stages.
     """
 
@@ -89,12 +89,12 @@ class SequenceMetrics:
 
     @property
     def gc_watermark_ms(self) -> int | None:
-        """What is behind it is forgotten: `expired_before_ms`, by the name of `BatchMetrics`."""
+        """The name in `BatchMetrics` of `expired_before_ms`: older memory is forgotten."""
         return self.expired_before_ms
 
     @property
     def gc_source(self) -> None:
-        """Which source partition holds the watermarks is not observed."""
+        """Not observed: which source partition holds the watermarks back."""
         return None
 
     @property
@@ -104,37 +104,31 @@ class SequenceMetrics:
 
     @property
     def remembered_ms(self) -> int:
-        """How far the GC watermark is behind the low watermark, where it keeps up."""
+        """How far the GC watermark is behind the low watermark if it keeps up."""
         return self.expire_after_ms
 
     @property
     def stored_bytes(self) -> int:
-        """All bytes that remember producers: those of the state."""
+        """All bytes that remember producers: the state rows."""
         return self.state_bytes
 
     @property
     def by_query_time(self) -> bool:
-        """Whether silence is measured in query time: there is no `timestamp`."""
+        """Whether query time measures silence, because there is no `timestamp`."""
         return self.expired_before_ms is None and self.newest_ms is not None
 
     @property
     def fill(self) -> float:
-        """The share of `max_producers` that the fullest shard has; at 1 the query stops."""
+        """Share of `max_producers` used in the fullest shard; above 1 the query stops."""
         return self.fullest_shard_producers / max(1, self.max_producers)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields as JSON can hold them; `from_json` reads it back."""
+        """Return all fields as JSON values; `from_json` reads them."""
         return asdict(self)
 
     @staticmethod
     def from_json(value: object) -> SequenceMetrics:
-        """Return the metrics that `to_json` gave, also in an older or a later release.
-
-        Raises
-        ------
-        ValueError
-            When it is no object, a field is missing, or holds what it cannot.
-        """
+        """Return the metrics that `to_json` gave; errors as `BatchMetrics.from_json`."""
         return SequenceMetrics(**fields_of(SequenceMetrics, value))
 
 
@@ -152,7 +146,7 @@ SEQUENCE_WHOLE_NUMBERS = tuple(
     for name in (*SEQUENCE_COUNTED, *SEQUENCE_HELD, *SEQUENCE_MAXIMA)
     if name not in SEQUENCE_TIMES
 )
-#: Whole numbers that the group function returns for its shard.
+#: Integer columns that the group function returns for its shard.
 SEQUENCE_COLUMNS = (
     *SEQUENCE_COUNTED, *SEQUENCE_HELD, *SEQUENCE_MAXIMA,
     *(f"{stage}_us" for stage in SEQUENCE_GROUP_STAGES), "base_epoch",

@@ -1,8 +1,8 @@
-"""One shard, one micro-batch of numbered records: verdicts, and the state that goes on.
+"""One shard, one micro-batch of numbered records: their verdicts, and the next state.
 
-A pure function of base state and records, as `dedup.core.shard`. In a micro-batch the records of
-a producer are judged in the order of epoch and position, whatever order they come in (invariant
-15), and of copies the one that ranks first counts as the original (invariant 6).
+A pure function of base state and records, as `dedup.core.shard`. The records of a producer in a
+micro-batch are judged in the order of epoch and position, in whatever order they arrive (invariant
+15). Of several copies, the one that ranks first counts as the original (invariant 6).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from dedup.core.sequence_state import SequenceState
 from dedup.core.shard import effective_times
 from dedup.errors import ConfigError
 
-#: By processing time a producer is silent for at least so many micro-batches until forgotten.
+#: By processing time a producer is forgotten after at least this many silent micro-batches.
 SILENT_BATCHES = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SequenceOutcome:
-    """Verdict of each record (uint8, shape (n,)), the state that goes on, and counts."""
+    """Verdict of each of n records, the next state, and counts."""
 
     verdicts: U8
     state: SequenceState
@@ -53,17 +53,16 @@ def process_sequences(
 
     Parameters
     ----------
-    state : SequenceState
+    state
         Base state of the micro-batch.
-    records : Records
-        With their numbers.
-    rule : SequenceRule
-        Under ``"error"`` nothing is remembered, as under ``"drop"``; to refuse is the caller's.
-    policy : Policy
-        Of its fields those of the clocks count; a producer is forgotten once it is silent for
-        longer than the horizon: of event time, or else of query time, where the time from one
-        micro-batch to the next counts for at most the horizon divided by `SILENT_BATCHES`.
-    epoch : Epoch
+    records
+        With `Records.numbers`.
+    rule
+        ``"error"`` remembers nothing, like ``"drop"``; the caller raises the error.
+    policy
+        Only its fields for the clocks count. A producer is forgotten once it is silent for longer
+        than the horizon: of event time, or else of query time. In query time, the time between two
+        micro-batches counts for at most the horizon divided by `SILENT_BATCHES`.
 
     Raises
     ------
@@ -72,7 +71,7 @@ def process_sequences(
     ConfigError
         If there are more producers than the rule allows.
     StateError
-        If the state has a producer twice.
+        If the state holds a producer twice.
     """
     clocks = state.clocks
     clocks.check_jump(
@@ -90,7 +89,7 @@ def process_sequences(
             times_ms = effective_times(records, clocks, policy, epoch).effective_ms[judgeable]
         judging = _NumberedRecords.begin(producers, records, judgeable, epoch.hash_key)
         verdicts[judgeable] = judging.run(rule, counts)
-        # A broker's producer lives by what is appended: with what is fenced, an epoch that was
+        # As in a broker, fenced records do not keep a producer alive. Otherwise an epoch that was
         # raised by mistake would never expire.
         alive = verdicts[judgeable] != SequenceVerdict.FENCED
         np.maximum.at(judging.table.heard_ms, judging.rows[alive], times_ms[alive])
@@ -115,10 +114,10 @@ def process_sequences(
 
 
 def _advanced(clocks: Clocks, records: Records, policy: Policy, epoch: Epoch) -> Clocks:
-    """Return the clocks at the end of the micro-batch, query time among them.
+    """Return the clocks at the end of the micro-batch, with its query time.
 
-    By processing time a producer may only seem silent: what it sent while the query was down, or at
-    rest between two micro-batches, is read in one of the next ones.
+    By processing time a producer may only seem silent: what it sent while the query was down, or
+    between two micro-batches, is read later.
     """
     advanced = clocks.advance(
         records.observed, now_ms=epoch.now_ms, run_id=epoch.run_id, policy=policy
@@ -133,21 +132,21 @@ def _advanced(clocks: Clocks, records: Records, policy: Policy, epoch: Epoch) ->
 def _check_room(producers: Producers, rule: SequenceRule) -> None:
     if len(producers) > rule.max_producers:
         raise ConfigError(
-            f"A shard would have to remember {len(producers):,} producers, and max_producers is "
-            f"{rule.max_producers:,}. If a producer takes a new name at every start, let it keep "
-            "its name and raise its epoch; else choose a shorter expire_after, or a higher "
-            "max_producers, which costs each micro-batch about 25 ms a MB of state. Nothing was "
-            "emitted or lost.",
+            f"A shard would have to remember {len(producers):,} producers, but max_producers is "
+            f"{rule.max_producers:,}. Nothing was emitted or lost. If a producer takes a new name "
+            "at every start, let it keep its name and raise its epoch. Otherwise choose a shorter "
+            "expire_after, or a higher max_producers, which costs each micro-batch about 25 ms per "
+            "MB of state.",
             remedy="many-producers",
         )
 
 
 @dataclass(slots=True, eq=False)
 class _NumberedRecords:
-    """The records of a micro-batch, each with the row of its producer in a table that changes.
+    """The records of a micro-batch, each with the row of its producer in a mutable table.
 
-    The first `known` rows are those of the base state. The others are new, and those of which
-    nothing is remembered in the end have no ranges.
+    The first `known` rows are from the base state. The others are new; those without memory in the
+    end have no ranges.
     """
 
     table: Producers
@@ -162,14 +161,14 @@ class _NumberedRecords:
     def begin(
         producers: Producers, records: Records, judgeable: I64, hash_key: bytes
     ) -> _NumberedRecords:
-        """Find the producer of each record; StateError if the state has one of them twice."""
+        """Find the producer of each record; StateError if the state holds a producer twice."""
         known = len(producers)
         keys = Keys.concat([producers.keys, records.keys.take(judgeable)])
         hashes = kernel.hash64(keys.data, keys.offsets, hash_key)
         first = kernel.first_occurrence(keys.data, keys.offsets, hashes)
         if not np.array_equal(first[:known], np.arange(known)):
-            raise SequenceState.damaged("it contradicts itself: a producer is there twice")
-        # The first records of new producers come behind the rows of the known ones.
+            raise SequenceState.damaged("it contradicts itself: it holds a producer twice")
+        # New producers follow the known ones, in the order of their first records.
         found, rows = np.unique(
             np.concatenate([np.arange(known), first[known:]]), return_inverse=True
         )
@@ -186,7 +185,7 @@ class _NumberedRecords:
         )
 
     def run(self, rule: SequenceRule, counts: Counter[str]) -> U8:
-        """Return the verdict of each record, and change the columns accordingly."""
+        """Return the verdict of each record, and update the table."""
         positions = self._positions()
         order = np.lexsort((positions, self.epochs, self.rows))
         rows, epochs, at = self.rows[order], self.epochs[order], positions[order]
@@ -220,7 +219,7 @@ class _NumberedRecords:
         positions: I64 = newest + np.where(ahead <= HALF_CYCLE, ahead, ahead - CYCLE)
         begun = np.flatnonzero(~goes_on)
         if len(begun):
-            # By producer and epoch, none of which is known.
+            # Group by producer and epoch: nothing is known of them.
             order = np.lexsort((epochs[begun], rows[begun]))
             row, epoch = rows[begun][order], epochs[begun][order]
             group = np.zeros(len(begun), np.int64)
@@ -233,8 +232,8 @@ class _NumberedRecords:
     ) -> I64:
         """Judge the plain runs all at once; return the indexes of the others.
 
-        Plain is the only run of its producer where it follows the newest position, begins a
-        producer, lies within the newest range, or adds one ahead of it; but for what is dropped.
+        A run is plain if it is its producer's only one, is not dropped, and follows the newest
+        position, begins a producer, is within the newest range, or adds a range ahead of it.
         """
         rows = runs.rows
         only = np.bincount(rows, minlength=len(self.table.epochs))[rows] == 1
@@ -300,7 +299,7 @@ class _NumberedRecords:
         number = np.cumsum(is_first) - 1
         verdicts = judged[number]
         if not is_first.all():
-            # Of several that could go on, the one that ranks first does.
+            # If several could be emitted, the one that ranks first is.
             copied = remembered & (np.bincount(number) > 1)
             tied = np.flatnonzero(copied[number])
             if len(tied):
@@ -317,7 +316,7 @@ class _NumberedRecords:
 class _Runs:
     """Unbroken runs of distinct positions, of one producer and epoch each, in order.
 
-    `starts` holds where each begins among all distinct positions.
+    `starts` holds where each run begins among all distinct positions.
     """
 
     rows: I64
@@ -327,15 +326,15 @@ class _Runs:
     starts: I64
 
     def lengths(self, distinct: int) -> I64:
-        """Return how many positions each has, of so many in all."""
+        """Return the number of positions in each run, out of ``distinct`` in all."""
         return np.diff(np.append(self.starts, distinct))
 
 
 def _from_the_widest_hole(groups: I64, sequences: I64) -> I64:
     """Return positions of records of groups that nothing is known of.
 
-    The first sequence of a group is that behind the widest hole in the circle of sequences, and in
-    the second cycle, so that there is room for earlier ones.
+    A group begins at the sequence after the widest gap in the circle of sequences, and in the
+    second cycle, so that earlier positions stay possible.
     """
     order = np.lexsort((sequences, groups))
     row, sequence = groups[order], sequences[order]

@@ -1,6 +1,6 @@
 """The state row of one shard of `dedup_by_sequence`: the one BINARY value that Spark keeps for it.
 
-Its layout is in ``dedup/core/FORMATS.md``. Damage stops the query: there is no other copy.
+``dedup/core/FORMATS.md`` describes the bytes. Damage stops the query: there is no other copy.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ class SequenceState:
 
     Parameters
     ----------
-    epoch : int
+    epoch
         Micro-batch that wrote it, -1 at birth.
-    shard : tuple of two int
-        Index of the shard, and how many there are; (0, 0) at birth.
-    made_of : tuple of str
-        What producer, partition, epoch, sequence and timestamp are made of.
-    clocks : Clocks
-    producers : Producers
+    shard
+        Index of the shard, and number of shards; (0, 0) at birth.
+    made_of
+        Definitions of producer, partition, epoch, sequence and timestamp.
     """
 
     epoch: int = -1
@@ -63,13 +61,7 @@ class SequenceState:
 
     @staticmethod
     def from_bytes(data: bytes) -> SequenceState:
-        """Return the state.
-
-        Raises
-        ------
-        StateError
-            If the row is damaged, of an unknown version, or not ours.
-        """
+        """Return the state; StateError if the row is damaged or of another version or operator."""
         row = state_row.read(
             data, MAGIC, (VERSION,), content="producers", damaged=SequenceState.damaged
         )

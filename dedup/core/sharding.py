@@ -1,4 +1,4 @@
-"""Which shard an ID belongs to, under which keys it is hashed, and how Spark spreads the shards."""
+"""Shards: which shard an ID belongs to, the keys of its hashes, and how Spark spreads shards."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MASK = 0xFFFFFFFF
 def derive_keys(query_id: str, secret: bytes = b"") -> tuple[bytes, bytes]:
     """Return the 16-byte hash keys of a query: for the choice of shards, and for filters.
 
-    They are independent, because a shard's IDs share bits of the first hash; filters that used it
-    as well would fill unevenly. BLAKE2b with one personalisation each (RFC 7693, section 2.5),
-    keyed by the query's secret. Whoever knows query ID and secret can choose IDs of one shard; a
-    query of an older certificate has no secret.
+    They are independent, because the IDs of a shard share bits of the first hash, and filters over
+    it would fill unevenly. Each is BLAKE2b with its own personalisation (RFC 7693, section 2.5),
+    keyed by the query's secret. Whoever knows query ID and secret can choose IDs that all belong to
+    one shard. A query with an older certificate has no secret.
     """
     shard, bloom = (
         _derived(query_id, secret, person) for person in (b"dedup shard v1", b"dedup filter v1")
@@ -28,7 +28,7 @@ def derive_keys(query_id: str, secret: bytes = b"") -> tuple[bytes, bytes]:
 
 
 def payload_key(query_id: str, secret: bytes = b"") -> bytes:
-    """Return the 16-byte key of the hashes of payloads, as `derive_keys`."""
+    """Return the 16-byte key of the hashes of payloads, derived as in `derive_keys`."""
     return _derived(query_id, secret, b"dedup payload v1")
 
 
@@ -49,20 +49,20 @@ def shards_of(hashes: U64, shards: int) -> I64:
 def slot_keys(shards: int, partitions: int) -> tuple[int, ...]:
     """Return grouping keys that Spark spreads evenly: shard i goes to partition i mod partitions.
 
-    They are distinct 32-bit integers >= 0, the smallest that serve.
+    They are the smallest distinct 32-bit integers >= 0 that do so.
 
     Raises
     ------
     ConfigError
-        When either number is below 1.
+        If either number is below 1.
 
     Notes
     -----
-    Spark places a row by ``pmod(hash(key), partitions)``; the keys 0..n-1 leave a third of the
-    partitions empty.
+    Spark places a row by ``pmod(hash(key), partitions)``. The keys 0 to n-1 would leave a third of
+    the partitions empty.
     """
     if shards < 1 or partitions < 1:
-        raise ConfigError(f"shards ({shards}) and partitions ({partitions}) are numbers from 1 on")
+        raise ConfigError(f"shards ({shards}) and partitions ({partitions}) must be at least 1")
     waiting = [list(range(p, shards, partitions))[::-1] for p in range(min(shards, partitions))]
     keys = [0] * shards
     left, key = shards, 0

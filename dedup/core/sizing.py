@@ -1,4 +1,4 @@
-"""How large a split-block Bloom filter must be for a false-positive rate, and how to check that."""
+"""Size of a split-block Bloom filter for a false-positive rate, and how to check that rate."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _FULL_LOAD = 4096.0
 def predicted_fpr(n: int, z: int) -> float:
     """Return the false-positive rate of a filter of ``z`` blocks that holds ``n`` distinct keys.
 
-    Keys per block follow Poisson(n / z); a lane with j keys answers yes with 1 - (31/32)**j,
-    and all eight must. (The closed form (1 - exp(-8/b))**8 that some readers use is 1.5 to 4.5
+    Keys per block follow Poisson(n / z). A lane with j keys answers yes with 1 - (31/32)**j, and
+    all eight lanes must. (The closed form (1 - exp(-8/b))**8 that some readers use is 1.5 to 4.5
     times too low.)
 
     Raises
     ------
     ConfigError
-        When ``n`` is negative or ``z`` is not 1 to 2**31 - 1.
+        If ``n`` is negative or ``z`` is not 1 to 2**31 - 1.
     """
     if n < 0:
         raise ConfigError(f"a filter cannot hold {n} keys: give 0 or more")
@@ -41,20 +41,15 @@ def predicted_fpr(n: int, z: int) -> float:
 def predicted_spread(n: int, z: int) -> float:
     """Return the standard deviation of the rate among filters of ``z`` blocks with ``n`` keys.
 
-    Keys fall into blocks, and their bits into lanes, by chance, so a filter's rate is off
+    Keys fall into blocks by chance, and their bits into lanes, so a filter's rate differs from
     `predicted_fpr` by about 1 / sqrt(z). With d bits set, a lane answers yes with d / 32; the
-    moments of d are those of j balls in 32 cells.
-
-    Raises
-    ------
-    ConfigError
-        As `predicted_fpr`.
+    moments of d are those of j balls in 32 cells. Errors as `predicted_fpr`.
     """
     mean, load = predicted_fpr(n, z), n / z
     if not 0 < load <= _FULL_LOAD:
         return 0.0
     keys, chance, rate = _rates_by_keys(load)
-    # Poisson's variance is its mean; what goes with the number of keys alone is the same for all.
+    # Poisson's variance is its mean; variance due to the total number of keys is common to all.
     with_keys = float((chance * rate * keys).sum()) - mean * load
     one_empty, two_empty = (31 / 32) ** keys, (30 / 32) ** keys
     lane_squared = (1 - one_empty) / 32 + (1 - 2 * one_empty + two_empty) * 31 / 32
@@ -63,42 +58,36 @@ def predicted_spread(n: int, z: int) -> float:
 
 
 def blocks_for(n: int, fpr: float) -> int:
-    """Return the least number of blocks that keeps ``n`` distinct keys at or below ``fpr``.
+    """Return the smallest number of blocks that keeps ``n`` distinct keys at or below ``fpr``.
 
     Raises
     ------
     ConfigError
-        When ``n`` is negative, ``fpr`` is not between 0 and 1, or 2**31 - 1 blocks (64 GiB) are
-        not enough.
+        If ``n`` is negative, ``fpr`` is not between 0 and 1, or 2**31 - 1 blocks (64 GiB) are not
+        enough.
     """
     if n < 0:
         raise ConfigError(f"a filter cannot hold {n} keys: give 0 or more")
     if not 0 < fpr < 1:
-        raise ConfigError(f"fpr is a rate between 0 and 1, such as 0.01; got {fpr}")
+        raise ConfigError(f"fpr must be between 0 and 1, such as 0.01; got {fpr}")
     load = _load_for(fpr)
     z = max(1, math.ceil(n / load)) if load > 0 else MAX_BLOCKS + 1
     if z > MAX_BLOCKS:
         raise ConfigError(
-            f"a filter of {n} keys at fpr {fpr} passes 64 GiB: "
+            f"a filter of {n} keys at fpr {fpr} exceeds 64 GiB; "
             "use more shards or buckets, or a higher fpr"
         )
     return z
 
 
 def bits_per_id(fpr: float) -> float:
-    """Return the bits of a large filter per distinct key at a false-positive rate.
-
-    Raises
-    ------
-    ConfigError
-        When ``fpr`` is not between 0 and 1.
-    """
+    """Return the bits of a large filter per distinct key, for ``fpr`` between 0 and 1."""
     many = 1_000_000
     return 256 * blocks_for(many, fpr) / many
 
 
 def least_bits_per_id(fpr: float) -> float:
-    """Return the bits per key that no filter can do without: log2(1 / fpr).
+    """Return the bits per key that every filter needs at least: log2(1 / fpr).
 
     Carter, Floyd, Gill, Markowsky, Wegman: Exact and approximate membership testers (STOC 1978).
     """
@@ -113,20 +102,20 @@ def union_fpr(rates: Iterable[float]) -> float:
 def interval(
     wrong: int, asked: int, z: float = 1.96, *, spread: float = 0.0
 ) -> tuple[float, float]:
-    """Return between which rates the true one lies, having been wrong so often (95 % by default).
+    """Return the range of the true rate, given ``wrong`` errors in ``asked`` (95 % by default).
 
-    Wilson's score interval (JASA 22, 1927): unlike the textbook one it holds for rates near 0, and
-    with no error at all.
+    Wilson's score interval (JASA 22, 1927). Unlike the textbook interval it holds for rates near 0,
+    and without any error.
 
     Parameters
     ----------
-    wrong, asked : int
-        0 <= wrong <= asked; of nothing asked, everything may be true.
-    z : float
+    wrong, asked
+        0 <= wrong <= asked; if ``asked`` is 0, every rate is possible.
+    z
         Standard deviations on either side.
-    spread : float
-        Standard deviation of what was asked itself, such as `predicted_spread` of the filters
-        that happened to be built.
+    spread
+        Standard deviation of the rate itself, such as `predicted_spread` of the filters that
+        happened to be built.
     """
     if not asked:
         return 0.0, 1.0

@@ -1,10 +1,9 @@
 """The state row of one shard: the one BINARY value that Spark keeps for it.
 
-Whichever attempt's row survives, all that it names is at the catalog root (invariant 3).
-
-Its layout is in ``dedup/core/FORMATS.md``. Damage to the head or the tail stops the query: they are
-the truth. Filters are only a cache of the sidecars: one that is not, byte for byte, what the
-manifest says of its segment is left out.
+Whichever attempt's row survives, everything that it names is at the catalog root (invariant 3).
+``dedup/core/FORMATS.md`` describes the bytes. Damage to the head or the tail stops the query,
+because they are the truth. Filters are only a cache of the sidecars: a filter that does not match
+the manifest byte for byte is left out.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from dedup.core.tail import Tail
 from dedup.errors import FilterDamaged, StateError
 
 MAGIC = b"DDST"
-#: With digests of payloads, and their sets of columns; written where there are any.
+#: With digests of payloads and their sets of columns; written if there are any.
 WITH_PAYLOADS = 4
 VERSION = 3
-#: The same two with the name of the hash key, which is written if the query has a secret.
+#: The same two with the ID of the hash key; written if the query has a secret.
 WITH_KEY, WITH_KEY_AND_PAYLOADS = 5, 6
 #: Without the fields `run_began` and `branches`.
 _BEFORE = 2
@@ -49,36 +48,34 @@ _CLOCK_NUMBERS = _CLOCK_FIELDS - {"run_id", "named_by", "sources"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardState:
-    """Everything a shard remembers, or the names of where it is.
+    """Everything that a shard remembers, or the names of where it is.
 
     Parameters
     ----------
-    epoch : int
+    epoch
         Micro-batch that wrote it, -1 at birth.
-    bucket_ms : int
+    bucket_ms
         Length of the buckets that tail entries belong to; 0 at birth.
-    clocks : Clocks
-    manifest : Manifest
-    tail : Tail
-    filters : mapping of segment name to SplitBlockFilter
-        The newest segments' filters, oldest first, as far as the budget reaches.
-    accepted_losses : int
-        Segments whose loss the user accepted, ever.
-    stray_files : tuple of two int
+    filters
+        By segment name: the filters of the newest segments, oldest first, as far as the budget
+        allows.
+    accepted_losses
+        Number of segments whose loss the user has accepted.
+    stray_files
         Orphans and foreign files counted when the shard last looked.
-    run_began : int
+    run_began
         First micro-batch of the run that wrote it.
-    branches : int
-        Other runs that went on from a state of this shard's history, when the shard last looked:
-        nothing is deleted while there are any.
-    forgotten_before_ms : int
-        IDs of earlier times may have been forgotten before the GC watermark passed them, because
+    branches
+        Other runs that continued from a state of this shard's history, when the shard last looked.
+        While there are any, nothing is deleted.
+    forgotten_before_ms
+        IDs of earlier times may be forgotten although the GC watermark has not passed them, because
         late copies were dropped anyway.
-    payloads : tuple of str
-        The sets of columns that digests of payloads were ever made of; see `dedup.core.payload`.
-    hash_key_id : int or None
-        Names the key of the hashes that the shard's IDs are spread and filtered by; None if the
-        key derives from the query ID alone.
+    payloads
+        All sets of columns that digests of payloads were made of; see `dedup.core.payload`.
+    hash_key_id
+        ID of the key of the hashes that spread and filter the shard's IDs; None if the key derives
+        from the query ID alone.
     """
 
     epoch: int = -1
@@ -97,18 +94,18 @@ class ShardState:
 
     @property
     def live_buckets(self) -> int:
-        """Buckets that hold an ID, in segments or in the tail."""
+        """Number of buckets that hold an ID, in segments or in the tail."""
         starts = {bucket.start_ms for bucket in self.manifest.buckets}
         if len(self.tail):
             starts |= set(np.unique(self.tail.bucket_starts(self.bucket_ms)).tolist())
         return len(starts)
 
     def head_bytes_without_filters(self) -> int:
-        """Return how many bytes the row has apart from the tail, the filters and their names."""
+        """Return the size of the row without the tail, the filters and their names."""
         return state_row.HEADER_BYTES + len(replace(self, filters={})._head())
 
     def head(self) -> dict[str, Any]:
-        """Return everything but the tail and the filters' bytes, as JSON can hold it."""
+        """Return everything but the tail and the filters' bytes, as JSON values."""
         head = {
             "epoch": self.epoch,
             "bucket_ms": self.bucket_ms,
@@ -134,7 +131,7 @@ class ShardState:
         Raises
         ------
         ValueError, StateError
-            When it is not what `head` gives.
+            If `head` cannot have returned it.
         """
         fields = mapping(head, needed=_FIELDS - _LATER_FIELDS, allowed=_FIELDS)
         orphans, foreign = array(fields["stray_files"], 2)
@@ -148,7 +145,7 @@ class ShardState:
             manifest=Manifest.from_json(fields["manifest"]),
             accepted_losses=integer(fields["forgotten"], 0),
             stray_files=(integer(orphans, 0), integer(foreign, 0)),
-            # Absent in the format before.
+            # Absent in the oldest format.
             run_began=integer(fields.get("run_began", 0), 0),
             branches=integer(fields.get("branches", 0), 0),
             forgotten_before_ms=integer(fields["forgotten_before_ms"]),
@@ -157,7 +154,7 @@ class ShardState:
         )
 
     def check_key(self, hash_key_id: int) -> None:
-        """Raise StateError if the state was made with another hash key than this one."""
+        """Raise StateError if the state was made with another hash key."""
         if self.hash_key_id not in (None, hash_key_id):
             raise StateError.of_another_catalog()
 
@@ -183,12 +180,13 @@ class ShardState:
 
     @staticmethod
     def from_bytes(data: bytes, *, hash_key_id: int) -> ShardState:
-        """Return the state; damaged filters are left out, their sidecars serve.
+        """Return the state without damaged filters, which their sidecars replace.
 
         Raises
         ------
         StateError
-            If the row is damaged, of an unknown version, not ours, or made with another hash key.
+            If the row is damaged, of an unknown version, another operator's, or made with another
+            hash key.
         """
         row = state_row.read(data, MAGIC, _VERSIONS, content="manifest and tail")
         with_payloads = row.version in (WITH_PAYLOADS, WITH_KEY_AND_PAYLOADS)
@@ -197,9 +195,9 @@ class ShardState:
             state = ShardState.from_head(head)
             tail = Tail.from_bytes(row.body, digested=with_payloads)
             if bool(state.payloads) != with_payloads:
-                raise ValueError("its version and its sets of columns do not go together")
+                raise ValueError("its version does not match its sets of columns")
             if (state.hash_key_id is not None) != (row.version >= WITH_KEY):
-                raise ValueError("its version and the name of its hash key do not go together")
+                raise ValueError("its version does not match the ID of its hash key")
             if len(tail) and state.bucket_ms == 0:
                 raise ValueError("it holds IDs, but buckets have no length")
         except (ValueError, zlib.error) as exc:
@@ -211,7 +209,7 @@ class ShardState:
 
 
 def clocks_of(value: object) -> Clocks:
-    """Return the clocks of a head; ValueError where they are not as they were written."""
+    """Return the clocks of a head; ValueError if a value is not what `Clocks.to_json` writes."""
     fields = mapping(value, needed=_CLOCK_FIELDS, allowed=_CLOCK_FIELDS)
     if fields["run_id"] != "":
         parse.name(fields["run_id"])
@@ -220,7 +218,7 @@ def clocks_of(value: object) -> Clocks:
     for column in array(fields["named_by"]):
         text(column)
     if not isinstance(fields["sources"], dict):
-        raise ValueError("the clocks of its sources are no object")
+        raise ValueError("the clocks of its sources are not an object")
     for numbers in fields["sources"].values():
         for number in array(numbers, 4):
             integer(number)
@@ -230,10 +228,10 @@ def clocks_of(value: object) -> Clocks:
 def _filters(
     data: memoryview, names: list[str], manifest: Manifest, hash_key_id: int
 ) -> dict[str, SplitBlockFilter]:
-    """Return the filters that are whole, and those of their segments.
+    """Return the filters that are intact and belong to their segments.
 
-    Lengths are not covered by a checksum: after a damaged one a filter may be read under the name
-    of another, which would answer "not seen".
+    No checksum covers the lengths. After a damaged one, a filter could be read under the name of
+    another, and would wrongly answer "not seen".
     """
     checksums = {segment.name: segment.filter_crc32 for segment in manifest.segments()}
     filters: dict[str, SplitBlockFilter] = {}

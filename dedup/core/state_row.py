@@ -12,19 +12,19 @@ from typing import Any
 from dedup.core.parse import parse_json
 from dedup.errors import StateError
 
-#: Whose rows begin so.
+#: Operator by magic.
 _OPERATORS = {b"DDST": "dedup_by_id", b"DDSQ": "dedup_by_sequence"}
 _HEADER = struct.Struct("<4sHHIII")
 _CRC = struct.Struct("<I")
 #: Bytes before the head.
 HEADER_BYTES = _HEADER.size + _CRC.size
-#: What a head may decompress to: a hundred times what a shard of 10,000 segments takes.
+#: Largest decompressed head: a hundred times that of a shard with 10,000 segments.
 _MAX_HEAD_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """A row whose checksums are right: format, number of further parts, head, body, and these."""
+    """A row with correct checksums."""
 
     version: int
     parts: int
@@ -33,7 +33,7 @@ class StateRow:
     rest: memoryview
 
     def fields(self) -> Any:
-        """Return what the head holds; ValueError or zlib.error where it is not whole."""
+        """Return the content of the head; ValueError or zlib.error if it is incomplete."""
         stream = zlib.decompressobj()
         text = stream.decompress(self.head, _MAX_HEAD_BYTES)
         if not stream.eof or stream.unused_data:
@@ -65,23 +65,21 @@ def read(
 
     Parameters
     ----------
-    data : bytes
-    magic : bytes
-    versions : tuple of int
+    versions
         Formats that are read, the newest last.
-    content : str
+    content
         What head and body are, for the errors.
-    damaged : callable
+    damaged
         Makes the error for a row that cannot be trusted.
 
     Raises
     ------
     StateError
-        If the row is damaged, of an unknown version, or not ours.
+        If the row is damaged, of an unknown version, or another operator's.
     """
     view = memoryview(data)
     if len(data) < HEADER_BYTES or data[:4] not in _OPERATORS:
-        raise damaged(f"it does not begin as a state row of {_OPERATORS[magic]}")
+        raise damaged(f"it does not begin like a state row of {_OPERATORS[magic]}")
     if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(view[: _HEADER.size]):
         raise damaged("the checksum of its header is wrong")
     if data[:4] != magic:

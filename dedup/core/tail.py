@@ -1,7 +1,6 @@
 """The tail: a shard's newest IDs and their timestamps, exact, kept in Spark state.
 
-Spark state is the memtable and the write-ahead log in one; what outgrows it is sealed into
-segments.
+Spark state is memtable and write-ahead log in one. What does not fit is sealed into segments.
 """
 
 from __future__ import annotations
@@ -21,17 +20,16 @@ _HEADER = struct.Struct("<QQ")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tail:
-    """Entries in order of arrival; an ID may occur more than once, further than a horizon apart.
+    """Entries in order of arrival. An ID may recur, more than a horizon later.
 
     Parameters
     ----------
-    keys : Keys, length n
-    times_ms : int64 array, shape (n,)
+    times_ms
         Emitted timestamps.
-    clamped : bool array, shape (n,)
+    clamped
         Whether the timestamp was clamped or substituted.
-    digests : uint64 array, shape (n,), optional
-        Digests of payloads.
+    digests
+        Digests of payloads, if any.
     """
 
     keys: Keys
@@ -103,7 +101,7 @@ class Tail:
 
     @staticmethod
     def from_bytes(data: memoryview, *, digested: bool = False) -> Tail:
-        """Return the tail, with digests or without; ValueError if the bytes do not add up."""
+        """Return the tail of these bytes; ValueError if they are inconsistent."""
         if len(data) < _HEADER.size:
             raise ValueError("tail is shorter than its header")
         count, key_bytes = _HEADER.unpack_from(data)

@@ -1,7 +1,7 @@
-"""Upkeep of a shard's memory at the end of a micro-batch: seal, merge, expire, delete.
+"""Upkeep of a shard's memory at the end of a micro-batch: expire, seal, merge, delete.
 
-Everything here works under new names and returns a new state; what it leaves behind is deleted
-only when no state that Spark could roll back to names it (invariants 2 and 4).
+Everything is written under new names, and the result is a new state. What the old state named is
+deleted only when no state names it that Spark could roll back to (invariants 2 and 4).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from dedup.core.records import Epoch
 from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.core.state import ShardState
 
-#: A shard that seals little merges in every fourth micro-batch, shards taking turns.
+#: A shard that seals little merges in every fourth micro-batch; shards take turns.
 MERGE_STRIDE = 4
-#: How much each merge under way merges of as much as was sealed.
+#: Each merge under way merges this many times as much as was sealed.
 MERGE_RATE = 2
-#: A merge makes segments of at most about this many bytes.
+#: A merge writes segments of at most about this many bytes.
 SEGMENT_BYTES = 32 << 20
-#: Expired segments deleted per shard and micro-batch, and as many of one pending list.
+#: Most expired segments deleted per shard and micro-batch, and most names in a pending list.
 MAX_DELETES = 64
-#: Expired segments whose names the state row holds itself.
+#: Most expired segments whose names the state row holds itself.
 MAX_EXPIRED_NAMES = 256
 
 
@@ -67,7 +67,7 @@ class Upkeep:
         return self.state
 
     def seal_all(self) -> ShardState:
-        """Return the state with an empty tail: what a change of the bucket grid asks for."""
+        """Return the state with an empty tail, as a change of the bucket grid requires."""
         for start_ms in np.unique(self.state.tail.bucket_starts(self.state.bucket_ms)):
             self._seal_bucket(int(start_ms))
         return self.state
@@ -97,9 +97,9 @@ class Upkeep:
         )
 
     def _seal(self) -> None:
-        """Write the fullest buckets of the tail until what is left is half of its share.
+        """Write the fullest buckets of the tail until the rest takes half of the tail's share.
 
-        Stragglers of old buckets stay in the tail, so that no segment is written for a handful.
+        Stragglers of old buckets stay in the tail, so that no segment is written for a few IDs.
         """
         limit_bytes = self.policy.state_budget_bytes // 2
         if self.state.tail.nbytes <= limit_bytes:
@@ -131,11 +131,12 @@ class Upkeep:
         self._put(bucket.adding((segment,), clamped=clamped))
 
     def _merge(self) -> None:
-        """Take every merge under way some steps further, and begin those that it is time for.
+        """Advance every merge under way, and begin those that are due.
 
-        Each makes one segment of bounded size at a time, as many as keep up with what is sealed.
-        All advance: one that waited for smaller ones would keep its runs from being merged. A
-        shard that seals little takes turns with the others, unless a bucket is too deep to wait.
+        Each step makes one segment of bounded size, and the number of steps keeps up with sealing.
+        All merges advance, because one that waited for smaller ones would keep its runs from being
+        merged. A shard that seals little takes turns with the others, unless a bucket is too deep
+        to wait.
         """
         its_turn = self.epoch.number % MERGE_STRIDE == self.epoch.shard % MERGE_STRIDE
         deep = any(map(self._deep, self.state.manifest.buckets))
@@ -149,11 +150,11 @@ class Upkeep:
                 self._advance(bucket.range, merge, max(room, HURRIED_ROOM if deep else 0))
 
     def _deep(self, bucket: Bucket) -> bool:
-        """Return whether the bucket has so many segments that its next ones may be too many."""
+        """Return whether the bucket's next segments may exceed its bound."""
         return bucket.depth >= DEEP and not self._closed(bucket)
 
     def _begin_merges(self) -> None:
-        """Begin at most one merge of each bucket: one micro-batch is not to do them all."""
+        """Begin at most one merge per bucket, so that one micro-batch does not do them all."""
         self._begin_ended()
         for bucket in self.state.manifest.buckets:
             if self._closed(bucket):
@@ -164,15 +165,15 @@ class Upkeep:
 
     def _growing_choice(self, bucket: Bucket, grown: float) -> tuple[SortedRun, ...] | None:
         runs = growing_choice(bucket.runs, bucket.depth, grown, self._share_of(bucket.runs))
-        # With less than half a segment to come.
+        # Less than half a segment is still to come.
         is_over = (1 - grown) * bucket.depth < 1 / 2
         return runs and ((self._whole(bucket) if is_over else None) or runs)
 
     def _begin_ended(self) -> None:
-        """Begin to merge one of the buckets whose time is over: in no hurry, one after another.
+        """Begin to merge one of the buckets whose time is over, one after another, without hurry.
 
-        First those that are closed; then the one that has most runs to merge, so that none that
-        stragglers feed delays all others.
+        Closed buckets come first. Then the bucket with most runs to merge, so that a bucket fed by
+        stragglers does not delay all others.
         """
         ended = [bucket for bucket in self.state.manifest.buckets if self._ended(bucket)]
         if any(bucket.merges for bucket in ended):
@@ -182,24 +183,24 @@ class Upkeep:
             return
         bucket = max(worth_while, key=lambda b: (self._closed(b), len(self._ended_choice(b) or ())))
         if bucket.end_ms - bucket.start_ms == self.state.bucket_ms:
-            self._seal_bucket(bucket.start_ms)  # stragglers so far
+            self._seal_bucket(bucket.start_ms)  # its stragglers so far
             bucket = self.state.manifest.bucket(*bucket.range)
         self._begin(bucket, self._ended_choice(bucket) or bucket.runs)
 
     def _ended_choice(self, bucket: Bucket) -> tuple[SortedRun, ...] | None:
         if self._closed(bucket):
             return ended_choice(bucket.runs, closed=True)
-        # What closes within a bucket's time is merged then, together with its stragglers.
+        # A bucket that closes within a bucket's time is merged then, with its stragglers.
         return self._whole(bucket) if self.policy.lateness_ms > self.state.bucket_ms else None
 
     def _whole(self, bucket: Bucket) -> tuple[SortedRun, ...] | None:
-        """Return the runs of an ended bucket to merge, None where late ones would be too many."""
+        """Return the runs of an ended bucket to merge, or None if that would take too long."""
         runs = ended_choice(bucket.runs, closed=False)
         fits = runs is not None and is_done_in_time(bucket.depth, self._share_of(runs))
         return runs if fits else None
 
     def _advance(self, range_ms: tuple[int, int], merge: Merge | None, room: float) -> None:
-        """Take one merge further, until the room is used up or it is done."""
+        """Advance one merge until the room is used up or the merge is complete."""
         while merge is not None and room > 0:
             bucket = self.state.manifest.bucket(*range_ms)
             merge, share = self._step(bucket, merge)
@@ -217,17 +218,17 @@ class Upkeep:
         self._put(bucket.beginning(runs, ranges_of(self._share_of(runs))))
 
     def _closed(self, bucket: Bucket) -> bool:
-        """Return whether no record can enter the bucket any more: its time is over, or its grid."""
+        """Return whether no record can enter the bucket any more, by its time or its grid."""
         length_ms = bucket.end_ms - bucket.start_ms
         on_grid = length_ms == self.state.bucket_ms and bucket.start_ms % length_ms == 0
         return bucket.end_ms <= self.state.clocks.late_watermark_ms or not on_grid
 
     def _ended(self, bucket: Bucket) -> bool:
-        """Return whether none but late records can enter the bucket any more."""
+        """Return whether only late records can enter the bucket."""
         return self._closed(bucket) or bucket.end_ms <= self.state.clocks.low_watermark_ms
 
     def _step(self, bucket: Bucket, merge: Merge) -> tuple[Merge | None, float]:
-        """Merge one more range of hashes; return the merge that goes on, and how much it made."""
+        """Merge one more range of hashes; return the merge under way, and how much this wrote."""
         pieces: list[Entries] = []
         lost: list[SegmentRef] = []
         for segment in merge.inputs:
@@ -240,7 +241,7 @@ class Upkeep:
             else:
                 pieces.append(content)
         if lost:
-            # The range is merged without them when it is the merge's turn again.
+            # The next step merges the range without them.
             for segment in lost:
                 self.drop_lost(segment)
             return None, 0.0
@@ -263,7 +264,7 @@ class Upkeep:
         return rest, self._share(new.count, new.sst_bytes) if new is not None else 0.0
 
     def drop_lost(self, segment: SegmentRef) -> None:
-        """Take a damaged segment whose loss the user accepted out of the manifest."""
+        """Remove a damaged segment from the manifest whose loss the user accepted."""
         self._update(
             manifest=self.state.manifest.without(segment),
             accepted_losses=self.state.accepted_losses + 1,
@@ -276,13 +277,13 @@ class Upkeep:
         self.counts["segments_written"] += 1
         self.counts["ids_written"] += segment.count
         filters = self.state.filters
-        # A merge's are many and large, and say nothing of the newest IDs: the first to go.
+        # Evict the filters of merges first: they are large and do not hold the newest IDs.
         added = {segment.name: built}
         self._update(filters={**added, **filters} if merged else {**filters, **added})
         return segment
 
     def _evict_filters(self) -> None:
-        """Keep the newest filters that the budget has room for; sidecars serve for the others."""
+        """Keep the newest filters that fit into the budget; sidecars replace the others."""
         live = {segment.name for segment in self.state.manifest.segments()}
         newest = [(n, built) for n, built in self.state.filters.items() if n in live][::-1]
         room_bytes = self.policy.state_budget_bytes - self.state.tail.nbytes
@@ -290,7 +291,7 @@ class Upkeep:
             room_bytes -= self.state.head_bytes_without_filters()
         kept: dict[str, SplitBlockFilter] = {}
         for name, built in newest:
-            # With its length, and its name in the head.
+            # Its bytes, its length field, and its name in the head.
             size_bytes = built.nbytes + 4 + len(name) + len('"",')
             if size_bytes <= room_bytes:
                 room_bytes -= size_bytes
@@ -299,7 +300,7 @@ class Upkeep:
 
     def _delete(self) -> None:
         if self.state.branches:
-            return  # another run may still need what has expired here
+            return  # another run may still need the segments that expired here
         names, pending_lists = self.state.manifest.deletable(
             epoch=self.epoch.number,
             now_ms=self.epoch.now_ms,
@@ -319,7 +320,7 @@ class Upkeep:
             self._update(manifest=self.state.manifest.without_pending(names))
 
     def _spill_pending(self) -> None:
-        """Keep the row small while many expired segments wait: name them in objects."""
+        """Keep the row small while many expired segments wait: move their names to objects."""
         while len(self.state.manifest.expired) > MAX_EXPIRED_NAMES:
             oldest = self.state.manifest.expired[:MAX_DELETES]
             pending_list = self.store.spill_pending([entry.name for entry in oldest])

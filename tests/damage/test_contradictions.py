@@ -44,19 +44,19 @@ def bucket(head: dict[str, Any]) -> list[Any]:
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "unknown field 'later'": lambda head: head.update(later=1),
     "lacks epoch": lambda head: head.pop("epoch"),
-    "1.0 stands where a whole number": lambda head: head.update(epoch=1.0),
-    "True stands where a whole number": lambda head: head.update(forgotten=True),
-    "None stands where a list": lambda head: head["manifest"].update(buckets=None),
-    "stands where a list of 5": lambda head: bucket(head).pop(),
-    "is no bucket": lambda head: bucket(head).__setitem__(1, bucket(head)[0]),
-    "lies outside bucket": lambda head: bucket(head).__setitem__(1, bucket(head)[1] + 1),
-    "which is no segment": lambda head: bucket(head)[3][0][0].__setitem__(8, 3),
+    "1.0 is not an integer": lambda head: head.update(epoch=1.0),
+    "True is not an integer": lambda head: head.update(forgotten=True),
+    "None is not a list": lambda head: head["manifest"].update(buckets=None),
+    "is not a list of 5": lambda head: bucket(head).pop(),
+    "is not a bucket": lambda head: bucket(head).__setitem__(1, bucket(head)[0]),
+    "is outside bucket": lambda head: bucket(head).__setitem__(1, bucket(head)[1] + 1),
+    "which is not a segment": lambda head: bucket(head)[3][0][0].__setitem__(8, 3),
     "a merge that is done with 2 of 2": lambda head: bucket(head)[4].append([[], 2, 2, []]),
     "a list of 3": lambda head: head["manifest"]["expired"][0].append(1),
     "a list of 4 belongs": lambda head: head["clocks"]["sources"]["p"].append(1),
     "NaN is no number": lambda head: head["clocks"].update(now_ms=float("nan")),
     "holds IDs, but buckets have no length": lambda head: head.update(bucket_ms=0),
-    "where a whole number belongs": lambda head: head["clocks"].update(newest_ms=1 << 63),
+    "is not an integer": lambda head: head["clocks"].update(newest_ms=1 << 63),
 }
 
 

@@ -190,14 +190,14 @@ def test_no_id_at_all(batch: DataFrame) -> None:
 )
 def test_bad_durations_name_their_option(option: str) -> None:
     for value, why in (
-        ("1 month", "is not a duration of one length.* give days, such as '31 days'"),
-        ("2 Years", "is not a duration of one length.* give days, such as '732 days'"),
+        ("1 month", "has no fixed length.* give days, such as '31 days'"),
+        ("2 Years", "has no fixed length.* give days, such as '732 days'"),
         ("tomorrow", "is not a duration"),
         ("", "is empty"),
         ("-1 day", "is not a duration"),
         ("1", "is not a duration"),
         ("0.5 milliseconds", "is finer than a millisecond; round it"),
-        ("20000 weeks 600000 weeks", "must lie between 0 and ten thousand years"),
+        ("20000 weeks 600000 weeks", "must be between 0 and ten thousand years"),
         (timedelta(days=-1), "must lie between 0"),
         (timedelta(microseconds=1), "is finer than a millisecond"),
         (7, "is not a duration; give text such as '7 days' or a timedelta"),

@@ -218,7 +218,7 @@ def test_places_below_the_output_are_checked(tmp_path: Path, value: str) -> None
     record = record_of(options_for(tmp_path))
     body = {"format": 1} | {name: getattr(record, name) for name in Record.__slots__}
     (tmp_path / RECORD).write_text(json.dumps(body | {"options": {"catalog": value}}))
-    with pytest.raises(ConfigError, match="stands where a path below a folder belongs"):
+    with pytest.raises(ConfigError, match="is not a path below a folder"):
         Record.read(tmp_path)
 
 

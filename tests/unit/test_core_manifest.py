@@ -130,7 +130,7 @@ def test_json_round_trip(manifest: Manifest) -> None:
      ["a", 10, 0, 1, 1, 1, 1, 1, 1, 0], ["a", 0, 10, "1", 1, 1, 1, 1, 1, 0]],
 )  # fmt: skip
 def test_a_segment_that_is_none(fields: list[object]) -> None:
-    with pytest.raises(StateError, match="is no segment"):
+    with pytest.raises(StateError, match="is not a segment"):
         SegmentRef.from_json(fields)
 
 

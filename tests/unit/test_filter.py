@@ -210,7 +210,7 @@ def test_fields_that_this_release_cannot_trust(at: int, field: bytes, text: str)
     with pytest.raises(FilterDamaged, match=text) as caught:
         SplitBlockFilter.from_bytes(resealed(build(30).to_bytes(), at, field), hash_key_id=KEY_ID)
     assert isinstance(caught.value, CatalogError)
-    assert "Ask the exact catalog" in str(caught.value)
+    assert "Read the exact catalog" in str(caught.value)
 
 
 def test_hashes_of_another_key_are_refused() -> None:

@@ -109,7 +109,7 @@ def test_other_rows_are_refused_by_what_they_are() -> None:
         SequenceState.from_bytes(ShardState().to_bytes())
     with pytest.raises(StateError, match="with dedup_by_sequence, and is given to one with dedup_"):
         ShardState.from_bytes(state().to_bytes(), hash_key_id=0)
-    with pytest.raises(StateError, match="does not begin as a state row of dedup_by_sequence"):
+    with pytest.raises(StateError, match="does not begin like a state row of dedup_by_sequence"):
         SequenceState.from_bytes(b"DDXX" + state().to_bytes()[4:])
     row = bytearray(state().to_bytes())
     row[4:6] = struct.pack("<H", 2)
@@ -149,7 +149,7 @@ def test_a_producer_that_is_there_twice_is_refused() -> None:
     known = shard.state
     twice = replace(known.producers, keys=Keys.from_list([b"p", b"p"]))
     shard.row = replace(known, producers=twice).to_bytes()
-    with pytest.raises(StateError, match="a producer is there twice"):
+    with pytest.raises(StateError, match="it holds a producer twice"):
         shard.batch([("p", 0, 1)])
 
 
