@@ -1,4 +1,4 @@
-"""Accepted losses: a user's word that the query may go on without a damaged segment."""
+"""Accepted losses: a user's consent that the query continues without a damaged segment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIELDS = frozenset(("segment", "start_ms", "end_ms"))
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """Which segment may be lost. The bucket is None where the segment could not tell it."""
+    """The segment that may be lost. Its bucket is None if the segment could not be read."""
 
     segment: str
     start_ms: int | None
@@ -31,7 +31,7 @@ class AcceptedLoss:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> AcceptedLoss:
-        """Return what these bytes say; ValueError where damaged or of another format."""
+        """Return the accepted loss; ValueError if the bytes are damaged or of another format."""
         _, fields = from_document(data, version=ACCEPTED_LOSS_FORMAT, before={1: _crc32})
         mapping(fields, needed=_FIELDS, allowed=_FIELDS)
         bucket = fields["start_ms"], fields["end_ms"]
@@ -48,25 +48,25 @@ def accepted_loss_path(query_id: str, shard: int, segment: str) -> str:
 def read_accepted_loss(
     root: Root, query_id: str, shard: int, seg: SegmentRef
 ) -> AcceptedLoss | None:
-    """Return the accepted loss of a segment, None where there is none.
+    """Return the accepted loss of a segment, or None if there is none.
 
     Raises
     ------
     CatalogError
-        When it is damaged, another release's, or for another segment or bucket.
+        If it is damaged, another release's, or for another segment or bucket.
     """
     path = accepted_loss_path(query_id, shard, seg.name)
     try:
         found = root.read(path, AcceptedLoss.from_bytes)
         buckets = ((seg.start_ms, seg.end_ms), (None, None))
         if found.segment != seg.name or (found.start_ms, found.end_ms) not in buckets:
-            raise ValueError(f"it speaks of {found}")
+            raise ValueError(f"it is for {found}")
     except ObjectMissing:
         return None
     except ValueError as exc:
         raise CatalogError(
-            f"the accepted loss {root.url(path)} cannot be used for segment {seg.name}: {exc}. If "
-            "you still accept the loss of this segment, say so again: "
+            f"The accepted loss {root.url(path)} cannot be used for segment {seg.name}: {exc}. If "
+            "you still accept the loss of this segment, run again: "
             f"dedup catalog accept-loss {root.url()} --segment {seg.name}",
             remedy="damaged-segment",
         ) from exc

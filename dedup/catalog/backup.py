@@ -1,10 +1,10 @@
-"""Copies of the shards' memory at the root, for the day when the checkpoint is lost.
+"""Backups of the shards' memory at the root, in case the checkpoint is lost.
 
 A shard writes one after a micro-batch that changed its set of segments, once that micro-batch is
-known to be committed; it is the one kind of file that is overwritten. It tells all but the newest
-IDs, those in Spark state. Nothing is judged live, or deleted, by it; the operator reads it only
-before it replaces the backup of another run. `dedup catalog adopt` turns all of them into what a
-new checkpoint begins with.
+committed. It is the only kind of file that is overwritten. It holds all IDs except the newest,
+which are in Spark state. Nothing is judged or deleted by it; the operator reads it only before it
+replaces the backup of another run. `dedup catalog adopt` makes a new checkpoint's start from the
+backups.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def write_backup(root: Root, query_id: str, shard: int, state: ShardState) -> No
 
 
 def read_backup(root: Root, query_id: str, shard: int) -> ShardState | None:
-    """Return a shard's manifest backup, None where there is none or it is damaged.
+    """Return a shard's manifest backup, or None if it is missing or damaged.
 
     Raises
     ------
@@ -46,26 +46,24 @@ def read_backup(root: Root, query_id: str, shard: int) -> ShardState | None:
 
 
 def backup_is_due(root: Root, query_id: str, shard: int, base: ShardState, run_id: str) -> bool:
-    """Return whether a shard's manifest backup is to be replaced by this committed state.
+    """Return whether this committed state should replace the shard's manifest backup.
 
-    The micro-batch that made it changed which segments there are, or was the first of its run: the
-    backup of a run before may tell of what a checkpoint that was put back undid. A run that has
-    committed nothing yet replaces no backup of a later micro-batch: it may be tried and given up.
+    It should if its micro-batch changed the set of segments, or was the first of its run: the
+    backup of an earlier run may include what a restored checkpoint undid. But a run that has
+    committed nothing yet does not replace the backup of a later micro-batch, because somebody may
+    only try it and give up.
 
     Parameters
     ----------
-    root : Root
-    query_id : str
-    shard : int
-    base : ShardState
-        The state that the micro-batch under way goes on from.
-    run_id : str
+    base
+        The state that the micro-batch under way starts from.
+    run_id
         The run under way.
 
     Raises
     ------
     CatalogError
-        When the root cannot be read, or another release wrote the lineage of the backup's run.
+        If the root cannot be read, or another release wrote the lineage of the backup's run.
     """
     if base.epoch < 0 or not (base.epoch == base.run_began or base.manifest.changed_in(base.epoch)):
         return False
@@ -74,7 +72,7 @@ def backup_is_due(root: Root, query_id: str, shard: int, base: ShardState, run_i
     try:
         backup = check_backup(root, query_id, shard)
     except (ObjectMissing, OtherRelease, ValueError):
-        return True  # what Spark keeps is the truth
+        return True  # Spark's state is the truth
     if backup.epoch <= base.epoch:
         return True
     lineage = read_lineage(root, query_id, Run(backup.clocks.run_id, backup.run_began))
@@ -88,18 +86,18 @@ def check_backup(root: Root, query_id: str, shard: int) -> ShardState:
 
 
 def write_adopted(root: Root, query_id: str, shard: int, state: ShardState) -> None:
-    """Write what a shard begins with under a new checkpoint."""
+    """Write the state that a shard of a new checkpoint starts with."""
     root.put_bytes(shard_path(query_id, shard, ADOPTED_FILE), _to_bytes(query_id, shard, state))
 
 
 def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
-    """Return what a shard without Spark state begins with, None where nothing was adopted.
+    """Return the state that a shard without Spark state starts with, or None if none was adopted.
 
     Raises
     ------
     CatalogError
-        If it is damaged, another shard's or release's, or missing where other shards have one:
-        beginning with nothing would emit everything again.
+        If it is damaged, another shard's or release's, or missing although other shards have one.
+        Starting with nothing would emit everything again.
     """
     name = shard_path(query_id, shard, ADOPTED_FILE)
     try:
@@ -111,8 +109,8 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
     except ValueError as exc:
         why = exc
     raise CatalogError(
-        f"{root.url(name)}, which a new checkpoint begins with, cannot be used: {why}. Run "
-        "dedup catalog adopt again, into another new checkpoint",
+        f"{root.url(name)}, which a new checkpoint starts with, cannot be used: {why}. Run "
+        "dedup catalog adopt again, into another new checkpoint.",
         remedy="lost-checkpoint",
     )
 
@@ -124,12 +122,12 @@ def _to_bytes(query_id: str, shard: int, state: ShardState) -> bytes:
 
 
 def _from_bytes(data: bytes, query_id: str, shard: int) -> ShardState:
-    """Return the state; ValueError where the bytes are damaged, or another shard's or query's."""
+    """Return the state; ValueError if the bytes are damaged, or another shard's or query's."""
     _, fields = from_document(data, version=BACKUP_FORMAT)
     mapping(fields, needed=_FIELDS, allowed=_FIELDS)
     owner = fields["query_id"], fields["shard"]
     if owner != (query_id, shard):
-        raise ValueError(f"it is that of shard {owner[1]!r:.80} of query {owner[0]!r:.80}")
+        raise ValueError(f"it belongs to shard {owner[1]!r:.80} of query {owner[0]!r:.80}")
     try:
         return ShardState.from_head(fields["state"])
     except StateError as exc:

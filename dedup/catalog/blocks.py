@@ -1,7 +1,7 @@
 """Segment blocks: about 64 record IDs with their times, packed into one value. No I/O.
 
-Blocks make writing, merging and reading a segment work on arrays; one entry per ID would cost five
-times as much. The byte layout is in ``dedup/catalog/FORMATS.md``.
+Blocks let writing, merging and reading a segment work on arrays; one entry per ID would cost five
+times as much. ``dedup/catalog/FORMATS.md`` describes the bytes.
 """
 
 from __future__ import annotations
@@ -52,27 +52,28 @@ def encode_blocks(
 
     Parameters
     ----------
-    keys : Keys
+    keys
         n keys, sorted by (hash, key bytes).
-    hashes : ndarray of uint64, shape (n,)
-        Their hashes, rising, spread over all 64 bits.
-    offsets_ms : ndarray of int64, shape (n,)
+    hashes
+        Their hashes, rising, spread over all 64 bits, shape (n,).
+    offsets_ms
         Time of each key after the start of the bucket, >= 0; below 2**32 unless ``wide_times``.
-    nblocks : int
-        Over how many blocks all hashes are spread, >= 1; these are all hashes of some of them.
-    wide_times : bool
+    nblocks
+        Number of blocks that all hashes of the segment are spread over, >= 1. A call must contain
+        all hashes of the blocks that it makes.
+    wide_times
         Store times in 8 bytes instead of 4.
-    digests : ndarray of uint64, shape (n,), optional
-        Of the records' payloads, kept beside the keys.
+    digests
+        Digests of the records' payloads, stored beside the keys.
 
     Raises
     ------
     ValueError
-        When more than 65,535 IDs fall in one block, which no keyed hash produces.
+        If more than 65,535 IDs fall in one block, which no keyed hash produces.
     """
     if len(keys) == 0:
         return
-    # Blocks are spread over hashes as the pages of a filter are that are one block long.
+    # Hashes are spread over blocks as over the pages of a filter with pages of one block.
     numbers, starts = kernel.filter_pages(hashes, nblocks, 1)
     counts = np.diff(starts)
     if int(counts.max()) > _MAX_IN_BLOCK:
@@ -88,31 +89,24 @@ def encode_blocks(
 
 
 def ids_in_block(block: bytes) -> int:
-    """Return the number of IDs that a block says it holds."""
+    """Return the number of IDs in a block, by its header."""
     return int.from_bytes(block[2:4], "little")
 
 
 def decode_blocks(blocks: Sequence[bytes]) -> tuple[Keys, I64]:
-    """Return the keys of blocks, one block after another, and their times.
-
-    Returns
-    -------
-    keys : Keys
-        All n keys.
-    offsets_ms : ndarray of int64, shape (n,)
-        Time of each key after the start of the bucket.
+    """Return the keys of blocks, one block after another, and their times after the bucket's start.
 
     Raises
     ------
     ValueError
-        When a block is not exactly what ``encode_blocks`` makes; the text says which.
+        If a block is not exactly what `encode_blocks` makes; the text names it.
     """
     data, offsets, offsets_ms = kernel.blocks_decode(*joined(blocks))
     return Keys(data, offsets), offsets_ms
 
 
 def joined(blocks: Collection[bytes]) -> tuple[U8, I64]:
-    """Return the bytes of b blocks, one behind another, and where each starts, shape (b + 1,)."""
+    """Return the bytes of b blocks, one after another, and where each starts, shape (b + 1,)."""
     starts = np.zeros(len(blocks) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, blocks), np.int64, len(blocks)), out=starts[1:])
     return np.frombuffer(b"".join(blocks), np.uint8), starts

@@ -1,7 +1,7 @@
-"""The local cache directory: views and sidecars that can always be made again from the root.
+"""The local cache directory: views and sidecars that can always be rebuilt from the root.
 
-Several processes share it. Entries appear by one rename and are never changed; a process that has
-an entry open keeps reading it after another has removed it.
+Several processes share it. Entries appear by one rename and never change. A process that has an
+entry open can still read it after another process has removed it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from dedup.catalog.layout import checked_query_id
 from dedup.errors import CatalogError
 
-#: The bound unless one is given, or this share of the disk's free space if that is less.
+#: Default bound, and the share (one in so many) of the disk's free space that limits it.
 DEFAULT_CACHE_BYTES, _FREE_SHARE = 16 << 30, 4
-#: A build takes seconds; whatever is this old was left by a killed process.
+#: A build takes seconds; a killed process left anything this old.
 LEFTOVER_AGE_S = 3600.0
 
 _TEMP = "tmp"
@@ -28,7 +28,7 @@ _TEMP = "tmp"
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """A view or file in the cache: bytes that its removal would free, time of its last use."""
+    """A view or file in the cache: bytes that its removal would free, and time of its last use."""
 
     path: Path
     size_bytes: int
@@ -43,17 +43,17 @@ class LocalCache:
     query_id
         Names the query's folder.
     directory
-        Where the cache may live; default: the first of ``SPARK_LOCAL_DIRS``, else the system's
-        folder for temporary files. Everything is below ``dedup-cache-<uid>`` in there.
+        Parent of the cache, which is ``dedup-cache-<uid>`` in it; default: the first of
+        ``SPARK_LOCAL_DIRS``, else the system's folder for temporary files.
     cache_bytes
-        Bound over all queries; entries opened longest ago go first. Hard links to files that are
-        alive at a local root take no space and do not count. Default: `DEFAULT_CACHE_BYTES`, or a
+        Bound over all queries; the entries opened longest ago go first. Hard links to files that
+        exist at a local root take no space and do not count. Default: `DEFAULT_CACHE_BYTES`, or a
         quarter of the disk's free space if that is less.
 
     Raises
     ------
     CatalogError
-        When the directory cannot be made, or belongs to another user.
+        If the directory cannot be created, or belongs to another user.
     """
 
     def __init__(
@@ -76,22 +76,22 @@ class LocalCache:
             free_bytes = disk.f_bavail * disk.f_frsize
             cache_bytes = min(DEFAULT_CACHE_BYTES, free_bytes // _FREE_SHARE)
         self.cache_bytes = cache_bytes
-        # The first entry finds out how full the directory was left.
+        # The first entry measures the directory as earlier processes left it.
         self._grown_bytes = cache_bytes
         if owner != uid or self.top.is_symlink():
             raise CatalogError(
-                f"cache directory {self.top} belongs to user {owner}, not to user {uid}, or is a "
-                "link: remove it, or give another cache directory",
+                f"The cache directory {self.top} belongs to user {owner}, not to user {uid}, or is "
+                "a link. Remove it, or choose another cache directory.",
                 remedy="local-disk",
             )
 
     def entry(self, shard: int, file: str) -> Path:
-        """Return the path of an entry, there or not."""
+        """Return the path of an entry, which need not exist."""
         return self.folder / f"shard={shard:05d}" / file
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Give a private temporary folder on the cache's own disk, removed afterwards."""
+        """Provide a private temporary folder on the cache's disk, and remove it afterwards."""
         with self._errors("create a folder in"):
             (self.top / _TEMP).mkdir(parents=True, exist_ok=True)
             folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=self.top / _TEMP))
@@ -101,12 +101,12 @@ class LocalCache:
             shutil.rmtree(folder, ignore_errors=True)
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write a file in a folder that `scratch` gave; CatalogError when the disk is full."""
+        """Write a file in a folder that `scratch` provided; CatalogError if the disk is full."""
         with self._errors("write"):
             path.write_bytes(data)
 
     def publish(self, built: Path, entry: Path) -> bool:
-        """Move a finished file or folder into place; return False where another was first."""
+        """Move a finished file or folder into place; return False if another process was first."""
         with self._errors("write"):
             grown_bytes = _size_bytes(built)
             for attempt in (1, 2):
@@ -114,7 +114,7 @@ class LocalCache:
                     entry.parent.mkdir(parents=True, exist_ok=True)
                     os.rename(built, entry)
                     break
-                except FileNotFoundError:  # the folder was tidied away in between
+                except FileNotFoundError:  # another process removed the empty folder meanwhile
                     if attempt == 2:
                         raise
                 except OSError:
@@ -122,7 +122,7 @@ class LocalCache:
                         raise
                     return False
         self._grown_bytes += grown_bytes
-        # Looking through the directory takes time: only after each 1/16 of its bound.
+        # Measuring the directory takes time, so do it after each 1/16 of its bound.
         if self._grown_bytes * 16 > self.cache_bytes:
             self.trim(keep=entry)
         return True
@@ -146,7 +146,7 @@ class LocalCache:
                 trash.unlink()
 
     def entries(self) -> list[CacheEntry]:
-        """Return what is in the cache, of all queries, in order of last use."""
+        """Return the cache's entries, of all queries, in order of last use."""
         found = []
         for folder in self.top.glob("*/shard=*"):
             for path in _children(folder):
@@ -155,7 +155,7 @@ class LocalCache:
         return sorted(found, key=lambda entry: entry.used_s)
 
     def trim(self, keep: Path | None = None) -> int:
-        """Remove what is over the bound and what killed processes left; return entries removed."""
+        """Remove entries above the bound, and leftovers of killed processes; return how many."""
         self._grown_bytes = 0
         oldest_s = time.time() - LEFTOVER_AGE_S
         for leftover in _children(self.top / _TEMP):
@@ -182,8 +182,8 @@ class LocalCache:
             yield
         except OSError as exc:
             raise CatalogError(
-                f"cannot {verb} the local cache {self.top}: {exc}; free space on this disk, or "
-                "give another cache directory",
+                f"Cannot {verb} the local cache {self.top}: {exc}. Free space on this disk, or "
+                "choose another cache directory.",
                 remedy="local-disk",
             ) from exc
 

@@ -1,8 +1,8 @@
 """The birth certificate of a query's catalog, with the secret of its hash keys.
 
-State and catalog of a query only make sense under the settings it was born with: another ID column
-of the same type would silently drop unique rows. So these settings are written once, and every
-task compares its own with them.
+State and catalog of a query are only valid under the settings that they were created with: another
+ID column of the same type would silently drop unique rows. So these settings are written once, and
+every task compares its own with them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.parse import OtherVersion, array, integer, mapping, name, text
 from dedup.errors import CatalogError, ConfigError, OtherRelease
 
-#: The format that is written. Older ones, without secret or definitions, stay readable.
+#: The format that is written. Older formats, without secret or definitions, stay readable.
 CERTIFICATE_FORMAT = 3
 _WITHOUT_SECRET = 2
 _WITHOUT_DEFINITIONS = 1
@@ -26,36 +26,34 @@ SECRET_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What must never change in the life of a query.
+    """Settings that must never change in the life of a query.
 
     Parameters
     ----------
-    query_id : str
+    query_id
         Spark's query ID, the same over all restarts from one checkpoint.
-    id_columns : tuple of (str, str)
+    id_columns
         Name and Spark type of each ID column, in order.
-    encoding : str
+    encoding
         How an ID becomes key bytes.
-    timestamp_source : str
-        Where timestamps come from, such as ``"column ts"`` or ``"processing time"``.
-    stable_timestamps : bool
+    timestamp_source
+        Origin of timestamps, such as ``"column ts"`` or ``"processing time"``.
+    stable_timestamps
         Whether every copy of a record carries the same time.
-    shards : int
-        Number of shards.
-    slot_keys : tuple of int
+    slot_keys
         The grouping key of each shard, from `slot_keys`.
-    hash_key_id : int
-        Names the key of the hashes in filters and segments.
-    birth_batch : int
+    hash_key_id
+        ID of the key of the hashes in filters and segments.
+    birth_batch
         First micro-batch of the catalog; the only field that may differ in later tasks.
-    id_definitions : tuple of Definition or None
-        What makes each column of the ID; None in a certificate of format 1, which knows names
+    id_definitions
+        Definition of each column of the ID; None in a certificate of format 1, which has names
         alone.
-    timestamp_definition : Definition or None
-        What makes the timestamp; None where `id_definitions` is.
-    secret : bytes
-        Random bytes from which, with the query ID, all hash keys derive. It stays in this object:
-        no screen, log or error shows it. Empty in formats 1 and 2.
+    timestamp_definition
+        Definition of the timestamp; None if `id_definitions` is.
+    secret
+        Random bytes from which, with the query ID, all hash keys derive. No screen, log or error
+        shows it. Empty in formats 1 and 2.
     """
 
     query_id: str
@@ -82,7 +80,7 @@ class Certificate:
             version = _WITHOUT_DEFINITIONS
             for name in _DEFINITIONS:
                 del fields[name]
-        # As text, because JSON numbers above 2**53 do not survive every reader.
+        # Text, because some readers round JSON numbers above 2**53.
         fields["hash_key_id"] = f"{self.hash_key_id:016x}"
         return to_document(fields, version=version)
 
@@ -93,7 +91,7 @@ class Certificate:
         Raises
         ------
         CatalogError
-            When they are damaged, foreign, or of another release's format.
+            If they are damaged, foreign, or of another release's format.
         """
         try:
             version, fields = from_document(
@@ -106,8 +104,8 @@ class Certificate:
             raise OtherRelease.at(f"the birth certificate {where}", exc) from exc
         except ValueError as exc:
             raise CatalogError(
-                f"the birth certificate {where} cannot be used: {exc}. It was damaged, or is "
-                "another program's: restore it from a copy",
+                f"The birth certificate {where} cannot be used: {exc}. It was damaged, or another "
+                "program wrote it. Restore it from a backup.",
                 remedy="damaged-certificate",
             ) from exc
 
@@ -151,7 +149,7 @@ class Certificate:
 def _key_id(value: str) -> int:
     number = int(value, 16)
     if value != f"{number:016x}":
-        raise ValueError(f"{value!r:.80} is no name of a hash key")
+        raise ValueError(f"{value!r:.80} is not the ID of a hash key")
     return number
 
 
@@ -174,9 +172,9 @@ def certificate_of(root: Root, query_id: str) -> Certificate:
     Raises
     ------
     ConfigError
-        If it is not.
+        If there is none.
     CatalogError
-        When it is damaged, or the root cannot be read.
+        If it is damaged, or the root cannot be read.
     """
     certificate = load_certificate(root, query_id)
     if certificate is None:
@@ -185,14 +183,14 @@ def certificate_of(root: Root, query_id: str) -> Certificate:
 
 
 def no_catalog(root: Root, query_id: str) -> ConfigError:
-    """Return the error that this root does not, or no longer, hold a query's catalog."""
+    """Return the error that this root does not hold a query's catalog, or no longer."""
     return ConfigError(
-        f"{root.url()} holds no catalog of query {query_id}: give the root that the query's "
-        "option `catalog` names.",
+        f"{root.url()} holds no catalog of query {query_id}. Use the root that the query's option "
+        "`catalog` names.",
         remedy="missing-catalog",
     )
 
 
 def read_certificate(root: Root, name: str) -> Certificate:
-    """Return the certificate of this name, or raise `ObjectMissing` if there is none."""
+    """Return the certificate of this name; ObjectMissing if there is none."""
     return root.read(name, lambda data: Certificate.from_bytes(data, root.url(name)))

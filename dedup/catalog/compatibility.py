@@ -1,9 +1,8 @@
-"""Whether a query fits the memory that it goes on with.
+"""Whether a query's settings match the memory that it continues with.
 
-State and catalog only make sense under the settings that they were born with: under another ID
-unique records would be taken for duplicates, and duplicates for unique ones. What cannot change
-the bytes of an ID is let through: another alias, another way to name the same column, a wider
-decimal.
+State and catalog are only valid under the settings that they were created with. With another ID,
+unique records would be dropped as duplicates, and duplicates emitted. Changes that cannot affect
+the bytes of an ID are allowed: another alias, another way to name the same column, a wider decimal.
 """
 
 from __future__ import annotations
@@ -17,19 +16,14 @@ from dedup.catalog.layout import certificate_path
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError, faults
 
-_ANEW = (
-    "Otherwise start anew with another checkpoint and another catalog folder, which forgets all IDs"
+_START_OVER = (
+    "Otherwise start over with a new checkpoint and a new catalog folder, which forgets all IDs"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Changes for which the user vouches, each by the word that the refusal names.
-
-    Parameters
-    ----------
-    id, timestamp : str or None
-    """
+    """Changes that the user accepts, each by the token in the error that rejected it."""
 
     id: str | None = None
     timestamp: str | None = None
@@ -42,30 +36,27 @@ def create_or_check(
 
     Parameters
     ----------
-    root : Root
-        The catalog.
-    wanted : Certificate
-        What this task believes.
-    accepted : Accepted, optional
-        Changes for which the user has vouched.
+    wanted
+        The certificate of this task's settings.
+    accepted
+        Changes that the user accepts.
 
     Returns
     -------
     Certificate
-        The one at the root: ``wanted``, but perhaps with an earlier ``birth_batch``, or of other
-        definitions that make the same bytes.
+        The one at the root: ``wanted``, except that it may have an earlier ``birth_batch``, or
+        other definitions that make the same bytes.
 
     Raises
     ------
     ConfigError
-        When the catalog was made with other settings; the text names both values.
+        If the catalog was created with other settings; the text names both values.
     CatalogError
-        When the certificate is damaged or has another secret, or the root cannot be read or
-        written.
+        If the certificate is damaged or has another secret, or the root cannot be read or written.
 
     Notes
     -----
-    Any number of tasks may race: the one at the root is read back and compared by all.
+    Any number of tasks may race: all of them read the certificate back and compare it.
     """
     name = certificate_path(wanted.query_id)
     if not root.exists(name):
@@ -80,10 +71,10 @@ def create_or_check(
 
 
 def began_twice(root: Root) -> CatalogError:
-    """Return the error for two starts that begin one query, each with hash keys of its own."""
+    """Return the error for two starts that create one query, each with its own hash keys."""
     return CatalogError(
-        f"Another start of this query began its catalog at {root.url()} while this one was in its "
-        "first micro-batch. Nothing of this job was judged. Let one process alone run the "
+        f"Another start of this query created its catalog at {root.url()} during the first "
+        "micro-batch of this one. This job judged no records. Let only one process use the "
         "checkpoint, then start the query again."
     )
 
@@ -91,17 +82,16 @@ def began_twice(root: Root) -> CatalogError:
 def check_fit(
     found: Certificate, wanted: Certificate, *, where: str, accepted: Accepted = Accepted()
 ) -> None:
-    """Refuse a query whose settings its memory does not fit.
+    """Raise ConfigError if the query's settings do not match its memory.
 
     Parameters
     ----------
-    found : Certificate
-        The one that the memory was born with.
-    wanted : Certificate
-        What the query's settings are now.
-    where : str
+    found
+        The certificate that the memory was created with.
+    wanted
+        The certificate of the query's present settings.
+    where
         Where `found` is, for the error.
-    accepted : Accepted
 
     Raises
     ------
@@ -115,8 +105,8 @@ def check_fit(
     ]
     if texts:
         raise ConfigError(
-            f"the query was started with other settings than its memory in {where} was made with: "
-            f"{' '.join(texts)} {_ANEW}",
+            f"The query was started with other settings than its memory in {where} was made with: "
+            f"{' '.join(texts)} {_START_OVER}",
             remedy="changed-settings",
         )
 
@@ -127,13 +117,9 @@ def _id_change(found: Certificate, wanted: Certificate, accepted: Accepted) -> I
         return
     change = f"The ID is {_listed(after, before)} now and was {_listed(before, after)}."
     if [encoded_kind(one.kind) for one in before] != [encoded_kind(one.kind) for one in after]:
-        # A changed type changes the bytes, whatever anybody says.
-        cast = (
-            " For another type of the same column, cast it back."
-            if _same_names(before, after)
-            else ""
-        )
-        yield f"{change} Give the one of then.{cast}"
+        # A changed type always changes the bytes.
+        cast = " or cast the column back" if _same_names(before, after) else ""
+        yield f"{change} Use the earlier ID{cast}."
         return
     token = change_token(before, after)
     if accepted.id == token:
@@ -150,15 +136,15 @@ def _timestamp_change(found: Certificate, wanted: Certificate, accepted: Accepte
         if found.timestamp_source != wanted.timestamp_source:
             yield (
                 f"The timestamp is {wanted.timestamp_source} now and was "
-                f"{found.timestamp_source}. Give the one of then; a column that was renamed can "
-                "be renamed back with withColumnRenamed before the operator."
+                f"{found.timestamp_source}. Use the earlier timestamp. If a column was renamed, "
+                "rename it back with withColumnRenamed before the operator."
             )
         return
     if _same([old], [new]):
         return
     change = f"The timestamp is {new.text_beside(old)} now and was {old.text_beside(new)}."
     if not (old.kind and old.kind == new.kind):
-        yield f"{change} Give the one of then."
+        yield f"{change} Use the earlier timestamp."
         return
     token = change_token([old], [new])
     if accepted.timestamp == token:
@@ -184,15 +170,15 @@ def _other_changes(found: Certificate, wanted: Certificate) -> Iterator[str]:
         wanted.slot_keys, wanted.encoding, wanted.hash_key_id,
     ):  # fmt: skip
         yield (
-            "Another release of rolling-dedup encodes IDs or spreads shards in another way; "
-            "install the release that wrote it."
+            "Another release of rolling-dedup created the memory, and encodes IDs or spreads "
+            "shards differently; install that release."
         )
 
 
 def _id_of(
     found: Certificate, wanted: Certificate
 ) -> tuple[Sequence[Definition], Sequence[Definition]]:
-    """Return definitions of both, by name alone where one of them knows no more."""
+    """Return definitions of both IDs, by names alone if one of the certificates has no more."""
     if found.id_definitions is not None and wanted.id_definitions is not None:
         return found.id_definitions, wanted.id_definitions
     before, after = (
@@ -218,15 +204,15 @@ def _listed(definitions: Sequence[Definition], others: Sequence[Definition]) -> 
 
 
 def _way_back(before: Sequence[Definition], after: Sequence[Definition]) -> str:
-    """Return how to go back; for columns that may just have another name, by renaming them."""
+    """Return how to restore the earlier value; for plain columns, by renaming them."""
     renamed = [
         f".withColumnRenamed({new.expression!r}, {old.expression!r})"
         for old, new in zip(before, after, strict=True)
         if old.expression != new.expression and not (old.inputs or new.inputs)
     ]
     if not renamed:
-        return "Give the one of then."
+        return "Use the earlier one."
     return (
-        "Give the one of then; if a column was only renamed, rename it back before the operator: "
+        "Use the earlier one. If a column was only renamed, rename it back before the operator: "
         f"events{''.join(renamed)}."
     )

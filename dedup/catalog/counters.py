@@ -1,4 +1,4 @@
-"""What the catalog did, for the metrics of one micro-batch."""
+"""Work of the catalog, for the metrics of one micro-batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 @dataclass(slots=True)
 class Counters:
-    """Work done since the last `take`, of one shard.
+    """Work done for one shard since the last `take`.
 
     Parameters
     ----------
@@ -17,14 +17,12 @@ class Counters:
         Segment blocks that lookups read; segments read whole.
     segments_written, bytes_written
         New segments, and bytes of their SSTs and sidecars.
-    segments_deleted
-        Segments deleted at the root.
     views_built, views_rebuilt
-        Local views built; those of them that replaced a missing or damaged one.
+        Local views built, and how many of them replaced a missing or damaged one.
     bytes_fetched
         Bytes copied from the root (hard links copy none).
     filters_read, filters_rebuilt
-        Sidecars probed; sidecars that were unusable and made anew from their segment.
+        Sidecars probed; unusable sidecars that were rebuilt from their segment.
     """
 
     lookups: int = 0

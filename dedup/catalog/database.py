@@ -1,7 +1,7 @@
-"""A database over one segment: how a view is built, opened and read. RocksDB is only used here.
+"""A database over one segment: how a view is built, opened and read. Only this module uses RocksDB.
 
-Every function raises `RocksError`, or ValueError where content is not as it was written; OSError
-where files cannot be opened.
+Every function raises `RocksError`, ValueError if content is damaged, or OSError if files cannot be
+opened.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _LOOKUP_BYTES = 32 << 20
 _SCAN_SHARE = 3
 _READAHEAD_BYTES = 256 << 10
 _DECODE_BLOCKS = 8192
-#: Beside RocksDB's own files.
+#: Our file beside RocksDB's.
 _CHECK_FILE = "checksum"
-#: Not rocksdict's own: every open writes it anew, so another process may find it half-written.
+#: Without rocksdict's own file: every open rewrites it, so another process may see half of it.
 _CHECKED_FILES = ("CURRENT", "MANIFEST-", "OPTIONS-", "IDENTITY")
 
 
@@ -45,27 +45,27 @@ class View:
     db: Any  # an Rdict; its stubs do not know that raw mode takes and gives bytes only
     meta: SegmentMeta
     meta_bytes: bytes
-    table: Table | None  # the same segment, where it can be read without RocksDB
+    table: Table | None  # the same segment, if it can be read without RocksDB
 
     def close_table(self) -> None:
-        """Close the table's file: after that RocksDB answers."""
+        """Close the table's file; from then on RocksDB answers."""
         if self.table is not None:
             self.table.close()
             self.table = None
 
     def close(self) -> None:
-        """Close all of it; RocksDB's own error where its part fails."""
+        """Close both; may raise RocksDB's own error."""
         self.close_table()
         self.db.close()
 
 
 def build_view(sst: Path, folder: Path) -> None:
-    """Make a database over one segment file, which is moved into it; RocksError where it fails."""
+    """Move one segment file into a new database."""
     options = _view_options()
     options.create_if_missing(True)
     ingest = rocksdict.IngestExternalFileOptions()
     ingest.set_move_files(True)
-    # RocksDB would write a sequence number into the file, which is the root's own inode.
+    # Otherwise RocksDB writes a sequence number into the file, which may be the root's own inode.
     ingest.set_allow_global_seqno(False)
     with rocks_errors():
         db = rocksdict.Rdict(str(folder), options)
@@ -78,7 +78,7 @@ def build_view(sst: Path, folder: Path) -> None:
 
 
 def open_view(folder: Path) -> View:
-    """Open a database that `build_view` made, read-only; RocksError or ValueError where damaged."""
+    """Open a database that `build_view` made, read-only."""
     _refuse_damage(folder)
     with rocks_errors():
         db: Any = rocksdict.Rdict(
@@ -102,19 +102,19 @@ def _table(folder: Path) -> Table | None:
 
 
 def _refuse_damage(folder: Path) -> None:
-    # RocksDB reads some damaged manifests for ever: a record type of 5 in place of 1 is enough.
+    # RocksDB never stops reading some damaged manifests: a record type of 5 instead of 1 is enough.
     try:
         intact = (folder / _CHECK_FILE).read_bytes() == _check(folder)
     except OSError as exc:
         if exc.errno in (errno.EMFILE, errno.ENFILE):
-            raise  # this process's or machine's trouble, which says nothing of the view
+            raise  # this process or machine is short of files; the view may be intact
         raise ValueError(f"its files cannot be read: {exc}") from exc
     if not intact:
-        raise ValueError("its files are not as they were written")
+        raise ValueError("its files have changed")
 
 
 def _check(folder: Path) -> bytes:
-    """Return the checksum of what RocksDB reads before any table; tables have their own."""
+    """Return the checksum of the files without their own checksums, which RocksDB reads first."""
     crc = 0
     for path in sorted(folder.iterdir()):
         if path.name.startswith(_CHECKED_FILES):
@@ -125,19 +125,13 @@ def _check(folder: Path) -> bytes:
 def find(
     view: View, keys: Keys, hashes: U64, *, sst_bytes: int, digests: U64 | None = None
 ) -> tuple[I64, int]:
-    """Return the time (ms) of each of n keys, `ABSENT_MS` where absent; and blocks read.
+    """Return the time (ms) of each of n keys, or `ABSENT_MS`, and the number of blocks read.
 
-    `digests`, uint64 of shape (n,), is filled with the digests beside the keys, 0 where there is
-    none.
-
-    Raises
-    ------
-    RocksError, ValueError
-        When blocks are damaged.
+    Fills ``digests``, shape (n,), with the digests beside the keys, 0 if there is none.
     """
     wanted = block_numbers(hashes, view.meta.nblocks)
     if view.table is not None:
-        # What it finds amiss, or is asked in another order, RocksDB looks at, and says what it is.
+        # On an error, or if numbers are not in order, let RocksDB read and report.
         with suppress(OSError, ValueError):
             offsets_ms, found = view.table.find(wanted, keys, digests)
             return np.where(offsets_ms >= 0, view.meta.start_ms + offsets_ms, ABSENT_MS), found
@@ -188,7 +182,7 @@ class Decoded:
 
 
 def decode_all(view: View) -> Decoded:
-    """Return all entries of a segment; RocksError or ValueError where damaged."""
+    """Return all entries of a segment."""
     if view.table is not None:
         with suppress(OSError, ValueError):
             found = _decode_table(view, view.table, 0, view.meta.nblocks - 1)
@@ -201,7 +195,8 @@ def decode_all(view: View) -> Decoded:
         held += blocks
         parts.append(joined(held[:-1]))
         del held[:-1]
-    # RocksDB's iterator just ends at a damaged block; a whole one ends at the metadata entry.
+    # RocksDB's iterator ends silently at a damaged block. In an intact segment the last entry is
+    # the metadata.
     if held != [view.meta_bytes]:
         raise ValueError(_why_cut(view))
     found = _decode(view, parts)
@@ -211,10 +206,7 @@ def decode_all(view: View) -> Decoded:
 
 
 def decode_range(view: View, first: int, last: int) -> Decoded:
-    """Return the entries of blocks ``first`` to ``last``, and perhaps of some beside them.
-
-    Errors as `decode_all`.
-    """
+    """Return the entries of blocks ``first`` to ``last``, and perhaps of a few beside them."""
     if view.table is not None:
         with suppress(OSError, ValueError):
             return _decode_table(view, view.table, first, last)
@@ -224,7 +216,7 @@ def decode_range(view: View, first: int, last: int) -> Decoded:
         if int.from_bytes(entry_key[:4], "big") > last:
             return _decode(view, [joined(blocks)])
         blocks.append(block)
-    # It just ends at a damaged block; a whole one has the metadata entry behind all blocks.
+    # The iterator ended before the metadata entry, which follows all blocks.
     raise ValueError(_why_cut(view))
 
 
@@ -249,8 +241,8 @@ def _decode(view: View, blocks: Iterable[tuple[U8, I64]]) -> Decoded:
 def _blocks(view: View, numbers: I64) -> dict[int, bytes]:
     """Return those of the blocks that the segment has, in rising order of their numbers.
 
-    By an iterator: RocksDB's multi-get takes three times as long. That one is not there happens
-    hardly ever, and is believed only where all others are.
+    Reads by an iterator, because RocksDB's multi-get takes three times as long. A block is hardly
+    ever absent; that is believed only if all other blocks are intact.
     """
     blocks = _present(view, numbers)
     if len(blocks) < len(numbers):
@@ -271,7 +263,7 @@ def _present(view: View, numbers: I64) -> dict[int, bytes]:
         if found == entry_key:
             blocks[number] = iterator.value()
         elif found is None:
-            # A whole segment has its metadata entry behind every block.
+            # In an intact segment the metadata entry follows all blocks.
             raise ValueError(_why_cut(view))
     return blocks
 
@@ -288,12 +280,12 @@ def _scanned(view: View, wanted: list[bytes]) -> dict[int, bytes]:
 
 
 def _check_whole(view: View) -> None:
-    """Raise ValueError where the segment has not all its IDs, in blocks of rising numbers."""
+    """Raise ValueError unless the segment has all its IDs, in blocks of rising numbers."""
     before, count = -1, 0
     for entry_key, block in view.db.items(read_opt=_reading(scan=True)):
         number = int.from_bytes(entry_key[:4], "big")
         if number <= before:
-            raise ValueError(f"block {number} comes behind block {before}")
+            raise ValueError(f"block {number} comes after block {before}")
         if entry_key == META_KEY:
             break
         count += len(decode_blocks([block])[0])
@@ -303,7 +295,7 @@ def _check_whole(view: View) -> None:
 
 
 def _reading(*, scan: bool) -> Any:
-    """Return options of one read: past the block cache, which the blocks would only flush."""
+    """Return options of a read that bypasses the block cache, which the blocks would only flush."""
     options: Any = rocksdict.ReadOptions()  # its stubs lack an argument
     options.fill_cache(False)
     if scan:
@@ -325,9 +317,9 @@ def _view_options() -> rocksdict.Options:
     options = table_options()
     options.set_disable_auto_compactions(True)
     options.set_keep_log_file_num(1)
-    # Every file is opened at once, so a view that is open survives the removal of its folder.
+    # Open every file at once, so that an open view survives the removal of its folder.
     options.set_max_open_files(-1)
-    # There is one: RocksDB would start 16 threads to open it, and keep a table of 64 parts for it.
+    # There is one file. By default RocksDB starts 16 threads to open it, and a table of 64 parts.
     options.set_max_file_opening_threads(1)
     options.set_table_cache_num_shard_bits(0)
     options.set_skip_stats_update_on_db_open(True)

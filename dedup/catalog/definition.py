@@ -11,9 +11,9 @@ from typing import Any
 
 from dedup.core.parse import array, mapping, text
 
-#: How `dedup.spark.executor.rowhash` encodes values: another way of it is another payload.
+#: Version of the encoding in `dedup.spark.executor.rowhash`: another one makes other payloads.
 _PAYLOAD_ENCODING = 1
-#: Parts of a type that do not show in the bytes of an ID.
+#: Parts of a type that do not affect the bytes of an ID.
 _PRECISION = (
     (re.compile(r"decimal\(\d+,(-?\d+)\)"), r"decimal(,\1)"),
     (re.compile(r"interval (?:day|hour|minute|second).*"), "interval"),
@@ -23,21 +23,21 @@ _PRECISION = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """One value that is made of a record's columns: a column of the ID, or the timestamp.
+    """One value that is computed from a record's columns: a column of the ID, or the timestamp.
 
     Parameters
     ----------
-    expression : str
-        What makes it, such as ``order_id`` or ``lower(order_id)``, without aliases.
-    kind : str
-        Spark type of the result; empty where no column is read.
-    inputs : tuple of (str, str)
-        Name and Spark type of each column that an expression reads, by name; none for a column as
-        it is.
-    time_zone : str
-        The session's, where the result may depend on it; else empty.
-    ansi : str
-        ``spark.sql.ansi.enabled``, where the result may depend on it; else empty.
+    expression
+        What computes it, such as ``order_id`` or ``lower(order_id)``, without aliases.
+    kind
+        Spark type of the result; empty if no column is read.
+    inputs
+        Name and Spark type of each column that an expression reads, by name; none for a plain
+        column.
+    time_zone
+        The session's, if the result may depend on it; else empty.
+    ansi
+        ``spark.sql.ansi.enabled``, if the result may depend on it; else empty.
     """
 
     expression: str
@@ -55,7 +55,7 @@ class Definition:
         return self.expression, encoded_kind(self.kind), self.inputs, *settings
 
     def text_beside(self, other: Definition) -> str:
-        """Return what a reader needs to tell it from another."""
+        """Return a text that distinguishes it from another definition."""
         text = self.expression + (f" ({self.kind})" if self.kind else "")
         if self.inputs != other.inputs and self.inputs:
             text += " of " + ", ".join(f"{name} {kind}" for name, kind in self.inputs)
@@ -66,12 +66,12 @@ class Definition:
         return text
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, which `from_json` reads."""
+        """Return JSON values; `from_json` reads them."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Any) -> Definition:
-        """Return the definition of plain values; ValueError where they are not one."""
+        """Return the definition that `to_json` wrote; ValueError for other values."""
         every = frozenset(cls.__slots__)
         fields = mapping(value, needed=every, allowed=every)
         pairs = (array(pair, 2) for pair in array(fields["inputs"]))
@@ -85,7 +85,7 @@ class Definition:
 
 
 def encoded_kind(kind: str) -> str:
-    """Return what of a Spark type shows in the bytes of an ID: a decimal's scale, for example."""
+    """Return the part of a Spark type that affects the bytes of an ID: a decimal's scale, say."""
     lowered = kind.lower()
     for pattern, short in _PRECISION:
         if pattern.fullmatch(lowered):
@@ -94,13 +94,13 @@ def encoded_kind(kind: str) -> str:
 
 
 def change_token(before: Sequence[Definition], after: Sequence[Definition]) -> str:
-    """Return 12 characters that stand for this one change and no other."""
+    """Return 12 characters that identify this one change."""
     both = [[definition.to_json() for definition in side] for side in (before, after)]
     data = json.dumps(both, sort_keys=True, separators=(",", ":")).encode()
     return hashlib.blake2b(data, digest_size=6).hexdigest()
 
 
 def name_of_columns(definitions: Sequence[Definition]) -> str:
-    """Return a name for a set of columns, the same wherever they make the same values."""
-    told = json.dumps([_PAYLOAD_ENCODING, *(definition._bytes() for definition in definitions)])
-    return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+    """Return a name for a set of columns, equal if they make the same values."""
+    content = json.dumps([_PAYLOAD_ENCODING, *(definition._bytes() for definition in definitions)])
+    return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()

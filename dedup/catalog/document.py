@@ -1,8 +1,9 @@
 """The envelope of every JSON object at the catalog root: a format number and a checksum.
 
-Canonical JSON (UTF-8, keys sorted, no spaces, non-ASCII characters escaped) of the object's fields,
-``format`` and ``checksum``, which is BLAKE2b-128 of the canonical JSON of all others. The envelope
-is the same in every format to come, so that another release's object is told from a damaged one.
+An object is canonical JSON (UTF-8, keys sorted, no spaces, non-ASCII characters escaped) of its
+fields, ``format`` and ``checksum``. The checksum is BLAKE2b-128 of the canonical JSON of all other
+fields. Every future format keeps the envelope, so that a reader can distinguish another release's
+object from a damaged one.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import Any
 
 from dedup.core.parse import OtherVersion, parse_json
 
-#: The checksum of the fields as a release before this envelope wrote it.
+#: Computes the checksum of the fields as a release before this envelope did.
 Checksum = Callable[[dict[str, Any]], object]
 
 
 def to_document(fields: Mapping[str, Any], *, version: int) -> bytes:
-    """Return the bytes of an object, the same from every writer, with a line feed behind."""
+    """Return the bytes of an object, the same from every writer, with a line feed at the end."""
     body = {**fields, "format": version}
     return canonical({**body, "checksum": checksum(body)}) + b"\n"
 
@@ -27,28 +28,27 @@ def to_document(fields: Mapping[str, Any], *, version: int) -> bytes:
 def from_document(
     data: bytes, *, version: int, before: Mapping[int, Checksum] | None = None
 ) -> tuple[int, dict[str, Any]]:
-    """Return the format of an object, and its fields without those of the envelope.
+    """Return the format of an object, and its fields without the envelope's.
 
     Parameters
     ----------
-    data : bytes
-    version : int
+    version
         The format that is written today.
-    before : mapping of int to callable, optional
-        Older formats that are read too, with the checksum that each of them has.
+    before
+        Older formats that are read too, with the checksum of each.
 
     Raises
     ------
     OtherVersion
-        When the object is whole, and of a format that is not among them.
+        If the object is intact, but of another format.
     ValueError
-        When it is damaged, or no such object.
+        If it is damaged, or another kind of object.
     """
     fields = parse_json(data)
     if not isinstance(fields, dict) or "format" not in fields:
-        raise ValueError("it is no JSON object of this library")
+        raise ValueError("it is not a JSON object of this library")
     if canonical(fields) != data.removesuffix(b"\n"):
-        raise ValueError("it is not as it was written")
+        raise ValueError("it is not canonical JSON")
     found, stored = fields["format"], fields.pop("checksum", None)
     checksums = {version: checksum, **(before or {})}
     if type(found) is not int or stored != checksums.get(found, checksum)(fields):
@@ -63,11 +63,11 @@ def canonical(fields: Mapping[str, Any]) -> bytes:
     """Return canonical JSON; ValueError for fields that are nested too deeply."""
     try:
         text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    except RecursionError as error:  # Python reads a level more than it writes
+    except RecursionError as error:  # Python reads one level deeper than it writes
         raise ValueError("it is nested too deeply") from error
     return text.encode()
 
 
 def checksum(fields: dict[str, Any]) -> str:
-    """Return the checksum of an object's fields, ``format`` among them."""
+    """Return the checksum of an object's fields, including ``format``."""
     return hashlib.blake2b(canonical(fields), digest_size=16).hexdigest()

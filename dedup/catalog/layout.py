@@ -1,4 +1,4 @@
-"""Names of everything under a catalog root."""
+"""Names of all objects under a catalog root."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACCEPTED_LOSS_SUFFIX = ".forgotten"
 PENDING_LIST_SUFFIX = ".expired"
 #: A shard's manifest backup.
 MANIFEST_FILE = "manifest.json"
-#: A shard's memory as a new checkpoint takes it over.
+#: The memory that a shard of a new checkpoint starts with.
 ADOPTED_FILE = "adopted.json"
 #: Folder of a query's runs, and of the root's starts.
 RUNS_FOLDER = "runs"
@@ -46,7 +46,7 @@ _KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class ObjectName:
-    """What the name of a file under a catalog root says; fields that it does not say are None.
+    """Parts of the name of a file under a catalog root; None if the name does not contain one.
 
     ``epoch`` is the micro-batch that wrote a segment, or in which a run began.
     """
@@ -61,26 +61,22 @@ class ObjectName:
 
 
 def segment_name(epoch: int, run_id: str, task_attempt_id: int, seq: int) -> str:
-    """Return the name of the ``seq``-th segment that one task attempt writes for a shard.
+    """Return the name of the ``seq``-th segment that a task attempt writes for a shard.
 
-    Unique for ever within a shard: Spark numbers attempts within a run, and runs have unique IDs.
-
-    Raises
-    ------
-    ConfigError
-        When the parts do not make a name that ``parse`` reads back.
+    It is unique within the shard for all time: Spark numbers attempts within a run, and run IDs are
+    unique. ConfigError if `parse` cannot read the name back.
     """
     name = f"{epoch:012d}-{run_id}-{task_attempt_id}-{seq:04d}"
     if not _SEGMENT.fullmatch(name):
         raise ConfigError(
-            f"{name!r} is no segment name: epoch, task attempt and number are whole numbers >= 0, "
-            "and the run ID is made of letters, digits, '.', '_' and '-'"
+            f"{name!r} is not a segment name: epoch, task attempt and number must be integers "
+            ">= 0, and the run ID must consist of letters, digits, '.', '_' and '-'"
         )
     return name
 
 
 def checked_query_id(query_id: str) -> str:
-    """Return the query ID; ConfigError when it cannot be the name of a folder."""
+    """Return the query ID; ConfigError if it cannot be the name of a folder."""
     if not NAME.fullmatch(query_id):
         raise ConfigError(
             f"query ID {query_id!r} cannot name a folder: use letters, digits, '.', '_' and '-'"
@@ -99,18 +95,18 @@ def shard_path(query_id: str, shard: int, file: str) -> str:
 
 
 def run_path(query_id: str, run_id: str, began_epoch: int, through_epoch: int | None = None) -> str:
-    """Return the name of a run's object, or of its mark that a micro-batch was committed."""
+    """Return the name of a run's object, or of its mark that it committed a micro-batch."""
     rest = ".json" if through_epoch is None else f".through-{through_epoch:012d}"
     return f"{checked_query_id(query_id)}/{RUNS_FOLDER}/{began_epoch:012d}-{run_id}{rest}"
 
 
 def start_path(start_id: str) -> str:
-    """Return the name of the mark by which executors know that they see the driver's root."""
+    """Return the name of the mark that shows executors that they see the driver's root."""
     return f"{STARTS_FOLDER}/{start_id}"
 
 
 def parse(name: str) -> ObjectName:
-    """Tell what kind of file a name under the root stands for; unknown names are foreign."""
+    """Return the kind and parts of a name under the root; unknown names are foreign."""
     query_id, _, rest = name.partition("/")
     file = name.rpartition("/")[2]
     if not rest or not NAME.fullmatch(query_id):

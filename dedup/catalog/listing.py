@@ -1,4 +1,4 @@
-"""The files under a catalog root, and what their names say."""
+"""The files under a catalog root, with their parsed names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dedup.catalog.root import Root
 
 @dataclass(frozen=True, slots=True)
 class CatalogFile:
-    """A file under a catalog root: its name, what that says, its size and time."""
+    """A file under a catalog root: its name, the name's parts, its size and time."""
 
     name: str
     parsed: layout.ObjectName

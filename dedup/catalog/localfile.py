@@ -22,26 +22,15 @@ _NO_HARD_LINKS = {
 
 
 def publish(path: Path, content: bytes | Path, *, create: bool) -> bool:
-    """Make a file appear whole and durable: content synced first, then its name, then the folder.
+    """Make a file appear whole and durable: sync its content, then name it, then sync the folder.
 
-    Parameters
-    ----------
-    path : Path
-        Where; missing folders are made.
-    content : bytes or Path
-        What; a file is linked where that is possible, and copied otherwise.
-    create : bool
-        Leave a file alone that is there already.
-
-    Returns
-    -------
-    bool
-        False when the file was there already, and ``create``.
+    Missing folders are created. A file as content is linked if possible, else copied. With
+    ``create`` an existing file is left alone, and the result is False.
 
     Raises
     ------
     OSError
-        When the disk is full or fails.
+        If the disk is full or fails.
     """
     _make_folders(path.parent)
     if isinstance(content, Path) and create:
@@ -75,7 +64,7 @@ class _NoHardLinks(Exception):
 
 
 def _link(source: Path, path: Path) -> bool:
-    # Unlike a rename, a link never replaces what is there.
+    # Unlike a rename, a link never replaces an existing file.
     try:
         os.link(source, path)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""Where a catalog root is: a folder of a file system, opened once in each process."""
+"""Location of a catalog root: a folder of a file system, opened once per process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FileSystemFactory: TypeAlias = Callable[[], tuple[pafs.FileSystem, str]]
 
 
 class Location:
-    """A folder of a file system, and how it is opened; parameter and errors are those of `Root`."""
+    """A folder of a file system; parameter and errors as `Root`."""
 
     def __init__(self, where: str | os.PathLike[str] | FileSystemFactory) -> None:
         if callable(where):
@@ -30,11 +30,11 @@ class Location:
                 )
             if text != text.strip() and scheme_of(text.strip()) is not None:
                 plain = without_credentials(text.strip())
-                raise ConfigError(f"{plain!r} has blanks around it; leave them out")
+                raise ConfigError(f"{plain!r} has spaces before or after it; remove them")
             if not text:
                 raise ConfigError("the catalog's path is empty; give a path, a URI or a function")
             check_known(text)
-            # Workers may run in another folder than the driver, or as another user.
+            # A worker's current folder and user may differ from the driver's.
             self._where = text if scheme_of(text) else os.path.abspath(os.path.expanduser(text))
         self._resolved: tuple[int, pafs.FileSystem, str] | None = None
 
@@ -43,12 +43,12 @@ class Location:
 
     @property
     def is_made_by_user(self) -> bool:
-        """Whether a function opens it, which may give new credentials when it is called again."""
+        """Whether a function opens it, which may return new credentials when called again."""
         return callable(self._where)
 
     @property
     def asks_storage(self) -> bool:
-        """Whether opening it may already ask the storage."""
+        """Whether opening it may already contact the storage."""
         return isinstance(self._where, str) and scheme_of(self._where) not in (None, "file")
 
     def url(self, name: str = "") -> str:
@@ -64,16 +64,16 @@ class Location:
         return f"{base.rstrip('/')}/{name}" if name else base
 
     def close(self) -> None:
-        """Forget what was opened: the next `open` opens it anew."""
+        """Make the next `open` open it again."""
         self._resolved = None
 
     def open(self) -> tuple[pafs.FileSystem, str]:
-        """Return the file system and the folder's path in it; ConfigError for a URI of no use."""
+        """Return the file system and the folder's path in it; ConfigError for an unusable URI."""
         if self._resolved is None or self._resolved[0] != os.getpid():
             fs, base = self._open()
             while isinstance(fs, pafs.SubTreeFileSystem) and is_local(fs.base_fs):
                 fs, base = fs.base_fs, f"{fs.base_path.rstrip('/')}/{base.strip('/')}"
-            # A file system with threads of its own does not survive a fork.
+            # A file system with threads does not survive a fork.
             self._resolved = os.getpid(), fs, base.rstrip("/") or "/"
         return self._resolved[1:]
 
@@ -83,8 +83,8 @@ class Location:
                 return self._where()
             except (OSError, pa.ArrowException) as exc:
                 raise CatalogError(
-                    f"the function given as catalog failed: {error_text(exc)}; it must return "
-                    "(pyarrow.fs.FileSystem, folder) on every worker",
+                    f"The catalog function failed: {error_text(exc)}. It must return "
+                    "(pyarrow.fs.FileSystem, folder) on every worker.",
                     remedy="storage",
                 ) from exc
         if scheme_of(self._where) is None:
@@ -121,11 +121,11 @@ class Location:
 
 
 def is_local(fs: pafs.FileSystem) -> bool:
-    """Return whether a file system is this machine's own."""
+    """Return whether a file system is on this machine."""
     return isinstance(fs, pafs.LocalFileSystem)
 
 
 def error_text(error: Exception) -> str:
-    """Return what a storage client says, in one line: libhdfs lists a hundred places."""
+    """Return a storage client's message in one line; libhdfs lists a hundred places."""
     lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
     return "; ".join(lines if len(lines) < 10 else lines[:1])

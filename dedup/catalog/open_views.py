@@ -18,14 +18,15 @@ MAX_OPEN_VIEWS = 256
 class OpenViews:
     """The views that this process holds open, at most ``max_views``.
 
-    A micro-batch goes through all segments in the same order, so of more than there is room for the
-    least recently used is always the next one asked for: any but the newest goes, in turn.
+    A micro-batch reads all segments in the same order. If they are too many, the least recently
+    used view is always the next one needed. So the views to close are picked in turn, never the
+    newest.
 
     Parameters
     ----------
     max_views
-        Bound, >= 1; each takes two file descriptors. Default: `MAX_OPEN_VIEWS`, or as many as take
-        a quarter of the file descriptors that the process may open where that is less.
+        Bound, >= 1; each view takes two file descriptors. Default: `MAX_OPEN_VIEWS`, or fewer, so
+        that views take at most a quarter of the process's file descriptors.
     """
 
     def __init__(self, max_views: int | None = None) -> None:
@@ -43,9 +44,9 @@ class OpenViews:
         return len(self._views)
 
     def get(self, path: Path) -> View | None:
-        """Return the open view of this path; None where it is not."""
+        """Return the open view of this path, or None."""
         if self._pid != os.getpid():
-            # Forked: RocksDB's threads stayed behind in the parent, so databases cannot be closed.
+            # Forked: RocksDB's threads exist only in the parent, so databases cannot be closed.
             for view in self._views.values():
                 view.close_table()
             self._orphaned.append(self._views)
@@ -53,16 +54,16 @@ class OpenViews:
         return self._views.get(path)
 
     def add(self, path: Path, view: View) -> None:
-        """Take a view in, and close others above the bound."""
+        """Add a view, and close others above the bound."""
         while len(self._views) >= self.max_views:
-            # Steps that have nothing to do with the order: each view stays about as long.
+            # Steps unrelated to the order, so that each view stays open about equally long.
             self._closed += 1
             nth = self._closed * 0x9E3779B1 % len(self._views)
             self.close(next(islice(self._views, nth, None)))
         self._views[path] = view
 
     def close(self, path: Path) -> None:
-        """Close the view of this path, where it is open."""
+        """Close the view of this path, if it is open."""
         view = self._views.pop(path, None)
         if view is not None:
             with suppress(RocksError), rocks_errors():

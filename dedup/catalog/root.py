@@ -19,7 +19,7 @@ from dedup.catalog.localfile import publish
 from dedup.catalog.location import FileSystemFactory, Location, error_text, is_local
 from dedup.core.parse import OtherVersion, path_below
 from dedup.errors import CatalogError, OtherRelease, faults
-from dedup.errors import ObjectMissing as ObjectMissing  # what the methods below raise
+from dedup.errors import ObjectMissing as ObjectMissing
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ _CHUNK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object under the root: name relative to it, size, and when the storage says it came."""
+    """An object under the root; its time is by the storage's clock."""
 
     name: str
     size_bytes: int
@@ -36,28 +36,28 @@ class ObjectInfo:
 
 
 class Root:
-    """Objects under one folder of a file system, written once, whole and durable.
+    """Objects under one folder of a file system, each written once, whole and durable.
 
-    On a local file system an object appears by fsync and atomic link or rename, and its folder is
-    synced after; elsewhere by one PUT, whose size is read back.
+    A local object appears by fsync and an atomic link or rename, followed by fsync of its folder.
+    Any other object is one PUT, whose size is read back.
 
     Parameters
     ----------
-    where : str, PathLike or callable
+    where
         A local path, a URI that pyarrow knows (``s3://bucket/folder``), or a picklable function
         without parameters that returns ``(pyarrow.fs.FileSystem, folder)``. The function is called
-        once per process, and again when an operation fails (its credentials may have run out).
+        once per process, and again if an operation fails, because its credentials may have expired.
 
     Raises
     ------
     ConfigError
-        When a path is empty, or a URI is none that pyarrow knows, such as ``s3a://bucket``.
+        If a path is empty, or pyarrow does not know the URI, such as ``s3a://bucket``.
     CatalogError
-        From every method, when the storage cannot be reached or refuses.
+        From every method, if the storage cannot be reached or refuses.
 
     Notes
     -----
-    Picklable. Not shared between threads that write the same names.
+    Picklable. Threads that write the same names must not share one.
     """
 
     def __init__(self, where: str | os.PathLike[str] | FileSystemFactory) -> None:
@@ -73,30 +73,30 @@ class Root:
     # --- reading
 
     def local_path(self, name: str) -> Path | None:
-        """Return the path of an object (there or not) on this machine; None on other storage."""
+        """Return the path of an object, which need not exist; None if the root is elsewhere."""
         if self._location.asks_storage:
             return None
         fs, base = self._location.open()
         return Path(base, path_below(name)) if is_local(fs) else None
 
     def size(self, name: str) -> int | None:
-        """Return the size of an object in bytes, None where there is none."""
+        """Return the size of an object in bytes, or None if it does not exist."""
         info = self._info(name)
         return int(info.size) if info.type == pafs.FileType.File else None
 
     def modified_ms(self, name: str) -> int | None:
-        """Return when an object came, by the storage's clock; None where it does not say."""
+        """Return when an object was written by the storage's clock, or None if unknown."""
         return _modified_ms(self._info(name))
 
     def _info(self, name: str) -> pafs.FileInfo:
         return self._at("look up", name, lambda fs, path: fs.get_file_info(path))
 
     def exists(self, name: str) -> bool:
-        """Return whether there is an object of this name."""
+        """Return whether an object of this name exists."""
         return self.size(name) is not None
 
     def read_bytes(self, name: str) -> bytes:
-        """Return the content of an object; ObjectMissing where there is none."""
+        """Return the content of an object; ObjectMissing if it does not exist."""
 
         def read(fs: pafs.FileSystem, path: str) -> bytes:
             with fs.open_input_stream(path, compression=None) as stream:
@@ -105,20 +105,16 @@ class Root:
         return self._at("read", name, read)
 
     def read(self, name: str, parse: Callable[[bytes], T]) -> T:
-        """Return what ``parse`` makes of an object's content; ObjectMissing where there is none.
+        """Return ``parse(content)`` of an object; ObjectMissing if it does not exist.
 
-        Parameters
-        ----------
-        name : str
-        parse : callable
-            Raises ValueError or CatalogError where the content cannot be what was written. Only
-            the second time that counts: the client of an object store takes an answer that ends
-            in the middle of its head for one of no bytes, or of zeros.
+        ``parse`` raises ValueError or CatalogError for content that was never written. Only its
+        second failure counts: if an answer ends in the middle of its head, the client of an object
+        store returns no bytes, or zeros, without an error.
 
         Raises
         ------
         OtherRelease
-            When ``parse`` finds a format that this release does not know.
+            If ``parse`` finds a format that this release does not know.
         """
         data = self.read_bytes(name)
         try:
@@ -129,7 +125,7 @@ class Root:
             raise OtherRelease.at(self.url(name), exc) from exc
 
     def open_input(self, name: str) -> pa.NativeFile:
-        """Return an object opened for reading from its beginning; ObjectMissing without one."""
+        """Return an object opened for reading; ObjectMissing if it does not exist."""
         return self._at("read", name, lambda fs, path: fs.open_input_stream(path, compression=None))
 
     def fetch(self, name: str, local_path: str | os.PathLike[str]) -> tuple[int, int]:
@@ -138,15 +134,15 @@ class Root:
         Raises
         ------
         ObjectMissing
-            When there is no such object.
+            If the object does not exist.
         CatalogError
-            When root or local disk fail.
+            If the root or the local disk fails.
         """
 
         def copy(fs: pafs.FileSystem, path: str) -> tuple[int, int]:
             size = crc = 0
             with fs.open_input_stream(path, compression=None) as stream:
-                # A file that is there might be a hard link to an object; never write into it.
+                # An existing file may be a hard link to an object; never write into it.
                 Path(local_path).unlink(missing_ok=True)
                 with open(local_path, "xb") as out:
                     while chunk := stream.read(_CHUNK_BYTES):
@@ -157,10 +153,10 @@ class Root:
         return self._at("fetch", name, copy)
 
     def list(self, prefix: str = "") -> tuple[ObjectInfo, ...]:
-        """Return all objects in a folder and below it, by name; none where there is no folder."""
+        """Return all objects in a folder and below it, by name; none if it does not exist."""
         if prefix:
             path_below(prefix)
-        # As in `read`: an answer that was cut off passes for an empty one.
+        # As in `read`: an answer that was cut off looks like an empty one.
         return self._list(prefix) or self._list(prefix)
 
     def folders(self) -> tuple[str, ...]:
@@ -187,34 +183,34 @@ class Root:
     # --- writing
 
     def put_bytes(self, name: str, data: bytes) -> None:
-        """Write an object; one that is there already is replaced, never seen half."""
+        """Write an object, or replace it; no reader sees half of it."""
         self._put(name, data, create=False)
 
     def create_bytes(self, name: str, data: bytes) -> bool:
-        """Write an object that is not there yet; return False, writing nothing, where it is.
+        """Write a new object; return False, writing nothing, if it exists.
 
-        Storage that cannot create exclusively may let two writers both believe that they were
-        first: read the object back to learn whose bytes are there.
+        Storage without exclusive creation may let two writers both believe that they were first.
+        Read the object back to learn whose bytes it holds.
         """
         return self._put(name, data, create=True)
 
     def put_file(self, name: str, local_path: str | os.PathLike[str]) -> None:
-        """Write an object from a local file, which stays, and must not be changed afterwards.
+        """Write an object from a local file, which must not be changed afterwards.
 
         Raises
         ------
         CatalogError
-            When the name is taken: objects of this kind are never changed.
+            If the object exists: objects of this kind are never changed.
         """
         if not self._put(name, Path(local_path), create=True):
             raise CatalogError(
-                f"{self.url(name)} is there already, but names of segments are unique for ever: "
-                "two queries share one catalog and run ID; give each query its own checkpoint",
+                f"{self.url(name)} exists already, but names of segments are unique: two queries "
+                "share one catalog and run ID. Give each query its own checkpoint.",
                 remedy="name-taken",
             )
 
     def copy(self, name: str, to: str) -> None:
-        """Copy an object within the root; it appears whole. ObjectMissing where there is none."""
+        """Copy an object within the root; it appears whole. ObjectMissing if it does not exist."""
         path_below(to)
 
         def copy(fs: pafs.FileSystem, path: str) -> None:
@@ -223,12 +219,12 @@ class Root:
         self._at("copy", name, copy)
 
     def delete_folder(self, name: str) -> None:
-        """Delete a folder and all that is in it; a missing one is fine."""
+        """Delete a folder and its content, if it exists."""
         with contextlib.suppress(ObjectMissing):
             self._at("delete", name, lambda fs, path: fs.delete_dir(path))
 
     def delete(self, names: Iterable[str]) -> int:
-        """Delete objects; return how many were there. Missing ones are fine."""
+        """Delete those of the objects that exist; return their number."""
         deleted = 0
         for name in names:
             with contextlib.suppress(ObjectMissing):
@@ -243,7 +239,7 @@ class Root:
             nonlocal begun
             if is_local(fs):
                 return publish(Path(path), content, create=create)
-            # What is there after a failed try may be our own.
+            # After a failed attempt an existing object may be our own.
             if create and not begun and fs.get_file_info(path).type != pafs.FileType.NotFound:
                 return False
             begun = True
@@ -267,18 +263,18 @@ class Root:
                 fs, base = self._location.open()
                 return action(fs, f"{base}/{name}" if name else base)
             except (OSError, pa.ArrowException) as exc:
-                # To write, the folder is made: what is missing then is no object.
+                # A write creates the folder, so a missing file then is not a missing object.
                 if isinstance(exc, FileNotFoundError) and verb != "write":
                     raise ObjectMissing(
-                        f"cannot {verb} {self.url(name)}: there is no such object; if it was "
-                        "deleted or not copied, restore the catalog together with its checkpoint",
+                        f"cannot {verb} {self.url(name)}: it does not exist. If it was deleted or "
+                        "not copied, restore the catalog together with its checkpoint.",
                         remedy="missing-catalog",
                     ) from exc
                 if not retry:
                     raise CatalogError(
-                        f"cannot {verb} {self.url(name)}: {error_text(exc)}; check that the "
-                        "catalog root is reachable, has free space, and may be read and written by "
-                        "this user or with these credentials, then start the query again",
+                        f"cannot {verb} {self.url(name)}: {error_text(exc)}. Check that the "
+                        "catalog root is reachable, has free space, and that this user or these "
+                        "credentials may read and write it. Then start the query again.",
                         remedy="storage",
                     ) from exc
                 retry = False

@@ -22,30 +22,30 @@ from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.errors import CatalogError, faults
 
 SEGMENT_FORMAT = 2
-#: With a digest of the payload beside each ID; written where there are any.
+#: With a digest of the payload beside each ID; written if there are any.
 WITH_DIGESTS = 3
-#: Entry key of the metadata; sorts behind every block number.
+#: Entry key of the metadata; sorts after every block number.
 META_KEY = b"\xff\xff\xff\xffmeta"
 
-#: Our blocks are of about 1.4 KB: three to a table block; smaller ones make a larger index.
+#: Our blocks have about 1.4 KB, so three fit a table block; smaller table blocks enlarge the index.
 _TABLE_BLOCK_BYTES = 4 << 10
 _CRC_CHUNK_BYTES = 256 << 10
-#: Blocks that are merged, encoded and written at a time.
+#: Blocks merged, encoded and written at a time.
 _CHUNK_BLOCKS = 512
 
 
 class RocksError(Exception):
-    """RocksDB refused; its text says why. Never leaves this package."""
+    """RocksDB refused; its text explains why. Never leaves this package."""
 
     @property
     def is_corruption(self) -> bool:
-        """Whether RocksDB read bytes that are not what was written."""
+        """Whether RocksDB read bytes that were never written."""
         return str(self).startswith("Corruption")
 
 
 @contextlib.contextmanager
 def rocks_errors() -> Iterator[None]:
-    """Turn rocksdict's errors, which have no class of their own, into `RocksError`."""
+    """Convert rocksdict's errors, which have no class of their own, into `RocksError`."""
     try:
         yield
     except rocksdict.DbClosedError as exc:
@@ -67,7 +67,7 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True)
 class SegmentMeta:
-    """The metadata entry inside a segment, by which a swapped file is found out."""
+    """The metadata entry inside a segment, which reveals a file in the wrong place."""
 
     name: str
     shard: int
@@ -83,7 +83,7 @@ class SegmentMeta:
 
     @property
     def digested(self) -> bool:
-        """Whether a digest of the payload lies beside each ID."""
+        """Whether a digest of the payload is stored beside each ID."""
         return self.format == WITH_DIGESTS
 
     def to_bytes(self) -> bytes:
@@ -97,27 +97,27 @@ class SegmentMeta:
         Raises
         ------
         OtherVersion
-            When another release wrote it.
+            If another release wrote it.
         ValueError
-            When these bytes are no metadata, or contradict each other.
+            If the bytes are not metadata, or contradict each other.
         """
         fields: Any = parse_json(data)
         shown = f"metadata {data[:200].decode(errors='replace')}"
         if not isinstance(fields, dict) or type(fields.get("format")) is not int:
-            raise ValueError(f"{shown} is none of a segment")
+            raise ValueError(f"{shown} is not that of a segment")
         if fields["format"] not in (SEGMENT_FORMAT, WITH_DIGESTS):
             raise OtherVersion(fields["format"], WITH_DIGESTS)
         try:
             meta = cls(**fields)
             consistent = meta.to_bytes() == data and meta.nblocks == block_count(meta.count)
         except (TypeError, RecursionError, OverflowError) as exc:
-            raise ValueError(f"{shown} has other fields than it should") from exc
+            raise ValueError(f"{shown} has wrong fields") from exc
         if not consistent:
             raise ValueError(f"{shown} contradicts itself")
         return meta
 
     def check(self, seg: SegmentRef, *, shard: int, hash_key_id: int) -> None:
-        """Raise ValueError, naming both values, when this is not the segment that is wanted."""
+        """Raise ValueError, naming both values, if this is not the wanted segment."""
         wanted = {
             "name": seg.name,
             "shard": shard,
@@ -130,7 +130,7 @@ class SegmentMeta:
         }
         for field, value in wanted.items():
             if (found := getattr(self, field)) != value:
-                raise ValueError(f"it says {field} {found!r}, the manifest says {value!r}")
+                raise ValueError(f"its {field} is {found!r}, in the manifest {value!r}")
 
 
 def table_options() -> rocksdict.Options:
@@ -140,7 +140,7 @@ def table_options() -> rocksdict.Options:
     options.set_compression_type(rocksdict.DBCompressionType.none())
     table = rocksdict.BlockBasedOptions()
     table.set_block_size(_TABLE_BLOCK_BYTES)
-    # What `dedup.catalog.table` reads without RocksDB.
+    # The format that `dedup.catalog.table` reads without RocksDB.
     table.set_format_version(6)
     table.set_checksum_type(rocksdict.ChecksumType.xxhash64())
     table.set_block_cache(_BLOCK_CACHE)
@@ -148,7 +148,7 @@ def table_options() -> rocksdict.Options:
     return options
 
 
-#: One small cache for all views of the process; the page cache does the rest.
+#: One small cache for all views of the process; the page cache holds the rest.
 _BLOCK_CACHE = rocksdict.Cache(1 << 20)
 
 
@@ -166,19 +166,19 @@ def write_segment_file(
     Parameters
     ----------
     path
-        Local file, not there yet. It is complete on return, but not synced.
+        A new local file. It is complete on return, but not synced.
     name, shard, plan, hash_key_id
         Kept in the metadata entry.
-    pieces : sequence of Entries
-        Their times lie in the bucket, their hashes in the range of the plan; no key is in two.
+    pieces
+        Their times are in the bucket, their hashes in the range of the plan; no key is in two.
 
     Raises
     ------
     ValueError
-        When a time lies outside the bucket or a hash outside its range, entries are not in order,
-        or a key occurs twice.
+        If a time is outside the bucket, a hash outside its range, entries are out of order, or a
+        key occurs twice.
     CatalogError
-        When the local disk is full or fails.
+        If the local disk is full or fails.
     """
     for piece in filter(len, pieces):
         _check_piece(piece, plan)
@@ -220,8 +220,8 @@ def write_segment_file(
         size, crc = file_crc32(path)
     except (RocksError, OSError) as exc:
         raise CatalogError(
-            f"cannot write segment {name} to {os.fspath(path)}: {exc}; free space on this disk, "
-            "or point the cache directory to another one",
+            f"Cannot write segment {name} to {os.fspath(path)}: {exc}. Free space on this disk, or "
+            "choose another cache directory.",
             remedy="local-disk",
         ) from exc
     return SegmentInfo(count, size, crc)
@@ -257,7 +257,7 @@ def file_crc32(path: str | os.PathLike[str]) -> tuple[int, int]:
 
 
 def _refuse_repeats(entries: Entries) -> None:
-    # A lookup returns one time, so a second entry of the same ID would hide behind the first.
+    # A lookup returns one time, so the first of two entries with one ID would hide the second.
     keys, hashes = entries.keys, entries.hashes
     for i in np.flatnonzero(hashes[1:] == hashes[:-1]).tolist():
         if keys[i] == keys[i + 1]:

@@ -14,25 +14,18 @@ from dedup.core.sharding import derive_keys, filter_key_id
 
 @dataclass(frozen=True, slots=True)
 class ShardFiles:
-    """The files of one shard, and what whoever reads or writes them needs besides.
+    """The files of one shard, and what their readers and writers need besides.
 
     Parameters
     ----------
-    root : Root
-        Where segments and sidecars are.
-    cache : LocalCache
-        Where views are built, and where fetched and rebuilt files go.
-    query_id : str
-        Whose files they are.
-    shard : int
-        Which shard, >= 0.
-    secret : bytes
-        The certificate's; hash keys are derived from it and the query ID.
-
-    Attributes
-    ----------
-    counters : Counters
-        Where work is counted.
+    root
+        Holds segments and sidecars.
+    cache
+        Holds views, and fetched and rebuilt files.
+    secret
+        The certificate's; hash keys derive from it and the query ID.
+    counters
+        Counts the work.
     """
 
     root: Root

@@ -1,4 +1,4 @@
-"""Filter sidecars: probed where they lie, page by page, and rebuilt where damaged (invariant 7)."""
+"""Filter sidecars: probed in place, page by page, and rebuilt if damaged (invariant 7)."""
 
 from __future__ import annotations
 
@@ -35,15 +35,7 @@ _OWNER_BYTES = 4
 
 
 class Sidecars:
-    """Filters of one shard's segments.
-
-    Parameters
-    ----------
-    files : ShardFiles
-        Whose filters these are.
-    views : Views
-        How segments are read.
-    """
+    """Filters of one shard's segments; ``views`` reads the segments."""
 
     def __init__(self, files: ShardFiles, views: Views) -> None:
         self._files = files
@@ -54,8 +46,8 @@ class Sidecars:
     def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
         """Return which hashes the segment's filter may hold; True for all that the segment holds.
 
-        A sidecar that is missing or damaged is made again from the segment, in the local cache;
-        the root is not changed. The rest is as `dedup.core.ports.SegmentStore` says.
+        A sidecar that is missing or damaged is rebuilt from the segment in the local cache, not at
+        the root.
         """
         spread = seg.spread(hashes)
         for path, head_crc32 in self._places(seg):
@@ -66,7 +58,7 @@ class Sidecars:
         return self._rebuild(seg).may_contain(spread)
 
     def keep(self, name: str, sidecar: Path) -> None:
-        """Take over the file of a sidecar that was just written, to save fetching it again."""
+        """Adopt the file of a sidecar that was just written, to save fetching it again."""
         self._cache.publish(sidecar, self._files.entry(name + SIDECAR_SUFFIX))
 
     def drop(self, names: Iterable[str]) -> None:
@@ -99,7 +91,7 @@ class Sidecars:
             self._cache.discard(rebuilt)
 
     def _probe(self, path: Path, seg: SegmentRef, spread: U64, head_crc32: int | None) -> BOOL:
-        """Probe a file; OSError or FilterDamaged where it is not the filter of the segment."""
+        """Probe a file; OSError or FilterDamaged if it is not the filter of the segment."""
         with open(path, "rb", buffering=0) as file:
             fd = file.fileno()
 
@@ -145,5 +137,5 @@ class Sidecars:
 
 
 def _owner(seg: SegmentRef, head: bytes | memoryview) -> bytes:
-    """Return what a rebuilt filter ends with: nothing else says whose it is."""
+    """Return the suffix of a rebuilt filter that names its segment, which nothing else does."""
     return zlib.crc32(seg.name.encode(), zlib.crc32(head)).to_bytes(_OWNER_BYTES, "little")

@@ -1,4 +1,4 @@
-"""`ShardStore`: what the shard logic of the core talks to, over a real catalog."""
+"""`ShardStore`: the catalog's implementation of the interface that the core uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dedup.errors import faults
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Who writes: micro-batch, run and task attempt. Together they are unique for ever."""
+    """The writer: micro-batch, run and task attempt, which together are unique."""
 
     epoch: int
     run_id: str
@@ -35,21 +35,21 @@ class Attempt:
 
 
 class ShardStore:
-    """The segments of one shard at a root, under the contract of `dedup.core.ports.SegmentStore`.
+    """The segments of one shard at a root; see `dedup.core.ports.SegmentStore` for the contract.
 
     Parameters
     ----------
-    files : ShardFiles
+    files
         Where they are, at the root and on this machine.
-    attempt : Attempt
-        Who writes. One store per attempt and shard: the names of segments count from 0.
-    open_views : OpenViews, optional
+    attempt
+        The writer. Use one store per attempt and shard, because it numbers the segments from 0.
+    open_views
         Budget of open files; default: the process's own.
 
     Attributes
     ----------
-    counters : Counters
-        What was done since the last ``counters.take()``.
+    counters
+        Work done since the last ``counters.take()``.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ShardStore:
         return self._sidecars.may_hold(seg, hashes)
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
-        """Return the timestamp (ms) of each key, `ABSENT_MS` where absent."""
+        """Return the timestamp (ms) of each key, or `ABSENT_MS`."""
         return self._views.lookup(seg, keys, hashes, digests)
 
     def read_segment(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Entries:
@@ -83,13 +83,7 @@ class ShardStore:
     def write_segment(
         self, plan: SegmentPlan, pieces: Sequence[Entries]
     ) -> tuple[SegmentRef, SplitBlockFilter]:
-        """Write the entries of all pieces as a new segment with its sidecar, durable on return.
-
-        Raises
-        ------
-        ValueError
-            When the arguments contradict each other; nothing is written.
-        """
+        """Write a new segment with its sidecar; ValueError if the arguments do not match."""
         for piece in filter(len, pieces):
             first = kernel.hash64(piece.keys.data, piece.keys.offsets[:2], self._hash_key)
             if first[0] != piece.hashes[0]:
@@ -137,7 +131,7 @@ class ShardStore:
             self._views.keep(name, sst)
 
     def delete(self, names: Sequence[str]) -> int:
-        """Delete the segments of these names with all that belongs to them; return how many."""
+        """Delete the segments of these names with their sidecars; return how many existed."""
         faults.point("delete.before")
         deleted = self._root.delete(self._files.path(name + SEGMENT_SUFFIX) for name in names)
         faults.point("delete.between")
@@ -165,7 +159,7 @@ class ShardStore:
         return deleted
 
     def loss_accepted(self, seg: SegmentRef) -> bool:
-        """Return whether a user accepted the loss; CatalogError where the consent is damaged."""
+        """Return whether a user accepted the loss; CatalogError if that consent is damaged."""
         return read_accepted_loss(self._root, self._query_id, self._shard, seg) is not None
 
     def _next_name(self) -> str:

@@ -1,8 +1,8 @@
-"""The table in a segment file, read in place: a lookup costs a read and a checksum per table block.
+"""Read the table in a segment file in place: a lookup costs one read and checksum per table block.
 
-RocksDB's iterator takes several times as long. Nothing here knows that a block is absent:
-whatever is not exactly as this release writes it raises ValueError or OSError, and RocksDB is asked
-in its place. What RocksDB says counts (invariant 7).
+RocksDB's iterator takes several times as long. This module never concludes that a block is absent:
+any deviation from what this release writes raises ValueError or OSError, and the caller asks
+RocksDB instead. RocksDB's answer counts (invariant 7).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dedup.core.arrays import I64, U8, U64
 from dedup.core.keys import Keys
 from dedup.kernel import tables
 
-#: Of RocksDB's block-based table, version 6: checksum type, extended magic, checksum, context,
-#: bytes of the metaindex, zeros, version, magic.
+#: Footer of RocksDB's block-based table, version 6: checksum type, extended magic, checksum,
+#: context, bytes of the metaindex, zeros, version, magic.
 _FOOTER = struct.Struct("<BIIII24sIQ")
 _XXH64, _EXTENDED_MAGIC, _FORMAT_VERSION, _MAGIC = 3, 0x007A003E, 6, 0x88E241B785F4CFF7
 _TRAILER_BYTES = 5
 _INDEX_KEY = b"rocksdb.index"
-#: A merge holds about so many bytes of table blocks beside what is in them.
+#: A merge holds about this many bytes of table blocks beside their content.
 _READ_BYTES = 1 << 20
 
 
@@ -40,7 +40,7 @@ class Table:
 
     @classmethod
     def open(cls, path: Path) -> Table:
-        """Return the table in a file; ValueError or OSError where it is another than expected."""
+        """Return the table in a file; ValueError or OSError if it is not as expected."""
         if not tables.AVAILABLE:
             raise ValueError("tables are read in C only")
         file = FileIO(os.fspath(path))
@@ -51,19 +51,14 @@ class Table:
             raise
 
     def close(self) -> None:
-        """Close the file; the table is not used any more."""
+        """Close the file; the table must not be used any more."""
         self.file.close()
 
     def find(self, numbers: I64, keys: Keys, digests: U64 | None = None) -> tuple[I64, int]:
-        """Return the time of each key in its block, -1 where absent there; and blocks read.
+        """Return the time of each of n keys in its block, -1 if absent there, and the blocks read.
 
-        Parameters
-        ----------
-        numbers : int64 array, shape (n,)
-            The block that could hold each key, never falling.
-        keys : Keys, length n
-        digests : uint64 array, shape (n,), optional
-            To be filled with the digests beside the keys, 0 where there is none.
+        ``numbers`` holds the block that could hold each key, never falling. ``digests``, shape
+        (n,), is filled with the digests beside the keys, 0 if there is none.
         """
         return tables.table_find(
             self.file.fileno(), self.directory, numbers, keys.data, keys.offsets, digests
@@ -91,22 +86,22 @@ def _read(file: FileIO, offset: int, length: int) -> bytes:
 
 
 def _directory(file: FileIO) -> tables.Directory:
-    """Return where the table blocks are: the footer tells of the metaindex, it of the index."""
+    """Return where the table blocks are: the footer locates the metaindex, and that the index."""
     at = os.fstat(file.fileno()).st_size - _FOOTER.size
     footer = _read(file, at, _FOOTER.size)
     kind, extended, checksum, context, length, padding, version, magic = _FOOTER.unpack(footer)
     if (kind, extended, version, magic) != (_XXH64, _EXTENDED_MAGIC, _FORMAT_VERSION, _MAGIC):
         raise ValueError("it has another checksum or version")
-    # Without a context checksums would not tell where a table block belongs.
+    # Without a context the checksums would not cover the place of a table block.
     if not context or padding.strip(b"\0"):
-        raise ValueError("its footer is written in another way")
+        raise ValueError("its footer has another layout")
     unsigned = _FOOTER.pack(kind, extended, 0, context, length, padding, version, magic)
     if tables.table_checksum(np.frombuffer(unsigned, np.uint8), context, at) != checksum:
         raise ValueError("its footer is damaged")
     metaindex = _block(file, context, at - _TRAILER_BYTES - length, length)
     offset, size = _index_handle(metaindex)
     if offset + size > at:
-        raise ValueError("its index lies behind its end")
+        raise ValueError("its index is beyond its end")
     return tables.Directory(context, *_entries(_block(file, context, offset, size)))
 
 
@@ -134,9 +129,8 @@ def _index_handle(metaindex: U8) -> tuple[int, int]:
 def _entries(index: U8) -> tuple[npt.NDArray[np.uint32], I64]:
     """Return the last number that each table block may hold, and where each starts.
 
-    An entry of the index has a key that is no less than all keys of its table block, perhaps a
-    shorter one than any of them, and the table block's place. Each is written in full: its prefix
-    is shared with no other.
+    The key of an index entry is at least all keys of its table block, and may be shorter than any
+    of them. The value is the table block's place. Keys share no prefixes.
     """
     t = int.from_bytes(index[-4:].tobytes(), "little")
     if not 0 < 4 * t + 4 <= len(index):
@@ -144,12 +138,12 @@ def _entries(index: U8) -> tuple[npt.NDArray[np.uint32], I64]:
     entries = np.frombuffer(index[len(index) - 4 - 4 * t : -4].tobytes(), "<u4").astype(np.int64)
     body = np.append(index[: len(index) - 4 - 4 * t], np.zeros(32, np.uint8))
     if int(entries.max()) + 2 > len(body) - 32 or bool((body[entries] != 0).any()):
-        raise ValueError("its index is written in another way")
+        raise ValueError("its index has another layout")
     lengths = body[entries + 1].astype(np.int64)
     lasts = np.zeros(t, np.int64)
     for byte in range(4):
         lasts = lasts << 8 | np.where(lengths > byte, body[entries + 2 + byte], 0)
-    # No number has a shorter key, nor one that equals it as far as it goes.
+    # A block number has 4 bytes: a shorter key is below it, a longer one above.
     lasts = np.where(lengths < 4, lasts - 1, np.where(lengths > 4, (1 << 32) - 1, lasts))
     (offsets, sizes), ends = _varints(body, entries + 2 + lengths, 2)
     starts = np.append(offsets, offsets[-1] + sizes[-1] + _TRAILER_BYTES)

@@ -1,4 +1,4 @@
-"""The first contact with a storage: reported when slow, given up in time, open to Ctrl-C."""
+"""First contact with a storage: reports when it is slow, gives up in time, obeys Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dedup.errors import CatalogError
 logger = logging.getLogger("dedup")
 T = TypeVar("T")
 
-#: A storage that answers at all does so within this time, new credentials included.
+#: A storage that works answers within this time, even if it needs new credentials.
 DEADLINE_S = 60.0
-#: After so long a message says what is waited for.
+#: After this time a message names the storage.
 TELL_AFTER_S = 5.0
 
-#: Threads whose answer nobody awaits any more.
+#: Threads whose result is not needed any more.
 _given_up: list[threading.Thread] = []
 
 
@@ -31,26 +31,26 @@ def reach(
     deadline_s: float = DEADLINE_S,
     tell_s: float = TELL_AFTER_S,
 ) -> T:
-    """Return what a first question to a catalog's storage gives.
+    """Return ``ask()``, a first question to a catalog's storage.
 
-    A storage client is deaf to Ctrl-C while it waits, and some try again for a quarter of an hour.
-    So the question is asked in a thread of its own.
+    A storage client ignores Ctrl-C while it waits, and some retry for a quarter of an hour. So the
+    question runs in a separate thread.
 
     Parameters
     ----------
-    root : Root
-        Whom the question goes to; named in what is logged and raised.
-    ask : callable
-        Without parameters. It may go on after this has returned, but does no harm then.
-    deadline_s, tell_s : float
-        When to give up, and when to log what is waited for, in seconds; the second is smaller.
+    root
+        The storage, for the log and the error.
+    ask
+        May continue after this function has returned, but must do no harm then.
+    deadline_s, tell_s
+        When to give up, and when to log the wait, in seconds; ``tell_s`` is smaller.
 
     Raises
     ------
     CatalogError
-        When there is no answer in time.
+        If there is no answer in time.
     Exception
-        Whatever `ask` raises.
+        Any error of ``ask``.
     """
     places: list[str] = []
     answers: list[T] = []
@@ -59,7 +59,7 @@ def reach(
 
     def work() -> None:
         try:
-            places.append(root.url())  # calls a function given as catalog, which may wait too
+            places.append(root.url())  # calls the catalog function, which may wait too
             answers.append(ask())
         except BaseException as error:
             errors.append(error)
@@ -80,8 +80,8 @@ def reach(
         raise errors[0]
     if not answers:
         raise CatalogError(
-            f"{place} has not answered within {deadline_s:g} seconds; check its name, the network "
-            "and the credentials, then start again",
+            f"{place} has not answered within {deadline_s:g} seconds. Check its name, the network "
+            "and the credentials, then start again.",
             remedy="storage",
         )
     return answers[0]
@@ -93,11 +93,11 @@ def is_waiting() -> bool:
 
 
 def _give_up(thread: threading.Thread) -> None:
-    """Leave a thread to itself.
+    """Abandon a thread.
 
-    When the process ends, pyarrow waits until the requests that it has sent to S3 have failed for
-    good: then Ctrl-C must work without Python. A Ctrl-C that comes at the very moment of the call
-    makes it raise in place of doing its work, so it is called twice.
+    When the process ends, pyarrow waits until its requests to S3 have failed for good. Ctrl-C must
+    work then, without Python. A Ctrl-C during the call to `atexit.register` makes it raise instead
+    of registering, so it is called twice.
     """
     if not _given_up:
         for _ in range(2):

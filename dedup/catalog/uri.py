@@ -1,4 +1,4 @@
-"""Paths and URIs, and what to write in place of a URI that pyarrow does not know."""
+"""Paths and URIs, and what to write instead of a URI that pyarrow does not know."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from urllib.parse import unquote
 
 from dedup.errors import ConfigError
 
-#: A drive letter of Windows is no scheme.
+#: At least two characters, because a drive letter of Windows is not a scheme.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
-#: What `pyarrow.fs.FileSystem.from_uri` opens, if it was built with it.
+#: Schemes that `pyarrow.fs.FileSystem.from_uri` can open, depending on its build.
 _KNOWN = frozenset(("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"))
 #: Spark's names for the same storage.
 _SAME = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss"}
-#: How a URI begins where two slashes and a host are missing.
+#: Start of a URI, for one that lacks two slashes and a host.
 _BEGINNINGS = {
     "file": "file://",
     "hdfs": "hdfs://namenode:8020",
@@ -21,37 +21,31 @@ _BEGINNINGS = {
     "abfs": "abfs://container@account.dfs.core.windows.net",
     "abfss": "abfss://container@account.dfs.core.windows.net",
 }
-#: The names of containers, which are no secret, stand where other URIs have credentials.
+#: These URIs have the container's name, which is not secret, in the place of credentials.
 _CONTAINER_FIRST = ("abfs", "abfss", "wasb", "wasbs")
 
 
 def scheme_of(where: str) -> str | None:
-    """Return the scheme that a text begins with, as ``dbfs`` in ``dbfs:/x``; None for a path.
+    """Return the scheme of a text, as ``dbfs`` in ``dbfs:/x``; None for a path.
 
-    A colon behind a slash, as in ``./a:b``, belongs to a path.
+    A colon after a slash, as in ``./a:b``, belongs to a path.
     """
     found = _SCHEME.match(where)
     return found[1] if found else None
 
 
 def local_path(uri: str) -> str:
-    """Return the path of a ``file:`` URI of Spark's, in which spaces and the like are encoded."""
+    """Return the path of a ``file:`` URI of Spark's, which encodes spaces and other characters."""
     return "/" + unquote(uri.removeprefix("file:")).lstrip("/")
 
 
 def literal(name: str) -> str:
-    """Return a name or path as a glob that matches nothing else."""
+    """Return a name or path as a glob that matches only it."""
     return "".join("\\" + c if c in "*?[]{}\\" else c for c in name)
 
 
 def check_known(where: str) -> None:
-    """Refuse a URI of which no file system is known, saying what to write in its place.
-
-    Raises
-    ------
-    ConfigError
-        Naming it, without its credentials.
-    """
+    """Raise ConfigError for a URI without a known file system, with the correct spelling."""
     scheme = scheme_of(where)
     if scheme is None or scheme.startswith("fsspec+"):
         return
@@ -63,17 +57,11 @@ def check_known(where: str) -> None:
 
 
 def check_local(where: str, option: str) -> None:
-    """Refuse a URI where only a folder on this machine will do.
-
-    Raises
-    ------
-    ConfigError
-        Naming the option.
-    """
+    """Raise ConfigError for a URI if the option needs a folder on this machine."""
     if scheme_of(where) is not None:
         raise ConfigError(
-            f"{option}={without_credentials(where)!r} is a URI, but a folder on the local disk is "
-            "needed; give its path."
+            f"{option}={without_credentials(where)!r} is a URI, but must be the path of a folder "
+            "on the local disk."
         )
 
 
@@ -83,7 +71,7 @@ def shown(where: str) -> str:
     if scheme is None:
         return where
     if not re.match(r"[^/]*//[^/]*@", where):
-        return without_credentials(where)  # a key may have a slash in it
+        return without_credentials(where)  # a key may contain a slash
     if scheme in _CONTAINER_FIRST:
         bare = re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1@", where)
     else:
@@ -92,11 +80,11 @@ def shown(where: str) -> str:
 
 
 def without_credentials(where: str) -> str:
-    """Return a URI for people to read, also where its credentials keep it from being parsed."""
+    """Return a URI for people to read, even if its credentials prevent parsing."""
     scheme, colon, rest = where.partition(":")
     slashes = "//" if rest.startswith("//") else ""
     rest = rest[len(slashes) :]
-    # A key with a slash in it ends behind what looks like the host; a port is no key.
+    # A key that contains a slash ends after what looks like the host; a port is not a key.
     if re.match(r"[^/]*@|[^/:]*:(?!\d+(/|$))", rest):
         owner, at, rest = rest.rpartition("@")
         if at and scheme in _CONTAINER_FIRST:

@@ -1,8 +1,8 @@
 """Views: local read-only RocksDB databases, each over exactly one segment.
 
-A view can hold nothing but the segment that the manifest names, so nothing is ever seen because it
-happens to lie in a database (invariant 1). It is built in a private folder and renamed into place;
-the only writable handle lives and dies inside the build (invariant 5).
+A view holds nothing but the segment that the manifest names. So no ID is ever seen merely because a
+database contains it (invariant 1). A view is built in a private folder and renamed into place; only
+the build has a writable handle (invariant 5).
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class _Broken(Exception):
 class Views:
     """Reads segments of one shard through local views.
 
-    A view that is missing or damaged is built again from the root, once per call.
+    A view that is missing or damaged is rebuilt from the root, once per call.
 
     Parameters
     ----------
-    files : ShardFiles
-        Whose segments these are; one that says otherwise inside is damaged.
-    open_views : OpenViews, optional
+    files
+        The shard's files. A segment whose metadata names another shard counts as damaged.
+    open_views
         Default: the process's own.
     """
 
@@ -69,7 +69,7 @@ class Views:
         self._open_views = PROCESS_VIEWS if open_views is None else open_views
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
-        """Return the timestamp of each key, as `dedup.core.ports.SegmentStore` says."""
+        """Return the timestamp of each key, as `dedup.core.ports.SegmentStore` describes."""
         self._counters.lookups += 1
         self._counters.keys_looked_up += len(keys)
         if len(hashes) != len(keys):
@@ -84,10 +84,7 @@ class Views:
         return times_ms
 
     def read(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Decoded:
-        """Return entries of a segment in (hash, key) order.
-
-        They are those of one of some equal ranges of hashes, and perhaps a few beside them.
-        """
+        """Return a range of hashes, and perhaps a few entries beside it, in (hash, key) order."""
         self._counters.segments_read += 1
         share = hash_ranges // seg.hash_ranges
         if share <= 1:
@@ -104,7 +101,7 @@ class Views:
                 self._cache.discard(self._kept(name))
 
     def keep(self, name: str, sst: Path) -> None:
-        """Take over the file of a segment that was just written, to save fetching it again."""
+        """Adopt the file of a segment that was just written, to save fetching it again."""
         self._cache.publish(sst, self._kept(name))
 
     def _read(self, seg: SegmentRef, action: Callable[[View], T]) -> T:
@@ -120,15 +117,15 @@ class Views:
             except _Broken as exc:
                 self._discard(path)
                 if isinstance(exc.__cause__, OtherVersion):
-                    # The file is, byte for byte, what the manifest says.
+                    # The file matches the manifest's checksum, so it is not damaged.
                     name = self._files.path(seg.name + SEGMENT_SUFFIX)
                     raise OtherRelease.at(self._root.url(name), exc) from exc
                 if exc.in_content:
                     raise self._damaged(seg, exc) from exc
                 raise CatalogError(
-                    f"the local view {path} cannot be read, though its segment is whole: {exc}; "
-                    "free space and file descriptors on this machine, or give another cache "
-                    "directory",
+                    f"The local view {path} cannot be read, though its segment is intact: {exc}. "
+                    "Free space and file descriptors on this machine, or choose another cache "
+                    "directory.",
                     remedy="local-disk",
                 ) from exc
 
@@ -142,7 +139,7 @@ class Views:
                 return action(view)
         except RocksError as exc:
             raise _Broken(str(exc), in_content=exc.is_corruption) from exc
-        except OSError as exc:  # of a file that cannot be made
+        except OSError as exc:  # a file cannot be created
             raise _Broken(str(exc), in_content=False) from exc
         except ValueError as exc:
             raise _Broken(str(exc)) from exc
@@ -158,7 +155,7 @@ class Views:
     def _build(self, seg: SegmentRef, path: Path, *, checked: bool) -> None:
         with self._cache.scratch() as folder:
             copy = folder / "segment"
-            # Twice: an object store's answer that was cut off may pass for whole, see `Root.read`.
+            # Twice: an object store's answer that was cut off may look complete, see `Root.read`.
             for again in (checked, True):
                 size, crc = self._bring(seg, copy, checked=again)
                 if size == seg.sst_bytes and crc in (None, seg.sst_crc32):
@@ -177,7 +174,7 @@ class Views:
         self._counters.views_built += 1
 
     def _bring(self, seg: SegmentRef, copy: Path, *, checked: bool) -> tuple[int, int | None]:
-        """Link or copy the segment to a local file; return size and, where it was read, CRC-32."""
+        """Link or copy the segment to a local file; return its size, and its CRC-32 if read."""
         name = self._files.path(seg.name + SEGMENT_SUFFIX)
         try:
             local = self._root.local_path(name)
@@ -192,22 +189,22 @@ class Views:
             raise self._damaged(seg, "its file is missing") from exc
         except OSError as exc:
             raise CatalogError(
-                f"cannot read {self._root.url(name)}: {exc}; check that its disk is healthy and "
-                "that this user may read it, then start the query again",
+                f"Cannot read {self._root.url(name)}: {exc}. Check that its disk is healthy and "
+                "that this user may read it. Then start the query again.",
                 remedy="storage",
             ) from exc
         self._counters.bytes_fetched += fetched[0]
         return fetched
 
     def _damaged(self, seg: SegmentRef, why: object) -> SegmentDamaged:
-        """Return the error that says which segment is lost, and what to do."""
+        """Return the error that names the lost segment, and what to do."""
         start, end = (f"{np.datetime64(ms, 'ms')}Z" for ms in (seg.start_ms, seg.end_ms))
         where = self._root.url(self._files.path(seg.name + SEGMENT_SUFFIX))
         return SegmentDamaged(
-            f"segment {seg.name} of shard {self._files.shard}, bucket [{start}, {end}) with "
+            f"Segment {seg.name} of shard {self._files.shard}, bucket [{start}, {end}) with "
             f"{seg.count} IDs, is missing or damaged at {where}: {why}. Restore this file from a "
-            "copy; or accept that records of this bucket may come through twice, and start the "
-            f"query again after: dedup catalog accept-loss {self._root.url()} --segment {seg.name}",
+            "backup. Or accept that records of this bucket may pass twice, and start the query "
+            f"again after: dedup catalog accept-loss {self._root.url()} --segment {seg.name}",
             remedy="damaged-segment",
         )
 
@@ -225,6 +222,6 @@ class Views:
 def _linked(source: Path, link: Path) -> bool:
     try:
         os.link(source, link)
-    except OSError:  # gone, on another disk, or a file system without links: fetch says which
+    except OSError:  # missing, on another disk, or no links; the caller's fetch reports which
         return False
     return True

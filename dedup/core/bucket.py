@@ -152,7 +152,7 @@ class Bucket:
     def advancing(
         self, merge: Merge, new: SegmentRef | None
     ) -> tuple[Bucket, Merge | None, SortedRun]:
-        """Return the bucket with one more range done, the merge, and what is needed no more."""
+        """Return the bucket with one more range done, the merge left, and obsolete segments."""
         output = merge.output if new is None else (*merge.output, new)
         others = tuple(m for m in self.merges if m is not merge)
         if merge.ranges_done + 1 < merge.hash_ranges:

@@ -1,7 +1,7 @@
 """The rules one micro-batch is judged by: plain numbers, resolved from the user's options.
 
-Everything here may change from one restart of a query to the next and takes effect from the next
-micro-batch on; what may not change lives in the birth certificate.
+All of them may change when a query restarts, and apply from its next micro-batch on. Settings that
+must not change are in the birth certificate.
 """
 
 from __future__ import annotations

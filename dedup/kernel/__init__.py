@@ -8,8 +8,8 @@ the same results bit for bit. ``PATH`` names the one in use: ``"native-avx2"``,
 Arrays are one-dimensional, C-contiguous numpy arrays of exactly the annotated dtype; alignment does
 not matter. ``data`` and ``offsets`` are a column of n keys: key ``i`` is
 ``data[offsets[i]:offsets[i + 1]]``. An argument of another type raises TypeError, one of wrong size
-or content ValueError. A function writes to an argument only if its text says so, and nobody may
-write to one during a call. The C functions release the GIL.
+or content ValueError. A function writes only to arguments that its text names, and the caller must
+not write to any during a call. The C functions release the GIL.
 """
 
 from __future__ import annotations

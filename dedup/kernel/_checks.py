@@ -1,4 +1,4 @@
-"""What the numpy path refuses; the C extension refuses the same by itself."""
+"""Argument checks of the numpy path; the C extension makes the same checks itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 MAX_KEYS = 2**32 - 2
 #: Block numbers are the top half of a 64-bit product.
 MAX_BLOCKS = 2**32 - 1
-#: As many words as the checksum has multipliers for.
+#: The checksum has multipliers for this many bytes.
 MAX_PAGE_BYTES = 65536
 
 

@@ -226,7 +226,7 @@ class Kernel(Protocol):
         q_data, q_offsets
             The keys to look for.
         digests
-            Shape (q,): filled with the digests stored beside the keys, or 0 if there is none.
+            Shape (q,): filled with the digests stored beside the keys, 0 without one.
 
         Returns
         -------

@@ -10,7 +10,7 @@ import numpy as np
 from dedup.kernel import _checks
 from dedup.kernel.arrays import I64, U8, U32, U64
 
-#: Bytes that SipHash takes in at a time.
+#: Bytes that SipHash absorbs at a time.
 WORD_BYTES = 8
 #: Below this many keys a Python loop over words beats numpy's call overhead.
 FEW = 3
@@ -80,7 +80,7 @@ def hash64(data: U8, offsets: I64, key: bytes) -> U64:
     k0, k1 = struct.unpack("<QQ", key)
     starts, lengths = offsets[:-1], np.diff(offsets)
     words = words_of(data)
-    # Longest first, so that the keys that still have words are always a prefix.
+    # Longest first, so that the keys with words left are always a prefix.
     full = lengths // WORD_BYTES
     order = np.argsort(-full, kind="stable")
     counts, at = full[order], starts[order]
@@ -119,7 +119,7 @@ def hash64(data: U8, offsets: I64, key: bytes) -> U64:
 
 
 def block_index(hashes: U64, blocks: int) -> I64:
-    """Return the block of each hash in a filter of so many."""
+    """Return the block of each hash in a filter of ``blocks`` blocks."""
     return (((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)).astype(np.int64)
 
 

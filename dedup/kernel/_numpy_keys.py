@@ -20,7 +20,7 @@ _PAIRS = 1 << 20
 
 
 class Column:
-    """Keys with what comparing them needs."""
+    """Keys, and the words that comparisons of them need."""
 
     def __init__(self, data: U8, offsets: I64) -> None:
         self.data, self.starts, self.lengths = data, offsets[:-1], np.diff(offsets)
@@ -68,7 +68,7 @@ def first_occurrence(data: U8, offsets: I64, hashes: U64) -> I64:
     column = Column(data, offsets)
     repeated = np.flatnonzero(heads != order)
     same = equal(column, order[repeated], column, heads[repeated])
-    # Runs in which different keys share a hash: decided key by key.
+    # Decide key by key if different keys share a hash.
     bounds = np.r_[np.flatnonzero(new_run), n]
     for r in np.unique(run[repeated[~same]]).tolist():
         first: dict[bytes, int] = {}
@@ -85,7 +85,7 @@ def spread(counts: I64) -> tuple[I64, I64]:
 
 
 def chunks(counts: I64) -> Iterator[slice]:
-    """Cut rows with these lengths into slices of about ``_PAIRS`` cells, at least a row each."""
+    """Cut rows with these lengths into slices of about ``_PAIRS`` cells, at least one row each."""
     ends = np.cumsum(counts)
     row = 0
     while row < len(counts):
@@ -204,7 +204,7 @@ def decode_uuid(data: U8, offsets: I64) -> tuple[U8, I64]:
 
 
 def _uuid_text(data: U8) -> U8:
-    """Return canonical text of UUIDs, one after another, given their keys likewise."""
+    """Return the canonical text of UUIDs, one after another, from their keys."""
     count = len(data) // 17
     if not count:
         return np.empty(0, np.uint8)

@@ -1,4 +1,4 @@
-"""Checksums of pages, and filters that are read page by page, in numpy."""
+"""Checksums of pages, and page-by-page probing of filters, in numpy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WORD_BYTES = 8
 
 
 def _multipliers(count: int) -> U64:
-    """Return what SplitMix64 makes from the first digits of pi, all but the first made odd."""
+    """Return SplitMix64's numbers for the first digits of pi, all but the first made odd."""
     step = np.arange(1, count + 1, dtype=np.uint64)
     z = np.uint64(0x243F6A8885A308D3) + step * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -31,7 +31,7 @@ def scan_verdicts(group: I64, time_ms: I64, known: U8, droppable: U8, horizon_ms
         return verdict
     group_number = np.cumsum(np.r_[False, ~same])
     chosen = candidates[_taken(group_number[candidates], time_ms[candidates], horizon_ms)]
-    # Everything else within the horizon of the last taken one of its group is a duplicate.
+    # Any other record within the horizon of the last one taken in its group is a duplicate.
     last = np.full(n, -1, np.int64)
     last[chosen] = chosen
     last = np.maximum.accumulate(last)
@@ -44,12 +44,12 @@ def scan_verdicts(group: I64, time_ms: I64, known: U8, droppable: U8, horizon_ms
 
 
 def _taken(group: I64, time_ms: I64, horizon_ms: int) -> BOOL:
-    """Return which candidates are taken: those that the first one of their group leads to.
+    """Return which candidates are taken, starting with the first one of each group.
 
-    After one that is taken, the next is the first beyond the horizon.
+    The next one taken is always the first beyond the horizon of the one before.
     """
     times = np.unique(time_ms)
-    # The sum may wrap round, and is then not used.
+    # The sum may overflow, and is not used then.
     limit = np.where(time_ms > _INT64_MAX - horizon_ms, _INT64_MAX, time_ms + np.int64(horizon_ms))
     span = len(times) + 1
     place = group * span + np.searchsorted(times, time_ms)

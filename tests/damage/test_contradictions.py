@@ -51,10 +51,10 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "is not a bucket": lambda head: bucket(head).__setitem__(1, bucket(head)[0]),
     "is outside bucket": lambda head: bucket(head).__setitem__(1, bucket(head)[1] + 1),
     "which is not a segment": lambda head: bucket(head)[3][0][0].__setitem__(8, 3),
-    "a merge that is done with 2 of 2": lambda head: bucket(head)[4].append([[], 2, 2, []]),
+    "a merge cannot have 2 of 2": lambda head: bucket(head)[4].append([[], 2, 2, []]),
     "a list of 3": lambda head: head["manifest"]["expired"][0].append(1),
-    "a list of 4 belongs": lambda head: head["clocks"]["sources"]["p"].append(1),
-    "NaN is no number": lambda head: head["clocks"].update(now_ms=float("nan")),
+    "is not a list of 4": lambda head: head["clocks"]["sources"]["p"].append(1),
+    "NaN is not a number": lambda head: head["clocks"].update(now_ms=float("nan")),
     "holds IDs, but buckets have no length": lambda head: head.update(bucket_ms=0),
     "is not an integer": lambda head: head["clocks"].update(newest_ms=1 << 63),
 }
@@ -109,7 +109,7 @@ def test_what_is_adopted_belongs_to_one_shard(world: World) -> None:
     """Another shard's would answer "not seen" for all of this one's IDs."""
     paths = [world.file(shard_path(world.query_id, n, "adopted.json")) for n in (0, 1)]
     paths[0].write_bytes(paths[1].read_bytes())
-    with pytest.raises(CatalogError, match=r"it is that of shard 1.*adopt again"):
+    with pytest.raises(CatalogError, match=r"it belongs to shard 1.*adopt again"):
         read_adopted(world.root, world.query_id, 0)
     paths[0].unlink()
     with pytest.raises(CatalogError, match="other shards of this query have one"):

@@ -135,7 +135,7 @@ def test_another_partitions_state_is_told(
     assert replayed.metrics[0].epochs_apart == 1
     with pytest.raises(StateError, match="was 1 micro-batches older"):
         check_together(replayed.metrics[0])
-    assert "state of a shard was 1 micro-batches older" in caplog.text
+    assert "state of one shard was 1 micro-batches older" in caplog.text
     (watched,) = listener.watched()
     assert watched.health.status is Status.REWOUND
 

@@ -140,7 +140,7 @@ def test_what_cannot_work_is_refused_before_the_start(
         run(duplicates=tmp_path / "out" / "dup")
     with pytest.raises(ConfigError, match="verdict= lets every row go on"):
         run(duplicates=tmp_path / "dup", operator={"verdict": "v"})
-    with pytest.raises(ConfigError, match="is a URI, but a folder on the local disk is needed"):
+    with pytest.raises(ConfigError, match="is a URI, but must be the path of a folder"):
         run(duplicates="s3://bucket/dup")
 
 

@@ -100,22 +100,23 @@ def test_what_the_certificate_holds_may_not_change(spark: SparkSession, tmp_path
         r"ID is src .string. now and was id .string.*withColumnRenamed\('src', 'id'\)", id="src"
     )
     refused(
-        "ID is id .string. and src .string. now and was id .string.. Give the one", ["id", "src"]
+        "ID is id .string. and src .string. now and was id .string.. Use the earlier ID",
+        ["id", "src"],
     )
     refused("ID is upper.id. .string. of id string now and was id", F.upper("id"))
-    refused("ID is id .binary. now .*another type of the same column, cast it back",
+    refused("ID is id .binary. now .*or cast the column back",
             schema=SCHEMA.replace("id string", "id binary"))  # fmt: skip
     refused(
         r"timestamp is timestamp_seconds\(at\) .timestamp. of at bigint now and was ts .timestamp",
         timestamp=F.timestamp_seconds("at"),
     )
-    refused("timestamp is processing time now and was ts .timestamp.. Give the one of then",
+    refused("timestamp is processing time now and was ts .timestamp.. Use the earlier timestamp",
             timestamp=None, lateness=None)  # fmt: skip
     refused("stable_timestamps is True now and was False", stable_timestamps=True)
     refused("has 3 shards now and had 2; set shards=2", shards=3)
     changed = born.copy(tmp_path / "changed")
     changed.options["shards"] = 3
-    stopped(changed, "dedup.errors.ConfigError: the query was started with other settings than its "
+    stopped(changed, "dedup.errors.ConfigError: The query was started with other settings than its "
             "memory in .*catalog.json was made with: The query has 3 shards now")  # fmt: skip
     # Refused, not harmed: with the old options it goes on.
     del changed.options["shards"]

@@ -241,5 +241,5 @@ def test_a_cache_directory_that_is_not_ours_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match="another cache directory"):
         LocalCache(QUERY, tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(CatalogError, match="cannot create the local cache"):
+    with pytest.raises(CatalogError, match="Cannot create the local cache"):
         LocalCache(QUERY, tmp_path / "file")

@@ -53,7 +53,7 @@ def test_bytes_are_canonical_and_checked(tmp_path: Path) -> None:
     [
         ({"shards": 4}, r"has 4 shards now and had 3; set shards=3"),
         ({"id_columns": (("other", "STRING"),)}, r"ID is other .STRING. now and was order .STR"),
-        ({"encoding": "utf8-v1"}, r"Another release of rolling-dedup encodes IDs"),
+        ({"encoding": "utf8-v1"}, r"Another release of rolling-dedup created"),
         ({"timestamp_source": "processing time"}, r"is processing time now and was column ts\."),
         ({"stable_timestamps": True}, r"stable_timestamps is True now and was False"),
         ({"slot_keys": (1, 2, 3)}, r"Another release of rolling-dedup .*spreads shards"),
@@ -83,7 +83,7 @@ def test_damaged_or_foreign_certificates_stop_the_query(tmp_path: Path, damage) 
     root = Root(tmp_path)
     root.put_bytes(f"{QUERY}/catalog.json", damage(WANTED.to_bytes()))
     for action in (lambda: create_or_check(root, WANTED), lambda: load_certificate(root, QUERY)):
-        with pytest.raises(CatalogError, match=r"catalog\.json cannot be used.*restore it"):
+        with pytest.raises(CatalogError, match=r"catalog\.json cannot be used.*Restore it"):
             action()
 
 
@@ -121,7 +121,7 @@ def test_a_secret_of_another_start_is_refused(tmp_path: Path) -> None:
     """Of two that begin one query, one alone goes on."""
     root = Root(tmp_path)
     create_or_check(root, replace(WANTED, secret=b"s" * 16, **DEFINED))
-    with pytest.raises(CatalogError, match="Another start of this query began its catalog"):
+    with pytest.raises(CatalogError, match="Another start of this query created its catalog"):
         create_or_check(root, replace(WANTED, secret=b"t" * 16, **DEFINED))
 
 
@@ -156,7 +156,7 @@ def test_slot_keys_spread_as_evenly_as_possible(shards: int, partitions: int) ->
 
 @pytest.mark.parametrize(("shards", "partitions"), [(0, 1), (1, 0), (-3, 2)])
 def test_slot_keys_of_nothing_are_refused(shards: int, partitions: int) -> None:
-    with pytest.raises(ConfigError, match="from 1 on"):
+    with pytest.raises(ConfigError, match="must be at least 1"):
         slot_keys(shards, partitions)
 
 

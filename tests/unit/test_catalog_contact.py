@@ -32,7 +32,7 @@ def test_the_answer_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     root = Root(tmp_path)
     root.put_bytes("q", b"x")
     assert reach(root, lambda: root.read_bytes("q")) == b"x"
-    with pytest.raises(CatalogError, match="there is no such object"):
+    with pytest.raises(CatalogError, match="it does not exist"):
         reach(root, lambda: root.read_bytes("none"))
     assert not caplog.records
     assert not is_waiting()
@@ -44,8 +44,8 @@ def test_it_is_given_up(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.Mo
     with pytest.raises(CatalogError) as raised:
         reach(Root("gs://bucket/x"), never.wait, deadline_s=0.02, tell_s=0.01)
     assert raised.value.text == (
-        "gs://bucket/x has not answered within 0.02 seconds; check its name, the network and the "
-        "credentials, then start again"
+        "gs://bucket/x has not answered within 0.02 seconds. Check its name, the network and the "
+        "credentials, then start again."
     )
     assert raised.value.remedy == "storage"
     (told,) = caplog.records

@@ -48,7 +48,7 @@ def test_the_error_names_segment_bucket_file_and_command(bench: Bench) -> None:
         bench.store().lookup(seg, made.keys, made.hashes)
     text = str(caught.value)
     for part in (
-        f"segment {seg.name} of shard 0",
+        f"Segment {seg.name} of shard 0",
         "[2023-11-14T22:13:20.000Z, 2023-11-14T22:23:20.000Z)",
         str(bench.file(seg)),
         "file is missing",

@@ -29,7 +29,7 @@ def test_every_write_of_a_segment(tmp_path: Path, disk: Path, where: str, leave_
     made = fixed(9000)
     ballast = fill(disk, leave_bytes)
     store = bench.store(cache=cache)
-    with pytest.raises(CatalogError, match=r"(?s)No space left on device.*(free space|free its)"):
+    with pytest.raises(CatalogError, match=r"(?si)No space left on device.*(free space|free its)"):
         write(store, made)
     assert not [found for found in bench.root.list() if found.name.endswith(".sst")]
     ballast.unlink()

@@ -75,7 +75,7 @@ def test_types_that_encode_otherwise_are_no_matter_of_opinion(before: str, after
     token = change_token([born], [wanted])
     text = refusal(with_id(wanted), with_id(born), id=token)
     assert f"The ID is order_id ({after}) now and was order_id ({before})." in text
-    assert "cast it back" in text
+    assert "cast the column back" in text
     assert "accept_changed_id" not in text
 
 
@@ -83,7 +83,7 @@ def test_a_changed_expression_names_both_and_the_ways_on() -> None:
     lower = Definition(expression="lower(id)", kind="string", inputs=(("id", "string"),))
     upper = replace(lower, expression="upper(id)")
     text = refusal(with_id(upper), with_id(lower))
-    assert "The ID is upper(id) (string) now and was lower(id) (string). Give the one" in text
+    assert "The ID is upper(id) (string) now and was lower(id) (string). Use the earlier" in text
     assert "withColumnRenamed" not in text
     zoned, strict = replace(lower, time_zone="UTC"), replace(lower, ansi="true")
     for before, change, told in (
@@ -134,7 +134,7 @@ def test_all_that_changed_is_told_at_once() -> None:
     text = refusal(replace(BORN, shards=3, stable_timestamps=True))
     assert "3 shards now and had 2" in text
     assert "stable_timestamps is True now and was False" in text
-    assert "start anew with another checkpoint" in text
+    assert "start over with a new checkpoint" in text
 
 
 def test_a_certificate_without_definitions_is_read_and_compared_by_name(tmp_path: Path) -> None:

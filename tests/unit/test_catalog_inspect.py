@@ -84,7 +84,7 @@ def test_every_kind_of_damage_is_told(bench: Bench) -> None:
         "the sidecar is missing": sidecar.unlink,
         "the segment is damaged: Corruption": lambda: flip(sst, 20_000),
         "the segment is damaged: ": lambda: os.truncate(sst, 20_000),
-        "the segment is damaged: it says name": lambda: shutil.copy(bench.file(seg2), sst),
+        "the segment is damaged: its name is": lambda: shutil.copy(bench.file(seg2), sst),
         "the sidecar is damaged": lambda: flip(sidecar, 1000),
         "was made of 3000 IDs and lacks": lambda: shutil.copy(bench.file(seg2, ".filter"), sidecar),
     }

@@ -59,7 +59,7 @@ def test_the_worker_tells_of_them(root: Root, caplog: pytest.LogCaptureFixture) 
     text = told.getMessage()
     assert text.startswith("A query with a new checkpoint knows no IDs. At ")
     assert f"query {LAST}, whose record ID has the same columns (order_id)" in text
-    assert "which last wrote there on 1970-01-04 00:00:00 UTC (1 more are like it)" in text
+    assert "which last wrote there on 1970-01-04 00:00:00 UTC (1 more have them too)" in text
     assert f"dedup catalog adopt {root.url()} --query {LAST} --checkpoint NEW" in text
     caplog.clear()
     assert warn_of_others(root, "other-type") == 0

@@ -81,7 +81,7 @@ def test_no_file_for_a_view_is_no_damage(tmp_path: Path, disk: Path, harm: bool)
         reader = bench.store(cache=small.cache())
         ballast = take_inodes(disk, free)
         refused = answers_or_refuses(reader, seg, made)
-        assert not refused or "free space" in refused
+        assert not refused or "ree space" in refused
         shutil.rmtree(ballast)
         check_answers(reader, seg, made)
         shutil.rmtree(small.path)
@@ -107,7 +107,7 @@ def test_a_limit_on_the_size_of_a_file(tmp_path: Path, size_bytes: int) -> None:
     store = bench.store()
     with (
         files_of_at_most(size_bytes),
-        pytest.raises(CatalogError, match=r"cannot write .*File too large"),
+        pytest.raises(CatalogError, match=r"[Cc]annot write .*File too large"),
     ):
         write(store, made)
     assert named(bench) == []

@@ -66,14 +66,14 @@ def test_a_created_object_is_never_replaced(root: Root, tmp_path: Path) -> None:
     assert not root.create_bytes("q/c", b"yours")
     assert root.read_bytes("q/c") == b"mine"
     (tmp_path / "source").write_bytes(b"other")
-    with pytest.raises(CatalogError, match=r"q/c is there already.*its own checkpoint"):
+    with pytest.raises(CatalogError, match=r"q/c exists already.*its own checkpoint"):
         root.put_file("q/c", tmp_path / "source")
     assert root.read_bytes("q/c") == b"mine"
 
 
 def test_missing_objects_say_so(root: Root, tmp_path: Path) -> None:
     for action in (root.read_bytes, lambda name: root.fetch(name, tmp_path / "x")):
-        with pytest.raises(ObjectMissing, match=r"q/none: there is no such object.*restore"):
+        with pytest.raises(ObjectMissing, match=r"q/none: it does not exist.*restore"):
             action("q/none")
 
 
@@ -264,5 +264,5 @@ def test_what_is_no_place(where: object) -> None:
 
 
 def test_blanks_around_a_uri_make_no_folder() -> None:
-    with pytest.raises(ConfigError, match="'s3://bucket/x' has blanks around it"):
+    with pytest.raises(ConfigError, match="'s3://bucket/x' has spaces before or after it"):
         Root(" s3://bucket/x")

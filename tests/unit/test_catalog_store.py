@@ -84,7 +84,7 @@ def test_a_name_that_is_taken_is_never_overwritten(bench: Bench) -> None:
     first = write(store, fixed(10))
     data = bench.file(first).read_bytes()
     bench.attempts -= 1  # an attempt that claims the other's identity
-    with pytest.raises(CatalogError, match="unique for ever"):
+    with pytest.raises(CatalogError, match="names of segments are unique"):
         write(bench.store(), fixed(20))
     assert bench.file(first).read_bytes() == data
 

@@ -103,5 +103,5 @@ def test_libhdfs_needs_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_a_path_is_a_local_folder() -> None:
     check_local("/x/a:b", "cache_dir")
-    with pytest.raises(ConfigError, match=r"^cache_dir='dbfs:/x' is a URI, but a folder on"):
+    with pytest.raises(ConfigError, match=r"^cache_dir='dbfs:/x' is a URI, but must be"):
         check_local("dbfs:/x", "cache_dir")

@@ -1,7 +1,7 @@
 """Pending lists: names of expired segments, kept at the root so that the state row stays small.
 
-While expired segments wait for their deletion their names would fill the state row; past a few
-hundred they are written as one immutable object, and the manifest holds that object's name.
+The names of a few hundred expired segments fit the state row. Beyond that they are written as one
+immutable object, and the manifest holds the object's name.
 """
 
 from __future__ import annotations
@@ -22,21 +22,17 @@ _FIELDS = frozenset(("place", "segments"))
 def write_pending_list(
     root: Root, query_id: str, shard: int, pending_list: str, names: Sequence[str]
 ) -> None:
-    """Write the object, durable on return; CatalogError where the root fails."""
+    """Write the object, durable on return."""
     place = shard_path(query_id, shard, pending_list + PENDING_LIST_SUFFIX)
     fields = {"place": place, "segments": list(names)}
     root.create_bytes(place, to_document(fields, version=PENDING_LIST_FORMAT))
 
 
 def read_pending_list(root: Root, query_id: str, shard: int, pending_list: str) -> list[str]:
-    """Return the names of the segments; none where the object is missing or damaged.
+    """Return the names of the segments, or none if the object is missing or damaged.
 
-    Nothing is lost by that: the files become orphans, which only a sweep may delete.
-
-    Raises
-    ------
-    CatalogError
-        Where the root cannot be read, or another release wrote the object.
+    Then the files become orphans, which only a sweep may delete; nothing is lost. CatalogError if
+    another release wrote the object.
     """
     try:
         return check_pending_list(root, query_id, shard, pending_list)
@@ -50,10 +46,9 @@ def check_pending_list(root: Root, query_id: str, shard: int, pending_list: str)
     Raises
     ------
     ObjectMissing
-        Where there is no such object.
+        If the object does not exist.
     ValueError
-        Where it is damaged, another release's, or another pending list's: what it names may still
-        be needed.
+        If it is damaged, or another pending list's: its names may still be needed.
     """
     place = shard_path(query_id, shard, pending_list + PENDING_LIST_SUFFIX)
     return root.read(place, lambda data: _names(data, place))

@@ -1,8 +1,8 @@
-"""Runs of a query at the catalog root: what each descends from, and how far it is known to be.
+"""Runs of a query at the catalog root: the lineage of each, and how far it is known to have got.
 
-``runs/<began>-<run ID>.json`` is written once, by the first micro-batch of a run, and holds its
-lineage. ``runs/<began>-<run ID>.through-<epoch>`` is empty: its name says that the run committed a
-micro-batch. So one listing shows whether the query's history has branched.
+The first micro-batch of a run writes ``runs/<began>-<run ID>.json`` once, with the run's lineage.
+The name of the empty object ``runs/<began>-<run ID>.through-<epoch>`` states that the run committed
+a micro-batch. So one listing shows whether the query's history has branched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FIELDS = frozenset(("runs",))
 
 
 def list_runs(root: Root, query_id: str) -> list[Run]:
-    """Return every run that left a trace, in order of its first micro-batch."""
+    """Return every run that left an object, in order of its first micro-batch."""
     found: dict[tuple[str, int], Run] = {}
     for trace in _traces(root, query_id):
         assert trace.run_id is not None
@@ -50,14 +50,14 @@ def write_lineage(root: Root, query_id: str, lineage: Lineage) -> None:
 
 
 def read_lineage(root: Root, query_id: str, run: Run) -> Lineage | None:
-    """Return the lineage that ends with a run, None where its object is missing or damaged.
+    """Return the lineage that ends with a run, or None if its object is missing or damaged.
 
-    Without it nothing is taken for one's own: less is deleted, nothing is lost.
+    Without it no orphan counts as the query's own: less is deleted, nothing is lost.
 
     Raises
     ------
     CatalogError
-        When the root cannot be read, or another release wrote the object.
+        If the root cannot be read, or another release wrote the object.
     """
     try:
         return check_lineage(root, query_id, run)
@@ -66,21 +66,15 @@ def read_lineage(root: Root, query_id: str, run: Run) -> Lineage | None:
 
 
 def check_lineage(root: Root, query_id: str, run: Run) -> Lineage:
-    """Return the lineage that ends with a run; ObjectMissing or ValueError where there is none."""
+    """Return the lineage that ends with a run; ObjectMissing or ValueError if there is none."""
     path = run_path(query_id, run.run_id, run.began_epoch)
     return root.read(path, lambda data: _lineage(data, run))
 
 
 def lineage_from(root: Root, query_id: str, base: ShardState, run: Run) -> Lineage:
-    """Return the runs that made a state, and a run that goes on from it; errors as `read_lineage`.
+    """Return the lineage of a state and of ``run``; errors as `read_lineage`.
 
-    Parameters
-    ----------
-    root : Root
-    query_id : str
-    base : ShardState
-    run : Run
-        The run that made the state, or the one that follows it.
+    ``run`` is the run that made the state ``base``, or the one that follows it.
     """
     if not base.clocks.run_id:
         return Lineage((run,))
@@ -100,7 +94,7 @@ def _lineage(data: bytes, run: Run) -> Lineage:
 
 
 def mark_through(root: Root, query_id: str, run: Run, epoch: int) -> None:
-    """Note that a run committed a micro-batch; the note before it goes."""
+    """Record that a run committed a micro-batch; the previous mark is deleted."""
     root.create_bytes(run_path(query_id, run.run_id, run.began_epoch, epoch), b"")
     root.delete(
         run_path(query_id, run.run_id, run.began_epoch, trace.through_epoch)
@@ -112,9 +106,9 @@ def mark_through(root: Root, query_id: str, run: Run, epoch: int) -> None:
 
 
 def drop_runs(root: Root, query_id: str, runs: Iterable[Run], lineage: Lineage) -> None:
-    """Delete the traces of runs: a user says that no checkpoint of theirs is in use any more.
+    """Delete the objects of runs that no checkpoint in use descends from.
 
-    Of those that the lineage holds only the mark of how far they went.
+    A run of the lineage keeps its own object and loses only its mark.
     """
     run_ids = {run.run_id for run in runs}
     root.delete(

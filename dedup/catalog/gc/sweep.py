@@ -1,7 +1,7 @@
 """Files of a shard that its manifest does not name, and which of them may be deleted.
 
-An orphan is what an attempt left behind that did not win: its process was killed, its task was
-retried, its micro-batch was rolled back. Foreign files are counted and never touched.
+An orphan is left by an attempt that did not win: its process was killed, its task was retried, or
+its micro-batch was rolled back. Foreign files are counted and never touched.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Manifest
 from dedup.core.policy import Policy
 
-#: Files deleted per shard and sweep.
+#: Most files deleted per shard and sweep.
 MAX_SWEPT = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """What lies in a shard's folder without being named.
+    """Files in a shard's folder that its manifest does not name.
 
     Parameters
     ----------
-    orphans : tuple of CatalogFile
+    orphans
         Files of segments, sidecars and pending lists.
-    foreign : int
-        Files that are not of this library.
-    complete : bool
-        False where a pending list could not be read, so that some orphans may be expired segments.
+    foreign
+        Number of files of other programs.
+    complete
+        False if a pending list could not be read, so that some orphans may be expired segments.
     """
 
     orphans: tuple[CatalogFile, ...]
@@ -42,16 +42,16 @@ class Stray:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What a shard's manifest names, and what follows for files in its folder.
+    """The names in a shard's manifest and its pending lists.
 
     Parameters
     ----------
-    pending : frozenset of str
+    pending
         Segments that wait for their deletion.
-    others : frozenset of str
+    others
         Live segments, and pending lists.
-    complete : bool
-        False where a pending list could not be read: a segment that is not named may be pending.
+    complete
+        False if a pending list could not be read: then any other segment may be pending.
     """
 
     pending: frozenset[str]
@@ -60,7 +60,7 @@ class Named:
 
     @classmethod
     def by(cls, root: Root, query_id: str, shard: int, manifest: Manifest) -> Named:
-        """Return what a manifest names, and what its pending lists do."""
+        """Return the names in a manifest and its pending lists."""
         pending, complete = {entry.name for entry in manifest.expired}, True
         for listed in manifest.pending_lists:
             names = read_pending_list(root, query_id, shard, listed.name)
@@ -71,14 +71,14 @@ class Named:
     def is_orphan(self, name: str, accepted_losses: Collection[str]) -> bool:
         """Return whether an attempt that did not win left the segment or pending list behind.
 
-        One whose loss was accepted has left the manifest as well, and is the user's to delete.
-        Where the manifest's lists are not complete, this may be wrong.
+        A segment with an accepted loss has left the manifest as well, but is the user's to delete.
+        The result may be wrong unless `complete`.
         """
         return not (name in self.pending or name in self.others or name in accepted_losses)
 
 
 def find_stray(root: Root, query_id: str, shard: int, manifest: Manifest) -> Stray:
-    """Return what the manifest does not name in a shard's folder."""
+    """Return the files in a shard's folder that the manifest does not name."""
     named = Named.by(root, query_id, shard, manifest)
     files = list_catalog(root, shard_path(query_id, shard, "").rstrip("/"))
     accepted = {file.parsed.segment or "" for file in files if file.parsed.kind == "accepted_loss"}
@@ -94,9 +94,9 @@ def find_stray(root: Root, query_id: str, shard: int, manifest: Manifest) -> Str
 def written_past_successor(
     orphans: Iterable[CatalogFile], lineage: Lineage
 ) -> list[tuple[Run, int]]:
-    """Return runs of the lineage that went on elsewhere, with the newest micro-batch they wrote in.
+    """Return runs of the lineage that continued elsewhere, each with its newest micro-batch.
 
-    What they wrote behind the first micro-batch of their successor is no orphan of theirs.
+    A file that a run wrote after the first micro-batch of its successor shows that.
     """
     newest: dict[Run, int] = {}
     for file in orphans:
@@ -112,8 +112,8 @@ def sweepable(
 ) -> list[str]:
     """Return the names of the orphans that no state can name, now or after a rollback.
 
-    They were written by a run of the shard's own lineage, in a micro-batch that Spark can no longer
-    roll back to, and are older than `keep_expired` by the storage's clock.
+    A run of the shard's own lineage wrote them, in a micro-batch that Spark can no longer roll back
+    to, and they are older than `keep_expired` by the storage's clock.
     """
     return [
         file.name
