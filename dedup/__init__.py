@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dedup.sinks.kafka.function import kafka_sink
     from dedup.sinks.lakehouse.function import delta_sink, iceberg_sink
     from dedup.sinks.lakehouse.spark_once import delta_once, iceberg_once
-    from dedup.sinks.postgres.ddl import postgres_ddl
+    from dedup.sinks.postgres.columns import postgres_ddl
     from dedup.sinks.postgres.function import postgres_sink
     from dedup.sinks.split import split
     from dedup.sources import record_id
@@ -87,7 +87,7 @@ __getattr__, __dir__ = lazily(
         "dedup.sinks.kafka.function": "kafka_sink",
         "dedup.sinks.lakehouse.function": "delta_sink iceberg_sink",
         "dedup.sinks.lakehouse.spark_once": "delta_once iceberg_once",
-        "dedup.sinks.postgres.ddl": "postgres_ddl",
+        "dedup.sinks.postgres.columns": "postgres_ddl",
         "dedup.sinks.postgres.function": "postgres_sink",
         "dedup.sinks.split": "split",
         "dedup.sources.kafka.connector": "add_kafka_connector kafka_jars kafka_packages",

@@ -8,11 +8,35 @@ import re
 from collections.abc import Mapping, Sequence
 
 from dedup.catalog.uri import scheme_of
+from dedup.core.option import Option, switch, text, whole
 from dedup.errors import ConfigError
 
 #: Spark's own, which say nothing about the sink.
 _OF_SPARK = ("path", "queryname")
 _NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}")
+
+
+#: A name that becomes part of markers, folders and transactional IDs.
+NAME = text(
+    r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}",
+    "be 1 to 100 letters, digits, dots, hyphens or underscores: it becomes part of markers.",
+)
+ACCEPT = (
+    Option(
+        "accept.difference", whole(0),
+        help="number of a micro-batch that may give other rows than before",
+    ),
+    Option(
+        "accept.lost.markers", switch(), False,
+        help="continue without markers, see `dedup remedies sink-markers`",
+    ),
+)  # fmt: skip
+
+
+def named(name: str) -> Option:
+    """Return the option `name` of a sink, with its default."""
+    help_text = "name of the sink within its query; two sinks need two names"
+    return Option("name", NAME, name, help_text)
 
 
 def known_options(
@@ -63,10 +87,10 @@ def folder(options: Mapping[str, str], name: str) -> str:
     ConfigError
         If no option tells.
     """
-    given = options.get("staging")
-    if given:
-        return f"{_absolute(given)}/{name}"
-    checkpoint = options.get("checkpointlocation")
+    given = {option.lower(): value.strip() for option, value in options.items()}
+    if given.get("staging"):
+        return f"{_absolute(given['staging'])}/{name}"
+    checkpoint = given.get("checkpointlocation")
     if not checkpoint:
         raise ConfigError(
             "The sink needs a folder that driver and executors share, for slices that wait: give "

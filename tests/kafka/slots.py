@@ -9,12 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from dedup.sinks.kafka.options import SinkOptions, sink_options
+from dedup.sinks.kafka.options import KafkaOptions, kafka_options
 from dedup.sinks.kafka.preflight import check_sink
-from dedup.sinks.kafka.record_shape import record_shape
-from dedup.sinks.kafka.slots import KafkaSlot, forget_producers
-from dedup.sinks.kafka.task import SinkTask
-from dedup.sinks.kafka.work import complete
+from dedup.sinks.kafka.records import record_shape
+from dedup.sinks.kafka.slots import KafkaSlot, forget_slots
+from dedup.sinks.kafka.work import KafkaWork
 from dedup.sinks.work import TaskResult, new_batch
 from dedup.sources.kafka.client_options import client_settings
 from tests.kafka.records import make_topic, read_topic
@@ -23,12 +22,12 @@ QUERY = "11111111-2222-3333-4444-555555555555"
 _COLUMNS = [("key", "binary"), ("value", "binary")]
 
 
-def ready_options(address: str, topic: str, partitions: int, checkpoint: Path) -> SinkOptions:
+def ready_options(address: str, topic: str, partitions: int, checkpoint: Path) -> KafkaOptions:
     """Options of a sink into a new topic, whose topic of markers is there."""
     make_topic(address, topic, partitions=partitions)
     servers = {"kafka.bootstrap.servers": address}
     check_sink(client_settings(servers), [topic], f"{topic}-markers")
-    return sink_options(servers | {"topic": topic, "checkpointLocation": str(checkpoint)})
+    return kafka_options(servers | {"topic": topic, "checkpointLocation": str(checkpoint)})
 
 
 class Sink:
@@ -54,8 +53,8 @@ class Sink:
             "staging": str(folder),
         }
         self.topic = topic
-        self.options: SinkOptions = sink_options(given | options)
-        self._task = SinkTask(self.options, record_shape(_COLUMNS, self.options))
+        self.options: KafkaOptions = kafka_options(given | options)
+        self._task = KafkaWork(self.options, record_shape(_COLUMNS, self.options))
 
     def task(self, run: str, batch_id: int, slot: int, numbers: Iterable[int]) -> TaskResult:
         """Let a task write numbers, each in a batch of its own."""
@@ -70,7 +69,7 @@ class Sink:
 
     def finish(self, *answers: TaskResult) -> None:
         """Let the driver end the micro-batch."""
-        complete(self.options, answers)
+        self._task.complete(answers)
 
     def batch(self, run: str, batch_id: int, *slices: Iterable[int]) -> None:
         """Run a micro-batch, a task for each slice."""
@@ -85,7 +84,7 @@ class Sink:
 
     def forget(self) -> None:
         """Forget all producers, as if their process had died."""
-        forget_producers()
+        forget_slots()
 
 
 def numbers(address: str, topic: str, **how: Any) -> Counter[int]:

@@ -19,11 +19,11 @@ from confluent_kafka.admin import (
 )
 
 from dedup.errors import ConfigError, DataError, DedupError
-from dedup.sinks.kafka.client_errors import final, is_fenced
-from dedup.sinks.kafka.options import sink_options
-from dedup.sinks.kafka.record_shape import record_shape
-from dedup.sinks.kafka.slots import forget_producers
-from dedup.sinks.kafka.task import SinkTask
+from dedup.sinks.kafka.client_errors import is_fenced, permanent_error
+from dedup.sinks.kafka.options import kafka_options
+from dedup.sinks.kafka.records import record_shape
+from dedup.sinks.kafka.slots import forget_slots
+from dedup.sinks.kafka.work import KafkaWork
 from dedup.sinks.work import new_batch
 from tests.kafka.broker import Broker
 from tests.kafka.records import admin, make_topic
@@ -63,7 +63,7 @@ def topics(broker: str) -> Iterator[str]:
     )  # fmt: skip
     admin(broker).create_acls([rule])[rule].result()
     yield broker
-    forget_producers()
+    forget_slots()
 
 
 #: What is sent beside the value, the option ``topic``, the error and what it says to do.
@@ -74,7 +74,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str | None, type[DedupError], str]] = {
                      "message.timestamp.before.max.ms"),
     "no such topic": ({"topic": ["absent"]}, None, ConfigError, "Create the topic"),
     "no such topic given": (QUICK, "absent", ConfigError, "Create the topic"),
-    "a topic's impossible name": ({"topic": ["a/b c"]}, None, DataError, "no valid name"),
+    "a topic's impossible name": ({"topic": ["a/b c"]}, None, DataError, "invalid topic name"),
     "a topic's reserved name": ({"topic": [".."]}, None, ConfigError, "column that names it"),
     "no such partition": ({"partition": pa.array([7], pa.int32())}, "any", ConfigError,
                           "give it more partitions"),
@@ -99,7 +99,7 @@ def test_what_is_refused_at_every_attempt_says_what_to_change(
                if not name.startswith("kafka.")}  # fmt: skip
     options = {name: value for name, value in given.items() if name.startswith("kafka.")}
     address = broker_process.sasl_address if "kafka.sasl.username" in options else topics
-    made = sink_options(
+    made = kafka_options(
         {"kafka.bootstrap.servers": address, "markers": "any-markers", "mode": mode,
          "kafka.log_level": "0", "name": f"n{abs(hash((case, mode)))}", "staging": str(tmp_path)}
         | ({} if topic is None else {"topic": topic}) | options
@@ -107,7 +107,7 @@ def test_what_is_refused_at_every_attempt_says_what_to_change(
     rows = pa.record_batch({"value": [b"v"], **columns})
     shape = record_shape([(name, TYPES.get(name, "binary")) for name in rows.schema.names], made)
     # Not the first micro-batch, which is staged.
-    task, batch = SinkTask(made, shape), new_batch(QUERY, made.name, "run", 1)
+    task, batch = KafkaWork(made, shape), new_batch(QUERY, made.name, "run", 1)
     if made.transactional:
         task.write(new_batch(QUERY, made.name, "run", 0), 0, [])
     for _ in range(2):
@@ -117,13 +117,13 @@ def test_what_is_refused_at_every_attempt_says_what_to_change(
         assert "A record" in str(refused.value)
 
 
-def _publish(task: SinkTask, batch: Any, rows: pa.RecordBatch) -> None:
+def _publish(task: KafkaWork, batch: Any, rows: pa.RecordBatch) -> None:
     task.complete([task.write(batch, 0, [rows])])
 
 
 def test_codes_mean_what_they_are() -> None:
     def meant(name: str) -> type[Exception] | None:
-        found = final(KafkaError(getattr(KafkaError, name)), "It was refused")
+        found = permanent_error(KafkaError(getattr(KafkaError, name)), "It was refused")
         return None if found is None else type(found)
 
     for name in ("POLICY_VIOLATION", "UNSUPPORTED_VERSION", "UNSUPPORTED_COMPRESSION_TYPE",
@@ -144,14 +144,14 @@ def test_codes_mean_what_they_are() -> None:
 def test_a_password_that_the_brokers_refuse_has_to_be_corrected(
     topics: str, broker_process: Broker, tmp_path: Path, mode: str
 ) -> None:
-    made = sink_options(
+    made = kafka_options(
         {"kafka.bootstrap.servers": broker_process.sasl_address, "markers": "any-markers",
          "topic": "any", "mode": mode, "kafka.log_level": "0", "staging": str(tmp_path),
          "kafka.max.block.ms": "3000", "kafka.delivery.timeout.ms": "3000"}
         | ALICE | {"kafka.sasl.password": "of old"}
     )  # fmt: skip
     rows = pa.record_batch({"value": [b"v"]})
-    task = SinkTask(made, record_shape([("value", "binary")], made))
+    task = KafkaWork(made, record_shape([("value", "binary")], made))
     with pytest.raises(ConfigError, match="correct its credentials") as refused:
         _publish(task, new_batch(QUERY, made.name, "run", 1), rows)
     assert "tart the query again" not in str(refused.value)

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from dedup.errors import DataError
-from dedup.sinks.kafka.options import sink_options
-from dedup.sinks.kafka.record_shape import record_shape
-from dedup.sinks.kafka.task import SinkTask
+from dedup.sinks.kafka.options import kafka_options
+from dedup.sinks.kafka.records import record_shape
+from dedup.sinks.kafka.work import KafkaWork
 from dedup.sinks.work import new_batch
 from tests.kafka.records import make_topic, read_topic
 from tests.kafka.slots import QUERY
@@ -24,14 +24,14 @@ TYPES = {"headers": "array<struct<key:string,value:binary>>", "timestamp": "time
 TIMES = [1, 1_582_000_000_000, None]
 
 
-def task(address: str, topic: str, mode: str, rows: pa.RecordBatch, folder: Path) -> SinkTask:
-    made = sink_options(
+def task(address: str, topic: str, mode: str, rows: pa.RecordBatch, folder: Path) -> KafkaWork:
+    made = kafka_options(
         {"kafka.bootstrap.servers": address, "topic": topic, "mode": mode, "staging": str(folder),
          "markers": f"{topic}-markers", "kafka.log_level": "0"}
     )  # fmt: skip
     types = {field.name: "string" if pa.types.is_string(field.type) else "binary"
              for field in rows.schema}  # fmt: skip
-    return SinkTask(made, record_shape([*(types | _some(rows)).items()], made))
+    return KafkaWork(made, record_shape([*(types | _some(rows)).items()], made))
 
 
 def _some(rows: pa.RecordBatch) -> dict[str, str]:
@@ -90,7 +90,7 @@ def test_a_header_that_kafka_cannot_hold_is_refused(
     headers = pa.array([None, [one], [], [one, header]], HEADERS)
     rows = pa.record_batch({"value": [b"0", b"1", b"2", b"3"], "headers": headers}).slice(1)
     sink = task(broker, "none", "at-least-once", rows, tmp_path)
-    with pytest.raises(DataError, match=r"row 2.* cannot be written: a header is null, or its key"):
+    with pytest.raises(DataError, match=r"row 2.* has a null header, or a header whose key"):
         sink.write(new_batch(QUERY, sink.name, "run", 0), 0, [rows])
 
 
@@ -102,9 +102,9 @@ def test_a_name_that_is_not_utf8_is_refused(broker: str, tmp_path: Path, name: s
         inner = pa.StructArray.from_arrays([broken, pa.array([b"x"])], names=["key", "value"])
         values = {"value": [b"0"], "headers": pa.ListArray.from_arrays([0, 1], inner)}
     rows = pa.record_batch(values)
-    made = sink_options({"kafka.bootstrap.servers": broker, "mode": "at-least-once"}
+    made = kafka_options({"kafka.bootstrap.servers": broker, "mode": "at-least-once"}
                         | ({"topic": "none"} if name == "headers" else {}))  # fmt: skip
     kinds = {"value": "binary", "topic": "string"} | TYPES
-    sink = SinkTask(made, record_shape([(n, kinds[n]) for n in rows.schema.names], made))
+    sink = KafkaWork(made, record_shape([(n, kinds[n]) for n in rows.schema.names], made))
     with pytest.raises(DataError, match="not UTF-8, which Kafka"):
         sink.write(new_batch(QUERY, sink.name, "run", 0), 0, [rows])

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from dedup import tools
 from dedup.errors import ConfigError
 from dedup.sinks.content import Content
-from dedup.sinks.kafka.options import SinkOptions
+from dedup.sinks.kafka.options import KafkaOptions
 from dedup.sinks.kafka.slots import KafkaSlot
 from dedup.sinks.protocol import Batch
 from tests.kafka.broker import Broker
@@ -22,11 +22,11 @@ from tests.support.processes import dedup
 
 
 @pytest.fixture(scope="module")
-def options(broker: str, tmp_path_factory: pytest.TempPathFactory) -> SinkOptions:
+def options(broker: str, tmp_path_factory: pytest.TempPathFactory) -> KafkaOptions:
     return ready_options(broker, "inspected", 2, tmp_path_factory.mktemp("checkpoint"))
 
 
-def pre_commit(options: SinkOptions, query_id: str, slot: int, batch_id: int) -> KafkaSlot:
+def pre_commit(options: KafkaOptions, query_id: str, slot: int, batch_id: int) -> KafkaSlot:
     """Bring a marker of 3 rows to the broker, uncommitted."""
     batch = Batch(
         query_id=query_id, sink="kafka", run_id="run", batch_id=batch_id, writer="host:1",
@@ -40,7 +40,7 @@ def pre_commit(options: SinkOptions, query_id: str, slot: int, batch_id: int) ->
 
 
 def test_what_is_published_attempted_and_held_back(
-    broker: str, options: SinkOptions, tmp_path: Path
+    broker: str, options: KafkaOptions, tmp_path: Path
 ) -> None:
     for slot, batch_id in ((0, 1), (1, 1), (0, 2)):
         pre_commit(options, "query", slot, batch_id).commit()
@@ -77,7 +77,7 @@ def test_what_is_published_attempted_and_held_back(
     assert "runs again micro-batch 2: slice 0 is published" in sink.restart
 
 
-def test_a_transaction_of_a_stranger_is_told_of(broker: str, options: SinkOptions) -> None:
+def test_a_transaction_of_a_stranger_is_told_of(broker: str, options: KafkaOptions) -> None:
     stranger = Producer({"bootstrap.servers": broker, "transactional.id": "stranger"} | SOON)
     stranger.init_transactions(30)
     stranger.begin_transaction()
@@ -90,7 +90,7 @@ def test_a_transaction_of_a_stranger_is_told_of(broker: str, options: SinkOption
 
 
 def test_the_command_prints_it_with_a_users_login(
-    broker_process: Broker, options: SinkOptions, tmp_path: Path
+    broker_process: Broker, options: KafkaOptions, tmp_path: Path
 ) -> None:
     pre_commit(options, "shown", 0, 4).commit()
     login = tmp_path / "client.properties"
@@ -115,5 +115,5 @@ def test_the_command_prints_it_with_a_users_login(
 
 def test_a_topic_without_markers_is_told(broker: str) -> None:
     make_topic(broker, "unmarked")
-    with pytest.raises(ConfigError, match="There is no topic 'unmarked-markers'"):
+    with pytest.raises(ConfigError, match="Topic 'unmarked-markers' does not exist"):
         tools.inspect_sink(broker, "unmarked")

@@ -323,7 +323,7 @@ def wrong_type(rows: DataFrame) -> DataFrame:
 @pytest.mark.parametrize(
     ("change", "options", "told"),
     [
-        (wrong_type, {}, "Column `value` is int, and must be STRING or BINARY"),
+        (wrong_type, {}, "Column `value` is int, and must be string or binary"),
         pytest.param(
             lambda rows: rows.drop("value"), {}, "needs a column `value`", marks=pytest.mark.slow
         ),

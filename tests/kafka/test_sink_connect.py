@@ -71,7 +71,7 @@ def test_a_session_of_connect_writes_each_record_once(broker: str, tmp_path: Pat
         make_topic(broker, name, 2)
     told = run_python(CODE, broker, tmp_path)
     assert "connect" in told["module"]
-    assert "There is no topic 'connect-none'" in told["topic"]
+    assert "Topic 'connect-none' does not exist" in told["topic"]
     assert "is not the one that the query of" in told["checkpoint"]
     everything = Counter(range(150))
     for name in ("connect-format", "connect-function"):

@@ -161,7 +161,7 @@ def test_a_frozen_attempt_is_fenced_by_the_next(broker: str, sink: Sink, tmp_pat
     go_on.set()
     thread.join()
     assert isinstance(failed[0], SinkError)
-    assert "Another attempt writes slice 0" in str(failed[0])
+    assert "This attempt to write slice 0" in str(failed[0])
     sink.task("run1", 2, 1, [8])
     assert numbers(broker, sink.topic) == once(9)
 

@@ -15,7 +15,7 @@ import pytest
 
 from dedup.errors import SinkError
 from dedup.sinks.content import Content
-from dedup.sinks.kafka.options import SinkOptions, sink_options
+from dedup.sinks.kafka.options import KafkaOptions, kafka_options
 from dedup.sinks.kafka.preflight import check_sink
 from dedup.sinks.kafka.slots import KafkaSlot
 from dedup.sinks.marker import Marker
@@ -36,7 +36,7 @@ def slot(
     topic = make_topic(broker, re.sub(r"\W", "-", request.node.name)[-60:])
     given = {"kafka.bootstrap.servers": proxy.address, "kafka.socket.timeout.ms": "1500"}
     check_sink(client_settings(given), [topic], f"{topic}-markers")
-    options = sink_options(given | {"topic": topic, "checkpointLocation": str(tmp_path)})
+    options = kafka_options(given | {"topic": topic, "checkpointLocation": str(tmp_path)})
     made = KafkaSlot(options, topic, 0)
     made.acquire()
     publish(made, 0)
@@ -51,7 +51,7 @@ def marker(slot: KafkaSlot, batch_id: int) -> Marker:
     return batch.marker(0, Content(1))
 
 
-def options_of(slot: KafkaSlot) -> SinkOptions:
+def options_of(slot: KafkaSlot) -> KafkaOptions:
     return slot._options
 
 
@@ -166,7 +166,7 @@ def test_brokers_that_make_topics_by_themselves_make_no_topic_of_markers(
     """Kafka would delete from it. The fixture `broker` is asked for its jars alone."""
     with Broker(tmp_path, {"auto.create.topics.enable": "true"}) as eager:
         given = {"kafka.bootstrap.servers": eager.address}
-        options = sink_options(given | {"topic": "out", "checkpointLocation": str(tmp_path)})
+        options = kafka_options(given | {"topic": "out", "checkpointLocation": str(tmp_path)})
         slot = KafkaSlot(options, "query", 0)
         with pytest.raises(SinkError, match="The topic of the markers, 'out-markers', is gone"):
             slot.acquire()

@@ -9,10 +9,9 @@ import pytest
 
 from dedup.sinks.content import Content
 from dedup.sinks.kafka import slots as transactions
-from dedup.sinks.kafka.options import SinkOptions
-from dedup.sinks.kafka.slots import KafkaSlot
-from dedup.sinks.kafka.staging import Staging
-from dedup.sinks.kafka.work import KafkaSink
+from dedup.sinks.kafka.options import KafkaOptions
+from dedup.sinks.kafka.slots import KafkaSink, KafkaSlot
+from dedup.sinks.kafka.staging import KafkaStaging
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.protocol import Batch, Fenced
 from tests.kafka.records import make_topic
@@ -20,7 +19,7 @@ from tests.kafka.slots import Sink, numbers, ready_options
 
 
 @pytest.fixture(scope="module")
-def options(broker: str, tmp_path_factory: pytest.TempPathFactory) -> SinkOptions:
+def options(broker: str, tmp_path_factory: pytest.TempPathFactory) -> KafkaOptions:
     return ready_options(broker, "slots", 1, tmp_path_factory.mktemp("checkpoint"))
 
 
@@ -34,7 +33,7 @@ def publish(slot: KafkaSlot, run_id: str) -> Marker:
     return marker
 
 
-def test_an_attempt_never_goes_on_with_the_producer_of_its_successor(options: SinkOptions) -> None:
+def test_an_attempt_never_goes_on_with_the_producer_of_its_successor(options: KafkaOptions) -> None:
     """A start that was given up may still run in the process of the start after it."""
     given_up, successor = KafkaSlot(options, "q", 0), KafkaSlot(options, "q", 0)
     given_up.acquire()
@@ -49,15 +48,15 @@ def test_an_attempt_never_goes_on_with_the_producer_of_its_successor(options: Si
 
 
 def test_the_driver_holds_all_slots_however_few_a_process_keeps(
-    options: SinkOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: KafkaOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "KEPT", 2)
-    sink = KafkaSink(options, Staging(str(tmp_path), "q"), "q")
+    sink = KafkaSink(options, "q", KafkaStaging(str(tmp_path), "q"))
     slots = [BATCH_SLOT, *range(5)]
     sink.acquire(slots)
     assert len(transactions._held) == 2
     published = {number: publish(sink.slot(number), "many") for number in slots}
-    assert KafkaSink(options, Staging(str(tmp_path), "q"), "q").acquire(slots) == published
+    assert KafkaSink(options, "q", KafkaStaging(str(tmp_path), "q")).acquire(slots) == published
 
 
 @pytest.mark.parametrize("count", [1, 10_000], ids=["one-record", "many-records"])

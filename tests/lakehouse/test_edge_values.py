@@ -58,7 +58,7 @@ def divided(lake: Lake) -> None:
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.transforms import IdentityTransform
 
-    from dedup.sinks.lakehouse.iceberg_schema import schema_of
+    from dedup.sinks.lakehouse.iceberg import schema_of
 
     catalog = load_catalog("default", **lake.catalog)
     catalog.create_namespace("shop")
@@ -73,7 +73,7 @@ def test_texts_that_divide_a_table(lake: Lake, tmp_path: Path) -> None:
     texts = [*TEXTS, "é" * 200, "y" * 5000, None]
     if lake.format == DELTA:
         rows = pa.RecordBatch.from_pydict({"text": [""], "n": [0]})
-        with pytest.raises(DataError, match="cannot tell from no value"):
+        with pytest.raises(DataError, match="reads back as null"):
             sink.write("run1", 0, 0, rows)
         texts.remove("")
     rows = pa.RecordBatch.from_pydict({"text": texts, "n": range(len(texts))})

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dedup.errors import ConfigError, DataError, DedupError
-from dedup.sinks.lakehouse.delta_schema import stats_of
+from dedup.sinks.lakehouse.columns import spark_type
+from dedup.sinks.lakehouse.delta import stats_of
 from dedup.sinks.lakehouse.function import ready
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG, lake_options
-from dedup.sinks.lakehouse.spark_types import spark_type
 from dedup.sinks.work import new_batch
 from tests.lakehouse.lakes import QUERY, Lake, Sink
 
@@ -127,7 +127,7 @@ def test_a_table_that_is_divided_by_such_a_date(lake: Lake, tmp_path: Path) -> N
         from pyiceberg.partitioning import PartitionField, PartitionSpec
         from pyiceberg.transforms import IdentityTransform
 
-        from dedup.sinks.lakehouse.iceberg_schema import schema_of
+        from dedup.sinks.lakehouse.iceberg import schema_of
 
         catalog = load_catalog("default", **lake.catalog)
         catalog.create_namespace("shop")
@@ -219,7 +219,7 @@ def divided(lake: Lake) -> None:
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.transforms import BucketTransform, IdentityTransform, MonthTransform
 
-    from dedup.sinks.lakehouse.iceberg_schema import schema_of
+    from dedup.sinks.lakehouse.iceberg import schema_of
 
     catalog = load_catalog("default", **lake.catalog)
     catalog.create_namespace("shop")
@@ -270,7 +270,7 @@ def test_what_a_divided_table_does_not_take(lake: Lake, tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_pydict({
         "day": pa.array([None], pa.date32()), "city": [""], "n": pa.array([1], pa.int64()),
     })  # fmt: skip
-    with pytest.raises(DataError, match="an empty text in it, which Delta Lake cannot tell"):
+    with pytest.raises(DataError, match="an empty text in it, which Delta Lake reads back as null"):
         sink.write("run1", 0, 0, rows)
 
 
@@ -350,7 +350,7 @@ def test_features_of_delta_are_refused(
     [
         ({"delta.generationExpression": "n + 1"}, "has a generated column"),
         ({"delta.invariants": "x"}, "has an invariant"),
-        ({"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}, "gives it a longest length"),
+        ({"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}, "limits its length"),
     ],
 )
 def test_columns_of_delta_that_ask_for_more(
@@ -390,7 +390,7 @@ def test_tables_of_iceberg_are_refused(
         Sink(lake, tmp_path / "checkpoint")
     with table.transaction() as transaction:
         transaction.set_properties({"write.format.default": "parquet"})
-    monkeypatch.setattr("dedup.sinks.lakehouse.iceberg_table._NEWEST_FORMAT", 1)
+    monkeypatch.setattr("dedup.sinks.lakehouse.iceberg._NEWEST_FORMAT", 1)
     with pytest.raises(ConfigError, match="has format 2, and this sink writes up to 1"):
         Sink(lake, tmp_path / "checkpoint")
 
@@ -425,7 +425,11 @@ def test_tables_that_cannot_be_reached(
 ) -> None:
     """The library's own error would say neither whose fault it is nor what to do next."""
     whole = Lake(format_name, tmp_path).options() | {"checkpointLocation": str(tmp_path)} | given
-    told = why if create == "true" else "cannot|could not|no table|not installed"
+    told = (
+        why
+        if create == "true"
+        else "cannot|could not|has no table|No Delta Lake table|not installed"
+    )
     with pytest.raises(DedupError, match=told) as refused:
         ready(lake_options(format_name, whole | {"create": create}), [("n", "bigint")])
     assert "s3cret" not in str(refused.value)
@@ -434,17 +438,15 @@ def test_tables_that_cannot_be_reached(
 @pytest.mark.parametrize(
     ("format_name", "given", "why"),
     [
-        (DELTA, {}, "needs the option path"),
-        (ICEBERG, {}, "needs the option table"),
+        (DELTA, {}, "option path is missing"),
+        (ICEBERG, {}, "option table is missing"),
         (ICEBERG, {"table": "orders"}, "must be its name with the namespace"),
         (DELTA, {"path": "/x", "name": "a b"}, "letters, digits"),
         (DELTA, {"path": "/x", "craete": "true"}, "Did you mean create"),
-        (DELTA, {"path": "/a%20b"}, "has a percent sign"),
-        (DELTA, {"path": "s3://b/a#b/t"}, "has a '#'"),
         (DELTA, {"path": "/x", "storage.AWS_ENDPOINT_URL": "x"}, "storage.AWS_ENDPOINT_URL is not"),
-        (DELTA, {"path": "/x", "storage.aws_secret_access_key": "x"}, "is not taken: data files"),
+        (DELTA, {"path": "/x", "storage.aws_secret_access_key": "x"}, "is not supported"),
         (DELTA, {"path": "/x", "create": "yes"}, "must be true or false"),
-        (DELTA, {"path": "/x", "accept.difference": "x"}, "must be the number"),
+        (DELTA, {"path": "/x", "accept.difference": "x"}, "must be a whole number"),
     ],
 )
 def test_options_that_cannot_be(format_name: str, given: dict[str, str], why: str) -> None:

@@ -238,7 +238,7 @@ def test_a_table_that_is_away_after_a_commit_without_an_answer(
         raise OSError("no answer")
 
     visited = at_point(monkeypatch, "lakehouse.commit.after", lost)
-    with pytest.raises(SinkError, match="should a commit have become visible") as refused:
+    with pytest.raises(SinkError, match="It finds a commit that has become visible") as refused:
         sink.batch("run1", 0, range(10))
     assert visited
     assert "Nothing was written" not in str(refused.value)
@@ -308,7 +308,7 @@ def test_the_table_is_put_back(lake: Lake, sink: Sink, tmp_path: Path, more: boo
         lake.add(100)
     rows = lake.found()
     for batch_id in (2, 3):
-        with pytest.raises(SinkError, match="was put back to a version before") as refused:
+        with pytest.raises(SinkError, match="was restored to a version before") as refused:
             Sink(lake, tmp_path / "checkpoint").batch("run2", batch_id, [batch_id])
         assert refused.value.remedy == "sink-markers"
     assert lake.found() == rows
@@ -332,7 +332,7 @@ def test_a_table_that_was_put_back_is_put_forward_again(lake: Lake, sink: Sink) 
     for number in range(3):
         sink.batch("run1", number, [number])
     put_back(lake, 2)
-    with pytest.raises(SinkError, match="was put back to a version before"):
+    with pytest.raises(SinkError, match="was restored to a version before"):
         sink.batch("run2", 2, [2])
     if lake.format == DELTA:
         put_back(lake, 1)

@@ -764,7 +764,7 @@ MUTANTS = (
     ),
     _mutant(
         "a slice of texts for uuid columns has no end",
-        "sinks/postgres/column_types.py",
+        "sinks/postgres/columns.py",
         "encode_ids([text]).keys.to_arrow(), 1, 17)",
         "encode_ids([text]).keys.to_arrow(), 1)",
         "unit/test_edge_values.py",

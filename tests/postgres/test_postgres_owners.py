@@ -11,7 +11,7 @@ import pytest
 
 from dedup.sinks.postgres import connections
 from dedup.sinks.postgres.connections import connected, give_back, transaction
-from dedup.sinks.postgres.markers import MarkerTable
+from dedup.sinks.postgres.markers import PostgresMarkers
 from dedup.sinks.postgres.slots import PostgresSink
 from dedup.sinks.protocol import Fenced, PublishedSlice
 from tests.postgres.tables import QUERY, Sink, once, run
@@ -75,11 +75,11 @@ def test_a_commit_is_on_the_disk_before_it_is_told(sink: Sink, dsn: str) -> None
     with transaction(dsn, 5) as connection:
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
     with transaction(dsn, 5) as connection:
-        MarkerTable(sink.work.options, QUERY).lock(connection, 0)
+        PostgresMarkers(sink.work.options, QUERY).lock(connection, 0)
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
     with transaction(dsn, 5) as connection:
         connection.execute("SET LOCAL synchronous_commit = remote_apply")
-        MarkerTable(sink.work.options, QUERY).lock(connection, 0)
+        PostgresMarkers(sink.work.options, QUERY).lock(connection, 0)
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("remote_apply",)
 
 

@@ -145,7 +145,7 @@ def test_where_most_are_refused_it_is_not_the_records(
     for before in range(batch_id):
         sink.batch("run1", before, [100])
     run(dsn, "ALTER TABLE numbers ADD CHECK (n >= 100)")
-    with pytest.raises(DataError, match=r"more than 5 records of one slice.*Mend the table"):
+    with pytest.raises(DataError, match=r"more than 5 records of one slice.*Fix the table"):
         sink.batch("run1", batch_id, range(20))
     assert refused(dsn) == []
     assert sink.numbers().total() == batch_id

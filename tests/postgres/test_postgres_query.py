@@ -154,7 +154,7 @@ def test_what_cannot_be_is_refused_before_the_query_starts(
 ) -> None:
     query = PostgresQuery(spark, dsn, tmp_path)
     query.numbers(range(3))
-    with pytest.raises(Exception, match="There is no table nowhere") as refused:
+    with pytest.raises(Exception, match="Table nowhere does not exist") as refused:
         query.run(table="nowhere")
     assert isinstance(cause(refused.value), ConfigError)
     with pytest.raises(Exception, match="Format dedup_postgres publishes the micro-batches"):

@@ -17,7 +17,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup import postgres_ddl
 from dedup.errors import ConfigError, DataError
-from dedup.sinks.postgres.column_types import _SCALARS, Unsuitable, column_type, encoding
+from dedup.sinks.postgres.columns import _SCALARS, Unsuitable, column_type, encoding
 from tests.postgres.tables import run, write
 from tests.support.edge_values import ALL, Edge, batch_of, has_nul, told
 
@@ -143,7 +143,7 @@ def test_blanks_beyond_the_end_are_refused(dsn: str, tmp_path: Path, kind: str, 
 def test_a_text_that_is_not_utf8_is_refused(dsn: str, tmp_path: Path, kind: str) -> None:
     run(dsn, f"CREATE TABLE rows (c {kind})")
     broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b"a\xff"]).buffers())
-    with pytest.raises(DataError, match=r"is no UUID|invalid byte sequence"):
+    with pytest.raises(DataError, match=r"is not a UUID|invalid byte sequence"):
         write(dsn, tmp_path, [("c", "string")], pa.record_batch({"c": broken}))
 
 
@@ -185,8 +185,8 @@ def test_a_type_has_a_column_if_the_sink_writes_it_to_any(spark: str) -> None:
         ("timestamp", "timestamp without time zone", -1, "timestamp with time zone"),
         ("struct<a:int>", "jsonb", -1, "it is struct; make it a text with to_json"),
         ("map<string,int>", "jsonb", -1, "it is map; make it a text"),
-        ("array<array<int>>", "integer[]", -1, "not written by this sink"),
-        ("array<timestamp>", "timestamp with time zone[]", -1, "not written by this sink"),
+        ("array<array<int>>", "integer[]", -1, "this sink does not write"),
+        ("array<timestamp>", "timestamp with time zone[]", -1, "this sink does not write"),
         ("array<int>", "integer", -1, "it is array<int>, and there integer"),
         ("interval day to second", "interval", 0x7FFF0000, "make it a plain interval"),
         ("void", "text", -1, "none that this sink knows"),
@@ -232,7 +232,7 @@ def test_a_table_that_cannot_be_made_is_refused_by_column() -> None:
     schema = T.StructType([T.StructField("m", T.MapType(T.StringType(), T.StringType()))])
     with pytest.raises(ConfigError, match="Column 'm' has no type in PostgreSQL: it is map"):
         postgres_ddl(schema, "t")
-    with pytest.raises(ConfigError, match="key='x' is no column"):
+    with pytest.raises(ConfigError, match="key='x' is not a column"):
         postgres_ddl(schema, "t", key=["x"])
     assert column_type("array<string>") == "text[]"
     for kind in ("void", "interval year", "array<time(6)>"):  # of which to_json takes none
@@ -242,5 +242,5 @@ def test_a_table_that_cannot_be_made_is_refused_by_column() -> None:
 
 @pytest.mark.parametrize("text", ["no-uuid", "00112233-4455-6677-8899-aabbccddeeffg", ""])
 def test_a_text_that_is_no_uuid_is_refused(text: str) -> None:
-    with pytest.raises(Unsuitable, match="is no UUID"):
+    with pytest.raises(Unsuitable, match="is not a UUID"):
         encoding("string", "uuid", -1)(pa.array([None, text]))

@@ -23,7 +23,7 @@ from dedup.cli.run.output_folder import Record
 from dedup.cli.run.run_options import RunOptions
 from dedup.core.sharding import slot_keys
 from dedup.errors import DedupError
-from dedup.sinks.kafka.options import sink_options
+from dedup.sinks.kafka.options import kafka_options
 from dedup.spark.driver.checkpoint_log import SINKS, read_checkpoint
 from dedup.spark.stream_source import OTHER
 from dedup.tools.check.facts import FOREVER_MS, Facts, retention
@@ -214,7 +214,7 @@ def test_a_sink_is_known_by_what_it_staged(tmp_path: Path) -> None:
 
 def test_the_sink_stages_where_it_is_looked_for() -> None:
     given = {"kafka.bootstrap.servers": "h:1", "topic": "t", "checkpointLocation": "/c"}
-    assert sink_options(given).staging == f"/c/{SINKS}/kafka"
+    assert kafka_options(given).staging == f"/c/{SINKS}/kafka"
 
 
 def test_exit_code_4_where_the_guarantee_breaks(tmp_path: Path) -> None:

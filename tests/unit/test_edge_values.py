@@ -9,7 +9,7 @@ import pytest
 
 from dedup.sinks.files.csv_lines import csv_lines
 from dedup.sinks.files.json_lines import json_lines
-from dedup.sinks.postgres.column_types import Unsuitable, column_type, encoding
+from dedup.sinks.postgres.columns import Unsuitable, column_type, encoding
 from tests.support.edge_values import ALL, SCALARS, Edge
 
 UUIDS = Edge("string", pa.string(), ("00112233-4455-6677-8899-aabbccddeeff",

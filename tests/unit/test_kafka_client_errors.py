@@ -10,7 +10,7 @@ import pytest
 
 from dedup.errors import SinkError
 from dedup.sinks.kafka.client_errors import client_log
-from dedup.sinks.kafka.options import sink_options
+from dedup.sinks.kafka.options import kafka_options
 from dedup.sinks.kafka.slots import KafkaSlot
 
 pytestmark = pytest.mark.usefixtures("kafka_library")
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("kafka_library")
 def test_why_no_broker_answers_is_told_in_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = sink_options(
+    options = kafka_options(
         {
             "kafka.bootstrap.servers": "127.0.0.1:1",
             "kafka.max.block.ms": "1000",

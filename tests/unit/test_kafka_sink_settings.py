@@ -12,8 +12,8 @@ import pytest
 from dedup import kafka_sink
 from dedup.errors import ConfigError, SinkError
 from dedup.sinks.foreach_batch import SinkFunction, query_of_checkpoint
-from dedup.sinks.kafka.options import sink_options
-from dedup.sinks.kafka.staging import Staging
+from dedup.sinks.kafka.options import kafka_options
+from dedup.sinks.kafka.staging import KafkaStaging
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.options import located
 
@@ -104,7 +104,7 @@ def test_a_driver_that_stood_still_takes_no_later_micro_batch_back(tmp_path: Pat
 
 def test_two_queries_share_no_manifest_of_a_staging_folder(tmp_path: Path) -> None:
     rows = [pa.record_batch({"value": pa.array([b"a"], pa.binary())})]
-    one, other = Staging(str(tmp_path), "one"), Staging(str(tmp_path), "other")
+    one, other = KafkaStaging(str(tmp_path), "one"), KafkaStaging(str(tmp_path), "other")
     staged = one.write(0, 0, rows)
     assert one.manifest(0, [staged]) == [staged]
     assert other.manifest(0, []) == []
@@ -116,7 +116,7 @@ def test_two_queries_share_no_manifest_of_a_staging_folder(tmp_path: Path) -> No
 
 def test_a_manifest_whose_files_are_gone_is_refused_with_the_way_out(tmp_path: Path) -> None:
     rows = [pa.record_batch({"value": pa.array([b"a"], pa.binary())})]
-    staging = Staging(str(tmp_path), "q")
+    staging = KafkaStaging(str(tmp_path), "q")
     first, second = staging.write(4, 0, rows), staging.write(4, 0, rows)
     staging.manifest(4, [first])
     assert staging.manifest(4, [second]) == [first]
@@ -129,7 +129,7 @@ def test_a_manifest_whose_files_are_gone_is_refused_with_the_way_out(tmp_path: P
 
 
 def test_a_relative_checkpoint_means_the_same_in_every_process() -> None:
-    options = sink_options(
+    options = kafka_options(
         {"kafka.bootstrap.servers": "a:9", "topic": "t", "checkpointLocation": "here"}
     )
     assert options.staging == f"{os.getcwd()}/here/dedup-sinks/kafka"

@@ -20,8 +20,8 @@ from dedup.errors import ConfigError
 from dedup.errors.cause import cause_of
 from dedup.errors.redaction import without_secrets
 from dedup.sinks.files.options import files_options
-from dedup.sinks.kafka.options import sink_options
-from dedup.sinks.lakehouse import iceberg_table
+from dedup.sinks.kafka.options import kafka_options
+from dedup.sinks.lakehouse.iceberg import open_iceberg
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG, lake_options
 from dedup.sinks.ledger import FORMAT, Ledger
 from dedup.sinks.postgres.connections import without_password
@@ -189,7 +189,7 @@ def uri(user: str = "AK", rest: str = "b/x") -> str:
 
 def iceberg(**given: str) -> object:
     named = {f"catalog.{name}": value for name, value in given.items()}
-    return iceberg_table.open_table(
+    return open_iceberg(
         lake_options(ICEBERG, {"table": "a.b", "checkpointLocation": "/ck", **named})
     )
 
@@ -205,7 +205,7 @@ SHOWN: dict[str, Callable[[], Any]] = {
     ),
     "catalog with blanks": lambda: Root(f" {uri()}"),
     "catalog that is no URI": lambda: Root(uri()),
-    "kafka": lambda: sink_options(
+    "kafka": lambda: kafka_options(
         {"kafka.bootstrap.servers": "h", "topic": "t", "kafka.sasl.password": SECRET} | CHECKPOINT
     ),
     "postgres": lambda: postgres_options(

@@ -1,4 +1,4 @@
-"""What librdkafka's errors mean for a slot: who has to act, and whether its producer is lost."""
+"""What librdkafka's errors mean for a slot: whether to retry, and whether the producer is lost."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from dedup.sinks.protocol import Aborted, Fenced
 from dedup.sources.kafka.client_options import ClientSettings
 from dedup.sources.kafka.clients import confluent
 
-NOT_PUBLISHED = "Nothing of its slice was published."
-#: How librdkafka words it.
+#: librdkafka's words for fencing.
 _FENCING = ("fenced by a newer instance", "an old epoch", "PRODUCER_FENCED")
 
 
-#: What broker errors mean: `Fenced` if another owner has the slot, `DataError` or `ConfigError` if
-#: they come back at every attempt, with what to do. All others are transient.
+#: What broker errors mean: `Fenced` if another owner has the slot; `DataError` or `ConfigError`,
+#: with what to do, if every attempt fails with them. All other errors are transient.
 _MEANINGS: dict[str, tuple[type[Exception], str]] = {
     **dict.fromkeys(
         ("_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING", "UNKNOWN_PRODUCER_ID",
@@ -35,7 +34,7 @@ _MEANINGS: dict[str, tuple[type[Exception], str]] = {
                    "Correct the column `timestamp`, or raise message.timestamp.after.max.ms (for "
                    "the future) or message.timestamp.before.max.ms (for the past) of the topic."),
     "INVALID_RECORD": (
-        DataError, "The topic takes no such record: a compacted topic takes none without a key. "
+        DataError, "The topic rejects such a record: a compacted topic requires keys. "
                    "Give each record a key, or change cleanup.policy of the topic."),
     **dict.fromkeys(
         ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID",
@@ -71,80 +70,80 @@ def is_fenced(error: Any) -> bool:
 
 
 def ends_producer(error: Any) -> bool:
-    """Return whether the producer can go on no more, fenced or not."""
+    """Return whether the producer cannot be used any more, fenced or not."""
     return bool(error.fatal()) or error.code() == confluent().KafkaError._FATAL or is_fenced(error)
 
 
-def final(error: Any, said: str, ending: str = NOT_PUBLISHED) -> Exception | None:
-    """Return the error that comes back at every attempt, or None if another one may succeed.
+def permanent_error(
+    error: Any, text: str, ending: str = "Nothing of its slice was published."
+) -> Exception | None:
+    """Return the error to raise if every attempt fails like this, or None if another may succeed.
 
     Parameters
     ----------
     error : confluent_kafka.KafkaError
-    said : str
-        What failed, and the library's words for it.
+    text : str
+        What failed, with the library's words.
     ending : str, optional
-        What has become of the slice.
+        What happened to the slice.
     """
     kind, advice = _by_code().get(error.code(), (Fenced, ""))
-    return None if kind is Fenced else kind(f"{said}. {advice} {ending}")
+    return None if kind is Fenced else kind(f"{text}. {advice} {ending}")
 
 
-def of_record(error: Any, message: Any) -> Exception:
-    """Return what it means that the brokers did not take a record of a transaction.
+def rejected_record(error: Any, message: Any) -> Exception:
+    """Return the error for a record of a transaction that the brokers rejected.
 
-    Returns
-    -------
-    Exception
-        `Fenced` where the producer is lost, else an error that ends the transaction.
+    It is `Fenced` if the producer is lost; every other error ends the transaction.
     """
     codes = confluent().KafkaError
     if error.code() in (codes._PURGE_QUEUE, codes._PURGE_INFLIGHT):
-        return Fenced("the transaction's records were given up")
+        return Fenced("the transaction's records were discarded")
     if ends_producer(error):
         return Fenced(str(error))
-    said = f"{of_message(message)} was not taken: {error.str()}"
-    return final(error, said) or Aborted(said)
+    text = f"{describe_message(message)} was rejected: {error.str()}"
+    return permanent_error(error, text) or Aborted(text)
 
 
-def of_message(message: Any) -> str:
+def describe_message(message: Any) -> str:
     """Return which record a message is, for an error."""
-    return described(message.topic(), message.value(), message.key(), message.partition())
+    return describe_record(message.topic(), message.value(), message.key(), message.partition())
 
 
-def described(topic: str, value: bytes | None, key: bytes | None, partition: int | None) -> str:
+def describe_record(
+    topic: str, value: bytes | None, key: bytes | None, partition: int | None
+) -> str:
     """Return which record it is, for an error."""
     where = f"topic {topic}, partition {partition}, key {key!r}"
     return f"A record of {len(value or b''):,} bytes ({where[:200]})"
 
 
-def of_initialising(error: Any, transactional_id: str, settings: ClientSettings) -> Exception:
-    """Return what it means that a transactional ID could not be initialised."""
+def failed_start(error: Any, transactional_id: str, settings: ClientSettings) -> Exception:
+    """Return the error for a transactional ID that could not be initialised."""
     text = settings.without_secrets(str(error.str()))
-    said = f"The sink cannot begin a transaction as {transactional_id}: {text}"
-    return final(error, said, "Nothing was written.") or SinkError(
-        f"The sink cannot begin a transaction as {transactional_id} at {settings.servers}: "
-        f"{text}. Nothing was written; start the query again once the brokers answer."
+    prefix = f"The sink cannot begin a transaction as {transactional_id}"
+    return permanent_error(error, f"{prefix}: {text}", "Nothing was written.") or SinkError(
+        f"{prefix} at {settings.servers}: {text}. Nothing was written; start the query again once "
+        "the brokers answer."
     )
 
 
-class _Others(logging.Filter):
-    """Lets pass what does not tell of ordinary fencing, unless all is asked for."""
+class _WithoutFencing(logging.Filter):
+    """Drops lines about fencing, unless the logger is at level DEBUG."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is told."""
         text = record.getMessage()
-        ordinary = any(part in text for part in _FENCING)
-        return not ordinary or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+        is_fencing = any(part in text for part in _FENCING)
+        return not is_fencing or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
 
 
-#: What librdkafka says of the sink's producers. It calls fencing fatal, and to a sink whose workers
-#: are not bound to their slots it happens every day.
+#: Log lines of the sink's producers. librdkafka calls fencing fatal, but Spark runs a task in any
+#: worker, so slots change their owner every day.
 client_log = logging.getLogger("dedup.kafka.client")
-client_log.addFilter(_Others())
+client_log.addFilter(_WithoutFencing())
 
 
-def tell(producer: Any) -> None:
-    """Let a producer that is about to be given up log what it has not told yet."""
-    with suppress(Exception):  # of its reports, which concern nobody any more
+def flush_log(producer: Any) -> None:
+    """Let a producer log what it has not logged yet, before it is thrown away."""
+    with suppress(Exception):  # delivery reports of a producer that is lost
         producer.poll(0)

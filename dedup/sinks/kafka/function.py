@@ -6,26 +6,22 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dedup.sinks.foreach_batch import SinkFunction, columns_of
-from dedup.sinks.kafka.options import Partitioner, SinkOptions, sink_options
-from dedup.sinks.kafka.record_shape import record_shape
-from dedup.sinks.kafka.task import SinkTask
-from dedup.sinks.kafka.work import check_cluster
+from dedup.sinks.kafka.options import FORMAT, KafkaOptions, Partitioner, kafka_options
+from dedup.sinks.kafka.work import KafkaWork, ready
 from dedup.sinks.kind import SinkKind
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def _prepare(options: SinkOptions, schema: StructType) -> SinkTask:
-    task = SinkTask(options, record_shape(columns_of(schema), options))
-    check_cluster(options)
-    return task
+def _prepare(options: KafkaOptions, schema: StructType) -> KafkaWork:
+    return ready(options, columns_of(schema))
 
 
 KAFKA = SinkKind(
-    format_name="dedup_kafka",
+    format_name=FORMAT,
     function_name="kafka_sink",
-    parse=sink_options,
+    parse=kafka_options,
     prepare=_prepare,
     to_read='from Kafka, use dedup.kafka_records, or format("kafka")',
     for_batches='df.write.format("kafka")',
@@ -44,15 +40,15 @@ def kafka_sink(
 ) -> SinkFunction:
     """Return a function for ``foreachBatch`` that writes each micro-batch to Kafka once.
 
-    It does what ``format("dedup_kafka")`` does, for queries that write to several places, and it
-    takes a function that chooses partitions.
+    It is ``format("dedup_kafka")`` for queries that write to several places, and it also accepts a
+    function that chooses partitions.
 
     Parameters
     ----------
     servers : str
         Addresses of some brokers, as ``host1:9092,host2:9092``.
     checkpoint : str
-        The query's checkpoint location: the sink keeps what it stages below it.
+        The query's checkpoint location. The sink stages slices below it.
     topic : str, optional
         For all records; default: the column `topic`.
     mode : str
@@ -66,9 +62,9 @@ def kafka_sink(
     Raises
     ------
     ConfigError
-        If an option is unknown or cannot be. Where Spark does not tell which query runs (Spark
-        Connect, a thread of the user's), also by a call whose micro-batch is not the one that the
-        query of `checkpoint` runs.
+        If an option is unknown or invalid. If Spark does not report which query runs (Spark
+        Connect, a thread of the user's), also from a call whose micro-batch is not the one that
+        the query of `checkpoint` runs.
     """
     given = {"kafka.bootstrap.servers": servers, "checkpointLocation": checkpoint, "mode": mode}
     if topic is not None:
@@ -76,4 +72,4 @@ def kafka_sink(
     if isinstance(partitioner, str):
         given["partitioner"] = partitioner
     chooser = None if isinstance(partitioner, str) else partitioner
-    return SinkFunction(KAFKA, sink_options(given | dict(options or {}), chooser), checkpoint)
+    return SinkFunction(KAFKA, kafka_options(given | dict(options or {}), chooser), checkpoint)

@@ -13,7 +13,7 @@ from typing import Any
 
 from dedup.core.duration import iso
 from dedup.errors import ConfigError
-from dedup.sinks.kafka.markers import MarkerLog
+from dedup.sinks.kafka.markers import KafkaMarkers
 from dedup.sinks.marker import BATCH_SLOT, NO_RUN, Marker
 from dedup.sinks.restart import next_start
 from dedup.sources.kafka.client_options import ClientSettings
@@ -169,7 +169,7 @@ def inspect_sink(
     cluster = Cluster(settings, purpose=_PURPOSE)
     broker = cluster.broker_settings(cluster.broker_ids()[0]) or {}
     held = [held for name in (topic, markers) for held in _held_back(cluster, name)]
-    log = MarkerLog(settings, markers)
+    log = KafkaMarkers(settings, markers)
     committed, every = log.at_once(committed=True), log.at_once(committed=False)
     if query is None and progress is not None:
         query = progress.query_id
@@ -217,8 +217,8 @@ def _held_back(cluster: Cluster, name: str) -> list[HeldBack]:
     topic = cluster.topic(name)
     if topic is None:
         raise ConfigError(
-            f"There is no topic {name!r} at {cluster.settings.servers}, or this user may not see "
-            "it. The topic of markers is named by the sink's option markers; give it with "
+            f"Topic {name!r} does not exist at {cluster.settings.servers}, or this user may not "
+            "see it. The topic of markers is named by the sink's option markers; give it with "
             "--markers where it is not <topic>-markers."
         )
     # In this order a commit in between makes it look as if nothing was held back.

@@ -1,10 +1,10 @@
 """The compacted topic of markers, read to its real end.
 
-The end is the high watermark that a client without isolation is told *after* the slots are owned.
-A reader of committed records gets no further than the first open transaction of a partition, so
-where it does not reach that end in time, the answer is an error and never "nothing was there".
-Whether a partition's end was reached is told by offsets alone: behind the last marker stands the
-control record of its transaction, which no reader is given.
+The real end is the high watermark, which a client asks for *after* it owns the slots. A reader of
+committed records stops at the first open transaction of a partition. If the reader does not reach
+the real end in time, the sink raises an error and never assumes that no marker exists. Offsets
+decide whether the end is reached, because a control record, which no reader sees, follows the last
+marker.
 """
 
 from __future__ import annotations
@@ -23,22 +23,20 @@ from dedup.sources.kafka.clients import admin_client, confluent, consumer_config
 
 T = TypeVar("T")
 
-#: Beyond the time limit of transactions, within which the broker ends one that nobody owns.
+#: Extra time beyond the time limit of transactions, in which the broker ends abandoned ones.
 _MARGIN_S = 30.0
 _POLL_S = 0.2
 _AT_ONCE = 1_000
-#: Brokers learn of a topic one after another: one that was made just now may be unknown to some.
+#: Brokers learn of a new topic one after another, so some may not know it yet.
 _NEW_TOPIC_S = 10.0
 
 
-class MarkerLog:
-    """The markers of a topic.
+class KafkaMarkers:
+    """The markers in one topic.
 
-    Notes
-    -----
     A slot's marker goes to one partition, by the slot's number, so that a transaction of one slot
-    does not hold back the readers of another. Where the topic was given more partitions since, an
-    older marker lies elsewhere: `newest` looks at one partition, and `all_newest` at all.
+    does not hold back the readers of another. If the topic got more partitions since, an older
+    marker is in another partition: `newest` reads one partition, and `all_newest` reads all.
     """
 
     def __init__(self, clients: ClientSettings, topic: str) -> None:
@@ -51,14 +49,8 @@ class MarkerLog:
         self._reading = threading.Lock()
 
     def partitions(self) -> int:
-        """Return the number of partitions of the topic.
-
-        Raises
-        ------
-        SinkError
-            If the topic is not there, or the brokers do not answer.
-        """
-        found = self._asked(
+        """Return the number of partitions, or raise SinkError if the topic is gone."""
+        found = self._ask(
             lambda: self._admin.list_topics(self.topic, timeout=self._clients.block_ms / 1000),
             lambda metadata: metadata.topics[self.topic].partitions,
         )
@@ -72,7 +64,7 @@ class MarkerLog:
         return partitions
 
     def partition_of(self, query_id: str, sink: str, slot: int, partitions: int) -> int:
-        """Return the partition of a slot's markers, neighbours in neighbouring ones."""
+        """Return the partition of a slot's markers; neighbouring slots use neighbouring ones."""
         return (zlib.crc32(f"{query_id}/{sink}".encode()) + slot) % partitions
 
     def newest(self, query_id: str, sink: str, slot: int) -> Marker | None:
@@ -84,11 +76,8 @@ class MarkerLog:
     def all_newest(self, query_id: str, sink: str, *, committed: bool = True) -> dict[int, Marker]:
         """Return the newest marker of each slot of a sink.
 
-        Parameters
-        ----------
-        query_id, sink : str
-        committed : bool
-            False: markers of open and of aborted transactions count too, and nothing is waited for.
+        With ``committed=False`` markers of open and aborted transactions count too, and this does
+        not wait for open transactions to end.
         """
         found = self._newest(range(self.partitions()), None, committed=committed)
         return {
@@ -98,9 +87,9 @@ class MarkerLog:
         }
 
     def at_once(self, *, committed: bool) -> dict[bytes, Marker]:
-        """Return the newest marker of every slot as a reader sees it now; nothing is waited for.
+        """Return the newest marker of every slot as a reader sees it now, without waiting.
 
-        For people alone: committed markers may be missing, behind an open transaction.
+        Only for display: committed markers behind an open transaction may be missing.
         """
         return self._newest(range(self.partitions()), None, committed=committed, wait=False)
 
@@ -127,7 +116,7 @@ class MarkerLog:
                 newest[key] = marker
         return newest
 
-    def _read(self, partitions: list[int], *, committed: bool, wait: bool = True) -> Iterator[Any]:
+    def _read(self, partitions: list[int], *, committed: bool, wait: bool) -> Iterator[Any]:
         """Yield the records of partitions from their beginning to their real end."""
         ends = self._offsets(partitions, latest=True, stable=committed and not wait)
         begins = self._offsets(partitions, latest=False)
@@ -140,7 +129,7 @@ class MarkerLog:
         deadline = time.monotonic() + self._clients.transaction_timeout_ms / 1000 + _MARGIN_S
         try:
             while left:
-                # `consume` waits for as many as it is asked for, or for all of its time.
+                # `consume` waits until it has as many messages as asked for, or its time is over.
                 first = consumer.poll(_POLL_S)
                 rest = [] if first is None else consumer.consume(_AT_ONCE, 0)
                 for message in [first, *rest] if first is not None else ():
@@ -151,15 +140,15 @@ class MarkerLog:
                     elif message.error().code() != self._library.KafkaError._PARTITION_EOF:
                         if is_passing(message.error()):
                             continue
-                        raise self._unanswered(message.error().str())
+                        raise self._unreadable(message.error().str())
                     if partition in left and offset >= left[partition]:
                         del left[partition]
                 if left and time.monotonic() > deadline:
                     names = ", ".join(f"{self.topic}-{p}" for p in sorted(left))
                     raise SinkError(
-                        f"The markers in {names} could not be read to their end: a transaction of "
-                        "another producer is open there. Nothing was written. Start the query "
-                        "again once the broker has ended it; `dedup sink inspect` shows it."
+                        f"The markers in {names} could not be read to their end, because another "
+                        "producer has an open transaction there. Nothing was written. Start the "
+                        "query again once the broker has ended it; `dedup sink inspect` shows it."
                     )
         finally:
             consumer.unassign()
@@ -167,36 +156,33 @@ class MarkerLog:
     def _offsets(
         self, partitions: list[int], *, latest: bool, stable: bool = False
     ) -> dict[int, int]:
-        """Return offsets as they are told to readers of uncommitted records: high watermarks.
-
-        With `stable` the latest is the last stable offset, as it is told to the others.
-        """
+        """Return the first offsets, or the high watermarks; with `stable` last stable offsets."""
         admin = self._library.admin
         at, level = self._library.TopicPartition, self._library.IsolationLevel
         spec = admin.OffsetSpec.latest() if latest else admin.OffsetSpec.earliest()
-        asked = {at(self.topic, p): spec for p in partitions}
-        chosen = level.READ_COMMITTED if stable else level.READ_UNCOMMITTED
+        wanted = {at(self.topic, p): spec for p in partitions}
+        isolation = level.READ_COMMITTED if stable else level.READ_UNCOMMITTED
 
-        def ask() -> dict[int, int]:
+        def offsets() -> dict[int, int]:
             futures = self._admin.list_offsets(
-                asked, isolation_level=chosen, request_timeout=self._clients.block_ms / 1000
+                wanted, isolation_level=isolation, request_timeout=self._clients.block_ms / 1000
             )
             return {place.partition: future.result().offset for place, future in futures.items()}
 
-        return self._asked(ask)
+        return self._ask(offsets)
 
-    def _asked(self, ask: Callable[[], T], is_there: Callable[[T], object] = bool) -> T:
-        """Return the brokers' answer; while a topic is new to some of them, ask again."""
+    def _ask(self, request: Callable[[], T], is_complete: Callable[[T], object] = bool) -> T:
+        """Return the brokers' answer; ask again while some of them do not know a new topic yet."""
         deadline = time.monotonic() + _NEW_TOPIC_S
         while True:
             late = time.monotonic() > deadline
             try:
-                found = ask()
-                if late or is_there(found):
-                    return found
+                answer = request()
+                if late or is_complete(answer):
+                    return answer
             except self._library.KafkaException as error:
                 if late or not is_passing(error.args[0]):
-                    raise self._unanswered(error.args[0].str()) from None
+                    raise self._unreadable(error.args[0].str()) from None
             time.sleep(_POLL_S)
 
     def _consumer(self, committed: bool) -> Any:
@@ -206,7 +192,7 @@ class MarkerLog:
             self._consumers[committed] = self._library.Consumer(config | own)
         return self._consumers[committed]
 
-    def _unanswered(self, error: str) -> SinkError:
+    def _unreadable(self, error: str) -> SinkError:
         return SinkError(
             f"The markers in topic {self.topic!r} cannot be read from {self._clients.servers}: "
             f"{self._clients.without_secrets(error)}. Nothing was written; start the query "

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
+from dedup.core.option import Option, choice, read_options, text
 from dedup.errors import ConfigError
-from dedup.sinks.options import batch_number, check_name, flag, folder, known_options
+from dedup.sinks.options import ACCEPT, NAME, folder, named
 from dedup.sources.kafka.client_options import PREFIX, ClientSettings, client_settings
 
 if TYPE_CHECKING:
     import numpy as np
 
+FORMAT = "dedup_kafka"
 EXACTLY_ONCE, ATOMIC, AT_LEAST_ONCE, NONE = "exactly-once", "atomic", "at-least-once", "none"
-MODES = (EXACTLY_ONCE, ATOMIC, AT_LEAST_ONCE, NONE)
-#: Where records go: by the hash of their key, or all of a task to one partition.
+#: Where records go: by the hash of their key, or all records of a task to one partition.
 BY_KEY, BY_TASK = "key", "task"
 
 #: Chooses a partition for each record: keys (binary, may be null), values, number of partitions.
@@ -26,53 +27,49 @@ Partitioner: TypeAlias = (
     "Callable[[pa.Array, pa.Array, int], np.ndarray[tuple[int], np.dtype[np.int32]]]"
 )
 
-_OWN = (
-    "accept.difference", "accept.lost.markers", "checkpointlocation", "markers", "mode", "name",
-    "partitioner", "staging", "topic", "transactional.id.prefix",
-)  # fmt: skip
+_MODE = replace(
+    choice(EXACTLY_ONCE, ATOMIC, AT_LEAST_ONCE, NONE),
+    parse=lambda given: given.strip().lower().replace("_", "-"),
+)
+_PARTITIONER = text(
+    r"key|task|[\w.]+:\w+",
+    "be key (Java's hash of the key), task (all records of a task go to one partition), or "
+    "module:function.",
+)
+OPTIONS = (
+    Option("topic", text(), help="topic for all records; default: the column `topic`"),
+    Option("mode", _MODE, EXACTLY_ONCE, help="see below"),
+    Option("partitioner", _PARTITIONER, BY_KEY, help="what chooses a record's partition"),
+    Option("markers", text(), help="topic of the markers; default: `<topic>-markers`"),
+    Option("staging", text(), help="shared folder for staged slices; default: in the checkpoint"),
+    Option("transactional.id.prefix", NAME, "dedup", help="start of the transactional IDs"),
+    named("kafka"),
+    *ACCEPT,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOptions:
-    """What a sink was told.
+class KafkaOptions:
+    """The values of `OPTIONS`, and the settings of the clients from the options ``kafka.*``.
 
-    Parameters
-    ----------
-    clients : ClientSettings
-        From the options ``kafka.*``.
-    mode : str
-        One of `MODES`.
-    topic : str or None
-        For all records; None where a column says it.
-    markers : str
-        The compacted topic of the markers.
-    name : str
-        Of the sink within its query; part of transactional IDs and markers.
-    id_prefix : str
-        How transactional IDs begin, for access control lists.
-    staging : str or None
-        Folder of staged slices; None in modes without any.
-    partitioner : str
-        ``key``, ``task``, or ``module:function``.
-    accept_difference : int or None
-        A micro-batch that goes on although its published slices hold other rows.
-    accept_lost_markers : bool
+    `topic` is None if a column names the topic of each record. `staging` is None in modes without
+    transactions. `partitioner` may also be a function.
     """
 
     clients: ClientSettings
-    mode: str = EXACTLY_ONCE
-    topic: str | None = None
-    markers: str = "dedup-markers"
-    name: str = "kafka"
-    id_prefix: str = "dedup"
-    staging: str | None = field(default=None, repr=False)
-    partitioner: str | Partitioner = BY_KEY
-    accept_difference: int | None = None
-    accept_lost_markers: bool = False
+    topic: str | None
+    mode: str
+    partitioner: str | Partitioner
+    markers: str
+    staging: str | None = field(repr=False)
+    transactional_id_prefix: str
+    name: str
+    accept_difference: int | None
+    accept_lost_markers: bool
 
     @property
     def ledger(self) -> str | None:
-        """Folder of the sink's ledger, which lies beside what is staged."""
+        """Folder of the sink's ledger, which is beside the staged slices."""
         return self.staging
 
     @property
@@ -82,61 +79,32 @@ class SinkOptions:
 
     def transactional_id(self, query_id: str, slot: int) -> str:
         """Return the ID of a slot: the same in every micro-batch and start, so that it fences."""
-        return f"{self.id_prefix}-{query_id}-{self.name}-{slot}"
+        return f"{self.transactional_id_prefix}-{query_id}-{self.name}-{slot}"
 
 
-def sink_options(given: Mapping[str, str], partitioner: Partitioner | None = None) -> SinkOptions:
-    """Return the options that a user gave.
-
-    Parameters
-    ----------
-    given : mapping of str to str
-        In any case, as Spark's options are.
-    partitioner : callable, optional
-        In place of the option of this name.
+def kafka_options(given: Mapping[str, str], partitioner: Partitioner | None = None) -> KafkaOptions:
+    """Return the options that a user gave; a `partitioner` replaces the option of this name.
 
     Raises
     ------
     ConfigError
-        If one is unknown, missing or cannot be.
+        If an option is unknown, missing or invalid.
     """
-    options = known_options(given, _OWN, format_name="dedup_kafka", prefix=PREFIX)
-    mode = options.get("mode", EXACTLY_ONCE).lower().replace("_", "-")
-    if mode not in MODES:
-        raise ConfigError(f"Option mode={mode!r} must be one of {', '.join(MODES)}.")
-    topic = options.get("topic") or None
-    name = options.get("name", "kafka")
-    id_prefix = options.get("transactional.id.prefix", "dedup")
-    for option, text in (("name", name), ("transactional.id.prefix", id_prefix)):
-        check_name(option, text, "transactional IDs")
-    markers = options.get("markers") or f"{topic or 'dedup'}-markers"
-    if markers == topic:
-        raise ConfigError(f"Option markers={markers!r} must name another topic than topic.")
-    return SinkOptions(
-        clients=client_settings(options),
-        mode=mode,
-        topic=topic,
-        markers=markers,
-        name=name,
-        id_prefix=id_prefix,
-        staging=folder(options, name) if mode in (EXACTLY_ONCE, ATOMIC) else None,
-        partitioner=partitioner or _partitioner(options.get("partitioner", BY_KEY)),
-        accept_difference=batch_number("accept.difference", options),
-        accept_lost_markers=flag("accept.lost.markers", options),
-    )
-
-
-def _partitioner(text: str) -> str:
-    if text in (BY_KEY, BY_TASK) or re.fullmatch(r"[\w.]+:\w+", text):
-        return text
-    raise ConfigError(
-        f"Option partitioner={text!r} must be key (Java's hash of the key), task (all records of a "
-        "task go to one partition), or module:function."
-    )
+    values = read_options(given, OPTIONS, owner=f"format {FORMAT}", prefix=PREFIX)
+    topic = values["topic"]
+    values["markers"] = values["markers"] or f"{topic or 'dedup'}-markers"
+    if values["markers"] == topic:
+        raise ConfigError(f"Option markers={topic!r} must name another topic than topic.")
+    is_transactional = values["mode"] in (EXACTLY_ONCE, ATOMIC)
+    values["staging"] = folder(given, values["name"]) if is_transactional else None
+    if partitioner is not None:
+        values["partitioner"] = partitioner
+    clients = client_settings({name.lower(): text.strip() for name, text in given.items()})
+    return KafkaOptions(clients=clients, **values)
 
 
 def partitioner_key(partitioner: str | Partitioner) -> object:
-    """Return what is equal for the same partitioner: a function is another one in each task."""
+    """Return a key that is equal for equal partitioners; each task gets its own copy of one."""
     if isinstance(partitioner, str):
         return partitioner
     from pyspark import cloudpickle
@@ -145,15 +113,7 @@ def partitioner_key(partitioner: str | Partitioner) -> object:
 
 
 def load_partitioner(path: str) -> Partitioner:
-    """Return the function that ``module:function`` names.
-
-    Raises
-    ------
-    ConfigError
-        If there is none.
-    """
-    from importlib import import_module
-
+    """Return the function that ``module:function`` names, or raise ConfigError."""
     module, _, name = path.partition(":")
     try:
         found: Partitioner = getattr(import_module(module), name)

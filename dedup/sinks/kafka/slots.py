@@ -1,22 +1,23 @@
 """Slots of the sink as transactional producers of Kafka, kept by the process between micro-batches.
 
-librdkafka says of each error whether it can be retried, whether the transaction must be aborted,
-or whether the producer is lost. What it says of a commit is not used: after any error there the
-producer is thrown away, and the slot's next owner settles what became of the transaction
-(Kingsbury's advice in Jepsen's analysis of Bufstream 0.1.0: a delayed EndTxn may hit the next
-transaction of the same producer).
+librdkafka states of each error whether to retry, to abort the transaction, or to give up the
+producer. The sink ignores this advice for a commit: after any error there it throws the producer
+away, and the slot's next owner settles the transaction. A delayed EndTxn could otherwise end the
+next transaction of the same producer (Kingsbury, Jepsen's analysis of Bufstream 0.1.0).
 
-A commit that succeeds may have been sent twice as well: librdkafka repeats an EndTxn that has no
-answer, after a wait, and speaks the protocol before KIP-890, in which nothing tells the first one,
-should it still be on its way, from the end of the next transaction. That would commit half of a
-slice. So a producer whose commit took long enough for a repetition begins no transaction any more,
-nor does one that has aborted. Initialising fences what is still on its way.
+A commit that succeeded may have been sent twice as well: librdkafka repeats an unanswered EndTxn
+after a wait, and it speaks the protocol before KIP-890, in which a late EndTxn looks like the
+end of the next transaction. That would commit half of a slice. So a producer whose commit took
+long enough for a repetition begins no further transaction, nor does one that has aborted.
+Initialising the ID fences requests that are still on their way.
 """
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -24,55 +25,59 @@ from typing import Any
 import pyarrow as pa
 
 from dedup.errors import ConfigError, faults
+from dedup.sinks.content import Content, content_of
 from dedup.sinks.kafka.client_errors import (
     client_log,
     ends_producer,
-    final,
+    failed_start,
+    flush_log,
     is_fenced,
-    of_initialising,
-    of_record,
-    tell,
+    permanent_error,
+    rejected_record,
 )
-from dedup.sinks.kafka.markers import MarkerLog
-from dedup.sinks.kafka.options import SinkOptions, partitioner_key
-from dedup.sinks.kafka.produce import Sender
+from dedup.sinks.kafka.markers import KafkaMarkers
+from dedup.sinks.kafka.options import KafkaOptions, partitioner_key
+from dedup.sinks.kafka.records import RecordShape, Sender
+from dedup.sinks.kafka.staging import KafkaStaging
 from dedup.sinks.marker import Marker
-from dedup.sinks.protocol import Aborted, Fenced, Indefinite
+from dedup.sinks.protocol import Aborted, Fenced, Indefinite, StagedSlice
 from dedup.sources.kafka.clients import confluent, transactional_config
 
-#: Producers that a process keeps beyond an attempt; each has threads and connections of its own.
+#: Producers that a process keeps between attempts; each has its own threads and connections.
 KEPT = 32
 _RETRY_S = 0.2
-#: Of the wait before a repetition, what passes at least: jitter takes up to a fifth off.
+#: Share of the retry wait after which a request may be repeated: jitter takes up to a fifth off.
 _SOONEST = 0.75
+#: Slots that the driver initialises at the same time.
+_OWNERS = 8
 
 
 @dataclass(slots=True)
-class Held:
-    """A producer that owned its slot when it was last heard of."""
+class _Held:
+    """A producer that owned its slot when it was used last."""
 
     producer: Any
     sender: Sender
-    last: Marker | None
+    last: Marker | None = None
     #: Whether the last commit may have been sent twice.
     repeated: bool = False
 
 
-#: By servers, transactional ID and all that a sender was made for; the one used last at the end.
-_held: OrderedDict[tuple[object, ...], Held] = OrderedDict()
-_logs: dict[tuple[str, str], MarkerLog] = {}
+#: By servers, transactional ID and the options of the sender; the most recently used at the end.
+_held: OrderedDict[tuple[object, ...], _Held] = OrderedDict()
+_markers: dict[tuple[str, str], KafkaMarkers] = {}
 
 
-def marker_log(options: SinkOptions) -> MarkerLog:
-    """Return the log of a sink's markers, its connections kept by the process."""
+def kafka_markers(options: KafkaOptions) -> KafkaMarkers:
+    """Return the markers of a sink; the process keeps their connections."""
     key = (options.clients.servers, options.markers)
-    if key not in _logs:
-        _logs[key] = MarkerLog(options.clients, options.markers)
-    return _logs[key]
+    if key not in _markers:
+        _markers[key] = KafkaMarkers(options.clients, options.markers)
+    return _markers[key]
 
 
-def forget_producers() -> None:
-    """Throw all producers away: their slots are owned anew when they are next used."""
+def forget_slots() -> None:
+    """Throw all producers away, as if this process had just started."""
     for held in _held.values():
         held.producer.purge()
     _held.clear()
@@ -81,43 +86,34 @@ def forget_producers() -> None:
 class KafkaSlot:
     """One slot of the sink; implements `dedup.sinks.protocol.SlotPort`.
 
-    Parameters
-    ----------
-    options : SinkOptions
-    query_id : str
-    number : int
-        Of the slot.
-
-    Notes
-    -----
-    One attempt goes on with one producer, which it has initialised or found in the process, and
-    never changes over to another: a start of the query that was given up may still run in this
-    process, and must not go on with what its successor owns.
+    An attempt uses one producer, which it initialised or found in the process, and never changes
+    to another: a start of the query that was given up may still run in this process, and must not
+    use the producer of its successor.
     """
 
-    def __init__(self, options: SinkOptions, query_id: str, number: int) -> None:
+    def __init__(self, options: KafkaOptions, query_id: str, number: int) -> None:
         self._options, self._query_id, self.number = options, query_id, number
         self._library = confluent()
         self.id = options.transactional_id(query_id, number)
         chooser = partitioner_key(options.partitioner)
         self._key = (options.clients.servers, self.id, options.topic, options.markers, chooser)
         self._timeout_s = options.clients.transaction_timeout_ms / 1000
-        self._mine: Held | None = None
+        self._mine: _Held | None = None
         self._chosen = False
-        #: Whether it was owned by this attempt, and not by one before in this process.
+        #: Whether this attempt owned the slot itself, not an earlier one in this process.
         self.is_just_owned = False
 
     @property
     def last(self) -> Marker | None:
-        """What this process committed last to the slot, None where that is not known."""
+        """What this process committed last to the slot, or None if it does not know."""
         held = self._mine if self._chosen else _held.get(self._key)
         return held.last if held and not held.repeated else None
 
     def acquire(self) -> Marker | None:
         """Fence all others, settle what they left open, and only then read the newest marker."""
         self.initialise()
-        log = marker_log(self._options)
-        self.know(log.newest(self._query_id, self._options.name, self.number))
+        markers = kafka_markers(self._options)
+        self.know(markers.newest(self._query_id, self._options.name, self.number))
         return self.last
 
     def initialise(self) -> None:
@@ -127,38 +123,39 @@ class KafkaSlot:
             other.producer.purge()
         sender = Sender(self._options)
         config = transactional_config(self._options.clients, self.id)
-        # What is asked for with `kafka.debug` goes to the error stream, as librdkafka does it.
-        told = {} if "debug" in config else {"logger": client_log}
-        producer = self._library.Producer(config | sender.producer_settings(), **told)
-        sender.producer = producer
+        # The output of `kafka.debug` goes to the error stream, librdkafka's default.
+        sender.connect(config, **({} if "debug" in config else {"logger": client_log}))
         deadline = time.monotonic() + self._options.clients.block_ms / 1000
         faults.point("kafka.init.before")
-        silent = self._connect(producer, deadline)
-        while True:
-            try:
-                producer.init_transactions(max(deadline - time.monotonic(), _RETRY_S))
-                break
-            except self._library.KafkaException as error:
-                reason = error.args[0]
-                if not reason.retriable() or time.monotonic() > deadline:
-                    tell(producer)
-                    if reason.retriable():
-                        reason = sender.failure.refused or silent or reason
-                    raise of_initialising(reason, self.id, self._options.clients) from None
-                time.sleep(_RETRY_S)
+        self._init_transactions(sender, deadline)
         faults.point("kafka.init.after")
-        self._mine = _held[self._key] = Held(producer, sender, None)
+        self._mine = _held[self._key] = _Held(sender.producer, sender)
         self.is_just_owned = True
         while len(_held) > KEPT:
             _held.popitem(last=False)
 
-    def _connect(self, producer: Any, deadline: float) -> Any:
-        """Wait until the producer is connected to a broker by the name that the cluster gives it.
+    def _init_transactions(self, sender: Sender, deadline: float) -> None:
+        silent = self._connect(sender.producer, deadline)
+        while True:
+            try:
+                sender.producer.init_transactions(max(deadline - time.monotonic(), _RETRY_S))
+                return
+            except self._library.KafkaException as error:
+                reason = error.args[0]
+                if not reason.retriable() or time.monotonic() > deadline:
+                    flush_log(sender.producer)
+                    if reason.retriable():
+                        reason = sender.failure.client or silent or reason
+                    raise failed_start(reason, self.id, self._options.clients) from None
+                time.sleep(_RETRY_S)
 
-        librdkafka gives up the connection to a bootstrap server once it has learned that broker's
-        own name. A question for the coordinator that was sent over it, or before there is another,
-        is asked again after half a second only. The second of two answers comes over that other.
-        Returned is why no broker answers.
+    def _connect(self, producer: Any, deadline: float) -> Any:
+        """Connect to a broker by its own name; return the error if no broker answers.
+
+        librdkafka drops the connection to a bootstrap server once it has learned that broker's own
+        name. It repeats a request for the coordinator, sent over that connection or before there is
+        another, only half a second later. The second of two metadata requests goes over the new
+        connection.
         """
         try:
             for _ in range(2):
@@ -170,53 +167,54 @@ class KafkaSlot:
 
     def know(self, newest: Marker | None) -> None:
         """Note the newest marker, read after the slot was initialised."""
-        self._of().last = newest
+        self._open().last = newest
 
     def begin(self) -> None:
         """Open a transaction."""
-        held = self._of()
+        held = self._open()
         if held.repeated:
             self.drop()
             raise Aborted(
-                "the commit before may have been sent twice, and the second one may come now, so "
-                "the slot has to be owned anew"
+                "the commit before may have been sent twice, and the second one may still arrive, "
+                "so the slot must be owned again"
             )
         held.sender.begin()
-        self._ask("begin", held.producer.begin_transaction)
+        self._call("begin", held.producer.begin_transaction)
         if self._key in _held:
             _held.move_to_end(self._key)
 
     def send(self, records: pa.RecordBatch) -> None:
         """Hand records to the producer, within the open transaction."""
+        sender = self._open().sender
         try:
-            self._of().sender.send(records, self.number)
-        except ConfigError:  # of the user's own partitioner, or there is no such topic
+            sender.send(records, self.number)
+        except ConfigError:  # from the user's own partitioner, or the topic does not exist
             self.abort()
             raise
         except self._library.KafkaException as error:
-            raise self._lost(f"send {self._of().sender.in_hand}", error) from None
+            raise self._failed(f"send {sender.last_record}", error) from None
         except SystemError as error:
             raise self._fatal(error) from None
 
     def flush(self) -> None:
         """Wait until the broker has all that was sent."""
-        held = self._of()
+        held = self._open()
         deadline = time.monotonic() + self._timeout_s
         try:
             while left := held.producer.flush(1.0):
-                if held.sender.failure.found is not None or time.monotonic() > deadline:
+                if held.sender.failure.first is not None or time.monotonic() > deadline:
                     break
         except self._library.KafkaException as error:
-            raise self._lost("send", error) from None
+            raise self._failed("send", error) from None
         except SystemError as error:
             raise self._fatal(error) from None
-        if held.sender.failure.found is not None:
-            refusal = of_record(*held.sender.failure.found)
-            if isinstance(refusal, Fenced):
+        if held.sender.failure.first is not None:
+            rejection = rejected_record(*held.sender.failure.first)
+            if isinstance(rejection, Fenced):
                 self.drop()
             else:
                 self.abort()
-            raise refusal
+            raise rejection
         if left:
             self.drop()
             raise Aborted(
@@ -225,21 +223,20 @@ class KafkaSlot:
             )
 
     def pre_commit(self, marker: Marker) -> None:
-        """Bring all rows and the marker to the broker, where nobody sees them yet."""
+        """Bring all rows and the marker to the broker, where no reader sees them yet."""
         faults.point("kafka.marker.before")
-        log = marker_log(self._options)
-        partition = log.partition_of(
-            marker.query_id, marker.sink, marker.slot, self._of().sender.partitions(log.topic)
-        )
-        arguments = (log.topic, marker.to_bytes(), marker.key(), partition)
-        self._ask("write the marker", self._of().producer.produce, *arguments)
+        held, markers = self._open(), kafka_markers(self._options)
+        count = held.sender.partitions(markers.topic)
+        place = markers.partition_of(marker.query_id, marker.sink, marker.slot, count)
+        record = (markers.topic, marker.to_bytes(), marker.key(), place)
+        self._call("write the marker", held.producer.produce, *record)
         self.flush()
-        self._of().last = marker
+        held.last = marker
         faults.point("kafka.marker.after")
 
     def commit(self) -> None:
-        """Make the transaction visible; raises `Indefinite` where no answer comes."""
-        held = self._of()
+        """Make the transaction visible; raises `Indefinite` if no answer comes."""
+        held = self._open()
         marker, held.last = held.last, None
         faults.point("kafka.commit.before")
         began_s = time.monotonic()
@@ -247,9 +244,8 @@ class KafkaSlot:
             held.producer.commit_transaction(self._timeout_s)
         except self._library.KafkaException as error:
             self.drop()
-            if is_fenced(error.args[0]):
-                raise Fenced(self._text(error)) from None
-            raise Indefinite(self._text(error)) from None
+            kind = Fenced if is_fenced(error.args[0]) else Indefinite
+            raise kind(self._text(error)) from None
         except SystemError as error:
             self.drop()
             raise Indefinite(f"the producer met a fatal error: {error}") from None
@@ -258,56 +254,162 @@ class KafkaSlot:
         faults.point("kafka.commit.after")
 
     def abort(self) -> None:
-        """Give up the open transaction, if there is one, and the producer."""
-        held = self._mine
-        if held is None:
+        """Abort the open transaction, if there is one, and throw the producer away."""
+        if self._mine is None:
             return
-        # Where it fails, the next owner, or the broker's time limit, aborts it.
+        # If this fails, the next owner, or the broker's time limit, aborts the transaction.
         with suppress(self._library.KafkaException):
-            held.producer.abort_transaction(self._timeout_s)
+            self._mine.producer.abort_transaction(self._timeout_s)
         self.drop()
 
     def drop(self) -> None:
-        """Throw the producer away; what it has open stays for the next owner to settle."""
+        """Throw the producer away; the next owner settles its open transaction."""
         held = self._mine if self._chosen else _held.get(self._key)
         self._mine, self._chosen = None, True
         if held is None:
             return
         if _held.get(self._key) is held:
             del _held[self._key]
-        tell(held.producer)
+        flush_log(held.producer)
         held.producer.purge()
 
-    def _of(self) -> Held:
+    def _open(self) -> _Held:
         if not self._chosen:
             self._mine, self._chosen = _held.get(self._key), True
         if self._mine is None:
             raise Fenced(f"this attempt has no producer of {self.id} any more")
         return self._mine
 
-    def _ask(self, what: str, call: Any, *arguments: Any) -> None:
+    def _call(self, what: str, call: Any, *arguments: Any) -> None:
         try:
             call(*arguments)
         except self._library.KafkaException as error:
-            raise self._lost(what, error) from None
+            raise self._failed(what, error) from None
 
-    def _lost(self, what: str, error: Any) -> Exception:
-        """Return what an error within a transaction means: its producer is of no use any more."""
-        said = f"cannot {what}: {self._text(error)}"
-        if found := final(error.args[0], f"The sink {said}"):
+    def _failed(self, what: str, error: Any) -> Exception:
+        """Return what an error within a transaction means, and throw its producer away."""
+        text = f"cannot {what}: {self._text(error)}"
+        if permanent := permanent_error(error.args[0], f"The sink {text}"):
             self.abort()
-            return found
+            return permanent
         self.drop()
-        return Fenced(said) if ends_producer(error.args[0]) else Aborted(said)
+        return Fenced(text) if ends_producer(error.args[0]) else Aborted(text)
 
     def _fatal(self, error: SystemError) -> Fenced:
-        """Return what a fatal error means that the client met while it served reports.
+        """Return the error for a fatal error that the client met while it served reports.
 
-        confluent-kafka raises it out of whatever serves them, and the interpreter makes a
-        SystemError of it, with or without its cause, where a function for reports returns then.
+        confluent-kafka raises it from any call that serves reports. If a report's function returned
+        in between, the interpreter turns it into a SystemError, with or without its cause.
         """
         self.drop()
         return Fenced(f"the producer met a fatal error: {error.__cause__ or error}")
 
     def _text(self, error: Any) -> str:
         return self._options.clients.without_secrets(str(error.args[0].str()))
+
+
+class KafkaRows:
+    """Records, in Kafka's columns, that can be read once: a `dedup.sinks.protocol.RowsToSend`."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = iter(batches)
+        self._first: pa.RecordBatch | None = None
+
+    def send_first(self, slot: KafkaSlot) -> None:
+        """Send some rows within the open transaction and wait for the broker to take them."""
+        if self._first is None:
+            self._first = next((batch for batch in self._batches if batch.num_rows), None)
+        if self._first is not None:
+            slot.send(self._first)
+            slot.flush()
+            faults.point("kafka.rows.first")
+        elif not slot.is_just_owned:
+            raise Aborted("a slice without rows cannot show whether its slot is still owned")
+
+    def send_rest(self, slot: KafkaSlot) -> Content:
+        """Send the other rows within the open transaction; return what the slice holds."""
+        content = Content() if self._first is None else content_of(self._first)
+        for batch in self._batches:
+            slot.send(batch)
+            content += content_of(batch)
+        faults.point("kafka.rows.sent")
+        return content
+
+    def all(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows, also the ones that `send_first` took."""
+        if self._first is not None:
+            yield self._first
+        yield from self._batches
+
+
+class KafkaTaskRows(KafkaRows):
+    """The rows that Spark hands to a task; implements `dedup.sinks.protocol.SliceRows`."""
+
+    def __init__(
+        self,
+        rows: Iterable[pa.RecordBatch],
+        shape: RecordShape,
+        staging: KafkaStaging,
+        batch_id: int,
+        slot: int,
+    ) -> None:
+        super().__init__(_records(rows, shape))
+        self._staging, self._batch_id, self._slot = staging, batch_id, slot
+
+    def consume(self) -> Content:
+        """Read all rows and send none; return what the slice holds."""
+        return sum((content_of(batch) for batch in self.all()), Content())
+
+    def stage(self) -> StagedSlice:
+        """Write all rows to a durable file, which is not part of the output."""
+        faults.point("kafka.stage.before")
+        staged = self._staging.write(self._batch_id, self._slot, self.all())
+        faults.point("kafka.stage.after")
+        return staged
+
+
+def _records(rows: Iterable[pa.RecordBatch], shape: RecordShape) -> Iterator[pa.RecordBatch]:
+    before = 0
+    for batch in rows:
+        yield shape.records(batch, before)
+        before += batch.num_rows
+
+
+class KafkaSink:
+    """All slots of the sink in the hands of the driver: a `dedup.sinks.protocol.SinkPort`."""
+
+    def __init__(self, options: KafkaOptions, query_id: str, staging: KafkaStaging) -> None:
+        self._options, self._query_id, self._staging = options, query_id, staging
+        # The driver keeps the producers of all slots until the micro-batch is published.
+        self._slots: dict[int, KafkaSlot] = {}
+
+    def slots(self) -> Collection[int]:
+        """Return the slots that ever published, or tried to."""
+        markers = kafka_markers(self._options)
+        return markers.all_newest(self._query_id, self._options.name, committed=False).keys()
+
+    def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
+        """Own slots, the first before all others, and only then read their newest markers."""
+        first, *others = [self.slot(number) for number in slots]
+        first.initialise()
+        with ThreadPoolExecutor(_OWNERS) as pool:
+            list(pool.map(KafkaSlot.initialise, others))
+        newest = kafka_markers(self._options).all_newest(self._query_id, self._options.name)
+        for number in slots:
+            self.slot(number).know(newest.get(number))
+        return {number: marker for number, marker in newest.items() if number in slots}
+
+    def slot(self, number: int) -> KafkaSlot:
+        """Return a slot that `own` has owned."""
+        if number not in self._slots:
+            self._slots[number] = KafkaSlot(self._options, self._query_id, number)
+        return self._slots[number]
+
+    def rows(self, slices: Sequence[StagedSlice]) -> KafkaRows:
+        """Return the rows of staged slices, from their files, one after another."""
+        return KafkaRows(batch for piece in slices for batch in self._staging.read(piece))
+
+    def close(self) -> None:
+        """Give the slots up: the tasks of the next micro-batch own them."""
+        for slot in self._slots.values():
+            slot.drop()

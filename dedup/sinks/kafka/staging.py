@@ -1,12 +1,11 @@
 """Staged slices, and the manifest of a whole micro-batch.
 
-Both are objects below one folder, by default in the checkpoint:
+Both are objects in one folder, by default in the checkpoint, beside the sink's ledger
+(`dedup.sinks.ledger`):
 
 - ``staged/<micro-batch>-<slot>-<random>.arrow``: the records of a slice, as Arrow's IPC stream.
-  Content and number of rows stand in the task's answer to the driver, which compares them.
-- ``manifests/<micro-batch>.json``: which staged slices a whole micro-batch is published from.
-
-The ledger of the sink lies there too (`dedup.sinks.ledger`).
+  The task's answer holds its content and number of rows, and the driver compares them.
+- ``manifests/<micro-batch>.json``: the staged slices that a whole micro-batch is published from.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ _FILE = re.compile(r"staged/[0-9]+-[0-9]+-[0-9a-f]{32}\.arrow")
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-class Staging:
-    """The folder of one sink's staged slices.
+class KafkaStaging:
+    """The staged slices of one sink of one query.
 
     Parameters
     ----------
@@ -49,7 +48,7 @@ class Staging:
         self._root = Root(f"{where}/{query_id}")
 
     def write(self, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
-        """Write the rows of a slice to a durable file of their own; return what it holds."""
+        """Write the rows of a slice to its own durable file; return what it holds."""
         name = f"staged/{batch_id}-{slot}-{uuid.uuid4().hex}.arrow"
         content = Content()
         handle, local = tempfile.mkstemp(prefix="dedup-slice-")
@@ -69,13 +68,7 @@ class Staging:
         return StagedSlice(slot, content, name if content.rows else "")
 
     def read(self, piece: StagedSlice) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a staged slice.
-
-        Raises
-        ------
-        SinkError
-            When its file is missing or damaged.
-        """
+        """Yield the rows of a staged slice, or raise SinkError if its file is damaged."""
         if not piece.file:
             return
         try:
@@ -84,29 +77,27 @@ class Staging:
         except (ObjectMissing, OSError, pa.ArrowException) as error:
             raise SinkError(
                 f"The staged slice {self._root.url(piece.file)} is missing or damaged: {error}. "
-                "Nothing of the micro-batch was published by this run. Start the query again; in "
-                "mode atomic delete the manifest of the micro-batch first "
-                f"({self._root.url('manifests')}), or it is published from this file for ever.",
+                "This run published nothing of the micro-batch. Start the query again; in mode "
+                "atomic first delete the manifest of the micro-batch "
+                f"({self._root.url('manifests')}), because it still names this file.",
                 remedy="sink-differs",
             ) from None
 
     def manifest(self, batch_id: int, slices: Sequence[StagedSlice]) -> list[StagedSlice]:
-        """Return which slices the micro-batch is published from: those of the first call for ever.
-
-        Where there is a manifest of this micro-batch already, its slices are the answer.
+        """Return the slices to publish a micro-batch from: always the ones of its first call.
 
         Raises
         ------
         SinkError
-            If a file of such a manifest is gone. By the markers nothing of the micro-batch is
-            published then: who asks for its manifest has made sure of that.
+            If a file of an earlier manifest is gone. Callers must know from the markers that
+            nothing of the micro-batch is published.
         """
         name = f"manifests/{batch_id}.json"
         body = {"batch_id": batch_id, "slices": [asdict(piece) for piece in slices]}
         faults.point("kafka.manifest.before")
         self._root.create_bytes(name, to_document(body, version=FORMAT))
         faults.point("kafka.manifest.after")
-        pieces = read_document(self._root, name, lambda found: _slices(found, batch_id))
+        pieces = read_document(self._root, name, _slices)
         if pieces != list(slices):
             self._refuse_lost_files(name, batch_id, pieces)
         return pieces
@@ -115,23 +106,21 @@ class Staging:
         for piece in pieces:
             if piece.file and not self._root.exists(piece.file):
                 raise SinkError(
-                    f"The staged slice {self._root.url(piece.file)}, from which micro-batch "
-                    f"{batch_id} is to be published, is gone. By the markers nothing of it is "
-                    f"published. Delete {self._root.url(manifest)} and start the query again: it "
-                    "is published then with the rows that the query gives now. Where markers were "
-                    "accepted as lost, look at the last records of the topic first."
+                    f"The staged slice {self._root.url(piece.file)} of micro-batch {batch_id} is "
+                    "gone. By the markers nothing of the micro-batch is published. Delete "
+                    f"{self._root.url(manifest)} and start the query again: it then publishes the "
+                    "rows that the query gives now. If you accepted lost markers, check the last "
+                    "records of the topic first."
                 )
 
     def clean(self, batch_id: int) -> None:
-        """Delete what was staged for a micro-batch that is published, and for those before it."""
+        """Delete what was staged for a published micro-batch and for those before it."""
         for folder in ("staged", "manifests"):
             names = [found.name for found in self._root.list(folder)]
             self._root.delete(name for name in names if _batch_of(name) <= batch_id)
 
 
-def _slices(found: dict[str, Any], batch_id: int) -> list[StagedSlice]:
-    if found["batch_id"] != batch_id:
-        raise ValueError(f"it is the manifest of micro-batch {found['batch_id']!r:.80}")
+def _slices(found: dict[str, Any]) -> list[StagedSlice]:
     pieces = [
         StagedSlice(integer(each["slot"], 0), Content(**each["content"]), text(each["file"]))
         for each in found["slices"]
@@ -143,6 +132,6 @@ def _slices(found: dict[str, Any], batch_id: int) -> list[StagedSlice]:
 
 
 def _batch_of(name: str) -> int:
-    """Return the micro-batch that an object belongs to; a huge one for what is not ours."""
+    """Return the micro-batch of an object, or a huge number for a file that is not the sink's."""
     number = re.split("[-.]", name.split("/")[1])[0]
     return int(number) if number.isascii() and number.isdigit() else 1 << 62

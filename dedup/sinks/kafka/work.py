@@ -1,143 +1,187 @@
-"""The driver's part: what is decided once all tasks of a micro-batch have ended."""
+"""The sink as Spark runs it: what each task does with its rows, and then the driver."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
 
 from dedup.errors import SinkError, faults
-from dedup.sinks.kafka.options import ATOMIC, SinkOptions
+from dedup.sinks.content import Content
+from dedup.sinks.kafka.client_errors import describe_message, permanent_error
+from dedup.sinks.kafka.options import AT_LEAST_ONCE, ATOMIC, KafkaOptions, partitioner_key
 from dedup.sinks.kafka.preflight import check_sink
-from dedup.sinks.kafka.rows import Rows
-from dedup.sinks.kafka.slots import KafkaSlot, marker_log
-from dedup.sinks.kafka.staging import Staging
+from dedup.sinks.kafka.records import RecordShape, Sender, record_shape
+from dedup.sinks.kafka.slots import KafkaSink, KafkaSlot, KafkaTaskRows
+from dedup.sinks.kafka.staging import KafkaStaging
 from dedup.sinks.ledger import Ledger
-from dedup.sinks.marker import Marker
-from dedup.sinks.protocol import Fenced, StagedSlice, publish_staged
-from dedup.sinks.work import TaskResult
+from dedup.sinks.protocol import (
+    Aborted,
+    Batch,
+    Fenced,
+    PublishedSlice,
+    StagedSlice,
+    publish_slice,
+    publish_staged,
+)
+from dedup.sinks.work import SinkWork, TaskResult
+from dedup.sources.kafka.clients import confluent, producer_config
 
 logger = logging.getLogger("dedup")
 
-_OWNERS = 8
-
-
-class KafkaSink:
-    """All slots of a sink; implements `dedup.sinks.protocol.SinkPort`."""
-
-    def __init__(self, options: SinkOptions, staging: Staging, query_id: str) -> None:
-        self._options, self._staging, self._query_id = options, staging, query_id
-        # All of them are held until the micro-batch is published, however many.
-        self._slots: dict[int, KafkaSlot] = {}
-
-    def slots(self) -> Collection[int]:
-        """Return the slots that ever published, or tried to."""
-        log = marker_log(self._options)
-        return log.all_newest(self._query_id, self._options.name, committed=False).keys()
-
-    def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
-        """Own slots, the first before all others, and only then read their newest markers."""
-        first, *others = [self.slot(number) for number in slots]
-        first.initialise()
-        with ThreadPoolExecutor(_OWNERS) as pool:
-            list(pool.map(KafkaSlot.initialise, others))
-        newest = marker_log(self._options).all_newest(self._query_id, self._options.name)
-        for number in slots:
-            self.slot(number).know(newest.get(number))
-        return {number: marker for number, marker in newest.items() if number in slots}
-
-    def slot(self, number: int) -> KafkaSlot:
-        """Return a slot that `own` has owned."""
-        if number not in self._slots:
-            self._slots[number] = KafkaSlot(self._options, self._query_id, number)
-        return self._slots[number]
-
-    def close(self) -> None:
-        """Give the slots up: the tasks of the next micro-batch own them."""
-        for slot in self._slots.values():
-            slot.drop()
-
-    def rows(self, slices: Sequence[StagedSlice]) -> Rows:
-        """Return the rows of staged slices, from their files, one after another."""
-        return Rows(batch for piece in slices for batch in self._staging.read(piece))
-
-
-#: What this process has asked the cluster already.
+#: Questions that this process has put to the cluster already.
 _checked: set[tuple[object, ...]] = set()
+#: Producers without transactions, by the settings they were made with.
+_senders: dict[tuple[object, ...], Sender] = {}
+_AGAIN = "Spark retries the task, or start the query again; records may then be duplicated."
 
 
-def check_cluster(options: SinkOptions) -> None:
-    """Ask the cluster, once in each process, whether it can do what the sink needs.
+@dataclass(frozen=True)
+class KafkaWork(SinkWork):
+    """The work of a Kafka sink; `ready` makes it."""
 
-    Raises
-    ------
-    ConfigError
-        Saying what to change.
-    """
-    clients, markers = options.clients, options.markers if options.transactional else None
-    asked = (
-        clients.servers, options.topic, markers, clients.transaction_timeout_ms,
-        options.accept_lost_markers,  # their topic, too, may have to be made anew
-    )  # fmt: skip
-    if asked in _checked:
-        return
-    topics = [] if options.topic is None else [options.topic]
-    for note in check_sink(clients, topics, markers).notes:
-        logger.warning("%s", note)
-    _checked.add(asked)
+    options: KafkaOptions
+    shape: RecordShape
+    room = "kafka"
+    fenced_because = ", or a transaction reached its time limit (kafka.transaction.timeout.ms)"
+
+    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
+        """Publish or stage the rows of a task."""
+        faults.point("kafka.task.begin")
+        if not self.options.transactional:
+            return TaskResult(batch, PublishedSlice(slot, self._send(slot, rows)))
+        slice_rows = KafkaTaskRows(rows, self.shape, self._staging(batch), batch.batch_id, slot)
+        if self.options.mode == ATOMIC:
+            return TaskResult(batch, slice_rows.stage())
+        holder = KafkaSlot(self.options, batch.query_id, slot)
+        try:
+            result = TaskResult(batch, publish_slice(batch, slot, holder, slice_rows))
+        except (Fenced, Aborted) as error:
+            holder.drop()
+            raise SinkError(
+                f"This attempt to write slice {slot} of micro-batch {batch.batch_id} is over, and "
+                f"it published nothing: {error}. Another attempt owns the slice by now, or the "
+                "transaction was aborted, for example by its time limit "
+                "(kafka.transaction.timeout.ms). Spark retries the task, or start the query again."
+            ) from None
+        except BaseException:
+            holder.drop()  # the next owner settles an open transaction
+            raise
+        faults.point("kafka.task.end")
+        return result
+
+    def _send(self, slot: int, rows: Iterable[pa.RecordBatch]) -> Content:
+        """Send rows without a transaction; return what they hold."""
+        sender = _sender(self.options)
+        sender.begin()
+        content, left = Content(), 0
+        try:
+            for batch in rows:
+                sender.send(self.shape.records(batch, content.rows), slot)
+                content += Content(batch.num_rows)
+            if self.options.mode == AT_LEAST_ONCE:
+                left = sender.producer.flush(self.options.clients.transaction_timeout_ms / 1000)
+        except confluent().KafkaException as error:
+            raise _not_written(error.args[0], sender.last_record) from None
+        if self.options.mode == AT_LEAST_ONCE:
+            failure = sender.failure
+            if failure.client is not None and (left or failure.first):
+                raise _not_written(failure.client, sender.last_record)
+            if failure.first is not None:
+                reason, message = failure.first
+                raise _not_written(reason, describe_message(message))
+            if left:
+                raise SinkError(
+                    f"Some records of slice {slot} were not written, because the brokers do not "
+                    f"answer. {_AGAIN}"
+                )
+        return content
+
+    def complete(self, results: Sequence[TaskResult]) -> None:
+        """Publish what is staged; the driver has no work if tasks have published all slices."""
+        if any(isinstance(result.slice, StagedSlice) for result in results):
+            super().complete(results)
+
+    def settle(self, ledger: Ledger, batch: Batch, slices: Sequence[StagedSlice]) -> None:
+        """Fix where records and markers go, and the names of transactions."""
+        options = self.options
+        ledger.settle(
+            {
+                "topic": options.topic or "",
+                "markers": options.markers,
+                "transactional.id.prefix": options.transactional_id_prefix,
+            }
+        )
+
+    def publish(
+        self,
+        batch: Batch,
+        slices: Sequence[PublishedSlice | StagedSlice],
+        *,
+        known_batch_id: int | None,
+        accept_difference: bool,
+    ) -> Callable[[], None]:
+        """Publish staged slices; in mode atomic, the manifest's slices in one transaction."""
+        staging = self._staging(batch)
+        staged = [piece for piece in slices if isinstance(piece, StagedSlice)]
+        is_atomic = self.options.mode == ATOMIC
+        sink = KafkaSink(self.options, batch.query_id, staging)
+        try:
+            publish_staged(
+                batch,
+                sink,
+                slices,
+                atomic=(lambda: staging.manifest(batch.batch_id, staged)) if is_atomic else None,
+                known_batch_id=known_batch_id,
+                accept_difference=accept_difference,
+            )
+        finally:
+            sink.close()
+        return lambda: staging.clean(batch.batch_id)
+
+    def _staging(self, batch: Batch) -> KafkaStaging:
+        assert self.options.staging is not None, "only modes without transactions have none"
+        return KafkaStaging(self.options.staging, batch.query_id)
 
 
-def complete(options: SinkOptions, answers: Sequence[TaskResult]) -> None:
-    """Publish what the tasks of a micro-batch left to the driver.
+def ready(options: KafkaOptions, columns: Sequence[tuple[str, str]]) -> KafkaWork:
+    """Return the work of a sink, after a check of the stream's columns and of the cluster.
 
     Parameters
     ----------
-    options : SinkOptions
-    answers : sequence of TaskResult
-        One from each task.
-
-    Raises
-    ------
-    SinkError
-        When the sink holds what contradicts this micro-batch.
+    options : KafkaOptions
+    columns : sequence of (str, str)
+        Names and Spark types of the stream's columns.
     """
-    if not any(isinstance(answer.slice, StagedSlice) for answer in answers):
-        return
-    assert options.staging is not None
-    batch = answers[0].batch
-    staging = Staging(options.staging, batch.query_id)
-    ledger = Ledger(options.staging, batch.query_id)
-    slices = [answer.slice for answer in answers]
-    staged = [piece for piece in slices if isinstance(piece, StagedSlice)]
-    faults.point("kafka.driver.before")
-    sink = KafkaSink(options, staging, batch.query_id)
-    atomic = (lambda: staging.manifest(batch.batch_id, staged)) if options.mode == ATOMIC else None
-    ledger.settle(
-        {
-            "topic": options.topic or "",
-            "markers": options.markers,
-            "transactional.id.prefix": options.id_prefix,
-        }
-    )
-    try:
-        publish_staged(
-            batch,
-            sink,
-            slices,
-            atomic=atomic,
-            known_batch_id=None if options.accept_lost_markers else ledger.published(),
-            accept_difference=options.accept_difference == batch.batch_id,
-        )
-    except Fenced as error:
-        raise SinkError(
-            f"Another start of the query publishes micro-batch {batch.batch_id} by now, or a "
-            "transaction ran into its time limit (kafka.transaction.timeout.ms): "
-            f"{error}. Let only one start run, and start it again: what is published already is "
-            "found then."
-        ) from None
-    finally:
-        sink.close()
-    faults.point("kafka.driver.published")
-    ledger.note_published(batch.batch_id)
-    staging.clean(batch.batch_id)
-    faults.point("kafka.driver.after")
+    work = KafkaWork(options, record_shape(columns, options))
+    clients, markers = options.clients, options.markers if options.transactional else None
+    question = (
+        clients.servers, options.topic, markers, clients.transaction_timeout_ms,
+        options.accept_lost_markers,  # their topic, too, may have to be created again
+    )  # fmt: skip
+    if question not in _checked:
+        topics = [] if options.topic is None else [options.topic]
+        for note in check_sink(clients, topics, markers):
+            logger.warning("%s", note)
+        _checked.add(question)
+    return work
+
+
+def _not_written(error: Any, record: str) -> Exception:
+    """Return the error for a record outside a transaction, which may leave others written."""
+    text = f"{record} was rejected: {error.str()}"
+    ending = "Other records of its slice may be in the topic."
+    return permanent_error(error, text, ending) or SinkError(f"{text}. {_AGAIN}")
+
+
+def _sender(options: KafkaOptions) -> Sender:
+    clients, chooser = options.clients, partitioner_key(options.partitioner)
+    key = (tuple(sorted(clients.properties.items())), options.topic, chooser)
+    if key not in _senders:
+        sender = Sender(options)
+        sender.connect(producer_config(clients))
+        _senders[key] = sender
+    return _senders[key]

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from dedup.sinks.foreach_batch import SinkFunction, columns_of
 from dedup.sinks.kind import SinkKind
 from dedup.sinks.lakehouse.columns import check_names
-from dedup.sinks.lakehouse.delta_table import delta_files, delta_library
-from dedup.sinks.lakehouse.iceberg_table import iceberg_files, iceberg_library
+from dedup.sinks.lakehouse.delta import delta_library, delta_target
+from dedup.sinks.lakehouse.iceberg import iceberg_library, iceberg_target
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG, LakeOptions, lake_options
 from dedup.sinks.lakehouse.work import LakeTable, LakeWork
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_LOOK: dict[str, Callable[[LakeOptions, Sequence[tuple[str, str]]], LakeTable]] = {
-    DELTA: delta_files,
-    ICEBERG: iceberg_files,
+_TARGETS: dict[str, Callable[[LakeOptions, Sequence[tuple[str, str]]], LakeTable]] = {
+    DELTA: delta_target,
+    ICEBERG: iceberg_target,
 }
 
 
@@ -53,8 +53,8 @@ def delta_sink(
 ) -> SinkFunction:
     """Return a function for ``foreachBatch`` that writes each micro-batch to Delta Lake once.
 
-    It does what ``format("dedup_delta")`` does, for queries that write to several places, and on
-    PySpark 4.0 as well. No jar of Delta Lake is needed.
+    It is ``format("dedup_delta")`` for queries that write to several places, and for PySpark 4.0.
+    No jar of Delta Lake is needed.
 
     Parameters
     ----------
@@ -63,14 +63,14 @@ def delta_sink(
     checkpoint : str
         The query's checkpoint location.
     create : bool, optional
-        Make the table from the columns of the stream where there is none.
+        Create a missing table from the columns of the stream.
     options : mapping of str to str, optional
         Any other option of the format. Two sinks of one query each need a `name`.
 
     Raises
     ------
     ConfigError
-        If an option is unknown or cannot be; at the first micro-batch, if table and columns do not
+        If an option is unknown or invalid; at the first micro-batch, if table and columns do not
         fit.
     MissingExtraError
         If the extra ``delta`` is not installed.
@@ -90,8 +90,8 @@ def iceberg_sink(
 ) -> SinkFunction:
     """Return a function for ``foreachBatch`` that writes each micro-batch to Iceberg once.
 
-    It does what ``format("dedup_iceberg")`` does, for queries that write to several places, and on
-    PySpark 4.0 as well. No jar of Iceberg is needed.
+    It is ``format("dedup_iceberg")`` for queries that write to several places, and for PySpark 4.0.
+    No jar of Iceberg is needed.
 
     Parameters
     ----------
@@ -100,16 +100,17 @@ def iceberg_sink(
     checkpoint : str
         The query's checkpoint location.
     catalog : str, optional
-        Name of a catalog of pyiceberg's configuration; options such as ``catalog.uri`` go before.
+        Name of a catalog in pyiceberg's configuration, which options such as ``catalog.uri``
+        override.
     create : bool, optional
-        Make the table from the columns of the stream where there is none.
+        Create a missing table from the columns of the stream.
     options : mapping of str to str, optional
         Any other option of the format. Two sinks of one query each need a `name`.
 
     Raises
     ------
     ConfigError
-        If an option is unknown or cannot be; at the first micro-batch, if table and columns do not
+        If an option is unknown or invalid; at the first micro-batch, if table and columns do not
         fit.
     MissingExtraError
         If the extra ``iceberg`` is not installed.
@@ -120,21 +121,16 @@ def iceberg_sink(
 
 
 def ready(options: LakeOptions, columns: Sequence[tuple[str, str]]) -> LakeWork:
-    """Return the work of a sink whose table and columns have been looked at.
+    """Return the work of a sink, after a check of its table and the stream's columns.
 
     Parameters
     ----------
     options : LakeOptions
     columns : sequence of (str, str)
-        Of the stream: names and Spark's types.
-
-    Raises
-    ------
-    ConfigError
-        Saying what to change.
+        Names and Spark types of the stream's columns.
     """
     check_names(columns)
-    return LakeWork(options, _LOOK[options.format_name](options, columns))
+    return LakeWork(options, _TARGETS[options.format_name](options, columns))
 
 
 def _function(

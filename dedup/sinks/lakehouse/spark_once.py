@@ -1,98 +1,141 @@
-"""The tables' own connectors of Spark in ``foreachBatch``, each micro-batch once.
+"""The tables' own Spark connectors in ``foreachBatch``, each micro-batch once.
 
-Delta's recipe for it (``txnAppId`` and ``txnVersion``) passes over a micro-batch that is there
-*without computing it*. Behind a stateful operator Spark 4.1 and newer stops at that, for the
-operator's state was not committed (SPARK-52008). Iceberg has no recipe (apache/iceberg#8809). Here
-the table is asked first, and a micro-batch that is there is read to its end and dropped.
+Delta's recipe for this (``txnAppId`` and ``txnVersion``) skips a micro-batch that is in the table
+*without computing it*. After a stateful operator Spark 4.1 and newer fails then, because the
+operator's state was not committed (SPARK-52008). Iceberg has no recipe (apache/iceberg#8809). These
+functions ask the table first, and read a micro-batch that is in the table to its end, and drop it.
 """
 
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 from dedup.errors import SinkError, faults
 from dedup.sinks.foreach_batch import NamedSink, query_of, query_of_checkpoint
-from dedup.sinks.lakehouse.delta_table import app_id, delta_library
-from dedup.sinks.lakehouse.iceberg_table import marker_property
-from dedup.sinks.options import check_name, located
+from dedup.sinks.lakehouse.delta import app_id, delta_library
+from dedup.sinks.lakehouse.iceberg import marker_property
+from dedup.sinks.options import NAME, located
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _IN_SUMMARY = "dedup.marker"
 
 
-class DeltaOnce(NamedSink):
-    """Function for ``foreachBatch``; made by `delta_once`."""
+class _Once(NamedSink):
+    #: Name of the function that made it, for errors.
+    function: ClassVar[str]
 
-    def __init__(self, table: str, name: str, checkpoint: str, options: Mapping[str, str]) -> None:
-        self._table, self._name, self._checkpoint = table, name, located(checkpoint)
-        self._options = dict(options)
+    def __init__(
+        self, table: str, name: str, checkpoint: str, options: Mapping[str, str] | None
+    ) -> None:
+        NAME.check(name, "name")
+        self._table, self._options = table, dict(options or {})
         self.sink, self.checkpoint = name, checkpoint
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Append the rows of a micro-batch, unless they are there."""
-        query_id = _query(rows, self._checkpoint, batch_id, "delta_once")
-        # Of its own: the markers of `delta_sink` tell more.
-        mine = f"{app_id(query_id, self._name)}/once"
-        session = rows.sparkSession
-        target = self._table if _is_name(self._table) else f"delta.`{self._table}`"
-        where = session.sql(f"DESCRIBE DETAIL {target}").collect()[0]["location"]
-        found = delta_library().DeltaTable(where).transaction_version(mine)
-        if _is_there(found, batch_id, self._table):
-            _drain(rows)
+        """Append the rows of a micro-batch, unless they are in the table."""
+        location = located(self.checkpoint)
+        query_id = query_of(rows) or query_of_checkpoint(location, batch_id, self.function)
+        self._publish(rows, query_id, batch_id)
+
+    def _publish(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
+        newest = self._newest(rows.sparkSession, query_id)
+        if newest is not None and newest > batch_id:
+            raise SinkError(
+                "The checkpoint is older than the sink: the query is at micro-batch "
+                f"{batch_id}, and table {self._table} already holds micro-batch {newest}. Nothing "
+                "was written. A checkpoint that was restored, or copied, would publish rows a "
+                "second time. After `dedup catalog adopt` the sink needs a new name.",
+                remedy="sink-older-checkpoint",
+            )
+        if newest == batch_id:
+            # Stateful operators commit their state only once their rows are read.
+            rows.write.format("noop").mode("append").save()
             return
         faults.point("lakehouse.commit.before")
-        writer = rows.write.format("delta").mode("append").options(**self._options)
-        writer = writer.option("txnAppId", mine).option("txnVersion", batch_id)
-        writer.saveAsTable(self._table) if target == self._table else writer.save(self._table)
+        self._append(rows, query_id, batch_id)
         faults.point("lakehouse.commit.after")
 
+    @abstractmethod
+    def _newest(self, session: SparkSession, query_id: str) -> int | None:
+        """Return the newest micro-batch in the table, or None for an empty table."""
 
-class IcebergOnce(NamedSink):
+    @abstractmethod
+    def _append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
+        """Append the rows of a micro-batch together with a marker."""
+
+
+class DeltaOnce(_Once):
+    """Function for ``foreachBatch``; made by `delta_once`."""
+
+    function = "delta_once"
+
+    def _app_id(self, query_id: str) -> str:
+        # Apart from the markers of `delta_sink`, which also hold the content.
+        return f"{app_id(query_id, self.sink)}/once"
+
+    def _sql_name(self) -> str:
+        is_name = "/" not in self._table and ":" not in self._table
+        return self._table if is_name else f"delta.`{self._table}`"
+
+    def _newest(self, session: SparkSession, query_id: str) -> int | None:
+        detail = session.sql(f"DESCRIBE DETAIL {self._sql_name()}").collect()[0]
+        table = delta_library().DeltaTable(detail["location"])
+        newest: int | None = table.transaction_version(self._app_id(query_id))
+        return newest
+
+    def _append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
+        writer = rows.write.format("delta").mode("append").options(**self._options)
+        writer = writer.option("txnAppId", self._app_id(query_id)).option("txnVersion", batch_id)
+        if self._sql_name() == self._table:
+            writer.saveAsTable(self._table)
+        else:
+            writer.save(self._table)
+
+
+class IcebergOnce(_Once):
     """Function for ``foreachBatch``; made by `iceberg_once`."""
 
-    def __init__(self, table: str, name: str, checkpoint: str, options: Mapping[str, str]) -> None:
-        self._table, self._name, self._checkpoint = table, name, located(checkpoint)
-        self._options = dict(options)
-        self.sink, self.checkpoint = name, checkpoint
+    function = "iceberg_once"
 
-    def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Append the rows of a micro-batch, unless they are there."""
-        query_id = _query(rows, self._checkpoint, batch_id, "iceberg_once")
-        mine = f"{marker_property(query_id, self._name)}.once"
-        session = rows.sparkSession
-        # This session has a catalog of its own, which keeps what it has read of a table.
+    def _property(self, query_id: str) -> str:
+        return f"{marker_property(query_id, self.sink)}.once"
+
+    def _publish(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
+        super()._publish(rows, query_id, batch_id)
+        # Spark's writer cannot set a property in its commit, and the marker in the snapshot's
+        # summary disappears when the snapshot expires.
+        rows.sparkSession.sql(
+            f"ALTER TABLE {self._table} SET TBLPROPERTIES "
+            f"('{self._property(query_id)}' = '{batch_id}')"
+        )
+
+    def _newest(self, session: SparkSession, query_id: str) -> int | None:
+        """Return the newest micro-batch according to the property and the snapshots."""
+        # The session has its own catalog, which caches what it has read of a table.
         session.sql(f"REFRESH TABLE {self._table}")
-        if _is_there(self._newest(session, mine), batch_id, self._table):
-            _drain(rows)
-        else:
-            faults.point("lakehouse.commit.before")
-            marker = json.dumps({"marker": mine, "batch_id": batch_id})
-            writer = rows.writeTo(self._table).options(**self._options)
-            writer.option(f"snapshot-property.{_IN_SUMMARY}", marker).append()
-            faults.point("lakehouse.commit.after")
-        # The summary is gone once the snapshot expires. Spark's writer cannot set a property with
-        # the rows, so it comes behind them.
-        session.sql(f"ALTER TABLE {self._table} SET TBLPROPERTIES ('{mine}' = '{batch_id}')")
-
-    def _newest(self, session: Any, mine: str) -> int | None:
-        """Return the newest micro-batch that the property or a snapshot of the table tells of."""
-        found = []
+        mine, found = self._property(query_id), []
         for row in session.sql(f"SHOW TBLPROPERTIES {self._table}").collect():
             if row["key"] == mine:
                 found.append(int(row["value"]))
         summaries = session.sql(
-            f"SELECT summary['{_IN_SUMMARY}'] AS told FROM {self._table}.snapshots "
+            f"SELECT summary['{_IN_SUMMARY}'] AS marker FROM {self._table}.snapshots "
             f"WHERE summary['{_IN_SUMMARY}'] IS NOT NULL"
         ).collect()
         for row in summaries:
-            told = json.loads(row["told"])
-            if told["marker"] == mine:
-                found.append(int(told["batch_id"]))
+            marker = json.loads(row["marker"])
+            if marker["marker"] == mine:
+                found.append(int(marker["batch_id"]))
         return max(found, default=None)
+
+    def _append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
+        marker = json.dumps({"marker": self._property(query_id), "batch_id": batch_id})
+        writer = rows.writeTo(self._table).options(**self._options)
+        writer.option(f"snapshot-property.{_IN_SUMMARY}", marker).append()
 
 
 def delta_once(
@@ -107,26 +150,24 @@ def delta_once(
     checkpoint : str
         The query's checkpoint location.
     name : str, optional
-        Of the sink within its query; two of them to one table need two.
+        Name of the sink within its query; two sinks into one table need two names.
     options : mapping of str to str, optional
-        Of Delta's writer, such as ``mergeSchema``.
+        Options of Delta's writer, such as ``mergeSchema``.
 
     Raises
     ------
     ConfigError
         If the name cannot be part of a marker.
     MissingExtraError
-        If the extra ``delta`` is not installed: delta-rs tells what the table has.
+        If the extra ``delta`` is not installed; delta-rs reads the markers.
 
     Notes
     -----
-    Of two drivers at once (a copy of the checkpoint, a start that was frozen) Delta refuses one, by
-    its documentation.
-    Rows are not compared, other than by `delta_sink`.
+    According to Delta's documentation it rejects one of two concurrent drivers (a copy of the
+    checkpoint, a start that was frozen). Unlike `delta_sink`, this does not compare rows.
     """
     delta_library()
-    check_name("name", name, "markers")
-    return DeltaOnce(table, name, checkpoint, options or {})
+    return DeltaOnce(table, name, checkpoint, options)
 
 
 def iceberg_once(
@@ -141,9 +182,9 @@ def iceberg_once(
     checkpoint : str
         The query's checkpoint location.
     name : str, optional
-        Of the sink within its query; two of them to one table need two.
+        Name of the sink within its query; two sinks into one table need two names.
     options : mapping of str to str, optional
-        Of Iceberg's writer.
+        Options of Iceberg's writer.
 
     Raises
     ------
@@ -152,36 +193,9 @@ def iceberg_once(
 
     Notes
     -----
-    The marker is in the summary of the snapshot, and right after in a property of the table. Only
-    where a driver dies between the two, and the snapshot expires before the next start, is the
-    micro-batch written again. Of two drivers at once both may write: Iceberg's appends never
-    conflict. `iceberg_sink` has neither gap.
+    The marker is in the summary of the snapshot and, right afterwards, in a property of the table.
+    If a driver dies between the two, and the snapshot expires before the next start, the
+    micro-batch is written again. Two concurrent drivers may both write it, because Iceberg's
+    appends never conflict. `iceberg_sink` has neither gap.
     """
-    check_name("name", name, "markers")
-    return IcebergOnce(table, name, checkpoint, options or {})
-
-
-def _is_name(table: str) -> bool:
-    return "/" not in table and ":" not in table
-
-
-def _query(rows: DataFrame, checkpoint: str, batch_id: int, function: str) -> str:
-    return query_of(rows) or query_of_checkpoint(checkpoint, batch_id, function)
-
-
-def _is_there(found: int | None, batch_id: int, table: str) -> bool:
-    """Return whether a micro-batch is in the table."""
-    if found is not None and found > batch_id:
-        raise SinkError(
-            f"The checkpoint is older than the sink: the query is at micro-batch {batch_id}, and "
-            f"table {table} holds micro-batch {found} already. Nothing was written. A checkpoint "
-            "that was restored, or copied, would publish again what is there. After `dedup catalog "
-            "adopt` the sink needs a new name.",
-            remedy="sink-older-checkpoint",
-        )
-    return found == batch_id
-
-
-def _drain(rows: DataFrame) -> None:
-    """Read the rows to their end, so that stateful operators commit what they know."""
-    rows.write.format("noop").mode("append").save()
+    return IcebergOnce(table, name, checkpoint, options)

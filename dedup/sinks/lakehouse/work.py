@@ -1,12 +1,12 @@
 """A sink of a table format as Spark runs it: tasks write data files, the driver commits them.
 
-Nobody reads a data file that no commit names, so tasks may write them beside those of the table.
-All that is promised rests on the one commit of the driver (`dedup.sinks.single_commit`).
+No reader sees a data file that no commit names, so tasks write theirs beside the table's. The
+guarantee rests on the driver's single commit (`dedup.sinks.single_commit`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,23 +17,17 @@ from dedup.sinks.content import Content, content_of
 from dedup.sinks.lakehouse.columns import CHUNK_BYTES, TableColumns
 from dedup.sinks.lakehouse.options import LakeOptions
 from dedup.sinks.ledger import Ledger
-from dedup.sinks.protocol import Batch, StagedSlice
+from dedup.sinks.protocol import Batch, PublishedSlice, StagedSlice
 from dedup.sinks.single_commit import Publication, TablePort, commit_batch
 from dedup.sinks.utf8 import check_utf8, only_utf8
-from dedup.sinks.work import TaskResult
+from dedup.sinks.work import SinkWork, TaskResult
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A data file that a task has written, and no commit names yet.
 
-    Parameters
-    ----------
-    path : str
-        Below the table's folder, or the whole place; as the format's commit names it.
-    size_bytes : int
-    entry : object
-        What else the commit says of it; travels to the driver.
+    `path` is as the format's commit spells it, and `entry` holds what else the commit contains.
     """
 
     path: str
@@ -43,16 +37,16 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class UncommittedSlice(StagedSlice):
-    """A slice that waits in data files."""
+    """A slice whose rows are in data files that no commit names yet."""
 
     files: tuple[DataFile, ...] = ()
 
 
 def rolled_back(shown: str, batch_id: int) -> SinkError:
-    """Return the error for a table that has a marker still, and its rows no more."""
+    """Return the error for a table that still has a marker, but not its rows."""
     return SinkError(
-        f"Table {shown} was put back to a version before micro-batch {batch_id}, which this sink "
-        "has published: its rows, and those of micro-batches before it, may be gone. Nothing was "
+        f"Table {shown} was restored to a version before micro-batch {batch_id}, which this sink "
+        "has published. Rows of this micro-batch, and of earlier ones, may be gone. Nothing was "
         "written.",
         remedy="sink-markers",
     )
@@ -62,70 +56,61 @@ class LakePort(TablePort, Protocol):
     """A table in the hands of one driver."""
 
     def clean(self, outcome: Publication) -> None:
-        """Delete data files of this attempt that no commit can name; never raises."""
+        """Delete data files of this attempt that no commit can name. It never raises."""
 
 
 class LakeTable(Protocol):
-    """A table that has been looked at; it travels to the tasks."""
+    """A table whose columns fit the stream. Spark sends it to the tasks."""
 
     @property
     def columns(self) -> TableColumns:
-        """Of the table and the stream."""
+        """The columns of the table and the stream."""
 
     @property
     def setting(self) -> dict[str, str]:
-        """What may not change while the sink has markers."""
+        """Options that may not change while the sink has markers."""
 
     @property
     def table_id(self) -> str:
-        """Of this table, and of none that is made anew under its name."""
+        """ID of this table; a table that was dropped and created again has another one."""
 
     def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
-        """Write rows to data files that are durable, under names that no other attempt has."""
+        """Write rows to durable data files, under names that no other attempt uses."""
 
     def port(self, batch: Batch, files: Sequence[DataFile]) -> LakePort:
         """Return the table in the hands of this driver, which may commit these files."""
 
 
-@dataclass(frozen=True, slots=True)
-class LakeWork:
-    """Implements `dedup.sinks.work.SinkWork`."""
+@dataclass(frozen=True)
+class LakeWork(SinkWork):
+    """The work of a sink into tables; `dedup.sinks.lakehouse.function.ready` makes it."""
 
     options: LakeOptions
     table: LakeTable
-
-    @property
-    def name(self) -> str:
-        """Of the sink within its query."""
-        return self.options.name
+    room = "lakehouse"
 
     def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
-        """Write the rows of a task to data files; return what it tells the driver.
-
-        Raises
-        ------
-        DataError
-            Where the table does not take a record.
-        """
+        """Write the rows of a task to data files."""
         faults.point("lakehouse.task.begin")
-        content, files = Content(), []
+        shown, content = self.table.columns.shown, Content()
+        files: list[DataFile] = []
         waiting: list[pa.Table] = []
         for each in rows:
             if not each.num_rows:
                 continue
-            with only_utf8(f"table {self.table.columns.shown}"):
+            with only_utf8(f"table {shown}"):
                 check_utf8(each)
             content += content_of(each)
             waiting.append(self.table.columns.rows(each))
             if sum(table.nbytes for table in waiting) >= CHUNK_BYTES:
                 files += self._write(batch, slot, waiting)
-        files += self._write(batch, slot, waiting)
+                waiting = []
+        if waiting:
+            files += self._write(batch, slot, waiting)
         faults.point("lakehouse.task.end")
         return TaskResult(batch, UncommittedSlice(slot, content, "", tuple(files)))
 
     def _write(self, batch: Batch, slot: int, waiting: list[pa.Table]) -> list[DataFile]:
-        if not waiting:
-            return []
         faults.point("lakehouse.stage.before")
         shown = self.table.columns.shown
         try:
@@ -133,45 +118,34 @@ class LakeWork:
                 files = self.table.write(batch, slot, pa.concat_tables(waiting))
         except (CatalogError, OSError) as error:
             raise SinkError(
-                f"A data file of table {shown} could not be written. Spark tries the task again. "
+                f"A data file of table {shown} could not be written. Spark retries the task. "
                 f"{self.options.without_secrets(getattr(error, 'text', error))}"
             ) from None
-        waiting.clear()
         faults.point("lakehouse.stage.after")
         return files
 
-    def complete(self, answers: Sequence[TaskResult]) -> None:
-        """Commit, on the driver, what the tasks of a micro-batch have written.
-
-        Raises
-        ------
-        ConfigError
-            When the table is not the one that the tasks have written for.
-        SinkError
-            When the table holds what contradicts this micro-batch.
-        """
-        if not answers:
-            return
-        faults.point("lakehouse.driver.before")
-        batch = answers[0].batch
-        staged = [answer.slice for answer in answers if isinstance(answer.slice, UncommittedSlice)]
-        ledger = Ledger(self.options.ledger, batch.query_id)
-        content = sum((piece.content for piece in staged), Content())
-        published = ledger.published()
-        if content.rows or published is not None:
-            # A table into which nothing has come may be made anew.
+    def settle(self, ledger: Ledger, batch: Batch, slices: Sequence[StagedSlice]) -> None:
+        """Fix the table and its ID."""
+        # A table without rows of this sink may be dropped and created again.
+        if any(piece.content.rows for piece in slices) or ledger.published() is not None:
             ledger.settle(self.table.setting, table_id=self.table.table_id)
-        known = None if self.options.accept_lost_markers else published
+
+    def publish(
+        self,
+        batch: Batch,
+        slices: Sequence[PublishedSlice | StagedSlice],
+        *,
+        known_batch_id: int | None,
+        accept_difference: bool,
+    ) -> Callable[[], None] | None:
+        """Commit the data files of all slices, together with the marker."""
+        staged = [piece for piece in slices if isinstance(piece, UncommittedSlice)]
         port = self.table.port(batch, [file for piece in staged for file in piece.files])
         outcome = commit_batch(
             batch,
             port,
-            content,
-            known_batch_id=known,
-            accept_difference=self.options.accept_difference == batch.batch_id,
+            sum((piece.content for piece in staged), Content()),
+            known_batch_id=known_batch_id,
+            accept_difference=accept_difference,
         )
-        faults.point("lakehouse.driver.published")
-        if outcome is not Publication.NOTHING:
-            port.clean(outcome)
-            ledger.note_published(batch.batch_id)
-        faults.point("lakehouse.driver.after")
+        return None if outcome is Publication.NOTHING else lambda: port.clean(outcome)

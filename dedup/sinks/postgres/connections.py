@@ -1,8 +1,8 @@
 """Connections to PostgreSQL that a process keeps, and what its errors mean.
 
-An error of a connection that is lost says nothing about what a commit did; every other error of
-PostgreSQL ends the transaction, which is then certain not to be visible (PostgreSQL's manual,
-"Error Codes").
+If a connection is lost during a commit, its error does not show whether the commit happened. Every
+other error of PostgreSQL ends the transaction, which is then certain not to be visible
+(PostgreSQL's manual, "Error Codes").
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dedup.sinks.protocol import Aborted
 if TYPE_CHECKING:
     import psycopg
 
-#: What a session is told where the user's own words say nothing: a peer that is gone is found out
-#: within half a minute by who waits for its answer (keepalives), and within two by who sends to it.
-#: Not sooner: Linux counts a server that reads nothing, as while it waits for a lock, as gone too.
+#: Connection defaults, unless the DSN overrides them. A process that waits for an answer notices a
+#: dead peer within half a minute (keepalives), and a process that sends within two. The second time
+#: is longer because Linux also counts a server that reads nothing, as while it waits for a lock.
 _SESSION = {
     "application_name": "dedup",
     "connect_timeout": "10",
@@ -35,23 +35,17 @@ _SESSION = {
     "tcp_user_timeout": "120000",
 }
 _RETRY_S = 0.2
-#: Free connections that a process keeps of a server.
+#: Free connections that a process keeps for each DSN.
 _KEPT = 2
 
 _free: dict[str, list[psycopg.Connection[Any]]] = {}
-# A child would speak to the server in between its parent's words; its own copies are not closed,
-# which would end the parent's session.
+# A forked child must not use its parent's connections. It does not close its copies either, because
+# that would end the parent's session.
 os.register_at_fork(after_in_child=_free.clear)
 
 
 def psycopg_library() -> ModuleType:
-    """Return the driver of PostgreSQL.
-
-    Raises
-    ------
-    MissingExtraError
-        If it, or the encoder of rows, is not installed.
-    """
+    """Return psycopg, or raise MissingExtraError if it, or the encoder of rows, is missing."""
     try:
         import pgpq  # noqa: F401
         import psycopg
@@ -61,7 +55,7 @@ def psycopg_library() -> ModuleType:
 
 
 def connected(dsn: str, timeout_s: float) -> psycopg.Connection[Any]:
-    """Return a connection, one that the process has kept if there is any.
+    """Return a kept connection, or a new one.
 
     Parameters
     ----------
@@ -72,60 +66,40 @@ def connected(dsn: str, timeout_s: float) -> psycopg.Connection[Any]:
     Raises
     ------
     ConfigError
-        If the server refuses this user, or there is no such database.
+        If the server rejects this user, or the database does not exist.
     SinkError
         If no server answers in time.
     """
-    while (kept := _taken(dsn)) is not None:
-        if is_alive(kept):
+    while (kept := _take_free(dsn)) is not None:
+        if _is_alive(kept):
             return kept
         kept.close()
     library = psycopg_library()
     deadline = time.monotonic() + timeout_s
     while True:
         try:
+            given = library.conninfo.conninfo_to_dict(dsn)
+            defaults = {name: value for name, value in _SESSION.items() if name not in given}
             made: psycopg.Connection[Any] = library.connect(
-                dsn, **_session(dsn), client_encoding="UTF8", prepare_threshold=None
+                dsn, **defaults, client_encoding="UTF8", prepare_threshold=None
             )
-            # Whoever waits for a lock must see what its holder has committed.
+            # A session that waited for a lock must see what the lock's holder committed.
             made.isolation_level = library.IsolationLevel.READ_COMMITTED
             return made
         except library.Error as error:
-            if not _is_passing(error) or time.monotonic() > deadline:
+            if not _may_pass(error) or time.monotonic() > deadline:
                 raise _no_connection(dsn, error) from None
             time.sleep(_RETRY_S)
 
 
-def _taken(dsn: str) -> psycopg.Connection[Any] | None:
+def _take_free(dsn: str) -> psycopg.Connection[Any] | None:
     try:
         return _free.get(dsn, []).pop()
     except IndexError:
         return None
 
 
-def give_back(dsn: str, connection: psycopg.Connection[Any]) -> None:
-    """Take a connection back; what is open on it is aborted."""
-    status = psycopg_library().pq.TransactionStatus
-    if connection.info.transaction_status in (status.INTRANS, status.INERROR):
-        with suppress(psycopg_library().Error):
-            connection.rollback()
-    free = _free.setdefault(dsn, [])
-    # One with an open COPY takes no other command: closing it aborts all.
-    if connection.info.transaction_status != status.IDLE or len(free) >= _KEPT:
-        connection.close()
-    else:
-        free.append(connection)
-
-
-def forget_connections() -> None:
-    """Close all connections that nobody uses."""
-    while _free:
-        for connection in _free.popitem()[1]:
-            connection.close()
-
-
-def is_alive(connection: psycopg.Connection[Any]) -> bool:
-    """Return whether the server still answers."""
+def _is_alive(connection: psycopg.Connection[Any]) -> bool:
     try:
         connection.execute("SELECT 1")
         connection.rollback()
@@ -134,16 +108,30 @@ def is_alive(connection: psycopg.Connection[Any]) -> bool:
         return False
 
 
+def give_back(dsn: str, connection: psycopg.Connection[Any]) -> None:
+    """Take a connection back, and roll back its open transaction."""
+    status = psycopg_library().pq.TransactionStatus
+    if connection.info.transaction_status in (status.INTRANS, status.INERROR):
+        with suppress(psycopg_library().Error):
+            connection.rollback()
+    free = _free.setdefault(dsn, [])
+    # A connection with an open COPY takes no other command. Closing it rolls the COPY back.
+    if connection.info.transaction_status != status.IDLE or len(free) >= _KEPT:
+        connection.close()
+    else:
+        free.append(connection)
+
+
+def forget_connections() -> None:
+    """Close all free connections."""
+    while _free:
+        for connection in _free.popitem()[1]:
+            connection.close()
+
+
 @contextmanager
 def transaction(dsn: str, timeout_s: float) -> Iterator[psycopg.Connection[Any]]:
-    """Yield a connection whose transaction is committed at the end; errors abort it.
-
-    Parameters
-    ----------
-    dsn : str
-    timeout_s : float
-        As of `connected`.
-    """
+    """Yield a connection (see `connected`); commit at the end, roll back after an error."""
     connection = connected(dsn, timeout_s)
     try:
         yield connection
@@ -153,98 +141,72 @@ def transaction(dsn: str, timeout_s: float) -> Iterator[psycopg.Connection[Any]]
 
 
 @contextmanager
-def explained(table: str) -> Iterator[None]:
-    """Tell a user's mistake from a server that was away, and both from a transaction that is lost.
-
-    Raises
-    ------
-    DataError, ConfigError
-        Naming table, column and record.
-    Aborted
-        Where another attempt may succeed.
-    """
+def translated_errors(table: str) -> Iterator[None]:
+    """Raise what `translate_error` returns for psycopg's errors."""
     library = psycopg_library()
     try:
         yield
     except library.Error as error:
-        raise meaning(error, table) from None
-
-
-def record_refused(reason: str) -> DataError:
-    """Return the error for a record that the table does not take.
-
-    Parameters
-    ----------
-    reason : str
-        Naming the table, as whole sentences.
-    """
-    return DataError(reason + _ADVICE, remedy="postgres-rows")
-
-
-def reason_of(error: DataError) -> str:
-    """Return the reason that `record_refused` was given."""
-    return error.text.removesuffix(_ADVICE)
+        raise translate_error(error, table) from None
 
 
 #: Classes of errors, or no class, that are not about the rows: connections, transactions,
-#: resources, locks, operators who intervene, and the server's own faults.
-_OF_SERVER = re.compile("|08|0B|25|26|2D|3B|3D|40|53|55|57|58|72|F0|HV|XX")
+#: resources, locks, administrators who intervene, and the server's own faults.
+_SERVER_CLASSES = re.compile("|08|0B|25|26|2D|3B|3D|40|53|55|57|58|72|F0|HV|XX")
+_CONFIG_CLASSES = ("42", "0A", "2B", "3F", "28")
 _ADVICE = (
-    " Nothing of its slice was written. Mend the record where it comes from, or the table, and "
-    "start the query again; or let the option quarantine set such records aside."
+    " Nothing of its slice was written. Fix the record at its origin, or the table, and start the "
+    "query again; or let the option quarantine set such records aside."
 )
-
-
-def meaning(error: Any, table: str) -> Exception:
-    """Return what an error within a transaction means; nothing of it is visible."""
-    state, diag = error.sqlstate or "", error.diag
-    told = (diag.message_primary or str(error)).rstrip(".")
-    detail = f" {diag.message_detail}" if diag.message_detail else ""
-    context = _PLACE.search(diag.context or "")
-    where = f" ({context[0]})" if context else ""
-    text = f"Table {table}: {told}{where}"
-    if state == "57014" and "user" not in told:  # COPY waits for Spark
-        text += "; `-c statement_timeout=0` among the options of the dsn lifts a time limit"
-    if _OF_SERVER.fullmatch(state[:2]):
-        return Aborted(text)
-    if state[:2] in ("42", "0A", "2B", "3F", "28"):
-        return ConfigError(
-            f"{text}.{detail} Nothing was written. Change the table or its privileges."
-        )
-    return record_refused(f"{text}.{detail}")  # also under a code of a trigger's own
-
-
-def copied_line(error: Any) -> int | None:
-    """Return which line of a COPY an error is about, from 1 on; None where it is about none."""
-    place = _PLACE.search(error.diag.context or "")
-    return int(place[1]) if place else None
-
-
-def says_nothing(error: Any) -> bool:
-    """Whether an error of a commit leaves open what came of it (classes 08 and 40003, or none)."""
-    state = error.sqlstate or "08"
-    return state.startswith("08") or state == "40003"
-
-
 #: Which line of a COPY, and which column.
 _PLACE = re.compile(r"COPY [^,\n]+, line (\d+)(?:, column [^:\n]+)?")
 
 
-def _session(dsn: str) -> dict[str, Any]:
-    """What a session is told beside the DSN; raises ProgrammingError where that is none."""
-    given = psycopg_library().conninfo.conninfo_to_dict(dsn)
-    return {option: value for option, value in _SESSION.items() if option not in given}
+def rejected_record(reason: str) -> DataError:
+    """Return the error for a record that the table rejects, for a reason in whole sentences."""
+    return DataError(reason + _ADVICE, remedy="postgres-rows")
 
 
-def _is_passing(error: Any) -> bool:
-    """Whether a server may be there when it is asked again."""
-    if isinstance(error, psycopg_library().ProgrammingError):
-        return False  # the DSN is none
-    refused = _PERMANENT.search(str(error))
-    return refused is None and not (error.sqlstate or "").startswith(("28", "3D", "42"))
+def reason_of(error: DataError) -> str:
+    """Return the reason that `rejected_record` was given."""
+    return error.text.removesuffix(_ADVICE)
 
 
-#: psycopg gives no code for what the server said before there was a session.
+def translate_error(error: Any, table: str) -> Exception:
+    """Return what an error within a transaction means; nothing of the transaction is visible.
+
+    It is a `DataError` about a record, a `ConfigError` about the table or its privileges, or
+    `Aborted` if another attempt may succeed.
+    """
+    state, diag = error.sqlstate or "", error.diag
+    message = (diag.message_primary or str(error)).rstrip(".")
+    detail = f" {diag.message_detail}" if diag.message_detail else ""
+    place = _PLACE.search(diag.context or "")
+    text = f"Table {table}: {message}{f' ({place[0]})' if place else ''}"
+    if state == "57014" and "user" not in message:  # COPY waits for Spark
+        text += "; `-c statement_timeout=0` among the options of the dsn lifts a time limit"
+    if _SERVER_CLASSES.fullmatch(state[:2]):
+        return Aborted(text)
+    if state[:2] in _CONFIG_CLASSES:
+        return ConfigError(
+            f"{text}.{detail} Nothing was written. Change the table or its privileges."
+        )
+    return rejected_record(f"{text}.{detail}")  # also with a trigger's own code
+
+
+def copied_line(error: Any) -> int | None:
+    """Return the line of a COPY that an error is about, from 1 on, or None if it names none."""
+    place = _PLACE.search(error.diag.context or "")
+    return int(place[1]) if place else None
+
+
+def is_commit_unknown(error: Any) -> bool:
+    """Whether an error of a commit leaves its outcome open (classes 08 and 40003, or no code)."""
+    state = error.sqlstate or "08"
+    return state.startswith("08") or state == "40003"
+
+
+#: psycopg gives no code for errors before there is a session.
 _PERMANENT = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|"
     r"permission denied|could not translate host name|invalid (?:connection option|dsn|port)|"
@@ -252,11 +214,19 @@ _PERMANENT = re.compile(
 )
 
 
+def _may_pass(error: Any) -> bool:
+    """Whether a later attempt to connect may succeed."""
+    if isinstance(error, psycopg_library().ProgrammingError):
+        return False  # not a valid DSN
+    is_permanent = _PERMANENT.search(str(error)) is not None
+    return not is_permanent and not (error.sqlstate or "").startswith(("28", "3D", "42"))
+
+
 def _no_connection(dsn: str, error: Any) -> DedupError:
     text = without_password(dsn, " ".join(str(error).split()).rstrip("."))
-    if _is_passing(error):
+    if _may_pass(error):
         return SinkError(
-            f"No connection to PostgreSQL: {text}. Nothing was written; start the query again once "
+            f"No connection to PostgreSQL: {text}. Nothing was written. Start the query again once "
             "the server answers, or correct the option dsn."
         )
     return ConfigError(
@@ -266,17 +236,14 @@ def _no_connection(dsn: str, error: Any) -> DedupError:
 
 
 def without_password(dsn: str, text: str) -> str:
-    """Return a text without what a DSN keeps secret."""
+    """Return a text without the secrets of a DSN."""
     parts: dict[str, Any] = {}
     try:
         parts = psycopg_library().conninfo.conninfo_to_dict(dsn)
     except psycopg_library().Error:
-        text = _CITED.sub('"..."', text)  # where it ends is not known
+        text = re.sub(r'".*"', '"..."', text, flags=re.DOTALL)  # it may quote any part of the DSN
     named = {name: str(value) for name, value in parts.items() if value}
     text = without_secrets(text, {**named, "dsn": dsn})
-    if "password=" in text:  # a separator that is none
+    if "password=" in text:  # a wrong separator hides the password in another part
         text = text.partition("password=")[0] + "password=..."
     return text
-
-
-_CITED = re.compile(r'".*"', re.DOTALL)

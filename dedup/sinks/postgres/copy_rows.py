@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,37 +14,30 @@ import pyarrow as pa
 from dedup.errors import DataError
 from dedup.sinks.postgres.connections import (
     copied_line,
-    meaning,
     psycopg_library,
     reason_of,
-    record_refused,
+    rejected_record,
+    translate_error,
 )
-from dedup.sinks.postgres.record_json import record_as_json
-from dedup.sinks.postgres.target import TargetTable
+from dedup.sinks.postgres.tables import TargetTable
 
 if TYPE_CHECKING:
     import psycopg
 
 #: Bytes and rows that are encoded at a time.
 _BYTES, _ROWS = 4 << 20, 16_384
-#: Bytes of sent rows that are kept to name a record: the server refuses one when all are sent.
+#: Bytes of sent rows that are kept to name a rejected record, which the server reports at the end.
 _KEPT_BYTES = 32 << 20
 #: Characters of a record that an error shows.
 _SHOWN = 500
+#: An empty file of COPY: signature, no flags, no extension; then its end.
+_EMPTY = b"PGCOPY\n\xff\r\n\0" + bytes(8) + b"\xff\xff"
 
 
 class CopyRows:
-    """A COPY under way.
+    """A COPY in progress, into a table with the columns of the target.
 
-    Parameters
-    ----------
-    connection : psycopg.Connection
-    table : TargetTable
-        For the columns.
-    into : str
-        The table that takes the rows, as SQL names it.
-    is_told : bool, optional
-        Whether an error for a record shows it.
+    Its errors for a record show the record, unless `shows_record` is false.
     """
 
     def __init__(
@@ -51,9 +46,9 @@ class CopyRows:
         table: TargetTable,
         into: str,
         *,
-        is_told: bool = True,
+        shows_record: bool = True,
     ) -> None:
-        self._table, self._is_told = table, is_told
+        self._table, self._shows_record = table, shows_record
         self._kept: deque[pa.RecordBatch] = deque()
         self._kept_bytes = self._lines = 0
         self._cursor = connection.cursor()
@@ -63,12 +58,9 @@ class CopyRows:
         self._encoder: Any = None
 
     def send(self, rows: pa.RecordBatch) -> None:
-        """Send rows; what is wrong with them may come out later.
+        """Send rows; raises DataError for a record that cannot be encoded.
 
-        Raises
-        ------
-        DataError
-            For a record that has no place in the table.
+        The server may report other problems with these rows later.
         """
         import pgpq
 
@@ -81,39 +73,30 @@ class CopyRows:
             self._write(self._encoder.write_batch(encoded))
 
     def finish(self) -> None:
-        """Send the end, and wait until the server has taken all rows.
-
-        Raises
-        ------
-        DataError
-            For a record that the table does not take.
-        """
-        with self._explained():
-            if self._encoder is not None:
-                self._copy.write(self._encoder.finish())
-            else:  # an empty file is none to the server
-                self._copy.write(_HEADER + _TRAILER)
+        """Wait until the server has taken all rows, or raise DataError if it rejects a record."""
+        with self._translated_errors():
+            self._copy.write(self._encoder.finish() if self._encoder is not None else _EMPTY)
             self._context.__exit__(None, None, None)
         self._cursor.close()
 
-    def give_up(self, error: BaseException) -> None:
-        """End a COPY whose rows are not to be taken."""
+    def cancel(self, error: BaseException) -> None:
+        """End the COPY without its rows."""
         self._context.__exit__(type(error), error, error.__traceback__)
         self._cursor.close()
 
     def _write(self, data: bytes) -> None:
-        with self._explained():
+        with self._translated_errors():
             self._copy.write(data)
 
     def _encoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         try:
             return self._table.encoded(rows)
         except DataError as error:
-            if not self._is_told:
+            if not self._shows_record:
                 raise
-            raise _refused(reason_of(error), self._first_without_place(rows)) from None
+            raise _with_record(reason_of(error), self._first_unfit(rows)) from None
 
-    def _first_without_place(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _first_unfit(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the first of rows that cannot all be encoded."""
         while rows.num_rows > 1:
             half = rows.slice(0, rows.num_rows // 2)
@@ -127,15 +110,14 @@ class CopyRows:
 
     def _keep(self, rows: pa.RecordBatch) -> None:
         self._lines += rows.num_rows
-        if not self._is_told:
-            return
-        self._kept.append(rows)
-        self._kept_bytes += rows.nbytes
+        if self._shows_record:
+            self._kept.append(rows)
+            self._kept_bytes += rows.nbytes
         while self._kept_bytes > _KEPT_BYTES:
             self._kept_bytes -= self._kept.popleft().nbytes
 
-    def _at(self, line: int) -> pa.RecordBatch | None:
-        """Return the record that was sent as this line, from 1 on, where it is still kept."""
+    def _record_at(self, line: int) -> pa.RecordBatch | None:
+        """Return the record that was sent as this line, from 1 on, if it is still kept."""
         end = self._lines
         for rows in reversed(self._kept):
             if end - rows.num_rows < line <= end:
@@ -144,34 +126,57 @@ class CopyRows:
         return None
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Add to the error for a record what it is, where the server says no more than its line."""
+    def _translated_errors(self) -> Iterator[None]:
+        """Translate psycopg's errors; add the record if the server reports only its line."""
         try:
             yield
         except psycopg_library().Error as error:
-            found = meaning(error, self._table.shown)
+            translated = translate_error(error, self._table.shown)
             line = copied_line(error)
-            record = self._at(line) if line and not error.diag.message_detail else None
-            if isinstance(found, DataError) and record is not None:
-                found = _refused(reason_of(found), record)
-            raise found from None
+            record = self._record_at(line) if line and not error.diag.message_detail else None
+            if isinstance(translated, DataError) and record is not None:
+                translated = _with_record(reason_of(translated), record)
+            raise translated from None
 
 
-#: Of an empty file: signature, no flags, no extension; then the end.
-_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
-_TRAILER = b"\xff\xff"
-
-
-def _refused(reason: str, record: pa.RecordBatch) -> DataError:
+def _with_record(reason: str, record: pa.RecordBatch) -> DataError:
     text = record_as_json(record)
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    return record_refused(f"{reason} The record is {shown}.")
+    return rejected_record(f"{reason} The record is {shown}.")
 
 
 def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if not rows.num_rows:
-        return
-    row_bytes = max(1, rows.nbytes // rows.num_rows)
+    row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
     step = max(1, min(_ROWS, _BYTES // row_bytes))
     for begin in range(0, rows.num_rows, step):
         yield rows.slice(begin, step)
+
+
+def record_as_json(row: pa.RecordBatch) -> str:
+    """Return one row as JSON, in the spelling of PostgreSQL's `to_jsonb`."""
+    pairs = zip(row.schema.names, row.columns, strict=True)
+    values = {name: _plain(column[0]) for name, column in pairs}
+    return json.dumps(values, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: pa.Scalar) -> Any:
+    """Return a value that JSON can hold, or its text."""
+    if not value.is_valid:
+        return None
+    kind = value.type
+    if pa.types.is_list(kind):
+        return [_plain(one) for one in value.values]
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        # A string of Spark may hold any bytes.
+        return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
+    try:
+        found = value.as_py()
+    except (OverflowError, ValueError):  # a day outside Python's calendar
+        return str(value.cast(pa.string()).as_py())
+    if isinstance(found, bytes):
+        return f"\\x{found.hex()}"
+    if isinstance(found, float) and not math.isfinite(found):
+        return "NaN" if math.isnan(found) else "Infinity" if found > 0 else "-Infinity"
+    if isinstance(found, bool | int | float):
+        return found
+    return str(found.isoformat() if hasattr(found, "isoformat") else found)

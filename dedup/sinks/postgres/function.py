@@ -42,30 +42,30 @@ def postgres_sink(
 ) -> SinkFunction:
     """Return a function for ``foreachBatch`` that writes each micro-batch to PostgreSQL once.
 
-    It does what ``format("dedup_postgres")`` does, for queries that write to several places, and
-    on PySpark 4.0 as well.
+    It is ``format("dedup_postgres")`` for queries that write to several places, and for PySpark
+    4.0.
 
     Parameters
     ----------
     dsn : str
         How to connect, as libpq takes it, such as ``postgresql://user@host/database``.
     table : str
-        As in SQL; it has to exist.
+        As in SQL; it must exist.
     checkpoint : str
         The query's checkpoint location.
     mode : str
         ``append``, ``upsert`` or ``atomic``.
     key : str or sequence of str, optional
-        Columns that tell rows apart, for ``upsert`` and ``atomic``.
+        Columns that identify a row, for ``upsert`` and ``atomic``.
     version : str, optional
-        Column; of two rows with one key the greater one stays.
+        Column; of two rows with one key, the row with the greater version stays.
     options : mapping of str to str, optional
         Any other option of the format. Two sinks of one query each need a `name`.
 
     Raises
     ------
     ConfigError
-        If an option is unknown or cannot be; at the first micro-batch, if table and columns do not
+        If an option is unknown or invalid; at the first micro-batch, if table and columns do not
         fit.
     MissingExtraError
         If the extra ``postgres`` is not installed.

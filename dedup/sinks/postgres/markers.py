@@ -3,15 +3,16 @@
 =========  ======================================================================
 column     meaning
 =========  ======================================================================
-query_id   of the checkpoint
+query_id   ID of the checkpoint's query
 sink       name of the sink within its query
 slot       number of the task, -1 for whole micro-batches
-owner      whoever owned the slot last; a new value with each owner
+owner      the slot's last owner; each attempt to own it sets a new value
 marker     JSON with a checksum (`dedup.sinks.marker`), NULL before the first one
 =========  ======================================================================
 
-A transaction that publishes locks the row of its slot first, and owning it waits for that lock. So
-when a slot is owned, all that earlier owners did is settled, and what they do next is refused.
+A transaction that publishes first locks the row of its slot, and an attempt to own the slot waits
+for that lock. So once a slot is owned, earlier owners' transactions have ended, and their next ones
+are rejected.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from dedup.sinks.marker import Marker
-from dedup.sinks.postgres.connections import explained, psycopg_library, transaction
+from dedup.sinks.postgres.connections import psycopg_library, transaction, translated_errors
 from dedup.sinks.postgres.options import PostgresOptions
-from dedup.sinks.postgres.own_tables import make_own_table
+from dedup.sinks.postgres.tables import make_own_table
 
 if TYPE_CHECKING:
     import psycopg
@@ -34,22 +35,22 @@ _COLUMNS = {
     "query_id": "text", "sink": "text", "slot": "integer", "owner": "uuid NOT NULL",
     "marker": "text",
 }  # fmt: skip
-#: How long an earlier owner may take to end by itself.
+#: How long an earlier owner may take to end its transaction.
 _PATIENCE_MS = 1000
-#: How long a client that stands still within a transaction may hold others up.
+#: How long a client that stands still within a transaction may block others.
 _IDLE_IN_TRANSACTION = "10min"
-#: In place of the slot, in the name of a session that owns several.
+#: Replaces the slot in the name of a session that owns several.
 _OWNING = "owning"
 
 
-class MarkerTable:
+class PostgresMarkers:
     """The markers of one sink of one query."""
 
     def __init__(self, options: PostgresOptions, query_id: str) -> None:
         assert options.markers is not None, "settled on the driver"
         self._options, self._query_id = options, query_id
         self._table = options.markers
-        self._sql = self._table.replace("%", "%%")  # psycopg fills in what follows a single one
+        self._sql = self._table.replace("%", "%%")  # psycopg interprets a single %
         self._where = "query_id = %s AND sink = %s"
         self._mine = (query_id, options.name)
 
@@ -62,23 +63,23 @@ class MarkerTable:
         return [row[0] for row in rows]
 
     def acquire(self, slots: Sequence[int]) -> tuple[str, dict[int, Marker | None]]:
-        """Own slots, in their order; return as whom, and their newest markers.
+        """Own slots, in their order; return the new owner's ID, and their newest markers.
 
-        Whoever holds one of them with an open transaction is given a second to end it, and is then
-        disconnected, which aborts it.
+        A session that holds one of them in an open transaction gets a second to end it. Then this
+        disconnects the session, and the server rolls the transaction back.
 
         Raises
         ------
         Aborted
-            If the server was away, or somebody else does not let go.
+            If the server was away, or another session does not release a slot.
         """
         owner = str(uuid.uuid4())
-        with explained(self._table):
+        with translated_errors(self._table):
             try:
                 return owner, self._own(slots, owner, _PATIENCE_MS)
             except psycopg_library().errors.LockNotAvailable:
                 self._disconnect(slots)
-            return owner, self._own(slots, owner, self._options.timeout_s * 1000)
+            return owner, self._own(slots, owner, self._options.timeout_seconds * 1000)
 
     def _own(self, slots: Sequence[int], owner: str, wait_ms: int) -> dict[int, Marker | None]:
         found: dict[int, Marker | None] = {}
@@ -92,23 +93,23 @@ class MarkerTable:
                     (*self._mine, slot, owner),
                 ).fetchone()
                 assert row is not None
-                found[slot] = self._read(slot, row[0])
+                found[slot] = self._parse(slot, row[0])
         return found
 
     def lock(
         self, connection: psycopg.Connection[Any], slot: int
     ) -> tuple[str | None, Marker | None]:
         """Lock a slot until the transaction ends; return its owner and newest marker."""
-        self._announce(connection, slot, self._options.timeout_s * 1000)
+        self._announce(connection, slot, self._options.timeout_seconds * 1000)
         row = connection.execute(
             f"SELECT owner::text, marker FROM {self._sql} "
             f"WHERE {self._where} AND slot = %s FOR UPDATE",
             (*self._mine, slot),
         ).fetchone()
-        return (None, None) if row is None else (row[0], self._read(slot, row[1]))
+        return (None, None) if row is None else (row[0], self._parse(slot, row[1]))
 
     def put(self, connection: psycopg.Connection[Any], owner: str, marker: Marker) -> bool:
-        """Write a marker; return whether the slot is still its owner's."""
+        """Write a marker; return whether this owner still owns the slot."""
         done = connection.execute(
             f"UPDATE {self._sql} SET marker = %s WHERE {self._where} AND slot = %s AND owner = %s",
             (marker.to_bytes().decode(), *self._mine, marker.slot, owner),
@@ -116,9 +117,9 @@ class MarkerTable:
         return done.rowcount == 1
 
     def _disconnect(self, slots: Sequence[int]) -> None:
-        """End the sessions that have one of the slots locked; the server aborts what they did."""
+        """End the sessions that hold one of the slots; the server rolls their transactions back."""
         with self._connection() as connection:
-            # Sessions are those of who logged in, not of the role that it acts as.
+            # A session belongs to the user who logged in, not to the role that it acts as.
             connection.execute("SET LOCAL ROLE NONE")
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -128,9 +129,10 @@ class MarkerTable:
             )
 
     def _announce(self, connection: psycopg.Connection[Any], slot: int | str, wait_ms: int) -> None:
-        """Let the transaction's session be found while it waits, or others wait for it.
+        """Name the session after the slot, so that others can disconnect it, and limit its waits.
 
-        What it commits is on the disk, also for a user whose commits need not be: Spark goes on.
+        Its commit must reach the disk even if the user has set `synchronous_commit` to off, because
+        Spark does not send the rows again.
         """
         connection.execute(
             f"SET LOCAL lock_timeout = {wait_ms}; "
@@ -144,30 +146,18 @@ class MarkerTable:
         which = hashlib.blake2b("\0".join(self._mine).encode(), digest_size=12).hexdigest()
         return f"dedup {which} {slot}"
 
-    def _read(self, slot: int, text: str | None) -> Marker | None:
+    def _parse(self, slot: int, text: str | None) -> Marker | None:
         if text is None:
             return None
         where = f"table {self._table}, query {self._query_id}, slot {slot}"
         return Marker.from_bytes(text.encode(), where)
 
     def _connection(self) -> AbstractContextManager[psycopg.Connection[Any]]:
-        return transaction(self._options.dsn, self._options.timeout_s)
+        return transaction(self._options.dsn, self._options.timeout_seconds)
 
 
 def make_marker_table(options: PostgresOptions, name: str) -> str:
-    """Make the table of the markers, unless it is there; return its name with its schema.
-
-    Parameters
-    ----------
-    options : PostgresOptions
-    name : str
-        Of the table, as in SQL.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be made, or is something else.
-    """
-    with explained(name), transaction(options.dsn, options.timeout_s) as connection:
+    """Create the table of the markers if it is missing; return its name with its schema."""
+    with translated_errors(name), transaction(options.dsn, options.timeout_seconds) as connection:
         key = ["query_id", "sink", "slot"]
         return make_own_table(connection, "markers", name, _COLUMNS, key)

@@ -2,132 +2,74 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dedup.core.option import REQUIRED, Option, choice, names, read_options, text, whole
 from dedup.errors import ConfigError
-from dedup.sinks.options import batch_number, check_name, flag, folder, known_options
+from dedup.sinks.options import ACCEPT, folder, named
 
 FORMAT = "dedup_postgres"
 APPEND, UPSERT, ATOMIC = "append", "upsert", "atomic"
-MODES = (APPEND, UPSERT, ATOMIC)
-
-_OWN = (
-    "accept.difference", "accept.lost.markers", "checkpointlocation", "dsn", "key", "markers",
-    "mode", "name", "quarantine", "staging.schema", "table", "timeout.seconds", "version",
-)  # fmt: skip
 
 _PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_][\w$]*)'
-_IDENTIFIER = re.compile(rf"{_PART}(?:\.{_PART})?")
+_SQL_NAME = text(
+    rf"{_PART}(?:\.{_PART})?", 'be a name as in SQL, such as orders, shop.orders or "Orders".'
+)
+OPTIONS = (
+    Option("dsn", text(), REQUIRED, "how to connect, such as postgresql://user@host/database"),
+    Option("table", _SQL_NAME, REQUIRED, "the table, which must exist"),
+    Option("mode", choice(APPEND, UPSERT, ATOMIC), APPEND, help="see above"),
+    Option("key", names(), (), help="columns over which the table has a unique index"),
+    Option("version", text(), help="column that decides between rows of one key"),
+    Option("markers", _SQL_NAME, help="table of the markers; default: in the table's schema"),
+    Option("quarantine", _SQL_NAME, help="table for rejected records"),
+    Option("staging.schema", _SQL_NAME, help="schema for staging tables; default: the table's"),
+    Option("timeout.seconds", whole(1, 3600), 60, help="longest wait for a server, and a lock"),
+    named("postgres"),
+    *ACCEPT,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresOptions:
-    """What a sink was told.
+    """The values of `OPTIONS`, and the folder of the sink's ledger.
 
-    Parameters
-    ----------
-    dsn : str
-        How to connect, as libpq takes it.
-    table : str
-        As in SQL: ``orders``, ``shop.orders``, ``"Orders"``.
-    mode : str
-        One of `MODES`.
-    key : tuple of str
-        Columns that tell rows apart; rows of a key that is there are updated. Empty: appended.
-    version : str or None
-        Column; of two rows with one key the greater one stays.
-    name : str
-        Of the sink within its query; part of markers.
-    markers, staging_schema : str or None
-        The table of the markers, and the schema in which slices wait, as in SQL; None: beside
-        the table.
-    quarantine : str or None
-        Table for records that the table does not take, as in SQL; None: they stop the query.
-    ledger : str
-        Folder of what the checkpoint remembers of the sink.
-    timeout_s : int
-        How long to wait for a server that restarts, and for a lock.
-    accept_difference : int or None
-        A micro-batch that goes on although its published slices hold other rows.
-    accept_lost_markers : bool
+    The driver fills `markers`, `staging_schema` and `quarantine` with names that contain the
+    schema.
     """
 
-    dsn: str = field(repr=False)  # it may hold a password
+    dsn: str = field(repr=False)  # it may contain a password
     table: str
-    mode: str = APPEND
-    key: tuple[str, ...] = ()
-    version: str | None = None
-    name: str = "postgres"
-    markers: str | None = None
-    staging_schema: str | None = None
-    quarantine: str | None = None
+    mode: str
+    key: tuple[str, ...]
+    version: str | None
+    markers: str | None
+    quarantine: str | None
+    staging_schema: str | None
+    timeout_seconds: int
+    name: str
     ledger: str = field(repr=False)
-    timeout_s: int = 60
-    accept_difference: int | None = None
-    accept_lost_markers: bool = False
+    accept_difference: int | None
+    accept_lost_markers: bool
 
 
 def postgres_options(given: Mapping[str, str]) -> PostgresOptions:
     """Return the options that a user gave.
 
-    Parameters
-    ----------
-    given : mapping of str to str
-        In any case, as Spark's options are.
-
     Raises
     ------
     ConfigError
-        If one is unknown, missing or cannot be.
+        If an option is unknown, missing or invalid.
     """
-    options = known_options(given, _OWN, format_name=FORMAT)
-    for needed, what in (
-        ("dsn", "how to connect, such as postgresql://user@host/database"),
-        ("table", "the table, which has to exist"),
-    ):
-        if not options.get(needed):
-            raise ConfigError(f"The sink needs the option {needed}: {what}.")
-    for name in ("table", "markers", "quarantine", "staging.schema"):
-        if options.get(name) and not _IDENTIFIER.fullmatch(options[name]):
-            raise ConfigError(
-                f"Option {name}={options[name]!r} must be a name as in SQL, such as orders, "
-                'shop.orders or "Orders".'
-            )
-    mode = options.get("mode", APPEND).lower()
-    if mode not in MODES:
-        raise ConfigError(f"Option mode={mode!r} must be one of {', '.join(MODES)}.")
-    key = tuple(each.strip() for each in options.get("key", "").split(",") if each.strip())
-    version = options.get("version") or None
-    if mode == UPSERT and not key:
-        raise ConfigError("Mode upsert needs the option key: the columns that tell rows apart.")
-    if mode == APPEND and key:
+    values = read_options(given, OPTIONS, owner=f"format {FORMAT}")
+    options = PostgresOptions(ledger=folder(given, values["name"]), **values)
+    if options.mode == UPSERT and not options.key:
+        raise ConfigError("Mode upsert needs the option key: the columns that identify a row.")
+    if options.mode == APPEND and options.key:
         raise ConfigError("Option key is for the modes upsert and atomic; append only adds rows.")
-    if version is not None and not key:
+    if options.version is not None and not options.key:
         raise ConfigError("Option version decides between rows of one key: give the option key.")
-    if version in key:
-        raise ConfigError(f"Option version={version!r} cannot be a column of the key as well.")
-    name = options.get("name", "postgres")
-    check_name("name", name, "markers")
-    return PostgresOptions(
-        dsn=options["dsn"],
-        table=options["table"],
-        mode=mode,
-        key=key,
-        version=version,
-        name=name,
-        markers=options.get("markers") or None,
-        staging_schema=options.get("staging.schema") or None,
-        quarantine=options.get("quarantine") or None,
-        ledger=folder(options, name),
-        timeout_s=_seconds(options.get("timeout.seconds", "60")),
-        accept_difference=batch_number("accept.difference", options),
-        accept_lost_markers=flag("accept.lost.markers", options),
-    )
-
-
-def _seconds(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 3600:
-        raise ConfigError(f"Option timeout.seconds={text!r} must be 1 to 3600.")
-    return int(text)
+    if options.version in options.key:
+        raise ConfigError(f"Option version={options.version!r} cannot be a column of the key.")
+    return options

@@ -1,4 +1,4 @@
-"""Records that the table does not take, set aside in the transaction that publishes the others.
+"""Records that the table rejects, set aside in the transaction that publishes the others.
 
 =========  ==========================================================
 column     meaning
@@ -6,12 +6,12 @@ column     meaning
 query_id   the streaming query
 sink       name of the sink within its query
 batch_id   micro-batch
-reason     why the record was not taken, in the server's words
+reason     why the table rejected the record, in the server's words
 record     the record as a JSON object
 =========  ==========================================================
 
-Rows are written under savepoints. Where some are refused, they are halved until those are found
-that are refused by themselves.
+Rows are written under savepoints. If the table rejects some of them, this halves the rows until it
+has found every rejected one.
 """
 
 from __future__ import annotations
@@ -24,86 +24,80 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dedup.errors import DataError
-from dedup.sinks.postgres.connections import meaning, psycopg_library, reason_of
-from dedup.sinks.postgres.copy_rows import CopyRows
-from dedup.sinks.postgres.own_tables import make_own_table
-from dedup.sinks.postgres.record_json import record_as_json
-from dedup.sinks.postgres.target import TargetTable
+from dedup.sinks.postgres.connections import psycopg_library, reason_of, translate_error
+from dedup.sinks.postgres.copy_rows import CopyRows, record_as_json
+from dedup.sinks.postgres.tables import TargetTable, make_own_table
 
 if TYPE_CHECKING:
     import psycopg
 
-#: Of one slice: where more are refused, it is not the records that are wrong.
+#: Rejected records of one slice. If there are more, the table is wrong, not the records.
 MOST = 1000
 
 _COLUMNS = {
     "query_id": "text", "sink": "text", "batch_id": "bigint", "reason": "text", "record": "text",
 }  # fmt: skip
-
+_NAMES = ", ".join(_COLUMNS)
 _CHECK = "SET CONSTRAINTS ALL IMMEDIATE"
 
 
-class Refused:
-    """The records of one slice that its table does not take."""
+class RejectedRecords:
+    """The rejected records of one slice, each with the reason."""
 
     def __init__(self, table: TargetTable) -> None:
         self._table = table
-        self._found: list[tuple[str, str]] = []
-        self._moved: list[tuple[str, tuple[str, str] | None]] = []
+        self._records: list[tuple[str, str]] = []
+        self._moves: list[tuple[str, tuple[str, str] | None]] = []
         self._copied, self._check = 0, ""
+
+    def __len__(self) -> int:
+        return len(self._records)
 
     def copy(self, connection: psycopg.Connection[Any], rows: pa.RecordBatch, into: str) -> None:
         """Copy rows to a table that has the target's columns and none of its constraints.
 
-        Parameters
-        ----------
-        connection : psycopg.Connection
-            With an open transaction.
-        rows : RecordBatch
-        into : str
-            The table, as SQL names it.
-
         Raises
         ------
         DataError
-            If more than `MOST` of the slice are refused.
+            If more than `MOST` records of the slice are rejected.
         """
+
+        def attempt(part: pa.RecordBatch) -> str | None:
+            return self._attempt(connection, lambda: _copy(connection, self._table, part, into))
+
         waiting = [rows] if rows.num_rows else []
         while waiting:
             part = waiting.pop()
-            reason = self._attempt(connection, lambda part=part: _copy(  # type: ignore[misc]
-                connection, self._table, part, into))  # fmt: skip
-            if reason is None:
-                continue
-            if part.num_rows > 1:
+            reason = attempt(part)
+            if reason is not None and part.num_rows > 1:
                 half = part.num_rows // 2
                 waiting += [part.slice(half), part.slice(0, half)]
-            else:
+            elif reason is not None:
                 self._add(reason, record_as_json(part))
 
     def move(
         self, connection: psycopg.Connection[Any], source: str, aside: tuple[str, str] | None = None
     ) -> int:
-        """Bring the rows of such a table into the target, and those that wait to the quarantine.
+        """Move the rows of such a table into the target, and staged rejections to the quarantine.
 
-        The parameters and errors are those of `copy`; `aside` are those of `move_staged`, whose
-        result is returned.
+        Errors are as for `copy`. `aside` holds the arguments of `move_staged`, whose result this
+        returns.
         """
-        if not self._moved:
+        if not self._moves:
             connection.execute("SAVEPOINT before_moves")
-            self._copied = len(self._found)
-        self._moved.append((source, aside))
+            self._copied = len(self._records)
+        self._moves.append((source, aside))
         return self._move_all(connection, source, aside)
 
     def settle(self, connection: psycopg.Connection[Any]) -> None:
-        """Set aside rows that break deferred constraints; the commit does not name them."""
+        """Set aside rows that break deferred constraints; the commit would not name them."""
         if self._attempt(connection, lambda: connection.execute(_CHECK.encode())) is None:
             return
         connection.execute("ROLLBACK TO SAVEPOINT before_moves")
-        del self._found[self._copied :]
+        del self._records[self._copied :]
         self._check = f"; {_CHECK}"
-        for moved in self._moved:
-            self._move_all(connection, *moved)
+        for move in self._moves:
+            self._move_all(connection, *move)
 
     def _move_all(
         self, connection: psycopg.Connection[Any], source: str, aside: tuple[str, str] | None
@@ -121,19 +115,26 @@ class Refused:
                 continue
             if end - begin > 1:
                 half = (begin + end) // 2
-                waiting += [(half, end), (begin, half)]  # in the order in which they came
-                continue
-            places = connection.execute(f"SELECT ctid::text FROM {source} {blocks}".encode())
-            for (place,) in places.fetchall():
-                one = f"WHERE ctid = '{place}'"
-                reason = self._move(connection, source, one)
-                if reason is not None:
-                    row = connection.execute(
-                        f"SELECT to_jsonb(one)::text FROM {source} AS one {one}".encode()
-                    ).fetchone()
-                    assert row is not None
-                    self._add(reason, row[0])
+                waiting += [(half, end), (begin, half)]  # keeps the order of the rows
+            else:
+                self._move_rows(connection, source, blocks)
         return staged
+
+    def _move_rows(self, connection: psycopg.Connection[Any], source: str, blocks: str) -> None:
+        places = connection.execute(f"SELECT ctid::text FROM {source} {blocks}".encode())
+        for (place,) in places.fetchall():
+            one = f"WHERE ctid = '{place}'"
+            reason = self._move(connection, source, one)
+            if reason is not None:
+                row = connection.execute(
+                    f"SELECT to_jsonb(one)::text FROM {source} AS one {one}".encode()
+                ).fetchone()
+                assert row is not None
+                self._add(reason, row[0])
+
+    def _move(self, connection: psycopg.Connection[Any], source: str, where: str) -> str | None:
+        statement = self._table.merge_from(source, where) + self._check
+        return self._attempt(connection, lambda: connection.execute(statement.encode()))
 
     def set_aside(
         self,
@@ -143,49 +144,42 @@ class Refused:
         sink: str,
         batch_id: int,
     ) -> None:
-        """Write the records to a table of this kind."""
-        found = self._found
+        """Write the records to a quarantine table."""
+        records = self._records
         if connection.info.parameter_status("server_encoding") != "UTF8":
-            # A character that the database does not have may be why the table took no record.
-            found = [(_in_ascii(reason), _in_ascii(record)) for reason, record in found]
-        if found:
-            into = into.replace("%", "%%")  # psycopg fills in what follows a single one
+            # The table may have rejected a record for a character that the database cannot store.
+            records = [(_in_ascii(reason), _in_ascii(record)) for reason, record in records]
+        if records:
+            into = into.replace("%", "%%")  # psycopg interprets a single %
             with connection.cursor() as cursor:
                 cursor.executemany(
                     f"INSERT INTO {into} ({_NAMES}) VALUES (%s, %s, %s, %s, %s)",
-                    [(query_id, sink, batch_id, *one) for one in found],
+                    [(query_id, sink, batch_id, *one) for one in records],
                 )
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def _move(self, connection: psycopg.Connection[Any], source: str, where: str) -> str | None:
-        statement = self._table.merge_from(source, where) + self._check
-        return self._attempt(connection, lambda: connection.execute(statement.encode()))
 
     def _attempt(
         self, connection: psycopg.Connection[Any], act: Callable[[], object]
     ) -> str | None:
-        """Act under a savepoint; return why records are refused, None if they are not."""
+        """Act under a savepoint; return why the table rejects records, or None if it does not."""
         try:
             with connection.transaction():
                 act()
         except DataError as error:
             return reason_of(error)
         except psycopg_library().Error as error:
-            found = meaning(error, self._table.shown)
-            if not isinstance(found, DataError):
+            translated = translate_error(error, self._table.shown)
+            if not isinstance(translated, DataError):
                 raise
-            return reason_of(found)
+            return reason_of(translated)
         return None
 
     def _add(self, reason: str, record: str) -> None:
-        self._found.append((reason, record))
-        if len(self._found) > MOST:
+        self._records.append((reason, record))
+        if len(self._records) > MOST:
             raise DataError(
-                f"Table {self._table.shown} does not take more than {MOST:,} records of one slice, "
-                f"the last one because: {reason} Nothing of the slice was written. Mend the table "
-                "or the query, and start it again.",
+                f"Table {self._table.shown} rejects more than {MOST:,} records of one slice, the "
+                f"last one because: {reason} Nothing of the slice was written. Fix the table or "
+                "the query, and start it again.",
                 remedy="postgres-rows",
             )
 
@@ -196,37 +190,32 @@ def _in_ascii(text: str) -> str:
 
 
 def make_quarantine_table(connection: psycopg.Connection[Any], name: str) -> str:
-    """Make a table of this kind, unless it is there; return its name with its schema."""
+    """Create a quarantine table if it is missing; return its name with its schema."""
     return make_own_table(connection, "quarantine", name, _COLUMNS)
 
 
 def make_staged(connection: psycopg.Connection[Any], name: str) -> None:
-    """Make a table of this kind for records that wait."""
-    connection.execute(f"CREATE UNLOGGED TABLE {name} ({_DEFINED})".encode())
+    """Create a table for the rejected records of a staged slice."""
+    columns = ", ".join(f"{column} {kind}" for column, kind in _COLUMNS.items())
+    connection.execute(f"CREATE UNLOGGED TABLE {name} ({columns})".encode())
 
 
 def move_staged(connection: psycopg.Connection[Any], name: str, into: str) -> int:
-    """Bring the records that wait, if there are any, to a table of this kind; return how many."""
+    """Move a staged slice's rejected records, if any, into the quarantine; return how many."""
     found = connection.execute("SELECT to_regclass(%s)", [name]).fetchone()
     if found is None or found[0] is None:
         return 0
-    moved = connection.execute(
-        f"INSERT INTO {into} ({_NAMES}) SELECT {_NAMES} FROM {name}".encode()
-    )
-    return moved.rowcount
-
-
-_NAMES = ", ".join(_COLUMNS)
-_DEFINED = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+    statement = f"INSERT INTO {into} ({_NAMES}) SELECT {_NAMES} FROM {name}"
+    return connection.execute(statement.encode()).rowcount
 
 
 def _copy(
     connection: psycopg.Connection[Any], table: TargetTable, rows: pa.RecordBatch, into: str
 ) -> None:
-    copy = CopyRows(connection, table, into, is_told=False)
+    copy = CopyRows(connection, table, into, shows_record=False)
     try:
         copy.send(rows)
     except BaseException as error:
-        copy.give_up(error)
+        copy.cancel(error)
         raise
     copy.finish()

@@ -1,14 +1,14 @@
 """Slots of the sink as rows of the table of markers, and their rows in one transaction with it.
 
-Publishing a slice is one transaction: the row of its slot is locked, which shows whether the slot
-is still this attempt's own, the rows are written, the marker is put beside the owner, and all of it
-is committed. There is no way for a transaction to be seen in part, or to commit after somebody
-else has owned the slot.
+Publishing a slice is one transaction: it locks the row of its slot, which shows whether this
+attempt still owns the slot, writes the rows, puts the marker beside the owner, and commits. No
+reader sees part of it, and it cannot commit after another attempt has owned the slot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,24 +18,24 @@ from dedup.sinks.content import Content, content_of
 from dedup.sinks.marker import Marker
 from dedup.sinks.postgres.connections import (
     connected,
-    explained,
     give_back,
-    meaning,
+    is_commit_unknown,
     psycopg_library,
-    says_nothing,
+    translate_error,
+    translated_errors,
 )
 from dedup.sinks.postgres.copy_rows import CopyRows
-from dedup.sinks.postgres.markers import MarkerTable
+from dedup.sinks.postgres.markers import PostgresMarkers
 from dedup.sinks.postgres.options import PostgresOptions
-from dedup.sinks.postgres.quarantine import Refused
-from dedup.sinks.postgres.staging import StagingTables, refused_of
-from dedup.sinks.postgres.target import TargetTable
+from dedup.sinks.postgres.quarantine import RejectedRecords
+from dedup.sinks.postgres.staging import PostgresStaging, rejected_of
+from dedup.sinks.postgres.tables import TargetTable
 from dedup.sinks.protocol import Fenced, Indefinite, StagedSlice
 
 if TYPE_CHECKING:
     import psycopg
 
-#: As whom this process owned each slot last, and what it published: where its next task goes on.
+#: By slot: the owner ID that this process set last, and the marker that it published last.
 _known: dict[tuple[object, ...], tuple[str, Marker | None]] = {}
 _INCOMING = "pg_temp.dedup_incoming"
 
@@ -46,38 +46,29 @@ def forget_slots() -> None:
 
 
 class PostgresSlot:
-    """One slot of the sink; implements `dedup.sinks.protocol.SlotPort`.
-
-    Parameters
-    ----------
-    options : PostgresOptions
-    table : TargetTable
-    query_id : str
-    number : int
-        Of the slot.
-    """
+    """One slot of the sink; implements `dedup.sinks.protocol.SlotPort`."""
 
     def __init__(
         self, options: PostgresOptions, table: TargetTable, query_id: str, number: int
     ) -> None:
         self._options, self._table, self.number = options, table, number
-        self._markers = MarkerTable(options, query_id)
+        self._markers = PostgresMarkers(options, query_id)
         self._key = (options.dsn, options.markers, query_id, options.name, number)
-        # Of this attempt: what another thread owns meanwhile, such as the driver of another start,
-        # must not become this one's.
+        # A copy for this attempt: another thread, such as the driver of another start, may own the
+        # slot later.
         self._owned = _known.get(self._key)
         self._connection: psycopg.Connection[Any] | None = None
         self._copy: CopyRows | None = None
-        self._refused: Refused | None = None
+        self._rejected: RejectedRecords | None = None
         self._written: Marker | None = None
 
     @property
     def last(self) -> Marker | None:
-        """What this process committed last to the slot, None where that is not known."""
+        """What this process committed last to the slot, or None if it does not know."""
         return self._owned[1] if self._owned else None
 
     def acquire(self) -> Marker | None:
-        """Refuse all earlier owners, settle what they left open, and only then read the marker."""
+        """Fence all others, settle what they left open, and only then read the newest marker."""
         faults.point("postgres.own.before")
         owner, newest = self._markers.acquire([self.number])
         faults.point("postgres.own.after")
@@ -85,48 +76,47 @@ class PostgresSlot:
         return newest[self.number]
 
     def know(self, owner: str, newest: Marker | None) -> None:
-        """Note as whom the slot is owned, and its newest marker.
+        """Note the slot's owner and its newest marker.
 
         Raises
         ------
         SinkError
-            If this process has published what the server does not know any more.
+            If the server has lost what this process has published.
         """
         last = None if self._options.accept_lost_markers else self.last
         if last is not None and (newest is None or newest.batch_id < last.batch_id):
+            has = "none" if newest is None else f"the one of micro-batch {newest.batch_id}"
             raise SinkError(
                 f"The server has lost what it had committed: slice {self.number} was published up "
-                f"to micro-batch {last.batch_id}, and its marker is of "
-                f"{'none' if newest is None else f'micro-batch {newest.batch_id}'} now. It was put "
-                "back to an earlier state, and the rows since then are missing. Nothing was "
+                f"to micro-batch {last.batch_id}, and its newest marker is {has}. The server was "
+                "restored to an earlier state, and the rows since then are missing. Nothing was "
                 "written.",
                 remedy="sink-markers",
             )
         self._owned = _known[self._key] = owner, newest
 
     def begin(self) -> None:
-        """Open a transaction, in which the slot stays this attempt's own."""
-        self.abort()  # what an attempt before has left open
-        self._connection = connected(self._options.dsn, self._options.timeout_s)
-        with self._explained():
+        """Open a transaction, which fails if this attempt does not own the slot any more."""
+        self.abort()
+        self._connection = connected(self._options.dsn, self._options.timeout_seconds)
+        with self._translated_errors():
             found = self._markers.lock(self._connection, self.number)
         if self._owned is None or found != self._owned:
-            self.abort()
-            raise Fenced(f"slot {self.number} has another owner by now")
+            raise self._fenced()
         faults.point("postgres.begun")
 
     def send(self, rows: pa.RecordBatch) -> None:
         """Write rows within the open transaction."""
-        with self._explained():
-            if self._copy is None and self._refused is None:
+        with self._translated_errors():
+            if self._copy is None and self._rejected is None:
                 self._begin_rows()
-            if self._refused is not None:
-                self._refused.copy(self._open(), rows, _INCOMING)
+            if self._rejected is not None:
+                self._rejected.copy(self._open(), rows, _INCOMING)
             elif self._copy is not None:
                 self._copy.send(rows)
 
     def _begin_rows(self) -> None:
-        """Have rows written to the target, or first to a table which the target takes them from."""
+        """Start to write to the target, or to a temporary table that is merged into it later."""
         into = self._table.name
         if self._table.key or self._options.quarantine:
             into = _INCOMING
@@ -135,15 +125,15 @@ class PostgresSlot:
                 f"SELECT {self._table.column_list} FROM {self._table.name} WITH NO DATA".encode()
             )
         if self._options.quarantine:
-            self._refused = Refused(self._table)
+            self._rejected = RejectedRecords(self._table)
         else:
             self._copy = CopyRows(self._open(), self._table, into)
 
     def flush(self) -> None:
         """Wait until the server has taken all rows."""
-        with self._explained():
-            if self._refused is not None:
-                self._refused.move(self._open(), _INCOMING)
+        with self._translated_errors():
+            if self._rejected is not None:
+                self._rejected.move(self._open(), _INCOMING)
             elif self._copy is not None:
                 copy, self._copy = self._copy, None
                 copy.finish()
@@ -154,89 +144,83 @@ class PostgresSlot:
             self._table.check_types(self._open())
 
     def take(self, staged: str) -> int:
-        """Write the rows of a staged slice within the open transaction; return how many it has."""
-        with self._explained():
+        """Move the rows of a staged slice within the open transaction; return how many it has."""
+        with self._translated_errors():
             found = self._open().execute(f"SELECT count(*) FROM {staged}".encode()).fetchone()
             assert found is not None
             rows = int(found[0])
             if self._options.quarantine:
-                self._refused = self._refused or Refused(self._table)
-                aside = refused_of(staged), self._options.quarantine
-                rows += self._refused.move(self._open(), staged, aside)
+                self._rejected = self._rejected or RejectedRecords(self._table)
+                aside = rejected_of(staged), self._options.quarantine
+                rows += self._rejected.move(self._open(), staged, aside)
             else:
                 self._open().execute(self._table.merge_from(staged).encode())
             self._table.check_types(self._open())
         return rows
 
     def pre_commit(self, marker: Marker) -> None:
-        """Put the marker beside the rows, where nobody sees either of them yet."""
+        """Put the marker beside the rows, where no reader sees either of them yet."""
         faults.point("postgres.marker.before")
         assert self._owned is not None, "begin has compared it"
-        with self._explained():
-            if self._refused is not None and self._options.quarantine:
-                self._refused.settle(self._open())
-                self._refused.set_aside(
+        with self._translated_errors():
+            if self._rejected is not None and self._options.quarantine:
+                self._rejected.settle(self._open())
+                self._rejected.set_aside(
                     self._open(), self._options.quarantine,
                     marker.query_id, marker.sink, marker.batch_id,
                 )  # fmt: skip
             if not self._markers.put(self._open(), self._owned[0], marker):
-                self.abort()
-                raise Fenced(f"slot {self.number} has another owner by now")
+                raise self._fenced()
         self._written = marker
         faults.point("postgres.marker.after")
 
     def commit(self) -> None:
-        """Make the transaction visible; raises `Indefinite` where no answer comes."""
+        """Make the transaction visible; raises `Indefinite` if no answer comes."""
         faults.point("postgres.commit.before")
         connection = self._open()
         try:
             connection.commit()
         except psycopg_library().Error as error:
-            is_lost = connection.closed or connection.broken or says_nothing(error)
+            is_lost = connection.closed or connection.broken or is_commit_unknown(error)
             self.abort()
             if is_lost:
                 raise Indefinite(f"the connection was lost in a commit: {error}") from None
-            raise meaning(error, self._table.shown) from None
+            raise translate_error(error, self._table.shown) from None
         assert self._owned is not None, "begin has compared it"
         self._owned = _known[self._key] = self._owned[0], self._written
-        self.abort()  # there is nothing left to abort
+        self.abort()  # gives the connection back
         faults.point("postgres.commit.after")
 
     def abort(self) -> None:
-        """Give up the open transaction, if there is one."""
+        """Roll back the open transaction, if there is one."""
         connection, self._connection = self._connection, None
-        self._copy, self._refused = None, None
+        self._copy, self._rejected = None, None
         if connection is not None:
             give_back(self._options.dsn, connection)
+
+    def _fenced(self) -> Fenced:
+        self.abort()
+        return Fenced(f"slot {self.number} has another owner by now")
 
     def _open(self) -> psycopg.Connection[Any]:
         assert self._connection is not None, "a transaction is open"
         return self._connection
 
-    def _explained(self) -> Any:
-        return explained(self._table.shown)
+    def _translated_errors(self) -> AbstractContextManager[None]:
+        return translated_errors(self._table.shown)
 
 
-class SlotRows:
-    """Rows that can be read once; implements `dedup.sinks.protocol.SliceRows`.
-
-    Parameters
-    ----------
-    batches : iterable of RecordBatch
-        As Spark gives them.
-    staging : StagingTables
-    batch_id, slot : int
-        What they are staged for.
-    """
+class PostgresTaskRows:
+    """The rows that Spark hands to a task; implements `dedup.sinks.protocol.SliceRows`."""
 
     def __init__(
-        self, batches: Iterable[pa.RecordBatch], staging: StagingTables, batch_id: int, slot: int
+        self, batches: Iterable[pa.RecordBatch], staging: PostgresStaging, batch_id: int, slot: int
     ) -> None:
         self._batches, self._staging = iter(batches), staging
         self._batch_id, self._slot = batch_id, slot
 
     def send_first(self, slot: PostgresSlot) -> None:
-        """Send nothing: an open transaction shows already that the slot is still this attempt's."""
+        """Send nothing: the open transaction already shows that this attempt owns the slot."""
 
     def send_rest(self, slot: PostgresSlot) -> Content:
         """Send the rows within the open transaction; return what the slice holds."""
@@ -253,41 +237,41 @@ class SlotRows:
         return sum((content_of(batch) for batch in self._batches), Content())
 
     def stage(self) -> StagedSlice:
-        """Write all rows to a table of their own."""
+        """Write all rows to a staging table."""
         return self._staging.write(self._batch_id, self._slot, self._batches)
 
 
-class StagedRows:
+class PostgresRows:
     """Rows of staged slices; implements `dedup.sinks.protocol.RowsToSend`."""
 
     def __init__(self, slices: Sequence[StagedSlice]) -> None:
         self._slices = slices
 
     def send_first(self, slot: PostgresSlot) -> None:
-        """Send nothing, as `SlotRows`."""
+        """Send nothing, like `PostgresTaskRows`."""
 
     def send_rest(self, slot: PostgresSlot) -> Content:
         """Move the rows within the open transaction; return what the slices hold."""
         content = Content()
         for piece in self._slices:
             if piece.file and slot.take(piece.file) != piece.content.rows:
-                return Content(-1)  # the server has lost what was not written ahead
+                return Content(-1)  # the server crashed and emptied an unlogged table
             content += piece.content
         faults.point("postgres.rows.moved")
         return content
 
 
 class PostgresSink:
-    """All slots of a sink in the hands of the driver; a `dedup.sinks.protocol.SinkPort`."""
+    """All slots of the sink in the hands of the driver: a `dedup.sinks.protocol.SinkPort`."""
 
     def __init__(self, options: PostgresOptions, table: TargetTable, query_id: str) -> None:
         self._options, self._table, self._query_id = options, table, query_id
-        self._markers = MarkerTable(options, query_id)
+        self._markers = PostgresMarkers(options, query_id)
         self._slots: dict[int, PostgresSlot] = {}
 
     def slots(self) -> Collection[int]:
         """Return the slots that ever had an owner."""
-        with explained(self._table.shown):
+        with translated_errors(self._table.shown):
             return self._markers.slots()
 
     def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
@@ -305,11 +289,11 @@ class PostgresSink:
             self._slots[number] = PostgresSlot(self._options, self._table, self._query_id, number)
         return self._slots[number]
 
-    def rows(self, slices: Sequence[StagedSlice]) -> StagedRows:
+    def rows(self, slices: Sequence[StagedSlice]) -> PostgresRows:
         """Return the rows of staged slices."""
-        return StagedRows(slices)
+        return PostgresRows(slices)
 
     def close(self) -> None:
-        """Give up what is open."""
+        """Roll back what is open."""
         for slot in self._slots.values():
             slot.abort()

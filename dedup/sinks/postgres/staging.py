@@ -1,8 +1,8 @@
-"""Slices that wait, each as a table of its own beside the target.
+"""Staged slices, each in its own table beside the target.
 
-A staging table has the target's types without its constraints. It is not written ahead to the
-server's log, so a server that crashes empties it: whoever takes its rows counts them. Its name
-says which sink and micro-batch it belongs to, and tells it from every other attempt's.
+A staging table has the target's types without its constraints. It is unlogged, so a server that
+crashes empties it, and a transaction that takes its rows counts them. Its name contains the sink,
+the micro-batch and a random part.
 """
 
 from __future__ import annotations
@@ -17,50 +17,43 @@ import pyarrow as pa
 
 from dedup.errors import faults
 from dedup.sinks.content import Content, content_of
-from dedup.sinks.postgres.connections import explained, psycopg_library, transaction
+from dedup.sinks.postgres.columns import quoted
+from dedup.sinks.postgres.connections import psycopg_library, transaction, translated_errors
 from dedup.sinks.postgres.copy_rows import CopyRows
-from dedup.sinks.postgres.ddl import quoted
 from dedup.sinks.postgres.options import PostgresOptions
-from dedup.sinks.postgres.quarantine import Refused, make_staged
-from dedup.sinks.postgres.target import TargetTable
+from dedup.sinks.postgres.quarantine import RejectedRecords, make_staged
+from dedup.sinks.postgres.tables import TargetTable
 from dedup.sinks.protocol import StagedSlice
 
 if TYPE_CHECKING:
     import psycopg
 
-#: How long a table that somebody still writes to may hold the cleaning up.
+#: How long `clean` waits for a table that another session still writes to.
 _DROP_WAIT = "200ms"
 
 
-def refused_of(staged: str) -> str:
-    """Return the name of the table in which refused records of a staged slice wait."""
+def rejected_of(staged: str) -> str:
+    """Return the table of the rejected records of a staged slice."""
     return f'{staged[:-1]}q"'
 
 
-class StagingTables:
-    """The staged slices of one sink of one query.
-
-    Parameters
-    ----------
-    options : PostgresOptions
-    table : TargetTable
-    query_id : str
-    """
+class PostgresStaging:
+    """The staged slices of one sink of one query."""
 
     def __init__(self, options: PostgresOptions, table: TargetTable, query_id: str) -> None:
         self._options, self._table, self._query_id = options, table, query_id
         self._schema = options.staging_schema or table.schema
-        whose = hashlib.blake2b(f"{query_id}\0{options.name}".encode(), digest_size=8)
-        self._prefix = f"dedup_{whose.hexdigest()}_"
+        sink = hashlib.blake2b(f"{query_id}\0{options.name}".encode(), digest_size=8)
+        self._prefix = f"dedup_{sink.hexdigest()}_"
 
     def write(self, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
-        """Write the rows of a slice to a table of their own; return what it holds."""
+        """Write the rows of a slice to a new table; return what it holds."""
         faults.point("postgres.stage.before")
         name = f"{self._schema}.{quoted(f'{self._prefix}{batch_id}_{slot}_{uuid.uuid4().hex[:8]}')}"
         content = Content()
         is_made = False
-        with explained(self._table.shown), self._transaction() as connection:
-            refused = Refused(self._table)
+        with translated_errors(self._table.shown), self._transaction() as connection:
+            rejected = RejectedRecords(self._table)
             copy = None
             for batch in rows:
                 if not is_made:
@@ -74,24 +67,23 @@ class StagingTables:
                 if copy is not None:
                     copy.send(batch)
                 else:
-                    refused.copy(connection, batch, name)
+                    rejected.copy(connection, batch, name)
                 content += content_of(batch)
             if copy is not None:
                 copy.finish()
-            if len(refused):
-                make_staged(connection, refused_of(name))
-                refused.set_aside(
-                    connection, refused_of(name), self._query_id, self._options.name, batch_id
-                )
+            if len(rejected):
+                aside = rejected_of(name)
+                make_staged(connection, aside)
+                rejected.set_aside(connection, aside, self._query_id, self._options.name, batch_id)
             if is_made:
                 self._table.check_types(connection)
         faults.point("postgres.stage.after")
         return StagedSlice(slot, content, name if is_made else "")
 
     def clean(self, batch_id: int) -> None:
-        """Drop what was staged for a micro-batch that is published, and for those before it.
+        """Drop what was staged for a published micro-batch and for those before it.
 
-        What an attempt that is over still writes is left for the next time.
+        Tables that an old attempt still writes to stay until the next call.
         """
         with suppress(psycopg_library().Error):
             with self._transaction() as connection:
@@ -108,4 +100,4 @@ class StagingTables:
                         one.execute(f"DROP TABLE IF EXISTS {self._schema}.{quoted(name)}")
 
     def _transaction(self) -> AbstractContextManager[psycopg.Connection[Any]]:
-        return transaction(self._options.dsn, self._options.timeout_s)
+        return transaction(self._options.dsn, self._options.timeout_seconds)

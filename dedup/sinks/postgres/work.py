@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from dedup.errors import ConfigError, SinkError, faults
 from dedup.sinks.ledger import Ledger
-from dedup.sinks.postgres.connections import explained, transaction
+from dedup.sinks.postgres.connections import transaction, translated_errors
 from dedup.sinks.postgres.markers import make_marker_table
 from dedup.sinks.postgres.options import ATOMIC, PostgresOptions
 from dedup.sinks.postgres.quarantine import make_quarantine_table
-from dedup.sinks.postgres.slots import PostgresSink, PostgresSlot, SlotRows
-from dedup.sinks.postgres.staging import StagingTables
-from dedup.sinks.postgres.target import TargetTable, find_table
+from dedup.sinks.postgres.slots import PostgresSink, PostgresSlot, PostgresTaskRows
+from dedup.sinks.postgres.staging import PostgresStaging
+from dedup.sinks.postgres.tables import TargetTable, find_table
 from dedup.sinks.protocol import (
     Aborted,
     Batch,
@@ -26,37 +26,25 @@ from dedup.sinks.protocol import (
     publish_slice,
     publish_staged,
 )
-from dedup.sinks.work import TaskResult
+from dedup.sinks.work import SinkWork, TaskResult
 
 if TYPE_CHECKING:
     import psycopg
 
 
-@dataclass(frozen=True, slots=True)
-class PostgresWork:
-    """Implements `dedup.sinks.work.SinkWork`; made by `ready`."""
+@dataclass(frozen=True)
+class PostgresWork(SinkWork):
+    """The work of a PostgreSQL sink; `ready` makes it."""
 
     options: PostgresOptions
     table: TargetTable
-
-    @property
-    def name(self) -> str:
-        """Of the sink within its query."""
-        return self.options.name
+    room = "postgres"
 
     def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
-        """Publish or stage the rows of a task; return what it tells the driver.
-
-        Raises
-        ------
-        DataError
-            Where the table does not take a record.
-        SinkError
-            When nothing was published, and the task or the query has to be started again.
-        """
+        """Publish or stage the rows of a task."""
         faults.point("postgres.task.begin")
-        staging = StagingTables(self.options, self.table, batch.query_id)
-        slot_rows = SlotRows(rows, staging, batch.batch_id, slot)
+        staging = PostgresStaging(self.options, self.table, batch.query_id)
+        slot_rows = PostgresTaskRows(rows, staging, batch.batch_id, slot)
         holder = PostgresSlot(self.options, self.table, batch.query_id, slot)
         try:
             if self.options.mode == ATOMIC:
@@ -65,43 +53,26 @@ class PostgresWork:
         except (Fenced, Aborted) as error:
             raise SinkError(
                 f"This attempt to write slice {slot} of micro-batch {batch.batch_id} is over, and "
-                f"nothing of it is in the table: {error}. Spark tries the task again, or start the "
-                "query again."
+                f"it published nothing: {error}. Spark retries the task, or start the query again."
             ) from None
         finally:
             holder.abort()
             faults.point("postgres.task.end")
 
-    def complete(self, answers: Sequence[TaskResult]) -> None:
-        """Publish, on the driver, what the tasks of a micro-batch left to it.
+    def settle(self, ledger: Ledger, batch: Batch, slices: Sequence[StagedSlice]) -> None:
+        """Fix the table and the table of its markers."""
+        ledger.settle({"table": self.table.name, "markers": str(self.options.markers)})
 
-        Raises
-        ------
-        SinkError
-            When the sink holds what contradicts this micro-batch.
-        """
-        if not answers:
-            return
-        batch = answers[0].batch
-        ledger = Ledger(self.options.ledger, batch.query_id)
-        slices = [answer.slice for answer in answers]
-        staged = [piece for piece in slices if isinstance(piece, StagedSlice)]
-        if staged:
-            ledger.settle({"table": self.table.name, "markers": str(self.options.markers)})
-            self._publish(batch, slices, staged, ledger.published())
-            StagingTables(self.options, self.table, batch.query_id).clean(batch.batch_id)
-        faults.point("postgres.driver.published")
-        ledger.note_published(batch.batch_id)
-        faults.point("postgres.driver.after")
-
-    def _publish(
+    def publish(
         self,
         batch: Batch,
         slices: Sequence[PublishedSlice | StagedSlice],
-        staged: Sequence[StagedSlice],
+        *,
         known_batch_id: int | None,
-    ) -> None:
-        faults.point("postgres.driver.before")
+        accept_difference: bool,
+    ) -> Callable[[], None]:
+        """Publish staged slices, in mode atomic all of them in one transaction."""
+        staged = [piece for piece in slices if isinstance(piece, StagedSlice)]
         sink = PostgresSink(self.options, self.table, batch.query_id)
         try:
             publish_staged(
@@ -109,75 +80,76 @@ class PostgresWork:
                 sink,
                 slices,
                 atomic=(lambda: staged) if self.options.mode == ATOMIC else None,
-                known_batch_id=None if self.options.accept_lost_markers else known_batch_id,
-                accept_difference=self.options.accept_difference == batch.batch_id,
+                known_batch_id=known_batch_id,
+                accept_difference=accept_difference,
             )
-        except Fenced as error:
-            raise SinkError(
-                f"Another start of the query publishes micro-batch {batch.batch_id} by now: "
-                f"{error}. Let only one start run, and start it again: what is published already "
-                "is found then."
-            ) from None
         finally:
             sink.close()
+        staging = PostgresStaging(self.options, self.table, batch.query_id)
+        return lambda: staging.clean(batch.batch_id)
 
 
 def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> PostgresWork:
-    """Return the work of a sink whose table, markers and columns have been looked at.
+    """Return the work of a sink, after a check of its tables and the stream's columns.
 
     Parameters
     ----------
     options : PostgresOptions
     columns : sequence of (str, str)
-        Of the stream: names and Spark's types.
+        Names and Spark types of the stream's columns.
 
     Raises
     ------
     ConfigError
-        Saying what to change.
+        If a table, a column or a privilege is missing or does not fit.
     SinkError
         If no server answers.
     """
     try:
-        with explained(options.table), transaction(options.dsn, options.timeout_s) as connection:
+        with (
+            translated_errors(options.table),
+            transaction(options.dsn, options.timeout_seconds) as connection,
+        ):
             table = find_table(connection, options, columns)
             schema = options.staging_schema or table.schema
-            markers = options.markers or f"{table.schema}.dedup_markers"
             quarantine = options.quarantine
             if quarantine is not None:
                 quarantine = make_quarantine_table(connection, quarantine)
-            row = connection.execute(
-                "SELECT has_schema_privilege(to_regnamespace(%s)::oid, 'CREATE'), current_user",
-                (schema,),
-            ).fetchone()
-            needed = {table.name: ["INSERT", "SELECT", *(["UPDATE"] if table.key else [])]}
+            _check_schema(connection, schema)
+            update = ["UPDATE"] if table.key else []
+            _check_privileges(connection, table.name, table.shown, "INSERT", "SELECT", *update)
             if quarantine is not None:
-                needed[quarantine] = ["INSERT"]
-            lacking = {name: _lacking(connection, name, needed[name]) for name in needed}
-        assert row is not None
-        if row[0] is not True:
-            raise ConfigError(
-                f"User {row[1]} may not create tables in schema {schema}, in which slices wait "
-                f"for each other: GRANT CREATE ON SCHEMA {schema} TO {row[1]}, or give the option "
-                "staging.schema another one."
-            )
-        shown = {table.name: options.table, quarantine: options.quarantine}
-        for name, privileges in lacking.items():
-            if privileges:
-                raise ConfigError(
-                    f"User {row[1]} may not {privileges} on table {shown[name]}: "
-                    f"GRANT {privileges} ON {shown[name]} TO {row[1]}."
-                )
-        markers = make_marker_table(options, markers)
-        settled = replace(options, markers=markers, staging_schema=schema, quarantine=quarantine)
+                _check_privileges(connection, quarantine, str(options.quarantine), "INSERT")
+        markers = make_marker_table(options, options.markers or f"{table.schema}.dedup_markers")
     except Aborted as error:
         raise SinkError(f"{error}. Start the query again once the server answers.") from None
+    settled = replace(options, markers=markers, staging_schema=schema, quarantine=quarantine)
     return PostgresWork(settled, table)
 
 
-def _lacking(connection: psycopg.Connection[Any], table: str, privileges: list[str]) -> str:
-    found = connection.execute(
-        "SELECT p FROM unnest(%s::text[]) p WHERE NOT has_table_privilege(to_regclass(%s)::oid, p)",
-        (privileges, table),
-    )
-    return ", ".join(row[0] for row in found)
+def _check_schema(connection: psycopg.Connection[Any], schema: str) -> None:
+    row = connection.execute(
+        "SELECT has_schema_privilege(to_regnamespace(%s)::oid, 'CREATE'), current_user", [schema]
+    ).fetchone()
+    assert row is not None
+    if row[0] is not True:
+        raise ConfigError(
+            f"User {row[1]} may not create tables in schema {schema}, where slices are staged: "
+            f"GRANT CREATE ON SCHEMA {schema} TO {row[1]}, or give the option staging.schema "
+            "another one."
+        )
+
+
+def _check_privileges(
+    connection: psycopg.Connection[Any], table: str, shown: str, *needed: str
+) -> None:
+    rows = connection.execute(
+        "SELECT p, current_user FROM unnest(%s::text[]) p "
+        "WHERE NOT has_table_privilege(to_regclass(%s)::oid, p)",
+        [list(needed), table],
+    ).fetchall()
+    if rows:
+        lacking, user = ", ".join(row[0] for row in rows), rows[0][1]
+        raise ConfigError(
+            f"User {user} may not {lacking} on table {shown}: GRANT {lacking} ON {shown} TO {user}."
+        )

@@ -1,21 +1,27 @@
 """Which columns of Spark go into which columns of PostgreSQL without loss, and how.
 
 The rows travel in the binary format of COPY, in which PostgreSQL converts nothing: each value must
-come in the bytes of its column's own type (PostgreSQL's manual, "COPY", "Binary Format").
+have the bytes of its column's own type (PostgreSQL's manual, "COPY", "Binary Format").
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dedup.errors import ConfigError
 from dedup.spark.id_encoding import encode_ids
 
-#: By Spark's type those of PostgreSQL, as `format_type` names them, with the type to encode.
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+#: By Spark type: the PostgreSQL types that fit, named as by `format_type`, and the Arrow type that
+#: is encoded for them. `postgres_ddl` takes the first.
 _SCALARS: dict[str, dict[str, pa.DataType]] = {
     "boolean": {"boolean": pa.bool_()},
     "tinyint": {"smallint": pa.int16(), "integer": pa.int32(), "bigint": pa.int64()},
@@ -31,37 +37,32 @@ _SCALARS: dict[str, dict[str, pa.DataType]] = {
     "timestamp_ntz": {"timestamp without time zone": pa.timestamp("us")},
     "interval day to second": {"interval": pa.duration("us")},
 }
-#: What whole numbers are as decimals.
+#: Decimal digits of whole numbers.
 _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
-#: Of arrays, whose binary format names the type of the elements.
+#: Types that cannot be elements: the binary format of an array names its elements' type.
 _NO_ELEMENTS = frozenset(
     {"character varying", "json", "jsonb", "uuid", "timestamp with time zone", "interval"}
 )
-#: Where PostgreSQL's days begin, on 24 November 4714 BC. The server refuses what is before
-#: that, but for what its integers cannot hold, and what stands for ``-infinity``.
-_EARLIEST = {"date": -2_440_588, "timestamp": -210_866_803_200_000_000}
-#: What the modifier of a ``varchar(n)`` is more than n.
-_LENGTH_BEGINS = 4
+#: PostgreSQL's first day, 24 November 4714 BC, in Arrow's units. The server rejects earlier ones,
+#: except those that overflow its integers, and the one that means ``-infinity``.
+_FIRST_DAY, _FIRST_US = -2_440_588, -210_866_803_200_000_000
+#: The modifier of a ``varchar(n)`` is n plus this.
+_LENGTH_OFFSET = 4
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _ARRAY = re.compile(r"array<(.+)>")
+_NESTED = ("struct", "map", "variant")
+_AS_JSON = "make it a text with to_json(...), for a column of type jsonb"
 
 
 class Unsuitable(Exception):
-    """Says why a column of Spark does not go into one of PostgreSQL."""
+    """The reason why a column, or a value, of Spark does not go into a column of PostgreSQL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How a column is brought into the bytes of its type.
+    """How a column is turned into the bytes of its type.
 
-    Parameters
-    ----------
-    arrow : pyarrow.DataType
-        As which it is encoded.
-    kind : str
-        The column's type in PostgreSQL, without its modifiers.
-    longest : int or None
-        Characters that the column takes.
+    `kind` is the type in PostgreSQL without modifiers, and `longest` its limit in characters.
     """
 
     arrow: pa.DataType
@@ -69,32 +70,31 @@ class Encoding:
     longest: int | None = None
 
     def __call__(self, values: pa.Array) -> pa.Array:
-        """Return the values as they are encoded.
-
-        Raises
-        ------
-        Unsuitable
-            For a text that is no UUID or too long, or a day that PostgreSQL does not know.
-        """
+        """Return the values as the column stores them, or raise Unsuitable if one does not fit."""
         _check_days(values)
         if self.longest is not None:
-            _check_length(values, self.longest)
+            # The server silently removes blanks beyond the end.
+            most = pc.max(pc.utf8_length(values)).as_py() or 0
+            if most > self.longest:
+                raise Unsuitable(
+                    f"value too long: {most:,} characters, and the column takes {self.longest:,}"
+                )
         if self.kind in _OWN_BYTES:
             return _OWN_BYTES[self.kind](values)
         if pa.types.is_timestamp(values.type) and values.type.tz is not None:
             values = values.cast(pa.timestamp("us", "UTC"))  # the same instants
-        return values if values.type == self.arrow else values.cast(self.arrow)
+        return values.cast(self.arrow)
 
 
 def encoding(spark: str, kind: str, modifier: int) -> Encoding:
-    """Return how a column of Spark goes into one of PostgreSQL.
+    """Return how a column of Spark goes into a column of PostgreSQL.
 
     Parameters
     ----------
     spark : str
-        As `simpleString` names the type.
+        Spark's `simpleString` of the type.
     kind : str
-        PostgreSQL's type, as `format_type` names it without modifiers; ``enum`` for all of them.
+        PostgreSQL's type, as `format_type` names it without modifiers; ``enum`` for all enums.
     modifier : int
         `atttypmod` of the column, -1 for none.
 
@@ -108,15 +108,15 @@ def encoding(spark: str, kind: str, modifier: int) -> Encoding:
             raise Unsuitable(f"it is {spark}, and there {kind}")
         element = kind.removesuffix("[]")
         if inner[1].startswith("array") or element in _NO_ELEMENTS:
-            raise Unsuitable(f"{spark} into {kind} is not written by this sink; {_AS_JSON}")
+            raise Unsuitable(f"this sink does not write {spark} into {kind}; {_AS_JSON}")
         return Encoding(pa.list_(encoding(inner[1], element, modifier).arrow), kind)
-    if spark.startswith(("struct", "map", "variant")):
+    if spark.startswith(_NESTED):
         raise Unsuitable(f"it is {spark.partition('<')[0]}; {_AS_JSON}")
     if kind == "numeric":
         return Encoding(_decimal(spark, modifier), kind)
-    if kind == "enum" and _is_text(spark):
+    if kind == "enum" and _plain(spark) == "string":
         return Encoding(pa.string(), "text")
-    found = _SCALARS.get("string" if _is_text(spark) else spark, {}).get(kind)
+    found = _SCALARS.get(_plain(spark), {}).get(kind)
     if found is None:
         wanted = ", ".join(_wanted(spark)) or "none that this sink knows"
         raise Unsuitable(f"it is {spark}, and there {kind}; without loss it goes into {wanted}")
@@ -125,60 +125,82 @@ def encoding(spark: str, kind: str, modifier: int) -> Encoding:
     if kind == "interval" and modifier != -1:
         raise Unsuitable("the table keeps less of it than Spark has; make it a plain interval")
     is_limited = kind == "character varying" and modifier != -1
-    return Encoding(found, kind, modifier - _LENGTH_BEGINS if is_limited else None)
-
-
-_AS_JSON = "make it a text with to_json(...), for a column of type jsonb"
-
-
-def _check_days(values: pa.Array) -> None:
-    if pa.types.is_list(values.type):
-        values = values.flatten()
-    if pa.types.is_date(values.type):
-        earliest, numbers = _EARLIEST["date"], values.view(pa.int32())
-    elif pa.types.is_timestamp(values.type):
-        earliest, numbers = _EARLIEST["timestamp"], values.view(pa.int64())
-    else:
-        return
-    least = pc.min(numbers).as_py()
-    if least is not None and least < earliest:
-        raise Unsuitable("a record is before 24 November 4714 BC, where PostgreSQL's days begin")
-
-
-def _check_length(values: pa.Array, longest: int) -> None:
-    """Refuse long texts: if only blanks are beyond the end, the server removes them silently."""
-    most = pc.max(pc.utf8_length(values)).as_py() or 0
-    if most > longest:
-        raise Unsuitable(f"value too long: {most:,} characters, and the column takes {longest:,}")
+    return Encoding(found, kind, modifier - _LENGTH_OFFSET if is_limited else None)
 
 
 def column_type(spark: str) -> str:
-    """Return the type of PostgreSQL that takes a type of Spark best.
-
-    Raises
-    ------
-    Unsuitable
-        If there is none.
-    """
+    """Return the PostgreSQL type that fits a Spark type best, or raise Unsuitable if none does."""
     if inner := _ARRAY.fullmatch(spark):
         element = column_type(inner[1])
         encoding(spark, f"{element.partition('(')[0]}[]", -1)
         return f"{element}[]"
     wanted = _wanted(spark)
     if not wanted:
-        advice = _AS_JSON if spark.startswith(("struct", "map", "variant")) else "cast it"
+        advice = _AS_JSON if spark.startswith(_NESTED) else "cast it"
         raise Unsuitable(f"it is {spark.partition('<')[0]}; {advice}")
     return wanted[0]
+
+
+def postgres_ddl(schema: StructType, table: str, *, key: str | Sequence[str] = ()) -> str:
+    """Return the statement that creates a table for the rows of a stream.
+
+    Parameters
+    ----------
+    schema : StructType
+        ``df.schema``; a column that is not nullable becomes ``NOT NULL``.
+    table : str
+        As in SQL.
+    key : str or sequence of str, optional
+        Columns of the primary key, for the modes ``upsert`` and ``atomic``.
+
+    Raises
+    ------
+    ConfigError
+        If a column has no type in PostgreSQL, or a column of the key does not exist.
+    """
+    key = [key] if isinstance(key, str) else key
+    for name in key:
+        if name not in schema.fieldNames():
+            raise ConfigError(f"key={name!r} is not a column; there are {schema.fieldNames()}.")
+    lines = []
+    for field in schema.fields:
+        try:
+            kind = column_type(field.dataType.simpleString())
+        except Unsuitable as why:
+            raise ConfigError(f"Column {field.name!r} has no type in PostgreSQL: {why}.") from None
+        lines.append(f"{quoted(field.name)} {kind}{'' if field.nullable else ' NOT NULL'}")
+    if key:
+        lines.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
+    return f"CREATE TABLE {table} (\n    " + ",\n    ".join(lines) + "\n)"
+
+
+def quoted(name: str) -> str:
+    """Return a name as an identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _check_days(values: pa.Array) -> None:
+    if pa.types.is_list(values.type):
+        values = values.flatten()
+    if pa.types.is_date(values.type):
+        first, numbers = _FIRST_DAY, values.view(pa.int32())
+    elif pa.types.is_timestamp(values.type):
+        first, numbers = _FIRST_US, values.view(pa.int64())
+    else:
+        return
+    least = pc.min(numbers).as_py()
+    if least is not None and least < first:
+        raise Unsuitable("a record is before 24 November 4714 BC, where PostgreSQL's days begin")
 
 
 def _wanted(spark: str) -> list[str]:
     if found := _DECIMAL.fullmatch(spark):
         return [f"numeric({found[1]},{found[2]})"]
-    return list(_SCALARS.get("string" if _is_text(spark) else spark, {}))
+    return list(_SCALARS.get(_plain(spark), {}))
 
 
-def _is_text(spark: str) -> bool:
-    return spark.partition(" ")[0] == "string"  # also one with a collation
+def _plain(spark: str) -> str:
+    return "string" if spark.startswith("string ") else spark  # without its collation
 
 
 def _decimal(spark: str, modifier: int) -> pa.DataType:
@@ -204,16 +226,16 @@ def _uuid(values: pa.Array) -> pa.Array:
     wrong = values.filter(pc.invert(is_uuid))
     if len(wrong):
         text = wrong[0].as_buffer().to_pybytes()[:100].decode(errors="backslashreplace")
-        raise Unsuitable(f"{text!r} is no UUID")
+        raise Unsuitable(f"{text!r} is not a UUID")
     text = pc.utf8_lower(values.cast(pa.string()))
-    # Behind a byte that tells UUIDs from other texts.
-    # With an end: without one pyarrow (26) computes a negative size for some numbers of rows.
+    # The first byte of a key tells UUIDs from other texts. The end is given because without one
+    # pyarrow (26) computes a negative size for some numbers of rows.
     raw = pc.binary_slice(encode_ids([text]).keys.to_arrow(), 1, 17)
     return pc.if_else(values.is_valid(), raw, None).cast(pa.binary())
 
 
 def _jsonb(values: pa.Array) -> pa.Array:
-    """Text behind the number of the format (`jsonb_recv`)."""
+    """Return the texts, each after the format's number (`jsonb_recv`)."""
     text = values.cast(pa.binary())
     return pc.binary_join_element_wise(pa.scalar(b"\x01"), text, pa.scalar(b""))
 

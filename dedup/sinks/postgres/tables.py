@@ -1,29 +1,29 @@
-"""The table that a sink writes to, as the server describes it, and how rows get into it."""
+"""The table that a sink writes to, as the server describes it, and the sink's own tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dedup.errors import ConfigError
-from dedup.sinks.postgres.column_types import Encoding, Unsuitable, encoding
-from dedup.sinks.postgres.connections import record_refused
-from dedup.sinks.postgres.ddl import quoted
-from dedup.sinks.postgres.options import ATOMIC, UPSERT, PostgresOptions
+from dedup.sinks.postgres.columns import Encoding, Unsuitable, encoding, quoted
+from dedup.sinks.postgres.connections import psycopg_library, rejected_record
+from dedup.sinks.postgres.options import PostgresOptions
 
 if TYPE_CHECKING:
     import psycopg
 
-#: Ordinary tables and those that are divided into partitions.
+#: Ordinary tables and partitioned ones.
 _TABLES = ("r", "p")
 _FIND = """
-SELECT c.oid, n.nspname, c.relname, c.relkind
+SELECT c.oid, n.nspname, c.relname, c.relkind,
+       ARRAY(SELECT a.attname FROM pg_attribute a WHERE a.attrelid = c.oid)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
-#: A domain is written as what it restricts.
+#: A domain is written as its base type.
 _COLUMNS = """
 SELECT a.attname, CASE WHEN b.typtype = 'e' THEN 'enum' ELSE format_type(b.oid, NULL) END,
        CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END,
@@ -45,27 +45,17 @@ SELECT ARRAY(SELECT a.attname FROM pg_attribute a
 FROM pg_index i WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate
   AND i.indpred IS NULL AND i.indexprs IS NULL
 """
+#: Two sinks may create a table at the same time: unique violation, duplicate table.
+_LOST_RACE = ("23505", "42P07")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetTable:
     """A table, and the columns of the stream in their order.
 
-    Parameters
-    ----------
-    name : str
-        As SQL takes it, with its schema.
-    shown : str
-        As people write it.
-    schema : str
-        Its schema, as SQL takes it.
-    columns : tuple of (str, Encoding)
-    key : tuple of str
-        Columns of which no two rows have the same values; empty where rows are appended.
-    version : str or None
-        Column; of two rows with one key the greater one stays.
-    types : str
-        Of those columns, when the table was looked at.
+    `name` and `schema` are as SQL takes them, `shown` as the user wrote the table, and `types` is
+    a hash of the columns' types when the query started. Rows of one `key` are updated if their
+    `version` is greater; without a key rows are appended.
     """
 
     name: str
@@ -82,35 +72,25 @@ class TargetTable:
         return ", ".join(quoted(name) for name, _ in self.columns)
 
     def encoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows as they are encoded.
-
-        Raises
-        ------
-        DataError
-            Where a value has no place in its column.
-        """
+        """Return rows as the columns store them, or raise DataError if a value does not fit."""
         arrays = []
         for (name, encode), values in zip(self.columns, rows.columns, strict=True):
             if name in self.key and values.null_count:
-                raise record_refused(
-                    f"Table {self.shown}: a record has no value in column {name!r}, which is of "
-                    "the key."
+                raise rejected_record(
+                    f"Table {self.shown}: a record has no value in column {name!r}, which is part "
+                    "of the key."
                 )
             try:
                 arrays.append(encode(values))
             except Unsuitable as why:
-                raise record_refused(f"Table {self.shown}, column {name!r}: {why}.") from None
+                raise rejected_record(f"Table {self.shown}, column {name!r}: {why}.") from None
         return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in self.columns])
 
     def check_types(self, connection: psycopg.Connection[Any]) -> None:
-        """Refuse columns that have other types by now, within the transaction that wrote to them.
+        """Reject changed column types, within the transaction that wrote to them.
 
-        Bytes of a whole number are those of some date as well: the server would take them.
-
-        Raises
-        ------
-        ConfigError
-            The transaction must not be committed.
+        The server would accept the bytes of a whole number for a date, for example. After the
+        ConfigError the transaction must not be committed.
         """
         if _types(connection, self.name, [name for name, _ in self.columns]) != self.types:
             raise ConfigError(
@@ -120,9 +100,9 @@ class TargetTable:
             )
 
     def merge_from(self, source: str, where: str = "") -> str:
-        """Return the statement that brings rows of a table of the same columns into this one.
+        """Return the statement that moves rows into this table from one with the same columns.
 
-        Rows of one key are sorted by it, so that writers wait for each other in one direction.
+        Rows are sorted by their key, so that two writers never wait for each other's rows.
         """
         if not self.key:
             names = self.column_list
@@ -151,31 +131,26 @@ def find_table(
     options: PostgresOptions,
     columns: Sequence[tuple[str, str]],
 ) -> TargetTable:
-    """Return the table that the options name, for the columns of a stream.
-
-    Parameters
-    ----------
-    connection : psycopg.Connection
-    options : PostgresOptions
-    columns : sequence of (str, str)
-        Names and Spark's types.
+    """Return the sink's table for a stream's columns, given by their names and Spark types.
 
     Raises
     ------
     ConfigError
-        Naming the table, or the column, that cannot take them.
+        If the table does not exist, or a column does not fit.
     """
     found = connection.execute(_FIND, [options.table]).fetchone()
     if found is None:
         raise ConfigError(
-            f"There is no table {options.table} at this dsn, or this user does not see it. Create "
-            "it (dedup.postgres_ddl writes the statement), or correct the option table."
+            f"Table {options.table} does not exist at this dsn, or this user may not see it. "
+            "Create it (dedup.postgres_ddl writes the statement), or correct the option table."
         )
-    oid, schema, relation, kind = found
+    oid, schema, relation, kind, _ = found
     if kind not in _TABLES:
-        raise ConfigError(f"{options.table} is no table: this sink writes to tables alone.")
+        raise ConfigError(f"{options.table} is not a table: this sink only writes to tables.")
     there = {row[0]: row[1:] for row in connection.execute(_COLUMNS, [oid])}
-    _check_names(options, there, [name for name, _ in columns])
+    names = [name for name, _ in columns]
+    _check_names(options, there, names)
+    _check_key(options, names, [set(row[0]) for row in connection.execute(_UNIQUE, [oid])])
     encodings = []
     for name, spark in columns:
         base, modifier, _, is_generated = there[name]
@@ -187,17 +162,15 @@ def find_table(
             raise ConfigError(
                 f"Column {name!r} of the stream does not go into table {options.table}: {why}."
             ) from None
-    _check_key(options, [set(row[0]) for row in connection.execute(_UNIQUE, [oid])])
     name = f"{quoted(schema)}.{quoted(relation)}"
-    in_use = options.mode in (UPSERT, ATOMIC)
     return TargetTable(
         name=name,
         shown=options.table,
         schema=quoted(schema),
-        types=_types(connection, name, [column for column, _ in columns]),
+        types=_types(connection, name, names),
         columns=tuple(encodings),
-        key=options.key if in_use else (),
-        version=options.version if in_use else None,
+        key=options.key,
+        version=options.version,
     )
 
 
@@ -207,7 +180,7 @@ def _types(connection: psycopg.Connection[Any], table: str, columns: Sequence[st
 
 
 def _check_names(
-    options: PostgresOptions, there: dict[str, tuple[Any, ...]], names: Sequence[str]
+    options: PostgresOptions, there: Mapping[str, tuple[Any, ...]], names: Sequence[str]
 ) -> None:
     for name in names:
         if name not in there:
@@ -225,21 +198,21 @@ def _check_names(
                 f"Column {name!r} of table {options.table} must have a value, and the stream has "
                 "no such column. Add it to the stream, or give the column a default."
             )
+
+
+def _check_key(options: PostgresOptions, names: Sequence[str], unique: Sequence[set[str]]) -> None:
     for option, wanted in (("key", options.key), ("version", (options.version,))):
         for name in filter(None, wanted):
             if name not in names:
                 raise ConfigError(
-                    f"Option {option} names {name!r}, which is no column of the stream; there are "
-                    f"{_some(names)}."
+                    f"Option {option} names {name!r}, which is not a column of the stream; there "
+                    f"are {_some(names)}."
                 )
-
-
-def _check_key(options: PostgresOptions, unique: Sequence[set[str]]) -> None:
     if options.key and set(options.key) not in unique:
         index = ", ".join(map(quoted, options.key))
         raise ConfigError(
-            f"No unique index of table {options.table} is over the columns of the key, so the "
-            "server cannot tell rows of one key. Make it: "
+            f"Table {options.table} has no unique index over the columns of the key, so the server "
+            "cannot find the rows of a key. Create it: "
             f"CREATE UNIQUE INDEX ON {options.table} ({index})."
         )
 
@@ -247,3 +220,50 @@ def _check_key(options: PostgresOptions, unique: Sequence[set[str]]) -> None:
 def _some(names: Iterable[str]) -> str:
     listed = list(names)
     return ", ".join(listed[:20]) + (", ..." if len(listed) > 20 else "")
+
+
+def make_own_table(
+    connection: psycopg.Connection[Any],
+    option: str,
+    name: str,
+    columns: Mapping[str, str],
+    key: Sequence[str] = (),
+) -> str:
+    """Create one of the sink's own tables if it is missing; return its name with its schema.
+
+    Parameters
+    ----------
+    connection : psycopg.Connection
+    option : str
+        The option that names the table, for the error.
+    name : str
+        As in SQL.
+    columns : mapping of str to str
+        Names and types.
+    key : sequence of str, optional
+        The primary key.
+
+    Raises
+    ------
+    ConfigError
+        If the table exists and lacks one of these columns.
+    """
+    if connection.execute(_FIND, [name]).fetchone() is None:
+        parts = [f"{column} {kind}" for column, kind in columns.items()]
+        parts += [f"PRIMARY KEY ({', '.join(key)})"] if key else []
+        statement = f"CREATE TABLE IF NOT EXISTS {name} ({', '.join(parts)})"
+        try:
+            with connection.transaction():
+                connection.execute(statement.encode())
+        except psycopg_library().Error as error:
+            if error.sqlstate not in _LOST_RACE:
+                raise
+    row = connection.execute(_FIND, [name]).fetchone()
+    assert row is not None, "it exists by now"
+    _, schema, relation, _, there = row
+    if lacking := [column for column in columns if column not in there]:
+        raise ConfigError(
+            f"Table {name} does not belong to this sink, because it has no column {lacking[0]}: "
+            f"give the option {option} another name."
+        )
+    return f"{quoted(schema)}.{quoted(relation)}"

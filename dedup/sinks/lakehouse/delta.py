@@ -1,0 +1,492 @@
+"""A table of Delta Lake, through delta-rs: its columns, its data files, and the commit.
+
+The marker is kept in *application transactions* of the commit. The log's checkpoints keep them
+permanently, unlike the commit's own description (Delta's protocol, "Transaction Identifiers").
+delta-rs writes them but does not skip a commit because of them (delta-io/delta-rs#3821), so
+`dedup.sinks.single_commit` compares them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import secrets
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from dedup.catalog.root import Root
+from dedup.errors import CatalogError, ConfigError, DataError, MissingExtraError, SinkError, faults
+from dedup.sinks.lakehouse.columns import (
+    NotWritten,
+    SparkType,
+    TableColumn,
+    TableColumns,
+    fit_columns,
+    spark_type,
+    split_rows,
+    table_column,
+)
+from dedup.sinks.lakehouse.options import LakeOptions
+from dedup.sinks.lakehouse.work import DataFile, rolled_back
+from dedup.sinks.marker import BATCH_SLOT, Marker
+from dedup.sinks.protocol import Aborted, Batch, Indefinite
+from dedup.sinks.single_commit import Publication
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+#: Delta's names of types that differ from Spark's.
+_SPARK_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+_DELTA_NAMES = {spark: delta for delta, spark in _SPARK_NAMES.items()}
+_PARTITION_KINDS = ("boolean", "tinyint", "smallint", "int", "bigint", "string", "date")
+#: Features that ask nothing of a writer that appends, or something that this module checks.
+_KNOWN_FEATURES = frozenset({
+    "appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns",
+    "timestampNtz", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck", "variantType",
+})  # fmt: skip
+#: Keys in the description of a column, also of one inside a structure, and what they mean.
+_ON_COLUMNS = {
+    "delta.invariants": "an invariant",
+    "delta.generationExpression": "a generated column",
+    "delta.identity.start": "an identity column",
+}
+#: Property that deletes markers after some time.
+_RETENTION = "delta.setTransactionRetentionDuration"
+#: In the description of a ``varchar(n)``.
+_LONGEST = "__CHAR_VARCHAR_TYPE_STRING"
+#: The content hash, split into integers that fit a Delta transaction version.
+_PIECE_BITS = 43
+_PIECES = ("content-0", "content-1", "content-2")
+
+
+def delta_library() -> Any:
+    """Return delta-rs, or raise MissingExtraError if it is not installed."""
+    try:
+        import deltalake
+    except ImportError:
+        raise MissingExtraError("delta", "Writing to Delta Lake") from None
+    return deltalake
+
+
+def app_id(query_id: str, sink: str) -> str:
+    """Return the application ID of a sink.
+
+    It contains the query's ID, because a new checkpoint numbers its micro-batches from 0 again.
+    """
+    return f"dedup/{query_id}/{sink}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTarget:
+    """A table whose columns fit the stream; implements `dedup.sinks.lakehouse.work.LakeTable`.
+
+    `shape` is a hash of all that data files depend on. A commit with another one is rejected.
+    """
+
+    options: LakeOptions
+    columns: TableColumns
+    partition_by: tuple[str, ...]
+    shape: str
+    table_id: str
+
+    @property
+    def setting(self) -> dict[str, str]:
+        """Options that may not change while the sink has markers."""
+        return {"path": self.options.table}
+
+    def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
+        """Write rows to durable data files, under names that no other attempt uses."""
+        root = Root(self.options.table)
+        sink = hashlib.blake2b(app_id(batch.query_id, batch.sink).encode(), digest_size=8)
+        folder = f"dedup-{sink.hexdigest()}/{batch.batch_id}"
+        files = []
+        keys = [rows.column(name) for name in self.partition_by]
+        for values, part in split_rows(self.columns.shown, rows, keys):
+            texts = {
+                name: _partition_text(self.columns.shown, name, value)
+                for name, value in zip(self.partition_by, values, strict=True)
+            }
+            name = f"{folder}/{slot:05d}-{uuid.uuid4().hex}.parquet"
+            buffer = io.BytesIO()
+            metadata: list[pq.FileMetaData] = []
+            pq.write_table(
+                part.drop_columns(list(self.partition_by)), buffer, metadata_collector=metadata
+            )
+            data = buffer.getvalue()
+            root.put_bytes(name, data)
+            files.append(DataFile(name, len(data), (texts, stats_of(metadata[0]))))
+        return files
+
+    def port(self, batch: Batch, files: Sequence[DataFile]) -> DeltaPort:
+        """Return the table in the hands of this driver, which may commit these files."""
+        return DeltaPort(self, batch, files)
+
+
+def _partition_text(shown: str, name: str, value: Any) -> str | None:
+    """Return the value of a partition as Delta's protocol writes it."""
+    if value == "":
+        raise DataError(
+            f"Table {shown} is divided by column {name!r}, and a record has an empty text in it, "
+            "which Delta Lake reads back as null. Nothing of its micro-batch is in the table. Give "
+            "it another value in the query, or none."
+        )
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return None if value is None else str(value)
+
+
+def stats_of(file: pq.FileMetaData) -> str:
+    """Return the statistics of a file for Delta's log: rows and nulls, without bounds.
+
+    If a file has bounds for some columns, delta-rs (1.6) takes the others as bounded by null and
+    skips the file's rows when a query filters by them (`DeltaTable.to_pyarrow_dataset`). Long
+    texts, times and NaN have no bounds.
+    """
+    nulls: dict[str, int] = {}
+    for number in range(file.num_columns):
+        path = file.schema.column(number).path
+        if "." in path:
+            continue  # nested, or a name with a dot
+        chunks = [file.row_group(n).column(number).statistics for n in range(file.num_row_groups)]
+        if all(chunk is not None and chunk.has_null_count for chunk in chunks):
+            nulls[path] = sum(chunk.null_count for chunk in chunks)
+    return json.dumps({"numRecords": file.num_rows, "nullCount": nulls})
+
+
+@dataclass(slots=True)
+class DeltaPort:
+    """A table in the hands of one driver; implements `dedup.sinks.lakehouse.work.LakePort`."""
+
+    target: DeltaTarget
+    batch: Batch
+    files: Sequence[DataFile]
+    _table: DeltaTable | None = None
+    #: Identifies this port's commits.
+    _own: int = field(default_factory=lambda: secrets.randbits(62))
+    _found: int | None = None
+
+    def newest(self) -> Marker | None:
+        """Read the table again; return the marker of this sink in its newest version."""
+        self._table = table = open_delta(self.target.options)
+        table_id = str(table.metadata().id)
+        if (_shape_of(table), table_id) != (self.target.shape, self.target.table_id):
+            raise ConfigError(
+                f"Table {self.target.columns.shown} has other columns, partitions, properties "
+                "or features than when the query started. Start the query again, in foreachBatch "
+                "with a new delta_sink(...). It finds a commit that has become visible."
+            )
+        marker, version, self._found = delta_marker(
+            table, self.target.columns.shown, self.batch.query_id, self.batch.sink
+        )
+        faults.point("lakehouse.marker.read")
+        if marker is not None and _is_rolled_back(table, version):
+            if self.target.options.accept_lost_markers:
+                return None
+            raise rolled_back(self.target.columns.shown, marker.batch_id)
+        return marker
+
+    def commit(self, marker: Marker) -> None:
+        """Make rows and marker visible, as the version right after the one that was read last."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import AddAction, RemoveAction
+
+        assert self._table is not None, "newest comes first"
+        _check_files(self._table, self.files)
+        mine = app_id(self.batch.query_id, self.batch.sink)
+        content = int(marker.content, 16)
+        numbers = {
+            mine: marker.batch_id,
+            f"{mine}/version": self._table.version() + 1,
+            f"{mine}/rows": marker.rows,
+            f"{mine}/commit": self._own,
+            **{
+                f"{mine}/{name}": content >> (_PIECE_BITS * place) & ((1 << _PIECE_BITS) - 1)
+                for place, name in enumerate(_PIECES)
+            },
+        }
+        actions: list[AddAction | RemoveAction] = []
+        for file in self.files:
+            partition, stats = cast("tuple[dict[str, str | None], str]", file.entry)
+            actions.append(
+                AddAction(file.path, file.size_bytes, partition, marker.time_ms, True, stats)
+            )
+        properties = CommitProperties(
+            # For people; it disappears with the log's old files.
+            custom_metadata={"dedup": marker.to_bytes().decode()},
+            # `newest` decides about commits in between.
+            max_commit_retries=0,
+            app_transactions=[
+                Transaction(name, number, marker.time_ms) for name, number in numbers.items()
+            ],
+        )
+        faults.point("lakehouse.commit.before")
+        try:
+            self._table.create_write_transaction(
+                actions,
+                "append",
+                self._table.schema(),
+                list(self.target.partition_by),
+                commit_properties=properties,
+            )
+            faults.point("lakehouse.commit.after")
+        except CommitFailedError as error:
+            text = self.target.options.without_secrets(error)
+            raise Aborted(f"another writer was first ({text})") from None
+        except Exception as error:
+            raise Indefinite(self.target.options.without_secrets(error)) from None
+
+    def is_own(self, marker: Marker) -> bool:
+        """Return whether this port committed the marker that was read."""
+        return self._found == self._own
+
+    def clean(self, outcome: Publication) -> None:
+        """Delete the data files of this attempt if it found the micro-batch published.
+
+        Files of other attempts stay for `VACUUM`, because a version of the table may name them.
+        """
+        if outcome is Publication.FOUND:
+            with suppress(CatalogError):
+                Root(self.target.options.table).delete(file.path for file in self.files)
+
+
+def delta_marker(
+    table: DeltaTable, shown: str, query_id: str, sink: str
+) -> tuple[Marker | None, int, int | None]:
+    """Return the marker of a sink, the version that it was committed as, and its commit's ID."""
+    mine = app_id(query_id, sink)
+    batch_id = table.transaction_version(mine)
+    if batch_id is None:
+        return None, 0, None
+    names = ("version", "commit", "rows", *_PIECES)
+    numbers = [table.transaction_version(f"{mine}/{name}") for name in names]
+    if None in numbers:
+        raise SinkError(
+            f"The marker of micro-batch {batch_id} in table {shown} is incomplete, so the sink "
+            "cannot know what was published. Nothing was written.",
+            remedy="sink-markers",
+        )
+    version, commit, rows, *pieces = (int(number or 0) for number in numbers)
+    content = sum(piece << (_PIECE_BITS * place) for place, piece in enumerate(pieces))
+    marker = Marker(
+        query_id=query_id, sink=sink, slot=BATCH_SLOT, batch_id=batch_id, rows=rows,
+        content=f"{content:032x}", run_id="",
+    )  # fmt: skip
+    return marker, version, commit
+
+
+def _is_rolled_back(table: DeltaTable, version: int) -> bool:
+    """Return whether RESTORE took the table back to before a version, according to its log.
+
+    RESTORE keeps application transactions and removes rows.
+    """
+    later = table.version() - version
+    has_rows = {version: True}
+    for entry in reversed(table.history(later) if later > 0 else []):
+        here = int(entry["version"])
+        has_rows[here] = has_rows.get(here - 1, True)
+        if entry.get("operation") == "RESTORE":
+            to = (entry.get("operationParameters") or {}).get("version")
+            # Without a version it was to a time.
+            has_rows[here] = to is not None and has_rows.get(int(to), int(to) > version)
+    return not has_rows.get(table.version(), True)
+
+
+def _check_files(table: DeltaTable, files: Sequence[DataFile]) -> None:
+    """Reject data files that are missing where delta-rs commits: deleted, or in another store."""
+    from deltalake.fs import DeltaStorageHandler
+
+    try:
+        store = pafs.PyFileSystem(DeltaStorageHandler.from_table(table._table))
+        found = store.get_file_info([file.path for file in files])
+    except Exception as error:
+        raise SinkError(
+            f"The table at {table.table_uri} cannot be read: {error}. Start the query again once "
+            "it can be read. It finds a commit that has become visible."
+        ) from None
+    for file, info in zip(files, found, strict=True):
+        if info.size != file.size_bytes:
+            raise SinkError(
+                f"The data file {file.path} of table {table.table_uri} is gone or changed before "
+                "it was committed. VACUUM and other cleaners must keep files that are younger than "
+                "a micro-batch takes, and driver and executors need the same AWS_ENDPOINT_URL and "
+                "credentials, of one store. Then start the query again."
+            )
+
+
+def delta_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> DeltaTarget:
+    """Return the table for a stream's columns; create it first with the option `create`.
+
+    Raises
+    ------
+    ConfigError
+        If the table does not exist, or something about it does not fit.
+    MissingExtraError
+        If the extra ``delta`` is not installed.
+    """
+    shown = options.table
+    table = open_delta(options, _schema_json(stream) if options.create else None)
+    _check_features(shown, table)
+    partition_by = tuple(table.metadata().partition_columns)
+    described = [_column(one) for one in json.loads(table.schema().to_json())["fields"]]
+    columns = fit_columns(shown, described, stream)
+    kinds = {column.name: column.kind for column in described}
+    for name in partition_by:
+        if name not in columns.given:
+            raise ConfigError(
+                f"Table {shown} is divided by column {name!r}, which the stream lacks. Add it to "
+                "the stream."
+            )
+        if kinds[name] not in _PARTITION_KINDS:
+            raise ConfigError(
+                f"Table {shown} is divided by column {name!r} of type {kinds[name]}; this sink "
+                f"only writes partitions of {', '.join(_PARTITION_KINDS)}."
+            )
+    if not set(columns.given) - set(partition_by):
+        raise ConfigError(
+            f"Table {shown} is divided by all columns that the stream has, and a file without a "
+            "column has no rows. Add another column of the table to the stream, for example a null "
+            "of its type."
+        )
+    return DeltaTarget(options, columns, partition_by, _shape_of(table), str(table.metadata().id))
+
+
+def open_delta(options: LakeOptions, schema: str | None = None) -> DeltaTable:
+    """Return the newest version of the table; with a `schema`, create it first if it is missing.
+
+    Raises
+    ------
+    ConfigError
+        If the table does not exist.
+    SinkError
+        If its storage does not answer, or delta-rs cannot read it.
+    """
+    deltalake = delta_library()
+    properties = dict(options.properties) or None
+    try:
+        if schema is not None:
+            columns = deltalake.Schema.from_json(schema)
+            deltalake.DeltaTable.create(
+                options.table, columns, mode="ignore", storage_options=properties
+            )
+        table: DeltaTable = deltalake.DeltaTable(options.table, storage_options=properties)
+        return table
+    except Exception as error:
+        if schema is None and isinstance(error, deltalake.exceptions.TableNotFoundError):
+            raise ConfigError(
+                f"No Delta Lake table exists at {options.table}. Create it, correct the path, "
+                "or let the option create=true make it from the columns of the stream."
+            ) from None
+        raise SinkError(
+            f"The table at {options.table} cannot be opened: {options.without_secrets(error)}. "
+            "Start the query again once it can. It finds a commit that has become visible."
+        ) from None
+
+
+def _shape_of(table: DeltaTable) -> str:
+    """Return a hash of all that data files of a table depend on."""
+    metadata, protocol = table.metadata(), table.protocol()
+    matter = ("delta.constraints", "delta.columnMapping", _RETENTION)
+    parts = [
+        table.schema().to_json(),
+        metadata.partition_columns,
+        sorted(item for item in metadata.configuration.items() if item[0].startswith(matter)),
+        protocol.min_writer_version,
+        sorted(protocol.writer_features or ()),
+    ]
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+
+
+def _check_features(shown: str, table: DeltaTable) -> None:
+    """Reject a table that asks more of its writers than this sink does."""
+    features = set(table.protocol().writer_features or ())
+    settings = table.metadata().configuration
+    if _RETENTION in settings:
+        raise ConfigError(
+            f"Table {shown} forgets application transactions after {settings[_RETENTION]}. They "
+            "are this sink's markers, so it would write a micro-batch a second time. "
+            f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_RETENTION}'), and start the query again."
+        )
+    prefix = "delta.constraints."
+    checks = [name.removeprefix(prefix) for name in sorted(settings) if name.startswith(prefix)]
+    schema = table.schema().to_json()
+    for has, what in (
+        (bool(features - _KNOWN_FEATURES), f"features {sorted(features - _KNOWN_FEATURES)}"),
+        *((f'"{key}"' in schema, what) for key, what in _ON_COLUMNS.items()),
+        (settings.get("delta.columnMapping.mode", "none") != "none", "column mapping"),
+        (bool(checks), f"the constraint {', '.join(checks)}"),
+        (settings.get("delta.enableRowTracking") == "true", "row tracking"),
+        (settings.get("delta.enableInCommitTimestamps") == "true", "in-commit timestamps"),
+    ):
+        if has:
+            raise ConfigError(
+                f"Table {shown} has {what}, which this sink does not write. Write with Spark's own "
+                "connector and dedup.delta_once, or drop the feature (ALTER TABLE)."
+            )
+
+
+def _column(field: dict[str, Any]) -> TableColumn:
+    is_required = not field.get("nullable", True)
+    column = table_column(field["name"], lambda: _type(field["type"]), is_required)
+    if _LONGEST in (field.get("metadata") or {}):
+        why = "the table limits its length, which this sink does not check"
+        return TableColumn(column.name, column.kind, column.arrow, is_required, why)
+    return column
+
+
+def _type(given: Any) -> SparkType:
+    """Return the type that Delta's JSON describes, or raise NotWritten."""
+    if isinstance(given, str):
+        return SparkType(_SPARK_NAMES.get(given, given))
+    name = given["type"]
+    if name == "array":
+        return SparkType(name, (("element", _inner(given["elementType"], given["containsNull"])),))
+    if name == "map":
+        value = _inner(given["valueType"], given["valueContainsNull"])
+        return SparkType(name, (("key", _type(given["keyType"])), ("value", value)))
+    if name == "struct":
+        fields = given["fields"]
+        return SparkType(
+            name, tuple((f["name"], _inner(f["type"], f.get("nullable", True))) for f in fields)
+        )
+    raise NotWritten(str(name))
+
+
+def _inner(given: Any, is_nullable: bool) -> SparkType:
+    if not is_nullable:
+        raise NotWritten("nested and requires a value, which this sink does not check")
+    return _type(given)
+
+
+def _schema_json(stream: Sequence[tuple[str, str]]) -> str:
+    """Return Delta's description of a table with the columns of a stream."""
+    fields = [_field(name, spark_type(kind)) for name, kind in stream]
+    for column in map(_column, fields):
+        if column.unsuitable:
+            raise ConfigError(f"Column {column.name!r} cannot be created: {column.unsuitable}.")
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def _field(name: str, kind: SparkType) -> dict[str, Any]:
+    return {"name": name, "type": _delta_type(kind), "nullable": True, "metadata": {}}
+
+
+def _delta_type(kind: SparkType) -> Any:
+    inner = [_delta_type(each) for _, each in kind.inner]
+    if kind.name == "array":
+        return {"type": "array", "elementType": inner[0], "containsNull": True}
+    if kind.name == "map":
+        return {
+            "type": "map", "keyType": inner[0], "valueType": inner[1], "valueContainsNull": True,
+        }  # fmt: skip
+    if kind.name == "struct":
+        return {"type": "struct", "fields": [_field(*each) for each in kind.inner]}
+    return _DELTA_NAMES.get(kind.name, kind.name)

@@ -1,0 +1,554 @@
+"""A table of Apache Iceberg, through pyiceberg: its columns, its data files, and the commit.
+
+The marker is a *property of the table*, set in the commit that adds the files. Spark's own sink
+writes a line in the snapshot's summary, which disappears when the snapshot expires; a property
+stays. The commit asserts that the branch ``main`` is still where it was when the marker was read.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from dedup.catalog.localfile import sync
+from dedup.errors import ConfigError, MissingExtraError, SinkError, faults
+from dedup.errors.redaction import without_secrets
+from dedup.sinks.lakehouse.columns import (
+    DECIMAL,
+    NotWritten,
+    SparkType,
+    TableColumns,
+    fit_columns,
+    spark_type,
+    split_rows,
+    table_column,
+)
+from dedup.sinks.lakehouse.options import LakeOptions
+from dedup.sinks.lakehouse.work import DataFile, rolled_back
+from dedup.sinks.marker import Marker
+from dedup.sinks.protocol import Aborted, Batch, Indefinite
+from dedup.sinks.single_commit import Publication
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.io import OutputFile
+    from pyiceberg.partitioning import PartitionKey
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+
+#: File systems take at most 255 bytes in a name.
+_LONGEST_FOLDER = 255
+#: Newer formats require row IDs, and more, from their writers.
+_NEWEST_FORMAT = 2
+#: Iceberg's names of types that differ from Spark's.
+_SPARK_NAMES = {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
+#: pyiceberg's class of each Spark type; Iceberg has no integers of 8 and 16 bits.
+_CLASSES = {
+    "boolean": "BooleanType", "tinyint": "IntegerType", "smallint": "IntegerType",
+    "int": "IntegerType", "bigint": "LongType", "float": "FloatType", "double": "DoubleType",
+    "string": "StringType", "binary": "BinaryType", "date": "DateType",
+    "timestamp": "TimestamptzType", "timestamp_ntz": "TimestampType",
+}  # fmt: skip
+
+
+def iceberg_library() -> None:
+    """Raise MissingExtraError if pyiceberg is not installed."""
+    try:
+        import pyiceberg.io.pyarrow  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("iceberg", "Writing to Iceberg") from None
+
+
+def marker_property(query_id: str, sink: str) -> str:
+    """Return the property of a table that holds the marker of a sink."""
+    return f"dedup.marker.{query_id}.{sink}"
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergTarget:
+    """A table whose columns fit the stream; implements `dedup.sinks.lakehouse.work.LakeTable`.
+
+    `storage` holds the properties for access to its files.
+    """
+
+    options: LakeOptions
+    columns: TableColumns
+    metadata: TableMetadata
+    storage: dict[str, str] = field(repr=False)
+
+    @property
+    def setting(self) -> dict[str, str]:
+        """Options that may not change while the sink has markers."""
+        return {"table": self.options.table}
+
+    @property
+    def table_id(self) -> str:
+        """ID of this table; a table that was dropped and created again has another one."""
+        return str(self.metadata.table_uuid)
+
+    def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
+        """Write rows to durable data files, under names that no other attempt uses."""
+        from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
+
+        spec, schema = self.metadata.spec(), self.metadata.schema()
+        keys = [
+            each.transform.pyarrow_transform(schema.find_field(each.source_id).field_type)(
+                rows.column(schema.find_field(each.source_id).name)
+            )
+            for each in spec.fields
+        ]
+        files = []
+        for values, part in split_rows(self.columns.shown, self._with_all_columns(rows), keys):
+            pairs = zip(spec.fields, values, strict=True)
+            fields = [PartitionFieldValue(each, value) for each, value in pairs]
+            key = PartitionKey(fields, spec, schema) if fields else None
+            files.append(self._file(slot, part, key))
+        return files
+
+    def _with_all_columns(self, rows: pa.Table) -> pa.Table:
+        """Return rows with all columns of the table, null if the stream lacks the column."""
+        arrays, fields = [], []
+        for column in self.columns.columns:
+            is_given = column.name in self.columns.given
+            arrays.append(
+                rows.column(column.name) if is_given else pa.nulls(len(rows), column.arrow)
+            )
+            fields.append(pa.field(column.name, column.arrow, not column.is_required))
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _file(self, slot: int, part: pa.Table, key: PartitionKey | None) -> DataFile:
+        """Write one data file, and return its entry for a manifest."""
+        from pyiceberg.manifest import DataFile as Entry
+        from pyiceberg.manifest import DataFileContent, FileFormat
+        from pyiceberg.typedef import Record
+
+        output = self._new_output(slot, key)
+        schema = self._file_schema()
+        statistics = self._write_parquet(output, schema, part)
+        _make_durable(output.location)
+        size_bytes = len(output)
+        entry = Entry.from_args(
+            content=DataFileContent.DATA,
+            file_path=output.location,
+            file_format=FileFormat.PARQUET,
+            partition=key.partition if key else Record(),
+            file_size_in_bytes=size_bytes,
+            sort_order_id=None,
+            spec_id=self.metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics,
+        )
+        return DataFile(output.location, size_bytes, entry)
+
+    def _new_output(self, slot: int, key: PartitionKey | None) -> OutputFile:
+        from pyiceberg.io import load_file_io
+        from pyiceberg.table.locations import load_location_provider
+
+        location = self.metadata.location
+        # Readers take partition values from the metadata, and do not need folders named after them.
+        in_folder = key if key and len(key.to_path()) <= _LONGEST_FOLDER else None
+        where = load_location_provider(location, self.metadata.properties).new_data_location(
+            f"00000-{slot}-{uuid.uuid4()}.parquet", in_folder
+        )
+        return load_file_io(self.storage, location).new_output(where)
+
+    def _file_schema(self) -> Schema:
+        """Return the table's schema with the column names of Iceberg's files.
+
+        Only the names of columns change. Readers find nested fields by their IDs.
+        """
+        from pyiceberg.schema import Schema, sanitize_column_names
+
+        fields = self.metadata.schema().fields
+        plain = sanitize_column_names(self.metadata.schema()).fields
+        return Schema(*(
+            each.model_copy(update={"name": other.name})
+            for each, other in zip(fields, plain, strict=True)
+        ))  # fmt: skip
+
+    def _write_parquet(self, output: OutputFile, schema: Schema, part: pa.Table) -> dict[str, Any]:
+        """Write rows as Parquet; return the file's statistics.
+
+        pyiceberg's own function for a whole file turns null lists and maps of structures into empty
+        ones (it rebuilds them from their offsets). Its writer and statistics are right.
+        """
+        from pyiceberg.io.fileformat import FileFormatFactory
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+        from pyiceberg.manifest import FileFormat
+
+        target = schema_to_pyarrow(schema, include_field_ids=True)
+        arrays = [column.cast(each.type) for column, each in zip(part.columns, target, strict=True)]
+        rows = pa.Table.from_arrays(arrays, schema=target)
+        make = FileFormatFactory.get(FileFormat.PARQUET).create_writer
+        properties = self.metadata.properties
+
+        def write(settings: dict[str, str]) -> dict[str, Any]:
+            writer = make(output, schema, settings)
+            with writer:
+                writer.write(rows)
+            return writer.result().to_serialized_dict()
+
+        try:
+            return write(properties)
+        except (OverflowError, UnicodeEncodeError):
+            # A bound is a time or date outside Python's calendar, or a text whose 16th character is
+            # the last one before the surrogates.
+            return write(_without_bounds(properties))
+
+    def port(self, batch: Batch, files: Sequence[DataFile]) -> IcebergPort:
+        """Return the table in the hands of this driver, which may commit these files."""
+        return IcebergPort(self, batch, files)
+
+
+def _without_bounds(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return properties with which a file's statistics count values and hold no bounds."""
+    per_column = "write.metadata.metrics.column."
+    kept = {name: value for name, value in properties.items() if not name.startswith(per_column)}
+    return {**kept, "write.metadata.metrics.default": "counts"}
+
+
+def _make_durable(place: str) -> None:
+    parts = urlsplit(place)
+    if parts.scheme in ("", "file"):
+        # pyiceberg does not decode the path either.
+        sync(Path(parts.path))
+        sync(Path(parts.path).parent)
+
+
+@dataclass(slots=True)
+class IcebergPort:
+    """A table in the hands of one driver; implements `dedup.sinks.lakehouse.work.LakePort`."""
+
+    target: IcebergTarget
+    batch: Batch
+    files: Sequence[DataFile]
+    _table: Table | None = None
+    _sent: Marker | None = None
+
+    def newest(self) -> Marker | None:
+        """Read the table again; return the marker of this sink in its newest version."""
+        self._table = table = open_iceberg(self.target.options)
+        shown = self.target.columns.shown
+        if _shape_of(table.metadata) != _shape_of(self.target.metadata):
+            raise ConfigError(
+                f"Table {shown} is another table, or has other columns, partitions or another "
+                "format than when the query started. Start the query again, in foreachBatch with a "
+                "new iceberg_sink(...). It finds a commit that has become visible."
+            )
+        name = marker_property(self.batch.query_id, self.batch.sink)
+        text = table.properties.get(name)
+        faults.point("lakehouse.marker.read")
+        if text is None:
+            return None
+        marker = Marker.from_bytes(text.encode(), f"property {name} of {shown}")
+        if _is_rolled_back(table, marker):
+            if self.target.options.accept_lost_markers:
+                return None
+            raise rolled_back(shown, marker.batch_id)
+        return marker
+
+    def commit(self, marker: Marker) -> None:
+        """Make rows and marker visible, as the version right after the one that was read last."""
+        table = self._table
+        assert table is not None, "newest comes first"
+        for file in self.files:
+            _check_file(table, file)
+        self._sent = marker
+        table.catalog = cast("Catalog", _SingleCommitCatalog(table.catalog))
+        name = marker_property(marker.query_id, marker.sink)
+        faults.point("lakehouse.commit.before")
+        try:
+            with table.transaction() as transaction:
+                with transaction.update_snapshot(_summary_of(marker)).fast_append() as append:
+                    for file in self.files:
+                        append.append_data_file(file.entry)  # type: ignore[arg-type]
+                transaction.set_properties({name: marker.to_bytes().decode()})
+            faults.point("lakehouse.commit.after")
+        except Aborted:
+            raise
+        except Exception as error:
+            raise Indefinite(self.target.options.without_secrets(error)) from None
+
+    def is_own(self, marker: Marker) -> bool:
+        """Return whether this port committed the marker that was read."""
+        return self._sent is not None and marker == self._sent
+
+    def clean(self, outcome: Publication) -> None:
+        """Delete the data files of this attempt if it found the micro-batch published.
+
+        Files of other attempts stay for `remove_orphan_files`.
+        """
+        if outcome is Publication.FOUND and self._table is not None:
+            for file in self.files:
+                with suppress(Exception):
+                    self._table.io.delete(file.path)
+
+
+class _SingleCommitCatalog:
+    """A catalog whose conflicts pyiceberg does not handle itself.
+
+    After a conflict pyiceberg commits again, on top of commits in between, even of a marker; in the
+    end it deletes the files of the commit. But a client or proxy that repeats a request after a
+    lost answer sees its own commit as a conflict, and then a snapshot names those files. Here they
+    stay, for `remove_orphan_files`.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(self, *arguments: Any) -> Any:
+        from pyiceberg.exceptions import CommitFailedException
+
+        try:
+            return self._catalog.commit_table(*arguments)
+        except CommitFailedException as error:
+            raise Aborted(str(error)) from None
+
+
+def _summary_of(marker: Marker) -> dict[str, str]:
+    return {
+        "dedup.query-id": marker.query_id,
+        "dedup.sink": marker.sink,
+        "dedup.batch-id": str(marker.batch_id),
+        "dedup.rows": str(marker.rows),
+        "dedup.content": marker.content,
+    }
+
+
+def _is_rolled_back(table: Table, marker: Marker) -> bool:
+    """Return whether ``main`` was taken back to before a commit, according to the snapshots.
+
+    A rollback keeps properties and removes rows.
+    """
+    wanted = _summary_of(marker).items()
+    of_marker = [
+        each
+        for each in table.metadata.snapshots
+        if each.summary and wanted <= each.summary.additional_properties.items()
+    ]
+    ids = {each.snapshot_id for each in of_marker}
+    first = min((each.sequence_number or 0 for each in of_marker), default=0)
+    here = table.current_snapshot()
+    while ids and here and here.snapshot_id not in ids:
+        if here.parent_snapshot_id is None or (here.sequence_number or 0) < first:
+            return True
+        here = table.snapshot_by_id(here.parent_snapshot_id)
+    # Without `here` its parent has expired, and nothing is known. A new table has no marker.
+    return bool(ids) and table.current_snapshot() is None
+
+
+def _check_file(table: Table, file: DataFile) -> None:
+    """Reject a data file that somebody has removed, for example as an orphan."""
+    try:
+        size_bytes = len(table.io.new_input(file.path))
+    except Exception:
+        size_bytes = -1
+    if size_bytes != file.size_bytes:
+        raise SinkError(
+            f"The data file {file.path} is gone or changed before it was committed. Nothing of the "
+            "micro-batch is in the table. remove_orphan_files and other cleaners must keep files "
+            "that are younger than a micro-batch takes. Then start the query again."
+        )
+
+
+def _shape_of(metadata: TableMetadata) -> tuple[Any, ...]:
+    return (
+        metadata.table_uuid,
+        metadata.current_schema_id,
+        metadata.default_spec_id,
+        metadata.format_version,
+        metadata.location,
+    )
+
+
+def iceberg_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> IcebergTarget:
+    """Return the table for a stream's columns; create it first with the option `create`.
+
+    Raises
+    ------
+    ConfigError
+        If the table does not exist, or something about it does not fit.
+    MissingExtraError
+        If the extra ``iceberg`` is not installed.
+    """
+    iceberg_library()
+    if options.create:
+        _create(options, stream)
+    table = open_iceberg(options)
+    metadata, shown = table.metadata, options.table
+    if metadata.format_version > _NEWEST_FORMAT:
+        raise ConfigError(
+            f"Table {shown} has format {metadata.format_version}, and this sink writes up to "
+            f"{_NEWEST_FORMAT}. Write with Spark's own connector and dedup.iceberg_once."
+        )
+    file_format = metadata.properties.get("write.format.default", "parquet")
+    if file_format.lower() != "parquet":
+        raise ConfigError(
+            f"Table {shown} asks for files of {file_format}; this sink writes Parquet."
+        )
+    described = [
+        table_column(one.name, lambda one=one: _type(one.field_type), one.required, large=True)  # type: ignore[misc]
+        for one in metadata.schema().fields
+    ]
+    columns = fit_columns(shown, described, stream)
+    _check_partitions(metadata, columns)
+    return IcebergTarget(options, columns, metadata, dict(table.io.properties))
+
+
+def _check_partitions(metadata: TableMetadata, columns: TableColumns) -> None:
+    arrow = {column.name: column.arrow for column in columns.columns}
+    for each in metadata.spec().fields:
+        source = metadata.schema().find_field(each.source_id)
+        prefix = f"Table {columns.shown} is divided by {each.transform}({source.name}), "
+        if metadata.schema().find_column_name(each.source_id) not in columns.given:
+            raise ConfigError(f"{prefix}and the stream has no top-level column of this name.")
+        try:
+            transform = each.transform.pyarrow_transform(source.field_type)
+            transform(pa.nulls(1, arrow[source.name]))
+        except Exception as error:
+            raise ConfigError(f"{prefix}which pyiceberg cannot compute here: {error}.") from None
+
+
+def _create(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> None:
+    from pyiceberg.exceptions import TableAlreadyExistsError
+
+    try:
+        catalog = _catalog(options)
+        with suppress(TableAlreadyExistsError):
+            catalog.create_namespace_if_not_exists(options.table.rpartition(".")[0])
+            catalog.create_table(options.table, schema_of(stream))
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise SinkError(
+            f"Table {options.table} could not be created: {options.without_secrets(error)}. Start "
+            "the query again once it can."
+        ) from None
+
+
+def open_iceberg(options: LakeOptions) -> Table:
+    """Return the newest version of the table.
+
+    Raises
+    ------
+    ConfigError
+        If the table does not exist.
+    SinkError
+        If its catalog does not answer.
+    """
+    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+    try:
+        return _catalog(options).load_table(options.table)
+    except (NoSuchNamespaceError, NoSuchTableError):
+        raise ConfigError(
+            f"Catalog {options.catalog} has no table {options.table}. Create it, correct the "
+            "option table, or let the option create=true make it from the columns of the stream."
+        ) from None
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise SinkError(
+            f"Table {options.table} cannot be read: {options.without_secrets(error)}. Start the "
+            "query again once it can. It finds a commit that has become visible."
+        ) from None
+
+
+def _catalog(options: LakeOptions) -> Catalog:
+    return _connected(options.catalog, tuple(sorted(options.properties.items())))
+
+
+@cache
+def _connected(name: str, properties: tuple[tuple[str, str], ...]) -> Catalog:
+    from pyiceberg.catalog import load_catalog
+
+    try:
+        return load_catalog(name, **dict(properties))
+    except ValueError as error:
+        raise ConfigError(
+            f"Iceberg catalog {name!r} cannot be used: "
+            f"{without_secrets(error, dict(properties))}. Give options such as catalog.type and "
+            "catalog.uri, or pyiceberg's own configuration."
+        ) from None
+
+
+def _type(given: Any) -> SparkType:
+    """Return the type that pyiceberg describes, or raise NotWritten."""
+    from pyiceberg.types import ListType, MapType, StructType
+
+    if isinstance(given, ListType):
+        element = _inner(given.element_type, given.element_required)
+        return SparkType("array", (("element", element),))
+    if isinstance(given, MapType):
+        value = _inner(given.value_type, given.value_required)
+        return SparkType("map", (("key", _type(given.key_type)), ("value", value)))
+    if isinstance(given, StructType):
+        fields = [(one.name, _inner(one.field_type, one.required)) for one in given.fields]
+        return SparkType("struct", tuple(fields))
+    name = str(given).replace(" ", "")
+    return SparkType(_SPARK_NAMES.get(name, name))
+
+
+def _inner(given: Any, is_required: bool) -> SparkType:
+    if is_required:
+        raise NotWritten("nested and requires a value, which this sink does not check")
+    return _type(given)
+
+
+def schema_of(stream: Sequence[tuple[str, str]]) -> Schema:
+    """Return the schema of a new table with a stream's columns, given as names and Spark types.
+
+    Raises
+    ------
+    ConfigError
+        If Iceberg does not have a column's type, or this sink does not write it.
+    """
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import NestedField
+
+    numbers = count(1)
+    fields = []
+    for name, kind in stream:
+        number = next(numbers)
+        try:
+            made = _iceberg_type(spark_type(kind), numbers)
+        except NotWritten as error:
+            raise ConfigError(
+                f"Column {name!r} cannot be created: Iceberg has no {error}, or this sink does not "
+                "write it. Cast it to another type."
+            ) from None
+        fields.append(NestedField(number, name, made, required=False))
+    return Schema(*fields)
+
+
+def _iceberg_type(kind: SparkType, numbers: Iterator[int]) -> Any:
+    from pyiceberg import types
+
+    inner = [(next(numbers), name, _iceberg_type(each, numbers)) for name, each in kind.inner]
+    if kind.name == "array":
+        return types.ListType(inner[0][0], inner[0][2], False)
+    if kind.name == "map":
+        (key, _, key_type), (value, _, value_type) = inner
+        return types.MapType(key, key_type, value, value_type, False)
+    if kind.name == "struct":
+        fields = [types.NestedField(number, name, made, False) for number, name, made in inner]
+        return types.StructType(*fields)
+    if decimal := DECIMAL.fullmatch(kind.name):
+        return types.DecimalType(int(decimal[1]), int(decimal[2]))
+    if kind.name not in _CLASSES:
+        raise NotWritten(kind.name)
+    return getattr(types, _CLASSES[kind.name])()
