@@ -164,8 +164,8 @@ faults-sequences: java $(VENV)/.ready-test ## kill queries of dedup_by_sequence 
 	@$(PY) -m tests.faults.harness --numbered --kills 1 --each 30 $(FAULTS_ARGS)
 
 .PHONY: faults-kafka
-faults-kafka: java $(VENV)/.ready-test ## kill the Kafka sink 300 times over a real broker (25 minutes); FAULTS_ARGS="--kills 40"
-	@$(PY) -m tests.kafka.campaign $(FAULTS_ARGS)
+faults-kafka: java $(VENV)/.ready-test ## kill the Kafka sink 30 times at each step over a real broker (25 minutes); FAULTS_ARGS="--each 2"
+	@$(PY) -m tests.kafka.campaign --each 30 $(FAULTS_ARGS)
 
 .PHONY: faults-postgres
 faults-postgres: $(VENV)/.ready-test ## kill the PostgreSQL sink 30 times at each step over a real server (fifteen minutes); FAULTS_ARGS="--each 2"
@@ -176,8 +176,8 @@ faults-files: $(VENV)/.ready-test ## kill the file sink 30 times at each step on
 	@$(PY) -m tests.files_sink.campaign --each 30 $(FAULTS_ARGS)
 
 .PHONY: faults-lakehouse
-faults-lakehouse: $(VENV)/.ready-test ## kill the lakehouse sinks 300 times over real tables (half an hour on a busy machine); FAULTS_ARGS="--kills 40"
-	@$(PY) -m tests.lakehouse.campaign $(FAULTS_ARGS)
+faults-lakehouse: $(VENV)/.ready-test ## kill the lakehouse sinks 30 times at each step over real tables (half an hour); FAULTS_ARGS="--each 2"
+	@$(PY) -m tests.lakehouse.campaign --each 30 $(FAULTS_ARGS)
 
 .PHONY: model
 model: $(VENV)/.ready-test ## 100,000 random steps of crashes, copies and damage against an oracle (half an hour)

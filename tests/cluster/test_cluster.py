@@ -167,6 +167,7 @@ def test_wrong_credentials_are_refused_before_the_query_starts(
     assert len(list(calls.iterdir())) == (2 if how == "factory" else 0)
 
 
+@pytest.mark.slow
 def test_credentials_that_change_and_then_stop_working(
     store: ObjectStore, driver: DriverProcess, tmp_path: Path
 ) -> None:
@@ -219,6 +220,7 @@ def settings(bare: BarePython) -> dict[str, str]:
     return {"PYSPARK_PYTHON": bare.executable, "spark.python.worker.reuse": "false"}
 
 
+@pytest.mark.slow
 def test_an_executor_without_the_package(
     driver: DriverProcess, bare: BarePython, tmp_path: Path
 ) -> None:

@@ -2,10 +2,9 @@
 
     python -m tests.files_sink.campaign --each 30 --seed 1
 
-Beside what tests/support/sink_campaign.py does the disk is full at chosen steps, each start divides
-the rows among another number of tasks, and a plain reader looks at the output all the while: it
-must see each micro-batch whole or not at all (on S3: no row twice). In the end every row must be
-there once.
+Besides the faults of tests/support/sink_campaign.py, the disk is full at chosen steps, and each
+start divides the rows among another number of tasks. A plain reader reads the output all the time:
+it must see each micro-batch whole or not at all (on S3: no row twice).
 """
 
 from __future__ import annotations
@@ -16,16 +15,17 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 if __name__ == "__main__":  # before `dedup.errors.faults` reads it
     os.environ["DEDUP_FAULTS"] = tempfile.mkdtemp(prefix="dedup-files-faults-")
 
-from dedup.sinks.work import TaskResult
-from tests.files_sink.folder_sink import FolderSink, batch_of, seen, seen_locally
+from tests.files_sink.folder_sink import FolderSink, seen, seen_locally
 from tests.support.object_store import ObjectStore, running_store
-from tests.support.sink_campaign import Campaign, Round, Worker, campaign, campaign_arguments
+from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign
+from tests.support.sink_double import WIDTH
 
 MODES: dict[str, dict[str, str]] = {
     "parquet": {},
@@ -43,21 +43,6 @@ DRIVER = (
 )  # fmt: skip
 ON_S3 = ("files.uploaded", "files.copied")
 POINTS = (*TASK, *DRIVER, *ON_S3)
-WIDTH = 30
-
-
-class FilesRows(FolderSink):
-    """A sink whose rows follow from micro-batch, slot and number of tasks."""
-
-    def part(self, run_id: str, batch_id: int, slot: int, tasks: int) -> TaskResult:
-        numbers = list(range(batch_id * WIDTH, batch_id * WIDTH + WIDTH))[slot::tasks]
-        half = len(numbers) // 2
-        rows = [batch_of(part) for part in (numbers[:half], numbers[half:])]
-        return self.work.write(self.batch_of(run_id, batch_id), slot, iter(rows))
-
-    def finish(self, answers: list[TaskResult]) -> bool:
-        self.work.complete(answers)
-        return True
 
 
 class FilesCampaign(Campaign):
@@ -100,11 +85,11 @@ class FilesCampaign(Campaign):
         """Where faults are armed."""
         return POINTS if self._is_on_s3 else (*TASK, *DRIVER)
 
-    def kinds(self) -> Iterator[str]:
-        """What strikes beside the kill of each micro-batch."""
-        yield from super().kinds()
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Yield now and then a full disk as well."""
+        yield from super().faults()
         if self.rng.random() < 0.2:
-            yield "enospc"
+            yield self.rng.choice(self.points()), "enospc"
 
     def tasks(self, tasks: int) -> int:
         """As other cores and adaptive execution make it."""
@@ -113,7 +98,7 @@ class FilesCampaign(Campaign):
     def worker(self) -> Worker:
         """A new process."""
         options = {name: value for name, value in self.result.options.items() if name != "on"}
-        return Worker(lambda: FilesRows(self._where, self._checkpoint, **options))
+        return Worker(partial(FolderSink, self._where, self._checkpoint, **options))
 
 
 def _read_on(where: str, file_format: str, over, answer) -> None:  # type: ignore[no-untyped-def]
@@ -135,14 +120,11 @@ def _read_on(where: str, file_format: str, over, answer) -> None:  # type: ignor
 
 
 def main() -> int:
-    arguments = campaign_arguments(__doc__)
     with (
         tempfile.TemporaryDirectory(prefix="dedup-files-") as folder,
         running_store(Path(folder, "log")) as store,
     ):
-        return campaign(
-            arguments, POINTS, lambda seed, kills: FilesCampaign(store, seed, kills).run()
-        )
+        return run_campaign(__doc__, POINTS, lambda *given: FilesCampaign(store, *given).run())
 
 
 if __name__ == "__main__":

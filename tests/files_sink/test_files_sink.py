@@ -37,22 +37,6 @@ def left(sink: FolderSink) -> list[str]:
     return [found.name for found in output_of(sink.work.options).root.list("_staging")]
 
 
-@pytest.mark.parametrize("options", [{}, {"partition_by": "day"}, {"file_format": "json"},
-                                     {"file_format": "csv", "header": "true"}])  # fmt: skip
-def test_every_micro_batch_is_there_once(
-    place: str, tmp_path: Path, options: dict[str, str]
-) -> None:
-    sink = FolderSink(place, tmp_path / "checkpoint", **options)
-    sink.batch("run1", 0, [0, 1], [], [2])
-    sink.batch("run1", 1, [])
-    sink.batch("run1", 2, [3, 4], [5])
-    assert sink.numbers() == once(6)
-    sink.batch("run2", 2, [5], [4, 3])  # run again after a start, in another division
-    sink.batch("run2", 3, [6])
-    assert sink.numbers() == once(7)
-    assert left(sink) == []
-
-
 def test_a_micro_batch_without_rows_has_no_folder(tmp_path: Path) -> None:
     sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
     sink.batch("run1", 0, [0])
@@ -61,31 +45,6 @@ def test_a_micro_batch_without_rows_has_no_folder(tmp_path: Path) -> None:
     sink.batch("run2", 2, [1])
     assert published_batches(tmp_path / "out") == [0, 2]
     assert BatchPlans(Root(tmp_path / "out")).numbers() == [0, 1, 2]
-
-
-def test_other_rows_than_before_are_refused(sink: FolderSink, tmp_path: Path) -> None:
-    sink.batch("run1", 0, [0, 1])
-    with pytest.raises(SinkError, match="Micro-batch 0 gives other rows than when it ran before"):
-        sink.batch("run2", 0, [0, 2])
-    assert sink.numbers() == once(2)
-    accepting = FolderSink(sink.path, tmp_path / "checkpoint", accept_difference="0")
-    accepting.batch("run3", 0, [0, 2])
-    assert sink.numbers() == once(2)
-    assert left(sink) == []
-
-
-def test_a_checkpoint_that_is_older_than_the_output(sink: FolderSink, tmp_path: Path) -> None:
-    for number in range(3):
-        sink.batch("run1", number, [number])
-    for number in (0, 1):
-        with pytest.raises(SinkError, match="The checkpoint is older than the sink") as refused:
-            sink.batch("run2", number, [number])
-        assert refused.value.remedy == "sink-older-checkpoint"
-    # One that lacks what the ledger knew, too: put back as a whole.
-    put_back = FolderSink(sink.path, tmp_path / "put-back")
-    with pytest.raises(SinkError, match="The checkpoint is older than the sink"):
-        put_back.batch("run3", 1, [1])
-    assert sink.numbers() == once(3)
 
 
 def test_plans_that_are_gone_or_damaged(tmp_path: Path) -> None:
@@ -152,7 +111,7 @@ def test_a_text_that_is_not_utf_8_is_told(
     day = pa.array([b"ok", text, "\u00e9".encode()], pa.binary()).view(pa.string())
     rows = pa.RecordBatch.from_arrays([pa.array([1, 2, 3], pa.int64()), day], names=["n", "day"])
     with pytest.raises(DataError, match=r"not UTF-8.*does not take: b'.*x(ff|80).*make_valid_utf8"):
-        sink.work.write(sink.batch_of("run1", 0), 0, [rows])
+        sink.send("run1", 0, 0, [rows])
     assert sink.numbers() == once(0)
 
 
@@ -415,7 +374,7 @@ def test_a_full_disk(tmp_path: Path, file_format: str, monkeypatch: pytest.Monke
         many = (batch_of(range(n, n + 20_000)) for n in range(0, 20_000 * 99, 20_000))
         wide = (rows.set_column(1, "day", _noise(len(rows))) for rows in many)
         with pytest.raises(DedupError, match=r"cannot be written: .*Free space") as refused:
-            sink.work.write(sink.batch_of("run1", 1), 0, wide)
+            sink.send("run1", 1, 0, wide)
         assert refused.value.remedy == "local-disk"
         # The attempt has taken its files with it, so that others have room.
         free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
@@ -436,7 +395,7 @@ def test_a_task_begins_another_file_at_the_size(tmp_path: Path) -> None:
                           target_file_size="64KB", name=file_format)  # fmt: skip
         rows = [batch_of(range(n, n + 1000)) for n in range(0, 60_000, 1000)]
         noisy = (each.set_column(1, "day", _noise(1000)) for each in rows)
-        sink.work.complete([sink.work.write(sink.batch_of("run1", 0), 0, noisy)])
+        sink.work.complete([sink.send("run1", 0, 0, noisy)])
         assert sink.numbers() == once(60_000)
         sizes[file_format] = sorted(p.stat().st_size for p in (place / "batch=0").iterdir())[1:]
     for each in sizes.values():
@@ -453,7 +412,7 @@ def test_many_folders_are_not_all_open_at_once(
         pa.record_batch({"n": range(b * 9, b * 9 + 9), "day": [f"d{i}" for i in range(9)]})
         for b in range(2)
     ]
-    sink.work.complete([sink.work.write(sink.batch_of("run1", 0), 0, iter(rows))])
+    sink.work.complete([sink.send("run1", 0, 0, iter(rows))])
     assert sink.numbers() == once(18)
     folders = list((tmp_path / "out" / "batch=0").iterdir())
     assert len(folders) == 9
@@ -489,7 +448,7 @@ def test_published_files_of_s3_are_told_by_their_keys(store: ObjectStore, tmp_pa
     place = store.uri(f"a%20b-{tmp_path.name}")
     sink = FolderSink(place, tmp_path / "checkpoint", partition_by="day")
     rows = pa.RecordBatch.from_pydict({"n": [1, 2], "day": ["a/b 1%", None]})
-    sink.work.complete([sink.work.write(sink.batch_of("run1", 0), 0, [rows])])
+    sink.work.complete([sink.send("run1", 0, 0, [rows])])
     keys = [name.removeprefix("s3://") for name in published_files(place)]
     found = ds.dataset(keys, filesystem=store.file_system(), partitioning="hive").to_table()
     assert dict(zip(*found.select(["n", "day"]).to_pydict().values(), strict=True)) == {
@@ -597,11 +556,11 @@ def test_objects_appear_where_their_folder_says(store: ObjectStore, tmp_path: Pa
     sink = FolderSink(store.uri(f"my%20names%23{tmp_path.name}%2Fout"), tmp_path / "checkpoint",
                       partition_by="day")  # fmt: skip
     rows = pa.record_batch({"n": [0, 1], "day": ["a b/c", "é%=+"]})
-    sink.work.complete([sink.work.write(sink.batch_of("run1", 0), 0, iter([rows]))])
+    sink.work.complete([sink.send("run1", 0, 0, iter([rows]))])
     fs, base = pafs.FileSystem.from_uri(sink.path)
     found = fs.get_file_info(pafs.FileSelector(f"{base}/batch=0", recursive=False))
     assert sorted(each.base_name for each in found) == ["day=a b%2Fc", "day=é%25%3D+"]
-    sink.work.complete([sink.work.write(sink.batch_of("run2", 0), 0, iter([rows]))])
+    sink.work.complete([sink.send("run2", 0, 0, iter([rows]))])
     assert sink.numbers() == once(2)
     both = fs.get_file_info([f"{base}/_batches/000000000000.plan", f"{base}/_dedup.query"])
     assert base.endswith(f"/my names#{tmp_path.name}/out")

@@ -1,9 +1,9 @@
-"""Slots of the sink as tasks and the driver hold them, without a Spark around them."""
+"""The double of the Kafka sink."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,11 @@ from dedup.sinks.kafka.preflight import check_sink
 from dedup.sinks.kafka.records import record_shape
 from dedup.sinks.kafka.slots import KafkaSlot, forget_slots
 from dedup.sinks.kafka.work import KafkaWork
-from dedup.sinks.work import TaskResult, new_batch
+from dedup.sinks.work import TaskResult
 from dedup.sources.kafka.client_options import client_settings
 from tests.kafka.records import make_topic, read_topic
+from tests.support.sink_double import QUERY, SinkDouble
 
-QUERY = "11111111-2222-3333-4444-555555555555"
 _COLUMNS = [("key", "binary"), ("value", "binary")]
 
 
@@ -30,15 +30,17 @@ def ready_options(address: str, topic: str, partitions: int, checkpoint: Path) -
     return kafka_options(servers | {"topic": topic, "checkpointLocation": str(checkpoint)})
 
 
-class Sink:
-    """A sink whose tasks and driver the test calls.
+class Sink(SinkDouble):
+    """A sink into a topic.
 
     Parameters
     ----------
     address, topic : str
         The topic, and that of its markers, exist.
     folder : Path
-        Of what it stages.
+        For what it stages.
+    **options : str
+        With underscores for dots.
     """
 
     def __init__(self, address: str, topic: str, folder: Path, **options: str) -> None:
@@ -52,28 +54,23 @@ class Sink:
             "topic": topic,
             "staging": str(folder),
         }
-        self.topic = topic
-        self.options: KafkaOptions = kafka_options(given | options)
-        self._task = KafkaWork(self.options, record_shape(_COLUMNS, self.options))
+        self.topic, self._address = topic, address
+        named = {name.replace("_", "."): value for name, value in options.items()}
+        self.options: KafkaOptions = kafka_options(given | named)
+        self.work = KafkaWork(self.options, record_shape(_COLUMNS, self.options))
 
-    def task(self, run: str, batch_id: int, slot: int, numbers: Iterable[int]) -> TaskResult:
-        """Let a task write numbers, each in a batch of its own."""
-        rows = (pa.record_batch({"key": [b"%d" % n], "value": [b"v"]}) for n in numbers)
-        return self._task.write(new_batch(QUERY, "kafka", run, batch_id), slot, rows)
+    def rows(self, numbers: Sequence[int]) -> pa.RecordBatch:
+        """Return records whose keys are numbers."""
+        keys = [b"%d" % n for n in numbers]
+        return pa.record_batch({"key": keys, "value": [b"v"] * len(keys)})
 
     def task_at_once(self, run: str, batch_id: int, slot: int, count: int) -> TaskResult:
         """Let a task write many records that come in one batch."""
-        keys = [b"%d" % n for n in range(count)]
-        rows = [pa.record_batch({"key": keys, "value": [b"v"] * count})]
-        return self._task.write(new_batch(QUERY, "kafka", run, batch_id), slot, rows)
+        return self.send(run, batch_id, slot, [self.rows(range(count))])
 
-    def finish(self, *answers: TaskResult) -> None:
-        """Let the driver end the micro-batch."""
-        self._task.complete(answers)
-
-    def batch(self, run: str, batch_id: int, *slices: Iterable[int]) -> None:
-        """Run a micro-batch, a task for each slice."""
-        self.finish(*(self.task(run, batch_id, n, rows) for n, rows in enumerate(slices)))
+    def numbers(self) -> Counter[int]:
+        """Return how often each number is in the topic."""
+        return numbers(self._address, self.topic)
 
     def slot(self, number: int) -> KafkaSlot:
         """The slot as this process holds it."""
@@ -83,10 +80,9 @@ class Sink:
         return self.options.transactional_id(QUERY, slot)
 
     def forget(self) -> None:
-        """Forget all producers, as if their process had died."""
         forget_slots()
 
 
 def numbers(address: str, topic: str, **how: Any) -> Counter[int]:
-    """How often each number is in a topic, for readers of committed records."""
+    """Return how often a reader of committed records finds each number in a topic."""
     return Counter(int(record.key or b"-1") for record in read_topic(address, topic, **how))

@@ -46,6 +46,9 @@ SCHEMA = {"type": "record", "name": "P", "fields": [{"name": "id", "type": "stri
                                                     {"name": "cents", "type": "long"}]}  # fmt: skip
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def ran(broker: str, tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
     """What came of the program: the README and the sink's page, then the source's."""
@@ -82,7 +85,6 @@ def ran(broker: str, tmp_path_factory: pytest.TempPathFactory) -> subprocess.Com
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.slow
 def test_the_program_runs_to_its_end(ran: subprocess.CompletedProcess[str]) -> None:
     assert ran.returncode == 0, ran.stderr[-3000:]
 

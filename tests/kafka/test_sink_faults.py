@@ -106,7 +106,7 @@ def test_the_reply_to_the_driver_s_commit_is_lost(
     sink = Sink(proxy.address, topic, tmp_path)
     answers = [sink.task("run1", 0, 0, [0, 1]), sink.task("run1", 0, 1, [2])]
     fault = proxy.arm(Api.END_TXN, Harm.LOSE_REPLY, where=commits)
-    sink.finish(*answers)
+    sink.finish(answers)
     fault.wait()
     sink.batch("run1", 1, [3], [4])
     assert numbers(broker, topic) == once(5)

@@ -1,6 +1,6 @@
 """Workers are killed at every step of the sink: readers see each record once, at any time.
 
-`test_campaign.py` kills at some of these steps in each run of the tests.
+`campaign.py` kills at these steps without Spark, again and again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 
 from dedup.errors import cause
 from dedup.testing import faults
-from tests.kafka.campaign_plan import MANIFEST, STAGE, TASK
+from tests.kafka.campaign import MANIFEST, STAGE, TASK
 from tests.kafka.records import contents, read_topic
 from tests.kafka.sink_query import SinkQuery
 from tests.kafka.watching import watched

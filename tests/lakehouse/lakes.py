@@ -1,9 +1,9 @@
-"""Tables of both formats, and the sinks as tasks and the driver hold them, without a Spark."""
+"""Tables of both formats, and the double of their sinks."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ from dedup.errors import faults
 from dedup.sinks.lakehouse.function import ready
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG, lake_options
 from dedup.sinks.lakehouse.work import LakeWork
-from dedup.sinks.work import TaskResult, new_batch
+from dedup.sinks.work import TaskResult
+from tests.support.sink_double import QUERY as QUERY
+from tests.support.sink_double import SinkDouble
+from tests.support.sink_double import once as once
 
-QUERY = "11111111-2222-3333-4444-555555555555"
 NUMBERS = [("n", "bigint"), ("text", "string")]
 FORMATS = [DELTA, ICEBERG]
 
@@ -102,9 +104,20 @@ class Lake:
         tasks = self.iceberg(table).scan().plan_files()
         return {Path(task.file.file_path).name for task in tasks}
 
+    def lose_markers(self) -> None:
+        """Take the markers out of the table of numbers, whose rows stay."""
+        if self.format == DELTA:
+            for path in (self.folder / "numbers/_delta_log").glob("*.json"):
+                lines = [line for line in path.read_text().splitlines() if '"txn":' not in line]
+                path.write_text("\n".join(lines))
+        else:
+            table = self.iceberg()
+            with table.transaction() as transaction:
+                transaction.remove_properties(*[p for p in table.properties if "marker" in p])
 
-class Sink:
-    """A sink into a table, whose tasks and driver the test calls.
+
+class Sink(SinkDouble):
+    """A sink into a table.
 
     Parameters
     ----------
@@ -112,6 +125,7 @@ class Sink:
     checkpoint : Path
     columns : sequence of (str, str), optional
         Of the stream.
+    query : str, optional
     **options : str
         With underscores for dots.
     """
@@ -123,41 +137,39 @@ class Sink:
         columns: Sequence[tuple[str, str]] = NUMBERS,
         *,
         table: str = "numbers",
+        query: str = QUERY,
         **options: str,
     ) -> None:
         named = {name.replace("_", "."): value for name, value in options.items()}
         given = {"checkpointLocation": str(checkpoint), "create": "true"}
         all_options = given | lake.options(table) | named
-        self.lake = lake
+        self.lake, self.table, self.query = lake, table, query
         self.work: LakeWork = ready(lake_options(lake.format, all_options), columns)
 
-    def write(
-        self, run_id: str, batch_id: int, slot: int, *rows: pa.RecordBatch, query: str = QUERY
-    ) -> TaskResult:
-        """Let a task write rows."""
-        batch = new_batch(query, self.work.name, run_id, batch_id)
-        return self.work.write(batch, slot, iter(rows))
+    def rows(self, numbers: Sequence[int]) -> pa.RecordBatch:
+        """Return rows of a table of numbers."""
+        return numbers_of(numbers)
 
-    def tasks(self, run_id: str, batch_id: int, *slices: Sequence[int]) -> list[TaskResult]:
-        """Let tasks write numbers, one for each slice."""
+    def write(self, run_id: str, batch_id: int, slot: int, *rows: pa.RecordBatch) -> TaskResult:
+        """Let a task write rows."""
+        return self.send(run_id, batch_id, slot, rows)
+
+    def tasks(self, run_id: str, batch_id: int, *slices: Iterable[int]) -> list[TaskResult]:
+        """Let tasks write numbers, each slice in one record batch."""
         return [
-            self.write(run_id, batch_id, slot, numbers(each)) for slot, each in enumerate(slices)
+            self.write(run_id, batch_id, slot, numbers_of([*each]))
+            for slot, each in enumerate(slices)
         ]
 
-    def batch(self, run_id: str, batch_id: int, *slices: Sequence[int]) -> None:
-        """Run a micro-batch, a task for each slice."""
-        self.work.complete(self.tasks(run_id, batch_id, *slices))
+    def numbers(self) -> Counter[int]:
+        """Return how often each number is in the table."""
+        return self.lake.found(self.table)
 
 
-def numbers(some: Sequence[int]) -> pa.RecordBatch:
+def numbers_of(some: Sequence[int]) -> pa.RecordBatch:
     """Rows of a table of numbers."""
     texts = [f"v{n}" for n in some]
     return pa.RecordBatch.from_pydict({"n": pa.array(some, pa.int64()), "text": pa.array(texts)})
-
-
-def once(count: int) -> Counter[int]:
-    """Each number once."""
-    return Counter(range(count))
 
 
 def at_point(monkeypatch: pytest.MonkeyPatch, name: str, then: Callable[[], None]) -> list[str]:

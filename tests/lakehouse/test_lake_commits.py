@@ -12,7 +12,7 @@ import pytest
 
 from dedup.errors import ConfigError, DataError, SinkError
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG
-from tests.lakehouse.lakes import NUMBERS, QUERY, Lake, Sink, at_point, numbers, once
+from tests.lakehouse.lakes import NUMBERS, QUERY, Lake, Sink, at_point, numbers_of, once
 
 
 def test_a_micro_batch_is_one_commit(lake: Lake, sink: Sink) -> None:
@@ -39,46 +39,12 @@ def test_a_micro_batch_that_runs_again_is_read_and_left(
     assert lake.data_files() == lake.named_files()
 
 
-def test_other_rows_of_a_micro_batch_are_refused(lake: Lake, sink: Sink, tmp_path: Path) -> None:
-    sink.batch("run1", 0, range(10))
-    with pytest.raises(SinkError, match="gives other rows than when it ran before") as refused:
-        sink.batch("run2", 0, range(1, 11))
-    assert refused.value.remedy == "sink-differs"
-    with pytest.raises(SinkError, match="holds 0 rows"):
-        sink.work.complete([sink.write("run2", 0, 0)])
-    Sink(lake, tmp_path / "checkpoint", accept_difference="0").batch("run3", 0, range(1, 11))
-    assert lake.found() == once(10)
-
-
-def test_a_checkpoint_that_is_older_than_the_table(lake: Lake, sink: Sink) -> None:
-    sink.batch("run1", 0, range(10))
-    sink.batch("run1", 1, range(10, 20))
-    with pytest.raises(SinkError, match="The checkpoint is older than the sink") as refused:
-        sink.batch("run2", 0, range(10))
-    assert refused.value.remedy == "sink-older-checkpoint"
-    assert lake.found() == once(20)
-
-
 def test_a_new_checkpoint_is_a_new_query(lake: Lake, sink: Sink, tmp_path: Path) -> None:
     """A constant application ID would pass over its micro-batches, whose numbers begin again."""
     for number in range(3):
         sink.batch("run1", number, [number])
-    new = Sink(lake, tmp_path / "new")
-    rows = numbers([3])
-    new.work.complete([new.write("run1", 0, 0, rows, query="another")])
+    Sink(lake, tmp_path / "new", query="another").batch("run1", 0, [3])
     assert lake.found() == once(4)
-
-
-def test_after_an_adoption_the_sink_has_a_new_name(lake: Lake, sink: Sink, tmp_path: Path) -> None:
-    """The new checkpoint has the old query's ID, and counts micro-batches from 0."""
-    for number in range(3):
-        sink.batch("run1", number, [number])
-    with pytest.raises(SinkError, match="After `dedup catalog adopt` the sink needs a new name"):
-        Sink(lake, tmp_path / "new").batch("run1", 0, [3])
-    again = Sink(lake, tmp_path / "new", name="again")
-    again.batch("run2", 0, [3])
-    again.batch("run2", 1, [4])
-    assert lake.found() == once(5)
 
 
 def test_a_table_may_be_moved(lake: Lake, sink: Sink, tmp_path: Path) -> None:
@@ -99,21 +65,13 @@ def test_a_table_may_be_moved(lake: Lake, sink: Sink, tmp_path: Path) -> None:
     assert lake.found("moved") == once(3)
 
 
-def test_two_sinks_of_one_query_into_one_table(lake: Lake, sink: Sink, tmp_path: Path) -> None:
-    other = Sink(lake, tmp_path / "checkpoint", name="other")
-    for batch_id in range(2):
-        sink.batch("run1", batch_id, [2 * batch_id])
-        other.batch("run1", batch_id, [2 * batch_id + 1])
-    assert lake.found() == once(4)
-
-
 def test_a_micro_batch_without_rows_is_no_commit(lake: Lake, sink: Sink) -> None:
     before = lake.versions()
     sink.work.complete([sink.write("run1", 0, slot) for slot in range(2)])
     sink.work.complete([])
     assert lake.versions() == before
     sink.batch("run1", 1, range(5))
-    sink.work.complete([sink.write("run1", 2, 0, numbers([]))])
+    sink.work.complete([sink.write("run1", 2, 0, numbers_of([]))])
     sink.batch("run1", 3, range(5, 10))
     assert lake.found() == once(10)
 
@@ -282,20 +240,9 @@ def test_nothing_is_deleted_that_a_version_names(lake: Lake, sink: Sink, tmp_pat
     """The micro-batch was committed, its marker is lost, and it is committed again on request."""
     sink.batch("run1", 0, range(5))
     sink.batch("run1", 1, range(5, 10))
-    lose_the_marker(lake)
+    lake.lose_markers()
     Sink(lake, tmp_path / "checkpoint", accept_lost_markers="true").batch("run2", 1, range(5, 10))
     assert lake.found() == once(10) + Counter(range(5, 10))
-
-
-def test_the_marker_is_lost(lake: Lake, sink: Sink, tmp_path: Path) -> None:
-    """The table was put back, or made anew in its place."""
-    sink.batch("run1", 0, range(10))
-    lose_the_marker(lake)
-    with pytest.raises(SinkError, match="Markers of this sink are lost") as refused:
-        sink.batch("run2", 0, range(10))
-    assert refused.value.remedy == "sink-markers"
-    Sink(lake, tmp_path / "checkpoint", accept_lost_markers="true").batch("run3", 1, [10])
-    assert 10 in lake.found()
 
 
 @pytest.mark.parametrize("more", [False, True], ids=["alone", "and written by others"])
@@ -356,18 +303,6 @@ def put_back(lake: Lake, commits: int) -> None:
     table = lake.iceberg()
     last = table.metadata.snapshots[-1 - commits].snapshot_id
     table.manage_snapshots().rollback_to_snapshot(last).commit()
-
-
-def lose_the_marker(lake: Lake) -> None:
-    """Take the markers out of a table, whose rows stay."""
-    if lake.format == DELTA:
-        for path in (lake.folder / "numbers/_delta_log").glob("*.json"):
-            lines = [line for line in path.read_text().splitlines() if '"txn":' not in line]
-            path.write_text("\n".join(lines))
-    else:
-        table = lake.iceberg()
-        with table.transaction() as transaction:
-            transaction.remove_properties(*[p for p in table.properties if "marker" in p])
 
 
 def test_the_table_is_made_anew(lake: Lake, sink: Sink, tmp_path: Path) -> None:

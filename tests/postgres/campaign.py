@@ -2,8 +2,8 @@
 
     python -m tests.postgres.campaign --each 30 --seed 1 --results tests/postgres/results/kills.json
 
-Beside what tests/support/sink_campaign.py does the server crashes and comes back, and commits are
-lost, cut off or late. In the end every row must be there once, as its last micro-batch had it.
+Besides the faults of tests/support/sink_campaign.py, the server crashes and comes back, and commits
+are lost, cut off or late. At the end every row must be there once, as its last micro-batch had it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -24,12 +25,11 @@ if __name__ == "__main__":  # before `dedup.errors.faults` reads it
     os.environ["DEDUP_FAULTS"] = tempfile.mkdtemp(prefix="dedup-postgres-faults-")
 
 from dedup.errors import SinkError
-from dedup.sinks.postgres.connections import forget_connections
-from dedup.sinks.work import TaskResult, new_batch
+from dedup.sinks.work import TaskResult
 from tests.postgres.proxy import CommitProxy, Harm
 from tests.postgres.server import Server, own_server
-from tests.postgres.tables import QUERY, Sink, batch_of, run
-from tests.support.sink_campaign import Campaign, Round, Worker, campaign, campaign_arguments
+from tests.postgres.tables import Sink, batch_of, run
+from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign
 
 MODES: dict[str, dict[str, str]] = {
     "append": {},
@@ -55,17 +55,14 @@ STEP, WIDTH = 10, 30
 
 
 class PostgresRows(Sink):
-    """A sink whose rows follow from micro-batch, slot and number of tasks."""
+    """A sink whose rows name their micro-batch; micro-batches have some keys in common."""
 
     def part(self, run_id: str, batch_id: int, slot: int, tasks: int) -> TaskResult:
+        """Let a task write its part of a micro-batch, in two record batches."""
         numbers = rows_of(batch_id)[slot::tasks]
         half = len(numbers) // 2
-        rows = [batch_of(part, f"b{batch_id}") for part in (numbers[:half], numbers[half:])]
-        return self.work.write(new_batch(QUERY, self.work.name, run_id, batch_id), slot, iter(rows))
-
-    def finish(self, answers: list[TaskResult]) -> bool:
-        self.work.complete(answers)
-        return True
+        parts = (numbers[:half], numbers[half:])
+        return self.send(run_id, batch_id, slot, (batch_of(part, f"b{batch_id}") for part in parts))
 
 
 def rows_of(batch_id: int) -> list[int]:
@@ -92,11 +89,10 @@ class PostgresCampaign(Campaign):
         ):
             dsn = self._server.dsn(database).replace(str(self._server.port), str(self._proxy.port))
             table = self.result.options
-            self._sink = lambda: PostgresRows(dsn, Path(ledger), **table)
+            self._sink = partial(PostgresRows, dsn, Path(ledger), **table)
             self._sink()
             if "quarantine" in table:
                 run(self._server.dsn(database), "ALTER TABLE numbers ADD CHECK (n % 10 <> 3)")
-            forget_connections()  # processes that are forked must have their own
             done = self.go()
             self._judge(self._server.dsn(database), done)
             return self.end()
@@ -111,8 +107,8 @@ class PostgresCampaign(Campaign):
         return Worker(self._sink, (SinkError, psycopg.OperationalError))
 
     @contextmanager
-    def beside(self) -> Iterator[None]:
-        """Now and then a commit is harmed."""
+    def around_a_batch(self) -> Iterator[None]:
+        """Harm a commit now and then."""
         if self.rng.random() > 0.25:
             yield
             return
@@ -127,7 +123,7 @@ class PostgresCampaign(Campaign):
 
     @contextmanager
     def around_a_start(self) -> Iterator[None]:
-        """Now and then the server crashes, or restarts, within."""
+        """Crash or restart the server now and then."""
         if self.rng.random() > 0.15:
             yield
             return
@@ -167,7 +163,6 @@ class PostgresCampaign(Campaign):
 
 
 def main() -> int:
-    arguments = campaign_arguments(__doc__)
     with tempfile.TemporaryDirectory(prefix="dedup-postgres-") as folder:
         Path(folder).chmod(0o755)
         server = own_server(Path(folder, "data"))
@@ -175,8 +170,8 @@ def main() -> int:
             print(server)
             return 2
         with server:
-            return campaign(
-                arguments, POINTS, lambda seed, kills: PostgresCampaign(server, seed, kills).run()
+            return run_campaign(
+                __doc__, POINTS, lambda *given: PostgresCampaign(server, *given).run()
             )
 
 

@@ -1,4 +1,4 @@
-"""The sink as tasks and the driver hold it, without a Spark around them, and its tables."""
+"""The double of the PostgreSQL sink, and its tables."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dedup.sinks.postgres.options import postgres_options
 from dedup.sinks.postgres.slots import forget_slots
 from dedup.sinks.postgres.work import PostgresWork, ready
 from dedup.sinks.work import TaskResult, new_batch
-
-QUERY = "11111111-2222-3333-4444-555555555555"
+from tests.support.sink_double import QUERY, SinkDouble
+from tests.support.sink_double import once as once
 
 
 def run(dsn: str, *statements: str) -> list[tuple[Any, ...]]:
@@ -26,14 +26,14 @@ def run(dsn: str, *statements: str) -> list[tuple[Any, ...]]:
         return done.fetchall() if done.description else []
 
 
-class Sink:
-    """A sink into a table ``numbers(n int, text text)``, whose tasks and driver the test calls.
+class Sink(SinkDouble):
+    """A sink into a table ``numbers(n int, text text)``.
 
     Parameters
     ----------
     dsn : str
     folder : Path
-        In place of the query's checkpoint.
+        The checkpoint of the query.
     **options : str
         With underscores for dots.
     """
@@ -50,21 +50,15 @@ class Sink:
             [("n", "int"), ("text", "string")],
         )
 
-    def task(self, run_id: str, batch_id: int, slot: int, numbers: Iterable[int]) -> TaskResult:
-        """Let a task write numbers, each in a batch of its own."""
-        rows = (batch_of([n]) for n in numbers)
-        return self.write(run_id, batch_id, slot, rows)
+    def rows(self, numbers: Sequence[int]) -> pa.RecordBatch:
+        """Return rows of the table."""
+        return batch_of(numbers)
 
     def write(
         self, run_id: str, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]
     ) -> TaskResult:
         """Let a task write rows."""
-        return self.work.write(new_batch(QUERY, self.work.name, run_id, batch_id), slot, rows)
-
-    def batch(self, run_id: str, batch_id: int, *slices: Iterable[int]) -> None:
-        """Run a micro-batch, a task for each slice."""
-        answers = [self.task(run_id, batch_id, n, rows) for n, rows in enumerate(slices)]
-        self.work.complete(answers)
+        return self.send(run_id, batch_id, slot, rows)
 
     def numbers(self) -> Counter[int]:
         """How often each number is in the table."""
@@ -79,11 +73,6 @@ def batch_of(numbers: Sequence[int], text: str = "t") -> pa.RecordBatch:
     """Rows of a table of numbers."""
     columns = {"n": pa.array(numbers, pa.int32()), "text": pa.array([text] * len(numbers))}
     return pa.RecordBatch.from_pydict(columns)
-
-
-def once(count: int) -> Counter[int]:
-    """Each number once."""
-    return Counter(range(count))
 
 
 def write(

@@ -16,7 +16,6 @@ from tests.postgres.proxy import CommitProxy, Harm
 from tests.postgres.server import Server
 from tests.postgres.tables import Sink, batch_of, once, run
 
-MODES = [{}, {"mode": "upsert", "key": "n"}, {"mode": "atomic"}, {"mode": "atomic", "key": "n"}]
 TABLE_SLOTS = "SELECT slot, marker::json ->> 'batch_id' FROM dedup_markers ORDER BY slot"
 
 
@@ -32,21 +31,6 @@ def sink(dsn: str, tmp_path: Path) -> Sink:
 def staging_tables(dsn: str) -> list[str]:
     found = run(dsn, "SELECT relname FROM pg_class WHERE relname ~ '^dedup_[0-9a-f]{16}_'")
     return [row[0] for row in found]
-
-
-@pytest.mark.parametrize("options", MODES, ids=lambda o: "-".join(o.values()) or "append")
-def test_every_row_is_there_once(dsn: str, tmp_path: Path, options: dict[str, str]) -> None:
-    sink = Sink(dsn, tmp_path, **options)
-    sink.batch("run1", 0, [0, 1], [2])
-    sink.batch("run1", 1, [3], [4, 5])
-    sink.batch("run1", 1, [3], [4, 5])  # Spark runs it again in the same start
-    sink.forget()
-    sink.batch("run2", 1, [3], [4, 5])  # and in the next one
-    sink.batch("run2", 2, [], [6])
-    sink.batch("run2", 3, [])
-    sink.batch("run2", 4, [7, 8], [], [9])
-    assert sink.numbers() == once(10)
-    assert staging_tables(dsn) == []
 
 
 def test_tasks_publish_by_themselves_once_a_start_is_known(sink: Sink) -> None:
@@ -86,28 +70,10 @@ def test_a_division_that_differs_is_refused(sink: Sink) -> None:
     assert sink.numbers() == once(9)
 
 
-def test_a_copy_of_the_checkpoint_and_an_older_one_are_refused(sink: Sink) -> None:
-    sink.batch("run2", 2, [6])
-    with pytest.raises(SinkError, match="other rows"):
-        sink.batch("copy", 2, [6, 66])
-    sink.batch("run2", 3, [7])
-    with pytest.raises(SinkError, match="older than the sink"):
-        sink.batch("copy", 2, [6])
-    assert sink.numbers() == once(8)
-
-
 def test_the_server_may_have_another_address(sink: Sink, tmp_path: Path, dsn: str) -> None:
     moved = Sink(dsn.replace("127.0.0.1", "localhost"), tmp_path)
     moved.batch("run2", 1, [3], [4, 5])
     moved.batch("run2", 2, [6])
-    assert sink.numbers() == once(7)
-
-
-def test_after_an_adoption_the_sink_has_a_new_name(sink: Sink, tmp_path: Path, dsn: str) -> None:
-    """The new checkpoint has the old query's ID, and counts micro-batches from 0."""
-    with pytest.raises(SinkError, match="After `dedup catalog adopt` the sink needs a new name"):
-        Sink(dsn, tmp_path / "new").batch("again", 0, [6])
-    Sink(dsn, tmp_path / "new", name="again").batch("again", 0, [6])
     assert sink.numbers() == once(7)
 
 

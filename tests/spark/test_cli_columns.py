@@ -75,7 +75,7 @@ def test_columns_that_are_left_out_on_purpose(job: Job) -> None:
     assert written(job) == [{"id": "a"}]
 
 
-@pytest.mark.parametrize("ending", ["parquet", "orc"])
+@pytest.mark.parametrize("ending", ["parquet", long("orc")])
 def test_files_that_tell_their_columns(job: Job, ending: str) -> None:
     table(job, f"1.{ending}", id=["a"], n=pa.array([1], pa.int32()))
     job()
@@ -120,6 +120,7 @@ def test_files_that_tell_their_columns(job: Job, ending: str) -> None:
     job()
 
 
+@pytest.mark.slow
 def test_csv(job: Job) -> None:
     job.files.text("1.csv", "id,x\na,1\n")
     job()

@@ -28,7 +28,7 @@ def test_ids_are_found_where_they_are(spark: SparkSession, tmp_path: Path) -> No
     last = run.metrics[-1].late_watermark_ms
     assert last is not None
     rows = [row for batch in (3, 4) for row in run.rows[batch] if row["verdict"] == "unique"]
-    for row in rows[:: len(rows) // 60]:
+    for row in rows[:: len(rows) // 15]:
         told = explain(root, [row["id"]], known)
         body = told.to_json()
         at = BASE.timestamp() + row["at"]

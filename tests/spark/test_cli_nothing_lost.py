@@ -93,6 +93,7 @@ def test_a_row_of_another_length_is_seen_where_not_all_columns_are_read(job: Job
         assert said in failure.message
 
 
+@pytest.mark.slow
 def test_json_that_spark_would_read_in_part_or_as_another_value(job: Job) -> None:
     path = job.files.text("1.json", '{"id":"a"}\n{"id":"b"}{"id":"c"}\n')
     failure = job.fails()

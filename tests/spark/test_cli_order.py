@@ -56,6 +56,7 @@ def run_with_notes(job: Job, **changes: Any) -> tuple[list[str], dict[str, int]]
 
 
 @pytest.mark.parametrize("folder", [long("events"), "events [1], {a,b}/c?*"])
+@pytest.mark.slow
 def test_files_of_one_moment_are_taken_by_name(job: Job, tmp_path: Path, folder: str) -> None:
     job.files = FileDrop(tmp_path / folder)
     job.options["input"] = job.files.folder

@@ -49,6 +49,7 @@ def again(job: Job, **options: Any) -> None:
     job(**options)
 
 
+@pytest.mark.slow
 def test_nanoseconds_that_are_microseconds_are_read(job: Job) -> None:
     job.files.table("1.parquet", table(MAY, -1000))
     wanted = [

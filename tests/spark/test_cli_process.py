@@ -149,6 +149,7 @@ def test_an_end_of_java_prints_nothing_through_pyspark() -> None:
     assert done.stdout.strip() == "_tell_unless_ended"
 
 
+@pytest.mark.slow
 def test_a_wrong_time_without_a_stack_or_its_control_characters(
     files: FileDrop, tmp_path: Path
 ) -> None:

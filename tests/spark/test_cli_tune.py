@@ -63,6 +63,7 @@ def read(job: Job, **options: Any) -> Sample:
     return tune_sample.read_sample(**given, spark=job.spark)
 
 
+@pytest.mark.slow
 def test_a_sample_tells_which_repeats_the_operator_lets_through(job: Job, tmp_path: Path) -> None:
     samples = []
     for file_format in ("csv.gz", "json", "parquet"):

@@ -127,6 +127,7 @@ def nothing_lost(emitted: list[dict[str, Any]], run: Run) -> None:
             assert near <= HORIZON_S + 200, row
 
 
+@pytest.mark.slow
 def test_a_micro_batch_that_was_never_committed_is_not_adopted(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +222,7 @@ def test_vacuum(old: Query) -> None:
     assert vacuum(old)["files"] == []
 
 
+@pytest.mark.slow
 def test_a_branched_history_asks_for_a_word(spark: SparkSession, tmp_path: Path) -> None:
     """After a checkpoint was put back, nothing is deleted until the user says which one is used."""
     given = tables(7)

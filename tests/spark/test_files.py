@@ -268,7 +268,7 @@ def test_a_large_file_is_read_in_parts_and_written_in_row_groups(
     assert len({row[0] for row in job.rows("parquet")}) == 3000
 
 
-@pytest.mark.parametrize("ending", ["parquet", "orc"])
+@pytest.mark.parametrize("ending", ["parquet", long("orc")])
 def test_a_damaged_file_is_named(job: Job, ending: str) -> None:
     job.files.table(f"1.{ending}", pa.table({"id": ["a"]}))
     job()

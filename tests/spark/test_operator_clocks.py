@@ -50,6 +50,7 @@ def test_max_future_is_a_bound_on_trust(spark: SparkSession, tmp_path: Path) -> 
     assert run.metrics[0].late_watermark_ms == now_ms - 86_400_000
 
 
+@pytest.mark.slow
 def test_each_source_partition_has_a_clock(spark: SparkSession, tmp_path: Path) -> None:
     """One clock ten horizons behind: its records are not late, and their copies are known."""
     batches = [

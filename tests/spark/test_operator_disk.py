@@ -22,6 +22,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("where", ["catalog", long("cache_dir")])
+@pytest.mark.slow
 def test_a_query_stops_and_goes_on(
     spark: SparkSession, tmp_path: Path, disk: Path, where: str
 ) -> None:

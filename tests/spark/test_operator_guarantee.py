@@ -34,6 +34,7 @@ def verdicts(run: Run) -> dict[int, list[tuple[str, str]]]:
 
 
 @pytest.mark.filterwarnings("ignore::dedup.errors.DedupWarning")
+@pytest.mark.slow
 def test_a_restart_changes_it_and_memory_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     first, second, *_ = tables(2, rows=2000)
     made = query(spark, tmp_path, [first, second])

@@ -81,6 +81,7 @@ def test_conflicts_are_dropped_or_go_on(
     assert total(run, "emitted") == len(run.rows[0])
 
 
+@pytest.mark.slow
 def test_through_segments_and_merges(spark: SparkSession, tmp_path: Path) -> None:
     """The seeded rows number themselves, so that every copy differs."""
     given = tables(4, rows=2000)

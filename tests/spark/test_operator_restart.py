@@ -316,6 +316,7 @@ def test_an_orphan_that_holds_a_live_id(spark: SparkSession, tmp_path: Path) -> 
     assert run.metrics[0].orphan_files == 4
 
 
+@pytest.mark.slow
 def test_options_that_may_change_on_restart(spark: SparkSession, tmp_path: Path) -> None:
     """Horizon, lateness, buckets, policies and sizing, with segments on the old grid."""
     fill = [f"f{n}@0" for n in range(1200)]

@@ -85,6 +85,7 @@ def test_a_start_that_failed_in_its_first_micro_batch_leaves_its_keys(
     assert certificate(query) == born
 
 
+@pytest.mark.slow
 def test_a_certificate_with_another_secret_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """It was restored from a start that came to nothing, or from another query's copy."""
     query = Query(spark, tmp_path, {"horizon": "1 hour", "state_budget_bytes": 1 << 14})

@@ -57,6 +57,7 @@ def test_the_horizon_is_inclusive_and_duplicates_do_not_prolong_it(
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_two_watermarks(spark: SparkSession, tmp_path: Path) -> None:
     """Horizon 60, bucket 10: one threshold for lateness and GC would emit x again."""
     run = trace(
@@ -66,6 +67,7 @@ def test_two_watermarks(spark: SparkSession, tmp_path: Path) -> None:
     assert run.told() == [["x@0 unique"], ["y@75 unique"], ["x@20 duplicate"]]
 
 
+@pytest.mark.slow
 def test_a_backfill_of_ten_horizons_in_one_batch(spark: SparkSession, tmp_path: Path) -> None:
     """Clocks heard in a micro-batch take effect in the next one only."""
     first = [f"{name}@{t}" for t in range(0, 600, 60) for name in ("p", "q")]
@@ -78,6 +80,7 @@ def test_a_backfill_of_ten_horizons_in_one_batch(spark: SparkSession, tmp_path: 
 
 
 @pytest.mark.parametrize("late", ["emit", "drop"])
+@pytest.mark.slow
 def test_late_records(spark: SparkSession, tmp_path: Path, late: str) -> None:
     batches = [["a@0", "b@100"], ["a@20", "c@10", "c@12"], ["c@10", "d@100"], ["b@30"]]
     options = {"horizon": "60 seconds", "lateness": "10 seconds", "late": late}
@@ -105,6 +108,7 @@ def _goes_on(text: str, late: str) -> bool:
     return text.endswith("unique") or (late == "emit" and text.endswith("late"))
 
 
+@pytest.mark.slow
 def test_null_ids_emitted(spark: SparkSession, tmp_path: Path) -> None:
     batches = [["-@0", "-@0", "a@0"], ["-@0", "a@1"], ["-@1"]]
     run = trace(spark, tmp_path, batches, horizon="60 seconds")
@@ -138,6 +142,7 @@ def test_null_ids_and_null_timestamps_as_errors(spark: SparkSession, tmp_path: P
         trace(spark, tmp_path / "ts", [["a@-", "a@0"]], horizon="1 day")
 
 
+@pytest.mark.slow
 def test_a_broken_line_stops_nothing_and_a_record_without_a_time_has_ways_out(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -179,6 +184,7 @@ def test_a_broken_line_stops_nothing_and_a_record_without_a_time_has_ways_out(
 
 
 @pytest.mark.parametrize("late", ["emit", "drop"])
+@pytest.mark.slow
 def test_stable_timestamps(spark: SparkSession, tmp_path: Path, late: str) -> None:
     """Copies carry the same time; a small budget puts everything into segments.
 
@@ -213,6 +219,7 @@ def test_stable_timestamps(spark: SparkSession, tmp_path: Path, late: str) -> No
     assert (sum(m.segments_expired for m in told.metrics) > 0) == (late == "drop")
 
 
+@pytest.mark.slow
 def test_a_clamp_at_a_bucket_edge_with_stable_times(spark: SparkSession, tmp_path: Path) -> None:
     """Late at watermark 100, records of 95 are taken as @100, into a segment of [100, 120).
 
@@ -245,6 +252,7 @@ def test_an_empty_file_and_an_empty_micro_batch(spark: SparkSession, tmp_path: P
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_one_shard_and_more_shards_than_partitions(spark: SparkSession, tmp_path: Path) -> None:
     tables = seeded(batches=3, rows=200, ids=150, step_s=30)
     for shards in (1, 5):
@@ -260,6 +268,7 @@ def test_one_shard_and_more_shards_than_partitions(spark: SparkSession, tmp_path
         assert {m.shards for m in run.metrics} == {shards}
 
 
+@pytest.mark.slow
 def test_a_share_too_large_for_a_worker_is_refused_by_name(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_thread_that_keeps_an_earlier_micro_batch_is_refused(
 @pytest.mark.parametrize(
     ("kind", "told"), [(Query, "is missing"), long(Numbered, "names another query")]
 )
+@pytest.mark.slow
 def test_a_thread_that_keeps_the_properties_of_another_query_is_refused(
     spark: SparkSession, tmp_path: Path, kind: type[Query], told: str
 ) -> None:

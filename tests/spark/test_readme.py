@@ -81,6 +81,7 @@ def test_python(tmp_path: Path) -> None:
     assert json.loads(tuned.stdout)["candidates"]
 
 
+@pytest.mark.slow
 def test_shell(tmp_path: Path) -> None:
     (tmp_path / "events").mkdir()
     times = (f"2024-05-01 00:{i // 2:02}:00" for i in range(100))

@@ -1,11 +1,13 @@
-"""Faults against a sink, again and again, from a seed, without a Spark: what campaigns share.
+"""The engine of all campaigns against sinks: random faults from a seed, without Spark.
 
-Workers are processes that are kept and replaced, as Spark's are; one of them does the driver's
-part. They are killed or frozen at named points, attempts of a task run twice or at
-the same time, and frozen ones go on once their successor has won. A start of the query that fails
-is followed by another, with a run ID of its own; now and then Spark forgets that a micro-batch was
-committed. Half of the kills strike where fewest have struck so far. In the end each armed fault
-must have fired.
+Processes do the work of tasks and of the driver. The engine kills or freezes them at named steps,
+runs attempts of a task one after the other or at the same time, and wakes frozen processes once
+their successors have won. If a start of the query fails, another follows with a run ID of its own.
+Sometimes Spark forgets that a micro-batch was committed, and it runs again. Half of the kills
+strike where fewest have struck so far. At the end each armed fault must have fired.
+
+A sink takes part with an adapter: its `SinkDouble`, and a `Campaign` with the steps of the sink and
+whatever else can happen to its output.
 """
 
 from __future__ import annotations
@@ -25,28 +27,18 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dedup.sinks.work import TaskResult
 from dedup.testing import faults
 from tests.faults.subject import stands_still
+from tests.support.sink_double import SinkDouble
 
 BATCHES = 8
-#: What a query may never be refused with: these are refusals of what no fault has done.
-_NEVER = ("gives other rows", "divided into", "older than the sink", "Markers of this sink",
-          "has lost what it had committed", "which is gone")  # fmt: skip
 _ATTEMPTS, _STARTS = 4, 40
-_LONG_S = 60.0
-
-
-class CampaignSink(Protocol):
-    """A sink whose rows follow from micro-batch, slot and number of tasks."""
-
-    def part(self, run_id: str, batch_id: int, slot: int, tasks: int) -> TaskResult:
-        """Do the work of a task."""
-
-    def finish(self, answers: list[TaskResult]) -> bool:
-        """Do the work of the driver."""
+_LONG_S = 120.0
+# Libraries of Kafka, Delta Lake and Iceberg have threads, which a plain fork does not survive.
+_context = get_context("forkserver")
 
 
 class Worker:
@@ -55,17 +47,16 @@ class Worker:
     Parameters
     ----------
     sink : callable
-        Makes the sink, in the process.
+        Makes the sink, in the process; it must be picklable.
     away : tuple of exception types
-        After which it is tried again to make it.
+        The process tries again after these errors.
     """
 
     def __init__(
-        self, sink: Callable[[], CampaignSink], away: tuple[type[Exception], ...] = ()
+        self, sink: Callable[[], SinkDouble], away: tuple[type[Exception], ...] = ()
     ) -> None:
-        context = get_context("fork")
-        self._ours, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, sink, away), daemon=True)
+        self._ours, theirs = _context.Pipe()
+        self.process = _context.Process(target=_serve, args=(theirs, sink, away), daemon=True)
         self.process.start()
         theirs.close()
 
@@ -74,7 +65,7 @@ class Worker:
             self._ours.send((name, arguments))
 
     def answer(self) -> Any:
-        """What it answers: the error that it met; None where it was killed or stands still."""
+        """Return the result or the error; None if the process was killed or stands still."""
         deadline_s = time.monotonic() + _LONG_S
         while time.monotonic() < deadline_s:
             with suppress(EOFError, OSError):
@@ -86,12 +77,11 @@ class Worker:
 
     @property
     def lives(self) -> bool:
-        """Whether it goes on."""
         return self.process.is_alive() and not stands_still(self.process.pid or 0)
 
 
 def _serve(
-    pipe: Connection, sink: Callable[[], CampaignSink], away: tuple[type[Exception], ...]
+    pipe: Connection, sink: Callable[[], SinkDouble], away: tuple[type[Exception], ...]
 ) -> None:
     while True:
         try:
@@ -123,7 +113,7 @@ class Round:
     rows: int = 0
     lost: int = 0
     duplicated: int = 0
-    #: What a reader saw meanwhile.
+    #: Anything wrong that a reader saw while the query ran.
     seen_wrong: str = ""
 
     @property
@@ -158,14 +148,24 @@ class Round:
 class Campaign(ABC):
     """A query whose processes are killed and frozen.
 
+    Attributes
+    ----------
+    never : tuple of str
+        Parts of errors that no fault excuses.
+
     Parameters
     ----------
     seed : int
     modes : mapping of str to dict
-        Options of the sink by a name, of which the seed chooses.
+        Options of the sink by name; the seed chooses one.
     before : Counter
-        Kills by point, of earlier rounds.
+        Kills by point, in earlier rounds.
     """
+
+    never: tuple[str, ...] = (
+        "gives other rows", "divided into", "older than the sink", "Markers of this sink",
+        "has lost what it had committed", "which is gone",
+    )  # fmt: skip
 
     def __init__(
         self, seed: int, modes: Mapping[str, dict[str, str]], before: Counter[str]
@@ -177,7 +177,7 @@ class Campaign(ABC):
         mode = self.rng.choice(list(modes))
         self.result = Round(seed, mode, modes[mode])
         self._run_id = ""
-        self._zombies: list[Worker] = []
+        self.zombies: list[Worker] = []
         self._number = 0
 
     @abstractmethod
@@ -188,27 +188,35 @@ class Campaign(ABC):
     def worker(self) -> Worker:
         """A new process."""
 
-    def kinds(self) -> Iterator[str]:
-        """What strikes beside the kill of each micro-batch."""
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Yield steps and kinds of faults for a micro-batch, besides its kill."""
         if self.rng.random() < 0.3:
-            yield "freeze"
+            yield self.rng.choice(self.points()), "freeze"
 
-    def beside(self) -> AbstractContextManager[None]:
-        """What else happens around a micro-batch."""
+    def around_a_batch(self) -> AbstractContextManager[None]:
+        """Do something else to the output during a micro-batch."""
         return nullcontext()
 
     def around_a_start(self) -> AbstractContextManager[None]:
-        """What else happens around one start."""
+        """Do something else to the output during one start."""
         return nullcontext()
 
+    def before_a_replay(self) -> None:  # noqa: B027 - most sinks need nothing here
+        """Do something else to the output before a micro-batch runs again."""
+
     def tasks(self, tasks: int) -> int:
-        """Into how many tasks a start divides a micro-batch that began with so many."""
+        """Return the number of tasks at a start, given that of the first start."""
         return tasks
+
+    def complete(self, batch_id: int, results: list[TaskResult]) -> bool:
+        """Let the driver commit a micro-batch; return whether it did."""
+        self.driver.send("finish", results)
+        return self.is_done(self.driver.answer())
 
     def go(self) -> int:
         """Run the query to its end; return how many micro-batches it had."""
         self._workers = [self.worker() for _ in range(2)]
-        self._driver = self.worker()
+        self.driver = self.worker()
         done = 0
         # What is armed waits for its visit.
         while done < BATCHES or (self._armed() and done < 2 * BATCHES):
@@ -220,7 +228,7 @@ class Campaign(ABC):
 
     def end(self) -> Round:
         """End all processes; return what came of it."""
-        for worker in (*self._workers, self._driver, *self._zombies):
+        for worker in (*self._workers, self.driver, *self.zombies):
             worker.process.kill()
         for point, kind, _ in faults.fired(self._folder):
             self.result.fired[f"{point} {kind}"] += 1
@@ -230,12 +238,13 @@ class Campaign(ABC):
         tasks = self.rng.randint(1, 4)
         if not calm:
             self._arm(self._place_to_kill(), "kill")
-            for kind in self.kinds():
-                self._arm(self.rng.choice(self.points()), kind)
-        with nullcontext() if calm else self.beside():
+            for point, kind in self.faults():
+                self._arm(point, kind)
+        with nullcontext() if calm else self.around_a_batch():
             self._to_the_end(batch_id, tasks)
         if self.rng.random() < 0.25:  # Spark forgets that it was committed
             self.result.besides["replay"] += 1
+            self.before_a_replay()
             self._new_start()
             self._to_the_end(batch_id, tasks)
         self._wake()
@@ -253,16 +262,19 @@ class Campaign(ABC):
                 self._new_start()
             count = self.tasks(tasks)
             with self.around_a_start():
-                answers = [self._slice(batch_id, slot, count) for slot in range(count)]
-                if None not in answers:
-                    self._driver.send("finish", answers)
-                    if self._is_done(self._driver.answer()):
-                        return
-            if not self._driver.lives:
-                self._zombies.append(self._driver)
-                self._driver = self.worker()
+                results = self.run_tasks(batch_id, count)
+                if results is not None and self.complete(batch_id, results):
+                    return
+            if not self.driver.lives:
+                self.zombies.append(self.driver)
+                self.driver = self.worker()
             self._new_start()
         raise AssertionError(f"micro-batch {batch_id} is never done")
+
+    def run_tasks(self, batch_id: int, tasks: int) -> list[TaskResult] | None:
+        """Run the tasks of a micro-batch; return None if one of them failed too often."""
+        results = [self._slice(batch_id, slot, tasks) for slot in range(tasks)]
+        return None if None in results else results  # type: ignore[return-value]
 
     def _slice(self, batch_id: int, slot: int, tasks: int) -> TaskResult | None:
         """Attempts of a task, now and then two at a time, until one has ended well."""
@@ -273,16 +285,17 @@ class Campaign(ABC):
             answers = [self._workers[number].answer() for number in at_once]
             for number in at_once:
                 if not self._workers[number].lives:
-                    self._zombies.append(self._workers[number])
+                    self.zombies.append(self._workers[number])
                     self._workers[number] = self.worker()
             for answer in answers:
-                if self._is_done(answer):
+                if self.is_done(answer):
                     return answer  # type: ignore[no-any-return]
         return None
 
-    def _is_done(self, answer: Any) -> bool:
+    def is_done(self, answer: Any) -> bool:
+        """Return whether a process did its work; an error that no fault excuses is raised."""
         if isinstance(answer, RuntimeError):
-            if any(text in str(answer) for text in _NEVER):
+            if any(text in str(answer) for text in self.never):
                 raise AssertionError(str(answer))
             return False
         return answer is not None
@@ -293,7 +306,7 @@ class Campaign(ABC):
         self._run_id = f"run{self._number}"
 
     def _wake(self, *, all_of_them: bool = False) -> None:
-        for worker in self._zombies:
+        for worker in self.zombies:
             if worker.process.is_alive() and (all_of_them or self.rng.random() < 0.5):
                 os.kill(worker.process.pid or 0, signal.SIGCONT)
                 self.result.besides["woken"] += 1
@@ -319,32 +332,26 @@ class Campaign(ABC):
         self.result.duplicated = (found - expected).total()
 
 
-def campaign_arguments(about: str | None) -> argparse.Namespace:
-    """What a campaign is told: when it ends, the seed of its first round, where results go."""
-    options = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
-    options.add_argument("--kills", type=int, default=0, help="at least so many in all")
-    options.add_argument("--each", type=int, default=0, help="at least so many at each step")
-    options.add_argument("--seed", type=int, default=1, help="of the first round")
-    options.add_argument("--results", type=Path, help="file to keep the rounds in")
-    return options.parse_args()
-
-
-def campaign(
-    arguments: argparse.Namespace,
-    points: Sequence[str],
-    round_of: Callable[[int, Counter[str]], Round],
+def run_campaign(
+    about: str | None, points: Sequence[str], round_of: Callable[[int, Counter[str]], Round]
 ) -> int:
-    """Run rounds until enough kills have struck; return the exit code.
+    """Run rounds as the command line says, until enough kills have struck; return the exit code.
 
     Parameters
     ----------
-    arguments : Namespace
-        Of `campaign_arguments`.
+    about : str, optional
+        Its first line describes the command.
     points : sequence of str
         All steps.
     round_of : callable
-        From a seed, and the kills by point so far, to what came of a round.
+        From a seed, and the kills by step so far, to the result of a round.
     """
+    options = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
+    options.add_argument("--kills", type=int, default=0, help="at least so many in all")
+    options.add_argument("--each", type=int, default=0, help="at least so many at each step")
+    options.add_argument("--seed", type=int, default=1, help="seed of the first round")
+    options.add_argument("--results", type=Path, help="file to keep the rounds in")
+    arguments = options.parse_args()
     rounds: list[Round] = []
     kills: Counter[str] = Counter()
     while kills.total() < arguments.kills or min(kills[p] for p in points) < arguments.each:
@@ -353,11 +360,11 @@ def campaign(
         print(rounds[-1].line, flush=True)
         if arguments.results:
             arguments.results.parent.mkdir(exist_ok=True)
-            told = [each.to_json() for each in rounds]
-            arguments.results.write_text(json.dumps(told, indent=1) + "\n")
+            kept = [each.to_json() for each in rounds]
+            arguments.results.write_text(json.dumps(kept, indent=1) + "\n")
         if not rounds[-1].fine:
             return 1
-    print(_table(rounds, points))
+    print(table(rounds, points))
     return 0
 
 
@@ -367,8 +374,8 @@ def _kills_of(found: Round) -> Counter[str]:
     return Counter(point for point, _, kind in places if kind == "kill")
 
 
-def _table(rounds: list[Round], points: Sequence[str]) -> str:
-    """All faults of some rounds, as a table of Markdown, and the sums."""
+def table(rounds: list[Round], points: Sequence[str]) -> str:
+    """Return a Markdown table of the faults of some rounds, and the sums."""
     armed: Counter[str] = sum((each.armed for each in rounds), Counter())
     fired: Counter[str] = sum((each.fired for each in rounds), Counter())
     besides: Counter[str] = sum((each.besides for each in rounds), Counter())
@@ -376,7 +383,7 @@ def _table(rounds: list[Round], points: Sequence[str]) -> str:
         "| where | kind | armed | fired | lost | duplicated |",
         "|---|---|---:|---:|---:|---:|",
     ]
-    for kind in ("kill", "freeze", "enospc"):
+    for kind in ("kill", "freeze", "enospc", "raise"):
         for point in points:
             place = f"{point} {kind}"
             if n := armed[place]:

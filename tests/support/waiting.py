@@ -1,4 +1,4 @@
-"""Waiting for what comes sooner or later."""
+"""Wait until something is so."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def wait_until(so: Callable[[], object], timeout_s: float = 30.0) -> bool:
-    """Return whether it came to be so in time."""
+    """Return whether it became so in time."""
     deadline_s = time.monotonic() + timeout_s
     while not so():
         if time.monotonic() > deadline_s:
@@ -18,9 +18,9 @@ def wait_until(so: Callable[[], object], timeout_s: float = 30.0) -> bool:
 
 
 def readable(descriptor: int, timeout_s: float) -> bool:
-    """Whether there is something to read in time, whatever the descriptor's number.
+    """Return whether there is something to read in time.
 
-    `select.select` takes none from 1024 on, and a process that runs many tests has as many.
+    `select.select` takes no descriptor from 1024 on, and many tests in one process open as many.
     """
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)

@@ -161,7 +161,10 @@ JAAS = (
         ("sink inspect 127.0.0.1:9 t --command-config FILE", JAAS),
         ("sink inspect 127.0.0.1:9 t --command-config FILE", CLIENT),
         ("sink inspect 127.0.0.1:9 t --command-config FILE", f"{CLIENT}no.such={SECRET}"),
-        ("sink inspect 127.0.0.1:9 t --command-config FILE", f"ssl.key.pem={SECRET}"),
+        (
+            "sink inspect 127.0.0.1:9 t --command-config FILE",
+            f"socket.timeout.ms=10\nssl.key.pem={SECRET}",
+        ),
     ],
 )
 def test_check_and_sink_inspect_show_no_secret(

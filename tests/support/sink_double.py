@@ -1,0 +1,83 @@
+"""A sink whose tasks and driver a test calls itself, without Spark: the double of every sink."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from dedup.sinks.protocol import Batch
+from dedup.sinks.work import TaskResult, new_batch
+
+QUERY = "11111111-2222-3333-4444-555555555555"
+#: Rows of a micro-batch in a campaign.
+WIDTH = 30
+
+
+class SinkDouble(ABC):
+    """A sink of numbered rows.
+
+    Attributes
+    ----------
+    work : object
+        What the tasks and the driver of the sink call: `write` and `complete`.
+    query : str
+        ID of the query.
+    """
+
+    work: Any
+    query = QUERY
+
+    @abstractmethod
+    def rows(self, numbers: Sequence[int]) -> pa.RecordBatch:
+        """Return the rows of some numbers."""
+
+    @abstractmethod
+    def numbers(self) -> Counter[int]:
+        """Return how often a plain reader finds each number in the output."""
+
+    def batch_of(self, run_id: str, batch_id: int) -> Batch:
+        """Return a micro-batch of the query."""
+        return new_batch(self.query, self.work.name, run_id, batch_id)
+
+    def send(
+        self, run_id: str, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]
+    ) -> TaskResult:
+        """Let a task write record batches."""
+        result: TaskResult = self.work.write(self.batch_of(run_id, batch_id), slot, iter(rows))
+        return result
+
+    def task(self, run_id: str, batch_id: int, slot: int, numbers: Iterable[int]) -> TaskResult:
+        """Let a task write numbers, each in a record batch of its own."""
+        return self.send(run_id, batch_id, slot, (self.rows([n]) for n in numbers))
+
+    def tasks(self, run_id: str, batch_id: int, *slices: Iterable[int]) -> list[TaskResult]:
+        """Let tasks write numbers, one task for each slice."""
+        return [self.task(run_id, batch_id, slot, each) for slot, each in enumerate(slices)]
+
+    def finish(self, results: Sequence[TaskResult]) -> bool:
+        """Let the driver end the micro-batch."""
+        self.work.complete(results)
+        return True
+
+    def batch(self, run_id: str, batch_id: int, *slices: Iterable[int]) -> None:
+        """Run a micro-batch, one task for each slice."""
+        self.finish(self.tasks(run_id, batch_id, *slices))
+
+    def part(self, run_id: str, batch_id: int, slot: int, tasks: int) -> TaskResult:
+        """Let a task of a campaign write its part of a micro-batch, in two record batches."""
+        numbers = range(batch_id * WIDTH, (batch_id + 1) * WIDTH)[slot::tasks]
+        half = len(numbers) // 2
+        parts = (numbers[:half], numbers[half:])
+        return self.send(run_id, batch_id, slot, (self.rows(part) for part in parts))
+
+    def forget(self) -> None:  # noqa: B027 - most sinks remember nothing
+        """Forget everything that this process knows of the sink, as if it had just started."""
+
+
+def once(count: int) -> Counter[int]:
+    """Return each number once."""
+    return Counter(range(count))
