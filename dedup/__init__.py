@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from dedup.sinks.split import split
     from dedup.sources import record_id
     from dedup.sources.kafka.connector import add_kafka_connector, kafka_jars, kafka_packages
-    from dedup.sources.kafka.group_offsets import OffsetsToGroup
     from dedup.sources.kafka.kafka_records import kafka_records
-    from dedup.sources.kafka.poison import poison_counts
-    from dedup.sources.kafka.quarantine import quarantined_records
+    from dedup.sources.kafka.listeners import OffsetsToGroup
+    from dedup.sources.kafka.poison import poison_counts, quarantined_records
     from dedup.sources.kafka.record_columns import Field, Header
     from dedup.sources.kafka.registry import Registry
     from dedup.sources.kafka.start import FromGroup, FromOffsets
-    from dedup.sources.kafka.value_formats import Avro, ConfluentAvro, Json
+    from dedup.sources.kafka.values import Avro, ConfluentAvro, Json
     from dedup.spark.driver.operator import dedup_by_id
     from dedup.spark.driver.sequence_operator import dedup_by_sequence
     from dedup.spark.idtime import time_from_id
@@ -91,14 +90,13 @@ __getattr__, __dir__ = lazily(
         "dedup.sinks.postgres.function": "postgres_sink",
         "dedup.sinks.split": "split",
         "dedup.sources.kafka.connector": "add_kafka_connector kafka_jars kafka_packages",
-        "dedup.sources.kafka.group_offsets": "OffsetsToGroup",
+        "dedup.sources.kafka.listeners": "OffsetsToGroup",
         "dedup.sources.kafka.kafka_records": "kafka_records",
-        "dedup.sources.kafka.poison": "poison_counts",
-        "dedup.sources.kafka.quarantine": "quarantined_records",
+        "dedup.sources.kafka.poison": "poison_counts quarantined_records",
         "dedup.sources.kafka.record_columns": "Field Header",
         "dedup.sources.kafka.registry": "Registry",
         "dedup.sources.kafka.start": "FromGroup FromOffsets",
-        "dedup.sources.kafka.value_formats": "Avro ConfluentAvro Json",
+        "dedup.sources.kafka.values": "Avro ConfluentAvro Json",
         "dedup.sources.record_id": "",
         "dedup.spark.driver.operator": "dedup_by_id",
         "dedup.spark.driver.sequence_operator": "dedup_by_sequence",

@@ -297,7 +297,9 @@ def test_a_topic_that_was_made_anew_is_refused(
         rows()
     make_topic(broker, topic, 1)
     fill(broker, topic, *(f"new{n}" for n in range({"fewer": 1, "same": 3, "more": 5}[again])))
-    with pytest.raises(SourceError, match=f"Topic {topic} was deleted and made again") as refused:
+    with pytest.raises(
+        SourceError, match=f"Topic {topic} was deleted and created again"
+    ) as refused:
         rows()
     assert refused.value.remedy == "topic-made-anew"
     if again == "more":
@@ -333,9 +335,9 @@ def test_a_topic_that_is_made_anew_while_the_query_runs_stops_it(
     finally:
         query.stop()
     # The guard may have looked while there was none, and Spark itself as well.
-    made_anew = re.compile("is stopped: Topic .* (was deleted and made again|does not exist)")
+    made_anew = re.compile("is stopped: Topic .* (was deleted and created again|does not exist)")
     assert query.exception() is not None or made_anew.search(caplog.text)
-    with pytest.raises(SourceError, match="was deleted and made again"):
+    with pytest.raises(SourceError, match="was deleted and created again"):
         rows()
 
 

@@ -87,7 +87,7 @@ def test_a_wider_type_gives_the_same_id(spark: SparkSession) -> None:
         ("map<string,int>", r"Column 'x' is map.*F.array_sort\(F.map_entries\('x'\)\) has"),
         ("array<interval day to second>", r"Column 'x\[\]' is interval day to second.*cast it to"),
         ("struct<y:string collate UTF8_LCASE>", r"Column 'x.y' has collation UTF8_LCASE"),
-        ("variant", "Column 'x' is variant, of which no record ID is made"),
+        ("variant", "Column 'x' is variant, which a record ID cannot include"),
     ],
 )
 def test_types_without_a_canonical_form(spark: SparkSession, kind: str, message: str) -> None:
@@ -98,11 +98,11 @@ def test_types_without_a_canonical_form(spark: SparkSession, kind: str, message:
 
 def test_columns_that_are_none(spark: SparkSession) -> None:
     frame = spark.createDataFrame([], "a string, b string")
-    with refused("cannot be made of the columns .'a', 'b'.*nope"):
+    with refused("cannot be derived from the columns .'a', 'b'.*nope"):
         record_id.from_columns("nope").of(frame)
-    with refused("names 1 columns, which are 2"):
+    with refused("names 1 columns, but they match 2"):
         record_id.from_columns("*").of(frame)
-    with refused("names no column"):
+    with refused("needs at least one column"):
         record_id.from_columns()
     with refused("5 is neither a column name nor a Column"):
         record_id.from_columns(5)  # type: ignore[arg-type]
@@ -325,7 +325,7 @@ def test_a_random_id_and_one_of_the_clock_are_refused(stream: DataFrame, tmp_pat
     clocks = [(make, rf"is made of the current time \({name}\)") for make, name in CLOCKS]
     for make, message in (*random, *clocks):
         for given in (make(), ["id", make()], record_id.from_columns("id", make())):
-            with refused(f"id=.* {message}.*dedup.sources.record_id") as caught:
+            with refused(f"id=.* {message}.*dedup.record_id") as caught:
                 applied(stream, given, tmp_path)
             assert caught.value.remedy == "unstable-id"
 

@@ -30,7 +30,7 @@ def test_the_default_is_the_installed_pyspark() -> None:
 
 
 def test_the_page_has_the_same_versions() -> None:
-    page = (Path(dedup.__file__).parent / "sources/kafka/OVERVIEW.md").read_text()
+    page = (Path(dedup.__file__).parent / "sources/kafka/README.md").read_text()
     rows = [
         [cell.strip() for cell in line.strip("| ").split("|")]
         for line in page.splitlines()
@@ -44,5 +44,5 @@ def test_the_page_has_the_same_versions() -> None:
 
 @pytest.mark.parametrize("spark", ["3.5.9", "4.10.0", "5.0.0", "main"])
 def test_without_any_the_error_says_for_which_there_are(spark: str) -> None:
-    with pytest.raises(ConfigError, match=f"for Spark {spark}; they are for {', '.join(JARS)}"):
+    with pytest.raises(ConfigError, match=f"for Spark {spark}, only for {', '.join(JARS)}"):
         kafka_packages(spark)

@@ -18,7 +18,7 @@ import pytest
 from dedup.errors import ConfigError
 from dedup.sources.kafka.avro_rows import AvroDecoder
 from dedup.sources.kafka.avro_types import AvroSchema
-from dedup.sources.kafka.parsed import CAUSE, FIELDS
+from dedup.spark.driver.strict_json import CAUSE, FIELDS
 from tests.support.values_page import Row, table
 
 
@@ -168,7 +168,7 @@ def test_other_times_than_the_readers_are_refused() -> None:
         ({"type": "map", "values": inner}, {"type": "map", "values": other}, "f.values.at"),
     ):
         schemas = record(("f", written), ("n", "int")), record(("f", read), ("n", "int"))
-        with pytest.raises(ConfigError, match=f"{path} is .* there, and .* in the reader's"):
+        with pytest.raises(ConfigError, match=f"{path} is .*, but .* in the reader"):
             AvroDecoder(schemas[1], writer=schemas[0]).check()
         # Only what both have counts.
         AvroDecoder(record(("n", "int")), writer=schemas[0]).check()
@@ -176,7 +176,7 @@ def test_other_times_than_the_readers_are_refused() -> None:
     # As Avro does, a field is looked up by its name first, and then by the aliases.
     renamed = json.loads(record(("young", micros), ("n", "int")))
     renamed["fields"][0]["aliases"] = ["f", "n"]
-    with pytest.raises(ConfigError, match="young is timestamp-millis there"):
+    with pytest.raises(ConfigError, match="young is timestamp-millis, but"):
         AvroDecoder(json.dumps(renamed), writer=record(("f", millis))).check()
     AvroDecoder(json.dumps(renamed), writer=record(("n", millis))).check()
     # A number without a unit has the reader's.
@@ -296,7 +296,7 @@ def test_defaults_at_any_depth_are_those_of_the_schema_for_each_record() -> None
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ([("f", "null")], "Field f of the Avro schema is of type null"),
+        ([("f", "null")], "Field f of the Avro schema has the type null"),
         ([("f", ["int", "string"])], "a union may hold one type"),
         ([("f", {"type": "array", "items": ["null", "int", "string"]})], "Field f.items"),
         ([("f", logical("bytes", "decimal", precision=39, scale=0))], "at most 38 digits"),

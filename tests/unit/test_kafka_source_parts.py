@@ -12,20 +12,12 @@ import pandas as pd
 import pytest
 
 from dedup.errors import ConfigError, SourceError, StateError
-from dedup.sources.kafka.background import Newest
-from dedup.sources.kafka.poison import poison_counts
-from dedup.sources.kafka.quarantine import Quarantine
-from dedup.sources.kafka.read_offsets import end_offsets
+from dedup.sources.kafka.listeners import NewestJob, end_offsets
+from dedup.sources.kafka.poison import Quarantine, poison_counts
 from dedup.sources.kafka.start import matching
-from dedup.sources.kafka.topic_ids import FILE, Checkpoint, merged, refuse_other_topics
-from dedup.sources.kafka.topics import ReadTopic
+from dedup.sources.kafka.topic_ids import FILE, Checkpoint, check_same_topics, ids_to_store
 
-
-def topic(name: str, topic_id: str) -> ReadTopic:
-    return ReadTopic(name, topic_id, (0,))
-
-
-NOW = {"a": topic("a", "1"), "b": topic("b", "2"), "gone": None}
+NOW = {"a": "1", "b": "2", "gone": None}
 
 
 @pytest.mark.parametrize(
@@ -36,7 +28,7 @@ NOW = {"a": topic("a", "1"), "b": topic("b", "2"), "gone": None}
         ({"a": "0"}, set(), None),
         ({"a": "0"}, {"b"}, None),
         ({"a": "0", "elsewhere": "9"}, {"elsewhere"}, None),
-        ({"a": "0"}, {"a"}, "Topic a was deleted and made again .ID 0 then, 1 now"),
+        ({"a": "0"}, {"a"}, "Topic a was deleted and created again .ID 0 then, 1 now"),
         ({"gone": "3"}, {"gone"}, "Topic gone does not exist any more"),
     ],
 )
@@ -44,15 +36,15 @@ def test_a_topic_with_another_id_is_refused_where_it_was_read(
     noted: dict[str, str], read: set[str], refused: str | None
 ) -> None:
     if refused is None:
-        refuse_other_topics(noted, NOW, read)
+        check_same_topics(noted, NOW, read)
     else:
         with pytest.raises(SourceError, match=refused):
-            refuse_other_topics(noted, NOW, read)
+            check_same_topics(noted, NOW, read)
 
 
 def test_what_was_read_keeps_the_id_that_it_had() -> None:
     noted = {"a": "0", "b": "0", "gone": "3"}
-    assert merged(noted, NOW, {"a"}) == {"a": "0", "b": "2", "gone": "3"}
+    assert ids_to_store(noted, NOW, {"a"}) == {"a": "0", "b": "2", "gone": "3"}
 
 
 def test_a_checkpoint_tells_the_topics_of_its_newest_offsets(tmp_path: Path) -> None:
@@ -70,7 +62,7 @@ def test_a_checkpoint_tells_the_topics_of_its_newest_offsets(tmp_path: Path) -> 
     assert checkpoint.topics_read() == {"a", "b"}
     (log / "11").write_text(f'v2\n{about}\nsource-0:{{"c":{{"0":1}}}}')
     assert checkpoint.topics_read() == {"c"}
-    checkpoint.note({"b": "2", "a": "1"})
+    checkpoint.store_ids({"b": "2", "a": "1"})
     assert checkpoint.topic_ids() == {"a": "1", "b": "2"}
     whole = b'{"format": 1, "topics": {"a": "1\xff"}}'
     for damaged in (
@@ -140,7 +132,7 @@ def test_what_is_set_aside_already_stays(tmp_path: Path) -> None:
 def test_another_record_of_the_same_place_is_not_taken_for_it(tmp_path: Path, part: str) -> None:
     kept = Quarantine(tmp_path)
     kept.write([poison(**{part: 1})])
-    with pytest.raises(SourceError, match=r"has another record as .*02.json.* None was passed by"):
+    with pytest.raises(SourceError, match=r"another record as .*02.json.* No record was skipped"):
         kept.write([poison(**{part: 2})])
 
 
@@ -164,7 +156,7 @@ def test_a_quarantine_that_fails_lets_no_record_pass(tmp_path: Path) -> None:
     kept = Quarantine(tmp_path / "aside")
     (tmp_path / "aside").mkdir()
     (tmp_path / "aside" / "topic=t").write_text("in the way")
-    with pytest.raises(SourceError, match="None was passed by"):
+    with pytest.raises(SourceError, match="No record was skipped"):
         kept.write([poison()])
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
@@ -178,7 +170,7 @@ def test_patterns_match_whole_names() -> None:
 
 
 def test_a_newer_job_takes_the_place_of_one_that_waits(caplog: pytest.LogCaptureFixture) -> None:
-    work, done = Newest("work"), []
+    work, done = NewestJob("work"), []
     begun, go_on = threading.Event(), threading.Event()
 
     def first() -> None:

@@ -1,1 +1,1 @@
-"""Records of Kafka topics as a DataFrame, with identities and clocks that `dedup_by_id` can use."""
+"""Kafka topics as a DataFrame, with record IDs and clocks for `dedup_by_id`."""

@@ -1,7 +1,7 @@
-"""A check of foreign Avro before fastavro reads it, whose C code trusts counts, indexes and depth.
+"""Checks untrusted Avro before fastavro reads it, whose C code trusts counts, indexes and depth.
 
-Without it a few bytes end the worker (recursion) or hold it for ever (arrays of nothing), and some
-broken values are read as others. It adds a third to the time in which a value is decoded.
+Without the check, a few bytes can crash the worker (recursion) or block it (arrays of nothing), and
+fastavro reads some broken values as other values. It adds a third to the time of decoding.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-#: Takes a value, where an item begins, and how many records it lies in; returns where it ends.
+#: Takes a value, the position of an item and its depth in records; returns the item's end.
 Step: TypeAlias = Callable[[bytes, int, int], int]
 
-#: Records that lie in each other; some thousands end fastavro's process.
+#: Depth of nested records; some thousands crash fastavro's process.
 MAX_DEPTH = 200
-#: How many items and records may take no bytes, beyond one for each byte of the value.
+#: Items and records without bytes that are allowed beyond one for each byte of the value.
 MAX_EMPTY = 1000
 #: Bytes of a decimal; Spark's 38 digits need 16.
 MAX_DECIMAL_BYTES = 64
@@ -27,7 +27,7 @@ class AvroBounds:
     ----------
     schema : object
     named : mapping
-        The types that the schema names.
+        Named types of the schema.
     """
 
     def __init__(self, schema: Any, named: Mapping[str, Any]) -> None:
@@ -37,7 +37,7 @@ class AvroBounds:
         self._walk = self._step(schema)
 
     def check(self, value: bytes, begin: int) -> None:
-        """Raise ValueError unless one datum fills the value from there on."""
+        """Raise ValueError unless one datum fills the value from `begin` to its end."""
         self._room = MAX_EMPTY + len(value)
         try:
             rest = len(value) - self._walk(value, begin, 0)
@@ -46,9 +46,9 @@ class AvroBounds:
         if rest < 0:
             raise ValueError("the bytes end too early")
         if rest:
-            raise ValueError(f"{rest} bytes are left over behind the record")
+            raise ValueError(f"{rest} bytes are left over after the record")
 
-    def _took_none(self, items: int) -> None:
+    def _count_empty(self, items: int) -> None:
         self._room -= items
         if self._room < 0:
             raise ValueError("too many items or records take no bytes")
@@ -83,15 +83,15 @@ class AvroBounds:
 
         def record(value: bytes, at: int, depth: int) -> int:
             if depth >= MAX_DEPTH:
-                raise ValueError(f"more than {MAX_DEPTH} records lie in each other")
+                raise ValueError(f"more than {MAX_DEPTH} records are nested")
             end = at
             for step in fields:
                 end = step(value, end, depth + 1)
             if end == at:
-                self._took_none(1)
+                self._count_empty(1)
             return end
 
-        self._steps[schema["name"]] = record  # which its own fields may name
+        self._steps[schema["name"]] = record  # its own fields may name it
         fields += [self._step(one["type"]) for one in schema["fields"]]
         return record
 
@@ -115,16 +115,16 @@ class AvroBounds:
                         keys.add(value[begin:at])
                     at = step(value, at, depth)
                     if at == begin:
-                        self._took_none(count)
+                        self._count_empty(count)
                         break
                 if end not in (None, at):
-                    raise ValueError("a block is not as long as it says")
+                    raise ValueError("a block has another length than it states")
 
         return blocks
 
 
 def _number(value: bytes, at: int) -> tuple[int, int]:
-    """Return an int or long, and its end position."""
+    """Return an int or long, and the position after it."""
     found = value[at]
     at += 1
     if found >= 0x80:
@@ -157,7 +157,7 @@ def _fixed(size: int) -> Step:
 
 
 def _decimal(precision: int, size: int | None) -> Step:
-    """Return the check of a decimal, whose digits beyond the precision fastavro would round."""
+    """Return the check of a decimal: fastavro would round digits beyond its precision."""
     limit = 10 ** min(precision, 3 * MAX_DECIMAL_BYTES)
 
     def decimal(value: bytes, at: int, depth: int) -> int:
@@ -172,10 +172,9 @@ def _decimal(precision: int, size: int | None) -> Step:
 
 
 def _below(count: int, value: bytes, at: int) -> tuple[int, int]:
-    """Return the index of a symbol or branch, and its end position."""
     index, at = _number(value, at)
     if not 0 <= index < count:
-        raise ValueError(f"there is no symbol or branch {index}")
+        raise ValueError(f"the schema has no symbol or branch {index}")
     return index, at
 
 

@@ -1,4 +1,4 @@
-"""Avro in the values of Kafka's records, as columns: what the tasks do."""
+"""Decodes Avro in the values of Kafka's records; runs in the tasks."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ import pyarrow.compute as pc
 from dedup.errors import ConfigError
 from dedup.sources.kafka.avro_bounds import AvroBounds
 from dedup.sources.kafka.avro_types import AvroSchema, Parsed, other_time, parsed
-from dedup.sources.kafka.parsed import CAUSE, FIELDS
 from dedup.sources.kafka.registry import Registry, WriterSchema
+from dedup.spark.driver.strict_json import CAUSE, FIELDS
 
-#: Makes a record's fields of its bytes; raises whatever the bytes provoke.
+#: Returns a record's fields from its bytes. Foreign bytes may raise any exception.
 Decode: TypeAlias = Callable[[bytes], dict[str, Any]]
 
 _HEADER_BYTES = 5
-#: Greater IDs are no numbers to a registry.
+#: Registries reject greater numbers.
 _MAX_SCHEMA_ID = (1 << 31) - 1
-#: How long an ID that the registry did not know is not asked for again, in seconds.
+#: An ID that the registry did not know is not asked for again for this long, in seconds.
 _UNKNOWN_S = 30.0
-#: If so many are unknown, each other new ID waits: then 100 a second load the registry at most.
+#: With so many unknown IDs, each new one waits, so that a process asks 100 times a second at most.
 _UNKNOWN_FREE, _UNKNOWN_PAUSE_S = 100, 0.01
 _CAUSE_CHARS = 300
 
 
 @dataclass(slots=True)
 class AvroDecoder:
-    """Decodes the values of record batches; made on the driver, used in tasks.
+    """Decodes the values of record batches; the driver creates it, tasks use it.
 
     Parameters
     ----------
     text : str
         JSON of the reader's schema.
     references : tuple of str
-        JSON of the schemas that it names.
+        JSON of the schemas that it refers to.
     registry : Registry or None
-        Knows the writers' schemas (Confluent's wire format). None: every value was written with
-        the reader's, or with `writer`.
+        Holds the writers' schemas (Confluent's wire format). None: every value was written with
+        `writer`, or else with the reader's schema.
     writer : str or None
-        JSON of the one schema of all writers, without a registry.
+        JSON of the only writer's schema.
     """
 
     text: str
@@ -65,19 +65,13 @@ class AvroDecoder:
 
     @property
     def schema(self) -> AvroSchema:
-        """The reader's schema."""
+        """The reader's schema, parsed on first use."""
         if self._schema is None:
             self._schema = AvroSchema(self.text, self.references)
         return self._schema
 
     def check(self) -> None:
-        """Refuse schemas that cannot be used.
-
-        Raises
-        ------
-        ConfigError
-            Saying what is wrong with them.
-        """
+        """Raise ConfigError if a schema cannot be used."""
         try:
             self._start()
         except ConfigError:
@@ -89,14 +83,14 @@ class AvroDecoder:
             ) from None
 
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield each batch with `FIELDS` and `CAUSE` behind its columns.
+        """Yield each batch with the columns `FIELDS` and `CAUSE` added.
 
-        The bytes of a value stay where it has a cause, and are null elsewhere.
+        Column ``value`` keeps the bytes of poison records, and is null in other rows.
 
         Raises
         ------
         SourceError
-            If the registry does not answer. That is not the record's fault.
+            If the registry does not answer: then no record is poison.
         """
         self._start()
         for batch in batches:
@@ -123,16 +117,16 @@ class AvroDecoder:
                 decode, cause = self._decoder(value)
                 if decode is not None:
                     try:
-                        found = decode(value)
-                        record = convert(found) if convert else found
-                    except Exception as error:  # whatever foreign bytes provoke
+                        fields = decode(value)
+                        record = convert(fields) if convert else fields
+                    except Exception as error:  # foreign bytes may raise any
                         cause = f"It is not Avro of this schema: {_line(error)}."
             records.append(record)
             causes.append(cause)
         return self._column(records, causes), causes
 
     def _column(self, records: list[Any], causes: list[str | None]) -> pa.Array:
-        """Return the records as a column; note a cause where one does not fit."""
+        """Return the records as a column; a record that does not fit becomes null with a cause."""
         kind = self.schema.type
         try:
             return pa.array(records, kind)
@@ -147,7 +141,7 @@ class AvroDecoder:
         return pa.array(records, kind)
 
     def _decoder(self, value: bytes) -> tuple[Decode | None, str | None]:
-        """Return what reads this value, or why nothing does."""
+        """Return the function that decodes this value, or why it cannot be decoded."""
         if self.registry is None:
             return self._plain, None
         if len(value) < _HEADER_BYTES:
@@ -155,11 +149,10 @@ class AvroDecoder:
         if value[0] != 0:
             return None, f"It is not in Confluent's wire format: its first byte is {value[0]}."
         schema_id = int.from_bytes(value[1:_HEADER_BYTES], "big")
-        found = self._writers.get(schema_id) or self._ask(schema_id, self.registry)
-        return (None, found) if isinstance(found, str) else (found, None)
+        decode = self._writers.get(schema_id) or self._ask(schema_id, self.registry)
+        return (None, decode) if isinstance(decode, str) else (decode, None)
 
     def _ask(self, schema_id: int, registry: Registry) -> Decode | str:
-        """Return what reads the values of a schema, or why nothing does."""
         now_s = time.monotonic()
         while self._unknown and next(iter(self._unknown.values())) <= now_s:  # the oldest is first
             del self._unknown[next(iter(self._unknown))]
@@ -168,39 +161,38 @@ class AvroDecoder:
             return cause
         if len(self._unknown) >= _UNKNOWN_FREE:
             time.sleep(_UNKNOWN_PAUSE_S)
-        given = registry.by_id(schema_id)
-        if given is None:
+        schema = registry.by_id(schema_id)
+        if schema is None:
             self._unknown[schema_id] = time.monotonic() + _UNKNOWN_S
             return cause
-        self._writers[schema_id] = self._writer(schema_id, given)
+        self._writers[schema_id] = self._writer(schema_id, schema)
         return self._writers[schema_id]
 
-    def _writer(self, schema_id: int, given: WriterSchema) -> Decode | str:
-        if given.kind != "AVRO":
-            return f"Its schema, with ID {schema_id}, is not Avro but {given.kind}."
+    def _writer(self, schema_id: int, schema: WriterSchema) -> Decode | str:
+        if schema.kind != "AVRO":
+            return f"Its schema, with ID {schema_id}, is not Avro but {schema.kind}."
         try:
-            return self._decode_by(parsed(given.text, given.references), skip=_HEADER_BYTES)
+            return self._decode_by(parsed(schema.text, schema.references), skip=_HEADER_BYTES)
         except Exception as error:  # fastavro has many
             return f"Its schema, with ID {schema_id}, cannot be read: {_line(error)}."
 
-    def _decode_by(self, given: Parsed | None, skip: int = 0) -> Decode:
-        reader, names = self.schema.parsed
-        writer, theirs = given or self.schema.parsed
-        bounds = AvroBounds(writer, theirs)
-        if problem := other_time(writer, reader, (theirs, names)):
+    def _decode_by(self, written: Parsed | None, skip: int = 0) -> Decode:
+        reader, reader_names = self.schema.parsed
+        writer, writer_names = written or self.schema.parsed
+        bounds = AvroBounds(writer, writer_names)
+        if problem := other_time(writer, reader, (writer_names, reader_names)):
             raise ValueError(problem)
 
         def decode(value: bytes) -> dict[str, Any]:
             bounds.check(value, skip)
             stream = io.BytesIO(value)
             stream.seek(skip)
-            record: Any = fastavro.schemaless_reader(stream, writer, reader if given else None)
-            fields: dict[str, Any] = record
-            return fields
+            record: Any = fastavro.schemaless_reader(stream, writer, reader if written else None)
+            return record  # type: ignore[no-any-return]
 
         return decode
 
 
 def _line(error: Exception) -> str:
-    said = " ".join(str(error).split()).rstrip(".") or "the bytes end too early"
-    return said if len(said) <= _CAUSE_CHARS else f"{said[:_CAUSE_CHARS]}..."
+    text = " ".join(str(error).split()).rstrip(".") or "the bytes end too early"
+    return text if len(text) <= _CAUSE_CHARS else f"{text[:_CAUSE_CHARS]}..."

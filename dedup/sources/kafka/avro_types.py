@@ -1,7 +1,7 @@
-"""Types of Avro as types of Arrow, without loss, or refused by name.
+"""Types of Avro as types of Arrow, without loss; other types are refused by name.
 
-The rules are those of the Avro specification 1.12, "Logical Types"; a logical type that is not
-known there is ignored, as it demands.
+The rules are in the Avro specification 1.12, "Logical Types". It demands that unknown logical types
+are ignored.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import pyarrow as pa
 from dedup.errors import ConfigError
 from dedup.sources.kafka.avro_bounds import MAX_DECIMAL_BYTES
 
-#: Makes what Arrow takes of what fastavro gives; None where they are the same.
+#: Converts a value of fastavro, which is never None, to Arrow's. None: they are the same.
 Convert: TypeAlias = Callable[[Any], Any] | None
-#: A schema as fastavro parsed it, and the types that it names, in which names are written out.
+#: A schema as fastavro parsed it, and its named types.
 Parsed: TypeAlias = tuple[Any, Mapping[str, Any]]
 
 _PLAIN = {
@@ -37,7 +37,7 @@ _PLAIN = {
     "fixed": pa.binary(),
 }
 _UTC_US, _LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
-#: Of those without a type in Spark (times of day, nanoseconds) the number stays as it is written.
+#: Logical types that Spark lacks (times of day, nanoseconds) stay the number that was written.
 _LOGICAL = {
     ("int", "date"): pa.date32(),
     ("long", "timestamp-micros"): _UTC_US,
@@ -46,7 +46,7 @@ _LOGICAL = {
 _MILLIS = {("long", "timestamp-millis"): _UTC_US, ("long", "local-timestamp-millis"): _LOCAL_US}
 _REFUSED_LOGICAL = {"duration": "Spark has no type of months, days and milliseconds"}
 _MAX_DIGITS = 38
-#: Where `parsed` leaves the logical types that fastavro would convert.
+#: Key under which `parsed` hides logical types, so that fastavro does not convert them.
 _MEANING = "__logical"
 _TIMES = re.compile("date|time-.*|timestamp-.*|local-timestamp-.*")
 #: Python would round to 28 digits.
@@ -54,14 +54,7 @@ _EXACT = Context(prec=1000)
 
 
 class AvroColumn(NamedTuple):
-    """A type of Arrow, and how values of it are made.
-
-    Parameters
-    ----------
-    type : pyarrow.DataType
-    convert : callable or None
-        From what fastavro gives, never None, to what Arrow takes.
-    """
+    """A type of Arrow, and how values of it are made."""
 
     type: pa.DataType
     convert: Convert = None
@@ -69,21 +62,21 @@ class AvroColumn(NamedTuple):
 
 @dataclass(slots=True)
 class AvroSchema:
-    """A reader's schema, and what its records become.
+    """A reader's schema, and the Arrow type of its records.
 
     Parameters
     ----------
     text : str
         JSON.
     references : iterable of str
-        JSON of schemas that it names and does not define.
+        JSON of schemas that it uses without defining them.
 
     Raises
     ------
     ConfigError
-        If it is no schema of a record, or holds a type that Spark has not, naming the field.
+        If it is not the schema of a record, or a field has a type that Spark lacks.
     Exception
-        What fastavro raises for what is no schema.
+        Any error of fastavro, if it is not a schema.
     """
 
     text: str
@@ -96,18 +89,17 @@ class AvroSchema:
         self.parsed = schema, names = parsed(self.text, self.references)
         if not isinstance(schema, dict) or schema["type"] not in ("record", "error"):
             raise ConfigError(
-                "The Avro schema is that of no record, so it has no fields to become columns: "
-                "give the schema of a record, or read the values raw."
+                "The Avro schema describes no record, so it has no fields to become columns. "
+                "Give the schema of a record, or read the values raw."
             )
-        # Every field may be null, as it is in a tombstone.
+        # Every field may be null, because a tombstone has none.
         self.type, self.convert = _record(schema, "", names, ())
 
 
 def parsed(text: str, references: Iterable[str] = ()) -> Parsed:
-    """Return a schema by which fastavro gives values as they are written, decimals aside.
+    """Return a schema with which fastavro returns values unconverted, except decimals.
 
-    A decimal is written in the writer's scale, which the reader need not share. Errors are
-    fastavro's.
+    A decimal has the writer's scale, which may differ from the reader's. Errors are fastavro's.
     """
     names: dict[str, Any] = {}
     for one in (*references, text):
@@ -116,24 +108,24 @@ def parsed(text: str, references: Iterable[str] = ()) -> Parsed:
 
 
 def other_time(written: Any, read: Any, names: tuple[Any, Any], path: str = "") -> str | None:
-    """Say which time is another one in the reader's schema, or return None.
+    """Return which time has another logical type in the reader's schema, or None.
 
-    Avro itself would take the number of one for the number of the other.
+    Avro itself would read the number in the wrong unit.
 
     Parameters
     ----------
     written, read
         The writer's and the reader's schema, as `parsed` returns them.
     names
-        The types that each of them names.
+        The named types of each.
     path : str
-        The field that they are of.
+        The field that has these schemas.
     """
     for one in _branches(written, names[0]):
         for other in _branches(read, names[1]):
             times = one.get(_MEANING, ""), other.get(_MEANING, "")
             if times[0] != times[1] and all(map(_TIMES.fullmatch, times)):
-                return f"{path} is {times[0]} there, and {times[1]} in the reader's schema"
+                return f"{path} is {times[0]}, but {times[1]} in the reader's schema"
             fields = other.get("fields", ())
             by_name = {name: f for f in fields for name in f.get("aliases", ())}
             by_name |= {f["name"]: f for f in fields}
@@ -145,22 +137,22 @@ def other_time(written: Any, read: Any, names: tuple[Any, Any], path: str = "") 
             inner = {"items", "values"} & one.keys() & other.keys()
             pairs += [(f"{path}.{key}", one[key], other[key]) for key in inner]
             for where, wrote, reads in pairs:
-                if found := other_time(wrote, reads, names, where):
-                    return found
+                if problem := other_time(wrote, reads, names, where):
+                    return problem
     return None
 
 
 def _hidden(schema: Any) -> Any:
-    """Return a schema whose logical types fastavro does not find, decimals aside."""
+    """Return a schema whose logical types fastavro does not see, except decimals."""
     if isinstance(schema, list):
         return [_hidden(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {_MEANING if key == "logicalType" else key: value for key, value in schema.items()}
-    if found.get(_MEANING) == "decimal":
-        found["logicalType"] = "decimal"
-    inner = {"type", "items", "values", "fields"} & found.keys()
-    return found | {key: _hidden(found[key]) for key in inner}
+    renamed = {_MEANING if key == "logicalType" else key: value for key, value in schema.items()}
+    if renamed.get(_MEANING) == "decimal":
+        renamed["logicalType"] = "decimal"
+    inner = {"type", "items", "values", "fields"} & renamed.keys()
+    return renamed | {key: _hidden(renamed[key]) for key in inner}
 
 
 def _branches(schema: Any, names: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -170,13 +162,11 @@ def _branches(schema: Any, names: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _column(schema: Any, path: str, names: Mapping[str, Any], above: tuple[str, ...]) -> AvroColumn:
-    """Return what a schema becomes; `above` are the records that it lies in."""
+    """Return the column for a schema; `above` are the names of the records around it."""
     if isinstance(schema, list):
         values = [branch for branch in schema if branch not in ("null", {"type": "null"})]
         if len(values) != 1:
-            raise _refused(
-                path, json.dumps(schema)[:100], "a union may hold one type, and null besides"
-            )
+            raise _refused(path, json.dumps(schema)[:100], "a union may hold one type and null")
         return _column(values[0], path, names, above)
     if isinstance(schema, str):
         schema = names.get(schema, {"type": schema})
@@ -199,10 +189,10 @@ def _column(schema: Any, path: str, names: Mapping[str, Any], above: tuple[str, 
         return AvroColumn(_MILLIS[kind, meaning], _micros)
     if (kind, meaning) == ("fixed", "uuid") and schema.get("size") == 16:
         return AvroColumn(pa.string(), _uuid)
-    found = _LOGICAL.get((kind, meaning)) or _PLAIN.get(kind)
-    if found is None:
+    arrow = _LOGICAL.get((kind, meaning)) or _PLAIN.get(kind)
+    if arrow is None:
         raise _refused(path, kind, "it is empty")
-    return AvroColumn(found, _bytes if found == pa.binary() else None)
+    return AvroColumn(arrow, _bytes if arrow == pa.binary() else None)
 
 
 def _many(kind: str, inside: AvroColumn) -> AvroColumn:
@@ -239,7 +229,7 @@ def _record(
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """Converts a record, which may be a default that lacks fields and belongs to the schema."""
+    """Converts a copy of a record, which may be a default of the schema that lacks fields."""
 
     converts: Iterable[tuple[str, Callable[[Any], Any]]]
     defaults: Mapping[str, Any]
@@ -254,7 +244,7 @@ class _Fields:
 
 
 def _bytes(value: bytes | str) -> bytes:
-    """Return bytes, which are text in defaults: each character stands for one of them."""
+    """Return bytes. A default in a schema is text, one character a byte."""
     return value.encode("latin-1") if isinstance(value, str) else value
 
 
@@ -263,7 +253,7 @@ class _Decimals:
     scale: int
 
     def __call__(self, value: Decimal | bytes | str) -> Decimal:
-        # The writer's type may be plain bytes, or a decimal of its own scale.
+        # The writer's type may be plain bytes, or a decimal with another scale.
         if isinstance(value, Decimal):
             return value
         if len(value) > MAX_DECIMAL_BYTES:
@@ -282,7 +272,7 @@ def _uuid(value: bytes | str) -> str:
 
 def _refused(path: str, kind: object, why: str) -> ConfigError:
     return ConfigError(
-        f"Field {path} of the Avro schema is of type {kind}, which cannot become a column of "
+        f"Field {path} of the Avro schema has the type {kind}, which cannot become a column of "
         f"Spark: {why}. Leave the field out of the reader's schema (schema=), or read the values "
         "raw."
     )

@@ -1,38 +1,84 @@
-"""Options ``kafka.*`` as Spark's own Kafka sink takes them, turned into librdkafka's properties."""
+"""Options ``kafka.*``, translated from the names of Kafka's Java client to librdkafka's properties.
+
+Spark's own Kafka source and sink take the Java client's names. librdkafka has most of them under
+the same name (``linger.ms``, ``acks``); the tables here hold the others. librdkafka itself rejects
+the names that it does not know.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dedup.errors import ConfigError
 from dedup.errors.redaction import without_secrets
-from dedup.sources.kafka.java_names import REFUSED, REFUSED_PREFIXES, RENAMED
-from dedup.sources.kafka.security_options import is_java_security, security_properties
 
 PREFIX = "kafka."
-#: Java's ``max.block.ms``, where nobody gave it.
+#: Default of Java's ``max.block.ms``.
 BLOCK_MS = 60_000
-#: Java's and librdkafka's ``transaction.timeout.ms``, where nobody gave it.
+#: Default of ``transaction.timeout.ms`` in both clients.
 TRANSACTION_TIMEOUT_MS = 60_000
-#: librdkafka repeats a request that has no answer no sooner (its jitter takes a fifth off). Longer
-#: than its default of 100, so that a commit that came through at once is told from one sent twice.
+#: Minimum delay before librdkafka repeats an unanswered request, less 20 % jitter. It is above
+#: librdkafka's default of 100, so that a commit that was sent twice can be recognised by its time.
 RETRY_BACKOFF_MS = 250
+
+#: Java's name, or librdkafka's alias, to librdkafka's property.
+RENAMED = {
+    "buffer.memory": "queue.buffering.max.kbytes",
+    "compression.codec": "compression.type",
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+    "max.request.size": "message.max.bytes",
+    "message.send.max.retries": "retries",
+    "message.timeout.ms": "delivery.timeout.ms",
+    "metadata.broker.list": "bootstrap.servers",
+    "queue.buffering.max.ms": "linger.ms",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "request.required.acks": "acks",
+    # librdkafka has this name for another setting. Java's meaning counts: the wait for a reply.
+    "request.timeout.ms": "socket.timeout.ms",
+    "sasl.mechanisms": "sasl.mechanism",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+}
+#: Java's PEM files. The file of a keystore holds the private key and the chain.
+_PEM_FILES = {
+    "ssl.truststore.": ("ssl.ca.location",),
+    "ssl.keystore.": ("ssl.key.location", "ssl.certificate.location"),
+}
+#: Properties that librdkafka accepts although they would break the guarantee, with the way out.
+REFUSED = {
+    "enable.auto.commit": "the checkpoint keeps the offsets, not Kafka; leave it out",
+    "partitioner": (
+        "the sink chooses the partition, by the key's murmur2 hash as the Java client does. To "
+        'choose otherwise, give the sink\'s own option partitioner, or a column "partition"'
+    ),
+    "transactional.id": (
+        "the sink creates an ID for each of its tasks, which fences tasks that were believed "
+        "dead; leave it out"
+    ),
+}
+_OPTION = r"""(username|password)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"']+)"""
+_LOGIN = re.compile(
+    rf"\s*(?:[\w.$]+\.)?(?:Plain|Scram)LoginModule\s+\w+\s+{_OPTION}\s*{_OPTION}\s*;?\s*"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What every client of one cluster is made from.
+    """What every client of one cluster is created from.
 
     Parameters
     ----------
     properties : mapping of str to str
-        For librdkafka, the servers among them. They may hold secrets, so they are in no ``repr``.
+        For librdkafka, including the servers. They may hold secrets, so ``repr`` omits them.
     options : mapping of str to str
-        Name of each property's option as the user knows it, for error texts.
+        The user's option for each property, for error texts.
     block_ms : int
-        Longest wait for the cluster's answer in one call, in milliseconds (Java's
-        ``max.block.ms``).
+        Longest wait for the cluster's answer in one call, in milliseconds (``max.block.ms``).
     """
 
     properties: Mapping[str, str] = field(repr=False)
@@ -46,54 +92,46 @@ class ClientSettings:
 
     @property
     def transaction_timeout_ms(self) -> int:
-        """After how long the broker aborts a transaction that nobody commits."""
+        """Time after which the broker aborts a transaction that was not committed."""
         return self.whole("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
 
     @property
     def retry_backoff_ms(self) -> int:
-        """How long a transactional producer waits before it repeats a request."""
+        """Wait of a transactional producer before it repeats a request."""
         return self.whole(
             "retry.backoff.ms", min(RETRY_BACKOFF_MS, self.whole("retry.backoff.max.ms", 1000))
         )
 
     def whole(self, name: str, default: int) -> int:
-        """Return a property that is a whole number.
-
-        Raises
-        ------
-        ConfigError
-            If it is none.
-        """
+        """Return an integer property, or raise ConfigError if it is not an integer."""
         value = self.properties.get(name)
         return default if value is None else _whole(self.option(name), value)
 
     def option(self, name: str) -> str:
-        """Return the option that a property was given by."""
+        """Return the option by which the user gave a property."""
         return self.options.get(name, PREFIX + name)
 
     def without_secrets(self, text: str) -> str:
-        """Return the text with every secret of the properties blotted out."""
+        """Return the text with every secret of the properties hidden."""
         return without_secrets(text, self.properties)
 
 
 def client_settings(options: Mapping[str, str]) -> ClientSettings:
-    """Return the settings that the options ``kafka.*`` stand for.
+    """Return the client settings that the options ``kafka.*`` describe.
 
-    librdkafka's own names go through as they are, those of the Java client are translated. Values
-    that only librdkafka can judge, and names that it does not know, are refused by
-    `dedup.sources.kafka.clients.check_known`.
+    `dedup.sources.kafka.clients.check_known` lets librdkafka check names and values.
 
     Parameters
     ----------
     options : mapping of str to str
-        Options of a sink or a source, in upper or lower case, as Spark's are; those that do not
-        begin with ``kafka.`` are left alone.
+        Options of a sink or a source. As in Spark, upper and lower case are the same. Options
+        without the prefix ``kafka.`` are ignored.
 
     Raises
     ------
     ConfigError
-        If there are no servers, a name belongs to the Java client alone, or two options say the
-        same; with the option's name and the way out, never with a value that may be secret.
+        If the servers are missing, an option would break the guarantee, or two options set one
+        property. No text holds a value that may be secret.
 
     Examples
     --------
@@ -106,75 +144,82 @@ def client_settings(options: Mapping[str, str]) -> ClientSettings:
         for name, value in options.items()
         if name.lower().startswith(PREFIX)
     }
-    for name in given:
-        _refuse_java(name)
+    for name in given.keys() & REFUSED.keys():
+        raise ConfigError(f"Option {PREFIX}{name} cannot be used: {REFUSED[name]}.")
     block_ms = _whole("kafka.max.block.ms", given.pop("max.block.ms", str(BLOCK_MS)))
     properties: dict[str, str] = {}
-    sources: dict[str, str] = {}
-    translated = [(RENAMED.get(n, n), n, v) for n, v in given.items() if not is_java_security(n)]
-    translated += [(to, source, v) for to, (source, v) in _security(given).items()]
-    for name, source, value in translated:
+    named: dict[str, str] = {}
+    for name, option, value in _translated(given):
         if name in properties:
             raise ConfigError(
-                f"Options kafka.{sources[name]} and kafka.{source} set the same property of "
-                "librdkafka; give one of them."
+                f"Options {named[name]} and {PREFIX}{option} set the same property of librdkafka. "
+                "Give one of them."
             )
-        properties[name], sources[name] = _value(name, source, value), source
+        properties[name], named[name] = value, PREFIX + option
     if not properties.get("bootstrap.servers"):
         raise ConfigError(
-            "Option kafka.bootstrap.servers is missing: give the addresses of some of the "
+            "Option kafka.bootstrap.servers is missing. Give the addresses of some of the "
             'cluster\'s servers, such as "host1:9092,host2:9092".'
         )
-    named = {name: PREFIX + source for name, source in sources.items()}
     return ClientSettings(properties=properties, options=named, block_ms=block_ms)
 
 
 def check_transactional(settings: ClientSettings) -> None:
-    """Refuse settings under which a transaction could lose records, or never be committed.
+    """Refuse settings under which a transaction could lose records or never be committed.
 
     Raises
     ------
     ConfigError
-        With the option and the value that it needs.
+        Naming the option and the value that it needs.
     """
     acks = settings.properties.get("acks", "all").lower()
     if acks not in ("all", "-1"):
         raise ConfigError(
             f"Option {settings.option('acks')}={acks} lets the broker lose records that it has "
-            "acknowledged, so nothing is written exactly once; leave it out, or give all."
+            "acknowledged, so exactly-once is impossible. Leave it out, or give all."
         )
     if settings.properties.get("enable.idempotence", "true").lower() not in ("true", "t", "1"):
         raise ConfigError(
             "Option kafka.enable.idempotence=false lets a producer's retries repeat records, and "
-            'transactions need it; leave it out, or choose mode "at-least-once".'
+            'transactions need it. Leave it out, or choose mode "at-least-once".'
         )
     timeout_ms = settings.transaction_timeout_ms
     delivery_ms = settings.whole("delivery.timeout.ms", timeout_ms)
     if not 0 < delivery_ms <= timeout_ms:
         raise ConfigError(
             f"Option {settings.option('delivery.timeout.ms')}={delivery_ms} must be at most "
-            f"kafka.transaction.timeout.ms={timeout_ms}: records that wait longer than their "
-            "transaction lives could come after it was aborted. Leave it out, and it is the same."
+            f"kafka.transaction.timeout.ms={timeout_ms}. Records that wait longer than that could "
+            "arrive after their transaction was aborted. Leave the option out to make both equal."
         )
 
 
-def _refuse_java(name: str) -> None:
-    way_out = REFUSED.get(name)
-    for prefix, text in REFUSED_PREFIXES.items():
-        if way_out is None and name.startswith(prefix):
-            way_out = text
-    if way_out is not None:
-        raise ConfigError(f"Option {PREFIX}{name} cannot be used: {way_out}.")
+def _translated(given: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield each property with the option that it comes from, and its value."""
+    renamed: dict[str, tuple[str, ...]] = {java: (name,) for java, name in RENAMED.items()}
+    for prefix, names in _PEM_FILES.items():
+        kind = given.get(f"{prefix}type", "").upper()
+        contents = {f"{prefix}{name}" for name in ("location", "certificates", "key")}
+        # A type without a store stays, and librdkafka rejects it. To drop it would drop TLS trust.
+        if kind == "PEM" and contents & given.keys():
+            renamed |= {f"{prefix}type": (), f"{prefix}location": names}
+        elif (prefix, kind) == ("ssl.keystore.", "PKCS12"):  # the only type that librdkafka reads
+            renamed[f"{prefix}type"] = ()
+    for option, value in given.items():
+        login = _LOGIN.fullmatch(value) if option == "sasl.jaas.config" else None
+        if login is not None and {login[1], login[3]} == {"username", "password"}:
+            for name, quoted in ((login[1], login[2]), (login[3], login[4])):
+                yield f"sasl.{name}", option, _unquoted(quoted)
+            continue
+        for name in renamed.get(option, (option,)):
+            yield name, option, _in_librdkafkas_units(name, option, value)
 
 
-def _security(given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    mechanism = given.get("sasl.mechanism", given.get("sasl.mechanisms", ""))
-    return security_properties({**given, "sasl.mechanism": mechanism})
+def _unquoted(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text[1:-1]) if text[0] in "\"'" else text
 
 
-def _value(name: str, source: str, value: str) -> str:
-    """Return a value in librdkafka's units and words."""
-    if source == "buffer.memory":
+def _in_librdkafkas_units(name: str, option: str, value: str) -> str:
+    if option == "buffer.memory":
         return str(-(-_whole("kafka.buffer.memory", value) // 1024))
     if name in ("socket.receive.buffer.bytes", "socket.send.buffer.bytes") and value == "-1":
         return "0"  # the system's default
@@ -187,4 +232,4 @@ def _whole(option: str, value: str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise ConfigError(f"Option {option} must be a whole number, not {value!r}.") from None
+        raise ConfigError(f"Option {option} must be an integer, not {value!r}.") from None

@@ -1,4 +1,4 @@
-"""The one place that says how producers, consumers and admin clients are set up."""
+"""Configuration of all producers, consumers and admin clients."""
 
 from __future__ import annotations
 
@@ -11,26 +11,20 @@ from dedup.sources.kafka.client_options import ClientSettings, check_transaction
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-#: What a client of any kind understands; the rest would draw a warning in each log.
+#: Properties that every kind of client knows. Others would put a warning into each log.
 _CONNECTION = (
     "bootstrap.", "broker.", "client.", "connections.", "debug", "enable.metrics.", "enable.ssl.",
     "enable.sasl.", "log", "metadata.", "message.max.", "receive.message.", "reconnect.",
     "resolve.", "sasl.", "security.", "socket.", "ssl.", "topic.metadata.",
 )  # fmt: skip
-#: librdkafka waits half of it between its first two connections, which a new producer needs.
+#: A new producer needs two connections, and librdkafka waits half of this time between them.
 RECONNECT_MS = "20"
-#: Java's rule for keys: the same key goes to the same partition, whoever writes it.
+#: Java's rule: producers of both kinds send equal keys to the same partition.
 _PARTITIONER = "murmur2_random"
 
 
 def confluent(purpose: str = "Writing to Kafka") -> ModuleType:
-    """Return the client library.
-
-    Raises
-    ------
-    MissingExtraError
-        If it is not installed.
-    """
+    """Return the client library, or raise MissingExtraError if it is not installed."""
     try:
         import confluent_kafka
         import confluent_kafka.admin
@@ -40,15 +34,15 @@ def confluent(purpose: str = "Writing to Kafka") -> ModuleType:
 
 
 def connection(settings: ClientSettings) -> dict[str, Any]:
-    """Return what reaches the cluster, and nothing that only producers or consumers know."""
+    """Return the properties of the connection, without those that only producers know."""
     return {n: v for n, v in settings.properties.items() if n.startswith(_CONNECTION)}
 
 
 def producer_config(settings: ClientSettings) -> dict[str, Any]:
-    """Return the settings of a producer without transactions.
+    """Return the properties of a producer without transactions.
 
-    Retries repeat nothing, as with the Java client, unless the user switched that off or asked for
-    weaker acknowledgements.
+    As in the Java client, its retries repeat no record, unless the user switched idempotence off
+    or asked for weaker acknowledgements.
     """
     given = dict(settings.properties)
     weak = given.get("acks", "all").lower() not in ("all", "-1")
@@ -61,15 +55,15 @@ def producer_config(settings: ClientSettings) -> dict[str, Any]:
 def transactional_config(
     settings: ClientSettings, transactional_id: str, timeout_ms: int | None = None
 ) -> dict[str, Any]:
-    """Return the settings of a producer that commits transactions.
+    """Return the properties of a producer that commits transactions.
 
     Parameters
     ----------
     settings : ClientSettings
     transactional_id : str
-        Whoever initialises it next fences this producer (KIP-98).
+        The next producer that initialises it fences this one (KIP-98).
     timeout_ms : int, optional
-        After how long the broker aborts a transaction. Default: the option's, else a minute.
+        Time after which the broker aborts a transaction. Default: the user's, or a minute.
 
     Raises
     ------
@@ -92,15 +86,15 @@ def transactional_config(
 def consumer_config(
     settings: ClientSettings, *, group: str = "dedup", committed: bool = True
 ) -> dict[str, Any]:
-    """Return the settings of a consumer that is assigned its partitions and commits no offsets.
+    """Return the properties of a consumer that is assigned its partitions and commits no offsets.
 
     Parameters
     ----------
     settings : ClientSettings
     group : str
-        librdkafka wants a name; no group is joined under it.
+        librdkafka needs a name, but the consumer joins no group.
     committed : bool
-        Whether it passes over what was aborted, and stops at what is open (``read_committed``).
+        Read committed records only, up to the first open transaction.
     """
     return connection(settings) | {
         "group.id": group,
@@ -113,21 +107,22 @@ def consumer_config(
 
 
 def admin_client(settings: ClientSettings, *, purpose: str = "Writing to Kafka") -> AdminClient:
-    """Return an admin client; it connects when it is first asked."""
-    # To look at a topic of markers that is gone must not make one that Kafka deletes from.
+    """Return an admin client, which connects on its first request."""
+    # A query about a missing topic of markers must not create it with the broker's defaults,
+    # under which Kafka deletes old records.
     config = connection(settings) | {"allow.auto.create.topics": "false"}
     client: AdminClient = confluent(purpose).admin.AdminClient(config)
     return client
 
 
 def check_known(settings: ClientSettings, *, transactional: bool = True) -> None:
-    """Let librdkafka read the settings, without a connection.
+    """Let librdkafka check the settings, without a connection.
 
     Raises
     ------
     ConfigError
-        If it does not know a name or cannot use a value; with the option as the user knows it, the
-        reason, and no secret.
+        If it rejects a name, a value or a combination. The text names the user's option and holds
+        no secret.
     MissingExtraError
         If confluent-kafka is not installed.
     """
@@ -140,25 +135,27 @@ def check_known(settings: ClientSettings, *, transactional: bool = True) -> None
         alone = _problem({name: value}) if name in config else None
         if alone is not None and "No such configuration property" in alone:
             raise ConfigError(
-                f"Option {settings.option(name)} is unknown to librdkafka. Its CONFIGURATION.md "
-                "lists what it knows; leave out what only Java's client knows."
+                f"Option {settings.option(name)} is unknown to librdkafka, whose CONFIGURATION.md "
+                "lists all names. Leave out what only Java's client knows. The README of "
+                "dedup/sources/kafka shows what replaces stores and login modules of Java."
             )
         if alone is not None and not alone.startswith("Failed to create"):
             reason = settings.without_secrets(alone)
             raise ConfigError(f"Option {settings.option(name)} cannot be used: {reason}.")
-    raise ConfigError(
-        "The options kafka.* do not go together, says librdkafka: "
-        f"{settings.without_secrets(problem.removeprefix('Failed to create producer: '))}."
-    )
+    raise rejected(settings, problem)
+
+
+def rejected(settings: ClientSettings, problem: str) -> ConfigError:
+    """Return the error for a combination of options that librdkafka does not accept."""
+    reason = settings.without_secrets(problem.strip().rstrip("."))
+    return ConfigError(f"librdkafka rejects the options kafka.*: {reason}.")
 
 
 def _problem(config: dict[str, Any]) -> str | None:
-    """Return why librdkafka refuses these properties, None where it does not."""
     library = confluent()
-    # It would complain on the error stream that it knows no server.
-    quiet = {"log_level": "0"} | config
     try:
-        library.Producer(quiet)
+        # It would report missing servers on the error stream.
+        library.Producer({"log_level": "0"} | config)
     except library.KafkaException as error:
         return str(error.args[0].str()).strip().rstrip(".")
     except (TypeError, ValueError) as error:
@@ -167,10 +164,10 @@ def _problem(config: dict[str, Any]) -> str | None:
 
 
 def is_passing(error: Any) -> bool:
-    """Return whether a question about a topic may be answered when it is asked again.
+    """Return whether a request about a topic may succeed when it is repeated.
 
-    A topic that was made a moment ago, or whose leader moves, is answered for by brokers that do
-    not know it yet; the admin client does not call all these errors retriable.
+    Brokers may not know a new topic or leader yet. The admin client does not call all of these
+    errors retriable.
     """
     codes = confluent().KafkaError
     return error.retriable() or error.code() in (

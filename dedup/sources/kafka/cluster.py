@@ -1,12 +1,13 @@
-"""What a cluster says of itself: whether it answers, its topics, their settings, their offsets.
+"""Requests to a cluster about itself: its brokers, topics, settings and offsets.
 
-Every question ends with an answer, with None where the user may not ask it, or with an error that
-tells a silent broker from credentials that it refuses.
+Each request returns an answer, returns None if the user may not ask, or raises an error that
+distinguishes a silent broker from rejected credentials.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
@@ -15,10 +16,10 @@ from typing import Any, TypeVar
 
 from dedup.errors import ConfigError
 from dedup.sources.kafka.client_options import ClientSettings
-from dedup.sources.kafka.clients import confluent, connection, is_passing
+from dedup.sources.kafka.clients import confluent, connection, is_passing, rejected
 
 T = TypeVar("T")
-#: How long a broker may take to answer before it counts as unreachable.
+#: A broker that does not answer for this long counts as unreachable.
 REACH_MS = 15_000
 _POLL_S = 0.05
 
@@ -30,7 +31,7 @@ def timeout_s(settings: ClientSettings) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """What is known of a topic.
+    """A topic as the brokers describe it.
 
     Parameters
     ----------
@@ -39,63 +40,76 @@ class Topic:
     replicas : int
         Copies of the partition that has the fewest.
     allowed : frozenset of str, or None
-        What the user may do with it, such as ``WRITE``; None where the broker does not tell.
+        What the user may do with it, such as ``WRITE``. None if the broker does not report it.
+    id : str
+        Brokers assign a new one if the topic is deleted and created again (KIP-516).
     """
 
     name: str
     partitions: int
     replicas: int
     allowed: frozenset[str] | None
+    id: str = ""
 
 
 class Cluster:
-    """A cluster that is asked about itself; it connects with the first question.
+    """A cluster that answers requests about itself; the first request connects.
+
+    Every method raises ConfigError if no server answers or the servers reject the credentials.
 
     Parameters
     ----------
     settings : ClientSettings
     purpose : str
-        What needs the client library, for the error where it is missing.
+        For the error if the client library is missing.
     """
 
     def __init__(self, settings: ClientSettings, *, purpose: str = "Writing to Kafka") -> None:
         self.settings = settings
         self._library = confluent(purpose)
-        self._errors: list[Any] = []
+        self._errors: deque[Any] = deque(maxlen=100)
         config = connection(settings) | {"error_cb": self._errors.append, "log_level": 0}
         try:
             self._admin = self._library.admin.AdminClient(config)
         except self._library.KafkaException as error:
-            raise ConfigError(
-                "The options kafka.* do not go together, says librdkafka: "
-                f"{self._text(error.args[0])}."
-            ) from None
+            raise rejected(settings, error.args[0].str()) from None
         self._timeout_s = timeout_s(settings)
 
     def broker_ids(self) -> list[int]:
-        """Return the IDs of the brokers that are up.
-
-        Raises
-        ------
-        ConfigError
-            If none of the servers answers, or they refuse the credentials.
-        """
+        """Return the IDs of the brokers that are up."""
         return [node.id for node in self._answer(self._admin.describe_cluster()).nodes]
 
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics that the user may see."""
+        try:
+            return list(self._admin.list_topics(timeout=self._timeout_s).topics)
+        except self._library.KafkaException:
+            raise self._silent() from None
+
     def topic(self, name: str) -> Topic | None:
-        """Return a topic, None where there is none or the user may not know of it.
+        """Return a topic, or None if it does not exist or is hidden from the user.
 
         Raises
         ------
         ConfigError
-            If the broker refuses the name, or does not answer.
+            If the broker rejects the name.
         """
-        library = self._library
+        return self.topics([name])[name]
+
+    def topics(self, names: Iterable[str]) -> dict[str, Topic | None]:
+        """Return topics by name, as `topic` does."""
+        library, wanted = self._library, list(names)
+        if not wanted:
+            return {}
         asked = self._admin.describe_topics(
-            library.TopicCollection([name]), include_authorized_operations=True
+            library.TopicCollection(wanted), include_authorized_operations=True
         )
+        return {name: self._topic(name, future) for name, future in asked.items()}
+
+    def _topic(self, name: str, answer: Future[Any]) -> Topic | None:
+        library = self._library
         try:
-            found = self._answer(asked[name])
+            found = self._answer(answer)
         except library.KafkaException as error:
             code = error.args[0].code()
             if code == library.KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -111,20 +125,21 @@ class Cluster:
             partitions=len(found.partitions),
             replicas=min(len(partition.replicas) for partition in found.partitions),
             allowed=frozenset(operation.name for operation in allowed) if allowed else None,
+            id=str(found.topic_id),
         )
 
     def topic_settings(self, name: str) -> Mapping[str, str] | None:
-        """Return a topic's settings, None where the user may not read them."""
+        """Return a topic's settings, or None if the user may not read them."""
         return self._settings(self._library.admin.ResourceType.TOPIC, name)
 
     def broker_settings(self, broker_id: int) -> Mapping[str, str] | None:
-        """Return a broker's settings, None where the user may not read them."""
+        """Return a broker's settings, or None if the user may not read them."""
         return self._settings(self._library.admin.ResourceType.BROKER, str(broker_id))
 
     def make_topic(
         self, name: str, *, partitions: int, replicas: int, settings: Mapping[str, str]
     ) -> str | None:
-        """Make a topic, unless somebody else has; return why not, where the broker refuses."""
+        """Create a topic if it does not exist; return the reason if the broker refuses."""
         topic = self._library.admin.NewTopic(
             name, num_partitions=partitions, replication_factor=replicas, config=dict(settings)
         )
@@ -138,24 +153,24 @@ class Cluster:
             time.sleep(_POLL_S)
         return None
 
+    def begins(self, topic: Topic) -> dict[int, int]:
+        """Return the first offset of each partition."""
+        return self._offsets(topic, self._library.admin.OffsetSpec.earliest(), committed=False)
+
     def ends(self, topic: Topic, *, committed: bool) -> dict[int, int]:
         """Return where each partition ends: for readers of committed records, or for all.
 
-        The first is the last stable offset, which stands before the first open transaction.
-
-        Raises
-        ------
-        ConfigError
-            If the broker refuses the question.
+        Readers of committed records stop before the first open transaction.
         """
-        library = self._library
-        level = library.IsolationLevel
+        return self._offsets(topic, self._library.admin.OffsetSpec.latest(), committed=committed)
+
+    def _offsets(self, topic: Topic, spec: Any, *, committed: bool) -> dict[int, int]:
+        library, level = self._library, self._library.IsolationLevel
         places = [library.TopicPartition(topic.name, n) for n in range(topic.partitions)]
-        latest = {place: library.admin.OffsetSpec.latest() for place in places}
         chosen = level.READ_COMMITTED if committed else level.READ_UNCOMMITTED
         deadline = time.monotonic() + self._timeout_s
         while True:
-            asked = self._admin.list_offsets(latest, isolation_level=chosen)
+            asked = self._admin.list_offsets(dict.fromkeys(places, spec), isolation_level=chosen)
             try:
                 return {place.partition: self._answer(asked[place]).offset for place in places}
             except library.KafkaException as error:
@@ -163,6 +178,34 @@ class Cluster:
                     why = self._text(error.args[0])
                     raise ConfigError(f"Topic {topic.name!r}: {why}.") from None
             time.sleep(_POLL_S)
+
+    def group_offsets(self, group: str, topics: Iterable[Topic]) -> dict[str, dict[int, int]]:
+        """Return the offsets that a consumer group has committed, by topic and partition.
+
+        Raises
+        ------
+        ConfigError
+            If the broker refuses the request.
+        """
+        library = self._library
+        places = [library.TopicPartition(t.name, n) for t in topics for n in range(t.partitions)]
+        offsets: dict[str, dict[int, int]] = {}
+        if not places:
+            return offsets
+        request = library.ConsumerGroupTopicPartitions(group, places)
+        try:
+            answer = self._answer(self._admin.list_consumer_group_offsets([request])[group])
+            for place in answer.topic_partitions:
+                if place.error is not None:
+                    raise library.KafkaException(place.error)
+                if place.offset >= 0:
+                    offsets.setdefault(place.topic, {})[place.partition] = place.offset
+        except library.KafkaException as error:
+            raise ConfigError(
+                f"The offsets of group {group} cannot be read: {self._text(error.args[0])}. Let "
+                f"this user read them: kafka-acls.sh --add ... --operation Describe --group {group}"
+            ) from None
+        return offsets
 
     def _settings(self, kind: Any, name: str) -> Mapping[str, str] | None:
         resource = self._library.admin.ConfigResource(kind, name)
@@ -173,7 +216,7 @@ class Cluster:
         return {entry.name: entry.value or "" for entry in found.values()}
 
     def _answer(self, future: Future[T]) -> T:
-        """Return an answer; raises KafkaException where it is a refusal of the question itself."""
+        """Return an answer, or raise KafkaException if the broker refuses the request itself."""
         codes = self._library.KafkaError
         deadline = time.monotonic() + self._timeout_s
         while True:
@@ -205,13 +248,13 @@ class Cluster:
     def _silent(self) -> ConfigError:
         codes = self._library.KafkaError
         heard = [e for e in self._errors if e.code() != codes._ALL_BROKERS_DOWN]
-        last = f" (the last try: {self._text(heard[-1])})" if heard else ""
+        last = f" (last error: {self._text(heard[-1])})" if heard else ""
         protocol = self.settings.properties.get("security.protocol", "PLAINTEXT")
         return ConfigError(
             f"None of the servers {self.settings.servers} answered within {self._timeout_s:.0f} s"
             f"{last}. Check kafka.bootstrap.servers, that this machine reaches the addresses that "
-            f"the brokers advertise, and that their listener is of kafka.security.protocol "
-            f"{protocol}."
+            f"the brokers advertise, and that kafka.security.protocol, which is {protocol}, is "
+            "their listener's."
         )
 
     def _text(self, error: Any) -> str:
@@ -219,7 +262,7 @@ class Cluster:
 
 
 def may(topic: str, *operations: str) -> str:
-    """Return the command that lets a user do something with a topic."""
+    """Return the command that grants a user operations on a topic."""
     wanted = " ".join(f"--operation {operation.title()}" for operation in operations)
     return (
         "kafka-acls.sh --bootstrap-server HOST:9092 --add --allow-principal User:NAME "
@@ -228,5 +271,5 @@ def may(topic: str, *operations: str) -> str:
 
 
 def missing_rights(topic: Topic, wanted: Iterable[str]) -> list[str]:
-    """Return what the user may not do with a topic of what is wanted, as far as is known."""
+    """Return the wanted operations that the broker is known to refuse the user."""
     return [] if topic.allowed is None else [o for o in wanted if o not in topic.allowed]

@@ -1,9 +1,9 @@
 """The jars of Spark's own Kafka connector that fit a release of Spark.
 
-Spark publishes the connector later than PySpark, and for some releases never: the newest of the
-same line is taken then. One of its parts, the token provider, is missing from Maven Central in most
-releases, so that ``--packages`` finds the connector and then fails; the nearest one that is there
-takes its place. So that it does, every jar is named, and none brings others in.
+Spark publishes the connector later than PySpark, and for some releases never. Then the newest of
+the same line is used. In most releases Maven Central lacks one of its parts, the token provider,
+so ``--packages`` finds the connector and then fails. The nearest available version replaces it.
+This needs a list of all jars, without transitive dependencies.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ def _jars(connector: str, tokens: str, clients: str, pool: str) -> tuple[str, ..
     )
 
 
-_OF_4_2 = _jars("4.2.0", tokens="4.2.0", clients="3.9.2", pool="2.13.1")
-#: By Spark's line; the versions of the parts are those that the connector's own POM asks for.
+_JARS_4_2 = _jars("4.2.0", tokens="4.2.0", clients="3.9.2", pool="2.13.1")
+#: By Spark's line. The connector's POM asks for these versions of the parts.
 JARS = {
     "4.0": _jars("4.0.0", tokens="4.0.0", clients="3.9.0", pool="2.12.0"),
     "4.1": _jars("4.1.3", tokens="4.0.0", clients="3.9.1", pool="2.12.1"),
-    "4.2": _OF_4_2,
-    "4.3": _OF_4_2,
+    "4.2": _JARS_4_2,
+    "4.3": _JARS_4_2,
 }
-#: Where `kafka_jars` keeps them.
+#: Default folder of `kafka_jars`.
 FOLDER = Path("~/.cache/rolling-dedup/kafka-connector")
 _FETCH_S = 300
-#: Has its columns without asking a broker.
+#: Enough for the source's columns; no broker is asked.
 _PROBE = {"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "topic"}
 
 
@@ -72,27 +72,27 @@ def kafka_packages(spark: SparkSession | str | None = None) -> tuple[str, ...]:
         spark = pyspark.__version__
     version = spark if isinstance(spark, str) else spark.version
     line = re.match(r"\d+\.\d+", version)
-    found = JARS.get(line.group()) if line else None
-    if found is None:
+    jars = JARS.get(line.group()) if line else None
+    if jars is None:
         raise ConfigError(
-            f"No jars of Spark's Kafka connector are known for Spark {version}; they are for "
-            f"{', '.join(JARS)}. Start the session with the option spark.jars, on the files of "
-            "org.apache.spark:spark-sql-kafka-0-10 and what it needs."
+            f"No jars of Spark's Kafka connector are known for Spark {version}, only for "
+            f"{', '.join(JARS)}. Start the session with the option spark.jars, with the files of "
+            "org.apache.spark:spark-sql-kafka-0-10 and its dependencies."
         )
-    return found
+    return jars
 
 
 def kafka_jars(folder: str | Path = FOLDER, *, ivy_settings: str | None = None) -> str:
-    """Return the connector's jars for the setting ``spark.jars`` of a session to be started.
+    """Return the connector's jars for the setting ``spark.jars`` of a new session.
 
-    They are fetched from Maven Central by Ivy, which PySpark brings, where the folder lacks them.
+    PySpark's Ivy fetches those that the folder lacks from Maven Central.
 
     Parameters
     ----------
     folder : str or Path
-        Where they are kept. Executors get them from the driver.
+        The jars stay there. Executors get them from the driver.
     ivy_settings : str, optional
-        File of settings that names other repositories, as ``spark.jars.ivySettings``.
+        File that names other repositories, as ``spark.jars.ivySettings``.
 
     Raises
     ------
@@ -106,17 +106,17 @@ def kafka_jars(folder: str | Path = FOLDER, *, ivy_settings: str | None = None) 
         with tempfile.TemporaryDirectory(dir=place) as fetched:
             _fetch(names, Path(fetched), ivy_settings)
             for file in files:
-                # Whole or not at all: another process may look for it.
+                # Atomically: another process may look for the file.
                 (Path(fetched) / file.name).replace(file)
     return ",".join(map(str, files))
 
 
 def add_kafka_connector(spark: SparkSession) -> None:
-    """Add the connector to a session that runs, unless it has one: ``format("kafka")`` then works.
+    """Add the connector to a running session that lacks it, so that ``format("kafka")`` works.
 
-    The session fetches the jars through Ivy, as ``--packages`` would, and gives them to its
-    executors. `kafka_jars` is better where the session is still to be started: Spark does not
-    find the connector's own metrics in jars that came later, and logs so.
+    The session fetches the jars through Ivy, as with ``--packages``, and sends them to its
+    executors. For a new session `kafka_jars` is better: Spark does not find the connector's metrics
+    in jars that were added later, and logs a warning with each micro-batch.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def has_connector(spark: SparkSession) -> bool:
     try:
         _ = spark.readStream.format("kafka").options(**_PROBE).load().schema
     except Exception as error:
-        # A class of its own in some releases and not in others; the guide is named in all of them.
+        # The class differs between releases, but all of them name the guide.
         if "Kafka Integration Guide" in str(error):
             return False
         raise
@@ -158,14 +158,13 @@ def _file(name: str) -> str:
 
 
 def _fetch(names: Iterable[str], folder: Path, ivy_settings: str | None) -> None:
-    """Fetch jars, and nothing that they need besides, into a folder."""
     import pyspark
 
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"), None)
     if java is None or ivy is None:
-        missing = "there is no java" if java is None else "this PySpark has no Ivy"
+        missing = "java is not installed" if java is None else "this PySpark has no Ivy"
         raise _unfetched(names, [missing])
     wanted = "".join(map(_wanted, names))
     module = folder / "ivy.xml"
@@ -175,7 +174,7 @@ def _fetch(names: Iterable[str], folder: Path, ivy_settings: str | None) -> None
     )
     pattern = folder / "[organisation]_[artifact]-[revision].[ext]"
     command = [java, "-jar", str(ivy), "-m2compatible"]
-    # A cache of its own: Ivy does not lock the one in the home folder against other processes.
+    # A separate cache: Ivy does not lock the one in the home folder against other processes.
     command += ["-ivy", str(module), "-retrieve", str(pattern), "-cache", str(folder / "cache")]
     command += ["-settings", ivy_settings] if ivy_settings else []
     try:
@@ -192,7 +191,7 @@ def _fetch(names: Iterable[str], folder: Path, ivy_settings: str | None) -> None
 
 def _unfetched(names: Iterable[str], reason: Iterable[str]) -> ConfigError:
     return ConfigError(
-        f"The jars of Spark's Kafka connector cannot be fetched: {'; '.join(reason)}. Where no "
-        "Maven repository can be reached, start the session with spark.jars on the files of: "
+        f"The jars of Spark's Kafka connector cannot be fetched: {'; '.join(reason)}. If no "
+        "Maven repository can be reached, start the session with spark.jars and the files of: "
         f"{', '.join(names)}."
     )

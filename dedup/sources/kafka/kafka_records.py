@@ -1,30 +1,44 @@
-"""`kafka_records`: the source as users see it."""
+"""`kafka_records`: Kafka's records as a DataFrame, read by Spark's own connector."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_type
 
 from dedup.catalog.location import FileSystemFactory
-from dedup.errors import ConfigError
-from dedup.errors.cause import spark_cause
-from dedup.sources.kafka import json_rows
-from dedup.sources.kafka.client_options import client_settings
-from dedup.sources.kafka.parsed import CAUSE, FIELDS
-from dedup.sources.kafka.poison import ON_ERROR, OnError, counted, quarantined, refused
-from dedup.sources.kafka.quarantine import Quarantine
-from dedup.sources.kafka.reader import Reading, check_options
-from dedup.sources.kafka.record_columns import RecordId, chosen, column_names
-from dedup.sources.kafka.start import Start, check_start
-from dedup.sources.kafka.value_formats import Avro, ConfluentAvro, Json, ValueFormat
-from dedup.spark.driver import strict_json
-from dedup.spark.driver.shipping import shipped
+from dedup.errors import ConfigError, DedupWarning
+from dedup.sources.kafka.client_options import ClientSettings, client_settings
+from dedup.sources.kafka.cluster import Cluster
+from dedup.sources.kafka.listeners import TopicGuard
+from dedup.sources.kafka.poison import ON_ERROR, OnError, Quarantine, counted, quarantined, refused
+from dedup.sources.kafka.record_columns import RecordId, column_names, selected
+from dedup.sources.kafka.start import Start, check_start, matching, start_options
+from dedup.sources.kafka.topic_ids import Checkpoint, check_same_topics, ids_to_store, topic_ids
+from dedup.sources.kafka.values import ValueFormat, parser
+from dedup.spark.driver.strict_json import CAUSE
+
+#: How long a broker holds a request until records arrive; Kafka's default is 500. Spark's reader
+#: asks for offsets after each answer. After the last records its consumer has already asked for
+#: more, and the broker answers the requests in turn.
+_FETCH_MAX_WAIT_MS = 10
+_TOPICS, _START = "topics= or pattern= names what to read", "start= says where to begin"
+_BATCH = "a batch reads to the newest record"
+#: Options of Spark's source that a parameter replaces.
+_REPLACED = {
+    "assign": _TOPICS, "subscribe": _TOPICS, "subscribepattern": _TOPICS,
+    "endingoffsets": _BATCH, "endingoffsetsbytimestamp": _BATCH, "endingtimestamp": _BATCH,
+    "includeheaders": "headers are always there",
+    "kafka.bootstrap.servers": "servers= names them",
+    "startingoffsets": _START, "startingoffsetsbytimestamp": _START,
+    "startingoffsetsbytimestampstrategy": _START, "startingtimestamp": _START,
+}  # fmt: skip
 
 
 def kafka_records(
@@ -55,170 +69,227 @@ def kafka_records(
     servers : str or sequence of str
         Addresses of some brokers, such as ``"host1:9092,host2:9092"``.
     topics : str or sequence of str
-        What to read. Partitions that are added later are read from their beginning.
+        Topics to read. Partitions that are added later are read from their beginning.
     pattern : str
-        In place of `topics`, a regular expression for whole names. Topics that appear later are
+        Instead of `topics`, a regular expression for whole names. Topics that appear later are
         read from their beginning.
     value : "raw", `Json`, `Avro` or `ConfluentAvro`
-        What the value holds. ``"raw"``: bytes, as a column ``value``. Else its fields become
+        What the value holds. ``"raw"``: bytes, as a column ``value``. Otherwise its fields become
         columns.
     record_id : "offset", "key", `Header` or `Field`, optional
-        Add a column ``record_id``: the record's place as ``topic-partition-offset``, its key, a
+        Add a column ``record_id``: the record's position as ``topic-partition-offset``, its key, a
         header, or a field of the value.
     metadata : str or mapping of str to str
         Names of Kafka's columns (``key``, ``topic``, ``partition``, ``offset``, ``timestamp``,
-        ``timestampType``, ``headers``) and of ``record_id``: a prefix for all of them, or the name
-        of each that is wanted; those that a mapping leaves out are left out.
+        ``timestampType``, ``headers``) and of ``record_id``: a prefix for all of them, or a name
+        for each wanted column. Columns that a mapping leaves out are left out.
     tombstones : {"keep", "drop"}
-        What becomes of records without a value. They are no poison records: ``"keep"`` gives them
-        with null in each field.
+        What happens to records without a value. They are not poison records: ``"keep"`` returns
+        them with null in each field.
     start : "earliest", "latest", datetime, `FromGroup` or `FromOffsets`, optional
         Where a query without offsets begins. Default: ``"earliest"``. A datetime: at the first
-        record that is not older, in partitions that have none at the next that comes. A checkpoint
-        with offsets makes it void, which a DedupWarning says where `checkpoint` is given.
+        record that is not older; a partition without one starts at its end. A checkpoint with
+        offsets overrides it, with a DedupWarning if `checkpoint` is given.
     checkpoint : str or path, optional
-        The query's ``checkpointLocation``. With it, the IDs of the topics are kept there, and a
-        topic that was deleted and made again is refused.
+        The query's ``checkpointLocation``. With it, the topics' IDs are kept there, and a topic
+        that was deleted and created again is refused.
     on_error : {"fail", "skip", "quarantine"}
-        What becomes of poison records, whose value cannot be read as `value` says. ``"fail"``: the
-        first stops the query, and is named with its place. ``"skip"``: they are left out and
-        counted. ``"quarantine"``: they are set aside, each once, then left out and counted.
+        What happens to poison records, whose value cannot be read as `value` says. ``"fail"``: the
+        first stops the query, and the error names it. ``"skip"``: they are left out and counted.
+        ``"quarantine"``: they are stored, each once, then left out and counted.
     quarantine : str, path or callable, optional
-        Folder for ``on_error="quarantine"``: whatever `dedup_by_id` takes as its catalog. A path is
+        Folder for ``on_error="quarantine"``, as `dedup_by_id` takes its catalog. A path must be
         the same mount on every machine of the cluster.
     metrics : str
-        Name under which the records are observed; `poison_counts` reads it. Unique in a query.
+        Name of the observation that `poison_counts` reads. Unique in a query.
     options : mapping of str to str, optional
         Further options of Spark's source, such as ``maxOffsetsPerTrigger``, and of its clients
-        (``kafka.security.protocol``, ...). Records of aborted transactions are not read, unless
-        ``kafka.isolation.level`` says so.
+        (``kafka.security.protocol``, ...). Records of aborted transactions are not read unless
+        ``kafka.isolation.level`` is set.
     client_options : mapping of str to str, optional
-        Options ``kafka.*`` for the driver's own client, in place of those in `options`, where these
+        Options ``kafka.*`` for the driver's own client, instead of those in `options`, if these
         name what only Java can read.
     stream : bool
-        False: a batch of all that is there now.
+        False: a batch of all records that Kafka has now.
 
     Returns
     -------
     DataFrame
-        Raw: the columns of Spark's source, with headers. Else the value's fields, then Kafka's
-        columns.
+        Raw: the columns of Spark's source, with headers. Otherwise the value's fields, then
+        Kafka's columns.
 
     Raises
     ------
     ConfigError
-        If an option cannot work, a topic does not exist, or a name is taken twice.
+        If an option cannot work, no broker answers, a topic does not exist, or two columns would
+        have one name.
     SourceError
-        If Kafka or the schema registry does not answer, or a topic was made anew.
+        If the schema registry does not answer, or a topic was deleted and created again.
     MissingExtraError
         If confluent-kafka or fastavro is not installed.
 
     Notes
     -----
-    ``failOnDataLoss`` stays true. ``kafka.fetch.max.wait.ms`` is 10 unless `options` says
-    otherwise: Kafka's 500 would be waited out at the end of each partition.
+    ``failOnDataLoss`` stays true. ``kafka.fetch.max.wait.ms`` is 10 unless `options` sets it:
+    with Kafka's 500, the reader would wait that long at the end of each partition.
 
     For `dedup_by_id`: ``timestamp="timestamp"`` and
-    ``source_partition=["topic", "partition"]``, so that each partition has a clock of its own.
+    ``source_partition=["topic", "partition"]``, so that each partition has its own clock.
     """
     if (topics is None) == (pattern is None) or pattern == "":
         raise ConfigError("Give topics= or pattern=, one of them: what is read.")
-    given = dict(options or {})
-    check_options(given)
+    source_options = dict(options or {})
+    _check_options(source_options)
     names = column_names(metadata)
     _check_errors(value, on_error, quarantine)
     if tombstones not in ("keep", "drop"):
-        raise ConfigError(f"tombstones={tombstones!r} is unknown: give 'keep' or 'drop'.")
+        raise ConfigError(f"tombstones={tombstones!r} is unknown. Give 'keep' or 'drop'.")
     if start is not None:
         check_start(start)
     joined = servers if isinstance(servers, str) else ",".join(servers)
-    named = _several(topics)
-    own = {**(given if client_options is None else client_options)}
+    listed = _topic_names(topics)
+    own = dict(source_options if client_options is None else client_options)
     own["kafka.bootstrap.servers"] = joined
-    # What a format needs is asked before anything is noted in the checkpoint.
-    decode = _decoder(spark, value, named)
-    kept = None if quarantine is None else Quarantine(quarantine)
-    if kept is not None:
-        kept.check()
-    records = Reading(
-        servers=joined,
-        topics=named,
+    # The format is checked before the checkpoint stores anything.
+    parse = parser(spark, value, listed)
+    folder = None if quarantine is None else Quarantine(quarantine)
+    if folder is not None:
+        folder.check()
+    records = _Source(
+        topics=listed,
         pattern=pattern,
         start=start,
-        checkpoint=None if checkpoint is None else os.fspath(checkpoint),
-        options=given,
+        checkpoint=None if checkpoint is None else Checkpoint(os.fspath(checkpoint)),
+        options=source_options,
         settings=client_settings(own),
         stream=stream,
     ).load(spark)
     if tombstones == "drop":
         records = records.where(F.col("value").isNotNull())
-    if decode is not None:
-        records = _without_poison(counted(decode(records), metrics), on_error, kept)
-    return chosen(records, names, record_id)
+    if parse is not None:
+        records = counted(parse(records), metrics)
+        if folder is not None:
+            records = quarantined(records, folder)
+        elif on_error == "fail":
+            records = refused(records)
+        else:
+            records = records.where(F.col(CAUSE).isNull())
+    return selected(records, names, record_id)
 
 
-def _several(topics: str | Sequence[str] | None) -> tuple[str, ...]:
-    given = [topics] if isinstance(topics, str) else list(topics or ())
-    names = tuple(name.strip() for text in given for name in text.split(","))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """Spark's own Kafka source, with the checks before its start."""
+
+    topics: tuple[str, ...]
+    pattern: str | None
+    start: Start | None
+    checkpoint: Checkpoint | None
+    options: Mapping[str, str]
+    settings: ClientSettings
+    stream: bool
+
+    def load(self, spark: SparkSession) -> DataFrame:
+        begin = self._begin(spark)
+        what = (
+            {"subscribe": ",".join(self.topics)}
+            if self.pattern is None
+            else {"subscribePattern": self.pattern}
+        )
+        reader = spark.readStream if self.stream else spark.read
+        options = {
+            # What a producer aborted was never sent.
+            "kafka.isolation.level": "read_committed",
+            "kafka.fetch.max.wait.ms": str(_FETCH_MAX_WAIT_MS),
+            **self.options,
+            **what,
+            **begin,
+            "kafka.bootstrap.servers": self.settings.servers,
+            "includeHeaders": "true",
+            "failOnDataLoss": "true",
+        }
+        try:
+            return reader.format("kafka").options(**options).load()
+        except AnalysisException as error:
+            if "Kafka Integration Guide" not in str(error):
+                raise
+            raise ConfigError(
+                "This session lacks Spark's Kafka connector. Start it with the option spark.jars, "
+                "dedup.kafka_jars(); or call dedup.add_kafka_connector(spark)."
+            ) from None
+
+    def _begin(self, spark: SparkSession) -> dict[str, str]:
+        """Check the topics, and return the options of the start."""
+        cluster = Cluster(self.settings, purpose="Reading from Kafka")
+        cluster.broker_ids()  # distinguishes a silent broker from rejected credentials
+        names = self.topics
+        if self.pattern is not None:
+            names = matching(self.pattern, cluster.topic_names())
+        read = None if self.checkpoint is None else self.checkpoint.topics_read()
+        ours = self._ours(read or ())
+        found = cluster.topics(sorted({*names, *ours}))
+        if self.checkpoint is not None:
+            stored, current = self.checkpoint.topic_ids(), topic_ids(found)
+            check_same_topics(stored, current, ours)
+        for name in self.topics:
+            if found[name] is None:
+                raise ConfigError(
+                    f"Topic {name} does not exist at {self.settings.servers}. Create it, or "
+                    "correct topics=. To read topics that are created later, give pattern=."
+                )
+        if self.checkpoint is not None and self.stream:
+            wanted = ids_to_store(stored, current, ours)
+            if wanted != stored:
+                self.checkpoint.store_ids(wanted)
+            spark.streams.addListener(TopicGuard(spark, self.checkpoint, self.settings))
+        if self.checkpoint is not None and read is not None:
+            if self.start is not None:
+                warnings.warn(
+                    f"start={self.start!r} is ignored: the checkpoint {self.checkpoint.url} has "
+                    "offsets, and the query continues from them.",
+                    DedupWarning,
+                    stacklevel=4,
+                )
+            return {"startingOffsets": "earliest"}
+        existing = {name: topic for name, topic in found.items() if topic is not None}
+        return start_options(self.start or "earliest", existing, cluster)
+
+    def _ours(self, read: Iterable[str]) -> frozenset[str]:
+        """Return the topics of a checkpoint that this source reads; others may read the rest."""
+        if self.pattern is None:
+            return frozenset(read) & frozenset(self.topics)
+        return frozenset(matching(self.pattern, read))
+
+
+def _topic_names(topics: str | Sequence[str] | None) -> tuple[str, ...]:
+    texts = [topics] if isinstance(topics, str) else list(topics or ())
+    names = tuple(name.strip() for text in texts for name in text.split(","))
     if topics is not None and not (names and all(names)):
-        raise ConfigError("topics= holds an empty name: give the topics' names.")
+        raise ConfigError("topics= holds an empty name. Give the topics' names.")
     return names
 
 
 def _check_errors(value: ValueFormat, on_error: str, quarantine: object) -> None:
     if on_error not in ON_ERROR:
         raise ConfigError(
-            f"on_error={on_error!r} is unknown: give one of {', '.join(map(repr, ON_ERROR))}."
+            f"on_error={on_error!r} is unknown. Give one of {', '.join(map(repr, ON_ERROR))}."
         )
     if (on_error == "quarantine") != (quarantine is not None):
         raise ConfigError(
-            'on_error="quarantine" and quarantine=, the folder, go together: give both or neither.'
+            'on_error="quarantine" needs quarantine=, its folder, and the reverse. Give both or '
+            "neither."
         )
     if value == "raw" and on_error != "fail":
-        raise ConfigError("Raw values are never poison: leave on_error= out, or give value=.")
+        raise ConfigError("Raw values are never poison. Leave on_error= out, or give value=.")
 
 
-def _decoder(spark: SparkSession, value: ValueFormat, topics: tuple[str, ...]) -> Any:
-    """Return what adds `FIELDS` and `CAUSE` to records, None for raw values."""
-    if isinstance(value, Json):
-        strict_json.check_options(value.options, json_rows.FIXED, "Option {}")
-        schema, settings = _schema(spark, value.schema), value.options
-        return lambda records: json_rows.parse_json(records, schema, settings)
-    if isinstance(value, (Avro, ConfluentAvro)):
-        decoder = value.decoder(topics)
-        fields = from_arrow_type(decoder.schema.type, prefer_timestamp_ntz=True)
-        load = shipped(decoder)
-
-        def decode(batches: Any) -> Any:
-            return load().batches(batches)
-
-        def parse_avro(records: DataFrame) -> DataFrame:
-            added = [T.StructField(FIELDS, fields), T.StructField(CAUSE, T.StringType())]
-            schema = T.StructType([*records.schema.fields, *added])
-            return records.mapInArrow(decode, schema)
-
-        return parse_avro
-    if value != "raw":
-        raise ConfigError(
-            f"value={value!r} is unknown: give 'raw', Json(...), Avro(...) or ConfluentAvro(...)."
-        )
-    return None
-
-
-def _schema(spark: SparkSession, schema: str | T.StructType) -> T.StructType:
-    if isinstance(schema, T.StructType):
-        return schema
-    try:
-        return spark.createDataFrame([], schema).schema
-    except Exception as error:  # Spark has many for a text that it cannot parse
-        raise ConfigError(
-            f"The schema {schema!r} of Json cannot be used: {spark_cause(str(error))}"
-        ) from None
-
-
-def _without_poison(
-    records: DataFrame, on_error: OnError, quarantine: Quarantine | None
-) -> DataFrame:
-    if quarantine is not None:
-        return quarantined(records, quarantine)
-    return refused(records) if on_error == "fail" else records.where(F.col(CAUSE).isNull())
+def _check_options(options: Mapping[str, str]) -> None:
+    """Refuse options of Spark's source that a parameter replaces, or that lose records."""
+    for name, value in options.items():
+        if name.lower() == "failondataloss" and str(value).lower() != "true":
+            raise ConfigError(
+                "Option failOnDataLoss cannot be false: Spark would silently skip records that "
+                "Kafka deleted before they were read. Leave it out."
+            )
+        if name.lower() in _REPLACED:
+            raise ConfigError(f"Option {name} cannot be given: {_REPLACED[name.lower()]}.")

@@ -1,35 +1,52 @@
-"""Poison records, whose value cannot be read: what becomes of them, and how many there were."""
+"""Poison records, whose value cannot be read: they stop the query, or are counted and set aside.
+
+The quarantine has one object for each record, named by the record's topic, partition and offset. A
+task that is retried, a micro-batch that is replayed and a second action over it find the object and
+leave it alone, so every poison record is there once.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, TypeAlias
 
 import pandas as pd
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.functions import pandas_udf
 
+from dedup.catalog.location import FileSystemFactory
+from dedup.catalog.root import Root
+from dedup.errors import CatalogError, ConfigError, SourceError, faults
 from dedup.errors.cause import LINK
-from dedup.sources.kafka.parsed import CAUSE
-from dedup.sources.kafka.quarantine import Quarantine, object_text
 from dedup.spark.driver.shipping import shipped
+from dedup.spark.driver.strict_json import CAUSE
 from dedup.spark.observations import as_dict
 
 #: What `kafka_records` takes as ``on_error``.
 OnError: TypeAlias = Literal["fail", "skip", "quarantine"]
 ON_ERROR = ("fail", "skip", "quarantine")
 
-#: So many partitions with poison records are told apart exactly in one micro-batch.
+#: Up to so many partitions with poison records, a micro-batch counts each exactly.
 _PARTITIONS_MAX = 10_000
+#: Objects that are written concurrently: each waits for a disk or an object store.
+_WRITERS = 8
+#: The fields of an object.
+_STORED = (
+    "topic string, partition int, offset bigint, timestamp_ms bigint, timestamp_type int, "
+    "error string, key string, value string, headers array<struct<key: string, value: string>>"
+)
 
 
 def counted(records: DataFrame, metrics: str) -> DataFrame:
-    """Return the records, observed: how many there are, and how many are poison, by partition."""
+    """Return the records, with an observation that counts them, and poison ones by partition."""
     bad = F.col(CAUSE).isNotNull()
-    # A histogram keeps a bin for each value until there are too many, so it counts exactly; its
-    # values are numbers, and a hash of 52 bits is one that a double holds.
+    # A histogram keeps a bin for each value until there are too many, so it counts exactly. Its
+    # values are numbers, and a double holds a hash of 52 bits.
     place = F.struct("topic", "partition")
     number = F.shiftrightunsigned(F.xxhash64("topic", "partition"), 12).cast("double")
     return records.observe(
@@ -56,7 +73,7 @@ def poison_counts(progress: Any, metrics: str = "kafka_source") -> dict[str, dic
     Returns
     -------
     dict of str to dict of int to int
-        Partitions without poison records are absent.
+        Without partitions that had no poison records.
     """
     observed = (
         progress.get("observedMetrics", {})
@@ -66,20 +83,20 @@ def poison_counts(progress: Any, metrics: str = "kafka_source") -> dict[str, dic
     if observed is None:
         return {}
     values = as_dict(observed)
-    counts: Counter[float] = Counter()
+    by_number: Counter[float] = Counter()
     for x, y in map(_values, values["counts"] or ()):
-        counts[float(x)] += int(y)
-    found: dict[str, dict[int, int]] = {}
+        by_number[float(x)] += int(y)
+    counts: dict[str, dict[int, int]] = {}
     for place, number in map(_values, values["places"] or ()):
         topic, partition = _values(place)
-        found.setdefault(str(topic), {})[int(partition)] = counts[float(number)]
-    return found
+        counts.setdefault(str(topic), {})[int(partition)] = by_number[float(number)]
+    return counts
 
 
 def refused(records: DataFrame) -> DataFrame:
-    """Return the records; the first poison one stops the query, with its place and its cause."""
+    """Return the records; the first poison one stops the query with an error that names it."""
     text = F.concat(
-        # On a line of its own, as a task in Python would raise it.
+        # On its own line, like the error of a Python task.
         F.lit("\ndedup.errors.DataError: The record at offset "),
         F.col("offset").cast("string"),
         F.lit(" of partition "),
@@ -89,7 +106,7 @@ def refused(records: DataFrame) -> DataFrame:
         F.lit(" is a poison record. "),
         F.col(CAUSE),
         F.lit(
-            ' Nothing of its micro-batch is passed by; on_error="quarantine" sets such records '
+            ' No record of its micro-batch was skipped. on_error="quarantine" sets such records '
             f"aside.\n{LINK}poison-records"
         ),
     )
@@ -103,14 +120,174 @@ def quarantined(records: DataFrame, quarantine: Quarantine) -> DataFrame:
 
     # Spark evaluates these hints, and pandas' own Series takes no parameter.
     def set_aside(texts: Iterator[pd.Series]) -> Iterator[pd.Series]:
-        kept = load()
+        folder = load()
         for some in texts:
-            yield kept.set_aside(some)
+            yield folder.set_aside(some)
 
-    # It is given nulls where a record is fine, so that only poison records reach Python.
+    # Python gets null for a good record, so that only poison records reach it.
     write = pandas_udf(set_aside, "boolean").asNondeterministic()  # type: ignore[call-overload]
-    text = F.when(F.col(CAUSE).isNotNull(), object_text(F.col(CAUSE)))
-    return records.where(write(text))
+    return records.where(write(F.when(F.col(CAUSE).isNotNull(), _object_text())))
+
+
+def _object_text() -> Column:
+    """Return a record's object: one line of JSON, bytes in base64. The JVM makes it."""
+    headers = F.transform(
+        "headers", lambda h: F.struct(h["key"].alias("key"), F.base64(h["value"]).alias("value"))
+    )
+    fields = F.struct(
+        "topic",
+        "partition",
+        "offset",
+        F.when(F.col("timestampType") >= 0, F.unix_millis("timestamp")).alias("timestamp_ms"),
+        F.col("timestampType").alias("timestamp_type"),
+        F.col(CAUSE).alias("error"),
+        F.base64("key").alias("key"),
+        F.base64("value").alias("value"),
+        headers.alias("headers"),
+    )
+    return F.to_json(fields, {"ignoreNullFields": "false"})
+
+
+def object_name(topic: str, partition: int, offset: int) -> str:
+    """Return the name of a record's object.
+
+    Examples
+    --------
+    >>> object_name("orders", 3, 17)
+    'topic=orders/partition=3/00000000000000000017.json'
+    """
+    # Readers skip folders that begin with an underscore, as a topic's name may.
+    return f"topic={topic}/partition={partition}/{offset:020d}.json"
+
+
+class Quarantine:
+    """A folder of poison records.
+
+    Parameters
+    ----------
+    where : str, path, or callable
+        As `dedup_by_id` takes its catalog.
+    """
+
+    def __init__(self, where: str | os.PathLike[str] | FileSystemFactory) -> None:
+        self._root = Root(where)
+
+    def check(self) -> None:
+        """Raise ConfigError unless an object can be written to the folder and deleted."""
+        name = f"probe-{os.urandom(8).hex()}"
+        try:
+            self._root.put_bytes(name, b"")
+            self._root.delete([name])
+        except CatalogError as error:
+            raise ConfigError(
+                f"The quarantine {self._root.url()} cannot be written: {_reason(error)}. Give "
+                "another folder, or make this one writable."
+            ) from None
+
+    def set_aside(self, texts: pd.Series[str]) -> pd.Series[bool]:
+        """Write the objects of poison records; return True for each good record.
+
+        Parameters
+        ----------
+        texts : Series of str
+            Objects of poison records, null for a good record.
+        """
+        fine = texts.isna()
+        bad = texts[~fine]
+        if len(bad):
+            self.write(bad)
+        return fine
+
+    def write(self, texts: Iterable[str]) -> None:
+        """Write objects that do not exist yet. They are durable when this returns.
+
+        Raises
+        ------
+        SourceError
+            If the folder cannot be written. No record was skipped then.
+        """
+        faults.point("quarantine.before")
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            try:
+                # The order is the records', so that an error is about the first record.
+                for _ in pool.map(self._create, texts):
+                    pass
+            except CatalogError as error:
+                raise SourceError(
+                    f"Poison records cannot be written to the quarantine {self._root.url()}: "
+                    f"{_reason(error)}. No record was skipped. Make the folder writable, then "
+                    "start the query again.",
+                    remedy="poison-records",
+                ) from None
+        faults.point("quarantine.after")
+
+    def _create(self, text: str) -> None:
+        record = json.loads(text)
+        name = object_name(record["topic"], record["partition"], record["offset"])
+        data = text.encode() + b"\n"
+        if self._root.create_bytes(name, data):
+            return
+        try:
+            there = json.loads(self._root.read_bytes(name))
+            is_same = all(there.get(x) == record.get(x) for x in ("key", "value", "timestamp_ms"))
+        except (ValueError, AttributeError, RecursionError):
+            is_same = False
+        if not is_same:
+            raise SourceError(
+                f"The quarantine has another record as {self._root.url(name)}, or a damaged one. "
+                "Either the folder belongs to another cluster, or the topic was deleted and "
+                "created again. No record was skipped. Use a separate folder for each cluster and "
+                "for the new topic, or move a damaged file away.",
+                remedy="poison-records",
+            )
+
+
+def quarantined_records(spark: SparkSession, folder: str, *, stream: bool = False) -> DataFrame:
+    """Return the poison records of a quarantine as a DataFrame.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    folder : str
+        The quarantine, in Spark's spelling (``s3a://`` for the ``s3://`` of `kafka_records`).
+    stream : bool
+        Return a streaming DataFrame, which continues with records that are set aside later. A sink
+        that commits once, such as ``dedup_kafka``, publishes each of them once.
+
+    Returns
+    -------
+    DataFrame
+        With columns ``topic``, ``partition``, ``offset``, ``timestamp``, ``timestampType``,
+        ``error``, and the record's ``key``, ``value`` and ``headers``.
+    """
+    reader = spark.readStream if stream else spark.read
+    rows = (
+        reader.schema(_STORED)
+        # The objects hold the columns that the folders name.
+        .option("recursiveFileLookup", "true")
+        .option("pathGlobFilter", "*.json")
+        .option("mode", "FAILFAST")
+        .json(folder)
+    )
+    headers = F.transform(
+        "headers", lambda h: F.struct(h["key"].alias("key"), F.unbase64(h["value"]).alias("value"))
+    )
+    return rows.select(
+        "topic",
+        "partition",
+        "offset",
+        F.timestamp_millis("timestamp_ms").alias("timestamp"),
+        F.col("timestamp_type").alias("timestampType"),
+        "error",
+        F.unbase64("key").alias("key"),
+        F.unbase64("value").alias("value"),
+        headers.alias("headers"),
+    )
+
+
+def _reason(error: CatalogError) -> str:
+    """Return the storage's own error: the text around it is about a catalog."""
+    return str(error.__cause__ or error)
 
 
 def _values(row: Any) -> tuple[Any, ...]:

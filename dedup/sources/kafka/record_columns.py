@@ -11,10 +11,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup.errors import ConfigError
-from dedup.sources.kafka.parsed import FIELDS
 from dedup.spark.driver.stream_sources import PLACE_IN_KAFKA
+from dedup.spark.driver.strict_json import FIELDS
 
-#: What Spark's source gives besides the value, in its order.
+#: The columns of Spark's source besides the value, in its order.
 KAFKA = ("key", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 RECORD_ID = "record_id"
 _NO_TIMESTAMP = -1
@@ -22,7 +22,7 @@ _NO_TIMESTAMP = -1
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The record ID is the value of a header, as bytes: of several of this name, the last's."""
+    """The record ID is the value of a header, as bytes; the last one if the name occurs twice."""
 
     name: str
 
@@ -39,12 +39,12 @@ RecordId: TypeAlias = Literal["offset", "key"] | Header | Field
 
 
 def column_names(metadata: str | Mapping[str, str]) -> dict[str, str]:
-    """Return the names of Kafka's columns that are wanted, by Kafka's.
+    """Return the user's names of the wanted columns, by Kafka's names.
 
     Raises
     ------
     ConfigError
-        If there is no such column, or two have the same name.
+        If Kafka's records have no such column.
     """
     if isinstance(metadata, str):
         return {name: metadata + name for name in (*KAFKA, RECORD_ID)}
@@ -58,14 +58,38 @@ def column_names(metadata: str | Mapping[str, str]) -> dict[str, str]:
     return {name: names[name] for name in (*KAFKA, RECORD_ID) if name in names}
 
 
-def id_column(records: DataFrame, record_id: RecordId) -> Column:
-    """Return the record ID.
+def selected(records: DataFrame, names: Mapping[str, str], record_id: RecordId | None) -> DataFrame:
+    """Return the columns that the user gets.
 
     Raises
     ------
     ConfigError
-        If there is no such field, or it is no ID of a kind that is known.
+        If two columns would have one name, or the record ID cannot be made.
     """
+    parsed = FIELDS in records.columns
+    fields = _field_names(records) if parsed else ["value"]
+    wanted = {n: name for n, name in names.items() if n != RECORD_ID or record_id is not None}
+    _refuse_same([*fields, *wanted.values()], parsed)
+    columns = [_column(records, n, name, record_id) for n, name in wanted.items()]
+    if parsed:
+        return records.select(*(F.col(FIELDS)[name].alias(name) for name in fields), *columns)
+    # Like Spark's own source: the value after the key.
+    at = 1 if "key" in wanted else 0
+    return records.select(*columns[:at], F.col("value"), *columns[at:])
+
+
+def _column(records: DataFrame, kafka: str, name: str, record_id: RecordId | None) -> Column:
+    if kafka == RECORD_ID and record_id is not None:
+        made = _id_column(records, record_id)
+        return _of_place(made, name) if record_id == "offset" else made.alias(name)
+    if kafka == "timestamp":
+        # Brokers before 0.10 had no timestamps, for which Spark shows a millisecond before 1970.
+        return F.when(F.col("timestampType") != _NO_TIMESTAMP, F.col(kafka)).alias(name)
+    renamed = kafka in ("topic", "partition", "offset") and name != kafka
+    return _of_place(F.col(kafka), name) if renamed else F.col(kafka).alias(name)
+
+
+def _id_column(records: DataFrame, record_id: RecordId) -> Column:
     if record_id == "offset":
         return F.concat_ws("-", "topic", F.col("partition"), F.col("offset"))
     if record_id == "key":
@@ -76,66 +100,26 @@ def id_column(records: DataFrame, record_id: RecordId) -> Column:
         return F.try_element_at(found, F.lit(-1))["value"]
     if not isinstance(record_id, Field):
         raise ConfigError(
-            f"record_id={record_id!r} is unknown: give 'offset', 'key', Header(...) or Field(...)."
+            f"record_id={record_id!r} is unknown. Give 'offset', 'key', Header(...) or Field(...)."
         )
     if FIELDS not in records.columns:
         raise ConfigError(
-            f"record_id={record_id!r} asks for a field, but raw values have none: give value=."
+            f"record_id={record_id!r} asks for a field, but raw values have none. Give value=."
         )
     column = F.col(f"{FIELDS}.{record_id.path}")
     try:
         _ = records.select(column).schema
     except AnalysisException:
         raise ConfigError(
-            f"record_id={record_id!r} names no field of the value: it has "
+            f"record_id={record_id!r} names no field of the value, which has "
             f"{', '.join(_field_names(records))}."
         ) from None
     return column
 
 
-def _of_place(made: Column, name: str) -> Column:
-    """Return a column that is known, by whatever name, to hold a record's place in Kafka."""
-    return made.alias(name, metadata={PLACE_IN_KAFKA: True})
-
-
-def chosen(records: DataFrame, names: Mapping[str, str], record_id: RecordId | None) -> DataFrame:
-    """Return the columns that the user gets.
-
-    Raises
-    ------
-    ConfigError
-        If a field of the value has the name of a column of Kafka's.
-    """
-    parsed = FIELDS in records.columns
-    fields = _field_names(records) if parsed else ["value"]
-    wanted = dict(names)
-    if record_id is None:
-        wanted.pop(RECORD_ID, None)
-    _refuse_same([*fields, *wanted.values()], parsed)
-    values = [F.col(FIELDS)[name].alias(name) for name in fields] if parsed else []
-    columns: list[Column] = []
-    for name, given in wanted.items():
-        if name == RECORD_ID and record_id is not None:
-            made = id_column(records, record_id)
-            columns.append(_of_place(made, given) if record_id == "offset" else made.alias(given))
-        elif name == "timestamp":
-            # Brokers before 0.10 had none, and Spark shows the millisecond before 1970.
-            known = F.col("timestampType") != _NO_TIMESTAMP
-            columns.append(F.when(known, F.col(name)).alias(given))
-        else:
-            renamed = name in ("topic", "partition", "offset") and given != name
-            columns.append(_of_place(F.col(name), given) if renamed else F.col(name).alias(given))
-    if not parsed:
-        # As Spark's own source has it.
-        values = [F.col("value")]
-        return records.select(
-            *columns[: _before_value(wanted)], *values, *columns[_before_value(wanted) :]
-        )
-    return records.select(*values, *columns)
-
-
-def _before_value(wanted: Mapping[str, str]) -> int:
-    return 1 if "key" in wanted else 0
+def _of_place(column: Column, name: str) -> Column:
+    """Mark a column as the record's position in Kafka, which the operator recognises."""
+    return column.alias(name, metadata={PLACE_IN_KAFKA: True})
 
 
 def _field_names(records: DataFrame) -> list[str]:
@@ -148,7 +132,7 @@ def _refuse_same(names: Sequence[str], parsed: bool) -> None:
         if name.lower() in seen:
             whose = "A field of the value and a column of Kafka's" if parsed else "Two columns"
             raise ConfigError(
-                f"{whose} would both be named {name!r}: give Kafka's columns other names, such as "
+                f"{whose} would both be named {name!r}. Give Kafka's columns other names, such as "
                 'metadata="kafka_", or metadata={"topic": "topic", ...} for those that you need.'
             )
         seen.add(name.lower())

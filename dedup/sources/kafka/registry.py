@@ -1,6 +1,6 @@
-"""Schemas by their IDs, from a schema registry's HTTP interface.
+"""Schemas by ID, from the HTTP interface of a schema registry.
 
-The interface is that of Confluent's registry, which Karapace, Redpanda and Apicurio offer as well:
+Confluent's registry has this interface, and so do Karapace, Redpanda and Apicurio:
 ``GET /schemas/ids/{id}`` and ``GET /subjects/{subject}/versions/{version}``.
 """
 
@@ -22,11 +22,11 @@ from dedup.catalog.uri import without_credentials
 from dedup.errors import ConfigError, SourceError
 from dedup.errors.redaction import without_secrets
 
-#: The registry's own codes for what it does not hold: schema, subject, version.
+#: The registry's own codes for an unknown schema, subject or version.
 _NOT_FOUND = frozenset((40401, 40402, 40403))
 #: Waits before a server that does not answer is asked again.
 _PAUSES_S = (0.2, 1.0, 3.0)
-#: A longer answer is cut, and so no JSON.
+#: A longer answer is cut, and then it is not JSON.
 _ANSWER_BYTES = 16 << 20
 _JSON = "application/vnd.schemaregistry.v1+json, application/json"
 
@@ -38,11 +38,10 @@ class WriterSchema:
     Parameters
     ----------
     text : str
-        In the schema language.
     kind : str
-        The schema language: ``AVRO``, ``JSON`` or ``PROTOBUF``.
+        Its language: ``AVRO``, ``JSON`` or ``PROTOBUF``.
     references : tuple of str
-        Schemas that it names and does not define; one that others need comes first.
+        Schemas that it uses without defining them. Each comes after the ones that it uses itself.
     """
 
     text: str
@@ -57,13 +56,13 @@ class Registry:
     Parameters
     ----------
     url : str or sequence of str
-        Where it answers, such as ``"https://registry:8081"``; of several, the first that answers.
+        Its address, such as ``"https://registry:8081"``. With several, the first that answers.
     user, password : str, optional
         For basic authentication.
     token : str, optional
-        A bearer token, in place of user and password.
+        A bearer token, instead of user and password.
     headers : mapping of str to str, optional
-        Sent with each request besides.
+        Sent with each request.
     ca_file : str, optional
         PEM file of the certificates to trust, on every machine of the cluster. Default: the
         system's.
@@ -73,7 +72,7 @@ class Registry:
     Raises
     ------
     ConfigError
-        If a URL is none, or credentials are given twice.
+        If a URL is invalid, or credentials are incomplete or given twice.
     """
 
     url: str | Sequence[str]
@@ -89,26 +88,26 @@ class Registry:
             parts = urllib.parse.urlsplit(url)
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
                 raise ConfigError(
-                    f"The registry's URL {without_credentials(url)!r} is none, or has a "
-                    'query: give one such as "https://registry:8081".'
+                    f"The registry's URL {without_credentials(url)!r} is invalid, or has a query. "
+                    'Give one such as "https://registry:8081".'
                 )
             if parts.username or parts.password:
                 raise ConfigError(
                     f"The registry's URL {without_credentials(url)!r} holds credentials, which "
-                    "would show in logs: give them as user= and password=."
+                    "would show in logs. Give them as user= and password=."
                 )
         if not self.urls:
-            raise ConfigError("The registry has no URL: give its address.")
+            raise ConfigError("The registry has no URL. Give its address.")
         if (self.user is None) != (self.password is None):
             raise ConfigError("The registry needs user and password together.")
         if self.user is not None and self.token is not None:
-            raise ConfigError("The registry takes user and password, or a token: give one of them.")
+            raise ConfigError("The registry takes user and password, or a token. Give one of them.")
 
     @property
     def urls(self) -> tuple[str, ...]:
         """The addresses, without a slash at the end."""
-        given = [self.url] if isinstance(self.url, str) else self.url
-        return tuple(url.rstrip("/") for url in given)
+        urls = [self.url] if isinstance(self.url, str) else self.url
+        return tuple(url.rstrip("/") for url in urls)
 
     def by_id(self, schema_id: int) -> WriterSchema | None:
         """Return a schema, or None if the registry does not know the ID.
@@ -116,10 +115,10 @@ class Registry:
         Raises
         ------
         SourceError
-            If no server answers, or an answer is not that of a registry.
+            If no server answers, or an answer is not a registry's.
         """
-        found = self._get(f"/schemas/ids/{schema_id}")
-        return None if found is None else self._schema(found)
+        answer = self._get(f"/schemas/ids/{schema_id}")
+        return None if answer is None else self._schema(answer)
 
     def latest(self, subject: str) -> WriterSchema:
         """Return a subject's newest schema.
@@ -131,53 +130,56 @@ class Registry:
         SourceError
             As `by_id`.
         """
-        found = self._get(f"/subjects/{_quoted(subject)}/versions/latest")
-        if found is None:
+        answer = self._get(f"/subjects/{_quoted(subject)}/versions/latest")
+        if answer is None:
             raise ConfigError(
-                f"The registry at {self.urls[0]} has no subject {subject!r}: name it with "
+                f"The registry at {self.urls[0]} has no subject {subject!r}. Name it with "
                 "subject=, or give the reader's schema with schema=."
             )
-        return self._schema(found)
+        return self._schema(answer)
 
-    def _schema(self, found: Mapping[str, Any]) -> WriterSchema:
+    def _schema(self, answer: Mapping[str, Any]) -> WriterSchema:
         references: dict[str, str] = {}
-        self._collect(found, references)
-        kind = str(found.get("schemaType") or "AVRO")
-        return WriterSchema(found["schema"], kind, tuple(references.values()))
+        self._collect(answer, references)
+        kind = str(answer.get("schemaType") or "AVRO")
+        return WriterSchema(answer["schema"], kind, tuple(references.values()))
 
-    def _collect(self, found: Mapping[str, Any], references: dict[str, str]) -> None:
-        for named in found.get("references") or ():
-            name, subject, version = (str(named[key]) for key in ("name", "subject", "version"))
+    def _collect(self, answer: Mapping[str, Any], references: dict[str, str]) -> None:
+        """Add the schemas that an answer refers to, and those that they refer to before them."""
+        for reference in answer.get("references") or ():
+            name, subject, version = (str(reference[k]) for k in ("name", "subject", "version"))
             if name in references:
                 continue
-            references[name] = ""  # in a circle it is met again
+            references[name] = ""  # ends a circle of references
             other = self._get(f"/subjects/{_quoted(subject)}/versions/{_quoted(version)}")
             if other is None:
                 raise SourceError(
-                    f"The registry at {self.urls[0]} has a schema that refers to version {version} "
-                    f"of {subject}, which it does not have. Register that, then start the query "
-                    "again.",
+                    f"A schema of the registry at {self.urls[0]} refers to version {version} of "
+                    f"{subject}, which the registry does not have. Register that version, then "
+                    "start the query again.",
                     remedy="poison-records",
                 )
             self._collect(other, references)
-            del references[name]  # what it needs comes before it
+            del references[name]  # to move it to the end
             references[name] = other["schema"]
 
     def _get(self, path: str) -> dict[str, Any] | None:
-        """Return the registry's answer, or None if it says that it holds no such thing."""
+        """Return the registry's answer, or None if it reports that the object does not exist."""
         problem = ""
         for pause_s in (*_PAUSES_S, None):
             for url in self.urls:
                 try:
                     return self._ask(url + path)
                 except (OSError, HTTPException, ValueError, RecursionError) as error:
-                    problem = f"{url} {without_secrets(_said(error), self._secrets)}"
+                    secrets = {"password": self.password or "", "token": self.token or ""}
+                    secrets |= {f"secret of {name}": v for name, v in self.headers.items()}
+                    problem = f"{url} {without_secrets(_description(error), secrets)}"
             if pause_s is not None:
                 time.sleep(pause_s)
         raise SourceError(
-            f"The schema registry cannot be asked for {path}: {problem}. No record was passed by. "
-            "See that it runs and may be reached from every machine of the cluster, then start the "
-            "query again.",
+            f"The schema registry does not answer {path}: {problem}. No record was skipped. Check "
+            "that it runs and that every machine of the cluster reaches it, then start the query "
+            "again.",
             remedy="poison-records",
         )
 
@@ -195,7 +197,7 @@ class Registry:
         try:
             opener = urllib.request.build_opener(*handlers)
             with opener.open(request, timeout=self.timeout_s) as reply:
-                found = json.loads(reply.read(_ANSWER_BYTES))
+                answer = json.loads(reply.read(_ANSWER_BYTES))
         except urllib.error.HTTPError as error:
             # Only the registry's own code distinguishes an unknown schema from a wrong address.
             with error:
@@ -203,32 +205,24 @@ class Registry:
             if unknown in _NOT_FOUND:
                 return None
             if error.code in (401, 403, 404):
-                raise self._refused(url, error.code) from None
+                way_out = (
+                    "no schema registry answers there. Give the registry's own address"
+                    if error.code == 404
+                    else "give user and password, or a token, of a user who may read schemas"
+                )
+                raise SourceError(
+                    f"The schema registry rejects {url} with status {error.code}: {way_out}. No "
+                    "record was skipped.",
+                    remedy="poison-records",
+                ) from None
             raise
-        if not isinstance(found, dict) or not isinstance(found.get("schema"), str):
-            raise ValueError("answers with something else than a schema")
-        return found
-
-    @property
-    def _secrets(self) -> dict[str, str]:
-        own = {"password": self.password or "", "token": self.token or ""}
-        return own | {f"secret of {name}": value for name, value in self.headers.items()}
-
-    def _refused(self, url: str, status: int) -> SourceError:
-        cause = (
-            "no schema registry answers there, give the registry's own address"
-            if status == 404
-            else "give the registry's user and password, or token, of one who may read schemas"
-        )
-        return SourceError(
-            f"The schema registry refuses {url} with status {status}: {cause}. No record was "
-            "passed by.",
-            remedy="poison-records",
-        )
+        if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
+            raise ValueError("answers without a schema")
+        return answer
 
 
 class _SameServer(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to the same server alone: the headers may hold secrets."""
+    """Follows redirects to the same server only, because the headers may hold secrets."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -237,8 +231,8 @@ class _SameServer(urllib.request.HTTPRedirectHandler):
         if _server(newurl) != _server(req.full_url):
             raise SourceError(
                 f"The schema registry redirects {req.full_url} to another server: "
-                f"{without_credentials(newurl)}. Nothing was sent there, and no record was passed "
-                "by. If that is the registry, give its address as the registry's URL.",
+                f"{without_credentials(newurl)}. Nothing was sent there, and no record was "
+                "skipped. If that server is the registry, give its address as the registry's URL.",
                 remedy="poison-records",
             )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
@@ -251,13 +245,12 @@ def _server(url: str) -> tuple[str, str | None, int | None]:
 
 def _error_code(error: urllib.error.HTTPError) -> int | None:
     try:
-        said = json.loads(error.read(_ANSWER_BYTES))
-        return int(said["error_code"])
-    except Exception:  # whatever another server answers
+        return int(json.loads(error.read(_ANSWER_BYTES))["error_code"])
+    except Exception:  # another server's answer may be anything
         return None
 
 
-def _said(error: Exception) -> str:
+def _description(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
         return f"answers with status {error.code}"
     if isinstance(error, urllib.error.URLError):

@@ -1,22 +1,19 @@
-"""Whether a topic is still the one that a checkpoint's offsets are of.
+"""Detects topics that were deleted and created again since a checkpoint's offsets were written.
 
-A topic that is deleted and made again begins at offset 0. Spark compares offsets alone: where the
-new topic holds as many records as were read of the old one, or more, it goes on in the middle, and
-the records before are never read. But each topic has an ID from the brokers (KIP-516). The IDs are
-kept in the checkpoint, in a file of our own, and compared.
+A topic that is created again begins at offset 0. Spark compares offsets only: if the new topic
+holds as many records as the query had read of the old one, Spark continues in the middle and never
+reads the records before. Brokers assign each topic an ID (KIP-516). The checkpoint keeps the IDs in
+a separate file, to compare them.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Mapping
 
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError, ObjectMissing, SourceError, StateError
-from dedup.sources.kafka.topics import ReadTopic
-
-logger = logging.getLogger("dedup")
+from dedup.sources.kafka.cluster import Topic
 
 #: Beside Spark's own files.
 FILE = "dedup-kafka-topics.json"
@@ -24,17 +21,14 @@ _FORMAT = 1
 
 
 class Checkpoint:
-    """A query's checkpoint: what it has read of Kafka, and the topics' IDs.
+    """A query's checkpoint: what the query has read of Kafka, and the topics' IDs.
+
+    Every method raises ConfigError if the storage does not answer.
 
     Parameters
     ----------
     where : str
-        As the query's ``checkpointLocation``; a path, or a URI that pyarrow knows.
-
-    Raises
-    ------
-    ConfigError
-        From every method, if the storage does not answer.
+        The query's ``checkpointLocation``: a path, or a URI that pyarrow knows.
     """
 
     def __init__(self, where: str) -> None:
@@ -46,12 +40,12 @@ class Checkpoint:
         return self._root.url()
 
     def query_id(self) -> str | None:
-        """Return the query's ID, None before its first start."""
+        """Return the query's ID, or None before its first start."""
         text = self._read("metadata")
         return None if text is None else str(json.loads(text)["id"])
 
     def topics_read(self) -> frozenset[str] | None:
-        """Return the topics that have offsets, None before the first micro-batch was planned."""
+        """Return the topics that have offsets, or None before the first micro-batch is planned."""
         try:
             names = [info.name.partition("/")[2] for info in self._root.list("offsets")]
         except CatalogError as error:
@@ -64,28 +58,28 @@ class Checkpoint:
         return frozenset(topic for line in lines for topic in _topics(line))
 
     def topic_ids(self) -> dict[str, str]:
-        """Return the IDs that are noted; none where no file is."""
+        """Return the stored IDs by topic."""
         text = self._read(FILE)
         if text is None:
             return {}
         try:
-            noted = json.loads(text)
-            if noted["format"] != _FORMAT:
-                raise ValueError(noted["format"])
-            return {str(topic): str(one) for topic, one in noted["topics"].items()}
+            stored = json.loads(text)
+            if stored["format"] != _FORMAT:
+                raise ValueError(stored["format"])
+            return {str(topic): str(one) for topic, one in stored["topics"].items()}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise StateError(
                 f"{self._root.url(FILE)} is damaged, or another release wrote it. It holds the IDs "
-                "of the topics that the query reads. Restore the checkpoint from a copy; if no "
-                "topic was made anew since it was written, you may delete the file instead.",
+                "of the topics that the query reads. Restore the checkpoint from a copy. If no "
+                "topic was created again since then, you may delete the file instead.",
                 remedy="damaged-state",
             ) from None
 
-    def note(self, topics: Mapping[str, str]) -> None:
-        """Write the IDs."""
-        noted = {"format": _FORMAT, "topics": dict(sorted(topics.items()))}
+    def store_ids(self, topics: Mapping[str, str]) -> None:
+        """Replace the stored IDs."""
+        document = {"format": _FORMAT, "topics": dict(sorted(topics.items()))}
         try:
-            self._root.put_bytes(FILE, json.dumps(noted, indent=1).encode() + b"\n")
+            self._root.put_bytes(FILE, json.dumps(document, indent=1).encode() + b"\n")
         except CatalogError as error:
             raise self._unusable(error) from None
 
@@ -99,57 +93,55 @@ class Checkpoint:
 
     def _unusable(self, error: CatalogError) -> ConfigError:
         return ConfigError(
-            f"checkpoint={self.url!r} cannot be used: {error.__cause__ or error}. Give what "
-            "the query has as checkpointLocation, as pyarrow names it (s3://, not s3a://)."
+            f"checkpoint={self.url!r} cannot be used: {error.__cause__ or error}. Give the query's "
+            "checkpointLocation in pyarrow's spelling (s3://, not s3a://)."
         )
 
 
-def refuse_other_topics(
-    noted: Mapping[str, str], now: Mapping[str, ReadTopic | None], read: Iterable[str]
+def topic_ids(topics: Mapping[str, Topic | None]) -> dict[str, str | None]:
+    """Return the IDs of topics, None for a topic that does not exist."""
+    return {name: None if topic is None else topic.id for name, topic in topics.items()}
+
+
+def check_same_topics(
+    stored: Mapping[str, str], current: Mapping[str, str | None], read: Iterable[str]
 ) -> None:
-    """Refuse to go on where a topic is no longer the one that was read.
+    """Raise SourceError if a topic that the query has read was replaced or deleted.
 
     Parameters
     ----------
-    noted : mapping of str to str
-        IDs of topics when they were first read.
-    now : mapping of str to ReadTopic or None
-        What the brokers say, None where a topic is gone.
+    stored : mapping of str to str
+        IDs of topics when the query first read them.
+    current : mapping of str to str or None
+        Their IDs now, None for a topic that does not exist any more.
     read : iterable of str
-        The topics that the query has offsets of.
-
-    Raises
-    ------
-    SourceError
-        Naming the topic.
+        Topics of which the query has offsets.
     """
     for topic in sorted(read):
-        if topic not in noted or topic not in now:
+        if topic not in stored or topic not in current or current[topic] == stored[topic]:
             continue
-        found = now[topic]
-        if found is not None and found.id == noted[topic]:
-            continue
-        become = "does not exist any more" if found is None else "was deleted and made again"
-        ids = noted[topic] if found is None else f"{noted[topic]} then, {found.id} now"
+        now = current[topic]
+        become = "does not exist any more" if now is None else "was deleted and created again"
+        ids = stored[topic] if now is None else f"{stored[topic]} then, {now} now"
         raise SourceError(
-            f"Topic {topic} {become} (ID {ids}) since this query began to read it. The offsets in "
-            "the checkpoint are those of the old topic: going on would pass by records of the new "
-            "one. Nothing was read of it.",
+            f"Topic {topic} {become} (ID {ids}) since this query began to read it. The checkpoint "
+            "has offsets of the old topic, and from there the query would skip records of the new "
+            "one. It has not read any of them.",
             remedy="topic-made-anew",
         )
 
 
-def merged(
-    noted: Mapping[str, str], now: Mapping[str, ReadTopic | None], read: Iterable[str]
+def ids_to_store(
+    stored: Mapping[str, str], current: Mapping[str, str | None], read: Iterable[str]
 ) -> dict[str, str]:
-    """Return the IDs to note: what was read keeps the one that it had."""
-    current = {topic: found.id for topic, found in now.items() if found is not None}
-    kept = {topic: noted[topic] for topic in read if topic in noted}
-    return {**noted, **current, **kept}
+    """Return the IDs for the checkpoint: a topic that was read keeps its stored ID."""
+    known = {topic: one for topic, one in current.items() if one is not None}
+    kept = {topic: stored[topic] for topic in read if topic in stored}
+    return {**stored, **known, **kept}
 
 
 def _topics(line: str) -> Iterable[str]:
-    """Return the topics of a source's offset as the log has it, none where it is not of Kafka."""
+    """Return the topics in a line of Spark's offset log, none if it is not of a Kafka source."""
     start = line.find("{")
     try:
         offset = json.loads(line[start:]) if start >= 0 else None

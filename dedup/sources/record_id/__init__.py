@@ -1,4 +1,4 @@
-"""Record IDs for records that bring none: the same at every replay, on every machine."""
+"""Record IDs for records that have none: the same at every replay, on every machine."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ array                       ``a`` + number of elements + ``:`` + the texts of th
 struct                      ``(`` + the texts of the fields + ``)``
 ==========================  ==============================================================
 
-Every text shows where it ends, so that different values of a column, and different rows of the
-same columns, have different texts. README.md tells each of them byte by byte.
+Every text shows where it ends. So different values of a column, and different rows of the same
+columns, have different texts. README.md defines each text byte by byte.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from typing import Any
 
 from dedup.errors import ConfigError
 
-#: Version of the texts above; where a release changes any, it takes another.
+#: Version of the texts above. A release that changes one must change it.
 VERSION = 1
 ID_BYTES = 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def of_values(*values: Any) -> bytes | None:
-    """The record ID of values, as `from_columns` makes it of columns; 16 bytes.
+    """Return the record ID of values, 16 bytes, as `from_columns` derives it from columns.
 
-    For producers and tests: it needs no Spark.
+    For producers and tests: it does not need Spark.
 
     Parameters
     ----------
@@ -50,12 +50,12 @@ def of_values(*values: Any) -> bytes | None:
     Returns
     -------
     bytes or None
-        None where every value is None.
+        None if every value is None.
 
     Raises
     ------
     ConfigError
-        If there is no value, or one is of another type.
+        If no value is given, or one has another type.
 
     Examples
     --------
@@ -64,14 +64,14 @@ def of_values(*values: Any) -> bytes | None:
     '7b7a6a3f79d234b6a9cf3447daf5984e'
     """
     if not values:
-        raise ConfigError("of_values() is given no value.")
+        raise ConfigError("of_values() needs at least one value.")
     if all(value is None for value in values):
         return None
     return hashlib.sha256(text_of(*values).encode()).digest()[:ID_BYTES]
 
 
 def text_of(*values: Any) -> str:
-    """The canonical text of values, one after the other."""
+    """Return the concatenated canonical texts of values."""
     return "".join(map(_text, values))
 
 
@@ -104,7 +104,7 @@ def _ended(value: Any) -> str:
         return f"l{_without_zeros(value.isoformat(' '))}"
     if isinstance(value, date):
         return f"d{value.isoformat()}"
-    raise ConfigError(f"{value!r} is a {type(value).__name__}, of which no record ID is made.")
+    raise ConfigError(f"{value!r} is a {type(value).__name__}, which a record ID cannot include.")
 
 
 def _plain(value: Decimal) -> str:
@@ -117,7 +117,7 @@ def _without_zeros(text: str) -> str:
 
 
 def _hexadecimal(value: float) -> str:
-    """As Java's ``%a`` writes it; zero has no sign."""
+    """Return the spelling of Java's ``%a``; zero has no sign."""
     if value != value:
         return "NaN"
     if value in (float("inf"), float("-inf")):

@@ -1,4 +1,4 @@
-"""Lines of text files with their numbers, which do not depend on how Spark splits files."""
+"""Lines of text files with line numbers that do not depend on how Spark splits files."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-#: Hadoop's, which are Spark's.
+#: As Hadoop and Spark recognise them.
 _LINE_END = "\r\n|\r|\n"
 _BYTE_ORDER_MARK = "\ufeff"
 
 
 def read_lines(reader: DataFrameReader | DataStreamReader, path: str) -> DataFrame:
-    """Lines of text files, each with its file and its number there.
+    """Return the lines of text files, each with its file and line number.
 
-    ``read_lines(spark.readStream, "events/")`` where ``spark.readStream.text("events/")`` was.
-    Spark reads large files in parts, and knows of no line how many come before its part; here each
-    file is read by one task, in one piece.
+    ``read_lines(spark.readStream, "events/")`` replaces ``spark.readStream.text("events/")``.
+    Spark reads large files in parts, and then a line's number is unknown. Here one task reads each
+    file as a whole.
 
     Parameters
     ----------
     reader : DataFrameReader or DataStreamReader
         ``spark.read`` or ``spark.readStream``, with options such as ``maxFilesPerTrigger``.
     path : str
-        Folder, file or pattern. Compressed files are read by their names' endings, as by Spark.
-        Its partition folders must not be named ``value=``, ``file=`` or ``line=``.
+        Folder, file or pattern. Spark recognises compressed files by the ends of their names.
+        Partition folders must not be named ``value=``, ``file=`` or ``line=``.
 
     Returns
     -------
     DataFrame
-        Columns ``file`` (URI), ``line`` (from 1) and ``value`` (the line without its end), behind
-        those of partition folders.
+        The columns of partition folders, then ``file`` (URI), ``line`` (from 1) and ``value`` (the
+        line without its end).
 
     Notes
     -----
-    A task holds the largest of its files several times over in memory, uncompressed, and Spark
-    reads none above 2 GiB. Bytes that are no UTF-8 become U+FFFD. A line end is LF, CR LF or CR,
-    also in a quoted field of CSV.
+    A task holds several uncompressed copies of its largest file in memory, and Spark reads files of
+    up to 2 GiB. Bytes that are not UTF-8 become U+FFFD. A line end is LF, CR LF or CR, even in a
+    quoted field of CSV.
     """
     files = reader.format("text").option("wholetext", True).load(path)
     folders = [name for name in files.columns if name != "value"]
@@ -47,7 +47,7 @@ def read_lines(reader: DataFrameReader | DataStreamReader, path: str) -> DataFra
         F.col("_metadata.file_path").alias("file"),
         F.split(unmarked.otherwise(text), _LINE_END, -1).alias("lines"),
     )
-    # What is behind the last line end is a line only if there is something.
+    # After the last line end, only a text that is not empty is a line.
     count = F.size("lines") - F.when(F.element_at("lines", -1) == "", 1).otherwise(0)
     numbered = lines.select(
         *folders, "file", F.posexplode(F.slice("lines", 1, count)).alias("line", "value")

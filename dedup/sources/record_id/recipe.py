@@ -1,4 +1,4 @@
-"""Record IDs as Spark expressions, made of a DataFrame's columns without a pass through Python."""
+"""Record IDs as Spark expressions over a DataFrame's columns; no row passes through Python."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from dedup.spark.driver.derived_id import DerivedId
 
 ColumnOrName: TypeAlias = str | Column
 
-#: Of the ID's column, where nobody gives it another.
+#: Default name of the ID's column.
 NAME = "record_id"
 
 _EXACT = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _FLOATING = (T.FloatType, T.DoubleType)
 _AS_TEXT = {T.DateType: "d", T.TimestampNTZType: "l"}
-#: Decimal digits as they are, none too many; a cast depends on the session's settings.
+#: All significant decimal digits. The result of a cast depends on the session's settings.
 _DIGITS = "0." + "#" * 38
 _BYTE_ORDER_FREE = ("UTF8_BINARY", None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IdRecipe(DerivedId):
-    """How a record ID is made of a record's columns.
+    """How to derive a record ID from a record's columns.
 
-    `dedup_by_id` takes it as `id`. Alone: ``events.withColumn("id", recipe.of(events))``.
+    `dedup_by_id` takes it as `id`. As a column: ``events.withColumn("id", recipe.of(events))``.
 
     Parameters
     ----------
     columns : tuple of str or Column
     is_text : bool
-        The columns' own texts with ``-`` between, not a hash.
+        The ID is the columns' own texts, joined by ``-``, instead of a hash.
     is_place : bool
-        Null where any column is: half of a place would be one ID for many records.
+        The ID is null if any column is: half of a place would be the ID of many records.
     """
 
     columns: tuple[ColumnOrName, ...]
@@ -48,14 +48,12 @@ class IdRecipe(DerivedId):
     is_place: bool = False
 
     def of(self, df: DataFrame) -> Column:
-        """Return the ID as a column of the DataFrame; null where all of its columns are.
-
-        Under the name ``record_id``, where it is given no other.
+        """Return the ID as a column ``record_id`` of the DataFrame, null if all its columns are.
 
         Raises
         ------
         ConfigError
-            If there is no such column, or it has a type whose values have no canonical form.
+            If a column does not exist, or the values of its type have no canonical form.
         """
         columns = self.chosen(df)
         try:
@@ -63,11 +61,12 @@ class IdRecipe(DerivedId):
         except Exception as error:
             first = str(error).strip().partition("\n")[0]
             raise ConfigError(
-                f"The record ID cannot be made of the columns {df.columns}: {first}"
+                f"The record ID cannot be derived from the columns {df.columns}: {first}"
             ) from error
         if len(fields) != len(columns):
             raise ConfigError(
-                f"The record ID names {len(columns)} columns, which are {len(fields)}; name each."
+                f"The record ID names {len(columns)} columns, but they match {len(fields)}. Name "
+                "each column."
             )
         if self.is_text:
             start, *others = columns
@@ -79,57 +78,57 @@ class IdRecipe(DerivedId):
         return F.when(known, F.substring(hashed, 1, ID_BYTES)).alias(NAME)
 
     def chosen(self, df: DataFrame) -> list[Column]:
-        """Return the columns as Spark takes them: a name with a dot may be that of a column."""
+        """Return the columns as Spark's; a name with a dot may be a column or a field."""
         return [
-            given
-            if isinstance(given, Column)
-            else F.col("`" + given.replace("`", "``") + "`" if given in df.columns else given)
-            for given in self.columns
+            column
+            if isinstance(column, Column)
+            else F.col("`" + column.replace("`", "``") + "`" if column in df.columns else column)
+            for column in self.columns
         ]
 
     @property
     def name(self) -> str:
-        """What the birth certificate calls it."""
+        """Its name in the birth certificate."""
         return f"{NAME} text" if self.is_text else f"{NAME} {VERSION}"
 
 
 def from_columns(*columns: ColumnOrName) -> IdRecipe:
-    """A record ID that is the hash of what columns hold: equal content is one record.
+    """Return a record ID that is the hash of columns: records with equal content are one.
 
     Parameters
     ----------
     *columns : str or Column
-        Columns, fields of columns (``"order.id"``) or expressions; their order counts, their
-        names do not. Boolean, integer, decimal, float, double, string, binary, date, timestamp
-        with and without a zone, arrays and structs of these.
+        Columns, fields of columns (``"order.id"``) or expressions. Their order counts, their
+        names do not. Types: boolean, integer, decimal, float, double, string, binary, date,
+        timestamp with and without a zone, arrays and structs of these.
 
     Returns
     -------
     IdRecipe
-        Of 16 bytes: the first half of the SHA-256 of the values' canonical text. Null where every
-        column is null.
+        16 bytes: the first half of the SHA-256 of the values' canonical text. Null if every column
+        is null.
 
     Raises
     ------
     ConfigError
-        If no column is given, or something else than a column.
+        If no column is given, or an argument is not a column.
 
     Notes
     -----
-    Two records that are meant to be two, and are equal in these columns, are one to the operator:
-    choose columns that tell apart what shall go on, such as a time, a device and its counter.
+    The operator drops one of two different records that are equal in these columns. Choose columns
+    that distinguish records, such as a time, a device and its counter.
 
-    The bytes depend on neither Spark's release, its settings, the time zone nor the division
-    of rows, and `of_values` makes them without Spark. Numbers count by value: 1 as int, bigint
-    and decimal(10,2) is one value, as a double it is another. NaN equals NaN, and 0.0 equals -0.0.
-    A reader that makes a float or double of a text rounds it, so two texts may have one ID: read
-    such columns as decimal or string.
+    The bytes do not depend on Spark's release and settings, the time zone or the partitioning, and
+    `of_values` computes them without Spark. Numbers count by value: 1 as int, bigint and
+    decimal(10,2) is one value, as a double it is another. NaN equals NaN, and 0.0 equals -0.0. A
+    reader that parses a text as float or double rounds it, so two texts may have one ID. Read such
+    columns as decimal or string.
 
-    With n live records, two have the same ID by chance with a probability of n² / 2**129: for
-    10**12 records 1.5e-15.
+    Among n live records, two have the same ID with a probability of n² / 2**129: 1.5e-15 for
+    10**12 records.
     """
     if not columns:
-        raise ConfigError("from_columns() names no column.")
+        raise ConfigError("from_columns() needs at least one column.")
     return _recipe(columns)
 
 
@@ -138,20 +137,20 @@ def from_kafka(
     partition: ColumnOrName = "partition",
     offset: ColumnOrName = "offset",
 ) -> IdRecipe:
-    """A record ID that is the record's place in Kafka, as text: ``orders-3-1234567``.
+    """Return a record ID that is the record's position in Kafka: ``orders-3-1234567``.
 
     Parameters
     ----------
     topic, partition, offset : str or Column
-        Where they are; by default as Spark's Kafka source names them.
+        Default: the columns of Spark's Kafka source.
 
     Notes
     -----
-    It catches records that are *read* twice: a checkpoint that was lost or put back, two streams
-    over one topic. It does not catch what is *written* twice: a producer's retry has an offset of
-    its own. A topic that was deleted and made again gives old places to new records, which are then
-    dropped within the horizon (`dedup.kafka_records` with `checkpoint` refuses such a topic).
-    It does not name the cluster: over a union of two, add a column that does to the ID.
+    It catches records that are *read* twice, after a checkpoint was lost or restored, or by two
+    streams over one topic. It does not catch records that are *written* twice, because a producer's
+    retry has another offset. If a topic is deleted and created again, new records get old positions
+    and are dropped within the horizon (`dedup.kafka_records` with `checkpoint` refuses such a
+    topic). It does not name the cluster: for a union of two, add a column that does to the ID.
     """
     return _recipe((topic, partition, offset), is_text=True, is_place=True)
 
@@ -159,25 +158,25 @@ def from_kafka(
 def from_file(
     path: ColumnOrName = "_metadata.file_path", position: ColumnOrName = "_metadata.row_index"
 ) -> IdRecipe:
-    """A record ID that is the hash of a record's file and its row or line there.
+    """Return a record ID that is the hash of a record's file and its row or line.
 
-    By default for Parquet. For lines: ``from_file("file", "line")`` of `read_lines`.
+    The defaults are for Parquet. For lines: ``from_file("file", "line")`` after `read_lines`.
 
     Parameters
     ----------
     path : str or Column
-        The file. ``file:/`` and ``file:///`` are one, so are ``s3:``, ``s3a:`` and ``s3n:``.
+        The file. ``file:/`` equals ``file:///``, and ``s3:``, ``s3a:`` and ``s3n:`` are equal.
     position : str or Column
-        Row or line in it.
+        Row or line.
 
     Notes
     -----
-    It catches files that are *read* twice. It does not catch the same records in a file of another
-    name or folder. A file that is written again under its old name gives old places to
-    new records, which are then dropped within the horizon; where that happens, make the time of
-    writing a part: ``id=[from_file(), "_metadata.file_modification_time"]``.
+    It catches files that are *read* twice, but not the same records in a file of another name or
+    folder. If a file is overwritten, new records get old places and are dropped within the horizon.
+    To prevent that, add the time of writing to the ID:
+    ``id=[from_file(), "_metadata.file_modification_time"]``.
 
-    If the data has a column `_metadata` of its own, Spark's has that name only here:
+    If the data has its own column `_metadata`, use Spark's as
     ``df.metadataColumn("_metadata")["file_path"]``.
     """
     uri = F.regexp_replace(path, "^file:/+", "file:///")
@@ -187,16 +186,17 @@ def from_file(
 def _recipe(
     columns: tuple[ColumnOrName, ...], *, is_text: bool = False, is_place: bool = False
 ) -> IdRecipe:
-    for given in columns:
-        if not isinstance(given, (str, Column)):
+    for column in columns:
+        if not isinstance(column, (str, Column)):
             raise ConfigError(
-                f"{given!r} is neither a column name nor a Column (it is a {type(given).__name__})."
+                f"{column!r} is neither a column name nor a Column "
+                f"(it is a {type(column).__name__})."
             )
     return IdRecipe(columns, is_text, is_place)
 
 
 def _text(value: Column, kind: T.DataType, name: str) -> Column:
-    """The canonical text of a value, as `dedup.sources.record_id.canonical` says; never null."""
+    """Return the canonical text of a value (`dedup.sources.record_id.canonical`), never null."""
     if isinstance(kind, T.BooleanType):
         text = F.when(value, "T").otherwise("F")
     elif isinstance(kind, T.StringType):
@@ -221,7 +221,7 @@ def _ended(value: Column, kind: T.DataType, name: str) -> Column:
     if isinstance(kind, T.DecimalType):
         return F.concat(F.lit("n"), F.call_function("format_number", value, F.lit(_DIGITS)))
     if isinstance(kind, _FLOATING):
-        # The sum has no negative zero.
+        # Adding zero turns -0.0 into 0.0.
         return F.format_string("f%a", value.cast("double") + F.lit(0.0))
     if isinstance(kind, T.BinaryType):
         return F.concat(F.lit("b"), F.hex(value))
@@ -230,13 +230,13 @@ def _ended(value: Column, kind: T.DataType, name: str) -> Column:
     for as_text, tag in _AS_TEXT.items():
         if isinstance(kind, as_text):
             return F.concat(F.lit(tag), value.cast("string"))
-    way = (
+    way_out = (
         f"F.array_sort(F.map_entries({name!r})) has an order"
         if isinstance(kind, T.MapType)
         else "cast it to string, or leave it out"
     )
     raise ConfigError(
-        f"Column {name!r} is {kind.simpleString()}, of which no record ID is made: {way}."
+        f"Column {name!r} is {kind.simpleString()}, which a record ID cannot include: {way_out}."
     )
 
 
@@ -245,6 +245,6 @@ def _check_collation(kind: T.StringType, name: str) -> None:
     if collation not in _BYTE_ORDER_FREE:
         raise ConfigError(
             f"Column {name!r} has collation {collation}, in which different bytes can be equal. "
-            f"Say which: F.col({name!r}).cast('string') compares bytes, F.lower(...) of that "
-            "ignores case."
+            f"Give F.col({name!r}).cast('string') to compare bytes, or F.lower(...) of that to "
+            "ignore case."
         )

@@ -1,0 +1,274 @@
+"""Listeners beside a running query: one detects recreated topics, one shows offsets to Kafka."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from dedup.errors import ConfigError, DedupError, SourceError
+from dedup.sources.kafka.client_options import ClientSettings, client_settings
+from dedup.sources.kafka.clients import admin_client, confluent
+from dedup.sources.kafka.cluster import Cluster, timeout_s
+from dedup.sources.kafka.topic_ids import Checkpoint, check_same_topics, ids_to_store, topic_ids
+
+logger = logging.getLogger("dedup")
+
+
+class TopicGuard(StreamingQueryListener):
+    """Stops a query if a topic that it reads was deleted and created again.
+
+    It compares the topics' IDs after each micro-batch, and stores the IDs of new topics in the
+    checkpoint. It serves the first run of the query that starts after it was added, and removes
+    itself with that run's end, which Spark may report when the next run has begun.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    checkpoint : Checkpoint
+        Of the query.
+    settings : ClientSettings
+    """
+
+    def __init__(
+        self, spark: SparkSession, checkpoint: Checkpoint, settings: ClientSettings
+    ) -> None:
+        self._spark = spark
+        self._checkpoint = checkpoint
+        self._settings = settings
+        self._work = NewestJob("dedup: IDs of topics")
+        self._cluster: Cluster | None = None
+        self._run: tuple[str, str] | None = None
+        self._read: frozenset[str] = frozenset()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Remember the run if its query owns the checkpoint."""
+        if self._run is not None:
+            return
+        try:
+            query_id = self._checkpoint.query_id()
+        except (DedupError, ValueError, KeyError) as error:
+            logger.warning("%s cannot be read: %s", self._checkpoint.url, error)
+            return
+        if query_id == str(event.id):
+            self._run = query_id, str(event.runId)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Compare the IDs of the topics that were read."""
+        topics = frozenset(end_offsets(event.progress))
+        if topics and self._is_ours(event.progress):
+            self._read |= topics
+            self._work.submit(self._check)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Compare them again."""
+        if self._is_ours(event):
+            self._work.submit(self._check)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Remove the listener."""
+        if self._is_ours(event):
+            self._spark.streams.removeListener(self)
+
+    def _is_ours(self, event: Any) -> bool:
+        return self._run == (str(event.id), str(event.runId))
+
+    def _check(self) -> None:
+        # An error closes the connection, so that the next check is not rejected for an old error.
+        cluster, self._cluster = self._cluster, None
+        cluster = cluster or Cluster(self._settings, purpose="Reading from Kafka")
+        current = topic_ids(cluster.topics(sorted(self._read)))
+        stored = self._checkpoint.topic_ids()
+        self._cluster = cluster
+        try:
+            check_same_topics(stored, current, self._read)
+        except SourceError as error:
+            self._stop(error)
+            return
+        wanted = ids_to_store(stored, current, self._read)
+        if wanted != stored:
+            self._checkpoint.store_ids(wanted)
+
+    def _stop(self, why: SourceError) -> None:
+        query_id, run_id = self._run or ("", "")
+        query = self._spark.streams.get(query_id)
+        if query is not None and str(query.runId) == run_id:
+            logger.error("query %s is stopped: %s", query_id, why)
+            query.stop()
+
+
+class OffsetsToGroup(StreamingQueryListener):
+    """Commits the offsets of finished micro-batches to a consumer group, for monitoring only.
+
+    Add it with ``spark.streams.addListener(OffsetsToGroup("host:9092", "orders-query"))``. Then
+    ``kafka-consumer-groups.sh --describe`` and lag exporters show the query like a consumer. The
+    query never reads these offsets; its own are in its checkpoint.
+
+    Parameters
+    ----------
+    servers : str or sequence of str
+    group : str
+        A group without members, to which no other query writes.
+    query : str, optional
+        Name (``queryName``) or ID of the query. Default: every query of the session that reads
+        Kafka.
+    options : mapping of str to str, optional
+        Options ``kafka.*`` of the connection, as `kafka_records` takes them.
+
+    Raises
+    ------
+    ConfigError
+        If the group has no name, or an option cannot be used.
+    MissingExtraError
+        If confluent-kafka is not installed.
+
+    Notes
+    -----
+    It never stops a query and never makes it wait. A failure is logged, and the next micro-batch
+    commits its own offsets.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        group: str,
+        *,
+        query: str | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        if not (group or "").strip():
+            raise ConfigError("The group has no name. Give one, such as 'orders-query'.")
+        self.group = group
+        self._query = query
+        joined = servers if isinstance(servers, str) else ",".join(servers)
+        settings = client_settings({**(options or {}), "kafka.bootstrap.servers": joined})
+        self._wait_s = timeout_s(settings)
+        self._admin: Any = admin_client(settings, purpose="Committing offsets to Kafka")
+        self._work = NewestJob(f"dedup: offsets to group {group}")
+        self._ends: dict[tuple[str, int], int] = {}
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Do nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Commit where the micro-batch ended; it is in Spark's commit log by now."""
+        progress = event.progress
+        if self._query is not None and self._query not in (progress.name, str(progress.id)):
+            return
+        offsets = end_offsets(progress)
+        if offsets:
+            ends = {(t, n): end for t, numbers in offsets.items() for n, end in numbers.items()}
+            # A commit replaces one that waits, so it carries all that is known, of any query.
+            self._ends = self._ends | ends
+            self._work.submit(self._commit)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Do nothing."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Do nothing."""
+
+    def drain(self, timeout_s: float = 30.0) -> bool:
+        """Wait until every offset is committed or has failed; return False after the timeout."""
+        return self._work.drain(timeout_s)
+
+    def _commit(self) -> None:
+        library = confluent("Committing offsets to Kafka")
+        partitions = [library.TopicPartition(*place, end) for place, end in self._ends.items()]
+        request = library.ConsumerGroupTopicPartitions(self.group, partitions)
+        answers = self._admin.alter_consumer_group_offsets([request], request_timeout=self._wait_s)
+        for place in answers[self.group].result().topic_partitions:
+            if place.error is not None:
+                logger.warning(
+                    "group %s: the offset of %s-%d was not committed: %s",
+                    self.group, place.topic, place.partition, place.error.str(),
+                )  # fmt: skip
+
+
+class NewestJob:
+    """A thread that runs jobs for a listener, which must not wait.
+
+    A new job replaces one that has not begun. An exception in a job is logged and goes no further.
+
+    Parameters
+    ----------
+    name : str
+        Of the thread, and of the work in the log.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._change = threading.Condition()
+        self._job: Callable[[], None] | None = None
+        self._running = False
+        self._thread: threading.Thread | None = None
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Run a job soon, instead of one that has not begun."""
+        with self._change:
+            self._job = job
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            self._change.notify_all()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until all jobs are done; return False after the timeout."""
+        with self._change:
+            return self._change.wait_for(lambda: self._job is None and not self._running, timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._job is not None)
+                job, self._job, self._running = self._job, None, True
+            try:
+                if job is not None:
+                    job()
+            except Exception as error:
+                logger.warning("%s: %s", self._name, error)
+            finally:
+                with self._change:
+                    self._running = False
+                    self._change.notify_all()
+
+
+def end_offsets(progress: Any) -> dict[str, dict[int, int]]:
+    """Return the next offset to read, by topic and partition, after a micro-batch.
+
+    Parameters
+    ----------
+    progress : StreamingQueryProgress
+        Kafka sources without new records may be absent from it.
+    """
+    ends: dict[str, dict[int, int]] = {}
+    for source in progress.sources:
+        if not str(source.description).startswith("KafkaV2["):
+            continue
+        for topic, partitions in _parsed(source.endOffset).items():
+            known = ends.setdefault(topic, {})
+            for number, offset in partitions.items():
+                # Two sources may read one partition: done is what both have read.
+                other = known.get(int(number), int(offset))
+                known[int(number)] = min(other, int(offset))
+    return ends
+
+
+def _parsed(offset: Any) -> dict[str, dict[str, int]]:
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except ValueError:
+            return {}
+    return offset if isinstance(offset, dict) else {}
