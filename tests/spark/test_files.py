@@ -22,8 +22,8 @@ from pyspark.sql import functions as fn
 from dedup.cli.failures import FAILED
 from dedup.cli.progress import Reporter
 from dedup.cli.run.work import plan, run
+from dedup.sources.files.bypass import arrow_schema
 from dedup.sources.files.parquet_input import ParquetInput
-from dedup.sources.files.types import arrow_schema
 from tests.support.cli_job import FileDrop, Job
 from tests.support.needs import long
 

@@ -72,7 +72,7 @@ def test_a_file_that_is_emptied_after_it_was_listed(
         write(self, *given)
 
     monkeypatch.setattr(TaskFiles, "write", write_of_an_emptied_one)
-    with pytest.raises(Exception, match=rf"{path} was written again while its micro-batch was"):
+    with pytest.raises(Exception, match=rf"{path} was overwritten while its micro-batch was"):
         run()
     assert emptied
     monkeypatch.undo()

@@ -18,9 +18,9 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.run.input.csv_values import CORRUPT, as_text, with_types
 from dedup.errors import DataError
+from dedup.sources.files.bypass import arrow_schema
 from dedup.sources.files.orc_times import check_orc_times
 from dedup.sources.files.parquet_input import ParquetInput, spark_columns
-from dedup.sources.files.types import arrow_schema
 from dedup.spark.driver.strict_json import CAUSE, FIELDS, NOT_STRICT, with_fields, with_tagged
 from tests.support.values_page import Row, table
 

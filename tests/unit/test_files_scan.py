@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import DataError
+from dedup.sources.files.bypass import LeftToSpark, arrow_schema
 from dedup.sources.files.exact_values import NotExact, converted
 from dedup.sources.files.folder_columns import folder_names
 from dedup.sources.files.parquet_input import BATCH_ROWS, ParquetInput, Part
 from dedup.sources.files.scan import Scan, Split
-from dedup.sources.files.types import LeftToSpark, arrow_schema
 
 NOW = pa.scalar(7, pa.timestamp("us", "UTC"))
 
@@ -115,7 +115,7 @@ def test_wide_rows_come_in_small_batches(path: Path) -> None:
 def test_a_file_that_is_not_as_it_was_listed(path: Path, change: dict[str, int]) -> None:
     table = pa.table({"n": [1]})
     pq.write_table(table, path)
-    with pytest.raises(DataError, match=r"some%20file\.parquet was written again while") as error:
+    with pytest.raises(DataError, match=r"some%20file\.parquet was overwritten while") as error:
         rows(scan_of(table.schema), split(path, **change))
     assert error.value.remedy == "unfinished-files"
 
@@ -126,7 +126,7 @@ def test_a_file_that_changes_while_it_is_read(path: Path) -> None:
     batches = scan_of(table.schema).rows(iter([pa.RecordBatch.from_pylist([split(path)])]))
     next(batches)
     os.utime(path, (1, 1))
-    with pytest.raises(DataError, match="was written again while"):
+    with pytest.raises(DataError, match="was overwritten while"):
         list(batches)
     path.unlink()
 

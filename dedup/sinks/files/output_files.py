@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from dedup.catalog.localfile import sync
 from dedup.errors import DedupError, faults
-from dedup.sources.files.gathered import Gathered
+from dedup.sources.files.parquet_input import BatchBuffer
 
 #: Arrow bytes of a row group; a task holds one for each folder that it writes to.
 GROUP_BYTES = 64 << 20
@@ -103,11 +103,11 @@ class ParquetOutput(OutputFile):
     """
 
     group_bytes: int | None = None
-    _gathered: Gathered = field(init=False)
+    _gathered: BatchBuffer = field(init=False)
     _writer: pq.ParquetWriter | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._gathered = Gathered(_GROUP_ROWS, self.group_bytes or GROUP_BYTES)
+        self._gathered = BatchBuffer(_GROUP_ROWS, self.group_bytes or GROUP_BYTES)
 
     def _take(self, rows: pa.RecordBatch) -> None:
         if self._gathered.add(rows):

@@ -19,12 +19,10 @@ from dedup.sinks.files.output_files import with_spark_metadata
 from dedup.sinks.files.slice_files import FileShape
 from dedup.sinks.files.task_files import TaskFiles
 from dedup.sinks.files.write import WRITTEN, FileWriter
-from dedup.sources.files.exact_values import NotExact
+from dedup.sources.files.bypass import LeftToSpark, arrow_schema, check_reading, codec_to_write
+from dedup.sources.files.exact_values import WRITE_AGAIN, NotExact
 from dedup.sources.files.parquet_input import ParquetInput
 from dedup.sources.files.scan import Scan
-from dedup.sources.files.spark_settings import check_reading, codec_to_write
-from dedup.sources.files.types import LeftToSpark, arrow_schema
-from dedup.sources.files.unreadable import WRITE_AGAIN
 from dedup.spark.driver import checks
 from dedup.spark.driver.build import Operator, assemble, by_id, output_schema, prepare
 from dedup.spark.driver.columns import named_column

@@ -17,7 +17,7 @@ from dedup.sinks.files.outputs import output_of
 from dedup.sinks.files.slice_files import FileShape
 from dedup.sinks.files.work import FilesWork
 from dedup.sinks.output_owner import foreign_to_all
-from dedup.sources.files.types import LeftToSpark, arrow_schema
+from dedup.sources.files.bypass import LeftToSpark, arrow_schema
 
 #: Types whose values name folders.
 _FOLDERS = (

@@ -1,1 +1,1 @@
-"""Files read by the tasks themselves, with the values that Spark would read."""
+"""Files that tasks read themselves, with the values that Spark would read."""

@@ -1,4 +1,4 @@
-"""Values of files as Spark's types hold them: equal ones, or an error."""
+"""Converts values of files to Spark's types: exactly, or with an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: Arrow reads negative nanoseconds of INT96 as unsigned ones: 2**64 too many, in microseconds.
+from dedup.errors import DataError
+
+#: Advice for a healthy file.
+WRITE_AGAIN = (
+    "Nothing of its micro-batch was taken. Write the file again under its name: times in "
+    "microseconds if the digits after them do not matter, UUIDs as text, or with another "
+    "compression. Then run again."
+)
+#: Arrow reads negative nanoseconds of INT96 as unsigned: 2**64 too many, here in microseconds.
 _WRAPPED_US, _WRAPPED_REST = divmod(1 << 64, 1000)
 _UNSIGNED = {
     pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(),
@@ -18,17 +26,34 @@ _UNSIGNED = {
 
 
 class NotExact(Exception):
-    """Says which value Spark's type cannot hold."""
+    """The reason why Spark's type cannot hold a value."""
+
+
+def unreadable(path: object, why: str, *, file_format: str | None = None) -> DataError:
+    """Return the error for a file that cannot be read, whether it is damaged or healthy.
+
+    No advice loses rows of a healthy file.
+    """
+    read, way = "read", ""
+    if file_format is not None:
+        read, way = f"read as {file_format}", "have Spark read it (dedup run --parquet spark), or "
+    return DataError(
+        f"{path} cannot be {read}: {why}. Nothing of its micro-batch was taken. If the file is "
+        f"damaged, replace it by a good copy. If it is healthy, {way}write it again in a form "
+        "that can be read. Keep its name, and run again. An empty file instead would lose its "
+        "rows for good.",
+        remedy="bad-records",
+    )
 
 
 def spark_type(kind: pa.DataType, stored: Collection[str]) -> pa.DataType:
-    """Return the type that Spark's column has for what a file holds.
+    """Return the type of Spark's column for a column of a file.
 
     Parameters
     ----------
     kind : pyarrow.DataType
     stored : collection of str
-        Parquet's own names of the types that the file has within the column.
+        Parquet's names of the types within the column.
     """
     is_, inner = pa.types, partial(spark_type, stored=stored)
     if isinstance(kind, pa.BaseExtensionType):
@@ -46,7 +71,7 @@ def spark_type(kind: pa.DataType, stored: Collection[str]) -> pa.DataType:
     if is_.is_float16(kind):
         return pa.float32()
     if "INTERVAL" in stored and kind == pa.binary(12):
-        return pa.month_day_nano_interval()  # which Spark refuses, and pyarrow does not write
+        return pa.month_day_nano_interval()  # Spark refuses it, and pyarrow does not write it
     if (kind == pa.binary(16) and "UUID" in stored) or is_.is_large_string(kind):
         return pa.string()
     if is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind):
@@ -55,14 +80,14 @@ def spark_type(kind: pa.DataType, stored: Collection[str]) -> pa.DataType:
 
 
 def converted(column: pa.Array, wanted: pa.DataType, nanos: pa.Array | None = None) -> pa.Array:
-    """Return a column as the type that Spark gives it; times without a zone are instants.
+    """Return a column in the type that Spark gives it; times without a zone are instants.
 
     Parameters
     ----------
     column : pyarrow.Array
     wanted : pyarrow.DataType
     nanos : pyarrow.Array, optional
-        The same column with each INT96 in it read as nanoseconds, and not as microseconds.
+        The same column, with INT96 read as nanoseconds instead of microseconds.
 
     Raises
     ------
@@ -79,11 +104,9 @@ def converted(column: pa.Array, wanted: pa.DataType, nanos: pa.Array | None = No
     if is_.is_fixed_size_binary(column.type) and is_.is_string(wanted):
         return _uuid_texts(column)
     if is_.is_struct(wanted):
+        twins = [None if nanos is None else nanos.field(i) for i in range(len(wanted))]
         fields = [
-            converted(
-                column.field(i), wanted.field(i).type, None if nanos is None else nanos.field(i)
-            )
-            for i in range(len(wanted))
+            converted(column.field(i), wanted.field(i).type, twin) for i, twin in enumerate(twins)
         ]
         return pa.StructArray.from_arrays(fields, fields=list(wanted), mask=column.is_null())
     if is_.is_list(wanted):
@@ -104,7 +127,7 @@ def converted(column: pa.Array, wanted: pa.DataType, nanos: pa.Array | None = No
 
 
 def _check_whole(column: pa.Array) -> None:
-    """Refuse nanoseconds that are no whole microseconds, which Spark would cut."""
+    """Refuse nanoseconds below the microsecond, which Spark would cut."""
     nanos = column.cast(pa.int64())
     at = pc.index(pc.equal(pc.multiply(pc.divide(nanos, 1000), 1000), nanos), value=False).as_py()
     if at >= 0:
@@ -113,14 +136,14 @@ def _check_whole(column: pa.Array) -> None:
 
 
 def _instants_of_int96(micros: pa.Array, nanos: pa.Array) -> pa.Array:
-    """Return the times of INT96, read as microseconds and, modulo 2**64, as nanoseconds.
+    """Return the times of INT96 from its microseconds and its nanoseconds modulo 2**64.
 
-    Releases of Arrow wrote times before 1970 with a negative number of nanoseconds.
+    Some releases of Arrow wrote times before 1970 with a negative number of nanoseconds.
     """
     us = micros.cast(pa.int64()).fill_null(0).to_numpy()
     ns = nanos.cast(pa.int64()).fill_null(0).to_numpy()
     rest = (ns.view(np.uint64) - us.view(np.uint64) * np.uint64(1000)).astype(np.int64)
-    # Only what Arrow's own nanoseconds could hold was written so.
+    # They could only write what fits Arrow's nanoseconds.
     wrapped = (rest == _WRAPPED_REST) & (us >= _WRAPPED_US // 2) & (us < _WRAPPED_US)
     odd = np.flatnonzero((rest != 0) & ~wrapped)
     if len(odd):
@@ -132,7 +155,7 @@ def _instants_of_int96(micros: pa.Array, nanos: pa.Array) -> pa.Array:
 
 
 def leaves(column: pa.Array) -> Iterator[pa.Array]:
-    """Yield the values within a column that is nested, kind by kind."""
+    """Yield the flat arrays within a nested column."""
     if isinstance(column, pa.StructArray):
         for inner in column.flatten():
             yield from leaves(inner)
@@ -146,7 +169,7 @@ def leaves(column: pa.Array) -> Iterator[pa.Array]:
 
 
 def has_nanoseconds(text: object) -> str:
-    """Say that a time has nanoseconds."""
+    """Return the reason for a time with nanoseconds."""
     return f"has nanoseconds ({text}), and a timestamp of Spark ends at microseconds"
 
 

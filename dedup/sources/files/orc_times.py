@@ -1,4 +1,4 @@
-"""Times of ORC files that Spark's reader would cut or shift, or does not read."""
+"""Checks ORC files for times that Spark's reader would cut, shift or not read."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.catalog.uri import literal, local_path
 from dedup.errors import DataError
-from dedup.sources.files.exact_values import has_nanoseconds, leaves
-from dedup.sources.files.unreadable import WRITE_AGAIN
+from dedup.sources.files.exact_values import WRITE_AGAIN, has_nanoseconds, leaves
 
 #: Length of a time with microseconds, such as 2024-05-01 10:00:00.123456.
 _MICROSECONDS_CHARS = 26
-#: Days before it have other numbers in the Julian calendar.
+#: Earlier days have other numbers in the Julian calendar.
 _GREGORIAN = "1582-10-15"
 _SHIFTED = (
-    f"has times before {_GREGORIAN} as ORC's C++ library (pyarrow) stores them, and Spark would "
-    "shift them. Write such times as text, or the file with Spark"
+    f"has times before {_GREGORIAN} from ORC's C++ library (pyarrow), and Spark would shift them. "
+    "Write such times as text, or the file with Spark"
 )
 _NANOSECONDS = r"[.]\d{6}\d*[1-9]"
 #: A timestamp, also inside another column, in the JSON of a schema.
@@ -37,8 +36,8 @@ _TIMESTAMP = re.compile(r'("(?:type|elementType|keyType|valueType)":)"timestamp"
 def check_orc_times(spark: SparkSession, paths: Iterable[Path], columns: T.StructType) -> None:
     """Reject ORC files with times that Spark's reader would change.
 
-    Timestamps are read as text, from which Spark cuts no nanoseconds. ORC's C++ library counts days
-    before 1582-10-15 in the Gregorian calendar, and Spark takes them for days of the Julian one.
+    As text, Spark reads timestamps with their nanoseconds. ORC's C++ library counts days before
+    1582-10-15 in the Gregorian calendar, and Spark reads them as days of the Julian one.
 
     Parameters
     ----------
@@ -50,7 +49,7 @@ def check_orc_times(spark: SparkSession, paths: Iterable[Path], columns: T.Struc
     Raises
     ------
     DataError
-        For the first such time. The error names the file and the column.
+        For the first such time, naming file and column.
     """
     texts = T.StructType.fromJson(json.loads(_TIMESTAMP.sub(r'\1"string"', columns.json())))
     places: dict[bool, list[str]] = {}
@@ -93,14 +92,14 @@ def _is_by_cpp(path: Path) -> bool:
 
 
 def _is_changed(value: Column, kind: T.DataType, by_cpp: bool) -> Column:
-    """Whether Spark's reader would change a time in a value whose timestamps are read as text."""
+    """Return whether Spark would change a time in a value whose timestamps were read as text."""
     text = value.cast("string")
-    # Years after 9999 begin with a plus.
+    # Years after 9999 begin with a plus sign.
     is_old = F.lit(by_cpp) & (text < _GREGORIAN) & ~text.startswith("+")
     if isinstance(kind, T.DateType):
         return is_old
     if isinstance(kind, T.TimestampType):
-        # Most times are shorter, and need no search.
+        # Most times are shorter and need no search.
         return ((F.length(text) > _MICROSECONDS_CHARS) & text.rlike(_NANOSECONDS)) | is_old
     if isinstance(kind, T.ArrayType):
         return F.exists(value, lambda one: _is_changed(one, kind.elementType, by_cpp))
@@ -114,7 +113,7 @@ def _is_changed(value: Column, kind: T.DataType, by_cpp: bool) -> Column:
 
 
 def columns_before_1970(path: str) -> Iterator[str]:
-    """Yield the columns with fractions of seconds before 1970, as only ORC's C++ writer has them.
+    """Yield columns with fractions of seconds before 1970, which only ORC's C++ writer can write.
 
     Raises
     ------

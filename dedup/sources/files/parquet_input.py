@@ -1,8 +1,8 @@
-"""Parquet, where pyarrow reads it with the meaning that it has for Spark.
+"""Reads Parquet by pyarrow, with the meaning that Spark gives it.
 
-Parquet's types are few, and what writers put into them differs: times before 1582 in two
-calendars, lists in three layouts, timestamps in three encodings. What is not known to read
-alike is left to Spark (parquet-format, LogicalTypes.md; SPARK-31404 for the calendars).
+Parquet has few types, and writers use them differently: times before 1582 in two calendars, lists
+in three layouts, timestamps in three encodings. Files that pyarrow and Spark may read differently
+are left to Spark (parquet-format, LogicalTypes.md; SPARK-31404 for the calendars).
 """
 
 from __future__ import annotations
@@ -13,66 +13,84 @@ import re
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, repeat
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dedup.errors import DataError
-from dedup.sources.files.exact_values import NotExact, converted, spark_type
-from dedup.sources.files.gathered import Gathered
-from dedup.sources.files.unreadable import WRITE_AGAIN
+from dedup.sources.files.exact_values import WRITE_AGAIN, NotExact, converted, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader
     from pyspark.sql import types as T  # noqa: N812
 
-#: Rows of a batch, and about as many bytes of it.
+#: Rows of a batch, and about its bytes.
 BATCH_ROWS = 65_536
 BATCH_BYTES = 16 << 20
-#: Rows that are read at a time, as Spark does it (``spark.sql.parquet.columnarReaderBatchSize``).
+#: Rows that are read at a time, as by Spark (``spark.sql.parquet.columnarReaderBatchSize``).
 _READ_ROWS = 4096
 _READ_BYTES = 2 << 20
 
-#: What a list or a map adds to the path of what is in it.
+#: The path of an item within a list or a map.
 _LAYOUT = re.compile(r"\.list\.element|\.key_value\.(?:key|value)")
-#: Bytes of the signature behind the footer if columns are encrypted. pyarrow would end the process
-#: at a look at what the footer says of them.
+#: Bytes of the signature after the footer if columns are encrypted. pyarrow would crash the process
+#: when it reads their entries in the footer.
 _SIGNATURE = 28
 #: Logical types and units that Spark does not read.
 _NOT_SPARKS = {"UUID": "UUIDs", "Float16": "half floats", "nanoseconds": "nanoseconds"}
-#: Spark would need a library for them that it does not bring.
+#: Spark does not ship the libraries for them.
 _NO_CODECS = {"BROTLI", "LZO"}
 _VERSION = b"org.apache.spark.version"
-#: Keys of files whose old dates and times are in the calendar of Julius Caesar, and the release
-#: of Spark from which on they are only where such a key says so.
+#: Keys of files whose old dates and times are in the Julian calendar. Spark writes the key since
+#: this release; older releases always wrote the Julian calendar.
 _OLD_CALENDAR = ((b"org.apache.spark.legacyDateTime", (3, 0)),
                  (b"org.apache.spark.legacyINT96", (3, 1)))  # fmt: skip
 
 
 class Part(NamedTuple):
-    """A row group.
-
-    Parameters
-    ----------
-    begin : int
-        Its first byte in the file, by which it belongs to one split.
-    rows : int
-    """
+    """A row group, which belongs to the split that has its first byte."""
 
     begin: int
     rows: int
 
 
-class ParquetInput:
-    """A Parquet file that is open, ready to be compared and read.
+@dataclass(slots=True)
+class BatchBuffer:
+    """Record batches that are collected up to about a number of rows or bytes.
 
-    What cannot be read raises OSError or pyarrow.ArrowException.
+    Parameters
+    ----------
+    max_rows, max_bytes : int
+        The last batch may exceed them.
     """
+
+    max_rows: int
+    max_bytes: int
+    _batches: list[pa.RecordBatch] = field(default_factory=list)
+    _rows: int = 0
+    _nbytes: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> bool:
+        """Add a batch; return whether the buffer is full."""
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        self._nbytes += batch.nbytes
+        return self._rows >= self.max_rows or self._nbytes >= self.max_bytes
+
+    def take(self) -> list[pa.RecordBatch]:
+        """Return the batches and empty the buffer."""
+        taken, self._batches = self._batches, []
+        self._rows = self._nbytes = 0
+        return taken
+
+
+class ParquetInput:
+    """An open Parquet file. Every method may raise OSError or pyarrow.ArrowException."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -87,12 +105,7 @@ class ParquetInput:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
     def _opened(self, int96_unit: str) -> pq.ParquetFile:
@@ -117,24 +130,24 @@ class ParquetInput:
 
     @cached_property
     def _columns(self) -> list[tuple[pa.Field, list[pq.ColumnSchema], set[str]]]:
-        """The columns, what each takes in the file, and Parquet's own names of the types there."""
+        """Each column, its leaves in the file, and Parquet's names of their types."""
         leaves = map(self._file.schema.column, range(len(self._file.schema)))
         split = ((column, list(islice(leaves, _width(column.type)))) for column in self.schema)
         return [(column, own, {kind for c in own for kind in _names(c)}) for column, own in split]
 
     @property
     def spark_schema(self) -> pa.Schema:
-        """All columns, with the types that Spark's columns have for them."""
+        """All columns, with the types that Spark gives them."""
         columns = ((column, spark_type(column.type, stored)) for column, _, stored in self._columns)
         return pa.schema([column.with_type(kind).remove_metadata() for column, kind in columns])
 
     def misfit(self, columns: pa.Schema) -> str | None:
-        """Say what only Spark reads as it means it; None for a file that pyarrow may read.
+        """Return why only Spark may read the file, or None if pyarrow may.
 
         Parameters
         ----------
         columns : pyarrow.Schema
-            Columns to read, from `dedup.sources.files.types.arrow_schema`. The file may lack some.
+            Columns to read, from `dedup.sources.files.bypass.arrow_schema`. The file may lack some.
         """
         for name in columns.names:
             count = len(positions(self.schema, name))
@@ -147,7 +160,7 @@ class ParquetInput:
                 if any(c.max_repetition_level != len(_LAYOUT.findall(c.path)) for c in leaves):
                     layout = "a list or map in another layout than today's"
                     return f"its column {column.name!r} is {layout}"
-                # UUIDs may be asked for as they are stored.
+                # UUIDs may be read as stored.
                 kinds = (spark_type(column.type, names) for names in (stored, stored - {"UUID"}))
                 if spark_type(wanted, ()) not in kinds:
                     return (
@@ -157,7 +170,7 @@ class ParquetInput:
         return _other_calendar(self._file) if has_times else None
 
     def unread_by_spark(self, columns: pa.Schema) -> str | None:
-        """Say what of these columns Spark itself would not read.
+        """Return why Spark itself would not read these columns, or None if it would.
 
         Raises
         ------
@@ -167,9 +180,9 @@ class ParquetInput:
         int96 = []
         for column, leaves, stored in self._columns:
             for place in positions(columns, column.name):
-                told = [json.loads(leaf.logical_type.to_json()) for leaf in leaves]
-                kinds = {name for one in told for name in (one["Type"], one.get("timeUnit"))}
-                # Asked for as they are stored, Spark reads them.
+                logical = [json.loads(leaf.logical_type.to_json()) for leaf in leaves]
+                kinds = {name for one in logical for name in (one["Type"], one.get("timeUnit"))}
+                # Spark reads them as stored.
                 if columns.field(place).type in (pa.int64(), pa.binary()):
                     kinds.clear()
                 for kind in kinds & _NOT_SPARKS.keys():
@@ -205,28 +218,28 @@ class ParquetInput:
         names = [self.schema.names[positions(self.schema, name)[0]] for name in columns.names]
         int96 = [c.name for c, _, stored in self._columns if c.name in names and "INT96" in stored]
         nanos = self._read(self._opened("ns"), part, int96) if int96 else repeat(None)
-        gathered = Gathered(BATCH_ROWS - _READ_ROWS + 1, BATCH_BYTES)
+        buffer = BatchBuffer(BATCH_ROWS - _READ_ROWS + 1, BATCH_BYTES)
         for rows, twins in zip(self._read(self._file, part, names), nanos, strict=False):
-            made = []
+            arrays = []
             for name, column in zip(names, columns, strict=True):
                 twin = twins.column(name) if name in int96 else None
                 try:
-                    made.append(converted(rows.column(name), column.type, twin))
+                    arrays.append(converted(rows.column(name), column.type, twin))
                 except NotExact as error:
                     raise NotExact(f"its column {column.name!r} {error}") from None
-            batch = pa.RecordBatch.from_arrays(made, names=columns.names) if made else rows
-            if gathered.add(batch):
-                yield from _joined(gathered.take())
-        yield from _joined(gathered.take())
+            batch = pa.RecordBatch.from_arrays(arrays, names=columns.names) if arrays else rows
+            if buffer.add(batch):
+                yield from _joined(buffer.take())
+        yield from _joined(buffer.take())
 
     def _read(self, file: pq.ParquetFile, part: int, names: list[str]) -> Iterator[pa.RecordBatch]:
         about = file.metadata.row_group(part)
         row_bytes = max(1, about.total_byte_size // max(1, about.num_rows))
-        # What is large in memory may be small in the file, and stand in a few rows.
+        # A few rows may be large in memory although they are small in the file.
         for batch in file.iter_batches(
             max(1, min(_READ_ROWS, _READ_BYTES // row_bytes)),
             row_groups=[part],
-            # A dot in a name would be taken for a field of a struct.
+            # pyarrow would take a name with a dot for a field of a struct.
             columns=None if any("." in name for name in names) else names,
             use_threads=False,
         ):
@@ -234,12 +247,12 @@ class ParquetInput:
 
 
 def positions(schema: pa.Schema, name: str) -> list[int]:
-    """Return where columns of that name are, in any case of letters, as Spark looks them up."""
+    """Return the positions of a name's columns, whose case Spark ignores."""
     return [i for i, other in enumerate(schema.names) if other.lower() == name.lower()]
 
 
 def _names(leaf: pq.ColumnSchema) -> tuple[str, ...]:
-    # An interval has its name among the converted types alone.
+    # Only the converted type names an interval.
     return leaf.logical_type.type, leaf.converted_type, leaf.physical_type
 
 
@@ -264,14 +277,13 @@ def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _other_calendar(file: pq.ParquetFile) -> str | None:
-    told = file.metadata.metadata or {}
-    version = told.get(_VERSION)
+    metadata = file.metadata.metadata or {}
+    version = metadata.get(_VERSION)
     if version is None:
         return None
     numbers = tuple(int(n) for n in version.split(b".")[:2])
-    for key, first in _OLD_CALENDAR:
-        if key in told or numbers < first:
-            return "its dates and times may be in the calendar of before 1582"
+    if any(key in metadata or numbers < first for key, first in _OLD_CALENDAR):
+        return "its dates and times may be in the Julian calendar"
     return None
 
 
@@ -281,9 +293,10 @@ def spark_columns(
     paths: Sequence[Path],
     root: Path | None = None,
 ) -> T.StructType:
-    """Return the columns of files as Spark infers them, and as tasks read what it does not know.
+    """Return the columns of files as Spark infers them.
 
-    Timestamps with nanoseconds have microseconds then, UUIDs are text, half floats are floats.
+    For types that Spark does not read, they are as tasks read them: timestamps with microseconds
+    for nanoseconds, text for UUIDs, floats for half floats.
 
     Parameters
     ----------
@@ -293,12 +306,12 @@ def spark_columns(
     paths : sequence of Path
         The same files.
     root : Path, optional
-        Folder of the files, below which folders are columns. Default: no folder is.
+        Folder of the files, below which folders are partition columns. Default: none are.
 
     Raises
     ------
     Exception
-        What Spark raises.
+        Spark's own, if no types of the files can be found.
     """
     try:
         return reader.load(places).schema
@@ -325,9 +338,9 @@ def _stand_in(path: Path, place: Path) -> None:
 def copies_for_spark(
     paths: Sequence[Path], root: Path, folder: Path, names: Collection[str]
 ) -> bool:
-    """Fill a folder with links to files, and with copies of those that Spark does not read.
+    """Fill a folder with links to files, or copies of those that Spark does not read.
 
-    Returns whether there is a copy. A copy has the columns of these names, in lower case.
+    Returns whether there is a copy. A copy has the columns of `names`, which are in lower case.
 
     Raises
     ------

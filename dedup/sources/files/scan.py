@@ -1,8 +1,8 @@
-"""Files to packed blobs in one pass: the rows never meet the JVM.
+"""Packs rows of files into blobs in one pass, without the JVM.
 
-What Spark hands to this pass is a list of **splits**: a file as Spark's source found it, and which
-stretch of it to read. The row groups that begin in a stretch belong to it, so that a large file is
-read by several tasks without a look at its footer on the driver.
+Spark passes a list of **splits**: a file as Spark's source listed it, and which stretch of it to
+read. A stretch owns the row groups that begin in it. So several tasks can read a large file, and
+the driver need not read its footer.
 """
 
 from __future__ import annotations
@@ -16,27 +16,26 @@ from typing import Any
 import pyarrow as pa
 
 from dedup.errors import DataError, faults
-from dedup.sources.files.exact_values import NotExact
+from dedup.sources.files.exact_values import WRITE_AGAIN, NotExact, unreadable
 from dedup.sources.files.parquet_input import ParquetInput, Part, positions
-from dedup.sources.files.unreadable import WRITE_AGAIN, unreadable
 from dedup.spark.executor.pack import pack
 from dedup.spark.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """First pass over splits, in place of `pack` over rows.
+    """The first pass over splits, instead of `pack` over rows.
 
     Parameters
     ----------
     columns : pyarrow.Schema
         The user's columns, from files and folders.
     names : tuple of str
-        What the plan calls them, in the same order.
+        The plan's names for them, in the same order.
     folders : frozenset of str
-        Those that are named by folders.
+        The partition columns.
     now_column : str or None
-        What the plan calls the time of the micro-batch.
+        The plan's name for the time of the micro-batch.
     """
 
     columns: pa.Schema
@@ -45,7 +44,7 @@ class Scan:
     now_column: str | None
 
     def __call__(self, plan: Plan, splits: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the packed rows of one task; errors as `pack`, and as `rows`."""
+        """Yield the packed rows of one task; errors are those of `pack` and `rows`."""
         yield from pack(plan, self.rows(splits))
 
     def rows(self, splits: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -54,7 +53,7 @@ class Scan:
         Raises
         ------
         DataError
-            Naming a file that is gone, damaged, or not as it was when Spark listed it.
+            If a file is missing, damaged, or changed since Spark listed it.
         """
         names = [*self.names, *([] if self.now_column is None else [self.now_column])]
         for batch in splits:
@@ -69,11 +68,11 @@ class Scan:
         faults.point("scan.begin")
         with _as_listed(split), ParquetInput(str(split.path)) as file:
             in_file = pa.schema([c for c in self.columns if c.name not in self.folders])
-            wrong = file.misfit(in_file)
-            if wrong is not None:
+            problem = file.misfit(in_file)
+            if problem is not None:
                 raise DataError(
-                    f"{split.path} came while the run went on, and is to be read by Spark itself: "
-                    f"{wrong}. Nothing of it was taken. Run again."
+                    f"{split.path} was added during the run, and only Spark itself can read it: "
+                    f"{problem}. None of its rows was read. Run again."
                 )
             there = pa.schema([c for c in in_file if positions(file.schema, c.name)])
             for part in split.parts(file.parts):
@@ -94,13 +93,13 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Stretch of a file.
+    """A stretch of a file.
 
     Parameters
     ----------
     path : Path
     size, mtime_ms : int
-        The file's, as Spark listed it for the micro-batch.
+        The file's, when Spark listed it for the micro-batch.
     number, count : int
         Which stretch, counted from 0, of how many.
     """
@@ -113,24 +112,21 @@ class Split:
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Split:
-        """Return the split that a row of the list names."""
-        # As it is: nothing in it is encoded.
+        """Return the split in a row of the list."""
+        # The path is not encoded.
         path = Path("/" + row["path"].removeprefix("file:").lstrip("/"))
         return cls(path, row["size"], row["mtime_ms"], row["number"], row["count"])
 
     def parts(self, parts: Sequence[Part]) -> list[int]:
         """Return the numbers of the parts that begin in it; each part begins in one stretch."""
-        found = []
-        for number, part in enumerate(parts):
-            where = part.begin * self.count // max(self.size, 1)
-            if min(max(where, 0), self.count - 1) == self.number:
-                found.append(number)
-        return found
+        last = self.count - 1
+        stretches = [part.begin * self.count // max(self.size, 1) for part in parts]
+        return [n for n, at in enumerate(stretches) if min(max(at, 0), last) == self.number]
 
 
 @contextmanager
 def _as_listed(split: Split) -> Iterator[None]:
-    """Refuse a file that is not as it was listed, before and after it is read, and name it."""
+    """Refuse a file that changed since it was listed, before and after it is read."""
     _check(split)
     try:
         yield
@@ -148,13 +144,13 @@ def _check(split: Split) -> None:
         status = split.path.stat()
     except OSError as error:
         raise DataError(
-            f"{split.path} cannot be read: {error.strerror}. It was there when its micro-batch "
-            "began. Put it back, and run again.",
+            f"{split.path} cannot be read: {error.strerror}. It existed when its micro-batch "
+            "began. Restore it, and run again.",
             remedy="unfinished-files",
         ) from None
     if (status.st_size, status.st_mtime_ns // 1_000_000) != (split.size, split.mtime_ms):
         raise DataError(
-            f"{split.path} was written again while its micro-batch was read. Nothing of the "
-            "micro-batch was taken. Let whoever writes it finish, and run again.",
+            f"{split.path} was overwritten while its micro-batch was read. No row of the "
+            "micro-batch was used. Wait until its writer has finished, and run again.",
             remedy="unfinished-files",
         )

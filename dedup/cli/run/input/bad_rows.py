@@ -24,8 +24,8 @@ from dedup.cli.run.observed import observed_so_far
 from dedup.cli.run.run_options import RunOptions
 from dedup.errors import DataError, DedupError, StateError
 from dedup.errors.cause import LINK, own_error, unreadable_file
+from dedup.sources.files.exact_values import WRITE_AGAIN, unreadable
 from dedup.sources.files.orc_times import columns_before_1970
-from dedup.sources.files.unreadable import WRITE_AGAIN, unreadable
 from dedup.spark.driver.columns import named_column
 from dedup.spark.driver.file_log import FileLog
 from dedup.spark.driver.strict_json import CAUSE

@@ -28,9 +28,9 @@ from dedup.cli.run.input.source import InputColumns, exact_columns
 from dedup.cli.run.job import Job
 from dedup.cli.stop import StopRequest
 from dedup.errors import DataError
+from dedup.sources.files.exact_values import unreadable
 from dedup.sources.files.folder_columns import folder_names
 from dedup.sources.files.parquet_input import spark_columns
-from dedup.sources.files.unreadable import unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

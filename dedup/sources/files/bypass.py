@@ -1,10 +1,34 @@
-"""The columns that pyarrow carries from file to file with Spark's meaning."""
+"""Whether tasks may read and write files themselves: only where pyarrow agrees with Spark."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
+from dedup.spark.driver import checks
+
+_READ = {
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.parquet.binaryAsString": "false",
+    "spark.sql.parquet.int96AsTimestamp": "true",
+    "spark.sql.parquet.int96TimestampConversion": "false",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "corrected",
+    "spark.sql.parquet.int96RebaseModeInRead": "corrected",
+    "spark.sql.parquet.fieldId.read.enabled": "false",
+}
+_WRITE = {
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "corrected",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+}
+_CODEC = "spark.sql.parquet.compression.codec"
+_CODECS = {"snappy": "snappy", "gzip": "gzip", "zstd": "zstd", "none": "none",
+           "uncompressed": "none"}  # fmt: skip
 _PLAIN: dict[type[T.DataType], pa.DataType] = {
     T.BooleanType: pa.bool_(),
     T.ByteType: pa.int8(),
@@ -17,8 +41,8 @@ _PLAIN: dict[type[T.DataType], pa.DataType] = {
     T.DateType: pa.date32(),
     T.TimestampNTZType: pa.timestamp("us"),
 }
-#: What Spark notes at a column, and then reads or writes it in a way of its own.
-_NOTED = {
+#: Metadata of a column that changes how Spark reads or writes it.
+_SPECIAL = {
     "__CHAR_VARCHAR_TYPE_STRING": "a text that is padded or cut",
     "EXISTS_DEFAULT": "filled with a default where a file lacks it",
     "parquet.field.id": "found by its field ID",
@@ -26,17 +50,44 @@ _NOTED = {
 
 
 class LeftToSpark(Exception):
-    """Says why Spark itself is to read, or to write, the files."""
+    """The reason why Spark itself must read or write the files."""
+
+
+def check_reading(spark: SparkSession) -> None:
+    """Raise LeftToSpark if a setting changes how Spark reads Parquet."""
+    _check(spark, _READ)
+
+
+def codec_to_write(spark: SparkSession) -> str:
+    """Return the compression of the output, in pyarrow's spelling.
+
+    Raises
+    ------
+    LeftToSpark
+        If a setting changes how Spark writes Parquet, or pyarrow lacks its codec.
+    """
+    _check(spark, _WRITE)
+    codec = checks.setting(spark, _CODEC, "snappy").lower()
+    if codec not in _CODECS:
+        raise LeftToSpark(f"{_CODEC} is {codec}")
+    return _CODECS[codec]
+
+
+def _check(spark: SparkSession, needed: Mapping[str, str]) -> None:
+    for name, value in needed.items():
+        actual = checks.setting(spark, name, value)
+        if actual.lower() != value:
+            raise LeftToSpark(f"{name} is {actual}")
 
 
 def arrow_schema(columns: T.StructType, time_zone: str) -> pa.Schema:
-    """Return the Arrow schema under which Spark would hand the columns to Python.
+    """Return the Arrow schema in which Spark passes the columns to Python.
 
     Parameters
     ----------
     columns : StructType
     time_zone : str
-        That of the session, which timestamps carry as their name of the zone.
+        The session's, which becomes the time zone of timestamps.
 
     Raises
     ------
@@ -47,7 +98,7 @@ def arrow_schema(columns: T.StructType, time_zone: str) -> pa.Schema:
 
 
 def _field(field: T.StructField, path: str, time_zone: str) -> pa.Field:
-    for name, what in _NOTED.items():
+    for name, what in _SPECIAL.items():
         if name in (field.metadata or {}):
             raise LeftToSpark(f"column {path!r} is {what}")
     return pa.field(field.name, _type(field.dataType, path, time_zone), field.nullable)
