@@ -135,9 +135,7 @@ def test_a_file_that_is_gone(path: Path) -> None:
     pq.write_table(pa.table({"n": [1]}), path)
     listed = split(path)
     path.unlink()
-    with pytest.raises(
-        DataError, match=r"cannot be read: No such file or directory\. It was there"
-    ):
+    with pytest.raises(DataError, match=r"cannot be read: No such file or directory\. It existed"):
         rows(scan_of(pa.schema([("n", pa.int64())])), listed)
 
 

@@ -102,7 +102,7 @@ def test_rows_are_parted_by_the_column_that_names_folders() -> None:
     assert dict(parted(numbers(2), [])) == {"": numbers(2)}
 
 
-@pytest.mark.parametrize(("value", "why"), [("x" * 254, "256 bytes"), ("a\0b", "no NUL")])
+@pytest.mark.parametrize(("value", "why"), [("x" * 254, "256 bytes"), ("a\0b", "without NUL")])
 def test_a_value_that_cannot_name_a_folder(value: str, why: str) -> None:
     fits = pa.record_batch({"v": ["x" * 253], "n": [1]})
     assert [len(name) for name, _ in parted(fits, ["v"])] == [255]

@@ -164,13 +164,14 @@ def _problem(config: dict[str, Any]) -> str | None:
 
 
 def is_passing(error: Any) -> bool:
-    """Return whether a request about a topic may succeed when it is repeated.
+    """Return whether a request may succeed when it is repeated.
 
-    Brokers may not know a new topic or leader yet. The admin client does not call all of these
-    errors retriable.
+    Brokers may not know a new topic, leader or coordinator yet. The admin client does not call all
+    of these errors retriable.
     """
     codes = confluent().KafkaError
     return error.retriable() or error.code() in (
         codes.NOT_LEADER_FOR_PARTITION, codes.LEADER_NOT_AVAILABLE, codes.UNKNOWN_TOPIC_OR_PART,
         codes.FENCED_LEADER_EPOCH, codes.UNKNOWN_LEADER_EPOCH, codes.REPLICA_NOT_AVAILABLE,
+        codes.COORDINATOR_LOAD_IN_PROGRESS, codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
@@ -168,16 +168,16 @@ class Cluster:
         library, level = self._library, self._library.IsolationLevel
         places = [library.TopicPartition(topic.name, n) for n in range(topic.partitions)]
         chosen = level.READ_COMMITTED if committed else level.READ_UNCOMMITTED
-        deadline = time.monotonic() + self._timeout_s
-        while True:
+
+        def ask() -> dict[int, int]:
             asked = self._admin.list_offsets(dict.fromkeys(places, spec), isolation_level=chosen)
-            try:
-                return {place.partition: self._answer(asked[place]).offset for place in places}
-            except library.KafkaException as error:
-                if not is_passing(error.args[0]) or time.monotonic() > deadline:
-                    why = self._text(error.args[0])
-                    raise ConfigError(f"Topic {topic.name!r}: {why}.") from None
-            time.sleep(_POLL_S)
+            return {place.partition: self._answer(asked[place]).offset for place in places}
+
+        try:
+            return self._repeated(ask)
+        except library.KafkaException as error:
+            why = self._text(error.args[0])
+            raise ConfigError(f"Topic {topic.name!r}: {why}.") from None
 
     def group_offsets(self, group: str, topics: Iterable[Topic]) -> dict[str, dict[int, int]]:
         """Return the offsets that a consumer group has committed, by topic and partition.
@@ -193,8 +193,9 @@ class Cluster:
         if not places:
             return offsets
         request = library.ConsumerGroupTopicPartitions(group, places)
+        asked = self._admin.list_consumer_group_offsets
         try:
-            answer = self._answer(self._admin.list_consumer_group_offsets([request])[group])
+            answer = self._repeated(lambda: self._answer(asked([request])[group]))
             for place in answer.topic_partitions:
                 if place.error is not None:
                     raise library.KafkaException(place.error)
@@ -214,6 +215,17 @@ class Cluster:
         except self._library.KafkaException:
             return None
         return {entry.name: entry.value or "" for entry in found.values()}
+
+    def _repeated(self, ask: Callable[[], T]) -> T:
+        """Return an answer, asking again for a while if the error may pass."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return ask()
+            except self._library.KafkaException as error:
+                if not is_passing(error.args[0]) or time.monotonic() > deadline:
+                    raise
+            time.sleep(_POLL_S)
 
     def _answer(self, future: Future[T]) -> T:
         """Return an answer, or raise KafkaException if the broker refuses the request itself."""
@@ -253,8 +265,8 @@ class Cluster:
         return ConfigError(
             f"None of the servers {self.settings.servers} answered within {self._timeout_s:.0f} s"
             f"{last}. Check kafka.bootstrap.servers, that this machine reaches the addresses that "
-            f"the brokers advertise, and that kafka.security.protocol, which is {protocol}, is "
-            "their listener's."
+            f"the brokers advertise, and that their listener has kafka.security.protocol "
+            f"{protocol}."
         )
 
     def _text(self, error: Any) -> str:
