@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from dedup.sinks.kind import SinkKind
+    from dedup.sinks.kind import Inspection, SinkKind
 
 
 def register(spark: SparkSession) -> None:
@@ -79,6 +79,35 @@ def check_sink(sink: object, schema: StructType, checkpoint: str | os.PathLike[s
                 "{'path': 'orders'}), or what a function such as postgres_sink returned. Formats "
                 f"are {', '.join(kinds)}."
             )
+
+
+def inspect_format(format_name: str, options: Mapping[str, str]) -> Inspection:
+    """Return what a sink has published, and what the next start of its query does.
+
+    Parameters
+    ----------
+    format_name : str
+        A format of this package, such as ``dedup_postgres``.
+    options : mapping of str to str
+        The sink's own options, with its ``checkpointLocation``.
+
+    Raises
+    ------
+    ConfigError
+        If the format or an option is unknown, or the output or checkpoint does not exist.
+    SinkError
+        If the output cannot be read, or a marker is damaged.
+    """
+    from dedup.sinks.options import located
+    from dedup.spark.driver.checkpoint_log import read_progress
+
+    kinds = {kind.format_name: kind for kind in sink_kinds()}
+    if format_name not in kinds:
+        raise ConfigError(f"Format {format_name!r} is unknown. Formats are {', '.join(kinds)}.")
+    kind = kinds[format_name]
+    parsed = kind.parse(options)
+    where = {name.lower(): value for name, value in options.items()}.get("checkpointlocation")
+    return kind.inspect(parsed, read_progress(located(where)) if where else None)
 
 
 def sink_kinds() -> tuple[SinkKind[Any], ...]:

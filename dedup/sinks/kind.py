@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from dedup.sinks.work import Work, WorkOptions
+from dedup.spark.driver.checkpoint_log import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 O = TypeVar("O", bound=WorkOptions)  # noqa: E741
+
+
+class Inspection(Protocol):
+    """What a sink has published."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, times as ISO 8601."""
 
 
 def _never(options: Mapping[str, str]) -> bool:
@@ -33,6 +41,8 @@ class SinkKind(Generic[O]):
     prepare : callable
         Checks options, the columns of the stream and the place that the sink writes to, and returns
         the work of the sink, or raises ConfigError.
+    inspect : callable
+        Returns what a sink with these options has published.
     to_read, for_batches : str
         What to use instead of this format, as the end of a sentence.
     takes_complete : callable
@@ -45,6 +55,7 @@ class SinkKind(Generic[O]):
     function_name: str
     parse: Callable[[Mapping[str, str]], O]
     prepare: Callable[[O, StructType], Work]
+    inspect: Callable[[O, Progress | None], Inspection]
     to_read: str
     for_batches: str
     takes_complete: Callable[[Mapping[str, str]], bool] = _never

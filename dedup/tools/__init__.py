@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         explain,
         inspect,
         inspect_files,
+        inspect_format,
         inspect_sink,
         read_checkpoint,
         read_sample,
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "TuneOptions", "accept_loss", "adopt", "explain", "inspect", "inspect_files", "inspect_sink",
-    "read_checkpoint", "read_sample", "tune", "vacuum", "verify",
+    "TuneOptions", "accept_loss", "adopt", "explain", "inspect", "inspect_files", "inspect_format",
+    "inspect_sink", "read_checkpoint", "read_sample", "tune", "vacuum", "verify",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazily(__name__, __all__, {"dedup.tools.api": " ".join(__all__)})

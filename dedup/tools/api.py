@@ -18,6 +18,7 @@ from dedup.catalog.root import Root
 from dedup.core.duration import duration_ms
 from dedup.sinks.files import inspection as files_inspection
 from dedup.sinks.files.inspection import FilesInspection
+from dedup.sinks.formats import inspect_format
 from dedup.spark.driver.checkpoint_log import read_progress
 from dedup.spark.id_text import id_key
 from dedup.tools.repair import damage, inspection
@@ -35,12 +36,12 @@ from dedup.tools.tuning.read_sample import read_sample
 from dedup.tools.tuning.tune import tune
 
 __all__ = [
-    "TuneOptions", "accept_loss", "adopt", "explain", "inspect", "inspect_files", "inspect_sink",
-    "read_checkpoint", "read_sample", "tune", "vacuum", "verify",
+    "TuneOptions", "accept_loss", "adopt", "explain", "inspect", "inspect_files", "inspect_format",
+    "inspect_sink", "read_checkpoint", "read_sample", "tune", "vacuum", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from dedup.sinks.kafka.inspection import SinkInspection
+    from dedup.sinks.kafka.inspection import KafkaInspection
 
 
 def inspect(
@@ -181,7 +182,7 @@ def inspect_sink(
     checkpoint: str | None = None,
     query: str | None = None,
     options: Mapping[str, str] | None = None,
-) -> SinkInspection:
+) -> KafkaInspection:
     """Return what a Kafka sink has published, what holds its readers back, what a restart does.
 
     Parameters

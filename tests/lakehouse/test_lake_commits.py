@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dedup import tools
 from dedup.errors import ConfigError, DataError, SinkError
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG
 from tests.lakehouse.lakes import NUMBERS, QUERY, Lake, Sink, at_point, numbers_of, once
@@ -489,3 +490,22 @@ def test_data_files_that_cannot_be_written(lake: Lake, sink: Sink) -> None:
     Path(f"{blocked}-away").rename(blocked)
     sink.batch("run1", 1, [1])
     assert lake.found() == once(2)
+
+
+def test_what_is_published_is_inspected_with_the_options_of_the_sink(
+    lake: Lake, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    sink = Sink(lake, checkpoint)
+    sink.batch("run1", 0, [0], [1, 2])
+    for name in ("offsets", "commits"):
+        (checkpoint / name).mkdir()
+        (checkpoint / name / "0").write_text("v1\n{}")
+    (checkpoint / "metadata").write_text(f'{{"id":"{QUERY}"}}')
+    options = {**lake.options(), "checkpointLocation": str(checkpoint)}
+    (found,) = tools.inspect_format(lake.format, options).to_json()["sinks"]
+    (slot,) = found["slots"]
+    assert (found["query_id"], slot["slot"], slot["batch_id"], slot["rows"]) == (QUERY, None, 0, 3)
+    assert "micro-batch 1, of which nothing is published" in found["restart"]
+    other = {**options, "name": "other"}
+    assert tools.inspect_format(lake.format, other).to_json() == {"sinks": []}

@@ -9,12 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from dedup import tools
 from dedup.errors import SinkError
 from dedup.sinks.postgres.connections import forget_connections
 from dedup.sinks.protocol import PublishedSlice, StagedSlice
 from tests.postgres.proxy import CommitProxy, Harm
 from tests.postgres.server import Server
-from tests.postgres.tables import Sink, batch_of, once, run
+from tests.postgres.tables import QUERY, Sink, batch_of, once, run
 
 TABLE_SLOTS = "SELECT slot, marker::json ->> 'batch_id' FROM dedup_markers ORDER BY slot"
 
@@ -305,3 +306,23 @@ def test_a_full_disk_of_the_server(server: Server, sink: Sink, run_id: str) -> N
     assert sink.numbers() == once(6)
     sink.work.complete([sink.write(run_id, 2, 0, iter(rows))])
     assert sink.numbers() == once(12_006)
+
+
+def test_what_is_published_is_inspected_with_the_options_of_the_sink(
+    dsn: str, tmp_path: Path
+) -> None:
+    sink = Sink(dsn, tmp_path)
+    for name, entries in (("offsets", ["0", "1", "2"]), ("commits", ["0", "1"])):
+        (tmp_path / name).mkdir()
+        for entry in entries:
+            (tmp_path / name / entry).write_text("v1\n{}")
+    (tmp_path / "metadata").write_text(f'{{"id":"{QUERY}"}}')
+    options = {"dsn": dsn, "table": "numbers", "checkpointLocation": str(tmp_path)}
+    assert tools.inspect_format("dedup_postgres", options).to_json() == {"sinks": []}
+    sink.batch("run1", 0, [0], [1, 2])
+    sink.batch("run1", 1, [3], [4, 5])
+    (found,) = tools.inspect_format("dedup_postgres", options).to_json()["sinks"]
+    assert (found["query_id"], found["sink"], found["batch_id"]) == (QUERY, "postgres", 1)
+    published = [(slot["slot"], slot["rows"]) for slot in found["slots"] if slot["batch_id"] == 1]
+    assert published == [(0, 1), (1, 2)]
+    assert "micro-batch 2, of which nothing is published" in found["restart"]

@@ -9,7 +9,8 @@ import pytest
 from dedup.cli.sink.screen import sink_lines
 from dedup.cli.sink.work import client_properties
 from dedup.errors import ConfigError
-from dedup.sinks.kafka.inspection import HeldBack, SinkInspection, SinkState, SlotState
+from dedup.sinks.inspection import SinkState, SlotState
+from dedup.sinks.kafka.inspection import HeldBack, KafkaInspection
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.restart import next_start
 from dedup.spark.driver.checkpoint_log import Progress, read_progress
@@ -67,7 +68,7 @@ def test_a_folder_without_a_query_has_no_progress(tmp_path: Path) -> None:
 
 
 def test_the_screen_shows_slices_attempts_and_what_holds_readers_back() -> None:
-    found = SinkInspection(
+    found = KafkaInspection(
         servers="h:9092",
         topic="out",
         markers="out-markers",
@@ -109,7 +110,7 @@ def test_the_screen_shows_slices_attempts_and_what_holds_readers_back() -> None:
 
 
 def test_nothing_published_is_said() -> None:
-    nothing = SinkInspection(
+    nothing = KafkaInspection(
         servers="h:9092", topic="t", markers="t-markers", sinks=(), held_back=(),
         max_timeout_ms=None,
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from dedup.sinks.files.inspection import inspect_files
 from dedup.sinks.files.options import FORMAT, files_options
 from dedup.sinks.files.ready import ready
 from dedup.sinks.foreach_batch import SinkFunction
@@ -15,6 +16,7 @@ FILES = SinkKind(
     function_name="files_sink",
     parse=files_options,
     prepare=ready,
+    inspect=lambda options, progress: inspect_files(options.path, progress),
     to_read="its output, use spark.read.parquet, json or csv",
     for_batches="df.write.parquet",
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dedup.sinks.foreach_batch import SinkFunction, columns_of
+from dedup.sinks.kafka.inspection import inspect_kafka
 from dedup.sinks.kafka.options import FORMAT, KafkaOptions, Partitioner, kafka_options
 from dedup.sinks.kafka.work import KafkaWork, ready
 from dedup.sinks.kind import SinkKind
@@ -23,6 +24,7 @@ KAFKA = SinkKind(
     function_name="kafka_sink",
     parse=kafka_options,
     prepare=_prepare,
+    inspect=inspect_kafka,
     to_read='from Kafka, use dedup.kafka_records, or format("kafka")',
     for_batches='df.write.format("kafka")',
     takes_complete=lambda options: True,

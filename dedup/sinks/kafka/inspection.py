@@ -1,21 +1,16 @@
-"""What a sink has published, what holds its readers back, and what a restart would do.
-
-It only reads. What the markers say of each slot is compared with what readers of committed records
-see, and with the checkpoint where one is given.
-"""
+"""What a Kafka sink has published, and what holds its readers back. Nothing is changed."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dedup.core.duration import iso
 from dedup.errors import ConfigError
+from dedup.sinks.inspection import SinkInspection, SlotState, sink_states
 from dedup.sinks.kafka.markers import KafkaMarkers
-from dedup.sinks.marker import BATCH_SLOT, NO_RUN, Marker
-from dedup.sinks.restart import next_start
+from dedup.sinks.kafka.options import KafkaOptions
 from dedup.sources.kafka.client_options import ClientSettings
 from dedup.sources.kafka.clients import confluent, consumer_config
 from dedup.sources.kafka.cluster import Cluster
@@ -23,47 +18,6 @@ from dedup.spark.driver.checkpoint_log import Progress
 
 _PURPOSE = "Looking into a sink"
 _READ_S = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotState:
-    """One slot of a sink.
-
-    Parameters
-    ----------
-    marker : Marker
-        The newest that readers of committed records see.
-    attempted : int or None
-        A later micro-batch that somebody began to publish here.
-    open : bool
-        Whether that transaction may still be open; else it was aborted.
-    """
-
-    marker: Marker
-    attempted: int | None = None
-    open: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkState:
-    """One sink of one query.
-
-    Parameters
-    ----------
-    query_id, sink : str
-    batch_id : int
-        The newest micro-batch of which something is published.
-    slots : tuple of SlotState
-        In the order of their numbers.
-    restart : str
-        What the next start of the query would do, as sentences.
-    """
-
-    query_id: str
-    sink: str
-    batch_id: int
-    slots: tuple[SlotState, ...]
-    restart: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +29,7 @@ class HeldBack:
     topic : str
     partition : int
     readable : int
-        Its last stable offset: readers get no further.
+        Its last stable offset, which readers cannot pass.
     end : int
         Its high watermark.
     since_ms : int or None
@@ -90,28 +44,21 @@ class HeldBack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SinkInspection:
+class KafkaInspection(SinkInspection):
     """What `inspect_sink` found.
 
-    Parameters
-    ----------
-    servers, topic, markers : str
-    sinks : tuple of SinkState
-    held_back : tuple of HeldBack
-    max_timeout_ms : int or None
-        Longest life of a transaction that the brokers allow; one that is older hangs.
+    `max_timeout_ms` is the longest life of a transaction that the brokers allow, if they show it.
     """
 
     servers: str
-    topic: str
+    topic: str | None
     markers: str
-    sinks: tuple[SinkState, ...]
     held_back: tuple[HeldBack, ...]
     max_timeout_ms: int | None
 
     @property
     def status(self) -> str:
-        """``ok``, or ``held back`` where readers cannot read to the end."""
+        """``ok``, or ``held back`` if readers cannot read to the end."""
         return "held back" if self.held_back else "ok"
 
     def to_json(self) -> dict[str, Any]:
@@ -122,95 +69,75 @@ class SinkInspection:
             "topic": self.topic,
             "markers": self.markers,
             "max_timeout_ms": self.max_timeout_ms,
-            "sinks": [
-                {
-                    "query_id": sink.query_id,
-                    "sink": sink.sink,
-                    "batch_id": sink.batch_id,
-                    "restart": sink.restart,
-                    "slots": [_slot_json(slot) for slot in sink.slots],
-                }
-                for sink in self.sinks
-            ],
+            "sinks": [sink.to_json() for sink in self.sinks],
             "held_back": [asdict(held) | {"since": iso(held.since_ms)} for held in self.held_back],
         }
 
 
+def inspect_kafka(options: KafkaOptions, progress: Progress | None) -> KafkaInspection:
+    """Return what `inspect_sink` finds for a sink with these options."""
+    return inspect_sink(options.clients, options.topic, markers=options.markers, progress=progress)
+
+
 def inspect_sink(
     settings: ClientSettings,
-    topic: str,
+    topic: str | None,
     *,
     markers: str | None = None,
     query: str | None = None,
     progress: Progress | None = None,
-) -> SinkInspection:
+) -> KafkaInspection:
     """Return what a sink has published, and what holds its readers back.
 
     Parameters
     ----------
     settings : ClientSettings
-    topic : str
-        Topic that the sink writes to.
+    topic : str or None
+        Topic that the sink writes to, or None for a sink without a fixed topic.
     markers : str, optional
-        Topic of its markers. Default: as the sink's, ``<topic>-markers``.
+        Topic of its markers. Default: ``<topic>-markers``.
     query : str, optional
-        ID of the only query to be looked at. Default: all, or that of `progress`.
+        ID of the only query to inspect. Default: the query of `progress`, or all queries.
     progress : Progress, optional
-        From the query's checkpoint: what a restart would do is then said of it.
+        From the query's checkpoint; shows what the next start does.
 
     Raises
     ------
     ConfigError
-        If the cluster cannot be asked, or lacks one of the topics.
+        If the cluster does not answer, or lacks one of the topics.
     SinkError
         If a marker is damaged.
     """
     markers = markers or f"{topic}-markers"
     cluster = Cluster(settings, purpose=_PURPOSE)
     broker = cluster.broker_settings(cluster.broker_ids()[0]) or {}
-    held = [held for name in (topic, markers) for held in _held_back(cluster, name)]
-    log = KafkaMarkers(settings, markers)
-    committed, every = log.at_once(committed=True), log.at_once(committed=False)
+    held = [held for name in (topic, markers) if name for held in _held_back(cluster, name)]
     if query is None and progress is not None:
         query = progress.query_id
-    blocked = {place.partition for place in held if place.topic == markers}
-    partitions = log.partitions()
-    by_sink: defaultdict[tuple[str, str], list[SlotState]] = defaultdict(list)
-    for key, marker in committed.items():
-        place = log.partition_of(marker.query_id, marker.sink, marker.slot, partitions)
-        last = every[key].batch_id
-        attempted = last if last > marker.batch_id else None
-        may_be_open = attempted is not None and place in blocked
-        by_sink[marker.query_id, marker.sink].append(
-            SlotState(marker=marker, attempted=attempted, open=may_be_open)
-        )
+    slots = _slots(KafkaMarkers(settings, markers), held)
     longest = broker.get("transaction.max.timeout.ms")
-    return SinkInspection(
+    return KafkaInspection(
         servers=settings.servers,
         topic=topic,
         markers=markers,
-        sinks=tuple(
-            _sink(*name, slots, progress)
-            for name, slots in sorted(by_sink.items())
-            if query in (None, name[0])
-        ),
+        sinks=sink_states((s for s in slots if query in (None, s.marker.query_id)), progress),
         held_back=tuple(held),
         max_timeout_ms=int(longest) if longest else None,
     )
 
 
-def _sink(
-    query_id: str, name: str, slots: Sequence[SlotState], progress: Progress | None
-) -> SinkState:
-    mine = progress if progress is not None and progress.query_id == query_id else None
-    markers = [slot.marker for slot in slots]
-    return SinkState(
-        query_id=query_id,
-        sink=name,
-        batch_id=max(marker.batch_id for marker in markers),
-        slots=tuple(sorted(slots, key=lambda slot: slot.marker.slot)),
-        restart=next_start(markers, mine),
-    )
+def _slots(log: KafkaMarkers, held: list[HeldBack]) -> list[SlotState]:
+    committed, every = log.at_once(committed=True), log.at_once(committed=False)
+    blocked = {place.partition for place in held if place.topic == log.topic}
+    partitions = log.partitions()
+    states = []
+    for key, marker in committed.items():
+        place = log.partition_of(marker.query_id, marker.sink, marker.slot, partitions)
+        last = every[key].batch_id
+        attempted = last if last > marker.batch_id else None
+        may_be_open = attempted is not None and place in blocked
+        states.append(SlotState(marker=marker, attempted=attempted, open=may_be_open))
+    return states
 
 
 def _held_back(cluster: Cluster, name: str) -> list[HeldBack]:
@@ -219,9 +146,9 @@ def _held_back(cluster: Cluster, name: str) -> list[HeldBack]:
         raise ConfigError(
             f"Topic {name!r} does not exist at {cluster.settings.servers}, or this user may not "
             "see it. The topic of markers is named by the sink's option markers; give it with "
-            "--markers where it is not <topic>-markers."
+            "--markers if it is not <topic>-markers."
         )
-    # In this order a commit in between makes it look as if nothing was held back.
+    # In this order, a commit in between makes it look as if nothing was held back.
     ends = cluster.ends(topic, committed=False)
     readable = cluster.ends(topic, committed=True)
     found = {n: (readable[n], end) for n, end in ends.items() if readable[n] < end}
@@ -233,7 +160,7 @@ def _held_back(cluster: Cluster, name: str) -> list[HeldBack]:
 
 
 def _timestamps(settings: ClientSettings, topic: str, places: Mapping[int, int]) -> dict[int, int]:
-    """Return the timestamps of records at given offsets, of partitions where one can be read."""
+    """Return the timestamps of records, by partition, from their offsets; some may be missing."""
     library = confluent(_PURPOSE)
     if not places:
         return {}
@@ -248,18 +175,3 @@ def _timestamps(settings: ClientSettings, topic: str, places: Mapping[int, int])
     finally:
         consumer.close()
     return found
-
-
-def _slot_json(slot: SlotState) -> dict[str, Any]:
-    marker = slot.marker
-    return {
-        "slot": None if marker.slot == BATCH_SLOT else marker.slot,
-        "batch_id": marker.batch_id,
-        "rows": marker.rows,
-        "content": marker.content,
-        "run_id": marker.run_id if marker.run_id != NO_RUN else None,
-        "writer": marker.writer,
-        "time": iso(marker.time_ms),
-        "attempted": slot.attempted,
-        "open": slot.open,
-    }

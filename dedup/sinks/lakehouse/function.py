@@ -12,6 +12,7 @@ from dedup.sinks.kind import SinkKind
 from dedup.sinks.lakehouse.columns import check_names
 from dedup.sinks.lakehouse.delta import delta_library, delta_target
 from dedup.sinks.lakehouse.iceberg import iceberg_library, iceberg_target
+from dedup.sinks.lakehouse.inspection import inspect_lake
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG, LakeOptions, lake_options
 from dedup.sinks.lakehouse.work import LakeTable, LakeWork
 
@@ -34,6 +35,7 @@ def _kind(format_name: str, function_name: str) -> SinkKind[LakeOptions]:
         function_name=function_name,
         parse=partial(lake_options, format_name),
         prepare=_prepare,
+        inspect=inspect_lake,
         to_read="its tables, use any reader of the table's format, such as deltalake, pyiceberg, "
         "DuckDB or Spark's own connector",
         for_batches="the libraries of the table's format",

@@ -239,20 +239,16 @@ class IcebergPort:
     def newest(self) -> Marker | None:
         """Read the table again; return the marker of this sink in its newest version."""
         self._table = table = open_iceberg(self.target.options)
-        shown = self.target.columns.shown
+        shown, query_id, sink = self.target.columns.shown, self.batch.query_id, self.batch.sink
         if _shape_of(table.metadata) != _shape_of(self.target.metadata):
             raise ConfigError(
                 f"Table {shown} is another table, or has other columns, partitions or another "
                 "format than when the query started. Start the query again, in foreachBatch with a "
                 "new iceberg_sink(...). It finds a commit that has become visible."
             )
-        name = marker_property(self.batch.query_id, self.batch.sink)
-        text = table.properties.get(name)
+        marker = iceberg_marker(table, shown, query_id, sink)
         faults.point("lakehouse.marker.read")
-        if text is None:
-            return None
-        marker = Marker.from_bytes(text.encode(), f"property {name} of {shown}")
-        if _is_rolled_back(table, marker):
+        if marker is not None and _is_rolled_back(table, marker):
             if self.target.options.accept_lost_markers:
                 return None
             raise rolled_back(shown, marker.batch_id)
@@ -293,6 +289,14 @@ class IcebergPort:
             for file in self.files:
                 with suppress(Exception):
                     self._table.io.delete(file.path)
+
+
+def iceberg_marker(table: Table, shown: str, query_id: str, sink: str) -> Marker | None:
+    """Return the marker of a sink, or None if it has not published."""
+    name = marker_property(query_id, sink)
+    text = table.properties.get(name)
+    where = f"property {name} of {shown}"
+    return None if text is None else Marker.from_bytes(text.encode(), where)
 
 
 class _SingleCommitCatalog:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dedup.sinks.foreach_batch import SinkFunction, columns_of
 from dedup.sinks.kind import SinkKind
 from dedup.sinks.postgres.connections import psycopg_library
+from dedup.sinks.postgres.inspection import inspect_postgres
 from dedup.sinks.postgres.options import FORMAT, PostgresOptions, postgres_options
 from dedup.sinks.postgres.work import PostgresWork, ready
 
@@ -24,6 +25,7 @@ POSTGRES = SinkKind(
     function_name="postgres_sink",
     parse=postgres_options,
     prepare=_prepare,
+    inspect=inspect_postgres,
     to_read='a table, use format("jdbc")',
     for_batches='df.write.format("jdbc")',
     takes_complete=lambda options: "key" in options,

@@ -156,6 +156,21 @@ class PostgresMarkers:
         return transaction(self._options.dsn, self._options.timeout_seconds)
 
 
+def read_markers(connection: psycopg.Connection[Any], table: str, sink: str) -> list[Marker]:
+    """Return the newest marker of each slot of a sink, in all queries; none without the table."""
+    if connection.execute("SELECT to_regclass(%s)", [table]).fetchone() == (None,):
+        return []
+    rows = connection.execute(
+        f"SELECT query_id, slot, marker FROM {table.replace('%', '%%')} "
+        "WHERE sink = %s AND marker IS NOT NULL",
+        [sink],
+    )
+    return [
+        Marker.from_bytes(text.encode(), f"table {table}, query {query_id}, slot {slot}")
+        for query_id, slot, text in rows
+    ]
+
+
 def make_marker_table(options: PostgresOptions, name: str) -> str:
     """Create the table of the markers if it is missing; return its name with its schema."""
     with translated_errors(name), transaction(options.dsn, options.timeout_seconds) as connection:

@@ -138,13 +138,7 @@ def find_table(
     ConfigError
         If the table does not exist, or a column does not fit.
     """
-    found = connection.execute(_FIND, [options.table]).fetchone()
-    if found is None:
-        raise ConfigError(
-            f"Table {options.table} does not exist at this dsn, or this user may not see it. "
-            "Create it (dedup.postgres_ddl writes the statement), or correct the option table."
-        )
-    oid, schema, relation, kind, _ = found
+    oid, schema, relation, kind, _ = _find(connection, options.table)
     if kind not in _TABLES:
         raise ConfigError(f"{options.table} is not a table: this sink only writes to tables.")
     there = {row[0]: row[1:] for row in connection.execute(_COLUMNS, [oid])}
@@ -172,6 +166,21 @@ def find_table(
         key=options.key,
         version=options.version,
     )
+
+
+def schema_of(connection: psycopg.Connection[Any], table: str) -> str:
+    """Return the schema of a table, as SQL takes it."""
+    return quoted(_find(connection, table)[1])
+
+
+def _find(connection: psycopg.Connection[Any], table: str) -> tuple[Any, ...]:
+    found: tuple[Any, ...] | None = connection.execute(_FIND, [table]).fetchone()
+    if found is None:
+        raise ConfigError(
+            f"Table {table} does not exist at this dsn, or this user may not see it. Create it "
+            "(dedup.postgres_ddl writes the statement), or correct the option table."
+        )
+    return found
 
 
 def _types(connection: psycopg.Connection[Any], table: str, columns: Sequence[str]) -> str:
