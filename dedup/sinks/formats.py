@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from dedup.sinks.kind import Inspection, SinkKind
+    from dedup.sinks.kind import OutputInspection, SinkKind
 
 
 def register(spark: SparkSession) -> None:
@@ -81,7 +81,7 @@ def check_sink(sink: object, schema: StructType, checkpoint: str | os.PathLike[s
             )
 
 
-def inspect_format(format_name: str, options: Mapping[str, str]) -> Inspection:
+def inspect_format(format_name: str, options: Mapping[str, str]) -> OutputInspection:
     """Return what a sink has published, and what the next start of its query does.
 
     Parameters

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 O = TypeVar("O", bound=WorkOptions)  # noqa: E741
 
 
-class Inspection(Protocol):
+class OutputInspection(Protocol):
     """What a sink has published."""
 
     def to_json(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class SinkKind(Generic[O]):
     function_name: str
     parse: Callable[[Mapping[str, str]], O]
     prepare: Callable[[O, StructType], Work]
-    inspect: Callable[[O, Progress | None], Inspection]
+    inspect: Callable[[O, Progress | None], OutputInspection]
     to_read: str
     for_batches: str
     takes_complete: Callable[[Mapping[str, str]], bool] = _never
