@@ -34,10 +34,7 @@ def write_backup(root: Root, query_id: str, shard: int, state: ShardState) -> No
 def read_backup(root: Root, query_id: str, shard: int) -> ShardState | None:
     """Return a shard's manifest backup, or None if it is missing or damaged.
 
-    Raises
-    ------
-    CatalogError
-        If the root cannot be read, or another release wrote the backup.
+    Raises CatalogError if the root cannot be read, or another release wrote the backup.
     """
     try:
         return check_backup(root, query_id, shard)
@@ -53,17 +50,15 @@ def backup_is_due(root: Root, query_id: str, shard: int, base: ShardState, run_i
     committed nothing yet does not replace the backup of a later micro-batch, because somebody may
     only try it and give up.
 
+    Raises CatalogError if the root cannot be read, or another release wrote the lineage of the
+    backup's run.
+
     Parameters
     ----------
     base
         The state that the micro-batch under way starts from.
     run_id
         The run under way.
-
-    Raises
-    ------
-    CatalogError
-        If the root cannot be read, or another release wrote the lineage of the backup's run.
     """
     if base.epoch < 0 or not (base.epoch == base.run_began or base.manifest.changed_in(base.epoch)):
         return False
@@ -93,11 +88,8 @@ def write_adopted(root: Root, query_id: str, shard: int, state: ShardState) -> N
 def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
     """Return the state that a shard without Spark state starts with, or None if none was adopted.
 
-    Raises
-    ------
-    CatalogError
-        If it is damaged, another shard's or release's, or missing although other shards have one.
-        Starting with nothing would emit everything again.
+    Raises CatalogError if it is damaged, another shard's or release's, or missing although other
+    shards have one. Starting with nothing would emit everything again.
     """
     name = shard_path(query_id, shard, ADOPTED_FILE)
     try:

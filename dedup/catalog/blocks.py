@@ -50,6 +50,8 @@ def encode_blocks(
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield (entry key, block) for every block that holds IDs, in rising order of entry keys.
 
+    Raises ValueError if more than 65,535 IDs fall in one block, which no keyed hash produces.
+
     Parameters
     ----------
     keys
@@ -65,11 +67,6 @@ def encode_blocks(
         Store times in 8 bytes instead of 4.
     digests
         Digests of the records' payloads, stored beside the keys.
-
-    Raises
-    ------
-    ValueError
-        If more than 65,535 IDs fall in one block, which no keyed hash produces.
     """
     if len(keys) == 0:
         return
@@ -96,10 +93,7 @@ def ids_in_block(block: bytes) -> int:
 def decode_blocks(blocks: Sequence[bytes]) -> tuple[Keys, I64]:
     """Return the keys of blocks, one block after another, and their times after the bucket's start.
 
-    Raises
-    ------
-    ValueError
-        If a block is not exactly what `encode_blocks` makes; the text names it.
+    Raises ValueError if a block is not exactly what `encode_blocks` makes; the text names it.
     """
     data, offsets, offsets_ms = kernel.blocks_decode(*joined(blocks))
     return Keys(data, offsets), offsets_ms

@@ -38,6 +38,8 @@ class CacheEntry:
 class LocalCache:
     """Views and fetched files of one query on this machine.
 
+    Raises CatalogError if the directory cannot be created, or belongs to another user.
+
     Parameters
     ----------
     query_id
@@ -49,11 +51,6 @@ class LocalCache:
         Bound over all queries; the entries opened longest ago go first. Hard links to files that
         exist at a local root take no space and do not count. Default: `DEFAULT_CACHE_BYTES`, or a
         quarter of the disk's free space if that is less.
-
-    Raises
-    ------
-    CatalogError
-        If the directory cannot be created, or belongs to another user.
     """
 
     def __init__(

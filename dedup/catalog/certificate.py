@@ -26,47 +26,32 @@ SECRET_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """Settings that must never change in the life of a query.
+    """Settings that must never change in the life of a query."""
 
-    Parameters
-    ----------
-    query_id
-        Spark's query ID, the same over all restarts from one checkpoint.
-    id_columns
-        Name and Spark type of each ID column, in order.
-    encoding
-        How an ID becomes key bytes.
-    timestamp_source
-        Origin of timestamps, such as ``"column ts"`` or ``"processing time"``.
-    stable_timestamps
-        Whether every copy of a record carries the same time.
-    slot_keys
-        The grouping key of each shard, from `slot_keys`.
-    hash_key_id
-        ID of the key of the hashes in filters and segments.
-    birth_batch
-        First micro-batch of the catalog; the only field that may differ in later tasks.
-    id_definitions
-        Definition of each column of the ID; None in a certificate of format 1, which has names
-        alone.
-    timestamp_definition
-        Definition of the timestamp; None if `id_definitions` is.
-    secret
-        Random bytes from which, with the query ID, all hash keys derive. No screen, log or error
-        shows it. Empty in formats 1 and 2.
-    """
-
+    #: Spark's query ID, the same over all restarts from one checkpoint.
     query_id: str
+    #: Name and Spark type of each ID column, in order.
     id_columns: tuple[tuple[str, str], ...]
+    #: How an ID becomes key bytes.
     encoding: str
+    #: Origin of timestamps, such as ``"column ts"`` or ``"processing time"``.
     timestamp_source: str
+    #: Whether every copy of a record carries the same time.
     stable_timestamps: bool
     shards: int
+    #: The grouping key of each shard, from `slot_keys`.
     slot_keys: tuple[int, ...]
+    #: ID of the key of the hashes in filters and segments.
     hash_key_id: int
+    #: First micro-batch of the catalog; the only field that may differ in later tasks.
     birth_batch: int
+    #: Definition of each column of the ID; None in a certificate of format 1, which has names
+    #: alone.
     id_definitions: tuple[Definition, ...] | None = None
+    #: Definition of the timestamp; None if `id_definitions` is.
     timestamp_definition: Definition | None = None
+    #: Random bytes from which, with the query ID, all hash keys derive. No screen, log or error
+    #: shows it. Empty in formats 1 and 2.
     secret: bytes = field(default=b"", repr=False)
 
     def to_bytes(self) -> bytes:
@@ -88,10 +73,7 @@ class Certificate:
     def from_bytes(cls, data: bytes, where: str) -> Certificate:
         """Return the certificate of these bytes; ``where`` names them in errors.
 
-        Raises
-        ------
-        CatalogError
-            If they are damaged, foreign, or of another release's format.
+        Raises CatalogError if they are damaged, foreign, or of another release's format.
         """
         try:
             version, fields = from_document(

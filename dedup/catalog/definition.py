@@ -23,27 +23,18 @@ _PRECISION = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """One value that is computed from a record's columns: a column of the ID, or the timestamp.
+    """One value that is computed from a record's columns: a column of the ID, or the timestamp."""
 
-    Parameters
-    ----------
-    expression
-        What computes it, such as ``order_id`` or ``lower(order_id)``, without aliases.
-    kind
-        Spark type of the result; empty if no column is read.
-    inputs
-        Name and Spark type of each column that an expression reads, by name; none for a plain
-        column.
-    time_zone
-        The session's, if the result may depend on it; else empty.
-    ansi
-        ``spark.sql.ansi.enabled``, if the result may depend on it; else empty.
-    """
-
+    #: What computes it, such as ``order_id`` or ``lower(order_id)``, without aliases.
     expression: str
+    #: Spark type of the result; empty if no column is read.
     kind: str
+    #: Name and Spark type of each column that an expression reads, by name; none for a plain
+    #: column.
     inputs: tuple[tuple[str, str], ...] = ()
+    #: The session's, if the result may depend on it; else empty.
     time_zone: str = ""
+    #: ``spark.sql.ansi.enabled``, if the result may depend on it; else empty.
     ansi: str = ""
 
     def same_as(self, other: Definition) -> bool:

@@ -27,10 +27,7 @@ def publish(path: Path, content: bytes | Path, *, create: bool) -> bool:
     Missing folders are created. A file as content is linked if possible, else copied. With
     ``create`` an existing file is left alone, and the result is False.
 
-    Raises
-    ------
-    OSError
-        If the disk is full or fails.
+    Raises OSError if the disk is full or fails.
     """
     _make_folders(path.parent)
     if isinstance(content, Path) and create:

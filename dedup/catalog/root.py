@@ -111,10 +111,7 @@ class Root:
         second failure counts: if an answer ends in the middle of its head, the client of an object
         store returns no bytes, or zeros, without an error.
 
-        Raises
-        ------
-        OtherRelease
-            If ``parse`` finds a format that this release does not know.
+        Raises OtherRelease if ``parse`` finds a format that this release does not know.
         """
         data = self.read_bytes(name)
         try:
@@ -197,10 +194,7 @@ class Root:
     def put_file(self, name: str, local_path: str | os.PathLike[str]) -> None:
         """Write an object from a local file, which must not be changed afterwards.
 
-        Raises
-        ------
-        CatalogError
-            If the object exists: objects of this kind are never changed.
+        Raises CatalogError if the object exists: objects of this kind are never changed.
         """
         if not self._put(name, Path(local_path), create=True):
             raise CatalogError(

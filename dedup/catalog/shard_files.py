@@ -1,38 +1,60 @@
-"""Where one shard's files are: at the root, and in the local cache."""
+"""Where one shard's files are, at the root and in the local cache, and the work done on them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.counters import Counters
 from dedup.catalog.layout import shard_path
 from dedup.catalog.root import Root
 from dedup.core.sharding import derive_keys, filter_key_id
 
 
+@dataclass(slots=True)
+class Counters:
+    """Work done for one shard since the last `take`."""
+
+    #: Calls of ``lookup``, and keys in them.
+    lookups: int = 0
+    keys_looked_up: int = 0
+    #: Segment blocks that lookups read; segments read whole.
+    catalog_reads: int = 0
+    segments_read: int = 0
+    #: New segments, and bytes of their SSTs and sidecars.
+    segments_written: int = 0
+    bytes_written: int = 0
+    segments_deleted: int = 0
+    #: Local views built, and how many of them replaced a missing or damaged one.
+    views_built: int = 0
+    views_rebuilt: int = 0
+    #: Bytes copied from the root (hard links copy none).
+    bytes_fetched: int = 0
+    #: Sidecars probed; unusable sidecars that were rebuilt from their segment.
+    filters_read: int = 0
+    filters_rebuilt: int = 0
+
+    def take(self) -> Counters:
+        """Return the counts so far and start again at 0."""
+        taken = replace(self)
+        for counter in fields(self):
+            setattr(self, counter.name, 0)
+        return taken
+
+
 @dataclass(frozen=True, slots=True)
 class ShardFiles:
-    """The files of one shard, and what their readers and writers need besides.
+    """The files of one shard, and what their readers and writers need besides."""
 
-    Parameters
-    ----------
-    root
-        Holds segments and sidecars.
-    cache
-        Holds views, and fetched and rebuilt files.
-    secret
-        The certificate's; hash keys derive from it and the query ID.
-    counters
-        Counts the work.
-    """
-
+    #: Holds segments and sidecars.
     root: Root
+    #: Holds views, and fetched and rebuilt files.
     cache: LocalCache
     query_id: str
     shard: int
+    #: The certificate's; hash keys derive from it and the query ID.
     secret: bytes = field(default=b"", repr=False)
+    #: Counts the work.
     counters: Counters = field(default_factory=Counters)
 
     @property

@@ -27,21 +27,14 @@ def ids_in(run: SortedRun) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Runs that are being merged into one.
-
-    Parameters
-    ----------
-    hash_ranges
-        Number of ranges of hashes that the output is split into, a power of two.
-    ranges_done
-        Number of ranges that the output answers for; the runs answer for the others.
-    output
-        One segment per range that is done, except segments whose loss was accepted.
-    """
+    """Runs that are being merged into one."""
 
     runs: tuple[SortedRun, ...]
+    #: Number of ranges of hashes that the output is split into, a power of two.
     hash_ranges: int
+    #: Number of ranges that the output answers for; the runs answer for the others.
     ranges_done: int = 0
+    #: One segment per range that is done, except segments whose loss was accepted.
     output: SortedRun = ()
 
     @property
@@ -79,25 +72,17 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """All segments of one time range ``[start_ms, end_ms)`` of one shard.
+    """All segments of one time range ``[start_ms, end_ms)`` of one shard."""
 
-    Parameters
-    ----------
-    start_ms, end_ms
-        The range of emitted timestamps, milliseconds since the epoch.
-    clamped
-        Whether it holds an ID whose timestamp was clamped or substituted. Then copies that carry
-        their own timestamp must be looked up here too.
-    runs
-        Disjoint in IDs, in the order in which they were made.
-    merges
-        Runs that are being merged; they are not among `runs`.
-    """
-
+    #: The range of emitted timestamps, milliseconds since the epoch.
     start_ms: int
     end_ms: int
+    #: Whether it holds an ID whose timestamp was clamped or substituted. Then copies that carry
+    #: their own timestamp must be looked up here too.
     clamped: bool = False
+    #: Disjoint in IDs, in the order in which they were made.
     runs: tuple[SortedRun, ...] = ()
+    #: Runs that are being merged; they are not among `runs`.
     merges: tuple[Merge, ...] = ()
 
     @property

@@ -36,17 +36,11 @@ def known_ms(time_ms: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What one micro-batch observed of one source partition.
+    """What one micro-batch observed of one source partition."""
 
-    Parameters
-    ----------
-    newest_ms
-        Highest timestamp that a record carried itself, or NEVER_MS if all were substituted.
-    records
-        Number of records, including those with substituted timestamps.
-    """
-
+    #: Highest timestamp that a record carried itself, or NEVER_MS if all were substituted.
     newest_ms: int
+    #: Number of records, including those with substituted timestamps.
     records: int
 
     def merge(self, other: Observed) -> Observed:
@@ -56,21 +50,14 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class SourceClock:
-    """One source partition's clock.
+    """One source partition's clock."""
 
-    Parameters
-    ----------
-    time_ms
-        Highest trusted timestamp, NEVER_MS before the first.
-    last_seen_ms, trusted_at_ms
-        Query time at which the partition last sent a record, and last sent a trusted timestamp.
-    silent_batches
-        Micro-batches since then in which only other partitions sent records.
-    """
-
+    #: Highest trusted timestamp, NEVER_MS before the first.
     time_ms: int
+    #: Query time at which the partition last sent a record, and last sent a trusted timestamp.
     last_seen_ms: int
     trusted_at_ms: int
+    #: Micro-batches since then in which only other partitions sent records.
     silent_batches: int = 0
 
     def idle(self, query_time_ms: int, idle_timeout_ms: int | None) -> bool:
@@ -118,6 +105,8 @@ class Clocks:
     ) -> Clocks:
         """Return the clocks at the end of a micro-batch.
 
+        Raises ConfigError if there are more than `MAX_SOURCES` source partitions.
+
         Parameters
         ----------
         observed
@@ -127,11 +116,6 @@ class Clocks:
             Time of the micro-batch, the same after a replay.
         run_id
             The query's run. The time between two runs is downtime and does not count.
-
-        Raises
-        ------
-        ConfigError
-            If there are more than `MAX_SOURCES` source partitions.
         """
         if not policy.event_time:
             return self._advance_processing_time(now_ms, run_id, policy)

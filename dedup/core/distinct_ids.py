@@ -13,20 +13,14 @@ from dedup.core.keys import Keys
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DistinctIds:
-    """The distinct IDs of a micro-batch, and the times at which they occur.
-
-    Parameters
-    ----------
-    first_ms, last_ms
-        Range of the effective timestamps of the ID's records.
-    own_first_ms, own_last_ms
-        Range of the timestamps that the records carried themselves, as far as known.
-    """
+    """The distinct IDs of a micro-batch, and the times at which they occur."""
 
     keys: Keys
     hashes: U64
+    #: Range of the effective timestamps of the ID's records.
     first_ms: I64
     last_ms: I64
+    #: Range of the timestamps that the records carried themselves, as far as known.
     own_first_ms: I64
     own_last_ms: I64
 

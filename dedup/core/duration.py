@@ -47,6 +47,9 @@ def _unit_ms(unit: str) -> int | None:
 def duration_ms(value: str | timedelta, *, option: str) -> int:
     """Return a duration in whole milliseconds.
 
+    Raises ConfigError if the text cannot be parsed, or the duration is negative, finer than a
+    millisecond, or longer than ten thousand years.
+
     Parameters
     ----------
     value
@@ -54,12 +57,6 @@ def duration_ms(value: str | timedelta, *, option: str) -> int:
         (``"1 day 12 hours"``). Months and years are rejected, because their length varies.
     option
         Name of the option, for the error.
-
-    Raises
-    ------
-    ConfigError
-        If the text cannot be parsed, or the duration is negative, finer than a millisecond, or
-        longer than ten thousand years.
 
     Examples
     --------

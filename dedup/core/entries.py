@@ -17,22 +17,14 @@ from dedup.core.payload import joined_digests
 class Entries:
     """Distinct record IDs in the order of their hashes, equal hashes in the order of the keys.
 
-    Parameters
-    ----------
-    hashes
-        Hashes of the keys under the query's filter key.
-    digests
-        Digests of their payloads (`dedup.core.payload`), if any.
-
-    Raises
-    ------
-    ValueError
-        If the columns differ in length.
+    Raises ValueError if the columns differ in length.
     """
 
     keys: Keys
+    #: Hashes of the keys under the query's filter key.
     hashes: U64
     times_ms: I64
+    #: Digests of their payloads (`dedup.core.payload`), if any.
     digests: U64 | None = None
 
     def __post_init__(self) -> None:

@@ -136,6 +136,8 @@ class SplitBlockFilter:
     ) -> SplitBlockFilter:
         """Return the filter of these bytes, with its own writable copy of the bitset.
 
+        Raises FilterDamaged if magic, version, size, a checksum or the hash key is wrong.
+
         Parameters
         ----------
         data
@@ -144,11 +146,6 @@ class SplitBlockFilter:
             The key that hashes are made with now; a filter made with another is rejected.
         head_crc32
             CRC-32 that the head must have, if known.
-
-        Raises
-        ------
-        FilterDamaged
-            If magic, version, size, a checksum or the hash key is wrong.
         """
         view = memoryview(data).cast("B")
         head = FilterHead.from_bytes(view, hash_key_id=hash_key_id, head_crc32=head_crc32)

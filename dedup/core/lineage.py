@@ -18,20 +18,13 @@ MAX_RUNS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One start of a query.
+    """One start of a query."""
 
-    Parameters
-    ----------
-    run_id
-        Unique, never used again.
-    began_epoch
-        Its first micro-batch.
-    through_epoch
-        A micro-batch that it is known to have committed; None if it may have committed nothing.
-    """
-
+    #: Unique, never used again.
     run_id: str
+    #: Its first micro-batch.
     began_epoch: int
+    #: A micro-batch that it is known to have committed; None if it may have committed nothing.
     through_epoch: int | None = None
 
 

@@ -42,37 +42,27 @@ class Matches:
 
     An entry from the tail or the catalog has one timestamp, so both times are equal. An entry that
     only a filter reports has some time of its bucket. There are u distinct IDs and m entries.
-
-    Parameters
-    ----------
-    index
-        Positions among the distinct IDs, shape (m,).
-    first_ms, last_ms
-        Earliest and latest timestamp that the entry may have been emitted with, shape (m,).
-    settled
-        IDs that have an entry within the horizon of all of their records, shape (u,).
-    digests
-        Digests of the entries' payloads, shape (m,), 0 if there is none; None unless the policy
-        compares payloads.
-    negative, true_positive, false_positive, unconfirmed
-        Number of IDs that no filter may hold; that a filter may hold and the catalog confirmed;
-        refuted; was not asked about.
-    expected_lost
-        Expected number of new IDs among the unconfirmed ones, from the fill of the filters.
-    lost
-        Damaged segments whose loss the user had accepted.
     """
 
+    #: Positions among the distinct IDs, shape (m,).
     index: I64
+    #: Earliest and latest timestamp that the entry may have been emitted with, shape (m,).
     first_ms: I64
     last_ms: I64
+    #: IDs that have an entry within the horizon of all of their records, shape (u,).
     settled: BOOL
+    #: Digests of the entries' payloads, shape (m,), 0 if there is none; None unless the policy
+    #: compares payloads.
     digests: U64 | None = None
+    #: Number of IDs that no filter may hold; that a filter may hold and the catalog confirmed;
+    #: refuted; was not asked about.
     negative: int = 0
     true_positive: int = 0
     false_positive: int = 0
     unconfirmed: int = 0
+    #: Expected number of new IDs among the unconfirmed ones, from the fill of the filters.
     expected_lost: float = 0.0
+    #: Damaged segments whose loss the user had accepted.
     lost: list[SegmentRef] = field(default_factory=list)
 
 
@@ -221,17 +211,14 @@ def lookup(
     entry in every bucket that overlaps the horizon round them. With stable timestamps those are the
     buckets of the ID's own and effective times, and buckets with clamped IDs.
 
+    Raises SegmentDamaged if a segment that must be read is damaged or missing at the root.
+
     Parameters
     ----------
     hash_key
         16 bytes: the key of the filters' hash.
     on_stage_end
         Called with the name of each stage when it ends.
-
-    Raises
-    ------
-    SegmentDamaged
-        If a segment that must be read is damaged or missing at the root.
     """
     believes = policy.guarantee == "at-most-once"
     log_right = np.zeros(len(distinct)) if believes else None

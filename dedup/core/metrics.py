@@ -219,10 +219,7 @@ class BatchMetrics:
     def from_json(value: object) -> BatchMetrics:
         """Return the metrics that `to_json` gave, in this, an older or a later release.
 
-        Raises
-        ------
-        ValueError
-            If it is not an object, a field is missing, or a value has the wrong type.
+        Raises ValueError if it is not an object, a field is missing, or a value has the wrong type.
         """
         read = fields_of(BatchMetrics, value)
         if len(read["expiring"]) != BANDS:
@@ -286,10 +283,8 @@ TEXTS = ("gc_source", "slowest_sources")
 def fields_of(metrics: type, value: object) -> dict[str, Any]:
     """Return the fields of a class of metrics from JSON, without those that it does not know.
 
-    Raises
-    ------
-    ValueError
-        If it is not an object, a field without a default is missing, or a value has the wrong type.
+    Raises ValueError if it is not an object, a field without a default is missing, or a value has
+    the wrong type.
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"{value!r:.80} is not a micro-batch")

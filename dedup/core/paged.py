@@ -26,17 +26,14 @@ ReadInto = Callable[[int, memoryview], None]
 def may_hold(head: FilterHead, read_into: ReadInto, hashes: U64) -> BOOL:
     """Return False only if a hash was certainly never added, shape (n,).
 
+    Raises FilterDamaged if a page is damaged.
+
     Parameters
     ----------
     read_into
         Reads the filter's bitset.
     hashes
         Shape (n,), never falling.
-
-    Raises
-    ------
-    FilterDamaged
-        If a page is damaged.
     """
     pages, starts = kernel.filter_pages(hashes, head.blocks, PAGE_BLOCKS)
     answer = np.empty(len(hashes), np.uint8)

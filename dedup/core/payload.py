@@ -24,10 +24,7 @@ _SHIFT = np.uint64(56)
 def numbered(column_sets: Sequence[str], wanted: str) -> tuple[tuple[str, ...], int]:
     """Return the sets of columns used so far, with the wanted one, and its number.
 
-    Raises
-    ------
-    ConfigError
-        If there are more than `MAX_COLUMN_SETS`.
+    Raises ConfigError if there are more than `MAX_COLUMN_SETS`.
     """
     known = tuple(column_sets)
     if wanted not in known:

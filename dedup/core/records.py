@@ -12,60 +12,40 @@ from dedup.core.keys import Keys
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Records:
-    """A shard's n records of one micro-batch, in any order.
+    """A shard's n records of one micro-batch, in any order."""
 
-    Parameters
-    ----------
-    keys
-        Canonical IDs; empty bytes if the ID is null.
-    times_ms
-        Timestamps. The micro-batch's time already replaces future and null ones. Ignored in
-        processing-time mode, and for untimed records.
-    flags
-        FLAG_NULL_ID, FLAG_FUTURE, FLAG_NULL_TIME, FLAG_UNTIMED of `dedup.core.admission`.
-    sources
-        Hash of each record's source partition, for counting.
-    observed
-        By source partition, from the whole micro-batch.
-    source_hashes
-        By source partition: the hashes used in `sources`.
-    payload_hashes
-        Keyed hash of each record's payload, if the policy compares payloads.
-    numbers
-        Epoch and sequence of each record, for `dedup.core.sequence_shard`; undefined if
-        FLAG_NULL_ID is set.
-    tie_rank
-        Returns the ranks of records by order columns, then row hash.
-    """
-
+    #: Canonical IDs; empty bytes if the ID is null.
     keys: Keys
+    #: Timestamps. The micro-batch's time already replaces future and null ones. Ignored in
+    #: processing-time mode, and for untimed records.
     times_ms: I64
+    #: FLAG_NULL_ID, FLAG_FUTURE, FLAG_NULL_TIME, FLAG_UNTIMED of `dedup.core.admission`.
     flags: U8
+    #: By source partition, from the whole micro-batch.
     observed: Mapping[str, Observed]
+    #: Returns the ranks of records by order columns, then row hash.
     tie_rank: Callable[[I64], I64]
+    #: Hash of each record's source partition, for counting.
     sources: U64 | None = None
+    #: By source partition: the hashes used in `sources`.
     source_hashes: Mapping[str, int] | None = None
+    #: Keyed hash of each record's payload, if the policy compares payloads.
     payload_hashes: U64 | None = None
+    #: Epoch and sequence of each record, for `dedup.core.sequence_shard`; undefined if FLAG_NULL_ID
+    #: is set.
     numbers: tuple[I64, I64] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """Which micro-batch this is, and of which shard.
+    """Which micro-batch this is, and of which shard."""
 
-    Parameters
-    ----------
-    number
-        Micro-batch ID.
-    now_ms, worker_now_ms
-        Time of the micro-batch, the same after a replay; time by the worker's own clock.
-    hash_key
-        16 bytes: the key of the filters' hash.
-    """
-
+    #: Micro-batch ID.
     number: int
     run_id: str
+    #: Time of the micro-batch, the same after a replay; time by the worker's own clock.
     now_ms: int
     worker_now_ms: int
     shard: int
+    #: 16 bytes: the key of the filters' hash.
     hash_key: bytes

@@ -17,32 +17,23 @@ class SegmentRef:
 
     The manifest holds the checksums, so that a file replaced by another intact file is detected as
     damage too.
-
-    Parameters
-    ----------
-    name
-        Unique within the shard and never used again; also the name of its files and of its view.
-    start_ms, end_ms
-        The bucket: every timestamp in the segment is in ``[start_ms, end_ms)``.
-    count
-        Number of record IDs, >= 0.
-    sst_bytes, sst_crc32
-        Size and CRC-32 of the SST file.
-    filter_bytes, filter_crc32
-        Size of the filter sidecar, and CRC-32 of its head, which holds a checksum of every page.
-    hash_ranges, range_index
-        The segment holds only IDs of range number ``range_index`` of ``hash_ranges`` equal ranges
-        of hashes (a power of two, at most `MAX_HASH_RANGES`); 1 and 0 mean all hashes.
     """
 
+    #: Unique within the shard and never used again; also the name of its files and of its view.
     name: str
+    #: The bucket: every timestamp in the segment is in ``[start_ms, end_ms)``.
     start_ms: int
     end_ms: int
+    #: Number of record IDs, >= 0.
     count: int
+    #: Size and CRC-32 of the SST file.
     sst_bytes: int
     sst_crc32: int
+    #: Size of the filter sidecar, and CRC-32 of its head, which holds a checksum of every page.
     filter_bytes: int
     filter_crc32: int
+    #: The segment holds only IDs of range number ``range_index`` of ``hash_ranges`` equal ranges of
+    #: hashes (a power of two, at most `MAX_HASH_RANGES`); 1 and 0 mean all hashes.
     hash_ranges: int = 1
     range_index: int = 0
 

@@ -60,23 +60,17 @@ class SequenceRule:
 
     Emitted records are remembered, except fenced and unnumbered ones. Dropped records are not, so
     that they may come again in order.
-
-    Parameters
-    ----------
-    gaps, unknown, fenced, unnumbered
-        By verdict. A broker has ``gaps="drop"`` and ``fenced="drop"``, and ``unknown="emit"`` since
-        release 2.5.
-    ranges
-        Most unbroken ranges of sequences to remember per producer, up to `MOST_RANGES`.
-    max_producers
-        Most producers that a shard remembers.
     """
 
+    #: By verdict. A broker has ``gaps="drop"`` and ``fenced="drop"``, and ``unknown="emit"`` since
+    #: release 2.5.
     gaps: Handling = "emit"
     unknown: Handling = "emit"
     fenced: Handling = "drop"
     unnumbered: Handling = "emit"
+    #: Most unbroken ranges of sequences to remember per producer, up to `MOST_RANGES`.
     ranges: int = RANGES
+    #: Most producers that a shard remembers.
     max_producers: int = 100_000
 
     def emitted(self, *, untimed: bool) -> frozenset[str]:
@@ -94,21 +88,14 @@ class SequenceRule:
 
 @dataclass(frozen=True, slots=True)
 class ProducerMemory:
-    """What is remembered of a producer.
+    """What is remembered of a producer."""
 
-    Parameters
-    ----------
-    epoch
-        The newest epoch.
-    floor
-        Below this position it is unknown what was emitted, except for `ranges`.
-    ranges
-        First and last position of each unbroken range that was emitted: at least one, in order,
-        with at least one missing position between two ranges.
-    """
-
+    #: The newest epoch.
     epoch: int
+    #: Below this position it is unknown what was emitted, except for `ranges`.
     floor: int
+    #: First and last position of each unbroken range that was emitted: at least one, in order, with
+    #: at least one missing position between two ranges.
     ranges: tuple[tuple[int, int], ...]
 
     @property

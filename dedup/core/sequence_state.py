@@ -23,20 +23,13 @@ _FIELDS = frozenset(("epoch", "clocks", "shard", "made_of"))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SequenceState:
-    """Everything that a shard remembers.
+    """Everything that a shard remembers."""
 
-    Parameters
-    ----------
-    epoch
-        Micro-batch that wrote it, -1 at birth.
-    shard
-        Index of the shard, and number of shards; (0, 0) at birth.
-    made_of
-        Definitions of producer, partition, epoch, sequence and timestamp.
-    """
-
+    #: Micro-batch that wrote it, -1 at birth.
     epoch: int = -1
+    #: Index of the shard, and number of shards; (0, 0) at birth.
     shard: tuple[int, int] = (0, 0)
+    #: Definitions of producer, partition, epoch, sequence and timestamp.
     made_of: tuple[str, ...] = ()
     clocks: Clocks = field(default_factory=Clocks)
     producers: Producers = field(default_factory=Producers.empty)

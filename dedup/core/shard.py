@@ -161,30 +161,21 @@ def _unchecked(late: BOOL) -> U8:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Judgeable:
-    """The n records of a micro-batch that have an ID and a time.
+    """The n records of a micro-batch that have an ID and a time."""
 
-    Parameters
-    ----------
-    index
-        Their positions among all records.
-    times_ms
-        Effective timestamps.
-    late, substituted
-        Whether a timestamp is behind the late watermark; whether the record carried none, or one
-        in the future.
-    own_first_ms, own_last_ms
-        Range in which the timestamp lies that the record carried itself.
-    digests
-        Digests of payloads, if the policy compares them.
-    """
-
+    #: Their positions among all records.
     index: I64
     keys: Keys
+    #: Effective timestamps.
     times_ms: I64
+    #: Whether a timestamp is behind the late watermark; whether the record carried none, or one in
+    #: the future.
     late: BOOL
     substituted: BOOL
+    #: Range in which the timestamp lies that the record carried itself.
     own_first_ms: I64
     own_last_ms: I64
+    #: Digests of payloads, if the policy compares them.
     digests: U64 | None
 
     @staticmethod

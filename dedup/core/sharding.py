@@ -51,10 +51,7 @@ def slot_keys(shards: int, partitions: int) -> tuple[int, ...]:
 
     They are the smallest distinct 32-bit integers >= 0 that do so.
 
-    Raises
-    ------
-    ConfigError
-        If either number is below 1.
+    Raises ConfigError if either number is below 1.
 
     Notes
     -----

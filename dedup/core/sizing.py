@@ -26,10 +26,7 @@ def predicted_fpr(n: int, z: int) -> float:
     all eight lanes must. (The closed form (1 - exp(-8/b))**8 that some readers use is 1.5 to 4.5
     times too low.)
 
-    Raises
-    ------
-    ConfigError
-        If ``n`` is negative or ``z`` is not 1 to 2**31 - 1.
+    Raises ConfigError if ``n`` is negative or ``z`` is not 1 to 2**31 - 1.
     """
     if n < 0:
         raise ConfigError(f"a filter cannot hold {n} keys: give 0 or more")
@@ -60,11 +57,8 @@ def predicted_spread(n: int, z: int) -> float:
 def blocks_for(n: int, fpr: float) -> int:
     """Return the smallest number of blocks that keeps ``n`` distinct keys at or below ``fpr``.
 
-    Raises
-    ------
-    ConfigError
-        If ``n`` is negative, ``fpr`` is not between 0 and 1, or 2**31 - 1 blocks (64 GiB) are not
-        enough.
+    Raises ConfigError if ``n`` is negative, ``fpr`` is not between 0 and 1, or 2**31 - 1 blocks (64
+    GiB) are not enough.
     """
     if n < 0:
         raise ConfigError(f"a filter cannot hold {n} keys: give 0 or more")

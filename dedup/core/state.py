@@ -48,48 +48,34 @@ _CLOCK_NUMBERS = _CLOCK_FIELDS - {"run_id", "named_by", "sources"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardState:
-    """Everything that a shard remembers, or the names of where it is.
+    """Everything that a shard remembers, or the names of where it is."""
 
-    Parameters
-    ----------
-    epoch
-        Micro-batch that wrote it, -1 at birth.
-    bucket_ms
-        Length of the buckets that tail entries belong to; 0 at birth.
-    filters
-        By segment name: the filters of the newest segments, oldest first, as far as the budget
-        allows.
-    accepted_losses
-        Number of segments whose loss the user has accepted.
-    stray_files
-        Orphans and foreign files counted when the shard last looked.
-    run_began
-        First micro-batch of the run that wrote it.
-    branches
-        Other runs that continued from a state of this shard's history, when the shard last looked.
-        While there are any, nothing is deleted.
-    forgotten_before_ms
-        IDs of earlier times may be forgotten although the GC watermark has not passed them, because
-        late copies were dropped anyway.
-    payloads
-        All sets of columns that digests of payloads were made of; see `dedup.core.payload`.
-    hash_key_id
-        ID of the key of the hashes that spread and filter the shard's IDs; None if the key derives
-        from the query ID alone.
-    """
-
+    #: Micro-batch that wrote it, -1 at birth.
     epoch: int = -1
+    #: Length of the buckets that tail entries belong to; 0 at birth.
     bucket_ms: int = 0
     clocks: Clocks = field(default_factory=Clocks)
     manifest: Manifest = field(default_factory=Manifest)
     tail: Tail = field(default_factory=Tail.empty)
+    #: By segment name: the filters of the newest segments, oldest first, as far as the budget
+    #: allows.
     filters: Mapping[str, SplitBlockFilter] = field(default_factory=dict)
+    #: Number of segments whose loss the user has accepted.
     accepted_losses: int = 0
+    #: Orphans and foreign files counted when the shard last looked.
     stray_files: tuple[int, int] = (0, 0)
+    #: First micro-batch of the run that wrote it.
     run_began: int = 0
+    #: Other runs that continued from a state of this shard's history, when the shard last looked.
+    #: While there are any, nothing is deleted.
     branches: int = 0
+    #: IDs of earlier times may be forgotten although the GC watermark has not passed them, because
+    #: late copies were dropped anyway.
     forgotten_before_ms: int = NEVER_MS
+    #: All sets of columns that digests of payloads were made of; see `dedup.core.payload`.
     payloads: tuple[str, ...] = ()
+    #: ID of the key of the hashes that spread and filter the shard's IDs; None if the key derives
+    #: from the query ID alone.
     hash_key_id: int | None = None
 
     @property
@@ -182,11 +168,8 @@ class ShardState:
     def from_bytes(data: bytes, *, hash_key_id: int) -> ShardState:
         """Return the state without damaged filters, which their sidecars replace.
 
-        Raises
-        ------
-        StateError
-            If the row is damaged, of an unknown version, another operator's, or made with another
-            hash key.
+        Raises StateError if the row is damaged, of an unknown version, another operator's, or made
+        with another hash key.
         """
         row = state_row.read(data, MAGIC, _VERSIONS, content="manifest and tail")
         with_payloads = row.version in (WITH_PAYLOADS, WITH_KEY_AND_PAYLOADS)

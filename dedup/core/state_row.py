@@ -63,6 +63,8 @@ def read(
 ) -> StateRow:
     """Return the parts of a row.
 
+    Raises StateError if the row is damaged, of an unknown version, or another operator's.
+
     Parameters
     ----------
     versions
@@ -71,11 +73,6 @@ def read(
         What head and body are, for the errors.
     damaged
         Makes the error for a row that cannot be trusted.
-
-    Raises
-    ------
-    StateError
-        If the row is damaged, of an unknown version, or another operator's.
     """
     view = memoryview(data)
     if len(data) < HEADER_BYTES or data[:4] not in _OPERATORS:

@@ -20,21 +20,14 @@ _HEADER = struct.Struct("<QQ")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tail:
-    """Entries in order of arrival. An ID may recur, more than a horizon later.
-
-    Parameters
-    ----------
-    times_ms
-        Emitted timestamps.
-    clamped
-        Whether the timestamp was clamped or substituted.
-    digests
-        Digests of payloads, if any.
-    """
+    """Entries in order of arrival. An ID may recur, more than a horizon later."""
 
     keys: Keys
+    #: Emitted timestamps.
     times_ms: I64
+    #: Whether the timestamp was clamped or substituted.
     clamped: BOOL
+    #: Digests of payloads, if any.
     digests: U64 | None = None
 
     @staticmethod

@@ -111,6 +111,8 @@ class Kernel(Protocol):
     ) -> U8:
         """Return which of n hashes a filter may hold, reading only the pages they fall into.
 
+        Raises ValueError if a hash is not in its page; the text names the first.
+
         Parameters
         ----------
         bits
@@ -131,11 +133,6 @@ class Kernel(Protocol):
         -------
         shape (n,)
             0 only if the filter certainly does not hold the hash, else 1.
-
-        Raises
-        ------
-        ValueError
-            If a hash is not in its page; the text names the first.
         """
         out = np.empty(len(hashes), np.uint8)
         _native.filter_probe_pages(bits, pages, starts, hashes, blocks, page_blocks, out, self.simd)
@@ -217,6 +214,9 @@ class Kernel(Protocol):
     ) -> I64:
         """Look q keys up in segment blocks, each in the one block that could hold it.
 
+        Raises ValueError if any of the blocks is damaged, even one that no key needs; the text
+        names the first.
+
         Parameters
         ----------
         data, block_offsets
@@ -233,11 +233,6 @@ class Kernel(Protocol):
         shape (q,)
             Milliseconds from the bucket's start to the key's time; -1 if the block does not hold
             the key.
-
-        Raises
-        ------
-        ValueError
-            If any of the blocks is damaged, even one that no key needs; the text names the first.
         """
         out = np.empty(max(len(q_offsets) - 1, 0), np.int64)
         _native.blocks_find(data, block_offsets, query_block, q_data, q_offsets, out, digests)
@@ -286,17 +281,14 @@ class Kernel(Protocol):
 
         Blocks with times of 4 and of 8 bytes may be mixed.
 
+        Raises ValueError if any of the blocks is damaged; the text names the first.
+
         Returns
         -------
         data, offsets
             The keys.
         times_ms : shape (n,)
             Milliseconds from the bucket's start to each key's time.
-
-        Raises
-        ------
-        ValueError
-            If any of the blocks is damaged; the text names the first.
         """
         key_data, offsets, times = _native.blocks_decode(data, block_offsets)
         return (
@@ -357,10 +349,7 @@ class Kernel(Protocol):
     def decode_uuid(self, data: U8, offsets: I64) -> tuple[U8, I64]:
         """Return the values that `encode_uuid` shortened; empty keys become empty values.
 
-        Raises
-        ------
-        ValueError
-            If `encode_uuid` cannot have made a key; the text names the first.
+        Raises ValueError if `encode_uuid` cannot have made a key; the text names the first.
         """
         out_offsets = np.empty(max(len(offsets), 1), np.int64)
         # As much as UUIDs take.

@@ -22,20 +22,13 @@ AVAILABLE = kernel.PATH != "numpy" and hasattr(_native, "table_checksum")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Directory:
-    """Where the t table blocks of a table are.
+    """Where the t table blocks of a table are."""
 
-    Parameters
-    ----------
-    context
-        Part of every checksum in this file, in [1, 2**32). Few files share one.
-    lasts : shape (t,)
-        The last block number that each table block may hold.
-    starts : shape (t + 1,)
-        Where each table block starts in the file, and where the last one ends.
-    """
-
+    #: Part of every checksum in this file, in [1, 2**32). Few files share one.
     context: int
+    #: The last block number that each table block may hold.
     lasts: U32
+    #: Where each table block starts in the file, and where the last one ends.
     starts: I64
 
 
@@ -57,6 +50,8 @@ def table_find(
 
     Requests everything that must come from a disk at once, and reads that last.
 
+    Raises ValueError if the file cannot be read, a checksum does not match, or a block is missing.
+
     Parameters
     ----------
     fd, directory
@@ -74,11 +69,6 @@ def table_find(
         Milliseconds from the bucket's start to the key's time; -1 if its block does not hold it.
     blocks_read
         Segment blocks searched.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, a checksum does not match, or a block is missing.
     """
     out = np.empty(max(len(q_offsets) - 1, 0), np.int64)
     where = directory.context, directory.lasts, directory.starts
@@ -88,15 +78,12 @@ def table_find(
 def table_unpack(directory: Directory, first: int, end: int, data: U8) -> tuple[U8, I64]:
     """Return the segment blocks in table blocks ``first`` to ``end`` - 1, whose bytes are ``data``.
 
+    Raises ValueError if a table block is damaged, or holds anything but segment blocks.
+
     Returns
     -------
     data, starts
         As `dedup.kernel.blocks_decode` takes them.
-
-    Raises
-    ------
-    ValueError
-        If a table block is damaged, or holds anything but segment blocks.
     """
     lasts, starts = directory.lasts[:end], directory.starts[: end + 1]
     out = np.empty(len(data), np.uint8)

@@ -54,10 +54,7 @@ def read_lineage(root: Root, query_id: str, run: Run) -> Lineage | None:
 
     Without it no orphan counts as the query's own: less is deleted, nothing is lost.
 
-    Raises
-    ------
-    CatalogError
-        If the root cannot be read, or another release wrote the object.
+    Raises CatalogError if the root cannot be read, or another release wrote the object.
     """
     try:
         return check_lineage(root, query_id, run)

@@ -23,39 +23,25 @@ MAX_SWEPT = 256
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """Files in a shard's folder that its manifest does not name.
+    """Files in a shard's folder that its manifest does not name."""
 
-    Parameters
-    ----------
-    orphans
-        Files of segments, sidecars and pending lists.
-    foreign
-        Number of files of other programs.
-    complete
-        False if a pending list could not be read, so that some orphans may be expired segments.
-    """
-
+    #: Files of segments, sidecars and pending lists.
     orphans: tuple[CatalogFile, ...]
+    #: Number of files of other programs.
     foreign: int
+    #: False if a pending list could not be read, so that some orphans may be expired segments.
     complete: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The names in a shard's manifest and its pending lists.
+    """The names in a shard's manifest and its pending lists."""
 
-    Parameters
-    ----------
-    pending
-        Segments that wait for their deletion.
-    others
-        Live segments, and pending lists.
-    complete
-        False if a pending list could not be read: then any other segment may be pending.
-    """
-
+    #: Segments that wait for their deletion.
     pending: frozenset[str]
+    #: Live segments, and pending lists.
     others: frozenset[str]
+    #: False if a pending list could not be read: then any other segment may be pending.
     complete: bool
 
     @classmethod
