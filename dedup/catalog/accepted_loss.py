@@ -26,12 +26,10 @@ class AcceptedLoss:
     end_ms: int | None
 
     def to_bytes(self) -> bytes:
-        """Return canonical JSON."""
         return to_document(asdict(self), version=ACCEPTED_LOSS_FORMAT)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> AcceptedLoss:
-        """Return the accepted loss; ValueError if the bytes are damaged or of another format."""
         _, fields = from_document(data, version=ACCEPTED_LOSS_FORMAT, before={1: _crc32})
         mapping(fields, needed=_FIELDS, allowed=_FIELDS)
         bucket = fields["start_ms"], fields["end_ms"]
@@ -41,7 +39,6 @@ class AcceptedLoss:
 
 
 def accepted_loss_path(query_id: str, shard: int, segment: str) -> str:
-    """Return the name of a segment's accepted loss."""
     return shard_path(query_id, shard, segment + ACCEPTED_LOSS_SUFFIX)
 
 

@@ -86,7 +86,6 @@ def encode_blocks(
 
 
 def ids_in_block(block: bytes) -> int:
-    """Return the number of IDs in a block, by its header."""
     return int.from_bytes(block[2:4], "little")
 
 

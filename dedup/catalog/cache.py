@@ -125,7 +125,6 @@ class LocalCache:
         return True
 
     def touch(self, entry: Path) -> None:
-        """Mark an entry as just opened."""
         with contextlib.suppress(OSError):
             os.utime(entry)
 

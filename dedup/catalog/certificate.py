@@ -165,7 +165,6 @@ def certificate_of(root: Root, query_id: str) -> Certificate:
 
 
 def no_catalog(root: Root, query_id: str) -> ConfigError:
-    """Return the error that this root does not hold a query's catalog, or no longer."""
     return ConfigError(
         f"{root.url()} holds no catalog of query {query_id}. Use the root that the query's option "
         "`catalog` names.",

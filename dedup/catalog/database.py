@@ -54,13 +54,11 @@ class View:
             self.table = None
 
     def close(self) -> None:
-        """Close both; may raise RocksDB's own error."""
         self.close_table()
         self.db.close()
 
 
 def build_view(sst: Path, folder: Path) -> None:
-    """Move one segment file into a new database."""
     options = _view_options()
     options.create_if_missing(True)
     ingest = rocksdict.IngestExternalFileOptions()
@@ -182,7 +180,6 @@ class Decoded:
 
 
 def decode_all(view: View) -> Decoded:
-    """Return all entries of a segment."""
     if view.table is not None:
         with suppress(OSError, ValueError):
             found = _decode_table(view, view.table, 0, view.meta.nblocks - 1)

@@ -57,12 +57,10 @@ class Definition:
         return text
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values; `from_json` reads them."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Any) -> Definition:
-        """Return the definition that `to_json` wrote; ValueError for other values."""
         every = frozenset(cls.__slots__)
         fields = mapping(value, needed=every, allowed=every)
         pairs = (array(pair, 2) for pair in array(fields["inputs"]))

@@ -85,12 +85,10 @@ def checked_query_id(query_id: str) -> str:
 
 
 def certificate_path(query_id: str) -> str:
-    """Return the name of a query's birth certificate."""
     return f"{checked_query_id(query_id)}/catalog.json"
 
 
 def shard_path(query_id: str, shard: int, file: str) -> str:
-    """Return the name of a file of one shard."""
     return f"{checked_query_id(query_id)}/shard={shard:05d}/{file}"
 
 

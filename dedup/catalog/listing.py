@@ -19,7 +19,6 @@ class CatalogFile:
 
 
 def list_catalog(root: Root, query_id: str = "") -> list[CatalogFile]:
-    """Return every file under a root, or under one query of it, by name."""
     return [
         CatalogFile(o.name, layout.parse(o.name), o.size_bytes, o.modified_ms)
         for o in root.list(query_id)

@@ -64,7 +64,6 @@ class Location:
         return f"{base.rstrip('/')}/{name}" if name else base
 
     def close(self) -> None:
-        """Make the next `open` open it again."""
         self._resolved = None
 
     def open(self) -> tuple[pafs.FileSystem, str]:
@@ -121,7 +120,6 @@ class Location:
 
 
 def is_local(fs: pafs.FileSystem) -> bool:
-    """Return whether a file system is on this machine."""
     return isinstance(fs, pafs.LocalFileSystem)
 
 

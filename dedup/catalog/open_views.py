@@ -44,7 +44,6 @@ class OpenViews:
         return len(self._views)
 
     def get(self, path: Path) -> View | None:
-        """Return the open view of this path, or None."""
         if self._pid != os.getpid():
             # Forked: RocksDB's threads exist only in the parent, so databases cannot be closed.
             for view in self._views.values():
@@ -63,14 +62,12 @@ class OpenViews:
         self._views[path] = view
 
     def close(self, path: Path) -> None:
-        """Close the view of this path, if it is open."""
         view = self._views.pop(path, None)
         if view is not None:
             with suppress(RocksError), rocks_errors():
                 view.close()
 
     def close_all(self) -> None:
-        """Close every view."""
         for path in list(self._views):
             self.close(path)
 

@@ -80,7 +80,6 @@ class Root:
         return Path(base, path_below(name)) if is_local(fs) else None
 
     def size(self, name: str) -> int | None:
-        """Return the size of an object in bytes, or None if it does not exist."""
         info = self._info(name)
         return int(info.size) if info.type == pafs.FileType.File else None
 
@@ -92,7 +91,6 @@ class Root:
         return self._at("look up", name, lambda fs, path: fs.get_file_info(path))
 
     def exists(self, name: str) -> bool:
-        """Return whether an object of this name exists."""
         return self.size(name) is not None
 
     def read_bytes(self, name: str) -> bytes:
@@ -157,7 +155,6 @@ class Root:
         return self._list(prefix) or self._list(prefix)
 
     def folders(self) -> tuple[str, ...]:
-        """Return the names of the folders directly below the root."""
         infos = self._infos("", recursive=False)
         folders = (info for info in infos if info.type == pafs.FileType.Directory)
         return tuple(sorted(info.base_name for info in folders))

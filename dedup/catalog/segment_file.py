@@ -87,7 +87,6 @@ class SegmentMeta:
         return self.format == WITH_DIGESTS
 
     def to_bytes(self) -> bytes:
-        """Return the value of the metadata entry."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
@@ -134,7 +133,6 @@ class SegmentMeta:
 
 
 def table_options() -> rocksdict.Options:
-    """Return RocksDB options for writing and reading segments."""
     options = rocksdict.Options(raw_mode=True)
     # IDs and hashes do not compress: LZ4 gained 0.1 %.
     options.set_compression_type(rocksdict.DBCompressionType.none())
@@ -247,7 +245,6 @@ def _chunk_bounds(nblocks: int, plan: SegmentPlan) -> U64:
 
 
 def file_crc32(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Return size in bytes and CRC-32 of a local file."""
     size = crc = 0
     chunk = memoryview(bytearray(_CRC_CHUNK_BYTES))
     with open(path, "rb", buffering=0) as file:

@@ -68,9 +68,7 @@ class ShardFiles:
         return filter_key_id(self.query_id, self.secret)
 
     def path(self, file: str) -> str:
-        """Return the name of a file at the root."""
         return shard_path(self.query_id, self.shard, file)
 
     def entry(self, file: str) -> Path:
-        """Return the path of a file, or of a view, in the local cache."""
         return self.cache.entry(self.shard, file)

@@ -62,7 +62,6 @@ class Sidecars:
         self._cache.publish(sidecar, self._files.entry(name + SIDECAR_SUFFIX))
 
     def drop(self, names: Iterable[str]) -> None:
-        """Remove the local copies of these segments' sidecars."""
         for name in names:
             for suffix in (SIDECAR_SUFFIX, _REBUILT_SUFFIX):
                 self._cache.discard(self._files.entry(name + suffix))

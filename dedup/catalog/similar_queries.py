@@ -19,7 +19,7 @@ _MAX_QUERIES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class SimilarQuery:
     """Another query with a catalog at the same root.
 
     `written_ms` is when it last wrote there, by the storage's clock; 0 if unknown.
@@ -29,7 +29,9 @@ class Other:
     written_ms: int
 
 
-def others_alike(root: Root, id_columns: IdColumns, own_id: str | None = None) -> list[Other]:
+def similar_queries(
+    root: Root, id_columns: IdColumns, own_id: str | None = None
+) -> list[SimilarQuery]:
     """Return the other queries whose record ID has the same columns, latest writer first.
 
     Parameters
@@ -44,11 +46,11 @@ def others_alike(root: Root, id_columns: IdColumns, own_id: str | None = None) -
         with suppress(CatalogError, ConfigError):  # no catalog of a query, or a damaged one
             other = load_certificate(root, folder)
             if other is not None and other.id_columns == id_columns:
-                found.append(Other(folder, _written_ms(root, folder)))
+                found.append(SimilarQuery(folder, _written_ms(root, folder)))
     return sorted(found, key=lambda other: (-other.written_ms, other.query_id))
 
 
-def tell_of(root: Root, id_columns: IdColumns, others: list[Other]) -> str:
+def similar_query_warning(root: Root, id_columns: IdColumns, others: list[SimilarQuery]) -> str:
     """Return the warning about these queries, at least one, for a user with a new checkpoint."""
     last = others[0]
     when = ""

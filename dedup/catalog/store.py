@@ -65,15 +65,12 @@ class ShardStore:
         self._sidecars = Sidecars(files, self._views)
 
     def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
-        """Return which hashes the segment's filter may hold."""
         return self._sidecars.may_hold(seg, hashes)
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
-        """Return the timestamp (ms) of each key, or `ABSENT_MS`."""
         return self._views.lookup(seg, keys, hashes, digests)
 
     def read_segment(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Entries:
-        """Return the entries of a range of hashes."""
         found = self._views.read(seg, hash_ranges, range_index)
         faults.point("merge.read.after")
         hashes = kernel.hash64(found.keys.data, found.keys.offsets, self._hash_key)
@@ -143,7 +140,6 @@ class ShardStore:
         return deleted
 
     def spill_pending(self, names: Sequence[str]) -> str:
-        """Write names of expired segments as one durable object; return the object's name."""
         pending_list = self._next_name()
         faults.point("pending_list.put.before")
         write_pending_list(self._root, self._query_id, self._shard, pending_list, names)
@@ -151,7 +147,6 @@ class ShardStore:
         return pending_list
 
     def delete_pending(self, pending_list: str) -> int:
-        """Delete the segments that such an object names, then the object; return how many."""
         deleted = self.delete(
             read_pending_list(self._root, self._query_id, self._shard, pending_list)
         )
@@ -159,7 +154,6 @@ class ShardStore:
         return deleted
 
     def loss_accepted(self, seg: SegmentRef) -> bool:
-        """Return whether a user accepted the loss; CatalogError if that consent is damaged."""
         return read_accepted_loss(self._root, self._query_id, self._shard, seg) is not None
 
     def _next_name(self) -> str:

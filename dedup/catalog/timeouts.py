@@ -18,7 +18,7 @@ T = TypeVar("T")
 #: A storage that works answers within this time, even if it needs new credentials.
 DEADLINE_S = 60.0
 #: After this time a message names the storage.
-TELL_AFTER_S = 5.0
+WARN_AFTER_S = 5.0
 
 #: Threads whose result is not needed any more.
 _given_up: list[threading.Thread] = []
@@ -29,7 +29,7 @@ def reach(
     ask: Callable[[], T],
     *,
     deadline_s: float = DEADLINE_S,
-    tell_s: float = TELL_AFTER_S,
+    warn_after_s: float = WARN_AFTER_S,
 ) -> T:
     """Return ``ask()``, a first question to a catalog's storage.
 
@@ -42,8 +42,8 @@ def reach(
         The storage, for the log and the error.
     ask
         May continue after this function has returned, but must do no harm then.
-    deadline_s, tell_s
-        When to give up, and when to log the wait, in seconds; ``tell_s`` is smaller.
+    deadline_s, warn_after_s
+        When to give up, and when to log the wait, in seconds; ``warn_after_s`` is smaller.
 
     Raises
     ------
@@ -69,10 +69,10 @@ def reach(
     thread = threading.Thread(target=work, name="dedup-first-contact", daemon=True)
     try:
         thread.start()
-        if not answered.wait(tell_s):
+        if not answered.wait(warn_after_s):
             place = places[0] if places else "the function given as catalog"
             logger.warning("dedup waits for %s to answer, for %g s at most", place, deadline_s)
-            answered.wait(deadline_s - tell_s)
+            answered.wait(deadline_s - warn_after_s)
     finally:
         if not answered.is_set():
             _give_up(thread)

@@ -69,7 +69,6 @@ class Views:
         self._open_views = PROCESS_VIEWS if open_views is None else open_views
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
-        """Return the timestamp of each key, as `dedup.core.ports.SegmentStore` describes."""
         self._counters.lookups += 1
         self._counters.keys_looked_up += len(keys)
         if len(hashes) != len(keys):
@@ -94,7 +93,6 @@ class Views:
         return self._read(seg, lambda view: decode_range(view, first, last))
 
     def drop(self, names: Iterable[str]) -> None:
-        """Close and remove the local views of these segments."""
         with self._open_views.lock:
             for name in names:
                 self._discard(self._path(name))
@@ -197,7 +195,6 @@ class Views:
         return fetched
 
     def _damaged(self, seg: SegmentRef, why: object) -> SegmentDamaged:
-        """Return the error that names the lost segment, and what to do."""
         start, end = (f"{np.datetime64(ms, 'ms')}Z" for ms in (seg.start_ms, seg.end_ms))
         where = self._root.url(self._files.path(seg.name + SEGMENT_SUFFIX))
         return SegmentDamaged(

@@ -21,7 +21,6 @@ SortedRun: TypeAlias = tuple[SegmentRef, ...]
 
 
 def ids_in(run: SortedRun) -> int:
-    """Return the number of IDs in a run."""
     return sum(segment.count for segment in run)
 
 
@@ -39,12 +38,10 @@ class Merge:
 
     @property
     def inputs(self) -> SortedRun:
-        """Segments that are merged."""
         return tuple(segment for run in self.runs for segment in run)
 
     @property
     def ids(self) -> int:
-        """Number of IDs in the runs."""
         return ids_in(self.inputs)
 
     def check_complete(self, last: SegmentRef | None) -> None:
@@ -102,7 +99,6 @@ class Bucket:
 
     @property
     def segments(self) -> SortedRun:
-        """All segments, those of runs and then those of merges."""
         loose = tuple(segment for run in self.runs for segment in run)
         return loose + tuple(s for merge in self.merges for s in (*merge.inputs, *merge.output))
 
@@ -164,8 +160,6 @@ class Bucket:
         return replace(self, runs=rests(self.runs), merges=tuple(merges))
 
     def to_json(self) -> list[Any]:
-        """Return the bucket as JSON values; `from_json` reads them."""
-
         def run(segments: SortedRun) -> list[Any]:
             return [segment.to_json() for segment in segments]
 
@@ -182,7 +176,6 @@ class Bucket:
 
     @staticmethod
     def from_json(value: object) -> Bucket:
-        """Return the bucket that `to_json` wrote; ValueError or StateError for other values."""
         start_ms, end_ms, clamped, runs, merges = array(value, 5)
         if not integer(start_ms) < integer(end_ms) or integer(clamped, 0) > 1:
             raise ValueError(f"{[start_ms, end_ms, clamped]} is not a bucket")
@@ -200,12 +193,7 @@ class Bucket:
 
 
 def _run(value: object) -> SortedRun:
-    listed = [array(fields, 10) for fields in array(value)]
-    segments = tuple(SegmentRef.from_json(fields) for fields in listed)
-    for fields in listed:
-        for number in fields[1:]:
-            integer(number)
-    return segments
+    return tuple(map(SegmentRef.from_json, array(value)))
 
 
 def _merge(value: object) -> Merge:

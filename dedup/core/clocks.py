@@ -44,7 +44,6 @@ class Observed:
     records: int
 
     def merge(self, other: Observed) -> Observed:
-        """Return what was observed in both."""
         return Observed(max(self.newest_ms, other.newest_ms), self.records + other.records)
 
 
@@ -215,7 +214,6 @@ class Clocks:
             raise ClockError.fell(now_ms, self.now_ms)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the clocks as JSON values; `from_json` reads them."""
         return {
             **{field.name: getattr(self, field.name) for field in fields(self)},
             "named_by": list(self.named_by),
@@ -227,7 +225,6 @@ class Clocks:
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> Clocks:
-        """Return the clocks that `to_json` wrote."""
         sources = {name: SourceClock(*numbers) for name, numbers in value["sources"].items()}
         named_by = tuple(value["named_by"])
         return Clocks(**{**value, "sources": sources, "named_by": named_by})

@@ -44,7 +44,6 @@ class Entries:
 
     @classmethod
     def joined(cls, pieces: Sequence[Entries]) -> Entries:
-        """Return the entries of all pieces, whose hashes may overlap."""
         return cls.in_order(
             Keys.concat([piece.keys for piece in pieces]),
             np.concatenate([piece.hashes for piece in pieces]),

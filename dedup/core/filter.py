@@ -106,12 +106,10 @@ class SplitBlockFilter:
 
     @property
     def blocks(self) -> int:
-        """Number of 32-byte blocks."""
         return len(self.bits) // 8
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the serialised form."""
         return head_bytes(self.blocks) + self.bits.nbytes
 
     def add(self, hashes: U64) -> None:
@@ -124,7 +122,6 @@ class SplitBlockFilter:
         return kernel.filter_probe([self.bits], hashes).astype(np.bool_)
 
     def to_bytes(self) -> bytes:
-        """Return the serialised form that the module describes."""
         bitset = self.bits.astype("<u4", copy=False).view(np.uint8)
         sums = kernel.page_sums(bitset, PAGE_BYTES)
         head = FilterHead(self.blocks, self.count, self.hash_key_id, self.fpr, sums)
@@ -172,11 +169,9 @@ class FilterHead:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the serialised head."""
         return head_bytes(self.blocks)
 
     def to_bytes(self) -> bytes:
-        """Return header and page checksums."""
         sums = self.sums.astype("<u8", copy=False).tobytes()
         fields = (_MAGIC, _VERSION, 0, self.blocks, self.count, self.hash_key_id, self.fpr)
         header = _HEADER.pack(*fields, zlib.crc32(sums), bytes(16), 0)
@@ -251,7 +246,6 @@ def _header(view: memoryview) -> tuple[Any, ...]:
 
 
 def damaged(what: str) -> FilterDamaged:
-    """Return the error that explains why a filter is not used."""
     return FilterDamaged(
         f"A Bloom filter cannot be used: {what}. "
         "Read the exact catalog instead, and rebuild the filter from its segment."

@@ -67,12 +67,10 @@ class Keys:
 
     @classmethod
     def empty(cls) -> Keys:
-        """Return a column without keys."""
         return cls(np.empty(0, np.uint8), np.zeros(1, np.int64))
 
     @classmethod
     def from_list(cls, keys: Sequence[bytes]) -> Keys:
-        """Return the column of these byte strings."""
         lengths = np.fromiter((len(key) for key in keys), np.int64, count=len(keys))
         return cls(np.frombuffer(b"".join(keys), np.uint8), _offsets_of(lengths))
 
@@ -104,7 +102,6 @@ class Keys:
 
     @classmethod
     def concat(cls, parts: Sequence[Keys]) -> Keys:
-        """Return the keys of all parts, one part after another."""
         if len(parts) == 1:
             return parts[0]
         if not parts:
@@ -119,7 +116,6 @@ class Keys:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and offsets."""
         return self.data.nbytes + self.offsets.nbytes
 
     def __len__(self) -> int:

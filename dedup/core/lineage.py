@@ -35,11 +35,9 @@ class Lineage:
     runs: tuple[Run, ...]
 
     def followed_by(self, run: Run) -> Lineage:
-        """Return the lineage of a run that continues from here."""
         return Lineage((*self.runs, run)[-MAX_RUNS:])
 
     def holds(self, run_id: str) -> bool:
-        """Return whether a run is part of the lineage."""
         return any(run.run_id == run_id for run in self.runs)
 
     def contains(self, run_id: str, epoch: int) -> bool:

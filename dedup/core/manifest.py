@@ -53,13 +53,11 @@ class Manifest:
         return len(self.expired) + sum(pending_list.count for pending_list in self.pending_lists)
 
     def segments(self) -> Iterator[SegmentRef]:
-        """Yield all live segments."""
         for bucket in self.buckets:
             yield from bucket.segments
 
     @property
     def ids(self) -> int:
-        """IDs in all live segments."""
         return sum(bucket.ids for bucket in self.buckets)
 
     def live_bytes(self) -> tuple[int, int]:
@@ -68,7 +66,6 @@ class Manifest:
         return sum(s.sst_bytes for s in segments), sum(s.filter_bytes for s in segments)
 
     def names(self) -> set[str]:
-        """Return the names of live and expired segments and of pending lists."""
         waiting = {e.name for e in self.expired} | {g.name for g in self.pending_lists}
         return waiting | {s.name for s in self.segments()}
 
@@ -151,7 +148,6 @@ class Manifest:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the manifest as JSON values; `from_json` reads them."""
         return {
             "buckets": [bucket.to_json() for bucket in self.buckets],
             "expired": [[e.name, e.epoch, e.since_ms] for e in self.expired],
@@ -160,7 +156,6 @@ class Manifest:
 
     @staticmethod
     def from_json(value: object) -> Manifest:
-        """Return the manifest that `to_json` wrote; ValueError or StateError otherwise."""
         fields = mapping(value, needed=_FIELDS, allowed=_FIELDS)
         expired = (array(entry, 3) for entry in array(fields["expired"]))
         pending_lists = (array(entry, 4) for entry in array(fields["graves"]))

@@ -212,7 +212,6 @@ class BatchMetrics:
         return self.expected_lost_millionths / 1e6
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields as JSON values; `from_json` reads them."""
         return asdict(self)
 
     @staticmethod
@@ -233,12 +232,9 @@ class OfShards(Protocol):
     """Metrics of either operator, as far as `check_together` needs them."""
 
     @property
-    def batch_id(self) -> int:
-        """As in `BatchMetrics`."""
-
+    def batch_id(self) -> int: ...
     @property
-    def epochs_apart(self) -> int:
-        """As in `BatchMetrics`."""
+    def epochs_apart(self) -> int: ...
 
 
 def check_together(batch: OfShards) -> None:

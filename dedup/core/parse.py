@@ -55,7 +55,6 @@ def array(value: object, length: int | None = None) -> list[Any]:
 
 
 def text(value: object) -> str:
-    """Return a JSON string."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r:.80} is not text")
     return value

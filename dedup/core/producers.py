@@ -48,7 +48,6 @@ class Producers:
 
     @staticmethod
     def empty() -> Producers:
-        """Return a table without producers."""
         none, ranges = np.zeros(0, np.int64), np.zeros((0, 1), np.int64)
         return Producers(Keys.empty(), none, none, none, np.zeros(0, np.uint8), ranges, ranges)
 
@@ -95,7 +94,6 @@ class Producers:
         return table
 
     def where(self, mask: BOOL) -> Producers:
-        """Return those where the mask is set."""
         if bool(mask.all()):
             return self
         return Producers(
@@ -109,7 +107,6 @@ class Producers:
         )
 
     def to_bytes(self) -> bytes:
-        """Return the bytes that ``dedup/core/FORMATS.md`` describes."""
         used = np.arange(self.firsts.shape[1]) < self.counts[:, None]
         return b"".join(
             (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 
 from dedup.core.arrays import U64
 from dedup.core.hash_ranges import MAX_HASH_RANGES, hash_range, spread_hashes
-from dedup.core.parse import NAME
+from dedup.core.parse import array, integer, name
 from dedup.errors import StateError
 
 
@@ -55,23 +55,19 @@ class SegmentRef:
         return spread_hashes(hashes, self.hash_ranges)
 
     def to_json(self) -> list[str | int]:
-        """Return the fields as JSON values; `from_json` reads them."""
         return list(astuple(self))
 
     @classmethod
-    def from_json(cls, fields: Sequence[object]) -> SegmentRef:
-        """Return the segment that `to_json` wrote; StateError for other values."""
-        if len(fields) == 10:
-            name, *numbers = fields
-            integers = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool)]
-            if isinstance(name, str) and NAME.fullmatch(name) and len(integers) == 9:
-                start_ms, end_ms, *others = integers
-                hash_ranges, range_index = others[-2:]
-                power = 1 <= hash_ranges <= MAX_HASH_RANGES and hash_ranges & (hash_ranges - 1) == 0
-                if start_ms < end_ms and min(others) >= 0 and power and range_index < hash_ranges:
-                    return cls(name, start_ms, end_ms, *others)
+    def from_json(cls, fields: object) -> SegmentRef:
+        with suppress(ValueError):
+            segment, *numbers = array(fields, 10)
+            start_ms, end_ms, *others = map(integer, numbers)
+            hash_ranges, range_index = others[-2:]
+            power = 1 <= hash_ranges <= MAX_HASH_RANGES and hash_ranges & (hash_ranges - 1) == 0
+            if start_ms < end_ms and min(others) >= 0 and power and range_index < hash_ranges:
+                return cls(name(segment), start_ms, end_ms, *others)
         raise StateError(
-            f"The manifest in the state row holds {list(fields)!r:.300}, which is not a segment. "
+            f"The manifest in the state row holds {fields!r:.300}, which is not a segment. "
             "Restore the checkpoint together with its catalog from a backup.",
             remedy="damaged-state",
         )

@@ -100,7 +100,6 @@ class ProducerMemory:
 
     @property
     def last(self) -> int:
-        """The newest position."""
         return self.ranges[-1][1]
 
     def adding(self, runs: list[tuple[int, int]], most: int) -> ProducerMemory:

@@ -123,12 +123,10 @@ class SequenceMetrics:
         return self.fullest_shard_producers / max(1, self.max_producers)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields as JSON values; `from_json` reads them."""
         return asdict(self)
 
     @staticmethod
     def from_json(value: object) -> SequenceMetrics:
-        """Return the metrics that `to_json` gave; errors as `BatchMetrics.from_json`."""
         return SequenceMetrics(**fields_of(SequenceMetrics, value))
 
 

@@ -210,7 +210,6 @@ class _NumberedRecords:
         return self._of_records(order, is_first, judged, remembered)
 
     def _positions(self) -> I64:
-        """Return the position of each record; see `dedup.core.sequence`."""
         rows, epochs = self.rows, self.epochs
         is_known = rows < self.known
         goes_on = is_known & (epochs == self.table.epochs[rows])
@@ -326,7 +325,6 @@ class _Runs:
     starts: I64
 
     def lengths(self, distinct: int) -> I64:
-        """Return the number of positions in each run, out of ``distinct`` in all."""
         return np.diff(np.append(self.starts, distinct))
 
 

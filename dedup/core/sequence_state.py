@@ -36,7 +36,6 @@ class SequenceState:
 
     @staticmethod
     def damaged(what: str) -> StateError:
-        """Return the error for a row that cannot be trusted."""
         return StateError.damaged(what, with_catalog=False)
 
     def _head(self) -> bytes:
@@ -49,7 +48,6 @@ class SequenceState:
         return state_row.compressed(head)
 
     def to_bytes(self) -> bytes:
-        """Return the state row."""
         return state_row.written(MAGIC, VERSION, 0, self._head(), self.producers.to_bytes())
 
     @staticmethod

@@ -146,7 +146,6 @@ def _on_grid(state: ShardState, judging: _Judging) -> ShardState:
 def effective_times(
     records: Records, clocks: Clocks, policy: Policy, epoch: Epoch
 ) -> EffectiveTimes:
-    """Return the times that records are judged by."""
     n = len(records.flags)
     if not policy.event_time:
         now_ms = np.full(n, clocks.effective_now(epoch.now_ms), np.int64)
@@ -182,7 +181,6 @@ class _Judgeable:
     def of(
         records: Records, index: I64, times: EffectiveTimes, policy: Policy, digests: U64 | None
     ) -> _Judgeable:
-        """Return the records at these positions."""
         keys, times_ms, flags = records.keys, times.effective_ms[index], records.flags[index]
         own_ms = records.times_ms[index] if policy.event_time else times_ms
         # A time in the future was replaced; another copy may have been taken under it before the
@@ -201,7 +199,6 @@ class _Judgeable:
         )
 
     def entries(self, taken: I64) -> Tail:
-        """Return what to remember of the records at these positions."""
         return Tail(
             self.keys if len(taken) == len(self.keys) else self.keys.take(taken),
             self.times_ms[taken],
@@ -221,7 +218,6 @@ def _digests(state: ShardState, records: Records, policy: Policy) -> tuple[Shard
 def _judge(
     state: ShardState, asked: _Judgeable, tie_rank: Callable[[I64], I64], judging: _Judging
 ) -> tuple[U8, Tail, list[SegmentRef]]:
-    """Return the records' verdicts, the entries to remember, and lost segments."""
     policy, hash_key = judging.policy, judging.epoch.hash_key
     distinct, first = distinct_ids(
         asked.keys, asked.times_ms, asked.own_first_ms, asked.own_last_ms, hash_key=hash_key

@@ -148,7 +148,6 @@ class ShardState:
         return state_row.compressed(self.head())
 
     def to_bytes(self) -> bytes:
-        """Return the state row, as ``dedup/core/FORMATS.md`` describes it."""
         version = WITH_PAYLOADS if self.payloads else VERSION
         if self.hash_key_id is not None:
             version += WITH_KEY - VERSION

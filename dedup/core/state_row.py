@@ -42,7 +42,6 @@ class StateRow:
 
 
 def compressed(head: dict[str, Any]) -> bytes:
-    """Return the bytes of a head."""
     return zlib.compress(json.dumps(head, separators=(",", ":")).encode(), 1)
 
 

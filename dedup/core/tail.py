@@ -32,7 +32,6 @@ class Tail:
 
     @staticmethod
     def empty() -> Tail:
-        """Return a tail without entries."""
         return Tail(Keys.empty(), np.zeros(0, np.int64), np.zeros(0, np.bool_))
 
     def __len__(self) -> int:
@@ -40,7 +39,6 @@ class Tail:
 
     @property
     def nbytes(self) -> int:
-        """Size of the serialised form."""
         return _HEADER.size + len(self) * self._entry_bytes + len(self.keys.data)
 
     @property
@@ -48,16 +46,13 @@ class Tail:
         return _entry_bytes(digested=self.digests is not None)
 
     def take(self, index: I64) -> Tail:
-        """Return the entries at these positions."""
         digests = None if self.digests is None else self.digests[index]
         return Tail(self.keys.take(index), self.times_ms[index], self.clamped[index], digests)
 
     def where(self, mask: BOOL) -> Tail:
-        """Return the entries where the mask is set."""
         return self if bool(mask.all()) else self.take(np.flatnonzero(mask))
 
     def append(self, other: Tail) -> Tail:
-        """Return these entries, then the other's."""
         if not len(self):
             return other
         if not len(other):
@@ -79,7 +74,6 @@ class Tail:
         return kernel.hash64(self.keys.data, self.keys.offsets, hash_key)
 
     def to_bytes(self) -> bytes:
-        """Return the bytes that ``dedup/core/FORMATS.md`` describes."""
         lengths = np.diff(self.keys.offsets).astype("<u4")
         return b"".join(
             (

@@ -200,7 +200,6 @@ class Upkeep:
         return runs if fits else None
 
     def _advance(self, range_ms: tuple[int, int], merge: Merge | None, room: float) -> None:
-        """Advance one merge until the room is used up or the merge is complete."""
         while merge is not None and room > 0:
             bucket = self.state.manifest.bucket(*range_ms)
             merge, share = self._step(bucket, merge)

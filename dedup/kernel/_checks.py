@@ -14,7 +14,6 @@ MAX_PAGE_BYTES = 65536
 
 
 def array(value: npt.NDArray[np.generic], dtype: type[np.generic], name: str) -> None:
-    """Raise TypeError or ValueError unless ``value`` is a plain array of ``dtype``."""
     if not isinstance(value, np.ndarray):
         raise TypeError(f"{name} must be a numpy array, not {type(value).__name__}")
     if value.dtype != dtype:
@@ -24,7 +23,6 @@ def array(value: npt.NDArray[np.generic], dtype: type[np.generic], name: str) ->
 
 
 def sized(value: npt.NDArray[np.generic], dtype: type[np.generic], n: int, name: str) -> None:
-    """Raise TypeError or ValueError unless ``value`` is a plain array of ``n`` items."""
     array(value, dtype, name)
     if len(value) != n:
         raise ValueError(f"{name} must have {n} items, not {len(value)}")
@@ -44,7 +42,6 @@ def keys(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], prefix: st
 
 
 def integer(value: int, low: int, high: int, name: str) -> None:
-    """Raise TypeError or ValueError unless ``value`` is an int from ``low`` to ``high``."""
     if not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if not low <= value <= high:
@@ -52,7 +49,6 @@ def integer(value: int, low: int, high: int, name: str) -> None:
 
 
 def key16(key: bytes) -> None:
-    """Raise unless ``key`` is a SipHash key."""
     if not isinstance(key, bytes):
         raise TypeError(f"key must be bytes, not {type(key).__name__}")
     if len(key) != 16:

@@ -42,7 +42,7 @@ def test_it_is_given_up(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.Mo
     monkeypatch.setattr(contact, "_given_up", [])
     never = threading.Event()
     with pytest.raises(CatalogError) as raised:
-        reach(Root("gs://bucket/x"), never.wait, deadline_s=0.02, tell_s=0.01)
+        reach(Root("gs://bucket/x"), never.wait, deadline_s=0.02, warn_after_s=0.01)
     assert raised.value.text == (
         "gs://bucket/x has not answered within 0.02 seconds. Check its name, the network and the "
         "credentials, then start again."
@@ -62,7 +62,7 @@ def test_a_function_that_does_not_return_is_given_up_too(monkeypatch: pytest.Mon
     never = threading.Event()
     root = Root(never.wait)  # type: ignore[arg-type]
     with pytest.raises(CatalogError, match=r"^the function given as catalog has not answered"):
-        reach(root, lambda: None, deadline_s=0.02, tell_s=0.01)
+        reach(root, lambda: None, deadline_s=0.02, warn_after_s=0.01)
     never.set()
 
 

@@ -11,7 +11,7 @@ import pytest
 from dedup.catalog.certificate import Certificate
 from dedup.catalog.compatibility import create_or_check
 from dedup.catalog.root import Root
-from dedup.catalog.similar_queries import Other, others_alike
+from dedup.catalog.similar_queries import SimilarQuery, similar_queries
 from dedup.cli.watch.screen import screen
 from dedup.spark.executor.task import warn_of_others
 from dedup.tools.watch.watched import Watched
@@ -46,10 +46,10 @@ def root(tmp_path: Path) -> Root:
 
 def test_queries_with_the_same_id_are_found(root: Root) -> None:
     columns = (("order_id", "string"),)
-    alike = [Other(LAST, 3 * DAY_S * 1000), Other(EARLIER, DAY_S * 1000)]
-    assert others_alike(root, columns, OWN) == alike
-    assert {other.query_id for other in others_alike(root, columns)} == {OWN, LAST, EARLIER}
-    assert others_alike(root, (("nobody's", "string"),)) == []
+    alike = [SimilarQuery(LAST, 3 * DAY_S * 1000), SimilarQuery(EARLIER, DAY_S * 1000)]
+    assert similar_queries(root, columns, OWN) == alike
+    assert {other.query_id for other in similar_queries(root, columns)} == {OWN, LAST, EARLIER}
+    assert similar_queries(root, (("nobody's", "string"),)) == []
 
 
 def test_the_worker_tells_of_them(root: Root, caplog: pytest.LogCaptureFixture) -> None:

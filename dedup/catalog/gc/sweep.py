@@ -46,7 +46,6 @@ class Named:
 
     @classmethod
     def by(cls, root: Root, query_id: str, shard: int, manifest: Manifest) -> Named:
-        """Return the names in a manifest and its pending lists."""
         pending, complete = {entry.name for entry in manifest.expired}, True
         for listed in manifest.pending_lists:
             names = read_pending_list(root, query_id, shard, listed.name)

@@ -16,7 +16,7 @@ from dedup.catalog.compatibility import create_or_check
 from dedup.catalog.gc.runs import list_runs
 from dedup.catalog.layout import parse
 from dedup.catalog.root import Root
-from dedup.catalog.similar_queries import others_alike, tell_of
+from dedup.catalog.similar_queries import similar_queries, similar_query_warning
 from dedup.core.filter import hash_key_id
 from dedup.core.sharding import derive_keys, filter_key_id, payload_key, slot_keys
 from dedup.errors import CatalogError, ConfigError, StateError
@@ -217,9 +217,9 @@ def warn_of_others(root: Root, query_id: str) -> int:
     """
     with suppress(CatalogError):  # a warning that fails stops nothing
         own = load_certificate(root, query_id)
-        others = [] if own is None else others_alike(root, own.id_columns, query_id)
+        others = [] if own is None else similar_queries(root, own.id_columns, query_id)
         if own is not None and others:
-            logger.warning("%s", tell_of(root, own.id_columns, others))
+            logger.warning("%s", similar_query_warning(root, own.id_columns, others))
         return len(others)
     return 0
 

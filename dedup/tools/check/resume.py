@@ -10,7 +10,7 @@ from dedup.catalog.certificate import load_certificate
 from dedup.catalog.compatibility import check_fit
 from dedup.catalog.layout import certificate_path
 from dedup.catalog.root import Root
-from dedup.catalog.similar_queries import others_alike, tell_of
+from dedup.catalog.similar_queries import similar_queries, similar_query_warning
 from dedup.catalog.timeouts import reach
 from dedup.spark.driver.build import Operator, a_stream_needs_a_catalog, plan_of
 from dedup.spark.driver.checkpoint_log import read_checkpoint
@@ -66,9 +66,11 @@ def check_going_on(df: DataFrame, operator: Operator, checkpoint: str) -> Findin
 def _first_start(root: Root, plan: Plan, checkpoint: str) -> Finding:
     evidence = f"{checkpoint} has no memory yet: this is a first start, and knows no IDs."
     id_columns = of_plan(plan)["id_columns"]
-    others = reach(root, lambda: others_alike(root, id_columns))
+    others = reach(root, lambda: similar_queries(root, id_columns))
     if not others:
         return Finding(rule=_RULE, level=Level.FINE, evidence=evidence)
     return Finding(
-        rule=_RULE, level=Level.UNKNOWN, evidence=f"{evidence} {tell_of(root, id_columns, others)}"
+        rule=_RULE,
+        level=Level.UNKNOWN,
+        evidence=f"{evidence} {similar_query_warning(root, id_columns, others)}",
     )
