@@ -14,7 +14,7 @@
 #define DIGESTS 4
 
 typedef struct {
-    const uint8_t *lengths, *times, *digests, *keys; /* digests: NULL where there are none */
+    const uint8_t *lengths, *times, *digests, *keys; /* digests: NULL if there are none */
     size_t n, time_bytes;
     bool one_length;
 } block;
@@ -35,7 +35,7 @@ static uint64_t digest_of(const block *b, size_t i)
     return b->digests ? dk_le64(b->digests + 8 * i) : 0;
 }
 
-/* Finds the parts of a block that is known to be good, or at least to hold its header. */
+/* Finds the parts of a block that is intact, or at least contains its header. */
 static block parts_of(const uint8_t *p)
 {
     block b;
@@ -53,7 +53,7 @@ static block parts_of(const uint8_t *p)
     return b;
 }
 
-/* All sizes are compared before anything behind them is read. */
+/* Compares all sizes before it reads anything after them. */
 bool dk_block_ok(const uint8_t *p, size_t size)
 {
     if (size < DK_MIN_BLOCK_BYTES || p[0] != FORMAT || dk_le16(p + 2) == 0 ||
@@ -77,7 +77,7 @@ bool dk_block_ok(const uint8_t *p, size_t size)
     return true;
 }
 
-/* The place of a key in a block, -1 where absent. */
+/* The position of a key in a block, or -1. */
 static int64_t find_one_length(const block *b, const uint8_t *key, size_t length)
 {
     if (length_of(b, 0) != length)

@@ -1,8 +1,8 @@
 /* Multilinear checksum of pages (Lemire and Kaser, "Strongly universal string hashing is fast",
  * 2014): M[0] + sum of M[i + 1] * f(w[i]) modulo 2**64 over the little-endian words of a page.
  *
- * All M but the first are odd, so that no change within one word goes unseen. f(w) = w ^ w >> 32
- * loses nothing, and brings every bit to where a multiplier mixes it: without it the same high bit
+ * All M but the first are odd, so that any change within one word is detected. f(w) = w ^ w >> 32 is
+ * invertible, and moves every bit to where a multiplier mixes it. Without it the same high bit
  * flipped in two words would cancel out.
  */
 #include "kernel.h"

@@ -1,4 +1,4 @@
-/* Keys in another order: the data is read wherever the index points, so well ahead of its use. */
+/* Keys in another order. The index points anywhere in the data, so data is prefetched. */
 #include "kernel.h"
 
 #define AHEAD 16
@@ -8,7 +8,7 @@ static size_t at(const uint8_t *index, size_t i)
     return (size_t)dk_u64(index, i);
 }
 
-/* True, and *length, when all keys have one length; not worth finding out for a few of many. */
+/* True, and sets *length, if all keys have one length. Not checked for a few keys of many. */
 static bool one_length(const dk_keys *keys, size_t m, size_t *length)
 {
     if (keys->n == 0 || m < keys->n / 16)
@@ -73,7 +73,7 @@ void dk_take(const dk_keys *keys, const uint8_t *index, size_t m, uint8_t *out)
     size_t length;
     if (one_length(keys, m, &length)) {
         const uint8_t *data = keys->data + dk_i64(keys->offsets, 0);
-        if (length == 17) { /* a UUID behind its tag */
+        if (length == 17) { /* a UUID after its tag */
             TAKE_LOOP(17)
         } else if (length) {
             TAKE_LOOP(length)

@@ -1,4 +1,4 @@
-/* What the module*.c files share: arguments from Python, checked, and the GIL.
+/* Shared by the module*.c files: checked arguments from Python, and the GIL.
  *
  * Every buffer is checked for type and size, and every offset, number and position for range,
  * before it is used.
@@ -11,7 +11,7 @@
 
 #include "kernel.h"
 
-/* Below this many bytes of input, handing the GIL over costs more than it frees. */
+/* Below this many bytes of input, releasing the GIL costs more than it gains. */
 #define GIL_BYTES 65536
 
 #define MAX_FILTERS 64
@@ -83,7 +83,7 @@ static inline Py_buffer *take_sized(buffers *held, PyObject *object, const dtype
     return view;
 }
 
-/* As take_sized, but for None, of which *view stays as it is. */
+/* As take_sized, but accepts None, which leaves *view unchanged. */
 static inline bool take_unless_none(buffers *held, PyObject *object, const dtype *type,
                                     bool writable, size_t n, const char *name, Py_buffer **view)
 {
@@ -137,7 +137,7 @@ static inline bool take_int(PyObject *object, size_t low, size_t high, const cha
     return true;
 }
 
-/* ---- the GIL: released round the loops, where they are worth it ---- */
+/* ---- the GIL: released round long loops ---- */
 
 static inline PyThreadState *let_go(size_t bytes)
 {
@@ -157,7 +157,7 @@ static inline size_t work_of(const dk_keys *keys)
 
 /* ---- results ---- */
 
-/* Releases what is held; returns None, or NULL with the error that the status stands for. */
+/* Releases the buffers; returns None, or NULL with the error for the status. */
 static inline PyObject *done(buffers *held, dk_status status)
 {
     release(held);
@@ -172,7 +172,7 @@ static inline PyObject *failed(buffers *held)
     return NULL;
 }
 
-/* Releases what is held; returns NULL with a ValueError. */
+/* Releases the buffers; returns NULL with a ValueError. */
 static inline PyObject *refuse(buffers *held, const char *format, ...)
 {
     va_list values;
@@ -182,7 +182,7 @@ static inline PyObject *refuse(buffers *held, const char *format, ...)
     return failed(held);
 }
 
-/* A bytearray for so many results of 8 bytes or of 1, where the caller cannot know how many. */
+/* A bytearray for results of 8 bytes or of 1, if the caller cannot know their number. */
 static inline PyObject *make_room(uint64_t items, size_t itemsize, uint8_t **bytes)
 {
     *bytes = NULL;

@@ -1,4 +1,4 @@
-/* Equal keys: open addressing over the hashes that the caller gives, bytes compared on a hit.
+/* Equal keys: open addressing over the caller's hashes; a hit compares the bytes.
  *
  * One table of 8-byte slots, at most two thirds full: the low half of the hash as a tag, and the
  * position of the key plus one. Different keys under one hash make a chain: slow, never wrong.
@@ -29,7 +29,7 @@ static dk_status table_make(table *t, size_t n)
     return t->slots ? DK_OK : DK_NO_MEMORY;
 }
 
-/* Multiplied, because the caller may have chosen its keys by some bits of the hash. */
+/* Multiplies, because the caller may have selected its keys by some bits of the hash. */
 static inline uint64_t home(const table *t, uint64_t hash)
 {
     return (hash * UINT64_C(0x9e3779b97f4a7c15)) >> t->shift;

@@ -1,8 +1,8 @@
-/* The inner loops of dedup in plain C11. Nothing here knows Python; module*.c is the glue.
+/* The inner loops of dedup in plain C11, without Python; module*.c is the glue.
  *
  * Arrays come as bytes of any alignment and are read through the load helpers, which compile to
- * single loads. Every function trusts its arguments only as far as its comment says; keys_ok must
- * have accepted a column before any other function sees it.
+ * single loads. A function trusts its arguments only as far as its comment states; keys_ok must
+ * have accepted a column before any other function reads it.
  */
 #ifndef DEDUP_KERNEL_H
 #define DEDUP_KERNEL_H
@@ -144,11 +144,11 @@ void dk_hash_scalar(const dk_keys *keys, const uint8_t key[16], uint8_t *out);
 /* ---- sbbf.c: Parquet split-block Bloom filter; bits holds 8 * blocks uint32, blocks >= 1 ---- */
 
 void dk_add_scalar(uint8_t *bits, size_t blocks, const uint8_t *hashes, size_t n);
-/* Sets bit `index` of out[i] where the filter may hold hash i; other bits stay. */
+/* Sets bit `index` of out[i] if the filter may hold hash i; leaves other bits. */
 void dk_probe_scalar(const uint8_t *bits, size_t blocks, const uint8_t *hashes, size_t n,
                      unsigned index, uint8_t *out);
 
-/* A part of a filter: the bits of k of its pages, one behind another, and their hashes. */
+/* A part of a filter: the bits of k of its pages, one after another, and their hashes. */
 typedef struct {
     const uint8_t *bits, *pages, *starts; /* k int64, rising; k + 1 int64, never falling */
     size_t k, blocks, page_blocks;        /* 1 or more, of the whole filter and of a page */
@@ -157,7 +157,7 @@ typedef struct {
 /* DK_UNSORTED, or DK_OK and *k pages; `pages` and `starts` have room for n and n + 1 int64. */
 dk_status dk_filter_pages(const uint8_t *hashes, size_t n, size_t blocks, size_t page_blocks,
                           uint8_t *pages, uint8_t *starts, size_t *k);
-/* out holds a uint8 for each hash. DK_BAD_HASH sets *bad to one that is not of its page. */
+/* out holds a uint8 for each hash. DK_BAD_HASH sets *bad to one outside its page. */
 dk_status dk_probe_pages_scalar(const dk_paged *part, const uint8_t *hashes, uint8_t *out,
                                 size_t *bad);
 
@@ -191,9 +191,9 @@ void dk_join_free(dk_join *join);
 
 /* ---- gather.c: keys in another order; index holds m int64 below keys->n ---- */
 
-/* False, and the first that is not, when an index is not below n, or is negative. */
+/* False, with the first bad index, if an index is negative or not below n. */
 bool dk_index_ok(const uint8_t *index, size_t m, size_t n, size_t *bad);
-/* Writes where each key will start: m + 1 int64. DK_NO_MEMORY when that is more than 2**63. */
+/* Writes where each key will start: m + 1 int64. DK_NO_MEMORY if that exceeds 2**63. */
 dk_status dk_take_size(const dk_keys *keys, const uint8_t *index, size_t m, uint8_t *out_offsets);
 /* Writes the keys' bytes. */
 void dk_take(const dk_keys *keys, const uint8_t *index, size_t m, uint8_t *out);
@@ -213,8 +213,8 @@ void dk_page_sums(const uint8_t *data, size_t bytes, size_t page_bytes, uint8_t 
 
 /* ---- blocks.c: look up each query key in its block; the query_block values are in range ---- */
 
-/* What is found of n keys: n int64 times, -1 where absent, and n uint64 digests, 0 where there is
- * none; NULL where nobody asks for them. */
+/* Results for n keys: n int64 times, -1 if absent, and n uint64 digests, 0 without one; NULL if the
+ * caller does not need them. */
 typedef struct {
     uint8_t *times, *digests;
 } dk_found;
@@ -235,14 +235,14 @@ typedef struct {
     bool wide;
 } dk_packing;
 
-/* Checks all of it, and writes where each block starts: b + 1 int64. */
+/* Checks everything, and writes where each block starts: b + 1 int64. */
 dk_status dk_blocks_size(const dk_packing *packing, uint8_t *out_offsets);
 /* Writes the blocks to the places that dk_blocks_size found. */
 void dk_blocks_pack(const dk_packing *packing, const uint8_t *out_offsets, uint8_t *out);
 
 /* Counts keys and their bytes. DK_BAD_BLOCK sets *bad to the first damaged block. */
 dk_status dk_blocks_count(const dk_keys *blocks, uint64_t *count, uint64_t *key_bytes, size_t *bad);
-/* Writes what dk_blocks_count counted: bytes, count + 1 and count int64. */
+/* Writes the keys and times that dk_blocks_count counted: bytes, count + 1 and count int64. */
 void dk_blocks_unpack(const dk_keys *blocks, uint8_t *data, uint8_t *offsets, uint8_t *times);
 /* Writes the digests of as many keys: count uint64, 0 in blocks without. */
 void dk_blocks_digests(const dk_keys *blocks, uint8_t *digests);
@@ -251,14 +251,14 @@ void dk_blocks_digests(const dk_keys *blocks, uint8_t *digests);
 
 uint64_t dk_xxh64(const uint8_t *p, size_t bytes);
 
-/* ---- table.c: segment blocks straight from a RocksDB table ---- */
+/* ---- table.c: segment blocks read directly in a RocksDB table ---- */
 
-/* Bytes of a block, and of its entry in a table, at least: what bounds their number. */
+/* Smallest sizes of a block, and of its entry in a table, which bound their number. */
 #define DK_MIN_BLOCK_BYTES 8
 #define DK_MIN_ENTRY_BYTES (3 + DK_MIN_BLOCK_BYTES)
 
 /* A table of t table blocks: the last number that each may hold, t uint32, and where each starts in
- * the file, t + 1 int64, with the end of the last. The context is of the file's checksums. */
+ * the file, t + 1 int64, with the end of the last. The context is part of the file's checksums. */
 typedef struct {
     int fd;
     uint32_t context;
@@ -274,11 +274,11 @@ typedef struct {
 
 /* The checksum of bytes at an offset of a file whose checksums have that context, 0 for none. */
 uint32_t dk_table_checksum(const uint8_t *bytes, size_t n, uint32_t context, uint64_t offset);
-/* DK_BAD_TABLE where anything, a block that is not there included, is not as expected. */
+/* DK_BAD_TABLE if anything is not as expected, or a block is missing. */
 dk_status dk_table_find(const dk_table *table, const dk_asked *asked, const dk_found *found,
                         size_t *blocks_read);
-/* Writes the blocks of all table blocks from `first` on, which are in data, one behind another, and
- * where each of *n starts: *n + 1 int64. False where anything is not as expected. */
+/* Writes the blocks of all table blocks from `first` on, which are in data, one after another, and
+ * where each of *n starts: *n + 1 int64. False if anything is not as expected. */
 bool dk_table_unpack(const dk_table *table, size_t first, const uint8_t *data, uint8_t *out,
                      uint8_t *out_starts, size_t *n);
 

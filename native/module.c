@@ -1,7 +1,7 @@
 /* dedup.kernel._native: the module, and its functions over columns of keys. Limited API 3.11, one wheel
  * per platform.
  *
- * Results go into buffers that the caller allocated, as numpy is not known here.
+ * Results go into buffers that the caller allocated, because this module does not use numpy.
  */
 #include "glue.h"
 
@@ -288,8 +288,8 @@ static PyObject *scan_verdicts(PyObject *module, PyObject *args)
     return done(&held, status);
 }
 
-/* Fills the rest from (data, offsets, out, out_offsets); room tells how many bytes of out the keys
- * may take. */
+/* Fills the rest from (data, offsets, out, out_offsets); room is the number of bytes of out that
+ * the keys may take. */
 static bool take_uuids(PyObject *args, const char *format, size_t (*room)(const dk_keys *),
                        buffers *held, dk_keys *keys, Py_buffer **out, Py_buffer **out_offsets)
 {

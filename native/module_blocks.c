@@ -1,4 +1,4 @@
-/* dedup.kernel._native: columns of keys into segment blocks, out of them, and in another order. */
+/* dedup.kernel._native: packs keys into segment blocks, unpacks and reorders them. */
 #include "glue.h"
 
 PyDoc_STRVAR(blocks_encode_doc,

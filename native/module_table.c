@@ -1,4 +1,4 @@
-/* dedup.kernel._native: segment blocks straight from a RocksDB table. */
+/* dedup.kernel._native: segment blocks read directly in a RocksDB table. */
 #include "glue.h"
 
 #include <limits.h>
@@ -24,7 +24,7 @@ static PyObject *table_checksum(PyObject *module, PyObject *args)
     return PyLong_FromUnsignedLong(sum);
 }
 
-/* Fills *table but for its file, and checks that it never falls and is not negative. */
+/* Fills *table except its file, and checks that it never falls and is not negative. */
 static bool take_table(buffers *held, PyObject *context_object, PyObject *lasts_object,
                        PyObject *starts_object, dk_table *table)
 {

@@ -40,7 +40,7 @@ static inline uint64_t probe_one(const uint8_t *block, uint64_t hash)
     return missing == 0;
 }
 
-/* The loops are the same on both paths; only what one key does differs. Macros, because a
+/* Both paths have the same loops; only the work per key differs. Macros, because a
  * function with the target attribute is not inlined into one without it. */
 
 #define ADD_LOOP(one)                                                                              \
@@ -73,7 +73,7 @@ static inline uint64_t probe_one(const uint8_t *block, uint64_t hash)
         dk_put64(out, i, dk_u64(out, i) | hit << index);                                           \
     }
 
-/* No prefetching: pages come one behind another. A hash outside its page wraps round to a large
+/* No prefetching: pages are adjacent. A hash outside its page wraps round to a large
  * number, and every page but the filter's last has page_blocks blocks. */
 #define PROBE_PAGES_LOOP(one)                                                                      \
     size_t i = 0;                                                                                  \
@@ -113,7 +113,7 @@ dk_status dk_probe_pages_scalar(const dk_paged *part, const uint8_t *hashes, uin
 dk_status dk_filter_pages(const uint8_t *hashes, size_t n, size_t blocks, size_t page_blocks,
                           uint8_t *pages, uint8_t *starts, size_t *k)
 {
-    uint64_t before = 0, end = 0; /* end: the first block behind the page */
+    uint64_t before = 0, end = 0; /* end: the first block after the page */
     *k = 0;
     for (size_t i = 0; i < n; i++) {
         uint64_t hash = dk_u64(hashes, i);

@@ -112,7 +112,7 @@ AVX2 static inline __m256i words4(uint64_t a, uint64_t b, uint64_t c, uint64_t d
     return _mm256_set_epi64x((long long)d, (long long)c, (long long)b, (long long)a);
 }
 
-/* Four keys side by side, as long as they have equally many words; otherwise one by one. */
+/* Four keys at once while they have equally many words; otherwise one by one. */
 AVX2 void dk_hash_avx2(const dk_keys *keys, const uint8_t key[16], uint8_t *out)
 {
     sip_state s = sip_start(key);

@@ -3,8 +3,8 @@
  * One pass spreads the keys by the top bits of the hash over parts that fit into the cache. An
  * entry is then 8 bytes: the 32 bits of the hash that follow, and the position, so that entries
  * compare as numbers and none are equal. Within a part, a second pass spreads them so thinly that
- * insertion sort finds little to do. Whatever the hashes are, each level costs no more than its
- * entries; only keys under one hash compare their bytes, in a merge sort.
+ * insertion sort finds little to do. For any hashes, each level costs no more than its
+ * entries; only keys with one hash compare their bytes, in a merge sort.
  */
 #include "kernel.h"
 
@@ -14,7 +14,7 @@
  * than 2**11 parts at a time gain nothing. */
 #define PART_BITS 9
 #define MAX_SPREAD 11
-/* Up to this many, insertion sort alone. */
+/* Up to this many entries use insertion sort alone. */
 #define FEW 24
 
 typedef struct {
@@ -29,7 +29,7 @@ static inline uint64_t high_half(uint64_t x)
     return x & ~(uint64_t)UINT32_MAX;
 }
 
-/* How many bits n takes, 1 to MAX_SPREAD: about one entry in two parts. */
+/* The number of bits of n, 1 to MAX_SPREAD: about one entry in two parts. */
 static unsigned bits_for(size_t n)
 {
     unsigned bits = 1;
@@ -132,7 +132,7 @@ static void settle_bytes(const sort_job *job, uint64_t *run, size_t n)
     merge_sort(job->keys, run, job->spare, n);
 }
 
-/* Equal in the bits of the hash down to the entry's last: by what is below, then by bytes. */
+/* Entries with equal upper bits of the hash: by the lower bits, then by bytes. */
 static void settle_hash(const sort_job *job, uint64_t *run, size_t n)
 {
     if (job->shift < 32) {
@@ -160,7 +160,7 @@ dk_status dk_sort_keys(const dk_keys *keys, const uint8_t *hashes, uint8_t *out)
     size_t n = keys->n, ends[1 << MAX_SPREAD];
     if (n == 0)
         return DK_OK;
-    /* Bits that all hashes share spread nothing. */
+    /* Bits that all hashes share cannot spread them. */
     uint64_t differ = 0;
     for (size_t i = 0; i < n; i++)
         differ |= dk_u64(hashes, i) ^ dk_u64(hashes, 0);
@@ -177,7 +177,7 @@ dk_status dk_sort_keys(const dk_keys *keys, const uint8_t *hashes, uint8_t *out)
         ends[p] = start;
         start += count;
     }
-    /* Entries are as large as results, so the output holds them all: fresh memory is dear. */
+    /* Entries are as large as results, so the output holds them: new memory is expensive. */
     bool aligned = (uintptr_t)out % sizeof(uint64_t) == 0;
     if (n > SIZE_MAX / (2 * sizeof(uint64_t)))
         return DK_NO_MEMORY;

@@ -1,8 +1,8 @@
 /* RocksDB tables of segment blocks, read in place: block-based tables of format version 6 without
  * compression, each table block with a checksum from XXH64, the file's context and its own place.
  *
- * Nothing here says that a block is absent: whatever is not exactly as expected is DK_BAD_TABLE, and
- * the caller asks RocksDB.
+ * This code never concludes that a block is absent: any deviation is DK_BAD_TABLE, and the caller
+ * asks RocksDB.
  */
 #define _GNU_SOURCE
 #include "kernel.h"
@@ -12,12 +12,12 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* Behind each table block: its compression, none, and its checksum. */
+/* After each table block: its compression, none, and its checksum. */
 #define TRAILER_BYTES 5
-/* Of an entry: the block's number, then 8 bytes of RocksDB's that say "value, sequence number 0". */
+/* Key of an entry: the block's number, then 8 bytes of RocksDB that mean "value, sequence 0". */
 #define ENTRY_KEY_BYTES 12
 #define MAX_ENTRY_KEY_BYTES 16
-/* Table blocks are read together up to so many bytes, over gaps of so many blocks: reading a block
+/* Reads table blocks together up to this many bytes, over gaps of this many blocks: reading a block
  * costs as much as another call. */
 #define READ_BYTES ((size_t)256 << 10)
 #define GAP_BLOCKS 1
@@ -28,7 +28,7 @@ uint32_t dk_table_checksum(const uint8_t *bytes, size_t n, uint32_t context, uin
     return (uint32_t)dk_xxh64(bytes, n) + place;
 }
 
-/* Whether the bytes are the table block of that place as it was written, with its trailer. */
+/* Whether the bytes are the intact table block of that place, with its trailer. */
 static bool whole(const uint8_t *block, size_t bytes, uint32_t context, uint64_t offset)
 {
     if (bytes < TRAILER_BYTES + 4)
@@ -58,7 +58,7 @@ static uint32_t last_of(const dk_table *table, size_t i)
     return last;
 }
 
-/* Begins with the first entry of table block `i`; false where it is damaged. */
+/* Begins with the first entry of table block `i`; false if it is damaged. */
 static bool begin(cursor *at, const dk_table *table, size_t i, const uint8_t *block)
 {
     size_t start = start_of(table, i), bytes = start_of(table, i + 1) - start;
@@ -154,7 +154,7 @@ static size_t holder(const dk_table *table, size_t i, uint64_t number)
     return low;
 }
 
-/* The span of queries from `first` on; its table blocks come behind `after`. */
+/* The span of queries from `first` on; its table blocks come after `after`. */
 static bool span_from(const search *s, size_t first, size_t after, span *found)
 {
     const dk_table *table = s->table;
@@ -219,8 +219,8 @@ static bool room_for(search *s, size_t bytes)
     return s->buffer != NULL;
 }
 
-/* Reads and answers a span; with `wait` off only where nothing has to come from a disk, which is
- * told to fetch it otherwise: DK_LATER. */
+/* Reads and answers a span. With `wait` off it answers only from the page cache; otherwise it asks
+ * the kernel to fetch the data from the disk and returns DK_LATER. */
 static dk_status serve(search *s, const span *part, bool wait)
 {
     size_t from = start_of(s->table, part->low);

@@ -4,7 +4,7 @@
 #define UUID_TEXT 36
 #define EACH(x) (UINT64_C(0x0101010101010101) * (x))
 
-/* Decodes 8 digits, first in the lowest byte, to 4 bytes; sets a bit of *bad if one is none. */
+/* Decodes 8 digits, first in the lowest byte, to 4 bytes; sets a bit of *bad for a non-digit. */
 static inline uint32_t digits8(uint64_t x, uint64_t *bad)
 {
     /* With the top bits clear no sum carries into the next byte, so each top bit is a compare. */
@@ -24,7 +24,7 @@ static inline uint64_t four_and_four(const uint8_t *a, const uint8_t *b)
     return (uint64_t)dk_le32(a) | (uint64_t)dk_le32(b) << 32;
 }
 
-/* Writes 16 bytes to out; false, and rubbish in out, unless p is canonical UUID text. */
+/* Writes 16 bytes to out; false, with undefined bytes in out, unless p is canonical UUID text. */
 static inline bool uuid_bytes(const uint8_t *p, uint8_t *out)
 {
     uint64_t bad = (uint64_t)((p[8] ^ '-') | (p[13] ^ '-') | (p[18] ^ '-') | (p[23] ^ '-'));
