@@ -160,7 +160,7 @@ def test_wrong_credentials_are_refused_before_the_query_starts(
     assert answer["kind"] == "CatalogError"
     assert f"{BUCKET}/refused cannot be written" in answer["error"]
     assert "INVALID_ACCESS_KEY_ID" in answer["error"], "the store's own word"
-    assert "may be read and written by this user or with these credentials" in answer["error"]
+    assert "this user or these credentials may read and write it" in answer["error"]
     assert "very-secret-indeed" not in answer["error"]
     assert not (tmp_path / "checkpoint").exists()
     # Credentials may have run out: a function is asked for others once.

@@ -198,7 +198,7 @@ def test_bad_durations_name_their_option(option: str) -> None:
         ("1", "is not a duration"),
         ("0.5 milliseconds", "is finer than a millisecond; round it"),
         ("20000 weeks 600000 weeks", "must be between 0 and ten thousand years"),
-        (timedelta(days=-1), "must lie between 0"),
+        (timedelta(days=-1), "must be between 0"),
         (timedelta(microseconds=1), "is finer than a millisecond"),
         (7, "is not a duration; give text such as '7 days' or a timedelta"),
     ):
@@ -260,7 +260,7 @@ def test_a_catalog_that_cannot_be_written(stream: DataFrame, tmp_path: Path) -> 
     file = tmp_path / "file"
     file.write_text("in the way")
     with refused(
-        f"catalog={file}/catalog cannot be written: .*check that the catalog root", CatalogError
+        f"catalog={file}/catalog cannot be written: .*Check that the catalog root", CatalogError
     ):
         stream.transform(daily("id", catalog=file / "catalog"))
     with refused("cannot be written", CatalogError):
