@@ -227,7 +227,7 @@ def test_the_state_given_is_never_changed() -> None:
 def test_more_producers_than_allowed_are_an_error() -> None:
     shard = SequenceShard(SequenceRule(max_producers=2))
     shard.batch([("a", 0, 0), ("b", 0, 0)])
-    with pytest.raises(ConfigError, match="remember 3 producers, and max_producers is 2"):
+    with pytest.raises(ConfigError, match="remember 3 producers, but max_producers is 2"):
         shard.batch([("c", 0, 0)])
     # Those that expire make room in the same micro-batch.
     for now_ms in (250, 500, 750, 1000):
