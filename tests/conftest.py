@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 if not FULL:
-    # For every Spark that a test starts, `dedup run` in a process of its own included.
+    # For every Spark that a test starts, `dedup run` in its own process included.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", class_archive.OPTIONS)
 
 #: Each test waits for the disk many times. Memory needs no waiting.
@@ -34,13 +34,13 @@ _MEMORY, _MEMORY_BYTES = Path("/dev/shm"), 6 << 30
 if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _MEMORY_BYTES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
-# A busy machine is no fault of the code. Each run draws other examples, so many short runs see as
+# A busy machine is not a defect. Each run draws other examples, so many short runs see as
 # many examples as a few long runs.
 settings.register_profile("untimed", deadline=None, max_examples=200 if FULL else 40)
 settings.load_profile("untimed")
 
 #: With `--dist loadgroup` one worker runs all tests of a group, so that its server starts once.
-#: These groups take longest and start first. All other files are groups of their own.
+#: These groups take longest and start first. Each other file is a group.
 _GROUPS = {
     "tests/kafka/": "broker",
     "tests/postgres/": "PostgreSQL server",

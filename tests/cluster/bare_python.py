@@ -1,4 +1,4 @@
-"""A Python for executors that has all of this one's packages but dedup."""
+"""A Python for executors with every package that this one has, except dedup."""
 
 from __future__ import annotations
 

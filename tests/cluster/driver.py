@@ -1,4 +1,4 @@
-"""A Spark driver in a process of its own: jobs come in as lines of JSON, answers go out as files.
+"""A Spark driver in its own process: jobs come in as lines of JSON, answers go out as files.
 
 The JVM is started once; a job with other settings gets a new session, with new executors.
 """
@@ -113,7 +113,7 @@ class Driver:
         return {"tasks": tasks_done(spark)}
 
     def batch(self, settings: dict[str, str], options: dict[str, Any]) -> dict[str, Any]:
-        """De-duplicate a small batch DataFrame; the number of rows that go on."""
+        """De-duplicate a small batch DataFrame; return the number of rows that pass."""
         spark = self.session(settings)
         try:
             frame = spark.range(10).selectExpr("id % 3 AS id")
@@ -127,7 +127,7 @@ def root(path: str | None = None, s3: dict[str, Any] | None = None) -> Any:
 
 
 def pause(folder: Path, number: int) -> None:
-    """Tell the test that this point is reached, and wait until it has done what it wants."""
+    """Signal the test that this point is reached, and wait for the test."""
     (folder / f"paused {number}").touch()
     if not wait_until((folder / f"go on {number}").exists, PAUSE_TIMEOUT_S):
         raise TimeoutError("the test does not go on")

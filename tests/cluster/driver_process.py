@@ -51,7 +51,7 @@ class DriverProcess:
     def kill(self) -> None:
         if self.process is None:
             return
-        # The JVM has a session of its own, and goes when its input is closed.
+        # The JVM has its own session, and goes when its input is closed.
         for pid in members(self.process.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A proxy before an object store that answers wrongly, late or not at all when it is told to."""
+"""A proxy before an object store that answers wrongly, late or not at all on request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Kind: TypeAlias = Literal[
     "truncate",  # the connection goes in the middle of the answer's body
     "stump",  # the connection goes in the middle of the answer's head
     "short",  # a share of the answer's body, as if it were all of it
-    "delay",  # it is done later, even when nobody waits any more
+    "delay",  # it is done later, even when no one waits any more
     "hang",  # nothing comes, for as long as the client waits
 ]
 _REFUSALS = {
@@ -56,7 +56,7 @@ class Fault:
 
 
 class FlakyStore:
-    """Where the proxy listens, what it is told to do, and what it did."""
+    """The proxy's address, the faults it is to make, and those it made."""
 
     def __init__(self, upstream: str) -> None:
         self.upstream = upstream
@@ -127,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.server.store.judge(self.command, self.path)
         kind = fault.kind if fault else None
         if fault and kind == "hang":
-            # The client says nothing more: it stays, or leaves.
+            # The client sends no further request: it stays, or leaves.
             self.connection.settimeout(fault.seconds or FORWARD_TIMEOUT_S)
             with suppress(OSError):
                 self.connection.recv(1)
@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_any  # noqa: N815
 
     def log_message(self, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def _body(self) -> bytes:
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):
@@ -200,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         if cut is not None:
             end = len(head) * cut.share
             if cut.kind == "truncate":
-                # Where there is no body nothing comes.
+                # A response without a body has nothing to cut.
                 end = len(head) + len(body) * cut.share if body else 0
             # Without a reset: what was sent arrives, and then the end.
             whole, self.close_connection = whole[: int(end)], True

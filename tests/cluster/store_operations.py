@@ -196,7 +196,7 @@ def sweep(world: World) -> Case:
 
 
 def sweep_of_a_copied_checkpoint(world: World) -> Case:
-    """Another run went on from the same state: what is an orphan here may be alive there."""
+    """Another run continued from the same state: an orphan here may be alive there."""
     orphan = shard_path(QUERY, 0, segment_name(4, "a", 7, 0) + ".sst")
     world.sound.put_bytes(orphan, NO_SEGMENT)
     write_lineage(world.sound, QUERY, Lineage((Run("a", 0), Run("other", 3))))

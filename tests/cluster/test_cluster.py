@@ -1,4 +1,4 @@
-"""The operator where driver and executors are processes of their own, each with its own disk.
+"""The operator with driver and executors in separate processes, each with its own disk.
 
 One file, so that `make test` starts one cluster.
 """
@@ -114,7 +114,7 @@ def test_a_worker_is_lost_with_its_disk(
 
 
 def test_a_path_that_is_not_shared(driver: DriverProcess, tmp_path: Path) -> None:
-    """Every executor has a working folder of its own, so this path is a different one in each."""
+    """Every executor has its own working folder, so this path is a different one in each."""
     give(tmp_path, tables(1))
     answer = stream(driver, tmp_path, {"path": "/proc/self/cwd/catalog"}, shared=True)
     assert answer["kind"] == "StreamingQueryException"

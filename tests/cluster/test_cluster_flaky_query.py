@@ -51,7 +51,7 @@ def test_a_query_goes_on_once_its_store_is_well(
         return False
 
     with FlakyStore(store.endpoint).running() as flaky:
-        # A client that does not try again by itself: each fault reaches the query.
+        # A client that does not try again on its own: each fault reaches the query.
         catalog = {"s3": {"endpoint": flaky.endpoint, "folder": "flaky", "attempts": 1}}
         flaky.plan(Fault("slow down", path=FROM_BATCH_2), at_random("delay", 0))
         assert not start()

@@ -36,7 +36,7 @@ def flaky(store: ObjectStore) -> Iterator[FlakyStore]:
 
 @pytest.fixture
 def worlds(store: ObjectStore, flaky: FlakyStore, tmp_path: Path) -> Callable[[], World]:
-    # Without retries of its own, so that every fault gets through to the catalog.
+    # Without its own retries, so that every fault gets through to the catalog.
     through, past = open_s3(flaky.endpoint, attempts=1), store.file_system()
     made = 0
 
@@ -53,7 +53,7 @@ def worlds(store: ObjectStore, flaky: FlakyStore, tmp_path: Path) -> Callable[[]
 
 
 def fails_well(case: Case, kind: Kind, *, blind: bool) -> None:
-    """The answer is right, or an error says what could not be done and why."""
+    """The answer is right, or an error names the operation and the cause."""
     text = ""
     try:
         found = case.act()
@@ -122,7 +122,7 @@ def test_every_request_of_an_operation_fails_in_every_way(
 
 # --- a client as users have it
 
-#: Longer than an error's text: in place of a shorter object such an answer is not tried again.
+#: Longer than an error's text: instead of a shorter object such an answer is not tried again.
 NEW = b"new" * 1000
 
 

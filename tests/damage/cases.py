@@ -1,7 +1,7 @@
 """Readers of every kind of file, each judged against the truth.
 
-A reader returns "harmless" (all is right as it is), "healed" (right, made again from elsewhere) or
-"left out" (less is used, nothing is wrong); it may raise an error of ours; all else is wrong.
+A reader returns "harmless" (all is right), "healed" (right, rebuilt from another source) or
+"left out" (less is used, nothing is wrong), or raises one of our errors. Any other end is wrong.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from tests.support.catalog import Content
 
 @dataclass(frozen=True)
 class Case:
-    """A kind of file: where one is, what it may be swapped for, and who reads it."""
+    """A kind of file: its place, files to swap it with, and its reader."""
 
     kind: str
     path: Path
     others: Mapping[str, bytes]
     read: Callable[[], str]
-    #: White space around it may differ, but nothing else.
+    #: Only white space around it may differ.
     is_json: bool = False
 
     def run(self, outcomes: Outcomes, rng: random.Random, per_kind: int | None) -> None:
@@ -169,7 +169,7 @@ def _read_certificate(world: World) -> str:
 def _read_accepted_loss(world: World) -> str:
     segment = world.segment(0)
     found = read_accepted_loss(world.root, world.query_id, 0, segment)
-    if found is None:  # no consent: the query stops and says how to give it
+    if found is None:  # without consent the query stops and explains how to give it
         there = world.file(world.segment_path(0, 0, ".forgotten")).exists()
         need(not there, "a missed accepted loss")
         return "left out"
@@ -207,7 +207,7 @@ def _read_lineage(world: World) -> str:
     return "harmless" if found else "left out"
 
 
-# ---- segments, sidecars and what is made of them on this machine
+# ---- segments, sidecars and their local copies
 
 
 class SegmentReader:
@@ -313,7 +313,7 @@ def rebuilt_sidecar_case(world: World) -> Case:
 
 
 def view_cases(world: World) -> list[Case]:
-    """Every file of a local view; those of another segment's view in its place."""
+    """Every file of a local view, swapped with the files of another segment's view."""
     reader = SegmentReader(world, keep_cache=True)
     reader()
     sibling = world.segment(0, 1)
@@ -332,7 +332,7 @@ def view_cases(world: World) -> list[Case]:
             try:
                 return reader()
             finally:
-                # Healing puts another view in place of the damaged one.
+                # Healing replaces the damaged view.
                 shutil.rmtree(folder, ignore_errors=True)
                 shutil.copytree(pristine, folder)
 
@@ -350,7 +350,7 @@ def _cached(world: World, shard: int, segment: SegmentRef, suffix: str) -> Path:
 
 
 def worlds(path: Path, *, remote: bool = False) -> tuple[World, World]:
-    """A query's catalog, and that of a stranger."""
+    """A query's catalog, and the catalog of another query."""
     return (
         World(path / "own", QUERY, remote=remote, digested_shards=frozenset({1})),
         World(path / "stranger", OTHER_QUERY, remote=remote, seed=2),

@@ -1,6 +1,6 @@
 """Random inputs to every decoder for some minutes: `make fuzz FUZZ_ARGS="--minutes 10"`.
 
-Every target runs in a process of its own, which leaves the input it is at in a file, so that a
+Every target runs in its own process, which leaves the input it is at in a file, so that a
 crash of the interpreter is a finding as well. `--sanitize` runs on a build with the address and
 undefined-behaviour sanitizers.
 """

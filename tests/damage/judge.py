@@ -1,4 +1,4 @@
-"""What a reader made of damaged bytes, and the table of all that."""
+"""Outcomes of reading damaged bytes, and their table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Outcomes:
             # The text names thing and remedy, so it takes a sentence.
             if len(str(exc).split()) < 8:
                 self.wrong.append(f"{kind}, {harm}: {exc} names no remedy")
-        except Exception as exc:  # whatever it is, it is what must not be
+        except Exception as exc:  # any other exception is a failure
             outcome = "WRONG"
             self.wrong.append(f"{kind}, {harm}: {type(exc).__name__}: {exc}"[:600])
         self.counts[kind, damage, outcome] += 1

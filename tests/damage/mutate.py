@@ -58,7 +58,7 @@ def mutated_json(rng: random.Random, text: str) -> Any:
 
 
 def _any_value(rng: random.Random) -> Any:
-    # Anew each time: what is changed next may be a part of it.
+    # A fresh copy each time: the next change may be to a part of it.
     return copy.deepcopy(rng.choice(_VALUES))
 
 

@@ -172,7 +172,7 @@ def _state(world: World, stranger: World) -> list[Target]:
 
 
 def _sequences() -> list[Target]:
-    """The state row of numbered records: its checksums right but for the first target."""
+    """The state row of numbered records: its checksums right except for the first target."""
     shard = SequenceShard(SequenceRule(ranges=5))
     shard.batch([(f"p{n % 7}", n % 3, n * n % 50) for n in range(60)])
     assert shard.row is not None
@@ -270,7 +270,7 @@ def _filters(world: World) -> list[Target]:
             return False
         try:
             whole = SplitBlockFilter.from_bytes(data, hash_key_id=key_id)
-        except FilterDamaged:  # in a page that nobody asked for, or behind the last
+        except FilterDamaged:  # in a page that no one asked for, or behind the last
             return True
         assert np.array_equal(answer, whole.may_contain(asked))
         return True

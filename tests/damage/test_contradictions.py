@@ -1,4 +1,4 @@
-"""Good checksums over content that nobody writes: refused by name, not half believed."""
+"""Good checksums over content that no one writes: refused by name, not half believed."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_tail_that_is_none(world: World, tail: bytes) -> None:
 
 
 def test_what_is_adopted_belongs_to_one_shard(world: World) -> None:
-    """Another shard's would answer "not seen" for all of this one's IDs."""
+    """Another shard's filter would answer "not seen" for all IDs of this shard."""
     paths = [world.file(shard_path(world.query_id, n, "adopted.json")) for n in (0, 1)]
     paths[0].write_bytes(paths[1].read_bytes())
     with pytest.raises(CatalogError, match=r"it belongs to shard 1.*adopt again"):

@@ -1,4 +1,4 @@
-"""Damaged bytes of anything that we write: the answer is right, or an error says what to do.
+"""Damage to anything that we write: the answer is right, or an error gives the remedy.
 
 A seeded sample of each kind of damage; `make damage` does every flip and truncation of small files
 and some thousand of large ones, and prints what came of them.

@@ -104,7 +104,7 @@ def test_right_or_stopped(
     do(path, harm)
 
     given = tables(BATCHES + 2)
-    # The input folder is shared by all copies, so it is filled once.
+    # All copies share the input folder, so fill it once.
     while again.added < len(given):
         again.add_table(given[again.added])
     before.added = again.added
@@ -160,7 +160,7 @@ def files_of(again: Query, what: str) -> list[Path]:
 
 
 def in_cache(again: Query) -> list[Path]:
-    """What a worker keeps on local disk, but for what RocksDB writes and never reads."""
+    """What a worker keeps on local disk, except what RocksDB writes and never reads."""
     found = (path for path in Path(again.options["cache_dir"]).rglob("*") if path.is_file())
     return sorted(
         (path for path in found if path.name not in ("LOCK", "LOG")),
@@ -170,7 +170,7 @@ def in_cache(again: Query) -> list[Path]:
 
 
 def at_root(again: Query, kind: str) -> list[Path]:
-    """Files of a kind, the newest first: those of live buckets."""
+    """Files of live buckets of a kind, the newest first."""
     found = [
         path
         for path in again.catalog.rglob("*")
@@ -180,7 +180,7 @@ def at_root(again: Query, kind: str) -> list[Path]:
 
 
 def newest_state(again: Query) -> list[Path]:
-    """Spark's files of the last state of each partition, without what stands beside them."""
+    """Spark's files of the last state of each partition, without checksum files."""
     newest: list[Path] = []
     for folder in sorted((again.checkpoint / "state" / "0").glob("[0-9]*")):
         for crc in folder.rglob(".*.crc"):

@@ -4,8 +4,8 @@ What it may miss, and why that does not matter:
 
 - white space around JSON: nothing reads it;
 - an accepted loss that is gone: it is read only where its segment fails, which verify tells;
-- a lineage that is gone: less is taken for one's own, so less is deleted;
-- a mark of a run or start, whatever its bytes: its name says all.
+- a lost lineage: the query recognises fewer of its files, so it deletes fewer;
+- a mark of a run or start, with any content: only its name matters.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class World:
             self.lineages[run_id] = Lineage((*before, Run(run_id, began)))
             write_lineage(self.root, self.query_id, self.lineages[run_id])
         mark_through(self.root, self.query_id, Run(RUN, 7), EPOCH)
-        # Nobody who reads this is where it was written.
+        # Its readers run on other machines than its writer.
         self.close()
         shutil.rmtree(self.cache_folder)
 

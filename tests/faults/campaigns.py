@@ -14,16 +14,16 @@ from tests.support.small_state import OPTIONS
 from tests.support.state_stores import CHANGELOG, CHANGELOG_V2
 
 STORES = {"hdfs": {}, "rocksdb": CHANGELOG, "rocksdb, checkpoint v2": CHANGELOG_V2}
-#: Points of the driver alone, where an exception is no better than a kill.
+#: Points of the driver alone, where an exception adds nothing to a kill.
 _DRIVER = ("sink.", "files.collected")
-#: Points that some campaigns never come by.
+#: Points that some campaigns never reach.
 _S3_ONLY = ("upload.before", "upload.after")
 _LOCAL_ONLY = ("publish.synced", "publish.named")
-#: Where Spark itself reads and writes the files, nobody comes by these.
+#: Nothing reaches these if Spark itself reads and writes the files.
 _FILES_ONLY = ("scan.begin", "files.group", "files.written", "files.collected")
 _SIDE_ONLY = ("sink.side.published",)
 _PENDING_LISTS_ONLY = ("pending_list.put.before", "pending_list.put.after")
-#: A micro-batch comes by once, and not by the second where the first has struck.
+#: A micro-batch reaches only one of them if the first one strikes.
 _ONCE = ("files.planned", "files.published")
 #: Twice the faults there.
 _SELDOM = (*_S3_ONLY, *_LOCAL_ONLY, "sweep.before", "sweep.after")
@@ -33,7 +33,7 @@ _FETCHES_ONLY = ("sidecar.fetch.after",)
 BIRTH = ("certificate.put.before", "certificate.put.after")
 #: Where a query of numbered records is struck, by its sink.
 NUMBERED_INTO = {
-    # This sink's part of the driver is a process of its own.
+    # The driver's part of this sink runs in its own process.
     "files": (
         "pack.begin", "bodies.write", "pack.end", "group.begin", "group.read", "group.judged",
         "group.update.before", "group.update.after", "group.end", "unpack.begin", "unpack.end",
@@ -46,7 +46,7 @@ NUMBERED_INTO = {
 }  # fmt: skip
 #: So many segments expire, and are kept for so long, that their names leave the state.
 MANY_EXPIRED = {"bucket_length": "2 seconds", "keep_expired": "300 seconds"}
-#: Two executors on hosts of their own; a task that stands still is started again beside itself.
+#: Two executors on their own hosts; a task that stands still is started again beside itself.
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "200ms",
@@ -81,20 +81,20 @@ class Campaign:
     store : str
         One of `STORES`.
     s3 : bool
-        Catalog on an S3-compatible store in place of a local folder.
+        Catalog on an S3-compatible store instead of a local folder.
     cluster, speculation : bool
         On a standalone cluster of two executors; slow tasks are run twice there.
     pending lists, side : bool
         So many segments expire that their names leave the state; duplicates go to a side output.
     by_spark : bool
-        Spark reads and writes the files, in place of the tasks.
+        Spark reads and writes the files, instead of the tasks.
     numbered : str
         Of numbered records, by `dedup_by_sequence`, into which sink: one of `NUMBERED_INTO`.
     portions : int
         Of numbered records, how many of the micro-batches are there only once the query rests, and
         the last one was run again.
     clone : bool
-        Of numbered records, whether a copy of the query goes on beside it, from its first rest.
+        Of numbered records, whether a copy of the query continues beside it, from its first rest.
     kinds : tuple of str
         What armed points do.
     per_point : int
@@ -104,8 +104,8 @@ class Campaign:
     cold : bool
         The local cache is lost before every other start.
     zombies : bool
-        A process that was frozen stays so while its query is killed and started again, and goes on
-        when the new one is well under way; else it goes on after a moment.
+        A frozen process stays frozen while its query is killed and started again. It continues
+        when the new one is well under way; else it continues after a moment.
     random_kill_s : float
         Mean time between kills of a process at a random time, from the first micro-batch that a
         start has published; 0: none.
@@ -154,7 +154,7 @@ class Campaign:
 
     @property
     def frozen_s(self) -> float:
-        """How long a process stands still: long enough for whatever is to overtake it."""
+        """How long a process stands still: long enough for its successor to overtake it."""
         return _ZOMBIE_S if self.zombies or self.speculation else _FROZEN_S
 
     def where(self) -> tuple[str, ...]:
@@ -196,7 +196,7 @@ FETCHES = Campaign(
 BIRTHS = Campaign(0, batches=2, points=BIRTH, visits_between=0, random_kill_s=0)
 ON_CLUSTER = Campaign(0, cluster=True, per_point=2, random_kill_s=25)
 ZOMBIES = Campaign(0, kinds=MIXED, zombies=True)
-#: Of two attempts at a task, the one that stands still loses, and goes on when the other has won.
+#: Of two attempts at a task, the one that stands still loses, and continues when the other has won.
 TWICE = Campaign(
     0, batches=12, cluster=True, speculation=True, kinds=("freeze",), per_point=1, random_kill_s=0,
     points=(

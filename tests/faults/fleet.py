@@ -39,7 +39,7 @@ FLEET_ARROW = pa.schema(
 )
 PRODUCERS = 12
 STEP_S, EXPIRE_S = 60, 150
-#: What a campaign has to have met, or it says nothing.
+#: Cases that a campaign must meet to prove anything.
 CASES = (
     "accept", "duplicate", "gap", "fenced", "unknown", "unnumbered", "expired", "wrapped",
 )  # fmt: skip
@@ -75,7 +75,7 @@ class _Line:
         if kind == "silent":
             self.silent = rng.randint(2, 5)
         elif kind in ("new epoch", "bad epoch"):
-            # The old instance goes on for a while.
+            # The old instance continues for a while.
             now += [(self.epoch, self.following + n) for n in range(rng.randint(0, 4))]
             self.epoch, self.following = self.epoch + 1, rng.randint(1, 9) * (kind == "bad epoch")
         elif kind == "again":

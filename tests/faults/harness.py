@@ -2,7 +2,7 @@
 
     python -m tests.faults.harness --kills 1000 --seed 1
 
-A campaign is one query over seeded input, with a state store and a catalog of its own: faults are
+A campaign is one query over seeded input, with its own state store and catalog: faults are
 armed at named points, and processes are killed at random times besides. It ends
 when all input is done; then every record is compared. A seed gives the same faults again.
 """
@@ -156,7 +156,7 @@ def model_of(campaign: Campaign) -> SequenceModel:
 
 
 def _run_clone(folder: Path, config: dict[str, Any]) -> None:
-    """Run a copy of the query, which nobody disturbs, into the copy of its output."""
+    """Run a copy of the query, which no one disturbs, into the copy of its output."""
     subject = Subject(folder, config | {"numbered": "staged", "clone": False})
     subject.start()
     assert subject.process is not None
@@ -353,7 +353,7 @@ def main() -> int:
         (work / "cluster").mkdir()
         for campaign in which(arguments.seed):
             folder = work / f"seed-{campaign.seed}"
-            # A cluster of its own: the last one's workers may have been frozen or lost.
+            # A new cluster: workers of the last cluster may be frozen or lost.
             with ExitStack() as own:
                 cluster = None
                 if campaign.cluster:

@@ -1,8 +1,8 @@
-"""A query in a process of its own, to be killed and started again: files in, folders out.
+"""A query in its own process, to be killed and started again: files in, folders out.
 
     python -m tests.faults.query CONFIG.json
 
-It runs over all input there is and exits with 0. Every record goes on, with its verdict. Of
+It runs over all existing input and exits with 0. Every record passes, with its verdict. Of
 numbered records, `numbered_query` says how.
 """
 
@@ -52,7 +52,7 @@ def main() -> None:
     settings = config["settings"] | {"spark.local.dir": str(folder / "local")}
     options = dict(config["options"])
     if "spark.master" in settings:
-        # Executors keep their caches on disks of their own.
+        # Executors keep their caches on their own disks.
         settings[f"spark.executorEnv.{faults.VARIABLE}"] = os.environ[faults.VARIABLE]
         options |= {} if config.get("s3") else {"shared_local": True}
     else:

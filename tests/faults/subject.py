@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass
 class Subject:
-    """One start of the query after another, over one folder; each is a session of its own.
+    """One start of the query after another, over one folder; each has its own session.
 
     On a cluster, what the workers started for the query belongs to it, the workers do not.
     """
@@ -105,7 +105,7 @@ class Subject:
         return found
 
     def kill_one(self, kind: str, choice: int) -> int | None:
-        """SIGKILL one process of a kind; its ID, None where there is none."""
+        """SIGKILL one process of a kind; return its ID, or None if none exists."""
         some = sorted(pid for pid, k in self.processes().items() if k == kind)
         if not some:
             return None

@@ -21,7 +21,7 @@ class Outcome:
     """Records in; those lost and those duplicated, whether as rows or by their verdicts.
 
     Of numbered records, also those with another verdict that has the same effect, and how often
-    which verdict and case was right: of a campaign that has met none of a kind it says nothing.
+    each verdict and case was right: a campaign proves nothing about a case that it never met.
     """
 
     records: int

@@ -102,7 +102,7 @@ class FilesCampaign(Campaign):
 
 
 def _read_on(where: str, file_format: str, over, answer) -> None:  # type: ignore[no-untyped-def]
-    """Look at the output until it is over; tell how often, what was wrong, and what is there."""
+    """Read the output until the end; send the number of reads, faults, and the last result."""
     looks, wrong = 0, ""
     while not over.is_set():
         if "://" in where:

@@ -18,7 +18,7 @@ from tests.files_sink.folder_sink import FolderSink, once, seen_locally
 
 
 def made(tmp_path: Path) -> FolderSink:
-    """An output of one micro-batch, made of two files."""
+    """An output of one micro-batch with two files."""
     sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
     sink.batch("run1", 0, range(10), range(10, 20))
     return sink
@@ -38,7 +38,7 @@ def merged(output: Path) -> Path:
 
 
 def exchanged(output: Path, new: Path) -> None:
-    """Let the merged files and those of micro-batch 0 change places."""
+    """Swap the merged files with the files of micro-batch 0."""
     shutil.move(output / "batch=0", output / "old")
     shutil.move(new, output / "batch=0")
     shutil.move(output / "old", new)

@@ -1,4 +1,4 @@
-"""Queries of Spark into folders: each micro-batch once, whatever Spark runs again or kills."""
+"""Spark queries into folders: each micro-batch once, despite replays and kills."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.files_sink.files_query import FilesQuery
 from tests.files_sink.folder_sink import once, seen
 from tests.support.object_store import ObjectStore
 
-#: Of tasks, and of the driver, which runs in a process of its own; on S3 alone.
+#: Of tasks, and of the driver, which runs in its own process; on S3 alone.
 TASK = ("files.task.begin", "files.group", "files.written", "files.task.end")
 DRIVER = ("files.driver.before", "files.laid.out", "files.planned", "files.published",
           "files.driver.published", "files.driver.after")  # fmt: skip
@@ -58,7 +58,7 @@ def test_every_micro_batch_is_there_once(
 
 @pytest.mark.slow
 def test_on_s3(spark: SparkSession, store: ObjectStore, tmp_path: Path, fault_folder: Path) -> None:
-    """A kill at each of its own steps, and a replay."""
+    """A kill at each step of the query, and a replay."""
     query = FilesQuery(spark, store.uri(f"query-{tmp_path.name}"), tmp_path, partition_by="day")
     query.numbers(range(30))
     query.run()

@@ -1,4 +1,4 @@
-"""Tasks and driver of the sink on a local disk and on S3: each micro-batch once, whatever comes."""
+"""Tasks and driver of the sink on a local disk and on S3: each micro-batch exactly once."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_plans_that_are_gone_or_damaged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("inside", ["", ".keep"])
 def test_a_folder_that_was_not_planned_is_no_micro_batch(inside: str, tmp_path: Path) -> None:
-    """It was taken for one: the rows of the micro-batch were deleted, and the next one went on."""
+    """It was taken for one: the rows of the micro-batch were deleted, the next one succeeded."""
     sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
     sink.batch("run1", 0, [0])
     foreign = tmp_path / "out" / "batch=1"
@@ -220,7 +220,7 @@ def test_the_output_of_another_program_is_refused_at_the_start(
 
 @pytest.mark.parametrize("point", ["files.laid.out", "files.planned", "files.copied"])
 def test_two_drivers_publish_the_same(place: str, tmp_path: Path, armed: Path, point: str) -> None:
-    """The first stands still, the second runs, and then the first goes on where it was."""
+    """The first stands still, the second runs, and then the first continues."""
     if "://" not in place:
         point = point.replace("copied", "published")
     sink = FolderSink(place, tmp_path / "checkpoint")
@@ -422,7 +422,7 @@ def test_many_folders_are_not_all_open_at_once(
 def test_an_attempt_that_came_late_leaves_nothing_that_readers_see(sink: FolderSink) -> None:
     late = sink.task("run1", 0, 0, [0])
     sink.batch("run1", 0, [0])
-    sink.work.complete([late])  # found published, by the rows that it tells of
+    sink.work.complete([late])  # recognised as published by its content hash
     sink.task("run1", 0, 0, [0])
     assert left(sink) != []
     assert sink.numbers() == once(1)

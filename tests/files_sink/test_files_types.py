@@ -144,7 +144,7 @@ def test_texts_of_any_characters(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_null_and_the_empty_text_in_csv(spark: SparkSession, tmp_path: Path) -> None:
-    """The file tells them apart; Spark's reader takes both for null, also of its own files."""
+    """The file distinguishes them; Spark's reader takes both for null, also in its own files."""
     rows = spark.createDataFrame([(1, None), (2, ""), (3, "x")], "i int, s string").coalesce(1)
     mine = write(tmp_path / "mine", rows, file_format="csv")
     (file,) = Path(mine).iterdir()

@@ -1,4 +1,4 @@
-"""`dedup sink inspect FOLDER` tells whose an output is, what it shows, and what is staged."""
+"""`dedup sink inspect FOLDER` shows an output's owner, what is visible, and what is staged."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_what_tasks_have_staged_and_no_plan_names(sink: FolderSink) -> None:
 def test_a_micro_batch_that_is_decided_and_not_shown(
     sink: FolderSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its driver was killed between the two; what an earlier start had staged lies there too."""
+    """Its driver was killed between the two; files staged by an earlier start remain too."""
     sink.batch("run1", 0, [0])
     answers = [sink.task("run1", 1, 0, [1, 2])]
 

@@ -3,7 +3,7 @@
     PYSPARK_PYTHON=.venv/bin/python .venv/bin/python -m tests.golden.make_golden tests/golden/v4
 
 Run it before a format changes, into a new folder; the old ones stay. ``checkpoint`` and ``catalog``
-are those of a query that goes on from there; ``objects`` has a catalog with every kind of object in
+are of a query that continues from there; ``objects`` has a catalog with every kind of object in
 it, and the state rows that belong to it. With ``--objects`` behind the folder that is all: where
 the state row has not changed. With ``--sequences`` it is the checkpoint of a query with
 `dedup_by_sequence` alone, and its state rows (``tests/golden/sequences-v1``).
@@ -39,7 +39,7 @@ def new_ids(first_batch: int, last_batch: int) -> list[str]:
 
 
 def run(spark: SparkSession, target: Path, output: str, until_batch: int) -> int:
-    """Go on from the checkpoint until a micro-batch is done; the last one that was."""
+    """Continue from the checkpoint until a micro-batch is done; the last one that was."""
     v = F.col("value")
     number = F.when((v % 10 == 0) & (v >= ROWS), v - ROWS + 1).otherwise(v)
     events = ticks(spark).select(F.concat(F.lit("golden-"), number).alias("id"), "timestamp")
@@ -87,7 +87,7 @@ def go_on(rows: DataFrame, target: Path, output: str, until_batch: int) -> int:
 def numbered_records(batch: int) -> list[tuple[str, int, int]]:
     """Producer, epoch and number of a micro-batch's records: a tenth are copies of the last hour's.
 
-    Copies are those of another producer than what they stand for. So one has a hole at every second
+    Copies come from another producer than their originals. So one has a hole at every second
     number, more than are remembered.
     """
     values = range(batch * ROWS, (batch + 1) * ROWS)
@@ -96,7 +96,7 @@ def numbered_records(batch: int) -> list[tuple[str, int, int]]:
 
 
 def run_sequences(spark: SparkSession, target: Path, output: str, until_batch: int) -> int:
-    """The same as `run`, of numbered records, all of which go on with their verdicts."""
+    """The same as `run` for numbered records, all of which pass with their verdicts."""
     v = F.col("value")
     number = F.when((v % 10 == 0) & (v >= ROWS), v - ROWS + 1).otherwise(v)
     records = ticks(spark).select(

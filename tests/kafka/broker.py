@@ -19,7 +19,7 @@ import dedup
 from tests.support.jars import alone, maven_jars
 from tests.support.waiting import wait_until
 
-#: What users are told to take.
+#: The packages that we recommend to users.
 CONNECTOR = dedup.kafka_packages()
 BROKER, LOGGER = "org.apache.kafka:kafka_2.13:4.1.0", "org.slf4j:slf4j-simple:1.7.36"
 _START_TIMEOUT_S = 60.0
@@ -46,14 +46,14 @@ class Broker:
     """A broker that can be killed, frozen and started again at the same place.
 
     It listens twice more: with user names and passwords (`sasl_address`), and, where a port is
-    given, for clients that come through a proxy, which are told the proxy's port as the broker's.
+    given, for clients behind a proxy, to which it advertises the proxy's port as its own.
 
     Parameters
     ----------
     folder : Path
         Its settings, log and data.
     settings : mapping of str to object, optional
-        Of ``server.properties``, over those of `_settings`.
+        Entries of ``server.properties``; they override `_settings`.
     proxy_port : int, optional
         Where a `tests.kafka.proxy.Proxy` to `behind_proxy` listens.
     """
@@ -109,12 +109,12 @@ class Broker:
         self.start()
 
     def freeze(self) -> None:
-        """Stop it (SIGSTOP): it takes connections and answers nobody."""
+        """Stop it (SIGSTOP): it takes connections and answers no one."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Continue it."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
@@ -148,7 +148,7 @@ class Broker:
             ),
             "sasl.enabled.mechanisms": "PLAIN",
             "listener.name.sasl.plain.sasl.jaas.config": f"{module} required {users};",
-            # Users without a password may all; of the others, whatever no ACL forbids.
+            # Users without a password may do anything; the others, anything that no ACL forbids.
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",
             "allow.everyone.if.no.acl.found": "true",
@@ -165,7 +165,7 @@ class Broker:
             "broker.session.timeout.ms": 1500,
             "broker.heartbeat.interval.ms": 200,
             "auto.create.topics.enable": "false",
-            # Tests write records of any time, which retention would delete meanwhile.
+            # Tests write records of any time, which retention would delete in the meantime.
             "log.retention.ms": -1,
         }
 
@@ -193,7 +193,7 @@ def _listeners(ports: Mapping[str, int]) -> str:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens at."""
+    """Return a port of this machine that no one listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -34,7 +34,7 @@ from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign
 from tests.support.sink_double import WIDTH
 
 MODES: dict[str, dict[str, str]] = {"exactly-once": {}, "atomic": {"mode": "atomic"}}
-#: Steps of a task that publishes by itself, of one that stages, of the driver, and of `atomic`.
+#: Steps of a task that publishes on its own, of one that stages, of the driver, and of `atomic`.
 TASK = (
     "kafka.task.begin", "kafka.init.before", "kafka.init.after", "kafka.rows.first",
     "kafka.rows.sent", "kafka.marker.before", "kafka.marker.after", "kafka.commit.before",

@@ -75,7 +75,7 @@ def shared_spark(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def sink(spark: SparkSession, broker: str, tmp_path: Path) -> SinkQuery:
-    """A query into a topic of its own."""
+    """A query into its own topic."""
     from tests.kafka.records import make_topic  # needs the client library, as this file does not
 
     topic = make_topic(broker, f"out-{uuid.uuid4().hex[:8]}", 3)

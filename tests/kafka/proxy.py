@@ -2,7 +2,7 @@
 
 Kafka frames every request as a length of 4 bytes, the API's key (2), its version (2), a
 correlation ID (4) and the rest; every reply as a length and the correlation ID. Nothing is
-rewritten: the broker has a listener of its own for the proxy, and names the proxy's port there.
+rewritten: the broker has its own listener for the proxy, and names the proxy's port there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Harm(Enum):
 
     #: The broker carries it out, the reply never comes, the connection stays.
     LOSE_REPLY = "lose the reply"
-    #: The broker carries it out, and the connection breaks in place of the reply.
+    #: The broker carries it out, and the connection breaks instead of the reply.
     CUT_AFTER = "cut after"
     #: The broker never sees it: the connection breaks.
     CUT_BEFORE = "cut before"
@@ -119,7 +119,7 @@ class Proxy:
     def arm(
         self, api: Api, harm: Harm, *, where: Where = lambda _: True, seconds: float = 0.0
     ) -> Fault:
-        """Let a harm come to the next request of a kind; returns what tells whether it came."""
+        """Harm the next request of a kind; return the fault, which records whether it fired."""
         fault = Fault(api, harm, where, seconds)
         with self._lock:
             self._armed.append(fault)

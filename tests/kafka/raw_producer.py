@@ -1,6 +1,6 @@
 """Produce requests written by hand: a client library does not let its user choose sequences.
 
-The protocol is that of https://kafka.apache.org/protocol: Produce 7, and record batches of magic 2
+See https://kafka.apache.org/protocol: Produce 7, and record batches of magic 2
 (https://kafka.apache.org/documentation/#recordbatch).
 """
 
@@ -53,7 +53,7 @@ class RawProducer:
         self._socket.close()
 
     def new_producer_id(self) -> int:
-        """Return a producer ID that nobody else has."""
+        """Return a producer ID that no one else has."""
         error = _LOADING
         while error == _LOADING:
             answer = self._ask(_INIT_PRODUCER_ID, 0, struct.pack(">hi", -1, 60_000))

@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from dedup.sources.kafka.clients import is_passing
 
 _TIMEOUT_S = 30.0
-#: Settings of clients that find a broker as soon as it is back.
+#: Client settings for reconnecting as soon as the broker is back.
 SOON: dict[str, Any] = {"reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50}
 
 
@@ -63,13 +63,13 @@ def make_topic(address: str, name: str, partitions: int = 1, **config: object) -
 
 
 def delete_topic(address: str, name: str) -> None:
-    """Delete a topic, and wait until nobody is told of it."""
+    """Delete a topic, and wait until the metadata lacks it."""
     admin(address).delete_topics([name])[name].result(_TIMEOUT_S)
     _until_known(address, name, 0)
 
 
 def partitions_of(address: str, topic: str) -> int:
-    """Return the number of partitions of a topic, 0 where there is none."""
+    """Return the number of partitions of a topic, or 0 if it does not exist."""
     try:
         found = admin(address).describe_topics(TopicCollection([topic]))[topic].result(_TIMEOUT_S)
     except Exception as error:
@@ -172,7 +172,7 @@ def contents(records: Iterable[Record]) -> Counter[tuple[object, ...]]:
 def count_aborted(address: str, topic: str) -> int:
     """Return how many records of aborted transactions a topic holds, which no reader may see.
 
-    Transactions that are open are none; they are waited for, as `read_topic` does.
+    Open transactions do not count; wait for them, as `read_topic` does.
     """
     seen = {(r.partition, r.offset) for r in read_topic(address, topic)}
     every = {(r.partition, r.offset) for r in read_topic(address, topic, committed=False)}
@@ -193,7 +193,7 @@ def _drained(consumer: Consumer, left: dict[int, int], timeout_s: float) -> list
                 found.append(_record(message))
             elif error.code() != KafkaError._PARTITION_EOF:
                 raise AssertionError(str(error))
-            # Markers of transactions take offsets too, and only an end tells of them.
+            # Transaction markers take offsets too, and only the end offset includes them.
             if offset + (error is None) >= left.get(partition, offset + 2):
                 del left[partition]
     return found

@@ -36,7 +36,7 @@ class Sink(SinkDouble):
     Parameters
     ----------
     address, topic : str
-        The topic, and that of its markers, exist.
+        The topic and its topic of markers exist.
     folder : Path
         For what it stages.
     **options : str

@@ -1,4 +1,4 @@
-"""Queries over `kafka_records`: run to their end, with the rows that went on."""
+"""Queries over `kafka_records`: run to their end, with the rows that passed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def start(rows: DataFrame, folder: Path, *, once: bool = True) -> StreamingQuery
 
 
 def run(rows: DataFrame, folder: Path) -> list[Row]:
-    """Run a query over what is there now; return all rows that it and runs before let go on."""
+    """Run a query over what is there now; return all rows that it and runs before let continue."""
     query = start(rows, folder)
     try:
         assert query.awaitTermination(TIMEOUT_S)

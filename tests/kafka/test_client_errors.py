@@ -1,4 +1,4 @@
-"""What brokers refuse at every attempt ends with an error that says what to change."""
+"""What brokers refuse at every attempt ends with an error that names the change to make."""
 
 from __future__ import annotations
 

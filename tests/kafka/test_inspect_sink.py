@@ -1,4 +1,4 @@
-"""`dedup sink inspect` tells what a real sink has published, and what holds its readers back."""
+"""`dedup sink inspect` shows what a real sink has published, and what blocks its readers."""
 
 from __future__ import annotations
 

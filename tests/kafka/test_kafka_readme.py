@@ -64,7 +64,7 @@ def ran(broker: str, tmp_path_factory: pytest.TempPathFactory) -> subprocess.Com
     [readme] = snippets(PACKAGE / "sinks/README.md")
     sink = "".join(snippets(PACKAGE / "sinks/kafka/README.md"))
     source = "".join(snippets(PACKAGE / "sources/kafka/README.md")) + _UNTIL_SEEN
-    # A topic and folders of its own.
+    # The program's own topic and folders.
     pages = _BEFORE + readme + _BETWEEN + sink + _AFTER
     program = pages + _NEXT_PAGE + source.replace("orders", "sales")
     with running_registry() as registry:

@@ -1,4 +1,4 @@
-"""What the driver finds out of a real broker before a sink writes anything."""
+"""What the driver checks on a real broker before a sink writes anything."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_batches_are_judged_as_by_a_real_broker(broker: str, seed: int) -> None:
             answer = ANSWERS[error]
             if answer == "none":
                 answer = "duplicate" if offset in offsets else "accepted"
-                # It is told where the batch already is.
+                # The answer has the offset of the existing batch.
                 assert offsets.setdefault(offset, (epoch, first, count)) == (epoch, first, count)
             assert model.append(epoch, first, count) == answer
             return answer

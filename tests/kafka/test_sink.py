@@ -1,4 +1,4 @@
-"""What a reader of committed records finds is what the query wrote: once, and as it was given."""
+"""A reader of committed records finds what the query wrote: once, and unchanged."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_markers_that_were_deleted_are_missed(sink: SinkQuery) -> None:
     sink.run()
     delete_topic(sink.address, f"{sink.topic}-markers")
     sink.numbers(range(100, 150))
-    # Where the session has looked at the cluster before, the topic is not made anew.
+    # Where the session has looked at the cluster before, the topic is not made again.
     told = "Markers of this sink are lost|The topic of the markers, '.*', is gone"
     with pytest.raises(StreamingQueryException, match=told) as caught:
         sink.run()

@@ -41,7 +41,7 @@ def test_an_executor_is_lost_and_its_worker_lives_on(
                 answer = pool.submit(driver.ask, "sink", **arguments)
                 first = tmp_path / "query" / "checkpoint" / "commits" / "0"
                 assert wait_until(lambda: first.exists() or answer.done(), 120)
-                # From now on tasks publish by themselves.
+                # From now on tasks publish on their own.
                 faults.arm(armed, point, "outlive")
                 assert wait_until(lambda: faults.fired(armed) or answer.done(), 120), "no fault"
                 [(_, kind, worker)] = faults.fired(armed)

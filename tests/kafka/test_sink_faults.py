@@ -62,7 +62,7 @@ QUICK = [
     ids=lambda one: one.name.lower(),
 )
 def test_one_request_fails(proxy: Proxy, broker: str, sink: Sink, api: Api, harm: Harm) -> None:
-    """Of a task's; where the task fails with it, the next attempt goes on."""
+    """A request of a task fails; if the task fails with it, the next attempt succeeds."""
     if api is Api.INIT_PRODUCER_ID:
         sink.forget()
     fault = proxy.arm(api, harm, seconds=0.5)
@@ -147,7 +147,7 @@ def test_a_frozen_attempt_is_fenced_by_the_next(broker: str, sink: Sink, tmp_pat
     failed: list[BaseException] = []
 
     def run() -> None:
-        # A process of its own has a sink of its own; here the producer is taken out of the cache.
+        # A process has its own sink; here the producer is taken out of the cache.
         try:
             sink.task("run1", 2, 0, frozen())
         except BaseException as error:
@@ -156,7 +156,7 @@ def test_a_frozen_attempt_is_fenced_by_the_next(broker: str, sink: Sink, tmp_pat
     thread = threading.Thread(target=run)
     thread.start()
     assert begun.wait(30)
-    other = Sink(broker, sink.topic, tmp_path)  # another address: producers of its own
+    other = Sink(broker, sink.topic, tmp_path)  # another address: its own producers
     other.task("run1", 2, 0, [6, 7])
     go_on.set()
     thread.join()
@@ -213,7 +213,7 @@ def test_tasks_come_and_go_with_a_kill_between(broker: str, topic: str, tmp_path
 
 
 def test_a_copy_of_the_checkpoint_is_found_out(broker: str, topic: str, tmp_path: Path) -> None:
-    """Two queries from one checkpoint: one of them goes on, the other is refused."""
+    """Two queries from one checkpoint: one continues, the other is rejected."""
     sink = Sink(broker, topic, tmp_path)
     sink.batch("run1", 0, [0, 1])
     sink.batch("run2", 1, [2, 3])

@@ -176,7 +176,7 @@ def test_brokers_that_make_topics_by_themselves_make_no_topic_of_markers(
 
 
 def test_a_producer_that_is_thrown_away_leaves_no_threads(slot: KafkaSlot) -> None:
-    """Not only when the garbage collector comes by: it held connections until then."""
+    """At once, not at the next garbage collection: it held connections until then."""
     before = len(os.listdir("/proc/self/task"))
     gc.disable()
     try:

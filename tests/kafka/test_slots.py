@@ -1,4 +1,4 @@
-"""Slots of the sink on a real broker: whose producer an attempt goes on with."""
+"""Slots of the sink on a real broker: which producer an attempt continues with."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_warm_attempt_whose_slot_was_taken_goes_on(
     one = Sink(broker, topic, tmp_path)
     one.batch("run", 0, [-1])
     one.task("run", 1, 0, [-2])
-    # The same broker by another name: producers of its own, as in another process.
+    # The same broker by another name: its own producers, as in another process.
     other = Sink(broker.replace("127.0.0.1", "localhost"), topic, tmp_path)
     other.task("run", 2, 0, [-3])
     one.task_at_once("run", 3, 0, count)

@@ -123,7 +123,7 @@ def test_poison_of_a_registry_is_set_aside_and_its_failure_is_not(
     error = failure(rows(on_error="fail", quarantine=None), tmp_path / "strict")
     assert isinstance(error, DataError)
     assert f"partition 1 of topic {topic}" in str(error)
-    # A new writer's schema is to be asked for, and nobody answers.
+    # A new writer's schema is to be asked for, and no one answers.
     send(broker, topic, [{"value": b"\0\0\0\0\x64abc", "partition": 0}])
     failing = rows()
     registry.failures += [503] * 50

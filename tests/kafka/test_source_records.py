@@ -32,7 +32,7 @@ from tests.kafka.source_query import failure, replay, roll_back, run, start, wri
 _numbers = itertools.count()
 ORDERS = "id string NOT NULL, amount int, at struct<city: string NOT NULL, zip: int>"
 
-#: Values that are no order, each with what is said of it.
+#: Values that are not orders, each with its error.
 POISON = {
     b'{"id": "a", "amount": "x"}': "Field amount does not fit int.",
     b"5": "It is JSON, but not an object.",

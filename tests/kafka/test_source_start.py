@@ -217,7 +217,7 @@ def test_finished_offsets_are_shown_to_kafka(
     try:
         with caplog.at_level(logging.WARNING, "dedup"):
             assert len(run(rows, tmp_path)) == 4
-            # Spark tells listeners on a thread of its own.
+            # Spark tells listeners on its own thread.
             assert wait_until(lambda: committed(broker, f"shown-{topic}", topic) == [3, 1], 30)
             fill(broker, topic, "a3")
             run(rows, tmp_path)
@@ -310,7 +310,7 @@ def test_a_topic_that_was_made_anew_is_refused(
         rows()
     assert refused.value.remedy == "topic-made-anew"
     if again == "more":
-        # Spark alone goes on in the middle of the new topic, and loses three records.
+        # Spark alone continues in the middle of the new topic, and loses three records.
         got = run(kafka_records(spark, broker, topics=topic), tmp_path)
         assert sorted(row.value for row in got) == [b"new3", b"new4", b"old0", b"old1", b"old2"]
     (checkpoint / FILE).write_text("{")
@@ -341,7 +341,7 @@ def test_a_topic_that_is_made_anew_while_the_query_runs_stops_it(
             assert wait_until(lambda: not query.isActive, 60)
     finally:
         query.stop()
-    # The guard may have looked while there was none, and Spark itself as well.
+    # The guard may have checked before the topic existed, and Spark itself as well.
     made_anew = re.compile("is stopped: Topic .* (was deleted and created again|does not exist)")
     assert query.exception() is not None or made_anew.search(caplog.text)
     with pytest.raises(SourceError, match="was deleted and created again"):

@@ -43,7 +43,7 @@ class LakeRows(Sink):
 class LakeCampaign(Campaign):
     """A query into a table that others write and maintain as well."""
 
-    # A table has one commit for each micro-batch, whatever its tasks were.
+    # A table has one commit for each micro-batch, for any number of tasks.
     never = ("gives other rows", "older than the sink", "Markers of this sink",
              "could not be committed")  # fmt: skip
 
@@ -78,7 +78,7 @@ class LakeCampaign(Campaign):
         return self.rng.randint(1, 3)
 
     def complete(self, batch_id: int, results: list[TaskResult]) -> bool:
-        """Let two drivers commit at the same time now and then, each with tasks of its own."""
+        """Let two drivers commit at the same time now and then, each with its own tasks."""
         if self.rng.random() > 0.25:
             return super().complete(batch_id, results)
         others = self.run_tasks(batch_id, self.tasks(0))

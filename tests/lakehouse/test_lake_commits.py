@@ -209,7 +209,7 @@ def test_a_table_that_is_away_after_a_commit_without_an_answer(
 def test_commits_that_never_have_an_answer(
     lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk, a catalog that is away: nothing is tried for ever."""
+    """A full disk, a catalog that is away: nothing is tried forever."""
     calls: list[str] = []
 
     def fails(*_: object, **__: object) -> None:

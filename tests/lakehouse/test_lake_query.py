@@ -1,4 +1,4 @@
-"""Queries of Spark into tables: each micro-batch once, whatever Spark runs again or kills."""
+"""Spark queries into tables: each micro-batch once, despite replays and kills."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.lakehouse.lakes import Lake, once
 from tests.support.file_query import FileQuery
 
 POINTS = tuple(name for name in faults.POINTS if name.startswith("lakehouse."))
-#: How the state store is checkpointed in a way of its own, which Delta's own sink fails with.
+#: How the state store is checkpointed in its own way, which Delta's own sink fails with.
 ROCKSDB_2 = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

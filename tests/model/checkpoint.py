@@ -25,7 +25,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Zombie:
-    """An attempt that goes on although another one has won, some micro-batches later."""
+    """An attempt that continues although another one won some micro-batches earlier."""
 
     epoch: int
     due_epoch: int
@@ -64,7 +64,7 @@ class Checkpoint:
         return max(BIRTH, self.highest - self.policy.retain_epochs)
 
     def kept(self) -> list[tuple[int, Commit]]:
-        """States that Spark can still go on from, which must be whole."""
+        """States that Spark can still continue from, which must be whole."""
         # Expiry keeps segments one micro-batch longer than Spark does; sweeping does not.
         return [
             (epoch, commit)
@@ -88,7 +88,7 @@ class Checkpoint:
         return self.batch - 1 - min(self.commits)
 
     def roll_back(self, batches: int) -> None:
-        """Go on from an earlier micro-batch; a new run must begin."""
+        """Continue from an earlier micro-batch; a new run must begin."""
         self.batch -= batches
         self.commits = {e: c for e, c in self.commits.items() if e < self.batch}
         self.ledger.roll_back(self.batch)
@@ -104,7 +104,7 @@ class Checkpoint:
     def copied(self) -> Checkpoint:
         """A copy of the checkpoint's folder.
 
-        The one that goes on first sees no branch until its next housekeeping, and deletes what it
+        The first to continue sees no branch until its next housekeeping, and deletes what it
         alone can do without: rollback to before the copy is promised to neither.
         """
         self.commits = {self.batch - 1: self.base}

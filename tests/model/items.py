@@ -32,7 +32,7 @@ class Item:
 
     @property
     def untimed(self) -> bool:
-        """Whether nothing tells or stands in for its time: for every other one without a time."""
+        """Whether nothing gives its time: every second record without a time."""
         return self.time_ms is None and self.rank % 2 == 1
 
 
@@ -46,7 +46,7 @@ def make_items(
     silent: frozenset[str],
     own_times_ms: dict[bytes, int | None],
 ) -> list[Item]:
-    """The records of one micro-batch; with stable timestamps every copy has the first one's."""
+    """The records of one micro-batch; stable timestamps give each copy the time of the first."""
     speaking = [source for source in SOURCES if source not in silent] or list(SOURCES)
     items: list[Item] = []
     for n in range(rng.choice((0, 1, 3, 8, 20))):

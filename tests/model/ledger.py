@@ -1,4 +1,4 @@
-"""The oracle: every record that went on, and the two clauses of the guarantee over them.
+"""The oracle: every record that passed, and the two clauses of the guarantee over them.
 
 It knows nothing of buckets, filters, segments or manifests.
 """
@@ -28,7 +28,7 @@ class Judged:
 
 @dataclass
 class Ledger:
-    """Records that went on: by ID, their effective timestamps and micro-batches."""
+    """Records that passed: by ID, their effective timestamps and micro-batches."""
 
     passed: dict[bytes, list[tuple[int, int]]] = field(default_factory=dict)
     #: The same in order of emission, to draw from.
@@ -37,7 +37,7 @@ class Ledger:
     horizons_ms: list[int] = field(default_factory=list)
 
     def sample(self, rng: Random, *, recent: bool) -> tuple[bytes, int] | None:
-        """An ID that went on, and when; None where there is none."""
+        """An ID that passed, and its time; None if no ID has passed."""
         if not self.in_order:
             return None
         some = self.in_order[-40:] if recent else self.in_order
@@ -57,7 +57,7 @@ class Ledger:
             self.passed.setdefault(record_id, []).append((time_ms, taken))
 
     def judge(self, records: Iterable[Judged], policy: Policy, batch: int) -> None:
-        """Check the verdicts of a micro-batch that is committed, and take what went on."""
+        """Check the verdicts of a micro-batch that is committed, and take what passed."""
         assert len(self.horizons_ms) == batch
         self.horizons_ms.append(policy.horizon_ms)
         for record in sorted(records, key=lambda r: (r.effective_ms, r.rank)):
@@ -78,7 +78,7 @@ class Ledger:
                 continue
             assert record.verdict == (Verdict.LATE if record.late else Verdict.UNIQUE), record
             emitted = record.verdict == Verdict.UNIQUE or policy.late == "emit"
-            # Where late records are dropped all the same, their duplicates need not be told apart.
+            # If late records are dropped anyway, their duplicates need no verdict of DUPLICATE.
             if emitted or not policy.forgets_at_late:
                 close = [entry for entry in near if self._covers(entry, record.effective_ms)]
                 assert not close, f"clause 1: {record} passed although {close} did"

@@ -111,13 +111,13 @@ def silence(world: World, rng: Random) -> bool:
 
 
 def clone(world: World, rng: Random) -> bool:
-    """The query is stopped, its checkpoint copied, and both go on."""
+    """The query is stopped, its checkpoint copied, and both continue."""
     line = _line(world, rng)
     if len(world.checkpoints) == MAX_CHECKPOINTS or line.batch == 0:
         return False
     copy = line.copied()
     world.checkpoints.append(copy)
-    # A run shows by its second micro-batch that it went on.
+    # The second micro-batch of a run shows that it continued.
     for other in (line, copy):
         other.begin_run(world.new_run_id())
         for _ in range(2):
@@ -127,7 +127,7 @@ def clone(world: World, rng: Random) -> bool:
 
 
 def sole(world: World, rng: Random) -> bool:
-    """One checkpoint stays in use, and the user says so: vacuum --sole."""
+    """One checkpoint stays in use, and the user confirms it: vacuum --sole."""
     line = _line(world, rng)
     if line.batch == 0:
         return False

@@ -1,9 +1,9 @@
 """The broker of the sink's model, which answers the calls of processes.
 
-Reductions, none of which hides a behaviour: steps that nobody else can see join the next one that
+Reductions, none of which hides a behaviour: steps that no one else can see join the next one that
 can be seen (opening a transaction, sending into it); a process that does not own the slot of its
-commit is told so at once, as it would be at any later time; processes that are over and that Spark
-does not wait for vanish; processes have no names, so that of two equal ones either may go first.
+commit fails at once, as it would at any later time; finished processes that Spark
+does not wait for vanish; processes have no names, so either of two equal ones may go first.
 A killed process is one that takes no further step, a frozen one may take it at any time.
 """
 
@@ -136,7 +136,7 @@ class Broker:
             yield "Indefinite", applied._replace(ambiguous=left)
             later = with_value(world.pending, at, (call.rows, call.marker))
             yield "Indefinite", world._replace(ambiguous=left, pending=later)
-            # A client repeats the request by itself, and may find the slot in other hands by then.
+            # A client repeats the request on its own, and may find the slot in other hands by then.
             yield "Fenced", self._disowned(applied._replace(ambiguous=left), place, at)
         if world.timeouts:
             left = world.timeouts - 1

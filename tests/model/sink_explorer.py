@@ -29,7 +29,7 @@ class Found:
 
 
 def explore(model: Model, limit: int | None = None) -> Found:
-    """Visit states until there are no more, or something does not hold.
+    """Visit states until all are visited, or one violates a rule.
 
     A state that was visited is remembered by its 64-bit hash: among ten million states the chance
     that any two share one is below one in 300,000.

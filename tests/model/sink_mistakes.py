@@ -1,7 +1,7 @@
 """Mistakes seeded into the protocol of sinks, or into a sink's own half of it.
 
 Those of the protocol are exact replacements in its source, so that what runs is the protocol as it
-stands but for the mistake. A replacement that no longer applies fails.
+stays except for the mistake. A replacement that no longer applies fails.
 """
 
 from __future__ import annotations

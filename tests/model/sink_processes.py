@@ -108,7 +108,7 @@ class _Answers:
 
 
 class _Slot:
-    """A slot's port. Steps that nobody else can see are none: they join the commit."""
+    """A slot's port. Steps that no other process can see join the commit."""
 
     def __init__(
         self, number: int, answers: _Answers, variant: Variant, last: Marker | None = None
@@ -132,7 +132,7 @@ class _Slot:
         self.rows = 0
 
     def send_first(self) -> None:
-        # Only an attempt that has not owned the slot itself goes on otherwise when it is fenced.
+        # Only an attempt that has not owned the slot takes another path when it is fenced.
         if self._untried:
             self._answers.ask(Call("send", self._number))
 

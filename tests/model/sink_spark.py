@@ -77,7 +77,7 @@ class Model(Broker):
             yield from self._restarts(world)
 
     def _heard_first(self, world: World) -> int | None:
-        """Return a process whose end Spark may as well hear of, or lose, before all else happens.
+        """Return a process whose end Spark may hear of, or miss, before anything else happens.
 
         While other slices are under way, hearing of one changes nothing that another step depends
         on: a crash forgets it either way.
@@ -165,7 +165,7 @@ class Model(Broker):
             yield from self._go_on(world)
 
     def _fits(self, world: World) -> bool:
-        """Whether all that is published of Spark's micro-batch is a slice of it as it is now."""
+        """Whether every published part of Spark's micro-batch is a slice of its division."""
         spark = world.spark
         slices = [
             self._rows(spark.batch, spark.start.variant, rows) for rows in spark.start.division
@@ -176,7 +176,7 @@ class Model(Broker):
         return all(now.get(marker.slot) == marker.content for marker in published)
 
     def _fail(self, world: World) -> World:
-        """The run is over; only another one can go on."""
+        """The run is over; only another one can continue."""
         abandoned = tuple(process._replace(live=False) for process in world.processes)
         spark = world.spark._replace(failed=True)
         return self._tidy(world._replace(processes=abandoned, spark=spark))

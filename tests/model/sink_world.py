@@ -41,7 +41,7 @@ class Scope:
 
 
 class Process(NamedTuple):
-    """A process; `node` stands for function and answers, `owns` is a bit set of slots."""
+    """A process; `node` identifies function and answers, `owns` is a bit set of slots."""
 
     node: int
     owns: int

@@ -98,7 +98,7 @@ def test_runs_of_one_micro_batch_show_that_history_branched(world: World) -> Non
 
 
 def test_vacuum_waits_for_a_micro_batch_that_deleted_a_pending_list_and_died(world: World) -> None:
-    """It cannot tell a list that was due from one that is lost: a decision, see DESIGN.md."""
+    """It cannot distinguish an expired list from a lost one: a decision, see DESIGN.md."""
     world.set_constant(upkeep, "MAX_EXPIRED_NAMES", 2)
     (line,) = world.checkpoints
     line.policy = replace(POLICY, horizon_ms=20, bucket_ms=10, lateness_ms=0, retain_epochs=2)

@@ -134,7 +134,7 @@ class World:
         before
             What attempts that do not win do first; it returns verdicts, where it came to any.
         zombie_after
-            An attempt goes on so many micro-batches after the winner; 0: before its commit.
+            An attempt continues so many micro-batches after the winner; 0: before its commit.
         """
         self._advance_clocks(line, rng)
         items = make_items(
@@ -325,7 +325,7 @@ class World:
                 continue
             epoch, run_id = int(stem.split("-")[0]), stem.split("-")[1]
             for other in self.checkpoints:
-                # Rollback is promised to the one that deletes; the others must be able to go on.
+                # Only the branch that deletes may roll back; the others must continue.
                 for kept, commit in other.kept() if other is line else other.newest():
                     assert (shard, stem) not in commit.live, (
                         f"shard {shard}: micro-batch {line.batch} of {line.run_ids[-3:]} deleted "
@@ -349,7 +349,7 @@ class World:
         return ShardState.from_bytes(row, hash_key_id=KEY_ID) if row else ShardState()
 
     def shard_folder(self, shard: int) -> Path:
-        """Where a shard's files are, whatever the catalog believes."""
+        """The shard's files on disk, independent of the catalog's view."""
         return self.query_folder / f"shard={shard:05d}"
 
     def lose_cache(self) -> None:

@@ -14,7 +14,7 @@ class Harm(Enum):
     """What becomes of the next commit."""
 
     CUT_BEFORE = auto()  #: it never reaches the server, and the connection ends
-    LOSE_REPLY = auto()  #: the server does it, and the connection ends before it says so
+    LOSE_REPLY = auto()  #: the server commits, and the connection ends before the answer
     HOLD = auto()  #: it reaches the server when the test lets go; the client is cut off at once
 
 

@@ -109,7 +109,7 @@ class Server:
 
 
 def own_server(folder: Path) -> Server | str:
-    """Return a server; a text says why there is none."""
+    """Return a server, or the reason why none can run."""
     try:
         import pgpq  # noqa: F401
         import psycopg  # noqa: F401

@@ -84,7 +84,7 @@ def write(
     ----------
     dsn : str
     folder : Path
-        In place of the query's checkpoint.
+        The checkpoint of the query.
     columns : sequence of (str, str)
         Names and Spark's types.
     rows : RecordBatch

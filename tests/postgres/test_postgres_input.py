@@ -309,7 +309,7 @@ def test_a_table_that_changes_under_the_query(dsn: str, tmp_path: Path) -> None:
 def test_a_column_that_changes_its_type_is_refused(
     dsn: str, tmp_path: Path, options: dict[str, str], batch_id: int
 ) -> None:
-    """The bytes of a whole number are those of a small fraction too: the server takes them."""
+    """The bytes of an integer are also valid as a small fraction: the server takes them."""
     sink = Sink(dsn, tmp_path, **options)
     for each in range(batch_id):
         sink.batch("run1", each, [])
@@ -456,7 +456,7 @@ def test_a_table_of_a_key_alone(dsn: str, tmp_path: Path) -> None:
 
 
 def test_writers_of_the_same_keys_never_deadlock(dsn: str, tmp_path: Path) -> None:
-    """Each takes the rows in the order of their keys, whatever the order they came in."""
+    """Each takes the rows in the order of their keys, in whichever order they came."""
     sink = Sink(dsn, tmp_path, mode="upsert", key="n")
     sink.batch("run1", 0, [0], [0], [0])
     numbers = list(range(3000))

@@ -87,7 +87,7 @@ def test_a_commit_is_on_the_disk_before_it_is_told(sink: Sink, dsn: str) -> None
 def test_a_proxy_that_does_not_know_of_a_commit(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, error: str
 ) -> None:
-    """It says so on a connection that stands; the marker tells what came of it."""
+    """The error comes on an intact connection; the marker shows the outcome."""
     commit = psycopg.Connection.commit
 
     def unknown(connection: psycopg.Connection[tuple[object, ...]]) -> None:
@@ -106,7 +106,7 @@ def test_a_proxy_that_does_not_know_of_a_commit(
 
 
 def test_a_frozen_attempt_of_another_role_is_disconnected(dsn: str, tmp_path: Path) -> None:
-    """Users may act as a role that is nobody's own session."""
+    """Users may act as a role that is not their session's own."""
     run(dsn, "CREATE ROLE acting", "CREATE ROLE worker LOGIN IN ROLE acting")
     name = dsn.split("dbname=")[1].split()[0]
     run(dsn, f"GRANT ALL ON DATABASE {name} TO acting", "GRANT ALL ON SCHEMA public TO acting")

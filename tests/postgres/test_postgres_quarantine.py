@@ -1,4 +1,4 @@
-"""Records that the table does not take go to a table of their own, with the slice they are of."""
+"""Records that the table does not take go to their own table, with the slice they are of."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_records_that_json_has_no_words_for(dsn: str, tmp_path: Path) -> None:
 
 
 def test_records_beyond_the_calendar_of_python(dsn: str, tmp_path: Path) -> None:
-    """And with numbers that JSON lacks, and lists of texts that are none."""
+    """Also numbers that JSON lacks, and lists with invalid texts."""
     run(dsn, "CREATE TABLE rows (d date, t timestamptz, x double precision, a text[])")
     columns = [("d", "date"), ("t", "timestamp"), ("x", "double"), ("a", "array<string>")]
     given = {"dsn": dsn, "table": "rows", "checkpointLocation": str(tmp_path)}

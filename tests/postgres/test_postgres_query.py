@@ -1,4 +1,4 @@
-"""Queries of Spark into a table: each micro-batch once, whatever Spark runs again or kills."""
+"""Spark queries into a table: each micro-batch once, despite replays and kills."""
 
 from __future__ import annotations
 

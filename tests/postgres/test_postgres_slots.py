@@ -1,4 +1,4 @@
-"""Rows are in the table once, whatever becomes of tasks, drivers, the network and the server."""
+"""Rows are in the table once, despite faults of tasks, drivers, network and server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_tasks_publish_by_themselves_once_a_start_is_known(sink: Sink) -> None:
 
 
 def test_a_worker_that_knows_nothing_goes_on(sink: Sink) -> None:
-    """Spark's workers are not bound to a task: markers and owner are read anew."""
+    """Spark's workers are not bound to a task: markers and owner are read again."""
     sink.forget()
     assert isinstance(sink.task("run1", 2, 0, [6]).slice, PublishedSlice)
     sink.task("run1", 2, 1, [7])
@@ -296,7 +296,7 @@ def test_connections_are_kept_and_few(sink: Sink, dsn: str) -> None:
 
 @pytest.mark.parametrize("run_id", ["run1", "run2"])
 def test_a_full_disk_of_the_server(server: Server, sink: Sink, run_id: str) -> None:
-    """A task that publishes and one that stages fail, nothing is there, and both go on."""
+    """A task that publishes and one that stages fail, nothing is there, and both continue."""
     rows = [batch_of(range(n, n + 1000), "x" * 1800) for n in range(6, 12_006, 1000)]
     forget_connections()
     with server.room_for(17 << 20):  # a segment of its log has 16 MiB

@@ -1,4 +1,4 @@
-"""Values of Spark's types arrive as they are, or are refused by the name of their column."""
+"""Values of Spark's types arrive unchanged, or are rejected with the name of their column."""
 
 from __future__ import annotations
 

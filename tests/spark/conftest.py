@@ -13,7 +13,7 @@ from tests.support.cli_job import FileDrop, Job
 
 @pytest.fixture
 def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
-    """A session with settings, views and streams of its own."""
+    """A session with its own settings, views and streams."""
     session = shared_spark.newSession()
     yield session
     for query in session.streams.active:
@@ -28,5 +28,5 @@ def files(tmp_path: Path) -> FileDrop:
 
 @pytest.fixture
 def job(spark: SparkSession, files: FileDrop, tmp_path: Path) -> Job:
-    """`dedup run` with the settings of a session of its own."""
+    """`dedup run` with the settings of its own session."""
     return Job(spark, files, tmp_path)

@@ -59,7 +59,7 @@ def test_csv(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if batch_id == 1:
             raise OSError("pulled the plug")
 
-    # Whatever a kill leaves half done is done once.
+    # Work that a kill left half done is done once.
     monkeypatch.setattr(BadRows, "__call__", count)
     monkeypatch.setattr(StagedFiles, "__call__", kill)
     assert "pulled the plug" in job.fails(**options, bad_records=str(folder)).message
@@ -127,7 +127,7 @@ def test_equal_bad_lines_are_each_set_aside(job: Job, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_files_that_cannot_be_read_at_all(job: Job) -> None:
-    """They are named whatever is given, and an empty file in their place lets the run go on."""
+    """They are named under any options, and an empty file in their place lets the run continue."""
     job.files.text("1.json", '{"id":"a"}\n')
     job()
     path = job.files.folder / "2.json.gz"
@@ -139,7 +139,7 @@ def test_files_that_cannot_be_read_at_all(job: Job) -> None:
     path.write_bytes(b"")
     done = job(bad_records="skip")
     assert done.figures.files == 1
-    # It was read as it is now.
+    # It was read in its present state.
     assert job().written_again == ()
     path.write_bytes(b"x")
     assert job().written_again == (str(path),)

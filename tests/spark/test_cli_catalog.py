@@ -50,7 +50,7 @@ def ran(shared_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def filled(ran: Filled, tmp_path: Path) -> Iterator[Filled]:
-    """What the run left, put back as it was whatever a test does to it."""
+    """The result of the run, restored after each test."""
     shutil.copytree(ran.job.output, tmp_path / "kept")
     yield ran
     shutil.rmtree(ran.job.output)
@@ -94,7 +94,7 @@ def test_without_a_checkpoint_nothing_is_called_live(filled: Filled) -> None:
     assert "tail unknown: give --checkpoint" in query["as_of"]
     assert query["state"][0]["tail_ids"] is None
     listed = {s["segment"]: s["ids"] for s in body["segments"] if s["standing"] == "listed"}
-    # All but what the last micro-batch wrote: nobody has seen that it was committed.
+    # All but what the last micro-batch wrote: no one has seen that it was committed.
     epochs = {s.name: int(s.name[:12]) for s in filled.live}
     assert set(listed) >= {name for name, epoch in epochs.items() if epoch < 2} != set()
     for advice in (filled.job.output / "_catalog").rglob("manifest.json"):

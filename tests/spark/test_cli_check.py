@@ -50,7 +50,7 @@ def test_the_checkpoint_of_a_query_that_ran(spark: SparkSession, tmp_path: Path)
     query = Query(spark, tmp_path, {"horizon": "1 hour", "timestamp": "ts"})
     with listening(spark, DedupListener(log=tmp_path / "log")):
         query.add("a@1", "b@2").add("a@3")
-        # Both stay as they were at the first start.
+        # Both keep their values of the first start.
         assert query.run().metrics
         query.add("d@5")
         spark.conf.set("spark.sql.shuffle.partitions", "8")
@@ -84,7 +84,7 @@ def test_a_checkpoint_whose_state_files_have_unique_names(
     query = Query(spark, tmp_path, {"horizon": "1 hour", "timestamp": "ts"}).add("a@1")
     query.run()
     assert read_checkpoint(str(query.checkpoint)).checkpoint_format == 2
-    # Spark goes on in that format, whatever it is asked for, and with all it remembers.
+    # Spark keeps that format despite other settings, and all that it remembers.
     spark.conf.set(STATE + "checkpointFormatVersion", "1")
     assert [one.duplicate for one in query.add("a@2").run().metrics] == [1]
     assert read_checkpoint(str(query.checkpoint)).checkpoint_format == 2

@@ -18,7 +18,7 @@ from tests.support.needs import long
 
 
 def written(job: Job) -> list[dict[str, Any]]:
-    """All rows of a JSON output, as they are in its files."""
+    """All rows of a JSON output, as text."""
     files = sorted(job.output.glob("batch=*/*.json"))
     return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 

@@ -19,7 +19,7 @@ from tests.support.spark_query import BASE
 
 
 def test_ids_are_found_where_they_are(spark: SparkSession, tmp_path: Path) -> None:
-    """Those of the last micro-batches, some in segments and some in state; none that was not."""
+    """IDs of the last micro-batches, some in segments and some in state, and no others."""
     made = query(spark, tmp_path, tables(5))
     run = made.run()
     root = Root(made.catalog)

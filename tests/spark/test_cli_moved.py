@@ -74,7 +74,7 @@ def test_a_half_done_micro_batch_is_finished_in_the_new_place(
         shutil.rmtree(job.output / "batch=1")
     old = move_input(job)
     for path in job.files.folder.rglob("*.csv"):
-        os.utime(path)  # a copy has times of its own
+        os.utime(path)  # its own copy has times
     job.output.rename(new)
     duplicates.rename(tmp_path / "copies")
     job.output = job.options["output"] = new
@@ -132,7 +132,7 @@ def test_a_move_that_was_killed_is_finished(job: Job, monkeypatch: pytest.Monkey
         patch.setattr(file_log, "publish", publish)
         job.fails(moved_from=old)
     assert len(done) == 1
-    # Who goes back with the input is told, and reads nothing twice.
+    # A run whose input went back gets an error, and reads nothing twice.
     job.files.folder.rename(old)
     assert "run again with the INPUT and the --moved-from of then" in job.fails(input=old).message
     old.rename(job.files.folder)

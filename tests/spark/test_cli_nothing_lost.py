@@ -57,7 +57,7 @@ def test_one_file_is_that_file_alone(job: Job) -> None:
 def test_a_file_that_spark_does_not_find_is_named(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the reason may be next: here a glob that is not what the listing takes it for."""
+    """For any reason: here a glob that the listing reads differently."""
     job.files.text("1.csv", "id\na\n")
     job.files.text("2.csv", "id\nb\n")
     job.files.text("3.csv", "id\nc\n")
@@ -138,7 +138,7 @@ def test_json_columns_are_inferred_without_a_loss(job: Job) -> None:
     assert (first.e, first.s.e, first.s.x, first.day) == ("{}", "{}", 1, "1")
     assert (first._corrupt_record, first._metadata) == ("c", "m")
     assert (rows["9007199254740992"]._dedup_corrupt, rows["9007199254740992"].l) == ("d", "[{}]")
-    # So it is with columns of later files.
+    # Likewise columns of later files.
     job.files.text("day=1/2.json", '{"id":1,"new":{}}\n')
     assert "2.json has 'new' (string)" in job.fails(**options).message
 
@@ -336,7 +336,7 @@ def test_wide_text_needs_values_with_line_ends(job: Job) -> None:
 
 
 def test_csv_whose_rows_do_not_add_up(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the reason may be next: here a way of quoting that two readers take differently."""
+    """For any reason: here quoting that two readers take differently."""
     good = job.files.text("1.csv", "id,n\na,1\n")
     path = job.files.text("2.csv", 'id,n\n""\\\nb\\"c\n')
     ways = {"read_options": (("escape", "\\"), ("multiLine", "true")), "files_per_trigger": 2}

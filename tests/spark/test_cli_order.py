@@ -17,7 +17,7 @@ from dedup.spark.driver import file_order
 from tests.support.cli_job import FileDrop, Job
 from tests.support.needs import long
 
-#: Names that a glob, a URI or Java could take for something else, in the order of their days.
+#: Names that a glob, a URI or Java could misread, in the order of their days.
 NAMES = ("a b.csv", "a!,{x}.csv", "a%20b.csv", "b/[1]*.csv", "c\\d.csv", "d,é.csv", "e/f.csv")
 TIMED = {"timestamp": "t", "lateness": "1 hour", "horizon": "9 days"}
 

@@ -17,7 +17,7 @@ IN_CACHE = {"XDG_CACHE_HOME": str(class_archive.CACHE)}
 
 @pytest.fixture(scope="module")
 def archive() -> Path:
-    """That of the tests themselves, which some other run may have made."""
+    """The archive of the tests, which another run may have made."""
     return Path(class_archive.prepare()["file"])
 
 
@@ -27,7 +27,7 @@ def test_a_run_takes_its_classes_from_the_archive(
 ) -> None:
     files.text("a.csv", "id\na\nb\na\n")
     loaded = tmp_path / "loaded"
-    # The tests name the archive themselves, and let Java say nothing.
+    # The tests name the archive themselves, and silence Java.
     java = f"{class_archive.QUICK_JAVA} -Xlog:class+load:file={loaded}"
     done = dedup("run", files.folder, "--id", "id", "--horizon", "1 day",
                  "--output", tmp_path / "out", SPARK_SUBMIT_OPTS=java, **IN_CACHE)  # fmt: skip

@@ -20,7 +20,7 @@ from tests.support.cli_job import FileDrop
 from tests.support.processes import dedup, python
 from tests.support.waiting import wait_until
 
-#: In this locale Java does not find files whose names are not ASCII, unless it is told otherwise.
+#: In this locale Java finds no files with non-ASCII names, unless an option says otherwise.
 POSIX = {**os.environ, "LC_ALL": "POSIX"}
 _RUN = [sys.executable, "-m", "dedup.cli.main", "run"]
 
@@ -153,7 +153,7 @@ def test_an_end_of_java_prints_nothing_through_pyspark() -> None:
 def test_a_wrong_time_without_a_stack_or_its_control_characters(
     files: FileDrop, tmp_path: Path
 ) -> None:
-    """PySpark has a logger of its own, which would write both to the terminal."""
+    """PySpark has its own logger, which would write both to the terminal."""
     files.text("1.csv", "id,at\na,soon\x9b2J\u202e\n")
     done = dedup(
         "run", files.folder, "--id", "id", "--timestamp", "at", "--horizon", "1 day",

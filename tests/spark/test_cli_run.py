@@ -1,4 +1,4 @@
-"""`dedup run` on real Spark: what goes in comes out once, whatever happens on the way."""
+"""`dedup run` on real Spark: each record comes out once."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_policies_without_a_side_output(job: Job) -> None:
     job.files.text("2.csv", "id,t\nb,01.01.2024\n")
     done = job(timestamp="t", timestamp_format="dd.MM.yyyy", lateness="1 hour")
     assert counts(done.figures, "unique", "late", "null_id", "emitted") == (1, 1, 1, 3)
-    # The user's own column stays as it is.
+    # The user's own column stays unchanged.
     assert ("b", "01.01.2024") in job.rows()
 
 
@@ -263,7 +263,7 @@ def test_stop_and_go_on(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.figures.batches == first.figures.files == done
     second = job()
     assert not second.interrupted
-    # Those of a micro-batch that was begun are taken by this run.
+    # This run takes the files of an unfinished micro-batch.
     assert second.figures.files == 8 - done
     ids = [row[0] for row in job.rows()]
     assert ids == sorted(["a", *(f"k{n}" for n in range(8))])

@@ -33,7 +33,7 @@ START = datetime(2026, 5, 1, tzinfo=UTC)
 
 
 def events(files: int = 12, per_file: int = 500) -> list[list[tuple[str, datetime]]]:
-    """Two hours a file; repeats of all ages up to the whole, with times of their own."""
+    """Two hours a file; repeats of all ages, with their own times."""
     rng = np.random.default_rng(3)
     made: list[list[tuple[str, datetime]]] = []
     for number in range(files):
@@ -85,7 +85,7 @@ def test_a_sample_tells_which_repeats_the_operator_lets_through(job: Job, tmp_pa
     assert found.repeats.records == counts["records_in"] == 6000
     repeated = len(found.repeats.apart_ms)
     again = int((found.repeats.apart_ms > found.horizon_ms).sum())
-    # What is apart is counted from the first copy; the operator counts from the last that went on.
+    # Distances count from the first copy; the operator counts from the last one that passed.
     assert 0 < counts["unique"] - (6000 - repeated) <= again
     assert again < 1.3 * (counts["unique"] - (6000 - repeated))
     assert found.ids_per_day == pytest.approx(6000 - repeated, rel=0.02)
@@ -234,7 +234,7 @@ def test_a_sample_may_have_any_column_and_a_timestamp_of_the_future(job: Job) ->
 
 
 def test_a_sample_in_the_order_of_its_files(job: Job) -> None:
-    """By the time that a file was written, whatever it is called."""
+    """By the time that a file was written, not by its name."""
     for name, hour in (("z", 0), ("m", 1), ("a", 2)):
         at = START + timedelta(hours=hour)
         job.files.table(f"{name} %20.parquet", pa.table({"id": [name], "at": [at]}))

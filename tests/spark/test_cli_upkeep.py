@@ -36,7 +36,7 @@ def vacuum(made: Query, **options: Any) -> dict[str, Any]:
     return tools.vacuum(str(made.catalog), str(made.checkpoint), **given).to_json()
 
 
-#: Eight micro-batches are run once for all the tests that go on from them.
+#: Eight micro-batches are run once for all the tests that continue from them.
 GIVEN = tables(11)
 
 
@@ -48,12 +48,12 @@ def ran(shared_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def old(ran: tuple[Query, Run], tmp_path: Path) -> Query:
-    """The query as it was left, to be harmed."""
+    """The query at rest, for tests that harm it."""
     return ran[0].copy(tmp_path / "old")
 
 
 def successor(old: Query, folder: Path, given: list[pa.Table]) -> Query:
-    """A query on the catalog of an old one, with input of its own."""
+    """A query on the catalog of an old one, with its own input."""
     made = query(old.spark, folder, given, catalog=str(old.catalog))
     made.catalog = old.catalog
     return made
@@ -112,7 +112,7 @@ def newest_ids(old: Run, tails: int) -> set[str]:
 
 
 def nothing_lost(emitted: list[dict[str, Any]], run: Run) -> None:
-    """Each record that was dropped has one of its ID, within the horizon, that went on."""
+    """For each dropped record, another with its ID passed within the horizon."""
     times: dict[str, list[int]] = {}
     for row in emitted:
         times.setdefault(row["id"], []).append(row["at"])
@@ -122,7 +122,7 @@ def nothing_lost(emitted: list[dict[str, Any]], run: Run) -> None:
                 times.setdefault(row["id"], []).append(row["at"])
     for row in run.all_rows():
         if row["verdict"] == "duplicate":
-            # Late records count at the watermark; they lie at most that far from their own time.
+            # Late records count at the watermark, at most that far from their own time.
             near = min(abs(row["at"] - at) for at in times[row["id"]])
             assert near <= HORIZON_S + 200, row
 
@@ -224,7 +224,7 @@ def test_vacuum(old: Query) -> None:
 
 @pytest.mark.slow
 def test_a_branched_history_asks_for_a_word(spark: SparkSession, tmp_path: Path) -> None:
-    """After a checkpoint was put back, nothing is deleted until the user says which one is used."""
+    """After a restored checkpoint nothing is deleted until the user names the one in use."""
     given = tables(7)
     made = query(spark, tmp_path, given[:2])
     made.run()
@@ -255,7 +255,7 @@ def test_a_branched_history_asks_for_a_word(spark: SparkSession, tmp_path: Path)
 def test_an_adopted_query_may_begin_with_a_micro_batch_without_rows(
     ran: tuple[Query, Run], old: Query, tmp_path: Path
 ) -> None:
-    """An empty file, Kafka read from its end: Spark asks no task, so there is no state after it."""
+    """An empty file, or Kafka read from its end: Spark runs no task, so no state follows."""
     assert command("adopt", str(old.catalog), "--checkpoint", str(tmp_path / "c"))[0] == OK
     again = successor(old, tmp_path / "new", [])
     shutil.move(tmp_path / "c", again.checkpoint)

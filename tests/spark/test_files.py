@@ -177,7 +177,7 @@ def test_what_only_spark_reads_alike_is_left_to_it(job: Job) -> None:
         f"Spark itself reads the files, which takes longer: {path}: its column 'n' is "
         "fixed_size_list<element: int64>[1], where list<element: int64> is expected."
     )
-    # The checkpoint goes on with either reader.
+    # The checkpoint continues with either reader.
     job.files.table("2.parquet", pa.table({"id": ["a", "b"], "n": [[1], [2]]}))
     told = Told()
     run(job.made(), told, spark=job.spark)
@@ -281,7 +281,7 @@ def test_a_damaged_file_is_named(job: Job, ending: str) -> None:
         data = bytearray(path.read_bytes())
         data[2000] ^= 1
     else:
-        # It has no checksums: what can be told is what cannot be unpacked.
+        # It has no checksums: only what cannot be unpacked is detected.
         orc.write_table(table, str(path), compression="zlib")
         data = bytearray(path.read_bytes())
         data[20:120] = b"\xff" * 100
@@ -330,7 +330,7 @@ def test_a_micro_batch_that_is_published_is_finished_by_either_reader(
 
 
 def test_names_are_taken_as_they_are(job: Job) -> None:
-    """Nothing in a listed path is encoded; in a folder's name %3A stands for a colon."""
+    """Nothing in a listed path is encoded; in a folder's name %3A means a colon."""
     for number, name in enumerate(("a b", "a%20b", "100%25", "ü#?+")):
         table = pa.table({"id": [f"k{number}"]})
         folder = job.files.folder / "at=00%3A0%2F0" / "x%3Ay=1"

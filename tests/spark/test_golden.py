@@ -1,4 +1,4 @@
-"""Every checkpoint and catalog that a release wrote is read, and goes on, in this one."""
+"""Every checkpoint and catalog that a release wrote is read, and continues, in this one."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_the_same_winner_whatever_the_file_split(spark: SparkSession) -> None:
     for name, at, n, *_ in rows:
         best[name] = min(best.get(name, (9, 9, 9)), (at, n % 7, n))
     assert seen[0][1] == sorted((name, n) for name, (_, _, n) in best.items())
-    # The hash is no disguised column: neither the first nor the last row wins throughout.
+    # The hash does not follow a column: neither the first nor the last row always wins.
     by_time = [
         [n for name, at, n, *_ in rows if name == key and at == best[key][0]] for key in best
     ]

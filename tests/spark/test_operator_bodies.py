@@ -30,7 +30,7 @@ def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def files(spark: SparkSession) -> list[Path]:
-    """Those of all queries of the session."""
+    """The files of all queries of the session."""
     roots = Path(str(spark.conf.get("spark.local.dir"))).glob(f"*/{FOLDER}")
     return [path for root in roots for path in root.rglob("*") if path.is_file()]
 
@@ -41,7 +41,7 @@ def of_query(spark: SparkSession, made: Query) -> list[Path]:
 
 
 def once(work: str, marks: Path, strike: Callable[[int, Any], bool]) -> Callable[..., Any]:
-    """Pack or unpack, in which one worker is killed where `strike` says so, once per micro-batch.
+    """Pack or unpack, killing one worker where `strike` decides, once per micro-batch.
 
     `strike` is given how many batches have come out, and the last of them.
     """
@@ -151,7 +151,7 @@ def test_who_writes_files(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) 
     stream = spark.readStream.format("rate").load()
     assert build.who_writes_bodies(stream) == "pack"
     assert build.who_writes_bodies(spark.range(1).toDF("id")) == "nobody"
-    # Another master than that of this session changes nothing.
+    # A master other than this session's changes nothing.
     spark.conf.set("spark.master", "spark://elsewhere:7077")
     assert build.who_writes_bodies(stream) == "pack"
     # Only at the start of a session can it be set.
@@ -267,7 +267,7 @@ def test_two_actions_have_the_same_rows(spark: SparkSession, tmp_path: Path, wri
 def test_a_restart_makes_room(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever starts failed in the same micro-batch, there is one copy of its rows."""
+    """However many starts failed in the micro-batch, one copy of its rows remains."""
     given: list[pa.Table] = tables(1)
     made = query(spark, tmp_path, given)
 

@@ -287,7 +287,7 @@ def test_the_check_leaves_nothing_behind(stream: DataFrame, tmp_path: Path) -> N
 def test_a_local_catalog_on_a_cluster(
     stream: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checks are told that the master is a cluster; `local-cluster` is the real thing."""
+    """The checks see a cluster as master; `local-cluster` is a real one."""
     monkeypatch.setattr(checks, "master_of", lambda _: "yarn")
     with refused(
         f"catalog={tmp_path}/c is a local path, but Spark runs on yarn: .*shared_local=True"
@@ -302,7 +302,7 @@ def test_a_local_catalog_on_a_cluster(
 
 @pytest.mark.slow
 def test_a_real_cluster(tmp_path: Path) -> None:
-    """Executors in processes of their own: refused without, works with `shared_local`."""
+    """Executors in their own processes: refused without, works with `shared_local`."""
     told = run_python(
         """
 import sys, json

@@ -20,7 +20,7 @@ from tests.support.spark_query import BASE, Query, trace
 
 
 def test_a_2099_row_inside_a_year_old_backfill(spark: SparkSession, tmp_path: Path) -> None:
-    """It counts as now, is counted, moves no clock: the backfill goes on, nothing is late."""
+    """It counts as now and moves no clock: the backfill continues, nothing is late."""
     far = 75 * 366 * 86_400
     run = trace(
         spark, tmp_path, [["a@0", f"x@{far}"], ["a@30", "b@30"], [f"x@{far + 1}", "b@40", "c@40"]],

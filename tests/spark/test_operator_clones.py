@@ -70,7 +70,7 @@ def test_two_clones_of_one_checkpoint(spark: SparkSession, tmp_path: Path) -> No
     # Six micro-batches expired segments that the original may still need.
     assert total(other, "segments_expired") > 10
     assert total(other, "segments_deleted") == total(other, "orphans_deleted") == 0
-    # The original went on first, and deleted what had expired before the copy was made.
+    # The original continued first, and deleted what had expired before the copy was made.
     assert missing(made) == missing(copied, live=True) == []
     again = made.run()
     run.rows |= again.rows

@@ -106,7 +106,7 @@ def test_drop_duplicates_after_it(query: Query) -> None:
 
 
 def test_filters_and_columns_after_it(query: Query) -> None:
-    """Pushed down or not, they see only what went on; verdicts are a filter away."""
+    """Pushed down or not, they see only what passed; verdicts are a filter away."""
     query.options["verdict"] = "verdict"
     query.then = lambda df: df.where("verdict = 'duplicate'").select("n", "verdict")
     run = query.run()

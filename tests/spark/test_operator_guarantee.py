@@ -71,7 +71,7 @@ def test_the_expected_loss_reaches_the_metrics(spark: SparkSession, tmp_path: Pa
     seen: set[str] = set()
     lost = 0
     for batch in sorted(run.rows):
-        # An ID whose first record ever is dropped had none that went on.
+        # If the first record of an ID is dropped, none of its records passed.
         firsts = {row["id"] for row in run.rows[batch]} - seen
         kept = {row["id"] for row in run.rows[batch] if row["verdict"] != "duplicate"}
         lost += len(firsts - kept)

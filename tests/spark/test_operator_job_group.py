@@ -13,7 +13,7 @@ from dedup import dedup_by_id
 
 
 def run(spark: SparkSession, folder: Path, id_column: str, batches: int) -> list[list[Any]]:
-    """Go on for some micro-batches, under one job group for ever."""
+    """Run some micro-batches, all under one job group."""
     out: list[list[Any]] = []
 
     def sink(frame: DataFrame, batch: int) -> None:

@@ -131,7 +131,7 @@ def test_a_job_that_is_run_again_and_fails_in_the_end(spark: SparkSession, tmp_p
         query = Query(spark, tmp_path, {"timestamp": "ts", "horizon": "1 day"})
         query.add("a@0").run()
         query.add("b@1").run()
-        # The end of the first may be told after the second began, and counts for nothing then.
+        # The end of the first may arrive after the second began, and counts for nothing then.
         wait_until(
             lambda: (
                 [(g.ended is not None, len(g.batches)) for g in read_logs(metrics)] == [(True, 2)]

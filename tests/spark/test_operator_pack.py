@@ -113,7 +113,7 @@ def unpacked(row: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows in memory of their own."""
+    """The same rows in separate memory."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
@@ -309,7 +309,7 @@ def test_null_ids_go_by_their_rows_whatever_their_order() -> None:
 
 @pytest.mark.parametrize("policy", ["emit", "drop", "now", "error"])
 def test_who_needs_a_timestamp(policy: str) -> None:
-    """A record that has an ID, unless the option says otherwise; and who has none tells no time."""
+    """A record that has an ID, unless the option allows it; one without an ID gives no time."""
     ids = ["a", "b", None, None]
     batch = rows(12).slice(0, 4).set_column(0, "id", pa.array(ids))
     times = batch["ts"].take(pa.array([0, 2, 1, 2]))
@@ -340,7 +340,7 @@ def test_who_needs_a_timestamp(policy: str) -> None:
 
 
 def test_a_broken_uuid7_and_a_null_one() -> None:
-    """Where the time is in the ID, a record without an ID has none to miss, whatever the option."""
+    """If the time is in the ID, a record without an ID lacks no time, under any option."""
     times = {"id_time": "uuid7", "time_column": None, "time_source": "uuid7 in the record ID"}
     for policy in ("emit", "now"):
         batch = rows(3).set_column(0, "id", pa.array(["no UUID", None, None]))
@@ -393,7 +393,7 @@ def test_an_error_shows_where_the_first_bad_record_is() -> None:
 
 def test_clocks_are_told_per_source_partition() -> None:
     made = plan(source_columns=("flag", "small"))
-    # Whoever has neither ID nor time is not heard.
+    # A source partition with neither ID nor time does not count as heard.
     batch = rows(12).set_column(0, "id", pa.array(map(str, range(12))))
     (observed, *others) = (
         wire.read_observed(row["head"])
@@ -404,7 +404,7 @@ def test_clocks_are_told_per_source_partition() -> None:
     base_ms = int(BASE.timestamp()) * 1000
     assert observed["[true,0]"][0].newest_ms == base_ms
     assert observed["[false,7]"][0].newest_ms == base_ms + 7_000
-    # Null timestamps count as now, which is no clock's word.
+    # Null timestamps count as now, which moves no clock.
     assert observed["[null,null]"][0].records == 4
     assert observed["[null,null]"][0].newest_ms < 0
     assert len({number for _, number in observed.values()}) == len(observed)

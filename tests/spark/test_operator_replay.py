@@ -1,4 +1,4 @@
-"""Whatever runs again, runs again from the same state: the same rows go on."""
+"""Replays start from the same state, and the same rows pass."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BATCHES = 14
 
 @pytest.fixture(scope="module")
 def done(shared_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Query, Run]:
-    """Micro-batches at their end; tests go on from copies."""
+    """Micro-batches at their end; tests continue from copies."""
     given = tables(BATCHES)
     made = query(shared_spark.newSession(), tmp_path_factory.mktemp("done"), given)
     run = made.run()
@@ -65,7 +65,7 @@ def test_a_rollback(done: tuple[Query, Run], tmp_path: Path, first: int) -> None
     for batch, rows in replayed.rows.items():
         assert row_set(rows) == row_set(run.rows[batch]), f"micro-batch {batch}"
     assert [m.live_ids for m in replayed.metrics] == [m.live_ids for m in run.metrics[first:]]
-    # What the first run left behind in those micro-batches is nobody's now.
+    # The first run's files of those micro-batches are orphans now.
     if first < BATCHES - 1:
         assert max(m.orphan_files for m in replayed.metrics) > 0
 
@@ -79,7 +79,7 @@ def test_the_commit_log_alone_is_lost(done: tuple[Query, Run], tmp_path: Path) -
     assert row_set(replayed.rows[BATCHES - 1]) == row_set(run.rows[BATCHES - 1])
 
 
-# The kill harness comes by the same points in `make test`.
+# The kill harness reaches the same points in `make test`.
 @pytest.mark.slow
 def test_tasks_that_fail_once_at_every_point(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -88,7 +88,7 @@ def test_tasks_that_fail_once_at_every_point(
     marks.mkdir()
     points = dict(enumerate(POINTS))
     monkeypatch.setattr(dedup.spark.driver.build, "dedup_stream", failing(points, marks))
-    # Large enough that every shard writes a segment in every micro-batch, whatever its share.
+    # Large enough that every shard writes a segment in every micro-batch.
     given = tables(len(points) + 1, rows=1600)
     made = query(spark, tmp_path, given[:-1])
     run = made.run()
@@ -107,7 +107,7 @@ def test_tasks_that_fail_once_at_every_point(
 def test_a_task_that_fails_for_good_stops_the_query(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The faults are real: where every attempt fails, so does the query, and goes on later."""
+    """The faults are real: where every attempt fails, so does the query, and continues later."""
     given = tables(3)
     made = query(spark, tmp_path, given[:2])
     first = made.run()
@@ -174,7 +174,7 @@ def test_other_state_stores(spark: SparkSession, tmp_path: Path, store: str) -> 
 
 
 def test_a_stop_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
-    """`stop` interrupts tasks; whatever they were doing, nothing is lost or repeated."""
+    """`stop` interrupts tasks at any step; nothing is lost or repeated."""
     given = tables(6)
     made = query(spark, tmp_path, given)
     emitted = Run()

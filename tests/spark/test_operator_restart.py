@@ -35,7 +35,7 @@ from tests.support.spark_query import ARROW, BASE, SCHEMA, Query, roll_back, row
 
 
 def test_a_restart_with_other_shuffle_partitions(spark: SparkSession, tmp_path: Path) -> None:
-    """The number of shards is the one of the query's birth; so is that of state partitions."""
+    """The numbers of shards and of state partitions stay those of the first start."""
     given = tables(5)
     made = query(spark, tmp_path, given[:2])
     run = made.run()
@@ -63,7 +63,7 @@ def test_a_restart_that_cuts_the_files_otherwise(spark: SparkSession, tmp_path: 
             made.run()
     there = made.copy(tmp_path / "there")
     here, as_cut = made.run(), splits(made)
-    # What Spark cuts files by, which is the number of its cores where nobody sets it.
+    # What Spark cuts files by, which is the number of its cores where no one sets it.
     spark.conf.set("spark.sql.leafNodeDefaultParallelism", "1")
     assert splits(there) != as_cut, "the files are cut as before: this shows nothing"
     told = there.run()
@@ -85,7 +85,7 @@ PLAIN = {"timestamp": "ts", "horizon": "1 day", "verdict": "verdict", "lateness"
 
 
 def test_what_the_certificate_holds_may_not_change(spark: SparkSession, tmp_path: Path) -> None:
-    """Told on the driver to who asks, and by the tasks to who does not."""
+    """The driver raises it if the user checks the query, and the tasks otherwise."""
     born = Query(spark, tmp_path / "born", PLAIN).add("a@0/s")
     born.run()
     born.add("a@1/s", "z@0/s")
@@ -118,7 +118,7 @@ def test_what_the_certificate_holds_may_not_change(spark: SparkSession, tmp_path
     changed.options["shards"] = 3
     stopped(changed, "dedup.errors.ConfigError: The query was started with other settings than its "
             "memory in .*catalog.json was made with: The query has 3 shards now")  # fmt: skip
-    # Refused, not harmed: with the old options it goes on.
+    # Refused, not harmed: with the old options it continues.
     del changed.options["shards"]
     assert changed.run().told() == [["a@1 duplicate", "z@0 unique"]]
 
@@ -177,7 +177,7 @@ def test_only_the_user_knows_that_a_column_was_renamed(spark: SparkSession, tmp_
     assert set(words) == {"accept_changed_id", "accept_changed_timestamp"}
     made.options |= words
     assert made.run().told() == [["a@1 duplicate", "b@1 unique"]]
-    # The word stands for this one change.
+    # The consent covers this one change.
     made.add("c@2")
     made.id = "src"
     stopped(made, "ID is src .string. now and was id .string.")
@@ -259,7 +259,7 @@ def test_a_catalog_that_went_away(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_state_that_went_away(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark refuses to go on without its files; should it begin anew, the catalog knows better."""
+    """Spark refuses to continue without its files; if it begins again, the catalog detects it."""
     made = Query(spark, tmp_path, PLAIN).add("a@0")
     made.run()
     made.add("a@1")
@@ -286,7 +286,7 @@ def empty_delta(spark: SparkSession) -> bytes:
 
 
 def test_an_orphan_that_holds_a_live_id(spark: SparkSession, tmp_path: Path) -> None:
-    """A zombie wrote a segment with an ID that nobody has emitted: it must not be believed."""
+    """A zombie wrote a segment with an ID that no one has emitted: it must not be believed."""
     made = query(spark, tmp_path, tables(2))
     made.run()
     at_ms = int(BASE.timestamp()) * 1000 + 199_000
@@ -345,7 +345,7 @@ def test_options_that_may_change_on_restart(spark: SparkSession, tmp_path: Path)
     assert told("b@170", "e@40", lateness="10 seconds", late="drop", fpr=0.1) == [
         "b@170 duplicate", "e@40 late",
     ]  # fmt: skip
-    # Now the watermark is 160; horizon, lateness and policy back as they were.
+    # Now the watermark is 160; horizon, lateness and policy have their first values again.
     assert told("d@159", "e@41", "-@0", **given | {"late": "emit", "null_ids": "drop"}) == [
         "-@0 null_id", "d@159 duplicate", "e@41 late",
     ]  # fmt: skip
@@ -394,6 +394,6 @@ def test_two_queries_on_one_catalog(spark: SparkSession, tmp_path: Path) -> None
         made = Query(spark, tmp_path / name, given).add("a@0").add("a@1")
         run = made.run()
         assert run.told("v") == [["a@0 unique"], ["a@1 duplicate"]]
-        # It may stand in for one whose checkpoint was lost.
+        # It may replace a query whose checkpoint was lost.
         assert [m.other_queries for m in run.metrics] == [int(name == "two"), 0]
     assert len([*(tmp_path / "c").glob("*/catalog.json")]) == 2

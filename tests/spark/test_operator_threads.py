@@ -127,7 +127,7 @@ def test_a_thread_that_keeps_the_properties_of_another_query_is_refused(
 
 
 def test_batches_need_no_identity(spark: SparkSession, tmp_path: Path) -> None:
-    """Neither in a thread nor within a micro-batch, whose query they are no part of."""
+    """Neither in a thread nor within a micro-batch, because they do not belong to its query."""
     rows = spark.createDataFrame([("a", 1), ("b", 1), ("a", 2)], "id string, n long")
     kept = rows.transform(daily("id"))
     counts: list[int] = []

@@ -89,7 +89,7 @@ def test_every_type_in_a_batch(typed: DataFrame) -> None:
 
 
 def test_every_type_in_a_stream(spark: SparkSession, typed: DataFrame, tmp_path: Path) -> None:
-    """The second micro-batch holds the first one's rows again and new ones."""
+    """The second micro-batch holds the rows of the first again, and new ones."""
     query = Query(spark, tmp_path, {"horizon": "1 day"}, schema=typed.schema)
     more = typed.withColumn("id", F.col("id") + 10)
     query.add_frame(typed).add_frame(typed.unionAll(more))
@@ -220,7 +220,7 @@ IDS = {
 
 @pytest.mark.parametrize("kind", list(IDS))
 def test_ids_of_every_hashable_type(spark: SparkSession, kind: str) -> None:
-    """Each value three times and three nulls: each value once, and every null, goes on."""
+    """Each value three times and three nulls: each value passes once, and every null."""
     values = ", ".join(f"({value})" for value in IDS[kind] * 3)
     frame = spark.sql(f"SELECT id FROM VALUES {values}, (null), (null), (null) AS t(id)")
     kept = frame.repartition(2).transform(daily("id"))
@@ -264,13 +264,13 @@ def test_composite_ids_in_a_stream(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_uuids_and_what_looks_like_them(spark: SparkSession) -> None:
-    """UUID text is kept in 16 bytes, but is no other ID than its text."""
+    """UUID text is kept in 16 bytes, but is the same ID as its text."""
     raw = uuid.UUID(UUID_A).bytes
     sixteen = "\x01" + "z" * 16
     texts = [UUID_A, UUID_A.upper(), UUID_A.replace("-", ""), "{" + UUID_A + "}", "z" * 16, sixteen]
     frame = spark.createDataFrame([(t,) for t in texts * 2], "id string")
     assert sorted(r.id for r in frame.transform(daily("id")).collect()) == (sorted(texts))
-    # One tag byte tells the two apart even where their 16 bytes are equal.
+    # One tag byte distinguishes the two even if their 16 bytes are equal.
     ascii_uuid = str(uuid.UUID(bytes=b"zzzzzzzzzzzzzzzz"))
     both = spark.createDataFrame([("z" * 16,), (ascii_uuid,), ("\x01" + "z" * 16,)], "id string")
     assert both.transform(daily("id")).count() == 3

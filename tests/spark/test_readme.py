@@ -1,4 +1,4 @@
-"""Every snippet of the README runs, and after it those of the page on the tools."""
+"""Every snippet of the README runs, and after it the snippets of the page on the tools."""
 
 from __future__ import annotations
 

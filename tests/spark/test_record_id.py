@@ -1,4 +1,4 @@
-"""Record IDs made by Spark: the bytes of the reference, whatever the session and the layout."""
+"""Record IDs made by Spark: the bytes of the reference, under any session and layout."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_bytes_never_change(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize(("zone", "ansi"), [("UTC", "true"), ("America/St_Johns", "false")])
 def test_spark_and_the_reference_agree(spark: SparkSession, zone: str, ansi: str) -> None:
-    """Whatever the session's time zone and dialect are."""
+    """Under any time zone and dialect of the session."""
     rows = [*random_rows(400, seed=7), (None,) * 16]
     frame = spark.createDataFrame(rows, SCHEMA)
     spark.conf.set("spark.sql.session.timeZone", zone)
@@ -218,7 +218,7 @@ def test_lines_have_numbers_however_files_are_cut(spark: SparkSession, tmp_path:
 
 
 def test_lines_as_spark_has_them(spark: SparkSession, tmp_path: Path) -> None:
-    """Also an empty line, one at the end, and the columns of folders; a mark alone is no line."""
+    """Also an empty line, one at the end, and columns of folders; a mark alone is not a line."""
     (tmp_path / "day=1").mkdir()
     (tmp_path / "day=1" / "a.txt").write_bytes(b"\n\na\n\r\nb\n\n")
     (tmp_path / "day=1" / "marked.txt").write_bytes("\ufeff".encode())
@@ -229,7 +229,7 @@ def test_lines_as_spark_has_them(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_stream_of_lines(spark: SparkSession, tmp_path: Path) -> None:
-    """Read twice, each line goes on once; equal lines are two records."""
+    """Read twice, each line passes once; equal lines are two records."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.json").write_text('{"k": 1}\n{"k": 1}\n')
     twice = record_id.read_lines(spark.readStream, str(tmp_path / "in"))
@@ -355,7 +355,7 @@ def test_a_column_with_the_name_of_a_clock(stream: DataFrame, tmp_path: Path) ->
 def test_a_random_column_before_the_operator_gives_one_warning(
     spark: SparkSession, stream: DataFrame, tmp_path: Path
 ) -> None:
-    """It is not known whether the ID is made of it."""
+    """The ID may be derived from it."""
 
     def warned(frame: DataFrame, given: Any = "id") -> int:
         with warnings.catch_warnings(record=True) as caught:

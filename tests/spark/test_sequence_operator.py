@@ -70,7 +70,7 @@ def test_what_a_producer_sends_and_its_zombies(spark: SparkSession, tmp_path: Pa
 
 
 def seeded(folder: Path, spark: SparkSession, **options: Any) -> tuple[SequenceQuery, list[Any]]:
-    """Micro-batches of four files each, of producers that repeat, leave out and begin anew."""
+    """Micro-batches of four files each, of producers that repeat, leave out and begin again."""
     rng = Random(7)
     made = query(spark, folder, **MARKED, **options)
     made.files_per_batch = 4
@@ -109,7 +109,7 @@ def expected(batches: list[Any]) -> list[list[str]]:
 def done(
     _session: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[SequenceQuery, list[Any]]:
-    """Micro-batches at their end; tests go on from copies."""
+    """Micro-batches at their end; tests continue from copies."""
     made, batches = seeded(tmp_path_factory.mktemp("done"), _session.newSession())
     assert made.judged() == expected(batches)
     return made, batches
@@ -133,7 +133,7 @@ def test_a_replay_in_other_tasks_and_another_order(
     rows = again.run().rows
     assert sorted(rows) == [1, 2, 3]
     assert told(rows) == expected(batches)[1:]
-    # Of two copies the same row is the original, whatever reaches its shard first.
+    # Of two copies the same row is the original, in any order of arrival.
     third = copied(finished, tmp_path / "third")
     roll_back(third.checkpoint, 1)
     third.before = lambda df: df.repartition(2, F.col("n") % 7)
@@ -204,7 +204,7 @@ def test_figures_and_the_listener(spark: SparkSession, tmp_path: Path) -> None:
     made.add(*run_of("a", 0, 0, 9), "b/0:3", "a/0:3", "-/0:1", "a/0:15")
     made.add("a/0:11", "a/0:11", "b/1:0", "b/0:4")
     made.add("b/0:5")
-    # The name that the listener takes for that of dedup_by_id by default.
+    # The listener's default name for dedup_by_id.
     listener = DedupListener(
         on_sequences=heard.append, sequence_metrics="dedup", log=tmp_path / "log"
     )
@@ -374,7 +374,7 @@ def test_what_a_restart_may_change(spark: SparkSession, tmp_path: Path) -> None:
 def test_the_state_of_another_partition_is_told(
     done: tuple[SequenceQuery, list[Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody can know before: Spark asks it for the shard, and it has none."""
+    """No one can know before: Spark asks it for the shard, and it has none."""
     made, _ = done
     again = copied(made, tmp_path)
     roll_back(again.checkpoint, 3)
@@ -460,7 +460,7 @@ def test_a_first_micro_batch_without_records(spark: SparkSession, tmp_path: Path
 
 
 def test_copies_are_counted_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Copies that differ: the one that goes on does not depend on the order of the rows."""
+    """Copies that differ: which one passes does not depend on the order of the rows."""
     made = query(spark, tmp_path)
     made.add(*(["a/0:0"] * 5), *(["a/0:1"] * 3))
     rows = made.run().rows[0]

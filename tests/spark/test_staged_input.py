@@ -27,7 +27,7 @@ class Pipeline:
         self.emitted = Counter[str]()
 
     def once(self, act: Callable[[], object]) -> Callable[[str], None]:
-        """Return what strikes the first time that it sees file b, in whatever process."""
+        """Return a function that strikes when it first sees file b, in any process."""
         struck = str(self.folder / "struck")
 
         def strike(name: str) -> None:
@@ -58,7 +58,7 @@ def fail() -> None:
 
 
 def test_a_step_that_deletes_what_it_read(spark: SparkSession, tmp_path: Path) -> None:
-    """The danger itself: the task runs again, the file is gone, and nobody says anything."""
+    """The danger itself: the task runs again, the file is gone, and no one says anything."""
     pipeline = Pipeline(spark, tmp_path)
     (tmp_path / "names").mkdir()
     for name in "abc":

@@ -1,4 +1,4 @@
-"""dedup/cli/VALUES.md says what the readers do: each example of its tables is tried."""
+"""dedup/cli/VALUES.md documents the readers: each example of its tables is tried."""
 
 from __future__ import annotations
 

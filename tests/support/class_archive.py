@@ -24,7 +24,7 @@ from tests.support.quick_spark import QUICK_JAVA
 _PYSPARK = find_spec("pyspark")
 assert _PYSPARK is not None
 assert _PYSPARK.origin is not None
-#: Java refuses an archive of classes that have been installed anew since.
+#: Java refuses an archive of classes that have been installed again since.
 _INSTALLED_NS = Path(_PYSPARK.origin).stat().st_mtime_ns
 _SET = zlib.crc32(f"{sys.prefix} {_INSTALLED_NS} {os.environ.get('JAVA_HOME')}".encode())
 FILE = Path(tempfile.gettempdir()) / f"dedup-test-classes-{_SET:08x}.jsa"
@@ -36,7 +36,7 @@ OPTIONS = f"{QUICK_JAVA} -XX:SharedArchiveFile={FILE} -Xlog:disable"
 
 
 def make_in_background() -> None:
-    """Begin to make the archive, where there is none and nobody else makes it."""
+    """Begin to make the archive, unless it exists or another process makes it."""
     with suppress(OSError):
         if _MAKING.exists() and time.time() - _MAKING.stat().st_mtime > _MAKING_S:
             _MAKING.unlink()  # whoever made it was killed

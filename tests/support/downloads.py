@@ -1,4 +1,4 @@
-"""Folders of downloaded files for one user's tests, filled once, whoever asks first."""
+"""Folders of downloaded files for the tests of a user, filled once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def user_cache() -> Path:
-    """Return the folder of this user's downloads, which nobody else can read or write.
+    """Return the folder of this user's downloads, which no one else can read or write.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def fetched_once(name: str, fetch: Callable[[Path], None]) -> Path:
         try:
             with tempfile.TemporaryDirectory(dir=cache) as fetched:
                 fetch(Path(fetched, name))
-                # Whole or not at all: a process may be killed meanwhile.
+                # Whole or not at all: a process may be killed in the meantime.
                 Path(fetched, name).rename(folder)
         except Exception as error:
             failure.write_text(str(error))

@@ -31,7 +31,7 @@ class FileQuery:
     Attributes
     ----------
     change : callable
-        From the rows of the files to those of the sink.
+        Turns the rows of the files into the rows of the sink.
     """
 
     def __init__(self, spark: SparkSession, sink: str, folder: Path) -> None:
@@ -44,7 +44,7 @@ class FileQuery:
         dedup.register(spark)
 
     def add(self, rows: Sequence[dict[str, Any]] | pa.Table) -> None:
-        """Add a file, which becomes a micro-batch of its own."""
+        """Add a file, which becomes its own micro-batch."""
         table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows))
         path = self.input / f"{self.files:06d}.parquet"
         pq.write_table(table, path)

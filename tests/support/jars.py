@@ -73,7 +73,7 @@ def _check(folder: Path) -> None:
 
 
 def reason(told: str) -> str:
-    """Return the lines of a program's errors that say what failed, without its stack frames."""
+    """Return the lines of a program's errors that name the failure, without stack frames."""
     lines = [line.strip(":\t ") for line in told.strip().splitlines()]
     problems = [
         line for line in lines if re.search(r"Exception|Error\b|not found|unresolved", line)

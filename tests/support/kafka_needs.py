@@ -29,13 +29,13 @@ def missing_library() -> str | None:
 
 
 def need_library() -> None:
-    """Go on only with the extra `kafka`."""
+    """Skip or fail without the extra `kafka`."""
     if (reason := missing_library()) is not None:
         do_without(VARIABLE, reason)
 
 
 def need_broker() -> None:
-    """Go on only if a broker is wanted and can run."""
+    """Skip or fail unless a broker is wanted and can run."""
     if os.environ.get(VARIABLE) == "1":
         pytest.skip(f"{VARIABLE}=1 is set: `make test` without it runs this on a broker")
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):

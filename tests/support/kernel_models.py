@@ -120,7 +120,7 @@ def page_sum(page: bytes) -> int:
 
 
 def pages_of(hashes: Sequence[int], blocks: int, page_blocks: int) -> dict[int, list[int]]:
-    """Hashes by the page of the filter that they lie in."""
+    """Hashes by their page of the filter."""
     pages: dict[int, list[int]] = {}
     for h in hashes:
         pages.setdefault(((h >> 32) * blocks >> 32) // page_blocks, []).append(h)

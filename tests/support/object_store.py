@@ -111,7 +111,7 @@ def s3_factory(
     calls: str | None = None,
     attempts: int = 3,
 ) -> Callable[[], tuple[pafs.FileSystem, str]]:
-    """What a user gives as catalog; it reads `secrets` anew each time, and notes that in `calls`.
+    """What a user gives as catalog; it reads `secrets` again each time, and notes that in `calls`.
 
     It travels by value, because executors do not have this module.
     """
@@ -140,7 +140,7 @@ def s3_factory(
 
 @contextmanager
 def running_store(log: Path) -> Iterator[ObjectStore]:
-    """A store with one bucket and no rights to be had, gone at the end whatever happens."""
+    """A store with one bucket and no rights, gone at the end in any case."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],

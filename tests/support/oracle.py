@@ -19,7 +19,7 @@ class Oracle:
         self._truth = testing.Oracle(timedelta(seconds=horizon_s), timedelta(seconds=lateness_s))
 
     def verdicts(self, table: pa.Table) -> Counter[tuple[Hashable, int, bool]]:
-        """How often (ID, effective time, goes on or not) occurs among a micro-batch's records."""
+        """How often (ID, effective time, passes or not) occurs among a micro-batch's records."""
         times_ms = (1000 * at for at in table["at"].to_pylist())
         judged = self._truth.verdicts(zip(table["id"].to_pylist(), times_ms, strict=True))
         return Counter({(name, ms // 1000, on): n for (name, ms, on), n in judged.items()})

@@ -17,7 +17,7 @@ def python(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run this Python in a process of its own, to whatever end."""
+    """Run this Python in its own process; it may fail."""
     return subprocess.run(
         [sys.executable, *map(str, arguments)], cwd=cwd, env={**os.environ, **(env or {})},
         capture_output=True, text=True, check=False, timeout=timeout_s,
@@ -30,7 +30,7 @@ def dedup(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_python(code: str, *args: object, timeout_s: float = 240, **env: str) -> Any:
-    """Run code in a Python of its own, which can import these tests; its last line is JSON."""
+    """Run code in another Python, which can import these tests; return its last line of JSON."""
     paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]
     found = {
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),

@@ -1,4 +1,4 @@
-"""Values of every type that a record ID may be made of, and bytes that no release may change."""
+"""Values of every type in a record ID, and bytes that no release may change."""
 
 from __future__ import annotations
 

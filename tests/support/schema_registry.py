@@ -38,7 +38,7 @@ class SchemaRegistry:
     asked: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     url: str = ""
-    #: In place of every body.
+    #: The body of every response.
     raw: bytes = b""
 
     def add(self, schema_id: int, schema: str, subject: str = "", **more: Any) -> bytes:
@@ -99,7 +99,7 @@ def running_registry() -> Iterator[SchemaRegistry]:
             self.wfile.write(content)
 
         def log_message(self, *args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     registry.url = f"http://127.0.0.1:{server.server_port}"

@@ -17,7 +17,7 @@ from dedup.core.sequence import SEQUENCE_VERDICTS, SequenceRule
 from dedup.core.sequence_shard import SequenceOutcome, process_sequences
 from dedup.core.sequence_state import SequenceState
 
-#: Producer, epoch and sequence; None where there is none.
+#: Producer, epoch and sequence, each or None.
 Numbered = tuple[str, int, int] | None
 
 
@@ -64,7 +64,7 @@ class SequenceShard:
     def batch(
         self, records: Sequence[Numbered], *, now_ms: int = 0, times_ms: Sequence[int] | None = None
     ) -> list[str]:
-        """Return the verdicts of one micro-batch, and go on behind it."""
+        """Return the verdicts of one micro-batch, and commit it."""
         outcome = self.judge(records, now_ms=now_ms, times_ms=times_ms)
         self.row, self.number = outcome.state.to_bytes(), self.number + 1
         self.counts = dict(outcome.counts)

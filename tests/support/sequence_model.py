@@ -1,4 +1,4 @@
-"""What `dedup_by_sequence` has to answer, twice over: by its own rule, and by that of a broker.
+"""The answers of `dedup_by_sequence` by two models: its own rule, and a broker's.
 
 Both are written from the rules alone, a position at a time and in sets, and share nothing with
 `dedup.core` but the names of the verdicts.
@@ -18,7 +18,7 @@ KEPT = 5
 
 @dataclass
 class Remembered:
-    """A producer: its epoch, the positions that went on, and from where on they are all known."""
+    """A producer: its epoch, the positions that passed, and the first from which all are known."""
 
     epoch: int
     known_from: int
@@ -243,7 +243,7 @@ def contradiction(answer: str, verdicts: Sequence[str]) -> str | None:
 
     The operator may know more: it remembers unbroken ranges where a broker remembers five batches,
     so that what a broker calls out of order may be duplicates, or duplicates and then records
-    that the broker accepts where they come by themselves.
+    that the broker accepts where they come on their own.
     """
     kinds = set(verdicts)
     if answer == "accepted":

@@ -1,6 +1,6 @@
 """Drives one shard of the core through micro-batches and judges it by the two clauses.
 
-The oracle knows nothing of buckets, filters or manifests: it holds every record that went on with
+The oracle knows nothing of buckets, filters or manifests: it holds every record that passed with
 its effective timestamp, and looks through all of them.
 """
 
@@ -45,7 +45,7 @@ STABLE_OR_NOT = pytest.mark.parametrize("stable", [False, True], ids=["any", "st
 class Rec:
     """A record: its ID (None: null), own timestamp (None: null), source partition.
 
-    `untimed`: no time stands in for a null timestamp. `payload`: what else it says.
+    `untimed`: no time replaces a null timestamp. `payload`: its other content.
     """
 
     id: bytes | None
@@ -56,19 +56,19 @@ class Rec:
 
 
 def is_untimed(rec: Rec) -> bool:
-    """Whether nothing tells or stands in for the record's time."""
+    """Whether neither the record nor a substitute gives its time."""
     return rec.untimed and rec.time_ms is None
 
 
 @dataclass(frozen=True)
 class Passed:
-    """A record that went on, and the micro-batch that took it."""
+    """A record that passed, and the micro-batch that took it."""
 
     id: bytes
     time_ms: int
     batch: int
     payload: int = 0
-    #: By what columns it was to be compared as it was taken.
+    #: The set of columns for its comparison when it passed.
     column_set: str | None = None
 
 
@@ -125,7 +125,7 @@ class Driver:
         return [verdict.name for verdict in self.feed(recs, now_ms)]
 
     def roll_back(self, batches: int) -> None:
-        """Go on from an earlier micro-batch, as after a restart whose newest commits are gone."""
+        """Continue from an earlier micro-batch, as after a restart that lost newer commits."""
         self.batch -= batches
         self.state = self.history[self.batch]
         del self.history[self.batch :], self.policies[self.batch :]
@@ -222,7 +222,7 @@ class Driver:
             assert verdict == (Verdict.LATE if late[i] else Verdict.UNIQUE)
             emitted = verdict == Verdict.UNIQUE or policy.late == "emit"
             close = [p for p in same if self._within(p, t)]
-            # Where late records are dropped all the same, their duplicates need not be told apart.
+            # If late records are dropped anyway, their duplicates need no verdict of DUPLICATE.
             if emitted or not policy.forgets_at_late:
                 assert not close, f"clause 1: {rec} at {t} passed although {close} did"
             if emitted:
@@ -232,7 +232,7 @@ class Driver:
             self._judge_payload(rec, t, verdict)
 
     def _judge_payload(self, rec: Rec, time_ms: int, verdict: Verdict) -> None:
-        """Check a duplicate against those that went on: lookups end with the first one found."""
+        """Check a duplicate against the records that passed: lookups end at the first match."""
         policy = self.policy
         near = [
             p

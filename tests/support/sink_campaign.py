@@ -2,12 +2,12 @@
 
 Processes do the work of tasks and of the driver. The engine kills or freezes them at named steps,
 runs attempts of a task one after the other or at the same time, and wakes frozen processes once
-their successors have won. If a start of the query fails, another follows with a run ID of its own.
+their successors have won. If a start of the query fails, another follows with its own run ID.
 Sometimes Spark forgets that a micro-batch was committed, and it runs again. Half of the kills
 strike where fewest have struck so far. At the end each armed fault must have fired.
 
 A sink takes part with an adapter: its `SinkDouble`, and a `Campaign` with the steps of the sink and
-whatever else can happen to its output.
+all that can happen to its output besides.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class Campaign(ABC):
         """Do something else to the output before a micro-batch runs again."""
 
     def tasks(self, tasks: int) -> int:
-        """Return the number of tasks at a start, given that of the first start."""
+        """Return the number of tasks at a start, from the number at the first start."""
         return tasks
 
     def complete(self, batch_id: int, results: list[TaskResult]) -> bool:

@@ -30,13 +30,13 @@ class Output:
     sink : callable
         From the checkpoint's folder, and options with underscores for dots, to the sink.
     lose_markers : callable
-        Removes from the output what tells which micro-batches it has.
+        Removes the markers of micro-batches from the output.
     one_commit : bool
         Whether the driver commits whole micro-batches. A replay may then divide the rows otherwise.
     compares : bool
-        Whether a replay is compared with what is there. If not, it is ignored, whatever it holds.
+        Whether the sink compares a replay with the output. If not, it ignores the replay.
     shared : bool
-        Whether several sinks may write to the output, each under a name of its own.
+        Whether several sinks may write to the output, each under its own name.
     """
 
     sink: Callable[..., SinkDouble]

@@ -51,7 +51,7 @@ class SinkDouble(ABC):
         return result
 
     def task(self, run_id: str, batch_id: int, slot: int, numbers: Iterable[int]) -> TaskResult:
-        """Let a task write numbers, each in a record batch of its own."""
+        """Let a task write numbers, each in its own record batch."""
         return self.send(run_id, batch_id, slot, (self.rows([n]) for n in numbers))
 
     def tasks(self, run_id: str, batch_id: int, *slices: Iterable[int]) -> list[TaskResult]:

@@ -1,4 +1,4 @@
-"""A file system of its own with room for a few megabytes, or few files, and how to fill it."""
+"""A separate file system with room for a few megabytes, or few files, and how to fill it."""
 
 from __future__ import annotations
 

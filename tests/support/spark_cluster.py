@@ -27,7 +27,7 @@ _DAEMON_JAVA = f"{QUICK_JAVA} -Dspark.master.rest.enabled=false"
 
 @dataclass
 class Daemon:
-    """A process of its own session, so that all it starts can be found and ended with it."""
+    """A process with its own session, so that all it starts can be found and ended with it."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -102,7 +102,7 @@ class Cluster:
             self.made += 1
             folder = self.folder / f"worker-{self.made}"
             (folder / "local").mkdir(parents=True)
-            # Hosts of their own: Spark runs no second copy of a task on the host of the first.
+            # Separate hosts: Spark runs no second copy of a task on the host of the first.
             daemon = self._daemon(
                 folder.name, "deploy.worker.Worker", "--cores", "1", "--memory", "1g",
                 "-d", str(folder / "work"), self.url,
@@ -157,7 +157,7 @@ class Cluster:
 
 @contextmanager
 def running_cluster(folder: Path) -> Iterator[Cluster]:
-    """A cluster of two workers, gone at the end whatever happens."""
+    """A cluster of two workers, gone at the end in any case."""
     cluster = Cluster(folder)
     try:
         cluster.start()

@@ -40,7 +40,7 @@ ARROW = pa.schema(
         ("n", pa.int64()),
     ]
 )
-#: The operator with a horizon, for tests that are about something else.
+#: The operator with a horizon, for tests of other options.
 daily = partial(dedup_by_id, horizon="1 day")
 _RECORD = re.compile(r"(?P<id>[^@]+)@(?P<at>-|-?\d+)(?:/(?P<src>\w+))?")
 
@@ -99,7 +99,7 @@ def seeded(
 
 @dataclass
 class Run:
-    """What one start of a query did: rows that went on and metrics, by micro-batch."""
+    """What one start of a query did: rows that passed and metrics, by micro-batch."""
 
     rows: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     metrics: list[BatchMetrics] = field(default_factory=list)
@@ -121,7 +121,7 @@ class Run:
 
 @dataclass
 class Query:
-    """A streaming query over files, one file per micro-batch, in a folder of its own.
+    """A streaming query over files, one file per micro-batch, in its own folder.
 
     `options` go to `dedup_by_id`; `then` is what the user's pipeline does afterwards.
     """

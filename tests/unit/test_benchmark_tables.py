@@ -1,4 +1,4 @@
-"""Tables of measured figures on the pages are those of the results."""
+"""Tables of measured figures on the pages match the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows in files beside Spark: what is written is read, and whatever is amiss is told."""
+"""Rows in files beside Spark: what is written is read, and any damage is reported."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_bodies_are_read_as_they_were_written() -> None:
         found = reader.read(place, body.schema)
         found.validate(full=True)
         assert found.equals(body)
-    # What was read stays as it is when the file is gone.
+    # Rows that were read survive the file.
     found = reader.read(places[3], given[3].schema)
     file.path.unlink()
     assert found.equals(given[3])
@@ -182,7 +182,7 @@ def test_files_of_earlier_micro_batches_go(disks: list[Path]) -> None:
     stranger.mkdir()
     bodies.drop_earlier(task(7))
     assert [path.exists() for path in (*kept, stranger, *gone)] == [True] * 7 + [False] * 4
-    # A run that began later leaves nothing of the one before, whatever its numbers.
+    # A later run removes all files of the run before, whatever its numbers.
     bodies.drop_earlier(replace(task(7), run_id="6" + RUN[1:]))
     assert [path.exists() for path in kept if "orders" in path.parts] == [False] * 4
     assert {path.is_relative_to(disks[0]) for path in kept} == {True, False}
@@ -279,7 +279,7 @@ def test_a_body_never_looks_like_a_place() -> None:
 
 
 def test_only_the_part_that_is_read_takes_address_space() -> None:
-    """Spark bounds that of a worker where `spark.executor.pyspark.memory` is set."""
+    """Spark limits the memory of a worker if `spark.executor.pyspark.memory` is set."""
     body = pa.record_batch({"number": pa.array(range(1000), pa.int64())})
     file = of_map_task(task())
     place = file.write(body)

@@ -21,7 +21,7 @@ def backup_of(query: QueryDriver) -> ShardState:
 
 
 def test_a_copy_of_an_undone_history_is_not_adopted(tmp_path: Path) -> None:
-    """An older checkpoint is put back, seals nothing, and is lost as well."""
+    """An older checkpoint is restored, seals nothing, and is lost as well."""
     query = QueryDriver(tmp_path, POLICY)
     run(query, range(12))
     assert backup_of(query).epoch > 6, "the copy tells of micro-batches that are about to be undone"
@@ -39,7 +39,7 @@ def test_a_copy_of_an_undone_history_is_not_adopted(tmp_path: Path) -> None:
 def test_a_backup_that_was_tried_and_given_up_takes_nothing_away(
     tmp_path: Path, committed: int
 ) -> None:
-    """The copies still tell of the later micro-batches, and adopting them takes a word."""
+    """The copies still show the later micro-batches, and adopting them needs consent."""
     query = QueryDriver(tmp_path, POLICY)
     run(query, range(15))
     query.go_on("run-2")
@@ -99,7 +99,7 @@ def test_a_lineage_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_a_branched_history_is_adopted_with_a_word_only(tmp_path: Path) -> None:
-    """A copy of the checkpoint went on as well; what the copies tell may be what it saw."""
+    """A copy of the checkpoint continued as well; the copies may hold what it saw."""
     query = QueryDriver(tmp_path, POLICY)
     run(query, range(13))
     query.go_on("copy")
@@ -132,7 +132,7 @@ def test_a_history_of_one_line_needs_no_word(tmp_path: Path, starts: int) -> Non
 
 
 def test_a_second_adoption_begins_with_the_newest_clocks(tmp_path: Path) -> None:
-    """A quiet shard's copy is that of the first adoption; the other one's tells of later times."""
+    """A quiet shard's copy is of the first adoption; the other shard's has later times."""
     query = QueryDriver(tmp_path, POLICY, shards=2)
     run(query, range(30))
     adopt(query.root, tmp_path / "one", QUERY)

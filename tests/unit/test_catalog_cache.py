@@ -62,7 +62,7 @@ def test_most_views_stay_open_when_there_is_room_for_most() -> None:
 
 
 def test_damage_to_a_filter_is_noticed_whenever_it_comes(bench: Bench) -> None:
-    """Every page is checked each time it is read: it was whole a micro-batch ago says nothing."""
+    """Every page is checked at each read: a page may be damaged between two micro-batches."""
     store, made = bench.store(), fixed(200)
     seg = write(store, made)
     file = bench.file(seg, ".filter")
@@ -120,7 +120,7 @@ def test_three_processes_build_one_view_at_the_same_time(bench: Bench) -> None:
 
 
 def test_a_view_opens_while_another_process_opens_it(bench: Bench) -> None:
-    """rocksdict empties and writes a file of its own at every open."""
+    """rocksdict empties and writes its own file at every open."""
     made, seg = written(bench.store(), 2_000)
     bench.store().lookup(seg, made.keys, made.hashes)
     (config,) = bench.cache().folder.glob("*/*.view/rocksdict-config.json")

@@ -101,7 +101,7 @@ def test_keys_are_independent_and_depend_on_the_query() -> None:
     keys = {*derive_keys(QUERY), *derive_keys("another")}
     assert len(keys) == 4
     assert {len(key) for key in keys} == {16}
-    # Fixed for ever: catalogs on disk depend on them.
+    # Fixed forever: catalogs on disk depend on them.
     assert [key.hex() for key in derive_keys("q")] == KEYS_OF_Q
 
 
@@ -118,7 +118,7 @@ def test_a_secret_makes_other_keys() -> None:
 
 
 def test_a_secret_of_another_start_is_refused(tmp_path: Path) -> None:
-    """Of two that begin one query, one alone goes on."""
+    """Of two starts that begin one query, only one continues."""
     root = Root(tmp_path)
     create_or_check(root, replace(WANTED, secret=b"s" * 16, **DEFINED))
     with pytest.raises(CatalogError, match="Another start of this query created its catalog"):

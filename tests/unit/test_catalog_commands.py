@@ -260,7 +260,7 @@ def test_a_live_segment_that_is_missing_is_damage(
 def test_vacuum_goes_by_the_storages_clock(
     query: QueryDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An orphan of this moment is no two days old because somebody's clock says so."""
+    """A wrong clock does not make a new orphan two days old."""
     source = next((query.folder / "root").rglob("*.sst"))
     orphan = source.with_name("000000000020-run-1-7-0000.sst")
     orphan.write_bytes(source.read_bytes())

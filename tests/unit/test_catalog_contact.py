@@ -21,7 +21,7 @@ from dedup.errors import CatalogError
 
 @pytest.fixture
 def silent() -> Iterator[tuple[socket.socket, str]]:
-    """An S3 store that takes connections and says nothing, and a catalog in it."""
+    """An S3 store that takes connections and never answers, and a catalog in it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
         place = f"127.0.0.1:{server.getsockname()[1]}"

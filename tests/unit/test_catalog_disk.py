@@ -43,7 +43,7 @@ def test_every_write_of_a_segment(tmp_path: Path, disk: Path, where: str, leave_
 def test_no_room_for_a_view_is_no_damage(
     tmp_path: Path, disk: Path, leave_bytes: int, harm: bool
 ) -> None:
-    """The segment is whole: nobody may be told to accept its loss."""
+    """The segment is whole: the error must not advise to accept its loss."""
     bench, small = Bench(tmp_path), Bench(disk)
     made, seg = written(bench.store(), 9000)
     if harm:

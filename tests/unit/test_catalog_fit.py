@@ -123,7 +123,7 @@ def test_a_changed_timestamp() -> None:
     (word,) = re.findall(r"accept_changed_timestamp='(\w+)'", text)
     fits(renamed, timestamp=word)
     refusal(renamed, id=word)
-    # Another kind of clock is no other name of the same one.
+    # A different kind of clock is not a new name of the same clock.
     arrival = Definition(expression="processing time", kind="")
     text = refusal(replace(BORN, timestamp_definition=arrival))
     assert "The timestamp is processing time now and was ts (timestamp)." in text
@@ -138,7 +138,7 @@ def test_all_that_changed_is_told_at_once() -> None:
 
 
 def test_a_certificate_without_definitions_is_read_and_compared_by_name(tmp_path: Path) -> None:
-    """Those of before are read for ever, and stay as they are."""
+    """Certificates of earlier releases are read forever, and never rewritten."""
     (path,) = BEFORE.glob("*/catalog.json")
     data = path.read_bytes()
     old = Certificate.from_bytes(data, "here")

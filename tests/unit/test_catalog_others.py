@@ -1,4 +1,4 @@
-"""A new checkpoint beside another query's catalog: it may stand in for one that was lost."""
+"""A new checkpoint beside another query's catalog: it may replace a lost one."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_no_more_files_at_any_step_of_a_segment(tmp_path: Path, disk: Path, wher
 
 @pytest.mark.parametrize("harm", [False, True], ids=["sidecar", "no sidecar"])
 def test_no_file_for_a_view_is_no_damage(tmp_path: Path, disk: Path, harm: bool) -> None:
-    """The segment is whole: nobody may be told to accept its loss."""
+    """The segment is whole: the error must not advise to accept its loss."""
     made = fixed(500)
     bench = Bench(tmp_path / "other")
     seg = write(bench.store(), made)

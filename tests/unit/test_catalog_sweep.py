@@ -200,7 +200,7 @@ def test_inspect_calls_orphan_what_the_operator_takes_for_one(root: Root) -> Non
 
 
 def test_a_copied_checkpoint_stops_both_from_deleting(root: Root) -> None:
-    """The original goes on while a run from a copy of its checkpoint begins: both must see it."""
+    """The original continues while a run from a copy of its checkpoint begins: both must see it."""
     for epoch in (0, 1):
         base = state("original", epoch - 1, 0) if epoch else ShardState()
         housekeep(root, visit("original", epoch), base, POLICY)
@@ -267,7 +267,7 @@ def test_what_an_ancestor_wrote_elsewhere_shows_that_it_went_on(root: Root) -> N
     goes_on = state(NEW, 199, 50)
     assert housekeep(root, visit(NEW, 200, shard=0), goes_on, POLICY)[0].branches == 1
     assert names(root) >= set(theirs)
-    # Once the user says that nobody needs them, they go however young they are.
+    # Once the user says that no one needs them, they go however young they are.
     states = {0: state(NEW, 199, 50)}
     with pytest.raises(ConfigError, match="--sole"):
         plan_vacuum(root, QUERY, states, now_ms=0, older_than_ms=1, sole=False)
@@ -296,7 +296,7 @@ def test_vacuum_with_a_copy_does_not_delete_what_the_original_made_since(tmp_pat
     told = plan_vacuum(query.root, QUERY, copied, now_ms=now_ms, older_than_ms=0, sole=True)
     live = {segment.name for segment in query.state().manifest.segments()}
     assert live & {file.parsed.segment for file in told.files}, "the word is taken"
-    # With its own checkpoint the same files are no orphans, and no word is needed.
+    # With its own checkpoint the same files are not orphans, and no consent is needed.
     own = plan_vacuum(query.root, QUERY, query.states(), now_ms=now_ms, older_than_ms=0, sole=False)
     assert not live & {file.parsed.segment for file in own.files}
 

@@ -1,4 +1,4 @@
-"""Segments read without RocksDB: the same answers, and whatever is amiss goes to RocksDB."""
+"""Segments read without RocksDB: the same answers, and RocksDB reads any that look damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What looks like a URI and is none that pyarrow opens is refused with what to write."""
+"""A URI that pyarrow cannot open is rejected, with the form to write instead."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_refusal_shows_no_credentials() -> None:
 
 
 def test_libhdfs_needs_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As pyarrow tells it: more than a hundred places where it has looked."""
+    """The error of pyarrow: more than a hundred places that it searched."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     with pytest.raises(ConfigError) as raised:
         Root("hdfs://host:8020/x").exists("q")

@@ -67,7 +67,7 @@ def test_the_cause_of_a_long_error(error: str, told: str) -> None:
         _UNMAPPED,
         "pyarrow.lib.ArrowMemoryError: malloc of size 64 failed\n",
         "MemoryError\n",
-        # The last one says nothing of memory.
+        # The last one does not mention memory.
         _UNMAPPED + _AGAIN + _TRACE + "ImportError: Unable to import required dependency numpy.\n",
     ],
 )
@@ -86,7 +86,7 @@ def test_the_heap() -> None:
 
 
 def test_a_function_for_foreach_batch_that_does_not_read_to_the_end() -> None:
-    """Spark names the state store; the exception before it says nothing."""
+    """Spark names the state store; the exception before it has no message."""
     said = (
         "[STATE_STORE_COMMIT_VALIDATION_FAILED] State store commit validation failed for batch 0."
     )

@@ -293,7 +293,7 @@ def test_a_query_that_drops_what_is_late_can_be_told(tmp_path: Path, place: Path
 
 
 def test_what_the_last_micro_batches_of_a_log_show_is_found(tmp_path: Path, place: Path) -> None:
-    """Whatever the options are: a partition at one time, clamped records, late ones."""
+    """Under any options: a partition at one time, clamped records, late ones."""
     log = MetricsLog(tmp_path / "log")
     now_ms = 1_700_000_000_000
     for number in range(10):
@@ -317,7 +317,7 @@ def test_what_the_last_micro_batches_of_a_log_show_is_found(tmp_path: Path, plac
 
 
 def test_a_log_tells_of_less_than_exactly_once(tmp_path: Path, place: Path) -> None:
-    """Also where its last micro-batch looked into no filter: duplicates are those of the tail."""
+    """Also if its last micro-batch read no filter: its duplicates were in the tail."""
     log = MetricsLog(tmp_path / "log")
     shown = {"filter_false_positive": 0, "filter_unconfirmed": 9}
     for number, fields in enumerate((shown, {"filter_false_positive": 0})):
@@ -501,7 +501,7 @@ def test_another_query(tmp_path: Path, place: Path) -> None:
 def test_a_catalog_that_is_not_there(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A query without records has none; where nobody can tell, it counts as missing."""
+    """A query without records has none; where no one can tell, it counts as missing."""
 
     def no_spark() -> NoReturn:
         raise DedupError("Spark does not start")

@@ -88,7 +88,7 @@ CASES = {
         Case(settings(), FINE, "format 1"),
         Case(settings(settings={FORMAT: "2"}), BREAKS, "HDFS-backed", f"{FORMAT}=1"),
         Case(settings(settings={FORMAT: "2", PROVIDER: ROCKSDB_STORE}), FINE, "format 2"),
-        # Spark goes on in the format that it finds.
+        # Spark keeps the format that it finds.
         Case(settings(checkpoint_format=2, pinned={PROVIDER: ROCKSDB_STORE}), FINE,
              f"{FORMAT}=1 changes nothing"),
         Case(settings(checkpoint_format=1, settings={FORMAT: "2"},
@@ -262,7 +262,7 @@ CASES = {
 
 
 QUERY_TIME = {"event_time": False}
-#: Of `dedup_by_sequence`: rules of its own, and those that others of the same name give way to.
+#: Of `dedup_by_sequence`: its own rules, and those that others of the same name give way to.
 SEQUENCE_CASES = {
     "checkpoint-alone": [Case(producers(), UNKNOWN, "in the checkpoint alone")],
     "expire-after": [

@@ -138,7 +138,7 @@ def test_links_are_followed_as_spark_does(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"back is a link to {other}, which it lies in"):
         find_files(options)
     (other / "there").unlink()
-    # Links to nothing that are no part of the input are passed over, as Spark does.
+    # Broken links outside the input are skipped, as Spark does.
     (tmp_path / "in" / "latest").symlink_to("/gone/x")
     (tmp_path / "in" / "itself").symlink_to("itself")
     assert len(find_files(options).paths) == 3
@@ -179,7 +179,7 @@ def test_record_round_trip(tmp_path: Path) -> None:
 
 
 def test_places_below_the_output_move_with_it(tmp_path: Path) -> None:
-    """What was written with absolute paths goes on as well, also in a new place."""
+    """State with absolute paths continues as well, also in a new place."""
     there, to = tmp_path / "out", tmp_path / "to"
     options = options_for(tmp_path, duplicates=there / "_dup", bad_records=str(tmp_path / "bad"))
     record = record_of(options, "q1")
@@ -284,7 +284,7 @@ def test_another_checkpoint_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("side", [False, True])
 def test_batches_that_the_checkpoint_has_not_begun_are_refused(tmp_path: Path, side: bool) -> None:
-    """After `dedup catalog adopt`, or an older checkpoint put back, their numbers come again."""
+    """After `dedup catalog adopt`, or a restored checkpoint, their numbers come again."""
     options = options_for(tmp_path, duplicates=tmp_path / "side")
     offsets = options.checkpoint / "offsets"
     offsets.mkdir(parents=True)
@@ -404,7 +404,7 @@ def test_files_written_again(tmp_path: Path) -> None:
             os.utime(path, ns=(0, 6_000_000_000))
     (tmp_path / "larger").write_text("12")
     os.utime(tmp_path / "larger", ns=(0, 5_000_000_000))
-    # The time alone is told by Spark's log.
+    # Spark's log gives only the time.
     assert found() == ["later", "mended"]
     (tmp_path / "larger").write_text("1")
     os.utime(tmp_path / "larger", ns=(0, 5_000_000_000))

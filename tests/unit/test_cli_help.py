@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from dedup.cli.app import app
 
-#: Screens as they are on a terminal of 80 columns.
+#: Screens on a terminal of 80 columns.
 RUNNER = CliRunner(env={"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"})
 
 

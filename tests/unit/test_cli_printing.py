@@ -137,7 +137,7 @@ def test_arguments_that_a_shell_made_of_file_names() -> None:
 
 
 def test_warnings_of_a_log() -> None:
-    """As Python prints them where nobody has set up logging."""
+    """As Python prints them where no one has set up logging."""
     program = (
         "import logging, sys; sys.argv[1:] = ['--version']\n"
         "from dedup.cli.main import main; main()\n"

@@ -11,7 +11,7 @@ from dedup.cli.run.run_progress import RunProgress
 
 
 class Observed(Reporter):
-    """Keeps what it was told last."""
+    """Keeps the last progress."""
 
     total_files = -1
 

@@ -1,4 +1,4 @@
-"""Benchmarks say what they measured: right answers alone, and who was stopped."""
+"""Benchmarks report only right answers, and which contenders were stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_END = float("inf")
 
 
 class Scripted(Pipeline):
-    """A contender whose micro-batches take what they are told to."""
+    """A contender whose micro-batches take a given time."""
 
     def __init__(self, name: str, *batch_ms: int) -> None:
         super().__init__(name, lambda events, folder: events)

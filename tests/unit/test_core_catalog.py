@@ -25,7 +25,7 @@ BUDGETS = st.sampled_from([0, 64, 400])
 
 @dataclass
 class CatalogDriver(Driver):
-    """A driver whose every attempt has a store of its own, as Spark's tasks have."""
+    """A driver whose every attempt has its own store, as Spark's tasks have."""
 
     bench: Bench | None = None
     hash_key: bytes = HASH_KEY

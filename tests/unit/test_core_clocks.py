@@ -115,7 +115,7 @@ def test_late_times_of_a_partition_do_not_move_its_clock() -> None:
         clocks = advance(clocks, policy, now_ms, p=now_ms - 9_500, q=499)
         assert clocks.sources["q"].time_ms == 500
         assert (clocks.low_watermark_ms, clocks.holder(policy)) == (500, "q")
-    # It would hold back for ever: it goes with the fastest.
+    # It would hold back forever: it goes with the fastest.
     clocks = advance(clocks, policy, 10_100, p=800, q=499)
     assert clocks.low_watermark_ms == 800
 

@@ -21,7 +21,7 @@ def fill(driver: Driver, count: int, first: int = 0) -> list[str]:
 
 
 class Unread(MemoryStore):
-    """A store whose segments nobody may look into."""
+    """A store whose segments no one may look into."""
 
     def lookup(self, *args: object) -> np.ndarray:  # type: ignore[override,type-arg]
         raise AssertionError("the exact catalog was asked")
@@ -75,7 +75,7 @@ def test_copies_on_both_sides_of_a_bucket_are_judged_one_by_one() -> None:
 
 
 def test_a_bucket_may_be_longer_than_the_horizon() -> None:
-    """It was made before the horizon was shortened, and lies within the micro-batch's times."""
+    """It is older than the shorter horizon, and within the micro-batch's times."""
     driver = drive(EVENT, state_budget_bytes=0, lateness_ms=600, horizon_ms=2_880, bucket_ms=360)
     driver.feed([Rec(X, 80)])
     driver.retune(horizon_ms=60, bucket_ms=10, guarantee="at-most-once")
@@ -97,7 +97,7 @@ def test_verdicts_do_not_depend_on_how_the_input_is_cut(
     times: list[int],
     cuts: list[bool],
 ) -> None:
-    """Whatever horizon and buckets were when the ID was remembered."""
+    """For any horizon and buckets at the time when the ID was remembered."""
     told = []
     for whole in (True, False):
         driver = drive(
@@ -172,7 +172,7 @@ def test_what_was_remembered_outlives_at_least_once() -> None:
     driver.retune(guarantee="at-least-once")
     assert driver.named([Rec(X, 1), Rec(Y, 1)]) == ["UNIQUE", "UNIQUE"]
     driver.retune(guarantee="exactly-once")
-    # Y went on while nobody remembered it.
+    # Y passed while nothing remembered it.
     assert driver.named([Rec(X, 2), Rec(Y, 2)]) == ["DUPLICATE", "UNIQUE"]
     assert driver.named([Rec(Y, 3)]) == ["DUPLICATE"]
 

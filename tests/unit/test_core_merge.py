@@ -1,4 +1,4 @@
-"""Merging in bounded steps: whatever range of hashes is done, every ID is found once."""
+"""Merging in bounded steps: after each range of hashes, every ID is found once."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_work_and_depth_stay_bounded_however_long_a_bucket_grows(
     load = Load(segment_ids, shard)
     for _ in range(1_500):
         load.seal(sealed)
-    # A few merges at once, one step too many each, and segments uneven by chance.
+    # A few merges at once, one step too many each, and segments uneven at random.
     assert max(load.merged_ids) <= 16 * segment_ids
     assert load.deepest <= MAX_OPEN_SEGMENTS
     assert sum(load.merged_ids) / load.sealed_ids < 14
@@ -457,7 +457,7 @@ def test_ranges_of_hashes_cover_all_once() -> None:
 
 
 def test_a_loss_leaves_other_merges_as_they_are() -> None:
-    """They are told apart by identity: a copy would be advanced beside the one it was made of."""
+    """They are compared by identity: a copy would be advanced beside its original."""
     bucket = Bucket(0, 10, runs=tuple((ref(name),) for name in "abcd"))
     bucket = bucket.beginning(bucket.runs[:2], 2).beginning(bucket.runs[2:], 2)
     kept = bucket.merges[1]

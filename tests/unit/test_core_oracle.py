@@ -151,7 +151,7 @@ def test_rolled_back_as_far_as_spark_can(
 def test_the_clock_of_the_driver_is_set_back(
     policy: Policy, trace: list[list[Rec]], data: st.DataObject
 ) -> None:
-    """What was a record's own time in one micro-batch lies in the future in the next."""
+    """A record's own time in one micro-batch is in the future of the next."""
     driver = Driver(policy)
     now_ms = 0
     for recs in stable(trace):
@@ -164,7 +164,7 @@ def test_the_clock_of_the_driver_is_set_back(
 def test_untimed_records_touch_neither_memory_nor_clocks(
     policy: Policy, trace: list[list[Rec]], data: st.DataObject
 ) -> None:
-    """The state is that of a query which never saw them."""
+    """The state is as if the query had never seen them."""
     driver, without = Driver(policy), Driver(policy)
     now_ms = 0
     for recs in trace:

@@ -127,7 +127,7 @@ def test_a_partition_without_times_holds_back_until_the_time_out() -> None:
 
 
 def test_other_source_columns_start_with_new_clocks() -> None:
-    """The clock from before would never be heard again and hold the watermark for ever."""
+    """The clock from before would never be heard again and hold the watermark forever."""
     policy = Policy(horizon_ms=60, bucket_ms=10, event_time=True, idle_timeout_ms=None)
     driver = Driver(policy)
     driver.feed([Rec(b"a", 100)], 1_000)

@@ -1,4 +1,4 @@
-"""Copies of a record that say something else than the record which went on."""
+"""Copies of a record that say something else than the record which passed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_copy_that_differs_is_a_conflict(budget: int) -> None:
     assert driver.named(copies) == ["DUPLICATE", "CONFLICT", "CONFLICT"]
     assert (driver.count("duplicate"), driver.count("conflict")) == (1, 2)
     assert driver.count("payload_unknown") == 0
-    # It is compared with what went on, not with other copies.
+    # It is compared with what passed, not with other copies.
     assert driver.named([Rec(X, 20, payload=2)]) == ["CONFLICT"]
 
 

@@ -69,7 +69,7 @@ def test_the_first_batch_of_a_run_is_no_jump() -> None:
     driver.feed([Rec(X, 0)], 2 * YEAR_MS)
     driver.restart()
     assert driver.named([Rec(X, 0), Rec(Y, 0)], YEAR_MS) == ["DUPLICATE", "UNIQUE"]
-    # Time stands still, and the run goes on.
+    # Time stands still, and the run continues.
     assert driver.named([Rec(Y, 0), Rec(Z, 0)], YEAR_MS + 10_000) == ["DUPLICATE", "UNIQUE"]
     assert watermarks(driver)[0] == 2 * YEAR_MS
     with pytest.raises(ClockError):

@@ -49,7 +49,7 @@ def test_filters_of_one_size_differ_by_their_spread(count: int, fpr: float) -> N
         rates.append(made.may_contain(asked).mean())
     by_asking = np.mean(rates) * (1 - np.mean(rates)) / len(asked)
     spread = math.sqrt(np.var(rates, ddof=1) - by_asking)
-    # 150 filters tell a standard deviation to 6 %.
+    # 150 filters give a standard deviation to 6 %.
     assert spread == pytest.approx(predicted_spread(count, made.blocks), rel=0.25)
 
 

@@ -104,7 +104,7 @@ def test_every_flipped_byte_is_noticed_or_harmless(state: ShardState) -> None:
     }
     lost = 0
     for at in range(len(data)):
-        # All values where filters are told apart.
+        # All values that distinguish filters.
         for flip in range(1, 256) if at in lengths else (0x01, 0x80, 0xFF):
             damaged = bytearray(data)
             damaged[at] ^= flip

@@ -30,7 +30,7 @@ def test_a_row_of_2099_inside_a_year_old_backfill(budget: int, stable: bool, lat
     assert driver.named([*old[:10], Rec(X, IN_2099_MS)], now_ms) == ["UNIQUE"] * 11
     assert driver.count("future") == 1
     assert driver.state.clocks.low_watermark_ms == YEAR_MS + 9
-    # The backfill goes on and is not late; a copy of the row is one, as long as time allows.
+    # The backfill passes and is not late; a copy of the row is a duplicate within the horizon.
     assert driver.named([*old[10:], *old[9:]], now_ms + 60) == (
         ["UNIQUE"] * 10 + ["DUPLICATE"] * 11
     )

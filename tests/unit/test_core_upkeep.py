@@ -71,7 +71,7 @@ def test_at_most_16_segments_in_an_open_bucket() -> None:
     assert 10 <= fill(driver, 100) < MAX_OPEN_SEGMENTS
     (bucket,) = driver.state.manifest.buckets
     assert bucket.ids == 100
-    # Those merged away are gone, and their orphaned twins are nobody's.
+    # Merged segments are gone, and their orphaned twins remain.
     assert len(driver.store.deleted) > 50
 
 
@@ -92,7 +92,7 @@ def test_one_segment_per_closed_bucket_after_a_few_batches() -> None:
     fill(driver, MERGE_STRIDE, start_ms=50)
     (segment,) = bucket_of(driver, 0).segments
     assert segment.count == 160
-    # Its filter is built anew for exactly what is in it.
+    # Its filter is built again for exactly what is in it.
     piece = driver.store.filters[segment.name]
     fpr = driver.policy.closed_filter_fpr
     assert (piece.count, piece.fpr, piece.blocks) == (160, fpr, blocks_for(160, fpr))
@@ -132,7 +132,7 @@ def test_a_closed_bucket_takes_its_stragglers_along() -> None:
     fill(driver, 3)
     driver.policy = replace(driver.policy, state_budget_bytes=1 << 20)
     driver.feed([Rec(b"straggler", 3), Rec(b"elsewhere", 15), Rec(None, 40)])
-    driver.feed([Rec(b"future", 99_999)])  # substituted, in a bucket of its own
+    driver.feed([Rec(b"future", 99_999)])  # substituted, in its own bucket
     assert not bucket_of(driver, 0).clamped
     fill(driver, MERGE_STRIDE, start_ms=45)
     (segment,) = bucket_of(driver, 0).segments
@@ -280,7 +280,7 @@ def test_what_was_merged_away_waits_as_well() -> None:
 
 
 def test_nothing_is_deleted_while_history_has_branched() -> None:
-    """Another run goes on from a copy of the checkpoint, and may need what expired here."""
+    """Another run continues from a copy of the checkpoint, and may need what expired here."""
     driver = drive(state_budget_bytes=0)
     driver.feed([Rec(b"a", 0)])
     driver.state = replace(driver.state, branches=1)
@@ -317,7 +317,7 @@ def test_bytes_of_the_live_segments() -> None:
 
 
 def test_many_expired_segments_leave_the_row_and_are_deleted_in_time() -> None:
-    """Their names go to objects at the root; the row stays small whatever `keep_expired` is."""
+    """Their names go to objects at the root; the row stays small under any `keep_expired`."""
     driver = drive(state_budget_bytes=0, keep_expired_ms=500_000, retain_epochs=3)
     for n in range(MAX_EXPIRED_NAMES + 200):
         driver.feed([Rec(b"%d" % n, n * 100)], now_ms=1_000_000 + n * 100)

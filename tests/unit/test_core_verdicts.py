@@ -153,14 +153,14 @@ def test_null_ids_meet_nobody(budget: int) -> None:
     names = [Rec(None, 100), Rec(b"", 100), Rec(None, 100), Rec(b"", 100)]
     assert driver.named(names) == ["NULL_ID", "UNIQUE", "NULL_ID", "DUPLICATE"]
     assert driver.named([Rec(None, 100), Rec(b"", 100)]) == ["NULL_ID", "DUPLICATE"]
-    # They tell the time all the same.
+    # They still give the time.
     driver.feed([Rec(None, 300)])
     assert watermarks(driver) == (300, 240)
 
 
 @SEALED_OR_NOT
 def test_records_that_nothing_times(budget: int) -> None:
-    """They meet nobody and are not remembered; where there is no ID, that decides."""
+    """They match nothing and are not remembered; a missing ID takes precedence."""
     driver = drive(state_budget_bytes=budget)
     untimed = Rec(X, None, untimed=True)
     assert driver.named([Rec(X, 100), untimed, untimed]) == ["UNIQUE", "UNTIMED", "UNTIMED"]

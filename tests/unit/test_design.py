@@ -55,7 +55,7 @@ def test_every_invariant_that_is_cited_has_a_heading() -> None:
 
 
 def test_every_invariant_is_cited_where_it_is_kept() -> None:
-    """One that no module names is either unused, or kept where nobody would know."""
+    """One that no module names is either unused, or kept where no one would know."""
     everywhere = set().union(*(cited(p.read_text()) for p in (ROOT / "dedup").rglob("*.py")))
     assert everywhere == set(headings())
 

@@ -24,7 +24,7 @@ def slices(edge: Edge, count: int) -> pa.Array:
 
 
 def pairs() -> list[tuple[Edge, str]]:
-    """Types, and those of PostgreSQL that they go into."""
+    """Spark's types, and the PostgreSQL types that take them."""
     found = [(UUIDS, "uuid"), (JSON, "jsonb"), (JSON, "json"), (JSON, "character varying")]
     for edge in ALL:
         try:

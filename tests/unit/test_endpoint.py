@@ -60,7 +60,7 @@ def test_it_is_served_and_read_back(session: Session) -> None:
     (watched,) = endpoint.look(START_MS + 10)
     assert watched.history == tuple((START_MS + n, one) for n, one in enumerate(made, 1))
     assert (watched.query_id, watched.name) == (QUERY, "orders")
-    # As who asks the listener sees it.
+    # The listener's view.
     assert [watched] == session.watched(START_MS + 10)
 
 

@@ -1,4 +1,4 @@
-"""Files are read whole, each row group once, and as they were listed."""
+"""Files are read whole, each row group once, in the order of the listing."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_wide_rows_come_in_small_batches(path: Path) -> None:
     pq.write_table(repeated, path)
     assert path.stat().st_size < 1 << 20
     found = rows(scan_of(repeated.schema), split(path))
-    # In the file each value stands once, and in memory as often as it is read.
+    # The file has each value once, and memory as often as it is read.
     assert max(batch.nbytes for batch in found) < 500 << 20
     assert len(found) > 1
     assert sum(batch.num_rows for batch in found) == 5000
@@ -268,7 +268,7 @@ def uuids(count: int) -> list[uuid.UUID | None]:
 
 
 def test_uuids_are_text_in_lower_case(path: Path) -> None:
-    """Of whatever type Arrow makes of them, and inside other columns."""
+    """As any Arrow type, and inside other columns."""
     values = uuids(10)
     shown = [f"('{value}'::uuid)" if value else "(null)" for value in values]
     duckdb.sql(f"copy (select u, [u, null] l from (values {', '.join(shown)}) t(u)) to '{path}'")
@@ -285,7 +285,7 @@ def test_uuids_are_text_in_lower_case(path: Path) -> None:
     lists = pa.ListArray.from_arrays([0, 3, 3, 10], inner)
     wanted = [[], texts[3:]]
     assert converted(lists[1:], pa.list_(pa.string())).to_pylist() == wanted
-    # Asked for as they are stored, they are bytes.
+    # Read in their stored type, they are bytes.
     (batch,) = rows(scan_of(pa.schema([("u", pa.binary())])), split(path))
     assert batch["u"].to_pylist() == [None if value is None else value.bytes for value in values]
 

@@ -1,4 +1,4 @@
-"""Bytes of every documented format are read; those of others are named, never called damaged."""
+"""Bytes of every documented format are read; other formats are named, not called damaged."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_golden_objects_are_read(objects: tuple[Root, dict[int, ShardState]]) ->
 
 
 def test_the_first_backups_are_of_a_format_that_no_release_reads() -> None:
-    """Written by no release: `adopt` says so, and does not speak of damage."""
+    """No release wrote it: `adopt` reports that, and not damage."""
     catalog = GOLDEN / "v2" / "catalog"
     (query,) = (path.name for path in catalog.iterdir())
     with pytest.raises(CatalogError, match=r"has format 1, .* reads format 3") as refused:

@@ -1,4 +1,4 @@
-"""What the client says of a producer reaches the user, but for what happens every day."""
+"""What the client says of a producer reaches the user, except what happens every day."""
 
 from __future__ import annotations
 

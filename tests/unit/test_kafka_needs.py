@@ -71,7 +71,7 @@ def test_a_broker_that_nobody_wants_is_not_started(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(("skipped", "told"), [("", "failed"), ("1", "skipped")])
 def test_tests_whose_imports_fail_are_counted(skipped: str, told: str) -> None:
     done = python("-c", _NO_LIBRARY, cwd=ROOT, env={VARIABLE: skipped})
-    # All of them, and nothing else.
+    # Exactly all of them.
     assert re.match(rf"[1-9]\d* {told} in", done.stdout.splitlines()[-1]), done.stdout
     assert "confluent_kafka cannot be had" in done.stdout
 

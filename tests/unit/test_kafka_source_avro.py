@@ -1,4 +1,4 @@
-"""Avro as columns: types without loss or refused by name, and bytes that are no Avro."""
+"""Avro as columns: types without loss or rejected by name, and bytes that are not Avro."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_items_that_take_no_bytes_are_bounded_in_number(items: Any) -> None:
 def test_records_that_take_no_bytes_are_bounded_in_number() -> None:
     assert judged(schema(empty(5)), A) == [None]
     assert "take no bytes" in str(judged(schema(empty(50)), A)[0])
-    # Each of these is told by a byte.
+    # One byte identifies each of these.
     kinds = {"type": "array", "items": [NOTHING, "int"]}
     assert judged(schema(kinds), number(5000) + b"\x00" * 5000 + b"\x00" + A) == [None]
 
@@ -163,7 +163,7 @@ def test_a_huge_number_of_bytes_is_no_decimal_of_the_reader() -> None:
     for digits, good in (("9999", True), ("-9999", True), ("10000", False)):
         data = number(3) + int(digits).to_bytes(3, "big", signed=True) + A
         assert (judged(schema(DECIMAL), data, reader=schema(WIDER)) == [None]) == good
-    # Padding by zeros is no more digits.
+    # Zero padding adds no digits.
     padded = number(MAX_DECIMAL_BYTES) + (7).to_bytes(MAX_DECIMAL_BYTES, "big") + A
     assert judged(schema(DECIMAL), padded, reader=schema(DECIMAL)) == [None]
 

@@ -266,7 +266,7 @@ def test_missing_extension_warns_once_and_falls_back() -> None:
     assert done.stdout == "numpy\n"
     assert done.stderr.count("DedupWarning") == 1
     assert "C compiler" in done.stderr
-    # Whoever asks for it by name gets no substitute.
+    # Naming it explicitly gets no substitute.
     assert "ModuleNotFoundError" in chosen(missing, DEDUP_KERNEL="native").stderr
     assert chosen(missing, DEDUP_KERNEL="numpy").stderr == ""
 

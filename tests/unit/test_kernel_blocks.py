@@ -173,7 +173,7 @@ def test_no_queries_and_no_blocks(tested: Kernel) -> None:
 @given(blocks=st.lists(a_block(), max_size=6))
 @kernel_settings
 def test_decodes_all_blocks(tested: Kernel, blocks: list[tuple[bytes, Entries]]) -> None:
-    # Of both widths of times, and with equal lengths also where the flag does not say so.
+    # Both widths of times, and equal lengths also without the flag.
     got = decode(tested, [block for block, _ in blocks])
     assert got == [entry for _, entries in blocks for entry in entries]
     assert digests_in(tested, [block for block, _ in blocks]) == [

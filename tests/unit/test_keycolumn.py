@@ -78,7 +78,7 @@ def test_only_a_users_plain_string_column_is_left_out() -> None:
         return pa.schema([(name, pa.string()) for name in names])
 
     assert key_column(plan(), columns("a", "b", "id")) == 2
-    assert key_column(plan(), columns("a", "b", "c", "id")) is None  # an expression's helper
+    assert key_column(plan(), columns("a", "b", "c", "id")) is None  # helper of an expression
     assert key_column(plan(), columns("a", "b")) is None
     assert key_column(plan(), columns("id", "id", "a")) is None  # ambiguous
     assert key_column(plan(kind="binary"), columns("id")) is None

@@ -64,7 +64,7 @@ def test_immutable() -> None:
     for array in (made.data, made.offsets):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
-    data[0] = 1  # the caller's own array stays as it was
+    data[0] = 1  # the caller's array is unchanged
     with pytest.raises(AttributeError):
         made.data = data  # type: ignore[misc]
 

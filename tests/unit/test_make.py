@@ -42,7 +42,7 @@ def test_alone_it_prints_help() -> None:
     assert {line.split()[1] for line in lines} >= {
         "demo", "demo-kafka", "test", "test-older", "lint", "bench", "bench-scale", "wheel",
     }  # fmt: skip
-    # What each does stands in one column.
+    # The descriptions form one column.
     heads = [re.match(r"make \S+ {2,}", line.strip()) for line in lines]
     assert len({head and head.end() for head in heads}) == 1
 

@@ -1,4 +1,4 @@
-"""The metrics log: what is written is read again, whatever happens to the file in between."""
+"""The metrics log: what is written is read again, despite damage in between."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def test_numbered_records_are_read_again(tmp_path: Path) -> None:
     (read,) = read_logs(tmp_path)
     assert read.batches == [(START_MS + n, one) for n, one in enumerate(made)]
     assert (read.name, read.of_ids, read.unreadable) == ("pumps", [], 0)
-    # A query has one operator: of another one's figures nothing is added up with these.
+    # A query has one operator: figures of another one are never added to these.
     log.batch(batch(3), START_MS + 3)
     (read,) = read_logs(tmp_path)
     assert [type(one) for _, one in read.batches] == [BatchMetrics]
 
 
 def test_a_log_of_an_older_release_is_read(tmp_path: Path) -> None:
-    """It goes on in the same file after an upgrade."""
+    """It continues in the same file after an upgrade."""
     log = MetricsLog(tmp_path)
     log.batch(batch(0, untimed=0), START_MS)
     path = tmp_path / (QUERY + SUFFIX)
@@ -80,7 +80,7 @@ def test_an_end_is_read_until_the_next_run(tmp_path: Path) -> None:
     assert read_logs(tmp_path)[0].ended == "CatalogError: gone"
     log.started(QUERY, "another", START_MS + 3)
     assert read_logs(tmp_path)[0].running
-    # A new process goes on in the same file.
+    # A new process continues in the same file.
     MetricsLog(tmp_path).batch(batch(1), START_MS + 4)
     assert [b.batch_id for _, b in read_logs(tmp_path)[0].batches] == [0, 1]
     log.ended(QUERY, RUN, None, START_MS + 5)

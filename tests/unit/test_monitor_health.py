@@ -207,7 +207,7 @@ def test_a_query_does_not_keep_up_while_its_watermark_stands() -> None:
 
 @pytest.mark.parametrize("count", [1, WINDOW])
 def test_records_that_are_late_or_clamped_in_numbers_are_a_verdict(count: int) -> None:
-    """From the first micro-batch on; a handful, or one in a hundred, is none."""
+    """From the first micro-batch on; a handful, or one in a hundred, raises no finding."""
     well = samples([0] * count)
     for field, verdict, words in (
         ("future", Status.FUTURE, "33% of the records have a timestamp in the future, and count "
@@ -316,7 +316,7 @@ def test_a_trigger_of_ten_minutes_is_no_stop_between_two_micro_batches() -> None
     given = [changed(s, at_ms=START_MS + n * step_ms) for n, s in enumerate(samples([0] * 2))]
     assert told(given, now_ms=given[-1].at_ms + 2 * step_ms)[0] is Status.OK
     assert told(given, now_ms=given[-1].at_ms + 2 * step_ms + 1)[0] is Status.STOPPED
-    # Of the first one nobody knows when the next is due.
+    # Of the first one no one knows when the next is due.
     assert told(given[:1], now_ms=START_MS + UNKNOWN_SILENCE_MS)[0] is Status.OK
     assert told(given[:1], now_ms=START_MS + UNKNOWN_SILENCE_MS + 1)[0] is Status.STOPPED
 
@@ -372,7 +372,7 @@ def test_going_back_is_told_before_all_else() -> None:
     assert (status, reason) == (Status.REWOUND, "micro-batch 4 came after micro-batch 5")
     fell = [*given[:3], sample(START_MS + 50_000, 3, START_MS, START_MS, 7)]
     assert told(fell) == (Status.REWOUND, "the GC watermark went back in micro-batch 3")
-    # It is told for as long as the window shows it.
+    # The finding stays as long as the window shows it.
     later = samples([0] * WINDOW, first=4)
     assert told([*given, *later])[0] is Status.OK
 
@@ -433,7 +433,7 @@ def test_watermarks_of_before_1970_do_not_go_back() -> None:
 def test_a_shard_that_went_back_is_told() -> None:
     given = samples([0] * 6)
     given[4] = changed(given[4], epochs_apart=2)
-    # IDs are forgotten for good, so it is told for as long as anybody knows.
+    # IDs are forgotten for good, so the finding never ends.
     status, reason = told([*given, *samples([0] * 50, first=6)])
     assert status is Status.REWOUND
     assert reason.startswith("in micro-batch 4 the state of a shard was older")

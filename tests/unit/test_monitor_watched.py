@@ -1,4 +1,4 @@
-"""Rates are of now, and signs of life are told apart from micro-batches."""
+"""Rates are current, and signs of life are distinguished from micro-batches."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def test_the_pace_is_that_of_the_window_and_of_one_run() -> None:
     body = one.to_json()
     assert body["pace"] == {"took_ms": 1090, "usual_ms": 1045, "every_ms": 9990}
     assert body["stage_ms"]["pack"] == pytest.approx(0.005)
-    # What was between two runs is no trigger.
+    # The time between two runs is not a trigger interval.
     restarted = [*made, (START_MS + HOUR_MS, batch(30, run_id="another"))]
     assert Watched.of(QUERY, None, restarted, now_ms=0).steps()[-1].every_ms is None
-    # Two of which one was told of.
+    # Two, of which one was reported.
     gap = [made[0], made[2]]
     assert Watched.of(QUERY, None, gap, now_ms=0).pace().every_ms == STEP_MS - 10
     assert Watched.of(QUERY, None, [], now_ms=0).pace() == Pace(None, None, None)

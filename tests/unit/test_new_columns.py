@@ -56,7 +56,7 @@ def test_what_has_a_place() -> None:
     known = ddl(id=STRING, s=ddl(a=T.ArrayType(ddl(b=INT))), m=T.MapType(STRING, INT))
     assert are_known({"id": {"any": {}}, "s": {"a": {"b": {}}}, "m": {"key": {}}}, known)
     assert not are_known({"s": {"a": {"c": {}}}}, known)
-    # Spark takes names in JSON as they are written.
+    # Spark matches JSON names case-sensitively.
     assert not are_known({"ID": {}}, known)
 
 

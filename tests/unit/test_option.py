@@ -1,4 +1,4 @@
-"""Declarations of options: typed values, texts, names as they were given, and tables."""
+"""Declarations of options: typed values, texts, given names, and tables."""
 
 from __future__ import annotations
 

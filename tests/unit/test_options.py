@@ -1,4 +1,4 @@
-"""Options that cannot work whatever they are applied to are refused at once, by name."""
+"""Options that can never work are rejected at once, by name."""
 
 from __future__ import annotations
 

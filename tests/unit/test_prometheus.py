@@ -175,7 +175,7 @@ def test_names_of_source_partitions_are_bounded_for_as_long_as_the_process_lives
         seen |= {labels[1] for name, labels in told if "source_partition" in name}
     assert len(seen) == MAX_SOURCES + 1
     assert max(len(name) for name in seen) == MAX_NAME
-    # Of those without a name the slowest is told.
+    # Of partitions without a name the slowest is reported.
     clocks = {key[1][1:]: value for key, value in told.items() if "source_partition" in key[0]}
     assert clocks == {("other", "active"): n / 1000, ("other", "idle"): (n + 3) / 1000}
     assert told["dedup_low_watermark_holder_info", ("orders", "other")] == 1

@@ -1,4 +1,4 @@
-"""Which run of a query lives: what is told late of the one before changes nothing."""
+"""Which run of a query lives: late events of the previous run change nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_the_run_before_did_may_be_told_late(tmp_path: Path, late: tuple[st
 def test_a_query_that_fails_again_and_again_is_stopped_all_the_time(
     tmp_path: Path, told_late: bool
 ) -> None:
-    """That it was started says nothing; Spark may tell of the failure after the next start."""
+    """Its start event proves nothing; Spark may report the failure after the next start."""
     runs = Runs(MetricsLog(tmp_path))
     runs.batch(batch(0), START_MS)
     for n in range(1, 6):
@@ -66,7 +66,7 @@ def test_a_query_that_fails_again_and_again_is_stopped_all_the_time(
         times = f"failed {n} times in a row: " if n > 1 else ""
         why = f"{times}boom; started again, and no micro-batch is done since"
         assert told(runs, now_ms + 2) == in_the_log(tmp_path, now_ms + 2) == (Status.STOPPED, why)
-    # A failure that is told when the next run is at work is past.
+    # A failure reported while the next run works is past.
     runs.batch(batch(1, run_id="run-5"), now_ms + 3)
     runs.ended(QUERY, "run-4", "boom", now_ms + 4)
     assert told(runs, now_ms + 5)[0] is in_the_log(tmp_path, now_ms + 5)[0] is Status.OK

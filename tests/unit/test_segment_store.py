@@ -188,7 +188,7 @@ def test_the_reference_tells_what_was_planned_and_written(open_store: OpenStore)
 
 
 def test_what_is_written_again_is_a_segment_of_its_own(open_store: OpenStore) -> None:
-    """An attempt that is run again writes again; whatever nobody names changes nothing."""
+    """A repeated attempt writes again; files that no state names change nothing."""
     made = fixed(20)
     first, again = write(open_store(), made), write(open_store(), made)
     assert first.name != again.name

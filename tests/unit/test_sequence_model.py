@@ -156,7 +156,7 @@ def test_what_goes_on_goes_on_once_and_nothing_else_is_lost(
         here = Counter(record for record, _ in passing)
         assert max(here.values(), default=1) == 1
         for record, verdict in passing:
-            # Only what cannot be known may go on again.
+            # Only unknown records may pass again.
             assert verdict == "unknown" or not gone[record]
         gone += here
         for producer, epoch, _ in records:
@@ -167,7 +167,7 @@ def test_what_goes_on_goes_on_once_and_nothing_else_is_lost(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_producer_is_judged_as_by_a_broker(seed: int) -> None:
-    """Batches as micro-batches of their own, under the options that a broker has."""
+    """Each batch is a micro-batch, under the options that match a broker's rule."""
     rng = Random(seed)
     producing = Producing(rng, rng.choice([0, 7, SEQUENCES - 9]))
     broker, shard = BrokerModel(), SequenceShard(SequenceRule(gaps="drop"))

@@ -143,7 +143,7 @@ def test_a_table_that_contradicts_itself_is_refused(
 
 
 def test_a_producer_that_is_there_twice_is_refused() -> None:
-    """Which of the two is right nobody knows; half of what it sent would be judged as new."""
+    """Which of the two is right no one knows; half of what it sent would be judged as new."""
     shard = SequenceShard()
     shard.batch([("p", 0, 0), ("q", 0, 0)])
     known = shard.state
@@ -257,7 +257,7 @@ def test_an_epoch_that_nothing_is_heard_of_expires_though_older_ones_go_on() -> 
 
 
 def test_a_pause_counts_for_a_part_of_the_time_alone() -> None:
-    """What came meanwhile is read in the micro-batches behind it."""
+    """What came in the meantime is read in the micro-batches behind it."""
     shard = SequenceShard()
     shard.batch([("a", 0, 0), ("b", 0, 0)], now_ms=0)
     for n in range(1, 5):
@@ -308,7 +308,7 @@ def test_a_new_epoch_in_the_midst_of_the_numbers_is_not_torn() -> None:
     assert shard.batch(records) == ["gap"] + ["accept"] * 5
     assert shard.counts["missing"] == HALF_CYCLE - 3
     assert shard.batch(records) == ["duplicate"] * 6
-    # What was left out goes on once when it comes.
+    # A missing record passes once when it comes.
     assert shard.batch([("p", 1, 7)]) == ["gap"]
     assert shard.batch([("p", 1, 7)]) == ["duplicate"]
 
@@ -329,7 +329,7 @@ def test_plain_runs_are_judged_all_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert (shard.counts["missing"], shard.counts["gap"]) == (2, 1)
     assert shard.batch([("a", 0, 12), ("b", 0, 3)]) == ["gap", "gap"]
     assert shard.state.producers.counts.tolist() == [3, 2]
-    # Where a range has to give way, or something is dropped, each is judged by itself.
+    # Where a range has to give way, or something is dropped, each is judged on its own.
     with pytest.raises(TypeError):
         shard.batch([("a", 0, 14)])
     shard.rule = SequenceRule(gaps="drop", unknown="drop")

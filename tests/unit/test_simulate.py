@@ -33,7 +33,7 @@ def test_it_reaches_a_steady_state(figures: list[dict[str, float]]) -> None:
     assert end["segments"] <= middle["segments"] * 1.5
     assert end["segment_bytes"] == pytest.approx(
         (UUID_BYTES + SST_BYTES_BESIDE_KEY) * end["live_ids"], rel=0.15
-    )  # but for the tail
+    )  # except the tail
     assert sum(each.get("deletes", 0) for each in figures) > 0
     assert max(each["depth"] for each in figures) < 16
 

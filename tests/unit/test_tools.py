@@ -34,7 +34,7 @@ def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QueryDriver:
 
 
 def printed(*words: str) -> dict[str, Any]:
-    """What a command prints, but for the exit code."""
+    """What a command prints, except the exit code."""
     done = CliRunner().invoke(app, [*words, "--json"])
     body: dict[str, Any] = json.loads(done.stdout)
     assert body.pop("exit_code") == done.exit_code

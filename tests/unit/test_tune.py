@@ -117,7 +117,7 @@ def test_a_filter_that_forgets_makes_it_exit_3(
 def test_a_duplicate_that_passes_a_trial_makes_it_exit_3(
     quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not the filters but what is made of their answers is wrong: the tail is not asked."""
+    """The filters are right, but their answers are misused: the tail is not asked."""
     honest = drive.process
 
     def forgetful(state: Any, *arguments: Any, **named: Any) -> Any:
@@ -153,7 +153,7 @@ def test_a_log_is_read_even_if_it_is_cut_mid_line(tmp_path: Path, quick: None) -
     assert done.exit_code == 0, done.output
     assert body["origin"] == "the metrics log of query orders, 5 micro-batches"
     assert body["ids_per_day"] == pytest.approx(950 / 10 * 86_400)
-    # No log tells the cores.
+    # No log has the number of cores.
     assert (body["shards"], body["cores"]) == (4, machine_cores())
     assert body["cores_given"] is False
     (today,) = [c for c in body["candidates"] if c["today"]]

@@ -448,7 +448,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
     CHROMIUM is None, reason="needs Chromium (Debian and Ubuntu: apt install chromium)"
 )
 def test_the_report_fits_a_telephone(tmp_path: Path) -> None:
-    """Nothing but the table, in a box of its own, is wider than the page."""
+    """Nothing but the table, in its own box, is wider than the page."""
     (tmp_path / "report.html").write_text(result().page())
     # Chromium's own window is never so narrow.
     frame = """<iframe id=f src=report.html width=420 height=900></iframe><script>setTimeout(() => {

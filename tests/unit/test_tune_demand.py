@@ -239,7 +239,7 @@ def test_a_sample_tells_ids_per_day_and_repeats() -> None:
 
 
 def test_a_repeat_counts_from_where_the_late_watermark_puts_it() -> None:
-    """A copy with the first one's own timestamp that comes a day late is a day less an hour off."""
+    """A copy with the original's timestamp that comes a day late is a day less an hour off."""
     repeats = repeats_of([*DAYS, ("id10", 1.0, 20)])
     assert repeats.same_timestamp == 1
     assert repeats.apart_ms.tolist() == [pytest.approx((47.9 - 1 - 1.0) * HOUR_MS)]

@@ -115,7 +115,7 @@ def test_a_repeat_of_what_left_the_state_costs_a_block_and_a_new_id_hardly_any()
     found = tried(asked, Sizing(state_budget_bytes=1 << 14))
     in_state = found.tail_ids / found.live_ids
     assert found.blocks_read == pytest.approx(0.3 * (1 - in_state), abs=0.04)
-    # Each is written once at least, in a segment of its own or in a merge.
+    # Each is written once at least, in its own segment or in a merge.
     assert 0.7 < found.ids_written < 0.7 * 6
 
 

@@ -102,7 +102,7 @@ def test_a_python_for_the_workers_that_fits(tmp_path: Path) -> None:
 )
 def test_a_locale_that_is_missing_reads_no_utf8(given: str, utf8: bool) -> None:
     code = "from dedup.cli.session import _locale_is_utf8; print(_locale_is_utf8())"
-    # PYTHONCOERCECLOCALE: Python would mend the C locale for itself and its children.
+    # PYTHONCOERCECLOCALE: Python would replace the C locale for itself and its children.
     unset = {"LC_ALL": given, "LC_CTYPE": "", "LANG": given, "PYTHONCOERCECLOCALE": "0"}
     assert python("-c", code, env=unset).stdout == f"{utf8}\n"
 

@@ -465,7 +465,7 @@ def test_what_is_not_there_for_a_while_is_waited_for(capsys: pytest.CaptureFixtu
     watch_query.follow(look, Times(len(looks)), every_s=0, where="")  # type: ignore[arg-type]
     told = [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines()]
     verdict = "orders OK: the GC watermark keeps up"
-    # The verdict comes once more after what was amiss, and stands beside it.
+    # The verdict comes once more after the fault, on the same line.
     assert told == [
         "waiting: nothing yet", verdict, "no answer", verdict, verdict, "waiting: gone",
     ]  # fmt: skip
@@ -488,7 +488,7 @@ def test_an_endpoint_that_is_not_there_is_waited_for_by_the_live_screen_alone() 
 
 
 class Watching:
-    """The command in a process of its own, and what it has written so far."""
+    """The command in its own process, and what it has written so far."""
 
     def __init__(
         self,
@@ -507,9 +507,9 @@ class Watching:
             self.before = termios.tcgetattr(self.theirs)
         foreground = terminal and keys
         if foreground:
-            # In the foreground of a session of its own, as from a shell.
+            # In the foreground of its own session, as from a shell.
             command = [sys.executable, "-c", FOREGROUND, *command]
-        # The size of the terminal counts, not that of whoever runs the tests.
+        # The size of this terminal counts, not of the terminal that runs the tests.
         own = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
             command, stdin=self.theirs if foreground else subprocess.DEVNULL, stdout=self.theirs,
@@ -678,7 +678,7 @@ def test_the_live_screen_is_laid_out_for_its_terminal() -> None:
     assert (len(lines), max(map(len, lines))) == (12, 60)
     assert "more lines: make the terminal larger" in lines[-2]
     assert lines[-1] == "q leaves"
-    # It stands at the bottom, and gives way where there is no line to spare.
+    # It is at the bottom, and disappears if no line is free.
     lines = text(watch_query._with_keys(made, 80, 30, "q leaves")).split("\n")
     assert (len(lines), lines[-2:]) == (30, ["", "q leaves"])
     lines = text(watch_query._with_keys(made, 80, 10, "q leaves")).split("\n")

@@ -1,10 +1,10 @@
-"""Copy orders from one topic to another: each once, and those of a customer in their order.
+"""Copy orders from one topic to another: each once, and the orders of a customer in order.
 
     python copy_orders.py SERVERS FROM TO FOLDER JARS
 
 SERVERS are addresses of some brokers. Customers are the keys. The query keeps its checkpoint and
 its catalog in FOLDER, and Spark's connector for Kafka in JARS. It runs until somebody kills it;
-start it again, and it goes on.
+start it again, and it continues.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dedup.errors import cause
 
 
 def in_the_order_of_the_source(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task in the order in which they stood in the topic."""
+    """Yield the rows of a task in the order of the topic."""
     rows = list(batches)
     if rows:
         place = [("partition", "ascending"), ("offset", "ascending")]

@@ -57,7 +57,7 @@ class Kill:
 def kill_at(point: str, query: QueryProcess, pid: int) -> Kill:
     """Kill the query when it has committed a micro-batch and is in the midst of the next.
 
-    The first task that comes to the point stands still there until the kill, others go on.
+    The first task that comes to the point stands still there until the kill, others continue.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def kill_at(point: str, query: QueryProcess, pid: int) -> Kill:
     Raises
     ------
     OSError
-        If the query ends by itself, or the moment does not come in time.
+        If the query ends on its own, or the moment does not come in time.
     """
     begun = query.newest("commits")
     _wait(query, lambda: query.newest("commits") > begun)

@@ -1,4 +1,4 @@
-"""Producers that retry: orders of their own customers, some batches of them more than once."""
+"""Producers that retry: each sends orders of its customers, some batches more than once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Load:
     batch : int
         Records of a batch.
     customers : int
-        Of each producer: keys that nobody else sends.
+        Of each producer: keys that no one else sends.
     pause_s : float
         Seconds between batches.
     seed : int
@@ -103,7 +103,7 @@ class Producers:
     def _send_all(self, number: int) -> None:
         try:
             self._send_stretches(number)
-        except Exception as error:  # told to who asks for `sent`
+        except Exception as error:  # `sent` raises it
             self._error = error
 
     def _send_stretches(self, number: int) -> None:

@@ -59,7 +59,7 @@ class QueryProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> int:
-        """Start it in a session of its own; return its process ID."""
+        """Start it in its own session; return its process ID."""
         self.starts += 1
         # It lives for seconds, with few rows, on this machine.
         settings = QUICK_SESSION | {"spark.driver.memory": "1g", "spark.log.level": "ERROR"}
@@ -88,7 +88,7 @@ class QueryProcess:
         return self.folder / f"log.{self.starts}"
 
     def check_alive(self) -> None:
-        """Raise OSError, with the end of the log, if it has ended by itself."""
+        """Raise OSError, with the end of the log, if it has ended on its own."""
         if self._process is not None and self._process.poll() is not None:
             said = self.log.read_text(errors="replace")[-3000:]
             raise OSError(f"The query ended by itself, with code {self._process.poll()}:\n{said}")
@@ -102,7 +102,7 @@ class QueryProcess:
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
                 state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
-            except OSError:  # it has ended meanwhile
+            except OSError:  # it has ended in the meantime
                 continue
             if session == mine and state != "Z":
                 found.append(int(stat.parent.name))
@@ -111,7 +111,7 @@ class QueryProcess:
     def kill(self) -> int:
         """SIGKILL all of it; return how many processes there were.
 
-        Workers have process groups of their own and would outlive Spark's Java by some moments.
+        Workers have their own process groups and would outlive Spark's Java by some moments.
         """
         killed = set()
         for _ in range(2):  # what a process may have started before it died
@@ -128,7 +128,7 @@ class QueryProcess:
         return len(killed)
 
     def newest(self, log: str) -> int:
-        """Return the newest micro-batch in a log of the checkpoint, -1 where there is none."""
+        """Return the newest micro-batch in a log of the checkpoint, or -1 if the log is empty."""
         folder = self.checkpoint / log
         names = os.listdir(folder) if folder.exists() else []
         return max((int(name) for name in names if name.isdigit()), default=-1)

@@ -55,12 +55,12 @@ def run(address: str, folder: Path, load: Load, note: Note) -> Outcome:
     load : Load
         There is a kill between each two of its stretches.
     note : callable
-        Takes a line that says what happens.
+        Takes a line about each step.
 
     Raises
     ------
     OSError
-        If the broker or the query fails in a way that nobody caused.
+        If the broker or the query fails in a way that no one caused.
     """
     begun_s = time.monotonic()
     name = uuid.uuid4().hex[:6]

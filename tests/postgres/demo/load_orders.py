@@ -1,10 +1,10 @@
-"""Load orders from a topic into a table: each once, whatever is sent, run or killed again.
+"""Load orders from a topic into a table: each once, despite resends, replays and kills.
 
     python load_orders.py SERVERS FROM TABLE FOLDER JARS DSN
 
-SERVERS are addresses of some brokers, DSN tells how to connect to PostgreSQL. The query keeps its
+SERVERS are addresses of some brokers, DSN is PostgreSQL's connection string. The query keeps its
 checkpoint and its catalog in FOLDER, and Spark's connector for Kafka in JARS. It runs until
-somebody kills it; start it again, and it goes on.
+somebody kills it; start it again, and it continues.
 """
 
 from __future__ import annotations

@@ -82,12 +82,12 @@ def run(servers: str, server: Server, folder: Path, load: Load, note: Note) -> l
     load : Load
         There is a kill between each two of its stretches.
     note : callable
-        Takes a line that says what happens.
+        Takes a line about each step.
 
     Raises
     ------
     OSError
-        If broker, server or query fail in a way that nobody caused.
+        If broker, server or query fail in a way that no one caused.
     """
     name = uuid.uuid4().hex[:6]
     source, table = make_topic(servers, f"orders-{name}", 2), f"orders_{name}"
@@ -159,7 +159,7 @@ def _start(query: QueryProcess, producers: Producers, note: Note) -> None:
 def _kill_at(point: str, query: QueryProcess, server: Server, note: Note) -> int:
     """Kill the query in the midst of a micro-batch; return 1 if it was there.
 
-    The first task that comes to the point stands still there until the kill, others go on.
+    The first task that comes to the point stands still there until the kill, others continue.
     """
     begun = query.newest("commits")
     _until(lambda: query.newest("commits") > begun, query)
