@@ -29,7 +29,7 @@ from dedup.core.manifest import Manifest
 from dedup.core.policy import Policy
 from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
-from dedup.tools.repair.segment_check import accept_loss, verify_segment
+from dedup.tools.repair.segment_check import verify_segment, write_accepted_loss
 from tests.support.catalog import QUERY, Bench, Content, certificate, fixed, knows, write
 
 MADE = fixed(300)
@@ -123,12 +123,12 @@ def write_backup(world: World) -> Case:
     return Case(act, 5, lambda: check_backup(world.sound, QUERY, 0).epoch in (3, 5))
 
 
-def write_accepted_loss(world: World) -> Case:
+def accept_loss(world: World) -> Case:
     create_or_check(world.sound, CERTIFICATE)
     seg = world.written()
 
     def act() -> Any:
-        accept_loss(world.flaky, QUERY, 0, seg.name)
+        write_accepted_loss(world.flaky, QUERY, 0, seg.name)
         # The bucket is noted where the segment can be read.
         found = read_accepted_loss(world.sound, QUERY, 0, seg)
         return found and found.segment
@@ -265,7 +265,7 @@ def read_advice(world: World) -> Case:
 def ask_for_consent(world: World) -> Case:
     create_or_check(world.sound, CERTIFICATE)
     lost, damaged = world.written(), world.written()
-    accept_loss(world.sound, QUERY, 0, lost.name)
+    write_accepted_loss(world.sound, QUERY, 0, lost.name)
     return Case(
         lambda: [world.store().loss_accepted(seg) for seg in (lost, damaged)], [True, False]
     )

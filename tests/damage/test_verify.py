@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 from dedup.cli.app import app
 from dedup.cli.catalog import work as catalog
 from dedup.cli.failures import DAMAGE, OK
-from dedup.tools.repair.contents import Snapshot
-from dedup.tools.repair.objects import verify_objects
+from dedup.tools.repair.damage import verify_objects
+from dedup.tools.repair.opening import Snapshot
 from dedup.tools.repair.segment_check import verify_segment
 from tests.damage.cases import Case, SegmentReader, harmed, object_cases, segment_cases, worlds
 from tests.damage.harm import Harm, some

@@ -32,7 +32,7 @@ from dedup.core.sharding import derive_keys
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.spark.id_encoding import ENCODING
-from dedup.tools.repair.segment_check import accept_loss
+from dedup.tools.repair.segment_check import write_accepted_loss
 from tests.support.catalog import Content, DirectoryFileSystem, certificate
 
 QUERY, OTHER_QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff", "0d4a1185-0000-4d01-b42d-00cf4fc964ff"
@@ -180,7 +180,7 @@ class World:
         write_backup(self.root, self.query_id, shard, state)
         write_adopted(self.root, self.query_id, shard, replace(state, epoch=-1))
         for nth in range(2):
-            accept_loss(self.root, self.query_id, shard, self.segment(shard, nth).name)
+            write_accepted_loss(self.root, self.query_id, shard, self.segment(shard, nth).name)
 
     def write(
         self, store: ShardStore, made: Content, start_ms: int, shard: int = 0

@@ -453,15 +453,15 @@ MUTANTS = (
     _mutant(
         "what another checkpoint saw is adopted",
         "tools/repair/adopt.py",
-        "    if not sole:\n        _check_one_line(",
-        "    if False:\n        _check_one_line(",
+        "    if not sole:\n        _check_one_history(",
+        "    if False:\n        _check_one_history(",
         ADOPT,
     ),
     _mutant(
         "an adopted query begins with clocks of long ago",
         "tools/repair/adopt.py",
-        "newest = max(states.values(), key=_how_far)",
-        "newest = min(states.values(), key=_how_far)",
+        "newest = max(states.values(), key=_progress)",
+        "newest = min(states.values(), key=_progress)",
         ADOPT,
     ),
     _mutant(

@@ -16,8 +16,7 @@ from dedup.cli.app import app
 from dedup.cli.catalog.work import snapshot
 from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
-from dedup.tools.repair.contents import Snapshot
-from dedup.tools.repair.inspection import open_root
+from dedup.tools.repair.opening import Snapshot, open_root
 from tests.support.cli_job import FileDrop, Job
 from tests.support.cli_job import catalog_command as command
 
@@ -119,8 +118,8 @@ def test_damage_is_found(filled: Filled, suffix: str, harm: Callable[[Path], Non
     root = str(filled.job.output / "_catalog")
     assert command("verify", root)[0] == OK
     harm(filled.path(suffix))
-    checked = [r for _, r in tools.verify(filled.root, filled.known).segments if not r.ok]
-    assert [r.segment for r in checked] == [filled.live[0].name]
+    damaged = [s for s, r in tools.verify(filled.root, filled.known).segments if not r.ok]
+    assert [segment.name for segment in damaged] == [filled.live[0].name]
     code, body = command("verify", root)
     assert code == DAMAGE
     assert (body["status"], len(body["damaged"])) == ("damaged", 1)
@@ -152,7 +151,7 @@ def test_accept_loss_needs_to_know_which(filled: Filled) -> None:
     name = "000000000009-elsewhere-3-0000"
     code, body = command("accept-loss", root, "--segment", name)
     assert code == USAGE
-    assert "say which with --query and --shard" in body["message"]
+    assert "Choose one with --query and --shard" in body["message"]
     query = ("--query", filled.known.query_id, "--shard", "0")
     assert command("accept-loss", root, "--segment", name, *query)[0] == OK
 
@@ -161,5 +160,5 @@ def test_what_is_no_catalog_or_checkpoint(tmp_path: Path) -> None:
     for where in (tmp_path, tmp_path / "absent"):
         code, body = command("inspect", str(where))
         assert (code, body["error"]) == (USAGE, "ConfigError")
-    with pytest.raises(ConfigError, match="holds no checkpoint"):
+    with pytest.raises(ConfigError, match="is not a checkpoint"):
         snapshot(Root(str(tmp_path)), str(tmp_path))

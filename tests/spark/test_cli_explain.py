@@ -13,7 +13,7 @@ from dedup.catalog.root import Root
 from dedup.cli.app import app
 from dedup.cli.failures import CANNOT_TELL, USAGE
 from dedup.tools import explain
-from dedup.tools.repair.state_reader import read_snapshot
+from dedup.tools.repair.opening import read_checkpoint
 from tests.support.small_state import query, tables
 from tests.support.spark_query import BASE
 
@@ -23,7 +23,7 @@ def test_ids_are_found_where_they_are(spark: SparkSession, tmp_path: Path) -> No
     made = query(spark, tmp_path, tables(5))
     run = made.run()
     root = Root(made.catalog)
-    known = read_snapshot(spark, str(made.checkpoint), root)
+    known = read_checkpoint(root, str(made.checkpoint), spark)
     places = set()
     last = run.metrics[-1].late_watermark_ms
     assert last is not None

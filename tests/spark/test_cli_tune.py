@@ -21,7 +21,7 @@ from dedup.errors import ConfigError, DataError
 from dedup.spark.driver.operator import dedup_by_id
 from dedup.tools import read_checkpoint
 from dedup.tools.check.facts import SHARE_BYTES
-from dedup.tools.repair.inspection import open_root
+from dedup.tools.repair.opening import open_root
 from dedup.tools.tuning import read_sample as reading
 from dedup.tools.tuning.demand import Demand, Sizing
 from dedup.tools.tuning.from_query import of_states

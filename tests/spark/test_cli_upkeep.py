@@ -20,7 +20,7 @@ from dedup.catalog.layout import segment_name, shard_path
 from dedup.catalog.root import Root
 from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
-from dedup.tools.repair.state_reader import read_snapshot
+from dedup.tools.repair.opening import read_checkpoint
 from tests.support.cli_job import catalog_command as command
 from tests.support.small_state import HORIZON_S, query, tables
 from tests.support.spark_query import Query, Run
@@ -69,7 +69,7 @@ def test_a_catalog_whose_checkpoint_is_lost_goes_on(
     before = ran[1]
     last = before.metrics[-1]
     name = query_id(old)
-    held = read_snapshot(old.spark, str(old.checkpoint), Root(old.catalog))
+    held = read_checkpoint(Root(old.catalog), str(old.checkpoint), old.spark)
     shutil.rmtree(old.checkpoint)
     new = tmp_path / "new"
     code, body = command("adopt", str(old.catalog), "--checkpoint", str(new / "checkpoint"))
@@ -238,7 +238,7 @@ def test_a_branched_history_asks_for_a_word(spark: SparkSession, tmp_path: Path)
         made.add_table(table)
     put_back = made.run()
     assert {m.branches for m in put_back.metrics} == {1}
-    with pytest.raises(ConfigError, match="say so with --sole"):
+    with pytest.raises(ConfigError, match="promise it with --sole"):
         vacuum(made)
     runs = list_runs(Root(made.catalog), query_id(made))
     done = vacuum(made, sole=True)

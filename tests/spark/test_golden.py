@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dedup.catalog.root import Root
+from dedup.tools.repair.opening import read_checkpoint
 from dedup.tools.repair.segment_check import verify_segment
-from dedup.tools.repair.state_reader import read_snapshot
 from tests.support.sequence_model import SequenceModel
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -60,7 +60,7 @@ def test_there_are_some() -> None:
 def test_state_and_catalog_are_read(spark: SparkSession, golden: Path) -> None:
     made = json.loads((golden / "made.json").read_text())
     root = Root(str(golden / "catalog"))
-    snapshot = read_snapshot(spark, str(golden / "checkpoint"), root)
+    snapshot = read_checkpoint(root, str(golden / "checkpoint"), spark)
     states = snapshot.states.values()
     assert sorted(snapshot.states) == [0, 1]
     assert {state.epoch for state in states} == {made["last_batch"]}

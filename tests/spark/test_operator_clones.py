@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import dedup.spark.driver.build
 from dedup.catalog.layout import SEGMENT_SUFFIX, SIDECAR_SUFFIX, shard_path
 from dedup.catalog.root import Root
-from dedup.tools.repair.state_reader import read_snapshot
+from dedup.tools.repair.opening import read_checkpoint
 from tests.spark.faults import POINTS, failing
 from tests.support.oracle import Oracle
 from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables, total
@@ -30,7 +30,7 @@ def clone(made: Query, folder: Path) -> Query:
 def missing(made: Query, *, live: bool = False) -> list[str]:
     """Files that the query's manifests name, live only or expired too, and that are not there."""
     root = Root(made.catalog)
-    snapshot = read_snapshot(made.spark, str(made.checkpoint), root)
+    snapshot = read_checkpoint(root, str(made.checkpoint), made.spark)
     there = {found.name for found in root.list()}
     return [
         name

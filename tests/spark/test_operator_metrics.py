@@ -21,7 +21,7 @@ from dedup.errors import ConfigError
 from dedup.spark.observations import from_progress
 from dedup.tools.watch.endpoint import Endpoint
 from dedup.tools.watch.health import Status
-from dedup.tools.watch.log_folder import read_logs
+from dedup.tools.watch.query_log import read_logs
 from dedup.tools.watch.watched import Watched
 from tests.support.needs import long
 from tests.support.spark_query import Query, finish, listening

@@ -27,7 +27,7 @@ from dedup.core.keys import Keys
 from dedup.core.segment import SegmentPlan
 from dedup.core.sharding import derive_keys
 from dedup.errors import CatalogError, ConfigError
-from dedup.tools.repair.state_reader import read_snapshot
+from dedup.tools.repair.opening import read_checkpoint
 from tests.spark.definitions import NESTED, differences, mistaken
 from tests.support.oracle import Oracle
 from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, query, tables, total
@@ -203,7 +203,7 @@ def test_micro_batches_without_records_come_before_a_first_start(
     assert not list(made.catalog.rglob("catalog.json"))
     assert "has no memory yet: this is a first start" in asked()
     with pytest.raises(ConfigError, match="none of its micro-batches has had a record"):
-        read_snapshot(spark, str(made.checkpoint), Root(made.catalog))
+        read_checkpoint(Root(made.catalog), str(made.checkpoint), spark)
     made.add("a@0", "a@1")
     assert made.run().told() == [["a@0 unique", "a@1 duplicate"]]
     assert "goes on after micro-batch 1" in asked()

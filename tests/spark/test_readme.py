@@ -21,7 +21,7 @@ LOAD = 'option("rowsPerSecond", 1000)'
 #: The listener logs a micro-batch before it reports it, so the first of two is reported.
 UNTIL_SEEN = """
 from pathlib import Path
-from dedup.tools.watch.log_folder import read_logs
+from dedup.tools.watch.query_log import read_logs
 while not Path("metrics").is_dir() or sum(
     batch.duplicate > 0 and batch.gc_lag_newest_ms is not None
     for log in read_logs("metrics")

@@ -20,7 +20,7 @@ from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError, DataError, DedupError, cause
 from dedup.spark.driver import build
 from dedup.testing import faults
-from dedup.tools.watch.log_folder import read_logs
+from dedup.tools.watch.query_log import read_logs
 from tests.support.needs import long
 from tests.support.quick_spark import FAULTS
 from tests.support.sequence_model import SEQUENCES, SequenceModel

@@ -48,7 +48,7 @@ def test_a_backup_that_was_tried_and_given_up_takes_nothing_away(
     query.go_on("tried", from_epoch=5)
     run(query, range(5, 5 + max(committed, 1)))
     assert backup_of(query).epoch == told.epoch
-    with pytest.raises(ConfigError, match=f"up to micro-batch {told.epoch}, say so with --sole"):
+    with pytest.raises(ConfigError, match=f"up to micro-batch {told.epoch}, promise it"):
         adopt(query.root, tmp_path / "new", QUERY)
     done = adopt(query.root, tmp_path / "new", QUERY, sole=True)
     assert (done.epoch, done.ids) == (told.epoch, told.manifest.ids)
@@ -69,7 +69,7 @@ def test_a_job_of_one_micro_batch_a_run_that_was_put_back(tmp_path: Path, commit
     query.go_on("unused", from_epoch=10)
     one_by_one(query, range(10, 10 + committed), "again")
     told = backup_of(query)
-    with pytest.raises(ConfigError, match="went on from more than one state"):
+    with pytest.raises(ConfigError, match="was continued from more than one state"):
         adopt(query.root, tmp_path / "new", QUERY)
     assert (told.epoch < 10 + committed) == (committed > 1)
     if committed > 1:
@@ -93,7 +93,7 @@ def test_a_lineage_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     run(query, range(12))
     (path,) = (tmp_path / "root").rglob("*run-1.json")
     path.write_bytes(b"{}")
-    with pytest.raises(ConfigError, match=r"what run run-1 .* descends from cannot be read"):
+    with pytest.raises(ConfigError, match=r"the parents of run run-1 .* cannot be read"):
         adopt(query.root, tmp_path / "new", QUERY)
     assert adopt(query.root, tmp_path / "new", QUERY, sole=True).ids
 
@@ -106,7 +106,7 @@ def test_a_branched_history_is_adopted_with_a_word_only(tmp_path: Path) -> None:
     run(query, range(13, 30))
     query.go_on("original", from_epoch=13)
     run(query, range(13, 15))
-    with pytest.raises(ConfigError, match="went on from more than one state") as refused:
+    with pytest.raises(ConfigError, match="was continued from more than one state") as refused:
         adopt(query.root, tmp_path / "new", QUERY)
     assert refused.value.remedy == "branched-history"
     assert not (tmp_path / "new" / "metadata").exists()

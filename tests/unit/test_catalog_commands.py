@@ -27,9 +27,9 @@ from dedup.errors import ConfigError, SegmentDamaged
 from dedup.spark.id_text import id_key
 from dedup.spark.machine import wall_clock_ms
 from dedup.tools import explain
-from dedup.tools.repair import segment_check as files
 from dedup.tools.repair import vacuum as cleaning
-from dedup.tools.repair.contents import Snapshot
+from dedup.tools.repair.opening import Snapshot
+from dedup.tools.repair.segment_check import write_accepted_loss
 from tests.support.query_driver import DAY_MS, POLICY, QUERY, ROOMY, QueryDriver, records
 
 
@@ -62,7 +62,7 @@ def in_a_segment(query: QueryDriver) -> str:
 
 
 def test_a_checkpoint_of_another_query_explains_nothing(query: QueryDriver) -> None:
-    with pytest.raises(ConfigError, match="not of --query 0d4a1185"):
+    with pytest.raises(ConfigError, match="not to --query 0d4a1185"):
         explain(query.root, ["id-000001"], known(query), "0d4a1185-0000-4d01-b42d-00cf4fc964ff")
     assert explain(query.root, ["id-000001"], known(query), QUERY).seen
 
@@ -74,7 +74,7 @@ def test_what_was_given_up_is_passed_over(query: QueryDriver) -> None:
     path.unlink()
     with pytest.raises(SegmentDamaged):
         explain(query.root, [name], None)
-    files.accept_loss(query.root, QUERY, 0, seen.segment)
+    write_accepted_loss(query.root, QUERY, 0, seen.segment)
     assert explain(query.root, [name], None).seen == ()
 
 

@@ -13,7 +13,7 @@ from dedup.catalog.segment_file import RocksError
 from dedup.catalog.store import ShardStore
 from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError, ConfigError, SegmentDamaged
-from dedup.tools.repair.segment_check import accept_loss
+from dedup.tools.repair.segment_check import write_accepted_loss
 from tests.support.catalog import (
     QUERY,
     Bench,
@@ -264,7 +264,7 @@ def test_a_loss_is_accepted_by_a_accepted_loss_only(bench: Bench) -> None:
     seg = write(bench.store(), fixed(500))
     bench.root.put_bytes(f"{QUERY}/catalog.json", b"{}")
     assert not bench.store().loss_accepted(seg)
-    written = accept_loss(bench.root, QUERY, 0, seg.name)
+    written = write_accepted_loss(bench.root, QUERY, 0, seg.name)
     assert (written.start_ms, written.end_ms) == (seg.start_ms, seg.end_ms)
     assert bench.store().loss_accepted(seg)
     assert not bench.store(shard=1).loss_accepted(seg)
@@ -278,14 +278,14 @@ def test_a_lost_segment_can_be_forgotten_without_its_bucket(bench: Bench, harm: 
         bench.file(seg).unlink()
     else:
         bench.file(seg).write_bytes(b"?")
-    assert accept_loss(bench.root, QUERY, 0, seg.name).start_ms is None
+    assert write_accepted_loss(bench.root, QUERY, 0, seg.name).start_ms is None
     assert bench.store().loss_accepted(seg)
 
 
 def test_an_unreadable_accepted_loss_is_no_consent(bench: Bench) -> None:
     seg = write(bench.store(), fixed(5))
     bench.root.put_bytes(f"{QUERY}/catalog.json", b"{}")
-    accept_loss(bench.root, QUERY, 0, seg.name)
+    write_accepted_loss(bench.root, QUERY, 0, seg.name)
     file = bench.file(seg, ".forgotten")
     good = file.read_bytes()
     for bad in (
@@ -300,4 +300,4 @@ def test_an_unreadable_accepted_loss_is_no_consent(bench: Bench) -> None:
 
 def test_accepting_a_loss_needs_a_catalog(bench: Bench) -> None:
     with pytest.raises(ConfigError, match="holds no catalog of query"):
-        accept_loss(bench.root, QUERY, 0, "000000000007-run-1-0000")
+        write_accepted_loss(bench.root, QUERY, 0, "000000000007-run-1-0000")

@@ -290,7 +290,7 @@ def test_vacuum_with_a_copy_does_not_delete_what_the_original_made_since(tmp_pat
     copied = query.states()
     run(query, range(13, 53))
     now_ms = query.now_ms + 10 * DAY_MS + 10**12
-    with pytest.raises(ConfigError, match="went on behind the state of this checkpoint") as refused:
+    with pytest.raises(ConfigError, match="ran past the state of this checkpoint") as refused:
         plan_vacuum(query.root, QUERY, copied, now_ms=now_ms, older_than_ms=DAY_MS, sole=False)
     assert refused.value.remedy == "branched-history"
     told = plan_vacuum(query.root, QUERY, copied, now_ms=now_ms, older_than_ms=0, sole=True)

@@ -184,7 +184,7 @@ def test_a_driver_that_began_anew_knows_of_nothing_yet(
     (watched,) = endpoint.look(START_MS)
     assert watched.name == "orders"
     assert endpoint.trouble is not None
-    assert endpoint.trouble.startswith(f"{session.url}{PATH} tells nothing of orders any more: ")
+    assert endpoint.trouble.startswith(f"{session.url}{PATH} no longer shows orders: ")
     session.batch(batch(1), START_MS + 1)
     endpoint.look(START_MS + 1)
     assert endpoint.trouble is None
@@ -205,7 +205,7 @@ def test_a_shard_that_went_back_is_counted_for_ever(session: Session, endpoint: 
     "answer", [b"SSH-2.0-OpenSSH\r\n", OK + OTHERS, OK + b"[" * 99_999, OK + b"[]"]
 )
 def test_what_others_serve_is_refused(answer: bytes) -> None:
-    refuse(answer, "gives no metrics of dedup")
+    refuse(answer, "serves no metrics of dedup")
 
 
 def refuse(answer: bytes, why: str) -> None:
@@ -241,7 +241,7 @@ def test_what_is_no_endpoint_is_refused() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match="gives no metrics of dedup"):
+        with pytest.raises(ConfigError, match="serves no metrics of dedup"):
             Endpoint(f"http://127.0.0.1:{port}").look(0)
         taken.listen()
         with pytest.raises(ConfigError, match="give another port"):

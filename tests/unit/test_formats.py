@@ -36,7 +36,7 @@ from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, SegmentDamaged
 from dedup.tools.repair.adopt import adopt
-from dedup.tools.repair.objects import verify_objects
+from dedup.tools.repair.damage import verify_objects
 from dedup.tools.repair.segment_check import verify_segment
 from tests.support.catalog import QUERY, RUN, Bench, written
 

@@ -19,14 +19,14 @@ from tests.support.batch_metrics import QUERY, RUN, batch, sequence_batch
 
 @pytest.mark.parametrize("port", [70_000, -1, "9464", True, 9464.0])
 def test_what_is_no_port_is_refused(port: object, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^prometheus_port=.* is no port; give "):
+    with pytest.raises(ConfigError, match=r"^prometheus_port=.* is not a port. Give "):
         DedupListener(log=tmp_path / "made", prometheus_port=port)  # type: ignore[arg-type]
     assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize("address", ["", None, 5])
 def test_what_is_no_address_is_refused(address: object) -> None:
-    with pytest.raises(ConfigError, match=r"^prometheus_address=.* is no address; give "):
+    with pytest.raises(ConfigError, match=r"^prometheus_address=.* is not an address. Give "):
         DedupListener(prometheus_port=0, prometheus_address=address)  # type: ignore[arg-type]
 
 
@@ -46,7 +46,7 @@ def test_what_is_no_folder_is_refused(
     log: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"^log=.* is no folder on this machine's disk; give "):
+    with pytest.raises(ConfigError, match=r"^log=.* is not a folder on this machine's disk. Give "):
         DedupListener(log=log)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 

@@ -11,12 +11,11 @@ import pytest
 
 from dedup.core.metrics import BatchMetrics
 from dedup.errors import ConfigError
-from dedup.tools.watch import log_folder
-from dedup.tools.watch.health import TOLD_SILENCE_MS
+from dedup.tools.watch import query_log
+from dedup.tools.watch.health import REPORTED_SILENCE_MS
 from dedup.tools.watch.live_runs import Runs
-from dedup.tools.watch.log_folder import LogFolder, _read, read_logs
 from dedup.tools.watch.metrics_log import IDLE_EVERY_MS, SUFFIX, MetricsLog
-from dedup.tools.watch.query_log import QueryLog
+from dedup.tools.watch.query_log import LogFolder, QueryLog, _read, read_logs
 from tests.support.batch_metrics import QUERY, RUN, START_MS, batch, sequence_batch
 
 
@@ -99,7 +98,7 @@ def test_an_idle_query_says_so_now_and_then(tmp_path: Path) -> None:
     text = (tmp_path / (QUERY + SUFFIX)).read_text()
     assert text.count('"idle"') == 3
     # Else it would be taken for one whose driver is gone.
-    assert IDLE_EVERY_MS < TOLD_SILENCE_MS
+    assert IDLE_EVERY_MS < REPORTED_SILENCE_MS
     log.started("a query of another kind", RUN, START_MS)
     log.ended("a query of another kind", RUN, None, START_MS)
     assert len(list(tmp_path.iterdir())) == 1
@@ -126,7 +125,7 @@ def test_only_the_end_of_a_long_log_is_read(
     for n in range(50):
         log.batch(batch(n), START_MS + n)
     line_bytes = (tmp_path / (QUERY + SUFFIX)).stat().st_size // 50
-    monkeypatch.setattr(log_folder, "READ_BYTES", 10 * line_bytes + 50)
+    monkeypatch.setattr(query_log, "READ_BYTES", 10 * line_bytes + 50)
     (read,) = read_logs(tmp_path)
     numbers = [b.batch_id for _, b in read.batches]
     assert 8 <= len(numbers) <= 10
@@ -359,9 +358,9 @@ def test_one_file_that_cannot_be_read_leaves_the_others(
     assert [log.query_id for log in logs.look()] == [QUERY]
     assert logs.trouble is not None
     assert logs.trouble.split("; ") == [
-        f"{tmp_path}/dangling{SUFFIX} cannot be read (No such file or directory) and is left out",
-        f"{tmp_path}/folder{SUFFIX} cannot be read (it is no regular file) and is left out",
-        f"{tmp_path}/pipe{SUFFIX} cannot be read (it is no regular file) and is left out",
+        f"{tmp_path}/dangling{SUFFIX} cannot be read (No such file or directory) and is skipped",
+        f"{tmp_path}/folder{SUFFIX} cannot be read (not a regular file) and is skipped",
+        f"{tmp_path}/pipe{SUFFIX} cannot be read (not a regular file) and is skipped",
     ]
     assert len(read_logs(tmp_path)) == 1
     assert caplog.messages == [logs.trouble]
@@ -376,7 +375,7 @@ def test_a_file_that_was_only_rotated_or_removed_is_no_trouble(tmp_path: Path) -
     log = MetricsLog(tmp_path)
     log.batch(batch(0), START_MS)
     path, gone = tmp_path / (QUERY + SUFFIX), tmp_path / f"gone{SUFFIX}"
-    assert log_folder._version(gone) == (None, None)
+    assert query_log._version(gone) == (None, None)
     logs = LogFolder(tmp_path)
     assert logs._log(gone, []) is None
     path.rename(f"{path}.1")
@@ -398,7 +397,7 @@ def test_a_log_is_parsed_again_only_when_it_has_changed(
         read.append(path.name.removesuffix(SUFFIX))
         return _read(path)
 
-    monkeypatch.setattr(log_folder, "_read", count)
+    monkeypatch.setattr(query_log, "_read", count)
     logs = LogFolder(tmp_path)
     assert logs.look() == logs.look()
     assert sorted(read) == [QUERY, "other"]

@@ -16,15 +16,15 @@ from dedup.tools.watch.health import (
     HISTORY,
     LEAST_EVIDENCE,
     LEAST_SILENCE_MS,
-    TOLD_SILENCE_MS,
+    REPORTED_SILENCE_MS,
     UNKNOWN_SILENCE_MS,
     WINDOW,
     Status,
     TimedBatch,
     concerns,
+    growth,
     judge,
 )
-from dedup.tools.watch.trend import growth
 from tests.support.batch_metrics import batch
 
 START_MS, STEP_MS, HORIZON_MS = 1_700_000_000_000, 10_000, 3_600_000
@@ -276,14 +276,14 @@ def test_an_unusual_silence_is_told_before_it_is_a_stop() -> None:
     """A driver that was killed looks well for ten minutes."""
     given = samples([0] * WINDOW)
     last_ms = given[-1].at_ms
-    assert told(given, now_ms=last_ms + TOLD_SILENCE_MS) == (Status.OK, WELL)
-    status, reason = told(given, now_ms=last_ms + 3 * TOLD_SILENCE_MS)
-    assert (status, reason) == (Status.OK, f"{WELL}; nothing heard for 00:09:00")
+    assert told(given, now_ms=last_ms + REPORTED_SILENCE_MS) == (Status.OK, WELL)
+    status, reason = told(given, now_ms=last_ms + 3 * REPORTED_SILENCE_MS)
+    assert (status, reason) == (Status.OK, f"{WELL}; no sign of life for 00:09:00")
     # Not where micro-batches are that far apart.
     slow = [changed(s, at_ms=START_MS + n * 300_000) for n, s in enumerate(given)]
-    assert "nothing heard" not in told(slow, now_ms=slow[-1].at_ms + 600_000)[1]
-    assert "nothing heard" in told(slow, now_ms=slow[-1].at_ms + 600_001)[1]
-    assert "nothing heard" in told(given[:1], now_ms=START_MS + TOLD_SILENCE_MS + 1)[1]
+    assert "no sign of life" not in told(slow, now_ms=slow[-1].at_ms + 600_000)[1]
+    assert "no sign of life" in told(slow, now_ms=slow[-1].at_ms + 600_001)[1]
+    assert "no sign of life" in told(given[:1], now_ms=START_MS + REPORTED_SILENCE_MS + 1)[1]
 
 
 def test_a_query_that_is_known_to_run_is_not_stopped_by_silence() -> None:
@@ -291,7 +291,7 @@ def test_a_query_that_is_known_to_run_is_not_stopped_by_silence() -> None:
     given = samples([0] * WINDOW)
     later_ms = given[-1].at_ms + HORIZON_MS
     assert told(given, now_ms=later_ms)[0] is Status.STOPPED
-    silent = f"{WELL}; nothing heard for 01:00:00"
+    silent = f"{WELL}; no sign of life for 01:00:00"
     assert told(given, now_ms=later_ms, alive=True) == (Status.OK, silent)
     assert told(given, now_ms=later_ms, alive=True, ended="boom")[0] is Status.STOPPED
 

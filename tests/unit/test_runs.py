@@ -9,8 +9,8 @@ import pytest
 
 from dedup.tools.watch.health import HISTORY, Status
 from dedup.tools.watch.live_runs import Runs
-from dedup.tools.watch.log_folder import read_logs
 from dedup.tools.watch.metrics_log import SUFFIX, MetricsLog
+from dedup.tools.watch.query_log import read_logs
 from dedup.tools.watch.series import MAX_QUERIES
 from dedup.tools.watch.watched import Watched
 from tests.support.batch_metrics import HOUR_MS, QUERY, RUN, START_MS, batch
@@ -64,7 +64,7 @@ def test_a_query_that_fails_again_and_again_is_stopped_all_the_time(
         for step in reversed(steps) if told_late else steps:
             step()
         times = f"failed {n} times in a row: " if n > 1 else ""
-        why = f"{times}boom; started again, and no micro-batch is done since"
+        why = f"{times}boom; started again, no micro-batch since"
         assert told(runs, now_ms + 2) == in_the_log(tmp_path, now_ms + 2) == (Status.STOPPED, why)
     # A failure reported while the next run works is past.
     runs.batch(batch(1, run_id="run-5"), now_ms + 3)

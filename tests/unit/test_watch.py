@@ -483,7 +483,7 @@ def test_an_endpoint_that_is_not_there_is_waited_for_by_the_live_screen_alone() 
         deaf.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
         shown = text(watch_query._lines(watch_query.looker(url, None), 80, 24))
-        assert shown.startswith(f" WAITING  {url}/queries.json gives no metrics of dedup")
+        assert shown.startswith(f" WAITING  {url}/queries.json serves no metrics of dedup")
         assert watch(url, "--once").exit_code == 2
 
 
@@ -640,7 +640,7 @@ def test_a_url_is_one_in_any_case_and_its_password_is_not_told() -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         url = f"HTTP://127.0.0.1:{deaf.getsockname()[1]}"
-        assert "gives no metrics of dedup" in watch(url, "--once").output
+        assert "serves no metrics of dedup" in watch(url, "--once").output
     told = watch("http://me:secret@127.0.0.1:1", "--once")
     assert told.exit_code == 2
     assert "the URL holds a user or a password" in told.output

@@ -125,7 +125,7 @@ def vacuum(flags: VacuumFlags) -> Done:
     from dedup import tools
     from dedup.cli.catalog.work import snapshot
     from dedup.cli.run.output_folder import catalog_of
-    from dedup.tools.repair.inspection import open_root
+    from dedup.tools.repair.opening import open_root
 
     # A slip of the pen is told before Spark starts.
     duration_ms(flags.older_than, option="--older-than")

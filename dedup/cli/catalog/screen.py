@@ -19,7 +19,7 @@ _NEWEST_IDS = 18_000
 
 def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[str]:
     """Put what `inspect` returns into lines."""
-    from dedup.tools.repair.contents import GIVEN_UP  # `dedup --help` needs no RocksDB
+    from dedup.tools.repair.contents import LOSS_ACCEPTED  # `dedup --help` needs no RocksDB
 
     for number, query in enumerate(body["queries"]):
         if number:
@@ -34,18 +34,18 @@ def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[s
         for line in body["segments"]:
             size_bytes = (line["sst_bytes"] or 0) + (line["filter_bytes"] or 0)
             note = " missing" if line["missing"] else ""
-            if line["loss_accepted"] and not note and line["standing"] != GIVEN_UP:
-                note = f" {GIVEN_UP}"
+            if line["loss_accepted"] and not note and line["standing"] != LOSS_ACCEPTED:
+                note = f" {LOSS_ACCEPTED}"
             values = (line["shard"], line["segment"], line["standing"] + note, line["ids"])
             yield "\t".join(map(_text, (*values, line["start"], line["end"], size_bytes)))
 
 
 def verification_lines(body: dict[str, Any]) -> Iterator[str]:
     """Put what `verify` returns into lines."""
-    from dedup.tools.repair.contents import GIVEN_UP
+    from dedup.tools.repair.contents import LOSS_ACCEPTED
 
     for bad in body["damaged"]:
-        note = f" ({GIVEN_UP})" if bad["loss_accepted"] else ""
+        note = f" ({LOSS_ACCEPTED})" if bad["loss_accepted"] else ""
         for problem in bad["problems"]:
             yield f"shard {bad['shard']} segment {bad['segment']}{note}: {problem}"
     for other in body["damaged_objects"]:

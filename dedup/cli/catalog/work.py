@@ -6,9 +6,7 @@ from dedup.catalog.root import Root
 from dedup.cli.run.output_folder import catalog_of
 from dedup.cli.session import reading_session
 from dedup.tools import read_checkpoint
-from dedup.tools.repair.contents import Snapshot
-from dedup.tools.repair.inspection import open_root
-from dedup.tools.repair.state_reader import checkpoint_place
+from dedup.tools.repair.opening import Snapshot, checkpoint_place, open_root
 
 
 def opened(where: str, checkpoint: str | None) -> tuple[Root, Snapshot | None]:

@@ -25,10 +25,9 @@ from dedup.spark.options import BY_ID
 from dedup.tools.check.facts import Facts, ProducerFacts, cores_of, retention
 from dedup.tools.check.findings import Finding, Level
 from dedup.tools.check.rules import advise
-from dedup.tools.repair.state_reader import has_state
+from dedup.tools.repair.opening import has_state
 from dedup.tools.watch.health import TimedBatch, concerns
-from dedup.tools.watch.log_folder import read_logs
-from dedup.tools.watch.query_log import QueryLog
+from dedup.tools.watch.query_log import QueryLog, read_logs
 
 #: What `dedup run` gives Spark unless it is told otherwise.
 _RUN = {"spark.master": "local[*]", "spark.driver.memory": "2g"}

@@ -217,7 +217,7 @@ def transform(
     """
     from dedup.sinks.files.query import query
     from dedup.spark.driver.operator import dedup_by_id
-    from dedup.tools.check.resume import check_going_on
+    from dedup.tools.check.check_query import check_resume
 
     options = job.options
     chosen: dict[str, Any] = {
@@ -258,7 +258,7 @@ def transform(
         rows = good_rows(rows, options, columns)
     elif columns.read != columns.schema:
         rows = rows.select([named_column(name) for name in columns.schema.names])
-    check_going_on(rows, operator, str(options.checkpoint))
+    check_resume(rows, operator, str(options.checkpoint))
     return query(rows, operator, *_ends(job, new))
 
 

@@ -14,7 +14,7 @@ from dedup.cli.tune.sample_files import read_sample
 from dedup.errors import ConfigError
 from dedup.tools import TuneOptions
 from dedup.tools import tune as measure
-from dedup.tools.repair.inspection import open_root
+from dedup.tools.repair.opening import open_root
 from dedup.tools.tuning.report import check_extra
 from dedup.tools.tuning.tune import Progress, Tuning
 

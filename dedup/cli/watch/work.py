@@ -21,8 +21,7 @@ from dedup.cli.watch.screen import STATUSES, fit, is_large_enough, screen, waiti
 from dedup.errors import ConfigError
 from dedup.spark.machine import wall_clock_ms
 from dedup.tools.watch.endpoint import Endpoint
-from dedup.tools.watch.log_folder import LogFolder
-from dedup.tools.watch.query_log import QueryLog
+from dedup.tools.watch.query_log import LogFolder, QueryLog
 from dedup.tools.watch.watched import Watched
 
 #: Gives every query as it is now, and why that is not news, None where it is.

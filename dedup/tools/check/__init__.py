@@ -1,1 +1,1 @@
-"""`dedup check`: what is known of a query, and rules that judge it before it bites."""
+"""`dedup check`: collect the facts of a query, and judge them by rules before they do harm."""

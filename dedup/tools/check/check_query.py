@@ -1,4 +1,4 @@
-"""`check_query`: a query's options and settings looked over before it starts."""
+"""Check the options and settings of a query before it starts."""
 
 from __future__ import annotations
 
@@ -9,19 +9,28 @@ from datetime import timedelta
 
 from pyspark.sql import DataFrame, SparkSession
 
+from dedup.catalog.certificate import load_certificate
+from dedup.catalog.compatibility import check_fit
+from dedup.catalog.layout import certificate_path
+from dedup.catalog.root import Root
+from dedup.catalog.similar_queries import similar_queries, similar_query_warning
+from dedup.catalog.timeouts import reach
 from dedup.errors import ConfigError
-from dedup.spark.driver.build import Operator, plan_of, with_verdict
+from dedup.spark.driver.build import Operator, a_stream_needs_a_catalog, plan_of, with_verdict
+from dedup.spark.driver.checkpoint_log import read_checkpoint
 from dedup.spark.driver.checks import local_cores
 from dedup.spark.driver.sequence_operator import SequenceOperator, plan_of_sequences
 from dedup.spark.driver.stream_sources import stream_sources_of
+from dedup.spark.executor.task import missing_catalog, of_plan
 from dedup.spark.machine import machine_bytes
 from dedup.spark.options import SequenceOptions
+from dedup.spark.plan import Plan
 from dedup.spark.stream_source import Source
 from dedup.tools.check.facts import Facts, ProducerFacts, cores_of, retention
 from dedup.tools.check.findings import Finding, Level, in_order
 from dedup.tools.check.kafka_topics import ask_brokers
-from dedup.tools.check.resume import check_going_on
 from dedup.tools.check.rules import advise
+from dedup.tools.repair.opening import has_state
 
 
 def check_query(
@@ -35,47 +44,46 @@ def check_query(
 ) -> list[Finding]:
     """Return what breaks the guarantee or costs speed in a query that is about to start.
 
-    ``check_query(events, dedup_by_id(...))`` says of each setting whether it is right, and if not,
-    what to change. It starts nothing, and writes nothing. With `checkpoint` it also refuses, before
-    the start, what would stop the query in its first micro-batch: another ID, timestamp or number
-    of shards than it was born with, or a catalog that is not there. Some other settings stay those
-    of a query's first start; ``dedup check CHECKPOINT`` knows these.
+    ``check_query(events, dedup_by_id(...))`` says for each setting whether it is right, and if not,
+    what to change. It starts and writes nothing. With `checkpoint` it also raises the errors that
+    would stop the query in its first micro-batch: another ID, timestamp or number of shards than
+    the query was created with, or a missing catalog. A checkpoint keeps some other settings of its
+    first start, which ``dedup check CHECKPOINT`` reports.
 
     Parameters
     ----------
     df : DataFrame
-        The stream that the operator is to be applied to.
+        The stream that the operator will be applied to.
     operator : Operator or SequenceOperator
-        What `dedup_by_id` or `dedup_by_sequence` returned.
+        Result of `dedup_by_id` or `dedup_by_sequence`.
     checkpoint : str or PathLike, optional
-        What the query's option ``checkpointLocation`` will name: a local path, or a URI that
-        `pyarrow.fs` knows. Of `dedup_by_sequence` a finding says that it cannot be read here.
+        Value of the query's option ``checkpointLocation``: a local path, or a URI that `pyarrow.fs`
+        knows. For `dedup_by_sequence` a finding says that its state is not read here.
     kafka_retention : str or timedelta, optional
-        How long Kafka keeps the topic's records (``retention.ms``), such as ``"7 days"``;
-        ``"forever"`` for -1. Default: the brokers are asked, for ten seconds at most.
+        Time that Kafka keeps the topic's records (``retention.ms``), such as ``"7 days"``;
+        ``"forever"`` for -1. Default: the brokers' answer, if it comes within ten seconds.
     sink : tuple of str and mapping, or callable, optional
         A format of this package and its options, such as ``("dedup_files", {"path": "orders"})``,
-        or what a function such as `postgres_sink` returned. Its options, the columns, and its
-        server or folder are then checked as they would be after ``start()``, which may make an
-        empty folder, or a table or topic of the sink. `checkpoint` stands in for the option
-        ``checkpointLocation``.
+        or the result of a function such as `postgres_sink`. The check covers its options, the
+        columns, and its server or folder, as ``start()`` does, and may create an empty folder, or a
+        table or topic of the sink. `checkpoint` replaces the option ``checkpointLocation``.
     written : DataFrame, optional
-        What goes to `sink`, where the query changes columns behind the operator. Default: what the
-        operator returns.
+        Input of `sink`, if the query changes columns after the operator. Default: the operator's
+        output.
 
     Returns
     -------
     list of Finding
-        Those that matter most first. Each has `level`, `rule`, `evidence` and, where something is
-        to be changed, `change` and `takes`.
+        Findings, the worst first, with `level`, `rule` and `evidence`, and with `change` and
+        `takes` if something should be changed.
 
     Raises
     ------
     ConfigError
-        If `kafka_retention` cannot be read, the operator is another one, or the query does not fit
+        If `kafka_retention` is invalid, `operator` is not an operator, or the query does not fit
         its checkpoint or its sink.
     CatalogError
-        If the checkpoint has a memory whose catalog is missing or damaged.
+        If the checkpoint has a state and its catalog is missing or damaged.
 
     Notes
     -----
@@ -83,10 +91,11 @@ def check_query(
     """
     if not isinstance(operator, (Operator, SequenceOperator)):
         raise ConfigError(
-            f"{operator!r:.80} is no operator: give what dedup_by_id or dedup_by_sequence returned."
+            f"{operator!r:.80} is not an operator. Give the result of dedup_by_id or "
+            "dedup_by_sequence."
         )
     if sink is not None:
-        # That module imports every format; this one imports none.
+        # Here, because that module imports every format.
         from dedup.sinks.formats import check_sink
 
         output = with_verdict(df, operator.options.verdict, (), ())
@@ -117,7 +126,7 @@ def check_query(
         guarantee=policy.guarantee,
         event_time=policy.event_time,
         by_source=bool(options.source_partition),
-        does_not_last=_does_not_last(df, operator),
+        unstable_id=_unstable_id(df, operator),
     )
     if isinstance(operator, SequenceOperator):
         return _of_sequences(facts, operator.options, checkpoint)
@@ -132,8 +141,51 @@ def check_query(
         )
     )
     if checkpoint is not None:
-        findings.append(check_going_on(df, operator, os.fspath(checkpoint)))
+        findings.append(check_resume(df, operator, os.fspath(checkpoint)))
     return findings
+
+
+def check_resume(df: DataFrame, operator: Operator, checkpoint: str) -> Finding:
+    """Return after which micro-batch the query resumes, and make its tasks' checks on the driver.
+
+    Raises
+    ------
+    ConfigError
+        If the catalog was made with another ID, timestamp or number of shards, or the checkpoint
+        belongs to another kind of query.
+    CatalogError
+        If the checkpoint has a state and the catalog is missing or damaged.
+    """
+    root = operator.options.root
+    if root is None:
+        raise a_stream_needs_a_catalog()
+    plan = plan_of(df, operator.options)
+    log = read_checkpoint(checkpoint, missing_ok=True)
+    certificate = None if log is None else reach(root, lambda: load_certificate(root, log.query_id))
+    if log is None or certificate is None:
+        # The first micro-batch with records makes state and catalog. Earlier ones make neither.
+        if log is not None and log.committed and has_state(df.sparkSession, checkpoint):
+            raise missing_catalog(root, log.query_id)
+        return _first_start(root, plan, checkpoint)
+    planned = replace(certificate, **of_plan(plan), shards=plan.shards or certificate.shards)
+    where = root.url(certificate_path(log.query_id))
+    check_fit(certificate, planned, where=where, accepted=plan.accepted)
+    return Finding(
+        rule="checkpoint",
+        level=Level.FINE,
+        evidence=f"Query {log.query_id} resumes after micro-batch {log.batch_id}. Its catalog was "
+        "made with the same ID, timestamp and shards.",
+    )
+
+
+def _first_start(root: Root, plan: Plan, checkpoint: str) -> Finding:
+    evidence = f"{checkpoint} has no state yet: this is a first start, and no ID is known."
+    id_columns = of_plan(plan)["id_columns"]
+    others = reach(root, lambda: similar_queries(root, id_columns))
+    if not others:
+        return Finding(rule="checkpoint", level=Level.FINE, evidence=evidence)
+    evidence = f"{evidence} {similar_query_warning(root, id_columns, others)}"
+    return Finding(rule="checkpoint", level=Level.UNKNOWN, evidence=evidence)
 
 
 def _of_sequences(
@@ -145,22 +197,22 @@ def _of_sequences(
     findings = advise(replace(facts, producers=producers))
     if checkpoint is not None:
         evidence = (
-            "With which producer, partition, epoch, sequence and timestamp this checkpoint was "
-            "begun is in its state, which is not read here. The tasks of the first micro-batch "
-            "refuse others, and nothing is taken or lost then."
+            "The checkpoint's state keeps the names of producer, partition, epoch, sequence and "
+            "timestamp. This check does not read the state. If they differ, the tasks of the first "
+            "micro-batch stop the query, and nothing is lost."
         )
         findings.append(Finding(rule="checkpoint", level=Level.UNKNOWN, evidence=evidence))
     return in_order(findings)
 
 
-def _does_not_last(df: DataFrame, operator: Operator | SequenceOperator) -> str | None:
+def _unstable_id(df: DataFrame, operator: Operator | SequenceOperator) -> str | None:
     try:
         if isinstance(operator, SequenceOperator):
             plan_of_sequences(df, operator.options)
         else:
             plan_of(df, operator.options)
     except ConfigError as error:
-        # What else is wrong is told when the operator is applied.
+        # Applying the operator raises the other errors.
         return error.text if error.remedy == "unstable-id" else None
     return None
 
@@ -168,7 +220,7 @@ def _does_not_last(df: DataFrame, operator: Operator | SequenceOperator) -> str 
 def _completed(
     spark: SparkSession, sources: tuple[Source, ...]
 ) -> tuple[tuple[Source, ...], int | None]:
-    """Return the sources with what Kafka's brokers say of them, and the longest retention."""
+    """Return the sources with topics and partitions from the brokers, and the longest retention."""
     completed, retentions_ms = [], []
     for source in sources:
         if source.kind == "kafka" and (answer := ask_brokers(spark, source.options, source.topics)):
@@ -180,7 +232,7 @@ def _completed(
 
 
 class _Settings(Mapping[str, str]):
-    """The session's settings, those of the cluster among them, with Spark's defaults."""
+    """The settings of the session and its cluster, with Spark's defaults."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark

@@ -1,4 +1,4 @@
-"""Rules about cost: partitions of the state, and the memory that Python may need and use."""
+"""Rules about cost: partitions of the state, and memory for Python."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dedup.core.duration import size_bytes
 from dedup.tools.check.facts import HOW_CORES, HOW_SETTINGS, Facts, whole_number
 from dedup.tools.check.findings import Assessment, Takes, costs, fine, unknown
 
-#: Partitions per core up to which there is room to grow into for 6 to 13 % of a micro-batch.
+#: Up to so many partitions per core, room to grow costs 6 to 13 % of a micro-batch.
 PER_CORE_MAX = 4
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _MIB = 1 << 20
-#: Resident memory of a worker that judges a shard: measured with shares of 50 to 900 MB.
+#: Resident memory of a worker that judges a shard, measured with shares of 50 to 900 MB.
 _WORKER_BYTES, _PER_SHARE_BYTE = 240 * _MIB, 3
-#: Address space of a worker without records: 1 GiB in all is enough, 512 MiB is not.
+#: Address space of a worker without records: 1 GiB in total is enough, 512 MiB is not.
 _MAPPED_BYTES = 768 * _MIB
-#: Advice does not go below such a share: some 100,000 records of a kilobyte or two.
+#: The smallest share that a rule advises: some 100,000 records of one or two kilobytes.
 _LEAST_SHARE = 128 * _MIB
 _OVERHEAD = "spark.executor.memoryOverhead"
 _PYSPARK = "spark.executor.pyspark.memory"
@@ -22,62 +22,59 @@ _SHARE = "max_shard_batch_bytes"
 
 
 def shuffle_partitions(facts: Facts) -> Assessment:
-    """Every partition of the state costs a Python session in every micro-batch."""
+    """Compare partitions with cores: each costs a Python session in every micro-batch."""
     partitions, cores = facts.partitions, facts.cores
     if partitions is None:
         return unknown(
-            f"Not known: {_PARTITIONS}. It becomes the number of state partitions, and "
-            f"should be about the number of cores. {HOW_SETTINGS}"
+            f"Not known: {_PARTITIONS}. It becomes the number of state partitions, and should be "
+            f"about the number of cores. {HOW_SETTINGS}"
         )
     have = f"{_PARTITIONS} is {partitions}"
     if facts.started:
         have = f"The state has {partitions} partitions"
-        asked = whole_number(facts.settings.get(_PARTITIONS))
-        if asked not in (None, partitions):
-            have += f" (the checkpoint keeps that number, {_PARTITIONS}={asked} changes nothing)"
+        setting = whole_number(facts.settings.get(_PARTITIONS))
+        if setting not in (None, partitions):
+            have += f" (the checkpoint keeps that number, {_PARTITIONS}={setting} changes nothing)"
     if cores is None:
         return unknown(
-            f"{have}, and each costs a Python session in every micro-batch; how many "
-            f"cores there are is not known. {HOW_CORES}"
+            f"{have}, and each costs a Python session in every micro-batch. The number of cores is "
+            f"not known. {HOW_CORES}"
         )
     if cores <= partitions <= PER_CORE_MAX * cores:
-        return fine(f"{have}, on {cores} cores: one to {PER_CORE_MAX} for each core is best.")
+        return fine(f"{have}, on {cores} cores: one to {PER_CORE_MAX} per core is best.")
     harm = (
-        f"{partitions / cores:.0f} for each of {cores} cores: each costs a "
-        "Python session in every micro-batch, used or not (32 per core took three times as "
-        "long as one per core)."
+        f"{partitions / cores:.0f} for each of {cores} cores: each costs a Python session in every "
+        "micro-batch, used or not (32 per core took three times as long as one per core)."
         if partitions > cores
-        else f"so that {cores - partitions} of {cores} cores have nothing to do "
-        "while records are judged."
+        else f"so that {cores - partitions} of {cores} cores are idle while records are judged."
     )
     if facts.started:
-        harm += " This query keeps it for as long as it has this checkpoint."
+        harm += " This query keeps it as long as it has this checkpoint."
     return costs(f"{have}, {harm}", f"{_PARTITIONS}={cores}", Takes.BEGINNING)
 
 
 def batch_memory(facts: Facts) -> Assessment:
-    """Memory outside the JVM's heap against the largest share of a micro-batch.
+    """Compare memory outside the JVM's heap with the largest share of a micro-batch.
 
-    Each of an executor's cores judges a shard at a time, in a Python worker. The largest share that
-    `max_shard_batch_bytes` lets through should fit into what the executor's container has for
-    Python, so that the operator stops the query with an error that says what to do, before the
-    container is killed.
+    Each core of an executor judges one shard at a time, in a Python worker. The largest share that
+    `max_shard_batch_bytes` permits should fit into the container's memory for Python. Then the
+    operator stops the query with a helpful error before the container is killed.
     """
     allowed, workers = _allowed(facts)
     if allowed is None or workers is None:
         return unknown(
-            "How much memory the machine has beside the JVM (spark.driver.memory), and "
-            "for how many cores, is not known. Give --conf spark.driver.memory=SIZE."
+            "The machine's memory beside the JVM (spark.driver.memory), or the number of cores, is "
+            "not known. Give --conf spark.driver.memory=SIZE."
             if facts.local
-            else "How much memory Python has on an executor, and for how many cores, is not "
-            f"known. Give it: --conf spark.master=..., spark.executor.memory, {_OVERHEAD}, "
-            f"{_PYSPARK} and spark.executor.cores."
+            else "Python's memory on an executor, or the number of cores, is not known. Give "
+            f"--conf spark.master=..., spark.executor.memory, {_OVERHEAD}, {_PYSPARK} and "
+            "spark.executor.cores."
         )
     need = _need(facts, workers)
     have = (
         f"the machine has {allowed // _MIB:,} MiB beside the JVM's heap"
         if facts.local
-        else f"an executor has {allowed // _MIB:,} MiB outside of the JVM's heap"
+        else f"an executor has {allowed // _MIB:,} MiB outside the JVM's heap"
     )
     if workers_bytes(workers, facts.share_bytes) <= allowed:
         return fine(f"{need}; {have}.")
@@ -87,9 +84,9 @@ def batch_memory(facts: Facts) -> Assessment:
     if _fitting(allowed, workers) < _LEAST_SHARE:
         change = f"{_OVERHEAD}={workers_bytes(workers, _LEAST_SHARE) // _MIB}m\n{change}"
     return costs(
-        f"{need}, but {have} ({_OVERHEAD}, {_PYSPARK}): a micro-batch as large as that "
-        "gets its container killed, again and again, where the operator could have stopped the "
-        f"query with an error that says what to do.{_room(facts, allowed, workers)}",
+        f"{need}, but {have} ({_OVERHEAD}, {_PYSPARK}): with such a micro-batch the container is "
+        "killed again and again. With a smaller share the operator stops the query with an error "
+        f"that says what to do.{_room(facts, allowed, workers)}",
         change,
     )
 
@@ -116,15 +113,15 @@ def pyspark_memory(facts: Facts) -> Assessment | None:
         )
     needed = tasks * (_MAPPED_BYTES + _PER_SHARE_BYTE * _LEAST_SHARE)
     return costs(
-        f"{have}: pyarrow and RocksDB alone map more than half a GiB: the query fails at once, or "
-        "with its first larger micro-batch.",
+        f"{have}. pyarrow and RocksDB alone map more than half a GiB: the query fails at once, or "
+        "in its first larger micro-batch.",
         f"{_PYSPARK}={needed // _MIB}m\n{change}",
     )
 
 
 def _need(facts: Facts, tasks: int) -> str:
     share = facts.share_bytes
-    default = "" if facts.max_shard_batch_bytes else ", unless it was given otherwise"
+    default = "" if facts.max_shard_batch_bytes else ", the default"
     return (
         f"{tasks} Python worker{'s' if tasks > 1 else ''} with shares of a micro-batch of "
         f"{share // _MIB:,} MiB ({_SHARE}{default}) would need about "
@@ -137,13 +134,13 @@ def _room(facts: Facts, allowed: int, tasks: int) -> str:
         return ""
     records = -(-facts.batch_records_max // facts.shards)
     return (
-        f" The largest of the recent micro-batches had about {records:,} records a shard; there is "
-        f"room for {_fitting(allowed, tasks) // records:,} bytes of each."
+        f" The largest of the recent micro-batches had about {records:,} records per shard. Memory "
+        f"is enough for {_fitting(allowed, tasks) // records:,} bytes of each."
     )
 
 
 def workers_bytes(tasks: int, share: int) -> int:
-    """Return the memory of an executor's Python workers for shares of so many bytes."""
+    """Return the memory of an executor's Python workers for shares of this size."""
     return tasks * (_WORKER_BYTES + _PER_SHARE_BYTE * share)
 
 
@@ -152,7 +149,7 @@ def _fitting(allowed: int, tasks: int) -> int:
 
 
 def _mappable(each: int) -> int:
-    """Return the largest share that a worker's address space lets it judge, in whole MiB."""
+    """Return the largest share that fits into a worker's address space, in whole MiB."""
     return (each - _MAPPED_BYTES) // _PER_SHARE_BYTE // _MIB * _MIB
 
 
@@ -174,7 +171,6 @@ def _allowed(facts: Facts) -> tuple[int | None, int | None]:
 
 
 def _beside_heap(facts: Facts) -> int | None:
-    """Return the machine's memory outside the JVM's heap, or None if it is not known."""
     heap = size_bytes(facts.setting("spark.driver.memory", "1g"), unit="m")
     if facts.machine_bytes is None or heap is None:
         return None

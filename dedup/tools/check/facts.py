@@ -1,4 +1,4 @@
-"""The known facts of a query: options, Spark settings, sources, figures."""
+"""The known facts of a query: options, Spark settings, sources and metrics."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from dedup.core.policy import Guarantee
 from dedup.spark.machine import shuffle_partitions
 from dedup.spark.stream_source import Source
 
-#: `max_shard_batch_bytes` where nobody gave it.
+#: Default of `max_shard_batch_bytes`.
 SHARE_BYTES = 1 << 30
-#: Kafka's -1: nothing is ever deleted.
+#: Kafka's -1: it never deletes.
 FOREVER_MS = 1 << 62
 
-#: How to give settings and options, for findings that lack them.
+#: Flags that supply missing facts.
 HOW_SETTINGS = "Give --properties spark-defaults.conf, or --conf KEY=VALUE."
 HOW_OPTIONS = "Give --log, the folder of DedupListener(log=...), or --horizon."
+HOW_LOG = "Give --log, the folder of DedupListener(log=...)."
 HOW_CORES = (
     "Give --conf spark.master=local[N], or --conf spark.executor.instances=N and "
     "--conf spark.executor.cores=N."
@@ -31,16 +32,10 @@ _MASTER = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerFacts:
-    """What is known of the producers of a query of `dedup_by_sequence`; None: not known.
+    """Facts about the producers of a query of `dedup_by_sequence`; None if unknown.
 
-    Parameters
-    ----------
-    expire_after_ms, max_producers : int
-        Options.
-    fullest : int or None
-        Producers in the shard that has the most.
-    runs, batches : int or None
-        Recent micro-batches, and how many runs did them.
+    `fullest` is the number of producers in the fullest shard. `batches` counts recent
+    micro-batches, and `runs` the runs that they belong to.
     """
 
     expire_after_ms: int
@@ -52,59 +47,45 @@ class ProducerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a query; None where it is not known.
+    """Facts about a query; None if unknown. Options have their resolved values.
 
-    Parameters
+    Attributes
     ----------
     settings : mapping of str to str
         Spark settings of the next start.
     complete : bool
-        Whether these are all, so that any other one has Spark's default.
+        Whether `settings` is complete, so that every other setting has Spark's default.
     pinned : mapping of str to str, or None
-        Settings that the checkpoint keeps for ever; None before the first start.
-    state_partitions : int or None
-        Partitions of the state, as the checkpoint has them.
-    checkpoint_format : int or None
-        Version of the checkpoint's commit log: 1, or 2 where state files have unique names.
-    spark_version : str or None
-        Such as ``"4.1.0"``.
+        Settings that the checkpoint keeps for ever, or None before the first start.
+    state_partitions, checkpoint_format : int or None
+        The checkpoint's partitions of the state, and version of its commit log: 1, or 2 if state
+        files have unique names.
     cores : int or None
         Tasks that run at a time, on all machines.
     machine_bytes : int or None
-        Memory of the machine, where a local master runs all of Spark on it.
+        Memory of the machine, for a local master.
     shards : int or None
-        Of the certificate, else as the option asks for.
-    max_shard_batch_bytes : int or None
-        The option.
-    sources : tuple of Source, or None
+        Number in the certificate, or else the option.
     kafka_retention_ms : int or None
-        How long Kafka keeps records, `FOREVER_MS` where it never deletes.
-    horizon_ms, lateness_ms : int or None
-        Options, resolved.
-    late : {"emit", "drop"} or None
-    guarantee : {"exactly-once", "at-most-once", "at-least-once"} or None
+        Time that Kafka keeps records, or `FOREVER_MS`.
     event_time : bool or None
-        False: processing time.
+        False for processing time.
     by_source : bool or None
-        Whether `source_partition` gives every partition a clock of its own.
-    shared_local : bool or None
-        The option.
+        Whether `source_partition` gives every partition its own clock.
     catalog_local : str or None
-        The catalog's path where it is a local one.
-    does_not_last : str or None
-        Why the expression of an option gives another value at a replay.
+        The catalog's path if it is a local one.
+    unstable_id : str or None
+        Why the expression of an option gives another value in a replay.
     concerns : tuple of (str, str), or None
-        What is wrong by the log's last micro-batches: ``LATE`` and the like, and why.
-    batch_records_max : int or None
-        Records of the largest recent micro-batch.
-    batch_took_max_ms : int or None
-        How long the longest recent micro-batch took.
+        Problems of the log's last micro-batches: a status such as ``LATE``, and why.
+    batch_records_max, batch_took_max_ms : int or None
+        Records of the largest, and duration of the longest recent micro-batch.
     kafka_sinks : tuple of str
-        Names of the query's sinks that publish in transactions of Kafka, as far as is known.
+        Names of the query's known sinks that publish in Kafka transactions.
     sink_options : mapping of str to str
-        What is known of the options of these sinks, names in lower case.
+        Their known options, names in lower case.
     producers : ProducerFacts or None
-        Of a query of `dedup_by_sequence`; None: it is one of `dedup_by_id`.
+        Present if the query is one of `dedup_by_sequence`.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -127,7 +108,7 @@ class Facts:
     by_source: bool | None = None
     shared_local: bool | None = None
     catalog_local: str | None = None
-    does_not_last: str | None = None
+    unstable_id: str | None = None
     concerns: tuple[tuple[str, str], ...] | None = None
     batch_records_max: int | None = None
     batch_took_max_ms: int | None = None
@@ -136,28 +117,28 @@ class Facts:
     producers: ProducerFacts | None = None
 
     def setting(self, name: str, default: str) -> str | None:
-        """Return a setting as the next start will have it: the checkpoint's where it keeps one."""
+        """Return a setting of the next start: the checkpoint's if it keeps one."""
         if self.pinned is not None and name in self.pinned:
             return self.pinned[name]
         return self.settings.get(name, default if self.complete else None)
 
     def sink_option(self, name: str) -> str | None:
-        """Return the text of a sink's option, None where it is not known to be given."""
+        """Return a known option of the sinks, or None."""
         return self.sink_options.get(name.lower())
 
     def enabled(self, name: str, default: str = "true") -> bool | None:
-        """Return whether a setting will be true at the next start, None where that is not known."""
+        """Return whether a setting is true at the next start, or None if that is not known."""
         value = self.setting(name, default)
         return None if value is None else value.strip().lower() == "true"
 
     @property
     def share_bytes(self) -> int:
-        """The largest share of a micro-batch that a shard takes."""
+        """The largest share of a micro-batch that a shard accepts."""
         return self.max_shard_batch_bytes or SHARE_BYTES
 
     @property
     def partitions(self) -> int | None:
-        """Partitions of the state: the checkpoint's, else as many as the first start will make."""
+        """Partitions of the state: the checkpoint's, or those of a first start."""
         if self.state_partitions is not None:
             return self.state_partitions
         return shuffle_partitions(self.setting("spark.sql.shuffle.partitions", "200"))
@@ -169,39 +150,32 @@ class Facts:
 
     @property
     def local(self) -> bool | None:
-        """Whether Spark runs on one machine, as one process."""
+        """Whether Spark runs as one process."""
         master = self.settings.get("spark.master")
         return None if master is None else _MASTER.fullmatch(master) is not None
 
     def of_kind(self, kind: str) -> tuple[Source, ...]:
-        """Return the sources of one kind that are known."""
+        """Return the known sources of one kind."""
         return tuple(source for source in self.sources or () if source.kind == kind)
 
 
 def retention(value: str | timedelta, *, option: str) -> int:
-    """Return the milliseconds of a Kafka retention; ``-1`` and ``forever`` are `FOREVER_MS`."""
+    """Return a Kafka retention in milliseconds; ``-1`` and ``forever`` are `FOREVER_MS`."""
     if isinstance(value, str) and value.strip() in ("-1", "forever"):
         return FOREVER_MS
     return duration_ms(value, option=option)
 
 
 def whole_number(text: str | None) -> int | None:
-    """Return a setting's text as a whole number, or None if it is none."""
+    """Return the text of a setting as a whole number, or None if it is not one."""
     return int(text) if text is not None and re.fullmatch(r"\s*\d{1,18}\s*", text) else None
 
 
 def cores_of(settings: Mapping[str, str], machine_cores: int | None) -> int | None:
-    """Return how many tasks run at a time under these settings, or None if it is not known.
-
-    Parameters
-    ----------
-    settings : mapping of str to str
-    machine_cores : int or None
-        Cores of the machine, for ``local[*]``.
-    """
-    found = _MASTER.fullmatch(settings.get("spark.master", ""))
-    if found is not None:
-        return machine_cores if found[1] == "*" else int(found[1] or 1)
+    """Return how many tasks run at a time, or None if unknown; `machine_cores` for ``local[*]``."""
+    local = _MASTER.fullmatch(settings.get("spark.master", ""))
+    if local is not None:
+        return machine_cores if local[1] == "*" else int(local[1] or 1)
     per_task = whole_number(settings.get("spark.task.cpus")) or 1
     total = whole_number(settings.get("spark.cores.max"))
     if total is None:

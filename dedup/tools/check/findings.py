@@ -1,4 +1,4 @@
-"""What the tools advise: a rule, its evidence, the option to change, and when that works."""
+"""Findings of the tools: a rule, its evidence, the option to change, and when the change works."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ class Takes(StrEnum):
 
     RESTART = "takes effect at the next restart"
     BEGINNING = "only before a query's first start: a running one keeps it for ever"
-    OUTSIDE = "set outside of the query"
+    OUTSIDE = "set outside the query"
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
     """A rule's verdict on the facts.
 
-    Parameters
+    Attributes
     ----------
     level : Level
+        Severity.
     evidence : str
-        Why, with the numbers, as a whole sentence.
+        The reason with its numbers, in whole sentences.
     change : str or None
-        The option or setting as it is to be written, such as ``fpr=0.003``; None where all is well.
+        The new option or setting, such as ``fpr=0.003``, or None if nothing is to be changed.
     takes : Takes or None
-        From when on the change works; None where there is none.
+        When the change takes effect.
     """
 
     level: Level
@@ -48,15 +49,7 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding(Assessment):
-    """One piece of advice: a rule's verdict under the rule's name.
-
-    Parameters
-    ----------
-    rule : str
-        What was looked at, in kebab case; the same in every release.
-    level, evidence, change, takes
-        As in `Assessment`.
-    """
+    """A rule's verdict with the rule's name, which is in kebab case and stays in every release."""
 
     rule: str
 
@@ -65,39 +58,39 @@ class Finding(Assessment):
         return {"rule": self.rule} | asdict(self)
 
 
-#: What a rule returns; None where it does not apply.
+#: Result of a rule, or None if the rule does not apply.
 Assessments = Assessment | Iterable[Assessment] | None
 
 
 def breaks(evidence: str, change: str, takes: Takes = Takes.RESTART) -> Assessment:
-    """Return the verdict that the guarantee does not hold; parameters as in `Assessment`."""
+    """Return the verdict that the guarantee does not hold."""
     return Assessment(Level.BREAKS, evidence, change, takes)
 
 
 def costs(evidence: str, change: str, takes: Takes = Takes.RESTART) -> Assessment:
-    """Return the verdict that speed or memory is wasted; parameters as in `Assessment`."""
+    """Return the verdict that speed or memory is wasted."""
     return Assessment(Level.COSTS, evidence, change, takes)
 
 
 def unknown(evidence: str, change: str | None = None, takes: Takes | None = None) -> Assessment:
-    """Return the verdict that facts are missing; parameters as in `Assessment`."""
+    """Return the verdict that facts are missing."""
     return Assessment(Level.UNKNOWN, evidence, change, takes)
 
 
 def fine(evidence: str) -> Assessment:
-    """Return the verdict that all is well."""
+    """Return the verdict that nothing is wrong."""
     return Assessment(Level.FINE, evidence)
 
 
 def findings(judged: Iterable[tuple[str, Assessments]]) -> list[Finding]:
-    """Return the findings of the rules, given by name, the worst first."""
-    found = []
-    for rule, verdicts in judged:
-        for one in [verdicts] if isinstance(verdicts, Assessment) else verdicts or ():
-            found.append(Finding(one.level, one.evidence, one.change, one.takes, rule=rule))
-    return in_order(found)
+    """Return the findings of verdicts with their rules' names, the worst first."""
+    return in_order(
+        Finding(verdict.level, verdict.evidence, verdict.change, verdict.takes, rule=rule)
+        for rule, verdicts in judged
+        for verdict in ([verdicts] if isinstance(verdicts, Assessment) else verdicts or ())
+    )
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings, the worst first, otherwise in their order."""
+    """Sort findings by level, the worst first; the order within a level stays."""
     return sorted(findings, key=lambda finding: list(Level).index(finding.level))

@@ -1,4 +1,4 @@
-"""Rules about Kafka as the source: replays, clocks and data loss."""
+"""Rules about Kafka: replays, clocks and data loss of the source, transactions of the sink."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ from collections.abc import Iterable, Sequence
 
 from dedup.core.duration import counted, format_ms
 from dedup.spark.stream_source import Source
-from dedup.tools.check.facts import FOREVER_MS, HOW_OPTIONS, Facts
-from dedup.tools.check.findings import Assessment, Takes, breaks, fine, unknown
+from dedup.tools.check.facts import FOREVER_MS, HOW_LOG, HOW_OPTIONS, Facts, whole_number
+from dedup.tools.check.findings import Assessment, Takes, breaks, costs, fine, unknown
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
+_TIMEOUT = "kafka.transaction.timeout.ms"
+#: Kafka's default of the timeout, and of the brokers' transaction.max.timeout.ms.
+_TIMEOUT_MS, _LONGEST_MS = 60_000, 900_000
 
 
 def horizon_retention(facts: Facts) -> Assessment | None:
-    """After a lost checkpoint Kafka is read again from its beginning: what of it is remembered.
+    """Compare the horizon with Kafka's retention: a lost checkpoint means a replay of all records.
 
-    A record of age a (Kafka's oldest: the retention) was let through at about now - a. The GC
-    watermark is at now - lateness - horizon, so what is older than their sum is forgotten, and
-    passes again unless it is dropped as late. In processing time lateness is 0, and none is late.
+    A record of age a passed at about now - a. The GC watermark is at now - lateness - horizon, so
+    the ID of an older record has expired, and the record passes again unless it is dropped as late.
+    In processing time lateness is 0 and no record is late.
     """
     if facts.sources is None:
         return unknown(
-            "The sources of the query are not known; where one is Kafka, the horizon "
-            "should be no shorter than its retention."
+            "The sources of the query are not known. If one is Kafka, the horizon should be at "
+            "least as long as its retention."
         )
     kafka, retention_ms = facts.of_kind("kafka"), facts.kafka_retention_ms
     if not kafka:
@@ -31,51 +34,42 @@ def horizon_retention(facts: Facts) -> Assessment | None:
     if retention_ms is None:
         topics = [topic for source in kafka for topic in source.topics] or ["TOPIC"]
         return unknown(
-            f"How long Kafka keeps {named(kafka)} cannot be asked from here. Where the "
-            "checkpoint is lost, Kafka is read again from its oldest record, and what is older "
-            "than the horizon is no longer remembered. Look up retention.ms and give it: "
-            '--kafka-retention "7 days" (check_query: kafka_retention=).',
-            "\n".join(
-                "kafka-configs.sh --bootstrap-server HOST:9092 --entity-type topics "
-                f"--entity-name {topic} --describe --all"
-                for topic in topics
-            ),
+            f"The retention of {named(kafka)} is not known. If the checkpoint is lost, the query "
+            "reads Kafka again from its oldest record, and does not remember records older than "
+            'the horizon. Look up retention.ms and give it: --kafka-retention "7 days" '
+            "(check_query: kafka_retention=).",
+            "\n".join(map(_describe, topics)),
         )
     kept = f"Kafka keeps {named(kafka)} for {in_days(retention_ms)}"
     if facts.horizon_ms is None:
         return unknown(f"{kept}, but the horizon is not known. {HOW_OPTIONS}")
-    return _replay(facts, kept, retention_ms, facts.horizon_ms)
-
-
-def _replay(facts: Facts, kept: str, retention_ms: int, horizon_ms: int) -> Assessment:
-    memory_ms = horizon_ms + (facts.lateness_ms or 0)
-    options = _options(facts, horizon_ms)
+    memory_ms = facts.horizon_ms + (facts.lateness_ms or 0)
+    options = _options(facts, facts.horizon_ms)
     if retention_ms <= memory_ms:
         return fine(
-            f"{kept}, IDs are remembered at least as long ({options}): a replay from the "
+            f"{kept}, and IDs are remembered at least as long ({options}): a replay from the "
             "earliest offsets, after `dedup catalog adopt`, finds its duplicates. (Kafka deletes "
             "whole segments, so a slow topic may hold records up to segment.ms longer.)"
         )
     if facts.late == "drop" and facts.event_time:
         return fine(
-            f"{kept}, longer than IDs are remembered ({options}); what a replay from the "
-            'earliest offsets brings of older records is dropped as late (late="drop"), and does '
-            "not pass again."
+            f"{kept}, longer than IDs are remembered ({options}). A replay from the earliest "
+            'offsets does not let older records pass again: they are dropped as late (late="drop").'
         )
     harm = (
-        f"{kept}, IDs are remembered for less ({options}): after a lost checkpoint a replay from "
-        "the earliest offsets lets"
+        f"{kept}, and IDs are remembered for less ({options}): after a lost checkpoint a replay "
+        "from the earliest offsets lets"
     )
     if retention_ms >= FOREVER_MS:
         return breaks(
-            f"{harm} all but the newest of it pass again. No horizon is long enough; begin such "
-            f"a replay no further back than the horizon.{_lacking(facts)}",
+            f"{harm} all but the newest of it pass again. No horizon is long enough. Start such a "
+            f"replay no further back than the horizon.{_lacking(facts)}",
             '.option("startingTimestamp", MILLISECONDS)',
             Takes.BEGINNING,
         )
     return breaks(
         f"{harm} the oldest {in_days(retention_ms - memory_ms)} of it pass again. A longer horizon "
-        f"holds for what is taken from then on.{_lacking(facts)}",
+        f"protects records read from then on.{_lacking(facts)}",
         f'horizon="{_whole_hours(retention_ms)}"',
     )
 
@@ -83,79 +77,143 @@ def _replay(facts: Facts, kept: str, retention_ms: int, horizon_ms: int) -> Asse
 def _options(facts: Facts, horizon_ms: int) -> str:
     lateness = f" and lateness {in_days(facts.lateness_ms)}" if facts.lateness_ms else ""
     assumed = (
-        ', late taken to be "emit", the default' if facts.late is None and facts.event_time else ""
+        ', assuming late="emit", the default' if facts.late is None and facts.event_time else ""
     )
     return f"horizon {in_days(horizon_ms)}{lateness}{assumed}"
 
 
 def _lacking(facts: Facts) -> str:
-    """Return how to find out whether the query drops late records, if that is open."""
+    """Return the missing flags that would show whether the query drops late records."""
     if facts.event_time is False or facts.late == "emit":
         return ""
-    catalog = " --catalog ROOT, which tells whether it judges by timestamps."
+    catalog = " --catalog ROOT, which says whether it judges by timestamps."
     if facts.late == "drop":
-        return f' late="drop" holds for event time only: give{catalog}'
+        return f' late="drop" works for event time only: give{catalog}'
     late = ' A query with late="drop" lets none pass: give --late drop'
     return f"{late}, and{catalog}" if facts.event_time is None else f"{late}."
 
 
 def of_many_partitions(facts: Facts) -> Sequence[Source]:
-    """Return the Kafka sources whose partitions may share a clock; by query time none do."""
+    """Return the Kafka sources whose partitions may share a clock; with query time none do."""
     kafka = facts.of_kind("kafka")
     single = len(kafka) == 1 and kafka[0].partitions == 1
     return () if single or facts.event_time is False else kafka
 
 
 def source_clocks(facts: Facts) -> Assessment | None:
-    """With one clock for all partitions of Kafka, a slow one's records are late."""
+    """Ask for a clock per Kafka partition: with one clock, a slow one's records are late."""
     kafka = of_many_partitions(facts)
     if not kafka:
         return None
     if facts.event_time is None or facts.by_source is None:
         return unknown(
-            "Whether every partition of Kafka has a clock of its own (source_partition) "
-            "is not known: without it, a partition that is behind by more than lateness is late. "
+            "It is not known whether every partition of Kafka has its own clock "
+            "(source_partition). Without it, a partition that lags by more than lateness is late. "
             "Give --log, the folder of DedupListener(log=...), and --catalog ROOT."
         )
     if facts.by_source:
-        return fine("source_partition is given: the watermark waits for the slowest partition.")
+        return fine(OWN_CLOCKS)
     harm = (
         'are dropped (late="drop")'
         if facts.late == "drop"
-        else "may pass again, where their ID is forgotten"
+        else "may pass again if their ID has expired"
     )
     if facts.late is None:
-        harm += ' (late taken to be "emit", the default; else give --late drop)'
+        harm += ' (assuming late="emit", the default; otherwise give --late drop)'
     lateness = "lateness" if facts.lateness_ms is None else in_days(facts.lateness_ms)
     behind = "behind" if facts.lateness_ms == 0 else f"more than {lateness} behind"
     return breaks(
-        f"All partitions of {named(kafka)} share one clock, the newest timestamp of "
-        f"all: records of a partition that is {behind} the others, say after an outage, are late "
-        f"and {harm}.",
+        f"All partitions of {named(kafka)} share one clock, the newest timestamp of all. If a "
+        f"partition is {behind} the others, for example after an outage, its records are late and "
+        f"{harm}.",
         'source_partition=["topic", "partition"]',
     )
 
 
+OWN_CLOCKS = "source_partition is given: the watermark waits for the slowest partition."
+
+
 def kafka_data_loss(facts: Facts) -> Assessment | None:
-    """With failOnDataLoss=false, Spark silently skips records that Kafka deleted unread."""
+    """Reject failOnDataLoss=false: Spark silently skips records that Kafka deleted unread."""
     kafka = facts.of_kind("kafka")
     if not kafka:
         return None
     off = [s for s in kafka if (s.option("failOnDataLoss") or "true").lower() == "false"]
     if off:
         return breaks(
-            f"failOnDataLoss is false for {named(off)}: records that Kafka deleted "
-            "before they were read are passed over without an error.",
+            f"failOnDataLoss is false for {named(off)}: Spark skips records that Kafka deleted "
+            "before they were read, without an error.",
             '.option("failOnDataLoss", "true")',
         )
     if all(s.complete or s.option("failOnDataLoss") for s in kafka):
         return fine(
-            "failOnDataLoss is true: the query stops where Kafka has deleted records "
-            "that were not read."
+            "failOnDataLoss is true: the query stops if Kafka has deleted records that were not "
+            "read."
         )
     return unknown(
-        "Whether failOnDataLoss is true, its default, is not known. Give it: "
+        "It is not known whether failOnDataLoss is true, its default. Give it: "
         "--source-option failOnDataLoss=true."
+    )
+
+
+def sink_readers(facts: Facts) -> Assessment | None:
+    """Ask for readers of committed records: others see records of aborted transactions."""
+    if not facts.kafka_sinks:
+        return None
+    return unknown(
+        f"The query writes to Kafka in transactions (sink {', '.join(facts.kafka_sinks)}). Readers "
+        "of the topic must read only committed records. Otherwise they see records of aborted "
+        "transactions, and records twice. The Java client, and with it Spark's own source, reads "
+        "uncommitted records by default; librdkafka reads committed ones. This check does not see "
+        "your readers.",
+        "isolation.level=read_committed",
+        Takes.OUTSIDE,
+    )
+
+
+def sink_markers(facts: Facts) -> Assessment | None:
+    """Ask for a compacted marker topic: markers record what is published."""
+    if not facts.kafka_sinks:
+        return None
+    topic = facts.sink_option("topic") or "TOPIC"
+    markers = facts.sink_option("markers") or f"{topic}-markers"
+    return unknown(
+        f"Topic {markers} holds the markers, which record what is published. It must have "
+        "cleanup.policy=compact and no other policy: if Kafka deletes markers, the sink does not "
+        "restart. This check does not ask the brokers.",
+        _describe(markers),
+        Takes.OUTSIDE,
+    )
+
+
+def sink_timeout(facts: Facts) -> Assessment | None:
+    """Compare the transaction timeout with micro-batches: a task that exceeds it is retried."""
+    if not facts.kafka_sinks:
+        return None
+    option = whole_number(facts.sink_option(_TIMEOUT))
+    timeout_ms = option or _TIMEOUT_MS
+    limit = f"{_TIMEOUT} is {format_ms(timeout_ms)}"
+    if option is None:
+        limit += f" (assumed; otherwise give --sink-option {_TIMEOUT}=MILLISECONDS)"
+    took_ms = facts.batch_took_max_ms
+    if took_ms is None:
+        return unknown(
+            f"{limit}, the time limit of a task. The duration of micro-batches is not known. "
+            f"{HOW_LOG}"
+        )
+    took = f"the longest of the recent micro-batches took {took_ms / 1000:,.1f} s"
+    if 2 * took_ms < timeout_ms:
+        return fine(f"{limit}, and {took}: its transactions ended in time.")
+    # Four times the longest micro-batch, in whole minutes.
+    advised_ms = -(-4 * took_ms // 60_000) * 60_000
+    change = f'.option("{_TIMEOUT}", {advised_ms})'
+    if advised_ms > _LONGEST_MS:
+        change += f"\n# and transaction.max.timeout.ms={advised_ms} on every broker"
+    return costs(
+        f"{limit}, and {took}, more than half of it. A transaction that reaches the limit is "
+        "aborted and its task starts again, so that a large micro-batch may never get through. "
+        "Nothing is lost. Raise the limit, or make micro-batches smaller.",
+        change,
     )
 
 
@@ -165,7 +223,7 @@ def named(sources: Iterable[Source]) -> str:
 
 
 def in_days(duration_ms: int) -> str:
-    """Return the duration in words, in days rather than weeks, like a horizon."""
+    """Return the duration as text, in days rather than weeks, like a horizon."""
     if duration_ms >= FOREVER_MS:
         return "ever"
     if duration_ms % _DAY_MS == 0:
@@ -176,3 +234,10 @@ def in_days(duration_ms: int) -> str:
 def _whole_hours(duration_ms: int) -> str:
     unit_ms = _DAY_MS if duration_ms >= 2 * _DAY_MS else _HOUR_MS
     return in_days(-(-duration_ms // unit_ms) * unit_ms)
+
+
+def _describe(topic: str) -> str:
+    return (
+        "kafka-configs.sh --bootstrap-server HOST:9092 --entity-type topics --entity-name "
+        f"{topic} --describe --all"
+    )

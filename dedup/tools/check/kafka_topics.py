@@ -1,6 +1,6 @@
-"""What Kafka's brokers say of a stream's topics: how many partitions, how long records are kept.
+"""Ask Kafka's brokers for partitions and retention of a stream's topics.
 
-Asked through the Java client that Spark's connector brings; nothing is changed there.
+Spark's Kafka connector contains the Java client that asks. It changes nothing.
 """
 
 from __future__ import annotations
@@ -13,24 +13,13 @@ from pyspark.sql import SparkSession
 
 from dedup.tools.check.facts import FOREVER_MS
 
-#: How long brokers are waited for.
 TIMEOUT_MS = 10_000
 _PREFIX = "kafka."
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What the brokers say.
-
-    Parameters
-    ----------
-    names : tuple of str
-        Those that were asked for, or match ``subscribePattern``.
-    partitions : int
-        Of all topics together.
-    retention_ms : int
-        The longest of them; `FOREVER_MS` where a topic keeps records for ever.
-    """
+    """Topics, the sum of their partitions, and the longest retention, at most `FOREVER_MS`."""
 
     names: tuple[str, ...]
     partitions: int
@@ -40,16 +29,16 @@ class Topics:
 def ask_brokers(
     spark: SparkSession, options: Mapping[str, str], topics: tuple[str, ...]
 ) -> Topics | None:
-    """Return what the brokers say of these topics, None where they say nothing.
+    """Return the brokers' answer about these topics, or None if there is none.
 
     Parameters
     ----------
     spark : SparkSession
-        A classic one: Connect has no Java client.
+        A classic session: Spark Connect has no Java client.
     options : mapping of str to str
-        Of the source, names in lower case; those that begin with ``kafka.`` are the client's.
+        Options of the source, names in lower case. The client gets those with ``kafka.``.
     topics : tuple of str
-        Empty where ``subscribePattern`` says which.
+        Empty if ``subscribePattern`` selects the topics.
     """
     try:
         return _ask(spark._jvm, options, topics)
@@ -84,13 +73,13 @@ def _ask(jvm: Any, options: Mapping[str, str], topics: tuple[str, ...]) -> Topic
 
 
 def _matching(jvm: Any, admin: Any, pattern: str) -> tuple[str, ...]:
-    """Return topics whose whole name Spark's ``subscribePattern`` matches, in Java's sense."""
+    """Return topics whose whole name matches ``subscribePattern``, by Java's rules."""
     matches = jvm.java.util.regex.Pattern.compile(pattern).asMatchPredicate()
     return tuple(sorted(str(t) for t in admin.listTopics().names().get() if matches.test(t)))
 
 
 def _retention_ms(config: Any) -> int:
-    """Return how long a topic keeps records; one that is only compacted keeps each key's newest."""
+    """Return a topic's retention: one that is only compacted keeps each key's newest record."""
     retention_ms = int(config.get("retention.ms").value())
     deletes = "delete" in config.get("cleanup.policy").value()
     return retention_ms if deletes and retention_ms >= 0 else FOREVER_MS

@@ -1,42 +1,224 @@
-"""`dedup check`, the pure part: from what is known of a query to what there is to say about it."""
+"""The rules of `dedup check` by name, and those about the guarantee."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from dedup.tools.check import cost_rules, guarantee_rules, kafka_rules, producer_rules, sink_rules
-from dedup.tools.check.facts import Facts
-from dedup.tools.check.findings import Assessments, Finding, findings
+from dedup.tools.check import cost_rules, kafka_rules, producer_rules
+from dedup.tools.check.facts import HOW_SETTINGS, Facts
+from dedup.tools.check.findings import (
+    Assessment,
+    Assessments,
+    Finding,
+    Level,
+    Takes,
+    breaks,
+    findings,
+    fine,
+    unknown,
+)
 
-#: Every rule of `dedup_by_id` by its name, which stays the same in every release.
-RULES: dict[str, Callable[[Facts], Assessments]] = {
-    "safety-settings": guarantee_rules.safety_settings,
-    "commit-validation": guarantee_rules.commit_validation,
-    "checkpoint-format": guarantee_rules.checkpoint_format,
-    "catalog-place": guarantee_rules.catalog_place,
-    "guarantee": guarantee_rules.chosen_guarantee,
-    "lasting-id": guarantee_rules.lasting_id,
-    "recent-batches": guarantee_rules.recent_batches,
-    "windows-after": guarantee_rules.windows_after,
+_HDFS_STORE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+_STORE = "spark.sql.streaming.stateStore.providerClass"
+#: The operator does not start unless these settings are true.
+_SAFETY = {
+    "spark.sql.streaming.unsupportedOperationCheck": (
+        "it hides that two stateful Python operators share one query"
+    ),
+    "spark.sql.streaming.statefulOperator.useStrictDistribution": (
+        "without it a shard's records can meet the state of another partition"
+    ),
+}
+_VALIDATION = "spark.sql.streaming.stateStore.commitValidation.enabled"
+_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+
+
+def safety_settings(facts: Facts) -> list[Assessment]:
+    """Reject settings under which Spark itself does not keep state correctly."""
+    values = {name: facts.setting(name, "true") for name in _SAFETY}
+    missing = [name for name, value in values.items() if value is None]
+    found = [
+        breaks(
+            f"{name} is {value}: {_SAFETY[name]}. The operator refuses to start with it.",
+            f"{name}=true",
+            Takes.BEGINNING if name in (facts.pinned or ()) else Takes.RESTART,
+        )
+        for name, value in values.items()
+        if facts.enabled(name) is False
+    ]
+    if missing:
+        found.append(
+            unknown(
+                f"Not known: {' and '.join(missing)}. The default, true, is right. The operator "
+                f"refuses to start with anything else. {HOW_SETTINGS}"
+            )
+        )
+    return found or [fine(f"{' and '.join(_SAFETY)} are true.")]
+
+
+def commit_validation(facts: Facts) -> Assessment:
+    """Require Spark's check for sinks that read only part of a micro-batch, and lose the rest."""
+    enabled = facts.enabled(_VALIDATION)
+    if enabled is False:
+        return breaks(
+            f"{_VALIDATION} is {facts.setting(_VALIDATION, 'true')}: a foreachBatch that reads "
+            "half of a micro-batch (limit, take, head) would lose the other half without an "
+            "error. The operator refuses to start with it.",
+            f"{_VALIDATION}=true",
+        )
+    if facts.spark_version is not None and facts.spark_version.startswith("4.0"):
+        return unknown(
+            f"Spark {facts.spark_version} does not detect a sink that reads only part of a "
+            "micro-batch (limit, take, head in foreachBatch) and loses the rest. This check does "
+            "not see your sink. Spark 4.1 rejects such a sink.",
+            "pip install 'pyspark>=4.1'",
+            Takes.RESTART,
+        )
+    if enabled is None:
+        return unknown(f"Not known: {_VALIDATION}. The default, true, is right. {HOW_SETTINGS}")
+    return fine(
+        f"Spark rejects a sink that reads only part of a micro-batch ({_VALIDATION} is true)."
+    )
+
+
+def checkpoint_format(facts: Facts) -> Assessment:
+    """Compare the format of the checkpoint with the state store."""
+    setting = (facts.setting(_FORMAT, "1") or "").strip()
+    version = setting if facts.checkpoint_format is None else str(facts.checkpoint_format)
+    if not version:
+        return unknown(
+            f"Not known: {_FORMAT}. 1, the default, is right, and so is 2 with RocksDB. "
+            f"{HOW_SETTINGS}"
+        )
+    if version != "1" and facts.setting(_STORE, _HDFS_STORE) == _HDFS_STORE:
+        return breaks(
+            f"{_FORMAT} is {version}, which the HDFS-backed state store does not support: the "
+            "query fails in its first micro-batch.",
+            f"{_FORMAT}=1",
+        )
+    protection = (
+        "A task that Spark believes dead may overwrite committed state. Nothing is lost, because "
+        "each attempt's state is complete."
+        if version == "1"
+        else "A task that Spark believes dead cannot overwrite committed state."
+    )
+    ignored = (
+        f" The checkpoint keeps its format: {_FORMAT}={setting} changes nothing, and a Spark "
+        f"before 4.3 may stop and ask for {version}."
+        if setting and setting != version
+        else ""
+    )
+    return fine(f"The checkpoint has format {version}. {protection}{ignored}")
+
+
+def catalog_place(facts: Facts) -> Assessment | None:
+    """Reject a local path on a cluster, where it is a different disk on every machine."""
+    if facts.catalog_local is None or facts.local is None:
+        return None
+    master = facts.settings.get("spark.master")
+    if facts.local:
+        return fine(
+            f"The catalog {facts.catalog_local} is a local path, and Spark runs on this machine "
+            f"alone ({master})."
+        )
+    if facts.shared_local:
+        return fine(
+            f"The catalog {facts.catalog_local} is a mount that all machines share "
+            "(shared_local=True). Each machine verifies this when it starts."
+        )
+    evidence = (
+        f"The catalog {facts.catalog_local} is a local path, but Spark runs on {master}: every "
+        "executor would see another disk. The operator refuses to start unless shared_local=True "
+        "says that the path is the same mount on all machines."
+    )
+    if facts.shared_local is None:
+        return unknown(evidence, "shared_local=True", Takes.RESTART)
+    return breaks(evidence, 'catalog="s3://BUCKET/FOLDER"')
+
+
+def chosen_guarantee(facts: Facts) -> Assessment | None:
+    """Report a weaker guarantee than exactly-once."""
+    if facts.guarantee in (None, "exactly-once"):
+        return None
+    harm = (
+        "the filters alone decide, and a new record is lost with a probability of up to fpr"
+        if facts.guarantee == "at-most-once"
+        else "every record passes, duplicates as well, and no ID is remembered"
+    )
+    return breaks(
+        f'The query has guarantee="{facts.guarantee}": {harm}.', 'guarantee="exactly-once"'
+    )
+
+
+def lasting_id(facts: Facts) -> Assessment | None:
+    """Reject random IDs and IDs of the clock: a replay gives the record another one."""
+    if facts.unstable_id is None:
+        return None
+    option = facts.unstable_id.partition("=")[0]
+    return breaks(
+        f"{facts.unstable_id} The operator refuses to start with it.", f'{option}="COLUMN"'
+    )
+
+
+def recent_batches(facts: Facts) -> Assessments:
+    """Report what `dedup watch` says about the log's last micro-batches."""
+    if facts.concerns is None:
+        return None
+    if not facts.concerns:
+        return fine(
+            "In the log's last micro-batches at most 1 % of the records were late or clamped, and "
+            "garbage collection did not lag."
+        )
+    return [
+        Assessment(
+            # Copies may pass among late records. The other concerns cost memory.
+            Level.BREAKS if status == "LATE" and facts.late != "drop" else Level.COSTS,
+            f"{status} in the last micro-batches of the log: {why}.",
+            f"dedup remedies {status.lower()}",
+            Takes.OUTSIDE,
+        )
+        for status, why in facts.concerns
+    ]
+
+
+def windows_after(facts: Facts) -> Assessment | None:
+    """Warn of windows after the operator: Spark has one watermark, the operator one per source."""
+    if not facts.by_source:
+        return None
+    return unknown(
+        "source_partition is set: the operator emits rows of a slow source partition by that "
+        "partition's own clock. A window with withWatermark after the operator has one watermark "
+        "for all rows, the newest timestamp minus its delay, and silently drops the slow "
+        "partition's rows. This check does not see what follows the operator. If a window does, "
+        "give its withWatermark a delay as long as a partition may lag behind."
+    )
+
+
+Rule = Callable[[Facts], Assessments]
+#: Rules by name. Names stay the same in every release.
+_COMMON: dict[str, Rule] = {
+    "safety-settings": safety_settings,
+    "commit-validation": commit_validation,
+    "checkpoint-format": checkpoint_format,
+    "lasting-id": lasting_id,
+    "recent-batches": recent_batches,
+    "windows-after": windows_after,
+    "kafka-data-loss": kafka_rules.kafka_data_loss,
+    "sink-readers": kafka_rules.sink_readers,
+    "sink-markers": kafka_rules.sink_markers,
+    "sink-timeout": kafka_rules.sink_timeout,
+    "shuffle-partitions": cost_rules.shuffle_partitions,
+}
+RULES: dict[str, Rule] = _COMMON | {
+    "catalog-place": catalog_place,
+    "guarantee": chosen_guarantee,
     "horizon-retention": kafka_rules.horizon_retention,
     "source-clocks": kafka_rules.source_clocks,
-    "kafka-data-loss": kafka_rules.kafka_data_loss,
-    "sink-readers": sink_rules.sink_readers,
-    "sink-markers": sink_rules.sink_markers,
-    "sink-timeout": sink_rules.sink_timeout,
-    "shuffle-partitions": cost_rules.shuffle_partitions,
     "batch-memory": cost_rules.batch_memory,
     "pyspark-memory": cost_rules.pyspark_memory,
 }
-
-#: Of these some speak of IDs, their catalog, or what was measured with it. Of a query of
-#: `dedup_by_sequence` there are others in their place.
-_OF_IDS = (
-    "catalog-place", "guarantee", "horizon-retention", "source-clocks", "batch-memory",
-    "pyspark-memory",
-)  # fmt: skip
-SEQUENCE_RULES: dict[str, Callable[[Facts], Assessments]] = {
-    **{name: rule for name, rule in RULES.items() if name not in _OF_IDS},
+#: Rules of `dedup_by_sequence`, which has no IDs and no catalog.
+SEQUENCE_RULES: dict[str, Rule] = _COMMON | {
     "checkpoint-alone": producer_rules.checkpoint_alone,
     "expire-after": producer_rules.expire_after,
     "source-clocks": producer_rules.producer_clocks,
@@ -46,9 +228,9 @@ SEQUENCE_RULES: dict[str, Callable[[Facts], Assessments]] = {
 
 
 def advise(facts: Facts) -> list[Finding]:
-    """Return what every rule found, that which matters most first.
+    """Return the findings of all rules, the worst first.
 
-    A rule that finds all well says so, and one that lacks facts says how to give them.
+    A rule that finds everything right says so, and one that lacks facts says how to give them.
     """
     rules = RULES if facts.producers is None else SEQUENCE_RULES
     return findings((name, rule(facts)) for name, rule in rules.items())

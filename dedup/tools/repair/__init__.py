@@ -1,4 +1,4 @@
-"""Looking after a catalog: what it holds, what is damaged, and how a query goes on.
+"""Inspect, verify, clean up and restore a catalog.
 
-Every function that is given a `Root` raises CatalogError when it cannot be read or written.
+Functions that take a `Root` raise CatalogError if it cannot be read or written.
 """

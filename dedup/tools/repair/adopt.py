@@ -1,7 +1,7 @@
-"""Going on with a catalog whose checkpoint is lost.
+"""Make a new checkpoint for a catalog whose checkpoint is lost.
 
-A new checkpoint is given the old query's ID, and each shard begins with the memory that its
-manifest backup tells. The newest IDs, which only the lost checkpoint held, are unknown.
+The new checkpoint gets the old query's ID, and each shard starts with the state in its manifest
+backup. The newest IDs, which only the lost checkpoint held, are forgotten.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from dedup.core.lineage import Lineage
 from dedup.core.manifest import Manifest
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError
-from dedup.tools.repair.inspection import Where, only_query, open_root
+from dedup.tools.repair.opening import Where, only_query, open_root
 
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What a new checkpoint begins with.
+    """The start of a new checkpoint.
 
-    Parameters
+    Attributes
     ----------
     root, checkpoint : str
         The catalog, and the new checkpoint.
     query_id : str
         The query, old and new.
     epoch : int
-        Newest micro-batch of the old checkpoint that is told of.
+        Newest micro-batch of the old checkpoint in a backup.
     ids, segments : int
-        Remembered.
+        Remembered IDs, and the segments that hold them.
     shards, unknown_shards : int
-        All; and those of which nothing is known, because they never wrote a segment.
+        All shards, and those without a backup, because they never wrote a segment.
     """
 
     root: str
@@ -59,9 +59,9 @@ class Adoption:
 def adopt(
     root: Where, checkpoint: str | os.PathLike[str], query: str | None = None, *, sole: bool = False
 ) -> Adoption:
-    """Make a new checkpoint that goes on with a catalog whose own is lost.
+    """Make a new checkpoint that continues a catalog whose own checkpoint is lost.
 
-    IDs that only the lost checkpoint held, the newest ones, may be emitted once more. The lost
+    The query may emit IDs once more that only the lost checkpoint held: the newest ones. The lost
     checkpoint must never run again.
 
     Parameters
@@ -69,59 +69,56 @@ def adopt(
     root
         The catalog.
     checkpoint
-        Where the new checkpoint is to be.
+        Empty or new folder for the checkpoint.
     query : str, optional
-        Its ID, where the catalog holds several.
+        ID of the query. Needed if the catalog holds several.
     sole : bool
-        The sink holds all that the backups tell of, though the query's history has branched.
+        The caller's promise that the sink holds everything that the backups remember. Needed if
+        the query's history has branched.
 
     Raises
     ------
     ConfigError
-        If there is no catalog, or it does not say of which query, or the folder is in use, or the
-        query's history has branched.
+        If there is no catalog, the query is not known, the folder is not empty, or the query's
+        history has branched and `sole` is not given.
     CatalogError
-        If segments are missing, or storage fails.
+        If segments or backups are missing, or storage fails.
     """
-    place, new = open_root(root), Root(checkpoint)
-    query_id = query or only_query(place)
-    return _adopt(place, query_id, new, sole=sole)
-
-
-def _adopt(root: Root, query_id: str, checkpoint: Root, *, sole: bool) -> Adoption:
+    root, new = open_root(root), Root(checkpoint)
+    query_id = query or only_query(root)
     certificate = certificate_of(root, query_id)
-    if checkpoint.list():
+    if new.list():
         raise ConfigError(
-            f"{checkpoint.url()} is not empty: adopt needs the place of a new checkpoint, and "
-            "leaves the old one alone."
+            f"{new.url()} is not empty. Give a new folder for the checkpoint; adopt leaves the "
+            "old one alone."
         )
     backups = {shard: read_backup(root, query_id, shard) for shard in range(certificate.shards)}
     states = {shard: state for shard, state in backups.items() if state is not None}
     files = list_catalog(root, query_id)
-    _check_told(root, query_id, files, set(backups) - set(states))
+    _check_backups(root, query_id, files, set(backups) - set(states))
     if not states:
         raise ConfigError(
             f"no shard of query {query_id} has a manifest backup at {root.url()}: all its IDs "
-            "were in the lost checkpoint. Begin anew with another checkpoint.",
+            "were in the lost checkpoint. Start the query with a new checkpoint.",
             remedy="lost-checkpoint",
         )
     _check_complete(root, query_id, files, states)
     if not sole:
-        _check_one_line(root, query_id, files, states)
-    # Every shard hears every clock, and clocks only advance; micro-batches may have begun anew.
-    newest = max(states.values(), key=_how_far)
-    there = {file.parsed.segment for file in files if file.parsed.kind == "pending_list"}
+        _check_one_history(root, query_id, files, states)
+    # Every shard knows every clock, and clocks only advance. Micro-batch numbers may restart at 0.
+    newest = max(states.values(), key=_progress)
+    pending = {file.parsed.segment for file in files if file.parsed.kind == "pending_list"}
     for shard, state in backups.items():
-        begin = _reborn(state or ShardState(), newest, there)
-        write_adopted(root, query_id, shard, begin)
+        first = _first_state(state or ShardState(), newest, pending)
+        write_adopted(root, query_id, shard, first)
         if state is not None:
-            # Its micro-batches are numbered anew, and so are those that the copy tells of.
-            write_backup(root, query_id, shard, begin)
+            # The new checkpoint numbers micro-batches from 0, so the backup must not name old ones.
+            write_backup(root, query_id, shard, first)
     drop_runs(root, query_id, list_runs(root, query_id), Lineage(()))
-    checkpoint.put_bytes("metadata", json.dumps({"id": query_id}).encode())
+    new.put_bytes("metadata", json.dumps({"id": query_id}).encode())
     return Adoption(
         root.url(),
-        checkpoint.url(),
+        new.url(),
         query_id,
         max(state.epoch for state in states.values()),
         sum(state.manifest.ids for state in states.values()),
@@ -131,15 +128,15 @@ def _adopt(root: Root, query_id: str, checkpoint: Root, *, sole: bool) -> Adopti
     )
 
 
-def _how_far(state: ShardState) -> tuple[int, int, int, int]:
+def _progress(state: ShardState) -> tuple[int, int, int, int]:
     clocks = state.clocks
     return clocks.gc_watermark_ms, clocks.newest_ms, clocks.now_ms, state.epoch
 
 
-def _reborn(state: ShardState, newest: ShardState, there: set[str | None]) -> ShardState:
+def _first_state(state: ShardState, newest: ShardState, pending: set[str | None]) -> ShardState:
     """Return the state before micro-batch 0 of the new checkpoint.
 
-    Pending lists that were emptied since the copy was written are gone, and no longer named.
+    It drops pending lists that the query has deleted since it wrote the backup.
     """
     manifest = state.manifest
     return replace(
@@ -153,7 +150,7 @@ def _reborn(state: ShardState, newest: ShardState, there: set[str | None]) -> Sh
             tuple(
                 replace(pending_list, epoch=-1)
                 for pending_list in manifest.pending_lists
-                if pending_list.name in there
+                if pending_list.name in pending
             ),
         ),
         stray_files=(0, 0),
@@ -163,25 +160,24 @@ def _reborn(state: ShardState, newest: ShardState, there: set[str | None]) -> Sh
     )
 
 
-def _check_told(root: Root, query_id: str, files: list[CatalogFile], untold: set[int]) -> None:
-    """Refuse to begin with nothing where there was something."""
+def _check_backups(root: Root, query_id: str, files: list[CatalogFile], lacking: set[int]) -> None:
+    """Reject an empty start for a shard that has files."""
     for file in files:
-        if file.parsed.kind in ("manifest", "segment") and file.parsed.shard in untold:
+        if file.parsed.kind in ("manifest", "segment") and file.parsed.shard in lacking:
             raise CatalogError(
-                f"the manifest backup of shard {file.parsed.shard} is missing or damaged, though "
-                f"{root.url(file.name)} is there: its IDs would all come through again. Restore "
+                f"the manifest backup of shard {file.parsed.shard} is missing or damaged, but "
+                f"{root.url(file.name)} exists: all IDs of the shard would pass again. Restore "
                 f"{shard_path(query_id, file.parsed.shard or 0, MANIFEST_FILE)} from a copy of the "
-                "catalog. A shard writes it in the micro-batch after the first that made a "
-                "segment: if the query never came so far, delete the shard's folder, and the IDs "
-                "in it are forgotten.",
+                "catalog. A shard writes it in the micro-batch after its first segment. If the "
+                "query stopped before that, delete the shard's folder; its IDs are forgotten then.",
                 remedy="lost-checkpoint",
             )
 
 
-def _check_one_line(
-    root: Root, query_id: str, files: list[CatalogFile], known: dict[int, ShardState]
+def _check_one_history(
+    root: Root, query_id: str, files: list[CatalogFile], states: dict[int, ShardState]
 ) -> None:
-    """Refuse copies that tell of micro-batches which another state of the query undid."""
+    """Reject backups from micro-batches that a restored checkpoint undid."""
     runs = list_runs(root, query_id)
     if not runs:
         return
@@ -196,31 +192,31 @@ def _check_one_line(
             unread.append(run.run_id)
             continue
         covered = all(
-            s.epoch < 0 or line.contains(s.clocks.run_id, s.epoch) for s in known.values()
+            s.epoch < 0 or line.contains(s.clocks.run_id, s.epoch) for s in states.values()
         )
-        if covered and not line.branches(runs) and not _tried(line, began_ms):
+        if covered and not line.branches(runs) and not _later_start(line, began_ms):
             return
     if unread:
         raise ConfigError(
-            f"what run {unread[0]} of query {query_id} descends from cannot be read: its object in "
-            f"{root.url(query_id)}/runs is missing or damaged, so nobody can tell whether the "
-            "history has branched. If no checkpoint was copied or put back, say so with --sole.",
+            f"the parents of run {unread[0]} of query {query_id} cannot be read: its object in "
+            f"{root.url(query_id)}/runs is missing or damaged, so the history may have branched. "
+            "If no checkpoint was copied or restored, promise it with --sole.",
             remedy="branched-history",
         )
     raise ConfigError(
-        f"query {query_id} went on from more than one state: a checkpoint was copied or put back, "
-        "and what the manifest backups remember may be what the other one saw. Records that "
-        "only that one let through would be dropped as duplicates. If the sink holds all that was "
-        f"let through up to micro-batch {max(s.epoch for s in known.values())}, say so with "
-        "--sole; else restore the catalog of an earlier day together with the sink.",
+        f"query {query_id} was continued from more than one state: a checkpoint was copied or "
+        "restored, and the manifest backups may remember IDs that only the other copy let pass. "
+        "Their records would be dropped as duplicates. If the sink holds all rows up to "
+        f"micro-batch {max(s.epoch for s in states.values())}, promise it with --sole. Otherwise "
+        "restore an earlier copy of the catalog together with the sink.",
         remedy="branched-history",
     )
 
 
-def _tried(line: Lineage, began_ms: dict[str, int | None]) -> bool:
-    """Return whether a run not of this line began after its last one, by the storage's clock.
+def _later_start(line: Lineage, began_ms: dict[str, int | None]) -> bool:
+    """Return whether a run outside this lineage began after its last run, by the storage's clock.
 
-    A start that failed is older than the one that followed it.
+    A failed start is older than the start that followed it.
     """
     last_ms = began_ms.get(line.runs[-1].run_id)
     others_ms = [at for run_id, at in began_ms.items() if not line.holds(run_id)]
@@ -228,12 +224,12 @@ def _tried(line: Lineage, began_ms: dict[str, int | None]) -> bool:
 
 
 def _check_complete(
-    root: Root, query_id: str, files: list[CatalogFile], known: dict[int, ShardState]
+    root: Root, query_id: str, files: list[CatalogFile], states: dict[int, ShardState]
 ) -> None:
     sizes = {file.name: file.size_bytes for file in files}
     missing = [
         segment.name
-        for shard, state in known.items()
+        for shard, state in states.items()
         for segment in state.manifest.segments()
         if sizes.get(shard_path(query_id, shard, segment.name + SEGMENT_SUFFIX))
         != segment.sst_bytes
@@ -241,8 +237,8 @@ def _check_complete(
     ]
     if missing:
         raise CatalogError(
-            f"{len(missing)} segments that the manifest backups name are missing or cut short, "
-            f"such as {missing[0]}: restore them, or accept their loss with dedup catalog "
+            f"{len(missing)} segments that the manifest backups name are missing or truncated, "
+            f"such as {missing[0]}. Restore them, or accept their loss with dedup catalog "
             f"accept-loss {root.url()} --segment NAME, and adopt again.",
             remedy="lost-checkpoint",
         )

@@ -1,61 +1,56 @@
-"""What a catalog holds: by its queries' Spark state for certain, or by their manifest backups."""
+"""Inspect a catalog: the shards, segments and files of each query.
+
+Only Spark's state says for certain which segments are live. Without it, manifest backups answer.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dedup.catalog.backup import read_backup
-from dedup.catalog.certificate import load_certificate
+from dedup.catalog.certificate import Certificate, load_certificate
 from dedup.catalog.gc.sweep import Named
-from dedup.catalog.listing import CatalogFile
+from dedup.catalog.listing import CatalogFile, list_catalog
 from dedup.catalog.root import Root
 from dedup.core.clocks import known_ms
 from dedup.core.duration import iso
 from dedup.core.manifest import Manifest
 from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
+from dedup.tools.repair.opening import (
+    Checkpoint,
+    Snapshot,
+    Where,
+    open_root,
+    queries_in,
+    snapshot_of,
+)
 
-#: What becomes of a segment; only the manifest in Spark state tells for certain.
-LIVE, EXPIRED, ORPHAN, GIVEN_UP = "live", "expired", "orphan", "loss accepted"
-#: Without a checkpoint: the manifest backup names it, or does not. With one: what would tell
-#: whether it is expired cannot be read.
+#: Standings of a segment with a checkpoint: the manifest names it; it waits for its deletion; no
+#: manifest ever named it; no manifest names it since its loss was accepted.
+LIVE, EXPIRED, ORPHAN, LOSS_ACCEPTED = "live", "expired", "orphan", "loss accepted"
+#: Without a checkpoint: the manifest backup names it, or does not. With one, a segment is unknown
+#: if the list of expired segments cannot be read.
 LISTED, UNKNOWN = "listed", "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A query's memory as of its last committed micro-batch.
-
-    Parameters
-    ----------
-    query_id : str
-    states : dict of shard to ShardState
-    read_ms : int
-        When it was read, by this machine's clock: what it does not name may be newer.
-    """
-
-    query_id: str
-    states: dict[int, ShardState]
-    read_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """A shard as of a micro-batch.
+    """A shard after a micro-batch.
 
-    Parameters
+    Attributes
     ----------
     epoch : int
         The micro-batch.
     manifest : Manifest
         Its segments.
     tail_ids : int or None
-        IDs in Spark state; None where only the manifest backup was read.
+        IDs in Spark state, or None if only the manifest backup is known.
     gc_watermark_ms : int or None
-        None before the first.
+        GC watermark, or None before the first.
     """
 
     epoch: int
@@ -64,7 +59,7 @@ class Shard:
     gc_watermark_ms: int | None = None
 
     def to_json(self, number: int) -> dict[str, Any]:
-        """Return plain values, under a number."""
+        """Return plain values of the shard with this number."""
         return {
             "shard": number,
             "epoch": self.epoch,
@@ -79,19 +74,19 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class QueryMemory:
-    """The shards of one query, and whether Spark state told of them."""
+    """The shards of one query; `certain` if they come from Spark state, not from backups."""
 
     certain: bool
     shards: Mapping[int, Shard]
 
     @property
     def as_of(self) -> str:
-        """What the answers rest on."""
+        """The source of the answers."""
+        newest = max((shard.epoch for shard in self.shards.values()), default=-1)
         if self.certain:
-            return f"batch {max((s.epoch for s in self.shards.values()), default=-1)}"
+            return f"batch {newest}"
         if not self.shards:
             return "unknown: give --checkpoint"
-        newest = max(shard.epoch for shard in self.shards.values())
         return f"batch {newest} by the manifest backups, tail unknown: give --checkpoint"
 
 
@@ -99,20 +94,19 @@ class QueryMemory:
 class Segment:
     """A segment that the catalog or a manifest names.
 
-    Parameters
+    Attributes
     ----------
     query_id, shard, name
-        Where it is.
+        Its place.
     standing : str
-        `LIVE`, `EXPIRED` (waits for its deletion), `GIVEN_UP` (no manifest names it since its loss
-        was accepted), `ORPHAN` (no manifest ever named it), or `UNKNOWN`; without a checkpoint
-        `LISTED` or `UNKNOWN`.
+        ``live``, ``expired``, ``loss accepted``, ``orphan`` or ``unknown``; without a checkpoint
+        ``listed`` or ``unknown``.
     ref : SegmentRef or None
-        What the manifest says of a live or listed one.
+        The manifest's entry of a live or listed segment.
     sst_bytes, filter_bytes : int or None
-        Sizes found; None where the file is missing.
+        Sizes of segment and sidecar, or None if the file is missing.
     loss_accepted : bool
-        Its loss was accepted.
+        Whether its loss was accepted.
     """
 
     query_id: str
@@ -126,7 +120,7 @@ class Segment:
 
     @property
     def missing(self) -> bool:
-        """A file that the query may need is not there."""
+        """Whether a file is missing that the query may need."""
         absent = self.sst_bytes is None or self.filter_bytes is None
         return self.standing in (LIVE, LISTED) and absent
 
@@ -147,38 +141,138 @@ class Segment:
         }
 
 
-def memory_of(root: Root, query_id: str, known: Snapshot | None) -> QueryMemory:
-    """Return what is known of a query: `known` where it is the same query, else by its backups."""
-    if known is not None and known.query_id == query_id:
-        return QueryMemory(
-            certain=True,
-            shards={
-                number: Shard(
-                    epoch=state.epoch,
-                    manifest=state.manifest,
-                    tail_ids=len(state.tail),
-                    gc_watermark_ms=known_ms(state.clocks.gc_watermark_ms),
-                )
-                for number, state in known.states.items()
-            },
-        )
-    certificate = load_certificate(root, query_id)
-    shards = {}
-    for number in range(certificate.shards if certificate else 0):
-        backup = read_backup(root, query_id, number)
-        if backup is not None:
-            shards[number] = Shard(
-                epoch=backup.epoch,
-                manifest=backup.manifest,
-                gc_watermark_ms=known_ms(backup.clocks.gc_watermark_ms),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryContents:
+    """The part of a catalog that belongs to one query; `certificate` is None if it is missing."""
+
+    query_id: str
+    certificate: Certificate | None
+    memory: QueryMemory
+    files: tuple[CatalogFile, ...]
+    segments: tuple[Segment, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values: counts, and every shard."""
+        kinds: dict[str, dict[str, int]] = {}
+        for file in self.files:
+            kind = kinds.setdefault(file.parsed.kind, {"files": 0, "bytes": 0})
+            kind["files"] += 1
+            kind["bytes"] += file.size_bytes
+        born = self.certificate
+        return {
+            "query_id": self.query_id,
+            "as_of": self.memory.as_of,
+            "id": [f"{name} {kind}" for name, kind in born.id_columns] if born else [],
+            "timestamp": born.timestamp_source if born else None,
+            "shards": born.shards if born else None,
+            "files": kinds,
+            "segments": dict(Counter(segment.standing for segment in self.segments)),
+            "missing": sum(segment.missing for segment in self.segments),
+            "accepted_losses": sum(segment.loss_accepted for segment in self.segments),
+            "state": [shard.to_json(n) for n, shard in sorted(self.memory.shards.items())],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """The contents of a catalog; `foreign_files` counts files that this library did not write."""
+
+    root: str
+    queries: tuple[QueryContents, ...]
+    foreign_files: int
+
+    @property
+    def segments(self) -> Iterator[Segment]:
+        """Segments of all queries."""
+        return (segment for query in self.queries for segment in query.segments)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `dedup catalog inspect --json` prints."""
+        return {
+            "root": self.root,
+            "foreign_files": self.foreign_files,
+            "queries": [query.to_json() for query in self.queries],
+            "segments": [segment.to_json() for segment in self.segments],
+        }
+
+
+def inspect(
+    root: Where, checkpoint: Checkpoint | None = None, query: str | None = None
+) -> Inspection:
+    """Return the contents of a catalog: each shard and segment of every query, or of one.
+
+    Parameters
+    ----------
+    root
+        The catalog.
+    checkpoint : optional
+        Checkpoint of a query. Without it, nobody knows which segments are live.
+    query : str, optional
+        ID of the only query to return. Default: all.
+
+    Raises
+    ------
+    ConfigError
+        If there is no catalog, or no such checkpoint.
+    CatalogError
+        If the catalog cannot be read.
+    """
+    root = open_root(root)
+    snapshot = snapshot_of(root, checkpoint)
+    files = list_catalog(root, query or "")
+    queries = []
+    for query_id in queries_in(files):
+        memory = memory_of(root, query_id, snapshot)
+        queries.append(
+            QueryContents(
+                query_id=query_id,
+                certificate=load_certificate(root, query_id),
+                memory=memory,
+                files=tuple(file for file in files if file.parsed.query_id == query_id),
+                segments=tuple(segments_of(root, query_id, memory, files)),
             )
-    return QueryMemory(certain=False, shards=shards)
+        )
+    foreign = sum(file.parsed.kind == "foreign" for file in files)
+    return Inspection(root=root.url(), queries=tuple(queries), foreign_files=foreign)
+
+
+def segments(root: Root, snapshot: Snapshot | None, query_id: str | None = None) -> list[Segment]:
+    """List the segments of all queries or of one, also those that only a manifest names."""
+    files = list_catalog(root, query_id or "")
+    return [
+        segment
+        for query in queries_in(files)
+        for segment in segments_of(root, query, memory_of(root, query, snapshot), files)
+    ]
+
+
+def memory_of(root: Root, query_id: str, snapshot: Snapshot | None) -> QueryMemory:
+    """Return a query's shards: from the snapshot if it is the query's, else from the backups."""
+    certain = snapshot is not None and snapshot.query_id == query_id
+    states: dict[int, ShardState | None]
+    if snapshot is not None and certain:
+        states = {**snapshot.states}
+    else:
+        certificate = load_certificate(root, query_id)
+        numbers = range(certificate.shards if certificate else 0)
+        states = {number: read_backup(root, query_id, number) for number in numbers}
+    shards = {
+        number: Shard(
+            epoch=state.epoch,
+            manifest=state.manifest,
+            tail_ids=len(state.tail) if certain else None,
+            gc_watermark_ms=known_ms(state.clocks.gc_watermark_ms),
+        )
+        for number, state in states.items()
+        if state is not None
+    }
+    return QueryMemory(certain, shards)
 
 
 def segments_of(
     root: Root, query_id: str, memory: QueryMemory, files: list[CatalogFile]
 ) -> list[Segment]:
-    """List a query's segments, those included that only a manifest names."""
+    """List a query's segments, also those that only a manifest names."""
     sizes: dict[tuple[int, str], dict[str, int]] = defaultdict(dict)
     for file in files:
         parsed = file.parsed
@@ -205,7 +299,7 @@ def segments_of(
         elif key[0] in named:
             standing = _standing(named[key[0]], key[1], accepted=accepted)
         else:
-            standing = UNKNOWN if not memory.certain else ORPHAN
+            standing = ORPHAN if memory.certain else UNKNOWN
         found.append(
             Segment(
                 query_id=query_id,
@@ -222,9 +316,9 @@ def segments_of(
 
 
 def _standing(named: Named, name: str, *, accepted: bool) -> str:
-    """Return what a segment that is not live is, by the manifest in Spark state."""
+    """Return the standing of a segment that the manifest in Spark state does not name."""
     if name in named.pending:
         return EXPIRED
     if accepted:
-        return GIVEN_UP
+        return LOSS_ACCEPTED
     return ORPHAN if named.complete else UNKNOWN

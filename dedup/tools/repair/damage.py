@@ -1,34 +1,48 @@
-"""Is a catalog whole, and what becomes of a segment that is not."""
+"""Verify a catalog: read every file that a query may need, and accept the loss of a segment."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dedup.catalog.listing import list_catalog
-from dedup.catalog.root import Root
+from dedup.catalog.accepted_loss import AcceptedLoss
+from dedup.catalog.backup import check_backup, read_adopted
+from dedup.catalog.certificate import load_certificate
+from dedup.catalog.gc.pending_lists import check_pending_list
+from dedup.catalog.gc.runs import check_lineage
+from dedup.catalog.layout import (
+    ADOPTED_FILE,
+    MANIFEST_FILE,
+    PENDING_LIST_SUFFIX,
+    certificate_path,
+    shard_path,
+)
+from dedup.catalog.listing import CatalogFile, list_catalog
+from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.duration import iso
-from dedup.errors import ConfigError
-from dedup.tools.repair.contents import EXPIRED, GIVEN_UP, ORPHAN, Segment, Snapshot
-from dedup.tools.repair.inspection import Where, open_root, queries_in, segments
-from dedup.tools.repair.objects import ObjectProblem, verify_objects
-from dedup.tools.repair.segment_check import SegmentReport, verify_segment
-from dedup.tools.repair.segment_check import accept_loss as write_accepted_loss
+from dedup.core.lineage import Run
+from dedup.core.sharding import filter_key_id
+from dedup.core.state import ShardState
+from dedup.errors import CatalogError, ConfigError
+from dedup.tools.repair.contents import EXPIRED, LOSS_ACCEPTED, ORPHAN, Segment, segments
+from dedup.tools.repair.opening import Checkpoint, Where, open_root, queries_in, snapshot_of
+from dedup.tools.repair.segment_check import SegmentReport, verify_segment, write_accepted_loss
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectProblem:
+    """The problem of an object that is neither segment nor sidecar, and its consequence."""
+
+    query_id: str
+    name: str
+    problem: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What was found of every file that a query may still need.
-
-    Parameters
-    ----------
-    root : str
-        The catalog.
-    segments : tuple of (Segment, SegmentReport)
-        All that were read.
-    objects : tuple of ObjectProblem
-        What is wrong with all that is neither segment nor sidecar.
-    """
+    """Results for every file that a query may still need."""
 
     root: str
     segments: tuple[tuple[Segment, SegmentReport], ...]
@@ -36,7 +50,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether all is whole, but for losses that were accepted, which are no news."""
+        """Whether all files are intact, apart from segments whose loss was accepted."""
         return not self.objects and all(r.ok or s.loss_accepted for s, r in self.segments)
 
     def to_json(self) -> dict[str, Any]:
@@ -57,7 +71,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossAccepted:
-    """Which segment may be lost, and the bucket of its IDs; None where nothing tells it."""
+    """The segment that may be lost, and its bucket, or None if nothing says which bucket."""
 
     query_id: str
     shard: int
@@ -76,29 +90,33 @@ class LossAccepted:
         }
 
 
-def verify(root: Root, known: Snapshot | None, query_id: str | None = None) -> Verification:
-    """Read every byte that a query may still need.
+def verify(
+    root: Where, checkpoint: Checkpoint | None = None, query: str | None = None
+) -> Verification:
+    """Read every file of a catalog that a query may still need, and return what is damaged.
 
-    With the manifests, orphans are left out and whole-file checksums are compared; without them,
-    all segments are read.
+    With a checkpoint, orphans are skipped and checksums of whole files are compared. Without it,
+    all segments are read. Parameters and errors are those of `inspect`.
     """
+    root = open_root(root)
+    snapshot = snapshot_of(root, checkpoint)
     problems = [
         problem
-        for query in queries_in(list_catalog(root, query_id or ""))
+        for query_id in queries_in(list_catalog(root, query or ""))
         for problem in verify_objects(
-            root, query, known.states if known and known.query_id == query else None
+            root, query_id, snapshot.states if snapshot and snapshot.query_id == query_id else None
         )
     ]
-    checked = tuple(
+    reports = tuple(
         (s, verify_segment(root, s.query_id, s.shard, s.name, s.ref))
-        for s in segments(root, known, query_id)
-        if s.standing not in (ORPHAN, GIVEN_UP) and not _is_on_its_way(s)
+        for s in segments(root, snapshot, query)
+        if s.standing not in (ORPHAN, LOSS_ACCEPTED) and not _in_transition(s)
     )
-    return Verification(root=root.url(), segments=checked, objects=tuple(problems))
+    return Verification(root=root.url(), segments=reports, objects=tuple(problems))
 
 
-def _is_on_its_way(segment: Segment) -> bool:
-    """Return whether its file may well be missing: it is half written, or half deleted."""
+def _in_transition(segment: Segment) -> bool:
+    """Return whether the segment may be half written or half deleted."""
     return segment.sst_bytes is None and (segment.standing == EXPIRED or segment.ref is None)
 
 
@@ -107,43 +125,168 @@ def accept_loss(
 ) -> LossAccepted:
     """Accept the loss of one damaged segment: its IDs may then be emitted once more.
 
-    The query takes note at its next start; a segment that is whole stays in use.
+    The query reads this at its next start. An intact segment stays in use.
 
     Parameters
     ----------
     root
         The catalog.
     segment : str
-        As the query's error names it.
+        Name of the segment, from the query's error.
     query, shard : optional
-        Needed where no file of the segment is left.
+        Needed if no file of the segment is left.
 
     Raises
     ------
     ConfigError
-        If there is no catalog, or the name fits no segment, or several.
+        If there is no catalog, or if no segment or several segments have this name.
     """
-    place = open_root(root)
+    root = open_root(root)
     places = {
         (s.query_id, s.shard)
-        for s in segments(place, None, query)
+        for s in segments(root, None, query)
         if s.name == segment and shard in (None, s.shard)
     }
     if not places and query is not None and shard is not None:
         places = {(query, shard)}
     if len(places) != 1:
-        found = "no file of" if not places else f"{len(places)} segments named"
+        matches = "no file of" if not places else f"{len(places)} segments named"
         raise ConfigError(
-            f"{place.url()} holds {found} {segment}; say which with --query and --shard (the error "
-            "of the query names them).",
+            f"{root.url()} holds {matches} {segment}. Choose one with --query and --shard (the "
+            "query's error names them).",
             remedy="damaged-segment",
         )
     query, number = places.pop()
-    accepted = write_accepted_loss(place, query, number, segment)
+    loss = write_accepted_loss(root, query, number, segment)
     return LossAccepted(
-        query_id=query,
-        shard=number,
-        segment=segment,
-        start_ms=accepted.start_ms,
-        end_ms=accepted.end_ms,
+        query_id=query, shard=number, segment=segment, start_ms=loss.start_ms, end_ms=loss.end_ms
     )
+
+
+def verify_objects(
+    root: Root, query_id: str, states: Mapping[int, ShardState] | None = None
+) -> list[ObjectProblem]:
+    """Read every object of a query that is neither segment nor sidecar, and return all problems.
+
+    Without `states`, the shards' states from Spark, only the certificate and adopted states can be
+    reported missing.
+    """
+    files = list_catalog(root, query_id)
+    shards, problem = _certificate(root, query_id)
+    found = [(certificate_path(query_id), problem)]
+    for file in files:
+        check = _CHECKS.get(file.parsed.kind)
+        # The file that says how far a run came has a name and no content.
+        if check is not None and file.parsed.through_epoch is None:
+            found.append((file.name, _problem(check, root, file)))
+    adopted = {file.parsed.shard for file in files if file.parsed.kind == "adopted"}
+    found += (
+        (
+            shard_path(query_id, shard, ADOPTED_FILE),
+            "missing, though other shards have one: run adopt again",
+        )
+        for shard in range(shards if adopted else 0)
+        if shard not in adopted
+    )
+    names = {file.name for file in files}
+    for shard, state in (states or {}).items():
+        found += (
+            (name, why) for name, why in _required(query_id, shard, state) if name not in names
+        )
+    return [ObjectProblem(query_id, name, why) for name, why in found if why]
+
+
+def _certificate(root: Root, query_id: str) -> tuple[int, str]:
+    """Return the number of shards, and the problem of the certificate or an empty string."""
+    try:
+        certificate = load_certificate(root, query_id)
+    except CatalogError as exc:
+        return 0, exc.text
+    if certificate is None:
+        return 0, "missing: the query will not start; restore it with the checkpoint's catalog"
+    owner = certificate.query_id, certificate.hash_key_id
+    if owner != (query_id, filter_key_id(query_id, certificate.secret)):
+        problem = f"belongs to query {certificate.query_id}: restore the right one from a copy"
+        return certificate.shards, problem
+    return certificate.shards, ""
+
+
+def _required(query_id: str, shard: int, state: ShardState) -> Iterator[tuple[str, str]]:
+    """Yield the objects that a shard's state requires, and the consequence of their loss."""
+    for pending_list in state.manifest.pending_lists:
+        yield (
+            shard_path(query_id, shard, pending_list.name + PENDING_LIST_SUFFIX),
+            f"missing: {_PENDING_LIST_LOST} ({pending_list.count} segments)",
+        )
+    # The micro-batch after the one that wrote segments writes the backup.
+    if any(f"{state.epoch:012d}" > segment.name[:12] for segment in state.manifest.segments()):
+        yield shard_path(query_id, shard, MANIFEST_FILE), f"missing: {_BACKUP_LOST}"
+
+
+def _problem(check: Callable[[Root, CatalogFile], None], root: Root, file: CatalogFile) -> str:
+    try:
+        check(root, file)
+    except ObjectMissing:  # deleted since it was listed
+        return ""
+    except CatalogError as exc:
+        return exc.text
+    except ValueError as exc:
+        return str(exc)
+    return ""
+
+
+@contextmanager
+def _damage(consequence: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as exc:
+        raise ValueError(f"damaged: {exc}; {consequence}") from exc
+
+
+def _accepted_loss(root: Root, file: CatalogFile) -> None:
+    with _damage("it permits no loss: accept the loss again"):
+        segment = root.read(file.name, AcceptedLoss.from_bytes).segment
+    if segment != file.parsed.segment:
+        raise ValueError(f"it names segment {segment}: accept the loss again")
+
+
+def _pending_list(root: Root, file: CatalogFile) -> None:
+    parsed = file.parsed
+    with _damage(_PENDING_LIST_LOST):
+        check_pending_list(root, parsed.query_id or "", parsed.shard or 0, parsed.segment or "")
+
+
+def _backup(root: Root, file: CatalogFile) -> None:
+    with _damage(_BACKUP_LOST):
+        check_backup(root, file.parsed.query_id or "", file.parsed.shard or 0)
+
+
+def _adopted(root: Root, file: CatalogFile) -> None:
+    read_adopted(root, file.parsed.query_id or "", file.parsed.shard or 0)
+
+
+def _lineage(root: Root, file: CatalogFile) -> None:
+    parsed = file.parsed
+    with _damage(_LINEAGE_LOST):
+        check_lineage(root, parsed.query_id or "", Run(parsed.run_id or "", parsed.epoch or 0))
+
+
+_PENDING_LIST_LOST = (
+    "restore it from a copy, or leave it: the expired segments that it names stay until vacuum "
+    "deletes them, once the query has dropped it"
+)
+_BACKUP_LOST = (
+    "without the checkpoint this shard's IDs could not be adopted; the query writes it again with "
+    "its next segments"
+)
+_LINEAGE_LOST = (
+    "earlier runs may now count as branches, and then nothing is deleted: run vacuum --sole if no "
+    "other checkpoint of this query is in use"
+)
+_CHECKS: dict[str, Callable[[Root, CatalogFile], None]] = {
+    "accepted_loss": _accepted_loss,
+    "pending_list": _pending_list,
+    "manifest": _backup,
+    "adopted": _adopted,
+    "run": _lineage,
+}

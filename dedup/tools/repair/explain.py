@@ -1,14 +1,12 @@
-"""When a record ID was seen, where it is kept, and until when it is remembered."""
+"""When a query let a record ID pass, where the ID is kept, and until when it is remembered."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
-
-import numpy as np
 
 from dedup import kernel
 from dedup.catalog.backup import read_backup
@@ -18,6 +16,7 @@ from dedup.catalog.open_views import OpenViews
 from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
+from dedup.core.arrays import U64
 from dedup.core.clocks import known_ms
 from dedup.core.duration import iso
 from dedup.core.keys import Keys
@@ -26,22 +25,22 @@ from dedup.core.ports import ABSENT_MS
 from dedup.core.sharding import derive_keys, shards_of
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
-from dedup.tools.repair.contents import Snapshot
-from dedup.tools.repair.inspection import only_query
+from dedup.spark.id_text import id_key
+from dedup.tools.repair.opening import Checkpoint, Where, only_query, open_root, snapshot_of
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One time an ID was let through, and is still remembered.
+    """A remembered record with this ID that passed through.
 
-    Parameters
+    Attributes
     ----------
     time_ms : int
         Its effective timestamp.
     segment : str or None
-        Where it is kept; None: in Spark state.
+        The segment that keeps it, or None if Spark state does.
     start_ms, end_ms : int
-        Its bucket, which is forgotten once the GC watermark has reached its end.
+        Its bucket, which expires once the GC watermark has reached `end_ms`.
     """
 
     time_ms: int
@@ -52,25 +51,26 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What a query remembers of one record ID.
+    """Everything that a query remembers of one record ID.
 
-    Parameters
+    Attributes
     ----------
     root, query_id : str
+        Catalog and query.
     id : dict of str to str
-        Values by their columns.
+        Values by column.
     shard : int
-        The ID's.
+        Shard of the ID.
     as_of : int or None
-        Micro-batch that the answer is as of; None where nothing is known of the shard.
+        Last micro-batch that the answer includes, or None if the shard is unknown.
     certain : bool
-        The checkpoint was asked; without it the newest IDs are unknown.
+        Whether a checkpoint was read. Without one the newest IDs are unknown.
     stable_timestamps : bool
         The query's option.
     seen : tuple of Sighting
-        The oldest first.
+        Remembered records, the oldest first.
     gc_watermark_ms, late_watermark_ms : int or None
-        The shard's; None before the first.
+        The shard's watermarks, or None before the first.
     """
 
     root: str
@@ -86,10 +86,9 @@ class Explanation:
 
     @property
     def status(self) -> Literal["remembered", "not remembered", "cannot tell"]:
-        """The answer in short."""
+        """The short answer."""
         if self.seen:
             return "remembered"
-        # Without the state nobody knows what it holds.
         return "not remembered" if self.certain and self.as_of is not None else "cannot tell"
 
     def to_json(self) -> dict[str, Any]:
@@ -105,89 +104,80 @@ class Explanation:
             "stable_timestamps": self.stable_timestamps,
             "seen": [
                 {
-                    "at": _time(found.time_ms),
-                    "where": found.segment or "Spark state",
-                    "bucket_start": _time(found.start_ms),
-                    "bucket_end": _time(found.end_ms),
+                    "at": _time(sighting.time_ms),
+                    "where": sighting.segment or "Spark state",
+                    "bucket_start": _time(sighting.start_ms),
+                    "bucket_end": _time(sighting.end_ms),
                 }
-                for found in self.seen
+                for sighting in self.seen
             ],
             "gc_watermark": _time(self.gc_watermark_ms),
             "late_watermark": _time(self.late_watermark_ms),
         }
 
 
-def query_to_explain(root: Root, known: Snapshot | None, query_id: str | None) -> Certificate:
-    """Return the certificate of the query that is asked.
+def explain(
+    root: Where,
+    id: str | Sequence[str],  # noqa: A002
+    checkpoint: Checkpoint | None = None,
+    query: str | None = None,
+) -> Explanation:
+    """Return when a query let a record ID pass, where the ID is kept, and until when.
+
+    Parameters
+    ----------
+    root
+        The catalog.
+    id : str, or sequence of str
+        Value of the ID column as text, or of each ID column, in order.
+    checkpoint : optional
+        Checkpoint of the query: only it contains the newest IDs.
+    query : str, optional
+        ID of the query. Needed if the catalog holds several and no checkpoint is given.
 
     Raises
     ------
     ConfigError
-        If it is not said which query, or the checkpoint is that of another.
-    """
-    if known is not None and query_id not in (None, known.query_id):
-        raise ConfigError(
-            f"--checkpoint is that of query {known.query_id}, not of --query {query_id}."
-        )
-    wanted = query_id or (known.query_id if known is not None else only_query(root))
-    return certificate_of(root, wanted)
-
-
-def explain(
-    root: Root,
-    certificate: Certificate,
-    id_values: Sequence[str],
-    keys: Keys,
-    known: Snapshot | None,
-) -> Explanation:
-    """Return what a query remembers of one record ID.
-
-    Parameters
-    ----------
-    root : Root
-        The catalog.
-    certificate : Certificate
-        The query's.
-    id_values : sequence of str
-        The ID's values, in the order of its columns.
-    keys : Keys, length 1
-        The same as the operator encodes them.
-    known : Snapshot or None
-        The query's states; without them the manifest backups answer, which lack the newest IDs.
-
-    Raises
-    ------
+        If the values are no ID of this query, or the query is not known, or the checkpoint
+        belongs to another.
     SegmentDamaged
         If a segment that may hold the ID is missing or damaged.
     """
+    root = open_root(root)
+    snapshot = snapshot_of(root, checkpoint)
+    if snapshot is not None and query not in (None, snapshot.query_id):
+        raise ConfigError(
+            f"--checkpoint belongs to query {snapshot.query_id}, not to --query {query}."
+        )
+    query_id = query or (snapshot.query_id if snapshot else only_query(root))
+    certificate = certificate_of(root, query_id)
+    values = [id] if isinstance(id, str) else id
+    keys = id_key(certificate.id_columns, values)
     shard_key, filter_key = derive_keys(certificate.query_id, certificate.secret)
     spread = kernel.hash64(keys.data, keys.offsets, shard_key)
     shard = int(shards_of(spread, certificate.shards)[0])
-    hashes = kernel.hash64(keys.data, keys.offsets, filter_key)
-    state = _state(root, certificate.query_id, shard, known)
+    state = (
+        read_backup(root, certificate.query_id, shard)
+        if snapshot is None
+        else snapshot.states.get(shard)
+    )
     seen: list[Sighting] = []
     if state is not None:
+        hashes = kernel.hash64(keys.data, keys.offsets, filter_key)
         seen += _in_tail(state, keys)
         seen += _in_segments(root, certificate, shard, state, keys, hashes)
-    clocks = None if state is None else state.clocks
     return Explanation(
         root=root.url(),
         query_id=certificate.query_id,
-        id=dict(zip((name for name, _ in certificate.id_columns), id_values, strict=True)),
+        id=dict(zip((name for name, _ in certificate.id_columns), values, strict=True)),
         shard=shard,
         as_of=None if state is None else state.epoch,
-        certain=known is not None,
+        certain=snapshot is not None,
         stable_timestamps=certificate.stable_timestamps,
-        seen=tuple(sorted(seen, key=lambda found: found.time_ms)),
-        gc_watermark_ms=None if clocks is None else known_ms(clocks.gc_watermark_ms),
-        late_watermark_ms=None if clocks is None else known_ms(clocks.late_watermark_ms),
+        seen=tuple(sorted(seen, key=lambda sighting: sighting.time_ms)),
+        gc_watermark_ms=None if state is None else known_ms(state.clocks.gc_watermark_ms),
+        late_watermark_ms=None if state is None else known_ms(state.clocks.late_watermark_ms),
     )
-
-
-def _state(root: Root, query_id: str, shard: int, known: Snapshot | None) -> ShardState | None:
-    if known is not None:
-        return known.states.get(shard)
-    return read_backup(root, query_id, shard)
 
 
 def _in_tail(state: ShardState, keys: Keys) -> Iterator[Sighting]:
@@ -198,39 +188,26 @@ def _in_tail(state: ShardState, keys: Keys) -> Iterator[Sighting]:
 
 
 def _in_segments(
-    root: Root,
-    certificate: Certificate,
-    shard: int,
-    state: ShardState,
-    keys: Keys,
-    hashes: np.ndarray[Any, np.dtype[np.uint64]],
+    root: Root, certificate: Certificate, shard: int, state: ShardState, keys: Keys, hashes: U64
 ) -> Iterator[Sighting]:
-    with tempfile.TemporaryDirectory(prefix="dedup-explain-") as folder:
+    query_id = certificate.query_id
+    with TemporaryDirectory(prefix="dedup-explain-") as folder:
+        cache = LocalCache(query_id, folder)
+        files = ShardFiles(root, cache, query_id, shard, certificate.secret)
         views = OpenViews(8)
-        store = ShardStore(
-            ShardFiles(
-                root,
-                LocalCache(certificate.query_id, folder),
-                certificate.query_id,
-                shard,
-                certificate.secret,
-            ),
-            Attempt(0, "explain", 0),
-            views,
-        )
-        found: set[tuple[int, int]] = set()
+        store = ShardStore(files, Attempt(0, "explain", 0), views)
+        reported: set[tuple[int, int]] = set()
         for segment in state.manifest.segments():
             if segment.within(hashes) != slice(0, 1):
                 continue
-            times_ms = read_unless_lost(
-                store, segment, partial(store.lookup, segment, keys, hashes)
-            )
+            lookup = partial(store.lookup, segment, keys, hashes)
+            times_ms = read_unless_lost(store, segment, lookup)
             if times_ms is None:
                 continue
             time_ms = int(times_ms[0])
-            # A merge under way keeps an ID in an input and in an output.
-            if time_ms != ABSENT_MS and (segment.start_ms, time_ms) not in found:
-                found.add((segment.start_ms, time_ms))
+            # During a merge, an input and an output both hold the ID.
+            if time_ms != ABSENT_MS and (segment.start_ms, time_ms) not in reported:
+                reported.add((segment.start_ms, time_ms))
                 yield Sighting(time_ms, segment.name, segment.start_ms, segment.end_ms)
         views.close_all()
 

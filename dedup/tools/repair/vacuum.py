@@ -1,7 +1,8 @@
-"""Cleaning up a catalog from outside: orphans, half-written files, runs that are no more.
+"""Delete orphans, half-written files and the traces of past runs from a catalog.
 
-The operator sweeps what its own lineage left. The rest needs a person's word: files of starts that
-failed before their first micro-batch, and everything once a checkpoint was copied or put back.
+The operator sweeps the orphans of its own lineage. The rest needs a person's promise: files of
+starts that failed before their first micro-batch, and everything once a checkpoint was copied or
+restored.
 """
 
 from __future__ import annotations
@@ -14,29 +15,30 @@ from dedup.catalog.gc.runs import drop_runs, lineage_from, list_runs
 from dedup.catalog.gc.sweep import find_stray, written_past_successor
 from dedup.catalog.listing import CatalogFile, list_catalog
 from dedup.catalog.root import Root
+from dedup.core.duration import duration_ms
 from dedup.core.lineage import Lineage, Run
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError
 from dedup.spark.machine import wall_clock_ms
-from dedup.tools.repair.contents import Snapshot
+from dedup.tools.repair.opening import Checkpoint, Where, open_root, read_checkpoint
 
-_SAY_SO = "other checkpoint of this query is in use, say so with --sole."
+_PROMISE = "other checkpoint of this query is in use, promise it with --sole."
 
 
 @dataclass(frozen=True, slots=True)
 class VacuumPlan:
-    """What may go.
+    """Files and runs that may go.
 
-    Parameters
+    Attributes
     ----------
     files : tuple of CatalogFile
-        Orphans and half-written files, old enough.
+        Orphans and half-written files that are old enough.
     young : int
-        Those that are not, and stay.
+        Number of younger ones, which stay.
     foreign : tuple of CatalogFile
-        Files that are not of this library; they stay.
+        Files that this library did not write. They stay.
     branches : tuple of Run
-        Runs that went on from a state of this checkpoint's history, and are forgotten.
+        Runs that continued an earlier state of this checkpoint. Their traces go.
     lineage : Lineage
         Runs that the checkpoint descends from.
     """
@@ -55,15 +57,7 @@ class VacuumPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacuumed:
-    """What was deleted of a query's files, or would be.
-
-    Parameters
-    ----------
-    root, query_id : str
-    dry_run : bool
-        Nothing was.
-    plan : VacuumPlan
-    """
+    """The deletions of a vacuum, or the planned ones of a dry run."""
 
     root: str
     query_id: str
@@ -85,29 +79,57 @@ class Vacuumed:
 
 
 def vacuum(
-    root: Root, known: Snapshot, *, older_than_ms: int, sole: bool, dry_run: bool
+    root: Where,
+    checkpoint: Checkpoint,
+    *,
+    older_than: str = "24 hours",
+    sole: bool = False,
+    dry_run: bool = False,
 ) -> Vacuumed:
-    """Delete what the manifests of a checkpoint do not name; errors as `plan_vacuum`.
+    """Delete orphans and half-written files of a query: what none of its manifests names.
 
-    The age of a file is counted up to when the checkpoint was read: whatever came later is young.
+    Parameters
+    ----------
+    root
+        The catalog.
+    checkpoint
+        Checkpoint of the query. Files that it names stay.
+    older_than : str
+        Age of a file when the checkpoint was read. Younger files stay, because a running
+        micro-batch may own them.
+    sole : bool
+        The caller's promise that no other checkpoint of this query is in use.
+    dry_run : bool
+        Only return what would be deleted.
+
+    Raises
+    ------
+    ConfigError
+        If there is no catalog or checkpoint, or the query's history has branched and `sole` is
+        not given.
+    CatalogError
+        If the catalog cannot be read or written.
     """
-    since_read_ms = max(0, wall_clock_ms() - known.read_ms)
+    older_than_ms = duration_ms(older_than, option="--older-than")
+    root = open_root(root)
+    snapshot = read_checkpoint(root, checkpoint)
+    since_read_ms = max(0, wall_clock_ms() - snapshot.read_ms)
     storage_ms = wall_clock_ms() if dry_run else _storage_now_ms(root)
     plan = plan_vacuum(
         root,
-        known.query_id,
-        known.states,
+        snapshot.query_id,
+        snapshot.states,
         now_ms=storage_ms - since_read_ms,
         older_than_ms=older_than_ms,
         sole=sole,
     )
     if not dry_run:
-        carry_out(root, known.query_id, plan)
-    return Vacuumed(root=root.url(), query_id=known.query_id, dry_run=dry_run, plan=plan)
+        carry_out(root, snapshot.query_id, plan)
+    return Vacuumed(root=root.url(), query_id=snapshot.query_id, dry_run=dry_run, plan=plan)
 
 
 def _storage_now_ms(root: Root) -> int:
-    """Return the time by the storage's clock, which dates objects; this machine's may be off."""
+    """Return the time of the storage's clock, which dates files; this machine's may be wrong."""
     probe = f"probe-{uuid.uuid4()}"
     root.put_bytes(probe, b"")
     try:
@@ -126,28 +148,17 @@ def plan_vacuum(
     older_than_ms: int,
     sole: bool,
 ) -> VacuumPlan:
-    """Return what may be deleted of a query's files, going by the manifests of its checkpoint.
-
-    Parameters
-    ----------
-    root : Root
-    query_id : str
-    states : dict of shard to ShardState
-        As of the last committed micro-batch.
-    now_ms, older_than_ms : int
-        What is younger may belong to a micro-batch under way.
-    sole : bool
-        The user's word that no other checkpoint of this query is in use.
+    """Return the files of a query that may be deleted, given the states of its shards.
 
     Raises
     ------
     ConfigError
-        When other runs went on from this history, and the word is not given.
+        If other runs continued this history and `sole` is not given.
     CatalogError
-        When an object that names expired segments cannot be read, or the root cannot.
+        If an object that names expired segments cannot be read.
     """
     newest = max(states.values(), key=lambda state: state.epoch, default=ShardState())
-    # As if a run began after the checkpoint's last micro-batch.
+    # As if a run started after the checkpoint's last micro-batch.
     lineage = lineage_from(root, query_id, newest, Run("", newest.epoch + 1))
     runs = list_runs(root, query_id)
     branches = lineage.branches(runs)
@@ -157,12 +168,13 @@ def plan_vacuum(
     if not sole and (overrun := written_past_successor(orphans, lineage)):
         names = ", ".join(f"{run.run_id} (to micro-batch {epoch})" for run, epoch in overrun)
         raise _branched(
-            f"query {query_id} went on behind the state of this checkpoint: {names}. It is a copy, "
-            f"or was put back; what is an orphan here may be alive there. If no {_SAY_SO}"
+            f"query {query_id} ran past the state of this checkpoint: {names}. The checkpoint was "
+            "copied or restored, and another copy may use the files that are orphans here. If no "
+            f"{_PROMISE}"
         )
     files = list_catalog(root, query_id)
     orphans += [file for file in files if file.parsed.kind == "temp"]
-    # Of branches that are over: no micro-batch under way wrote them, whatever their age.
+    # No running micro-batch owns files of past branches, even young ones.
     past = Lineage(lineage.runs[:-1])
     old = tuple(
         file
@@ -177,15 +189,15 @@ def _check_runs(query_id: str, lineage: Lineage, runs: list[Run]) -> None:
     if len(lineage.runs) > 1 and not lineage.listed_in(runs):
         raise _branched(
             f"the storage lists no trace of run {lineage.runs[-2].run_id}, which wrote the last "
-            f"micro-batch of query {query_id}: other runs from its history would be missed as "
-            f"well. List again; if the trace is lost, and no {_SAY_SO}"
+            f"micro-batch of query {query_id}, so it may miss traces of other runs too. Try again. "
+            f"If the trace is lost and no {_PROMISE}"
         )
     if branches := lineage.branches(runs):
         names = ", ".join(f"{run.run_id} (from micro-batch {run.began_epoch})" for run in branches)
         raise _branched(
             f"query {query_id} was also started from another state of its history: {names}. A "
-            "checkpoint was copied or put back; what is an orphan here may be alive there. If no "
-            f"{_SAY_SO}"
+            "checkpoint was copied or restored, and another copy may use the files that are "
+            f"orphans here. If no {_PROMISE}"
         )
 
 
@@ -199,9 +211,9 @@ def _orphans(root: Root, query_id: str, states: dict[int, ShardState]) -> list[C
         stray = find_stray(root, query_id, shard, state.manifest)
         if not stray.complete:
             raise CatalogError(
-                f"shard {shard}: an object that names expired segments is missing or damaged; "
-                "what it named cannot be told from orphans. If the query was stopped while it "
-                "deleted, let it do one more micro-batch; else restore it from a copy",
+                f"shard {shard}: an object that names expired segments is missing or damaged, so "
+                "these segments look like orphans. If the query was stopped while it deleted, let "
+                "it run one more micro-batch. Otherwise restore the object from a copy.",
                 remedy="damaged-pending-list",
             )
         orphans += stray.orphans
@@ -209,12 +221,12 @@ def _orphans(root: Root, query_id: str, states: dict[int, ShardState]) -> list[C
 
 
 def carry_out(root: Root, query_id: str, plan: VacuumPlan) -> int:
-    """Delete what the plan names; return how many files were there.
+    """Delete the plan's files, and return how many existed.
 
     Raises
     ------
     CatalogError
-        When the root cannot be written; some may be deleted then.
+        If the root cannot be written. Some files may be deleted then.
     """
     deleted = root.delete(file.name for file in plan.files)
     drop_runs(root, query_id, plan.branches, plan.lineage)

@@ -13,13 +13,12 @@ from dedup.core.policy import default_lateness_ms
 from dedup.errors import ConfigError
 from dedup.spark.machine import machine_cores
 from dedup.spark.options import BY_ID
-from dedup.tools.repair.inspection import Where, open_root
-from dedup.tools.repair.state_reader import Checkpoint, read_checkpoint
+from dedup.tools.repair.opening import Checkpoint, Where, open_root, read_checkpoint
 from dedup.tools.tuning.demand import Demand, Sizing
 from dedup.tools.tuning.from_query import of_batches, of_states
 from dedup.tools.tuning.load import UUID_BYTES
 from dedup.tools.tuning.sample import Sample, of_sample
-from dedup.tools.watch.log_folder import read_logs
+from dedup.tools.watch.query_log import read_logs
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmbt]?)", re.IGNORECASE)
 _BATCH = Option("batch", duration(1))

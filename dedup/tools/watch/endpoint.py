@@ -1,4 +1,4 @@
-"""A driver's endpoint, read back: `dedup watch` from where the metrics log is not."""
+"""Read a driver's endpoint: `dedup watch` without access to the metrics log."""
 
 from __future__ import annotations
 
@@ -14,81 +14,76 @@ from dedup.errors import ConfigError
 from dedup.tools.watch.query_log import QueryLog
 from dedup.tools.watch.watched import Watched
 
-#: Where the micro-batches of every query are served, beside ``/metrics``.
+#: Path of the micro-batches of all queries, beside ``/metrics``.
 PATH = "/queries.json"
-#: For each step of an answer, and for all of it.
+#: Time limits of each step of an answer, and of the whole.
 _TIMEOUT_S, _ANSWER_S = 5.0, 10.0
-#: A hundred micro-batches of each of a hundred queries are smaller.
+#: Larger than a hundred micro-batches of each of a hundred queries.
 _ANSWER_BYTES = 64 << 20
 
 
 class Endpoint:
-    """Watches the queries of the driver that serves a URL.
-
-    Parameters
-    ----------
-    url : str
-        With or without ``/metrics``.
+    """Watches the queries of a driver by its URL, with or without ``/metrics``.
 
     Raises
     ------
     ConfigError
-        When the URL holds a user or a password.
+        If the URL contains a user or a password.
     """
 
     def __init__(self, url: str) -> None:
         if "@" in url:
-            # Which part is the password shows only where it is well formed: none of it is told.
+            # The error shows no part of the URL: in a malformed one, any could be the password.
             raise ConfigError(
-                "the URL holds a user or a password ('@'), which dedup watch cannot send: give it "
-                "without, as the endpoint of DedupListener asks for none"
+                "the URL contains a user or a password ('@'), which dedup watch cannot send. Leave "
+                "them out: the endpoint of DedupListener asks for none."
             )
         self.url = url.rstrip("/").removesuffix("/metrics") + PATH
-        #: By what a query is called; what an earlier look found is kept.
+        #: Queries by name, also from earlier looks.
         self._logs: dict[str, QueryLog] = {}
-        #: The last answer, which may still be under way.
+        #: The last answer, which may still be incomplete.
         self._answer: Future[bytes] | None = None
-        #: Why the last look showed nothing new, None where it did not fail.
+        #: Why the last look failed, or None.
         self.trouble: str | None = None
 
     def look(self, now_ms: int) -> list[Watched]:
-        """Return every query that was seen so far, also by earlier looks alone.
+        """Return all queries of this and of earlier looks.
 
         Raises
         ------
         ConfigError
-            When the endpoint was never reached, or is none of ours.
+            If the endpoint was never reached, or does not belong to DedupListener.
         """
         logs: dict[str, QueryLog] = {}
         try:
             logs = _queries(self._ask())
-            # A driver that began anew knows of a query from its first micro-batch on.
+            # A restarted driver knows a query from its first micro-batch on.
             missing = ", ".join(sorted(self._logs.keys() - logs.keys()))
             self.trouble = (
-                f"{self.url} tells nothing of {missing} any more: what follows is what it said last"
+                f"{self.url} no longer shows {missing}: its last known state follows"
                 if missing
                 else None
             )
         except (OSError, ValueError, HTTPException) as error:
-            self.trouble = f"no answer from {self.url} ({error}): what follows is what it said last"
+            self.trouble = f"no answer from {self.url} ({error}): the last known state follows"
             if not self._logs:
                 raise ConfigError(
-                    f"{self.url} gives no metrics of dedup ({error}): the driver is gone, or it is "
-                    "not the address that DedupListener(prometheus_port=...) serves"
+                    f"{self.url} serves no metrics of dedup ({error}). Check that the driver runs, "
+                    "and that DedupListener(prometheus_port=...) serves this address."
                 ) from error
         self._logs |= logs
-        # A driver that answers hears of every end.
+        # A driver that answers knows every end.
         return [
             log.watched(now_ms, alive=log.running and name in logs)
             for name, log in self._logs.items()
         ]
 
     def _ask(self) -> bytes:
-        """Return the whole answer; TimeoutError where it takes too long."""
+        """Return the whole answer; TimeoutError if it takes too long."""
         late = f"its answer takes longer than {_ANSWER_S:g} s"
         if self._answer is not None and not self._answer.done():
             raise TimeoutError(late)
-        # A server may drip bytes in any part of an answer: no timeout of a socket ends that.
+        # No socket timeout stops a server that sends single bytes slowly.
         answer: Future[bytes] = Future()
         self._answer = answer
         threading.Thread(target=_fetch, args=(self.url, answer), daemon=True).start()
@@ -103,12 +98,12 @@ def _queries(answer: bytes) -> dict[str, QueryLog]:
         body = json.loads(answer)
         served = body["queries"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"its answer is none of DedupListener: {error}") from error
+        raise ValueError(f"its answer is not from DedupListener: {error}") from error
     try:
         logs = [QueryLog.from_json(entry) for entry in served]
     except (ValueError, TypeError) as error:
         raise ValueError(
-            f"the driver has another release of rolling-dedup, or tells what cannot be: {error}"
+            f"the driver has another release of rolling-dedup, or invalid metrics: {error}"
         ) from error
     return {log.name or log.query_id: log for log in logs}
 

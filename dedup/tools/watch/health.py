@@ -1,7 +1,7 @@
-"""How a query's forgetting keeps up: a verdict over its last micro-batches.
+"""Verdicts on a query by its last micro-batches.
 
-Nobody sets a threshold: what counts is how the lag behaved over a window, as in Burrow's consumer
-lag evaluation (linkedin/Burrow, wiki "Consumer Lag Evaluation Rules").
+There are no thresholds to set. The verdict depends on how a lag developed over a window, as in
+Burrow's consumer lag evaluation (linkedin/Burrow, wiki "Consumer Lag Evaluation Rules").
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from typing import NamedTuple
 from dedup.core.duration import span
 from dedup.core.metrics import difference_ms
 from dedup.core.sequence_metrics import AnyMetrics
-from dedup.tools.watch.trend import growth
 
 #: The window: at least so many micro-batches, and more if they took less than a minute.
 WINDOW, WINDOW_MS = 10, 60_000
-#: How many micro-batches the callers of `judge` keep: enough for a window of a minute.
+#: Number of micro-batches that callers of `judge` keep: enough for a window of a minute.
 HISTORY = 100
-#: With fewer micro-batches no lag is judged; growth takes nine (`dedup.tools.watch.trend`).
-LEAST_EVIDENCE = 5
+#: Micro-batches needed to judge a lag, and to judge its growth: chance alone makes the thirds of
+#: fewer micro-batches rise too often.
+LEAST_EVIDENCE, LEAST_GROWTH = 5, 9
+#: Milliseconds that a lag must grow per millisecond. Slower growth does not affect any horizon.
+LEAST_SLOPE = 0.05
 #: A larger share of the records is reported, unless it is a handful. `dedup run` uses the same.
 NOTABLE_SHARE, LEAST_RECORDS = 0.01, 5
-#: A micro-batch may take long without a sign of life: a shorter silence means nothing.
+#: A shorter silence is no stop, because a micro-batch may take long without a sign of life.
 LEAST_SILENCE_MS = 600_000
 #: The same if the time between micro-batches is not known yet.
 UNKNOWN_SILENCE_MS = 3_600_000
-#: A longer unusual silence is reported: the driver may be gone. An idle query reports more often.
-TOLD_SILENCE_MS = 180_000
-
-
-#: Clocks that differ by less than this are the same.
+#: A longer unusual silence is reported, because the driver may be dead. An idle query reports more
+#: often.
+REPORTED_SILENCE_MS = 180_000
+#: Clocks that differ by less count as equal.
 CLOCK_SKEW_MS = 60_000
 
-#: Why a run ended that did not fail.
+#: The reason for the end of a run that did not fail.
 ENDED = "the run has ended"
 
 
@@ -49,25 +50,25 @@ class Status(StrEnum):
     LATE = "LATE"
     #: Many records have timestamps in the future.
     FUTURE = "FUTURE"
-    #: The GC watermark moves, and falls behind.
+    #: The lag of the GC watermark or of the newest timestamp grows.
     LAGGING = "LAGGING"
-    #: New records come, and the GC watermark stands.
+    #: New records arrive, and the GC watermark stands.
     STALLED = "STALLED"
-    #: The query failed, or it does not run and no run is due, or it is unusually silent.
+    #: The query failed, or does not run although a run is due, or is unusually silent.
     STOPPED = "STOPPED"
-    #: It or a shard went back: state files or a checkpoint were put back, or a copy runs.
+    #: The query or a shard went back: state files or a checkpoint were restored, or a copy runs.
     REWOUND = "REWOUND"
 
 
 class TimedBatch(NamedTuple):
-    """A micro-batch, and when the listener heard of it, in milliseconds of its clock."""
+    """A micro-batch, and the listener's clock when it was reported, in milliseconds."""
 
     at_ms: int
     batch: AnyMetrics
 
 
 class Concern(NamedTuple):
-    """What is wrong with a query that runs; the status names the topic of REMEDIES.md."""
+    """A problem of a running query; its status is a topic of REMEDIES.md."""
 
     status: Status
     reason: str
@@ -78,7 +79,7 @@ class Concern(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A verdict, its reason, and how many of the window's micro-batches it rests on."""
+    """A verdict, its reason, and the number of micro-batches that it is based on."""
 
     status: Status
     reason: str
@@ -99,27 +100,27 @@ def judge(
     Parameters
     ----------
     samples : sequence of TimedBatch
-        Its micro-batches in the order in which they were heard of, the last `HISTORY` or more.
+        Its last `HISTORY` micro-batches or more, in the order of their reports.
     now_ms : int
         The listener's clock.
     heard_ms : int, optional
-        Last sign of life, with or without a micro-batch; default: the last sample.
+        Last sign of life, with or without a micro-batch. Default: the last sample.
     ended : str, optional
-        Why the last run ended, if it did: `ENDED` if it did not fail.
+        Why the last run ended, if it did. `ENDED` if it did not fail.
     alive : bool
-        Whether the caller knows that the query runs now: then silence is no stop.
+        Whether the caller knows that the query runs now. Then silence is no stop.
     """
     last = _window(samples)
     verdict = partial(Health, evidence=min(len(last), WINDOW))
     back = _forgot(samples) or _went_back(last)
     if back is not None:
         return verdict(Status.REWOUND, back)
-    # A scheduled job ends after each run: an end alone is no news.
+    # A scheduled job ends after each run: an end alone is no stop.
     pause_ms = _pause_ms(samples) if ended == ENDED else None
     if ended is not None and pause_ms is None:
         return verdict(Status.STOPPED, ended)
     if not last and heard_ms is None:
-        return verdict(Status.STOPPED, "no micro-batch was heard of")
+        return verdict(Status.STOPPED, "no micro-batch was reported")
     silent_ms = now_ms - max(heard_ms or last[-1].at_ms, last[-1].at_ms if last else 0)
     if not alive and silent_ms > (_patience_ms(last) if pause_ms is None else 2 * pause_ms):
         return verdict(Status.STOPPED, f"silent for {span(silent_ms)}")
@@ -143,10 +144,10 @@ def _window(samples: Sequence[TimedBatch]) -> tuple[TimedBatch, ...]:
 
 
 def _quiet(last: tuple[TimedBatch, ...], now_ms: int, silent_ms: int) -> str:
-    """Return what is unusual about the time since the last micro-batch, as text."""
-    unusual_ms = max(2 * _longest_pause_ms(last), TOLD_SILENCE_MS)
+    """Return a remark about an unusual time since the last micro-batch."""
+    unusual_ms = max(2 * _longest_pause_ms(last), REPORTED_SILENCE_MS)
     if silent_ms > unusual_ms:
-        return f"; nothing heard for {span(silent_ms)}"
+        return f"; no sign of life for {span(silent_ms)}"
     if silent_ms < -CLOCK_SKEW_MS:
         return f"; its clock is {span(-silent_ms)} ahead of this one"
     if last and now_ms - last[-1].at_ms > unusual_ms:
@@ -164,9 +165,9 @@ def _pause_ms(samples: Sequence[TimedBatch]) -> int | None:
 
 
 def concerns(samples: Sequence[TimedBatch]) -> list[Concern]:
-    """Return what is wrong with a query by its last micro-batches, the worst first."""
+    """Return the problems in a query's last micro-batches, the worst first."""
     last = _window(samples)
-    lag = _lag(last, _of_checkpoint(samples)[-HISTORY:]) if _tells_lag(last) else None
+    lag = _lag(last, _of_checkpoint(samples)[-HISTORY:]) if _shows_lag(last) else None
     found = [] if lag is None else [lag]
     for status, why in (
         (Status.FUTURE, "have a timestamp in the future, and count as now"),
@@ -178,25 +179,25 @@ def concerns(samples: Sequence[TimedBatch]) -> list[Concern]:
 
 
 def _for_shares(samples: Sequence[TimedBatch], window: int) -> list[AnyMetrics]:
-    """Return the window's micro-batches, and earlier ones if its records are too few to tell."""
+    """Return the window's micro-batches, and earlier ones if the window has too few records."""
     batches: list[AnyMetrics] = []
     records = 0
     for _, batch in reversed(_of_checkpoint(samples)[-HISTORY:]):
         records += batch.records_in
-        # A large one of long ago would outweigh all that came since.
+        # A large old micro-batch would outweigh all newer ones.
         if len(batches) >= window and records > LEAST_RECORDS / NOTABLE_SHARE:
             break
         batches.append(batch)
     return batches
 
 
-def _tells_lag(last: tuple[TimedBatch, ...]) -> bool:
+def _shows_lag(last: tuple[TimedBatch, ...]) -> bool:
     spans_ms = last[-1].at_ms - last[0].at_ms if last else 0
     return len(last) >= LEAST_EVIDENCE and (spans_ms >= WINDOW_MS or len(last) >= HISTORY)
 
 
 def share_of(count: str, batches: Iterable[AnyMetrics]) -> float:
-    """Return a count's share of the records, or 0 if it is small or only a handful of records."""
+    """Return a count's share of the records, or 0 if the share or the count is small."""
     judged = list(batches)
     counted = sum(getattr(batch, count, 0) for batch in judged)
     records = sum(batch.records_in for batch in judged)
@@ -219,8 +220,8 @@ def _forgot(samples: Sequence[TimedBatch]) -> str | None:
     for _, batch in _of_checkpoint(samples):
         if batch.epochs_apart:
             return (
-                f"in micro-batch {batch.batch_id} the state of a shard was older than that of "
-                "others: dedup remedies damaged-state"
+                f"in micro-batch {batch.batch_id} the state of a shard was older than the other "
+                "states: dedup remedies damaged-state"
             )
     return None
 
@@ -257,7 +258,7 @@ def _lag(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> Concern
     if (more := _growth(samples, len(last), behind_ms)) is not None:
         reason = (
             f"the newest timestamp falls behind the clock, by {more}: "
-            "records come faster than they are judged, or the source is slow"
+            "records arrive faster than the query judges them, or the source is slow"
         )
         return Concern(Status.LAGGING, reason)
     return None
@@ -269,10 +270,10 @@ def _advances(last: tuple[TimedBatch, ...]) -> bool:
 
 
 def _well(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> str:
-    """Return the reason for a query without a concern; it claims no more than the samples show."""
+    """Return the reason for a query without a concern, as far as the samples show it."""
     if len(last) < LEAST_EVIDENCE:
         return "no fault so far; its lag is judged from five micro-batches on"
-    if not _tells_lag(last):
+    if not _shows_lag(last):
         return "no fault so far; its lag is judged once a minute has passed"
     newest = last[-1].batch
     if not _advances(last):
@@ -302,10 +303,10 @@ def _moves_ms(samples: Sequence[TimedBatch]) -> list[int]:
 
 
 def _stands_unusually(samples: Sequence[TimedBatch]) -> bool:
-    """Return whether the low watermark stands for more than twice as long as is usual.
+    """Return whether the low watermark stands for more than twice the usual time.
 
-    A source partition that speaks every five minutes lets it stand so long each time. What
-    happened once is an incident, unless nothing else is known.
+    A source partition with one record every five minutes makes it stand that long each time. The
+    longest pause counts as usual only if it is the only one: otherwise it was an incident.
     """
     moves_ms = _moves_ms(samples)
     pauses_ms = sorted(after - before for before, after in pairwise(moves_ms))
@@ -321,3 +322,32 @@ def _growth(
         return None
     grown = growth([one.at_ms for one in samples], known_ms, newest)
     return None if grown is None else f"{span(grown[0])} in {span(grown[1])}"
+
+
+def growth(times_ms: Sequence[int], lags_ms: Sequence[int], newest: int) -> tuple[int, int] | None:
+    """Return the growth of a lag and the time it took, in milliseconds, or None.
+
+    A lag grows if its minimum and its maximum both rise by more than `LEAST_SLOPE` of the time,
+    from each third of the micro-batches to the next, and from the first to the last third of the
+    `newest` ones. A lag that comes and goes keeps its minimum, and a single jump rises only once.
+    """
+    if len(times_ms) < LEAST_GROWTH:
+        return None
+    (first, second, last), (before, _, now) = (
+        _thirds(times_ms[start:], lags_ms[start:]) for start in (0, -newest)
+    )
+    if not all(_rises(*pair) for pair in ((first, second), (second, last), (before, now))):
+        return None
+    return last[1] - first[1], last[0] - first[0]
+
+
+def _thirds(times_ms: Sequence[int], lags_ms: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return the begin, the minimum and the maximum of each third."""
+    third = len(times_ms) // 3
+    parts = (slice(0, third), slice(third, 2 * third), slice(2 * third, None))
+    return [(times_ms[p][0], min(lags_ms[p]), max(lags_ms[p])) for p in parts]
+
+
+def _rises(one: tuple[int, int, int], other: tuple[int, int, int]) -> bool:
+    time_ms, minimum_ms, maximum_ms = (b - a for a, b in zip(one, other, strict=True))
+    return min(minimum_ms, maximum_ms) > LEAST_SLOPE * time_ms

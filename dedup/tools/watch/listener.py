@@ -1,4 +1,4 @@
-"""`DedupListener`: typed metrics of every micro-batch, where the query runs."""
+"""`DedupListener`: typed metrics of every micro-batch, in the driver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from dedup.tools.watch.metrics_log import MetricsLog
 from dedup.tools.watch.watched import Watched
 
 logger = logging.getLogger("dedup")
-#: How long Python waits at its end for events that Spark is delivering.
+#: Time that Python waits at exit for events that Spark is delivering.
 _LAST_EVENT_MS = 5_000
 
 _Metrics = TypeVar("_Metrics", BatchMetrics, SequenceMetrics)
@@ -46,33 +46,33 @@ class DedupListener(StreamingQueryListener):
     Parameters
     ----------
     on_batch : callable, optional
-        Takes a BatchMetrics; called on Spark's listener thread, so keep it short. An exception
-        in it is logged and goes no further. Default: log a line to the ``dedup`` logger.
+        Called with a BatchMetrics on Spark's listener thread, so it should be fast. Exceptions in
+        it are logged. Default: log a line to the ``dedup`` logger.
     metrics : str
-        The option `metrics` of `dedup_by_id`, which has a default of its own.
+        The option `metrics` of `dedup_by_id`, which has the same default.
     on_sequences : callable, optional
-        As `on_batch`, of the `SequenceMetrics` of `dedup_by_sequence`.
+        Called with the `SequenceMetrics` of `dedup_by_sequence`, like `on_batch`.
     sequence_metrics : str
-        The option `metrics` of `dedup_by_sequence`; it may be the same name.
+        The option `metrics` of `dedup_by_sequence`. It may be the same name.
     log : path, optional
         Folder on the driver's disk for the metrics log (`dedup.tools.watch.metrics_log`), which
-        ``dedup watch`` reads; ``~`` is the home folder. It is rotated and never grows beyond
-        64 MiB a query.
+        ``dedup watch`` reads; ``~`` is the home folder. The log is rotated, and takes at most
+        64 MiB per query.
     prometheus_port : int, optional
         Serve the metrics under ``http://<driver>:<port>/metrics``, and to ``dedup watch`` (needs
-        ``dedup[metrics]``); 0: any free port, which the attribute `prometheus_port` then tells.
+        ``dedup[metrics]``). 0 takes any free port, and the attribute `prometheus_port` names it.
     prometheus_address : str
-        Name or IP address of the network interface that serves them: ``"127.0.0.1"`` for this
-        machine alone. Default: all of them, since Prometheus often runs on another machine. The
-        metrics name queries and source partitions, and no password protects them.
+        Name or IP address of the network interface that serves the metrics: ``"127.0.0.1"`` for
+        this machine alone. Default: all interfaces, because Prometheus often runs on another
+        machine. The metrics name queries and source partitions, and no password protects them.
 
     Raises
     ------
     ConfigError
-        When the log is no folder on this machine's disk, or cannot be made, and when the port is
-        none, or taken, or the address is not of this machine.
+        If the log is not a folder on this machine's disk or cannot be created, or if the port is
+        invalid or taken, or the address does not belong to this machine.
     MissingExtraError
-        When the port is given and prometheus-client is not installed.
+        If the port is given and prometheus-client is not installed.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class DedupListener(StreamingQueryListener):
         atexit.register(self._leave)
 
     def _leave(self) -> None:
-        """Hear of no more events as Python ends: Spark would print an error for each of them."""
+        """Remove the listener at exit: Spark would print an error for each further event."""
         with suppress(Exception):
             if (spark := SparkSession.getActiveSession()) is not None:
                 spark.streams.removeListener(self)
@@ -112,19 +112,19 @@ class DedupListener(StreamingQueryListener):
                 spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(_LAST_EVENT_MS)
 
     def watched(self) -> list[Watched]:
-        """Return every query as it is now: health, rates and sizes, as ``dedup watch`` shows them.
+        """Return the health, rates and sizes of every query, as ``dedup watch`` shows them.
 
-        ``listener.watched()[0].health.status`` is the verdict; `to_json` gives all of it.
+        ``listener.watched()[0].health.status`` is the verdict, and `to_json` returns all values.
         """
         return self._runs.watched(wall_clock_ms())
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Note that a known query runs again; one of ours shows by its first micro-batch."""
+        """Record the start of a known query; a new one becomes known by its first micro-batch."""
         with _harmless("a start"):
             self._runs.started(str(event.id), str(event.runId), wall_clock_ms())
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Hand on the micro-batch's metrics."""
+        """Record the micro-batch's metrics, and call back."""
         batch = from_progress(event.progress, self.metrics) or sequences_from_progress(
             event.progress, self.sequence_metrics
         )
@@ -144,21 +144,21 @@ class DedupListener(StreamingQueryListener):
             return
         if batch.other_queries:
             logger.warning(
-                "query %s begins with a new checkpoint, and its catalog is also that of %d other "
-                "queries with the same ID columns: if the checkpoint stands in for one that was "
-                "lost, stop the query; `dedup catalog adopt` makes one that goes on (see: dedup "
-                "remedies lost-checkpoint)",
+                "query %s starts with a new checkpoint, and its catalog also belongs to %d other "
+                "queries with the same ID columns. If the checkpoint replaces a lost one, stop the "
+                "query and make the checkpoint with `dedup catalog adopt` (see: dedup remedies "
+                "lost-checkpoint).",
                 batch.query_name or batch.query_id, batch.other_queries,
             )  # fmt: skip
         _call(self.on_batch, batch)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Note that the query lives."""
+        """Record a sign of life."""
         with _harmless("a sign of life"):
             self._runs.lives(str(event.id), str(event.runId), wall_clock_ms())
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Note the end of the run."""
+        """Record the end of the run."""
         cause = cause_of(event.exception) if event.exception else None
         with _harmless("an end"):
             self._runs.ended(str(event.id), str(event.runId), cause, wall_clock_ms())
@@ -173,36 +173,36 @@ def _call(callback: Callable[[_Metrics], Any], batch: _Metrics) -> None:
 
 @contextmanager
 def _harmless(what: str) -> Iterator[None]:
-    """Let neither the query nor the callback suffer from what watches it."""
+    """Log errors of the listener itself: they must affect neither the query nor the callback."""
     try:
         yield
     except Exception:
-        logger.exception("DedupListener could not take note of %s", what)
+        logger.exception("DedupListener could not record %s", what)
 
 
 def _local_folder(log: object) -> Path:
     folder = os.fspath(log) if isinstance(log, (str, os.PathLike)) else None
-    # A URI would be taken for a folder of that name.
+    # Python would create a folder with the name of the URI.
     if not isinstance(folder, str) or not folder or scheme_of(folder) is not None:
-        raise ConfigError(f"log={log!r} is no folder on this machine's disk; give a path")
+        raise ConfigError(f"log={log!r} is not a folder on this machine's disk. Give a path.")
     return home_path(folder)
 
 
 def _check_port(port: object, address: object) -> None:
     if type(port) is not int or not 0 <= port <= 65_535:
         raise ConfigError(
-            f"prometheus_port={port!r} is no port; give a whole number up to 65535, 0 for any that "
-            "is free"
+            f"prometheus_port={port!r} is not a port. Give a whole number up to 65535, or 0 for a "
+            "free port."
         )
     if not isinstance(address, str) or not address:
         raise ConfigError(
-            f"prometheus_address={address!r} is no address; give a name or an IP address of this "
-            "machine, such as '127.0.0.1'"
+            f"prometheus_address={address!r} is not an address. Give a name or an IP address of "
+            "this machine, such as '127.0.0.1'."
         )
 
 
 def log_batch(batch: BatchMetrics) -> None:
-    """One line per micro-batch at INFO, with the numbers as `extra`."""
+    """Log one line per micro-batch at INFO, with the metrics as `extra`."""
     logger.info(
         "batch %d: %d in, %d unique, %d duplicate, %d late, GC lag %s ms",
         batch.batch_id,
@@ -216,7 +216,7 @@ def log_batch(batch: BatchMetrics) -> None:
 
 
 def log_sequences(batch: SequenceMetrics) -> None:
-    """One line per micro-batch at INFO, with the numbers as `extra`."""
+    """Log one line per micro-batch at INFO, with the metrics as `extra`."""
     logger.info(
         "batch %d: %d in, %d accepted, %d duplicate, %d out of order, %d missing, %d producers",
         batch.batch_id,

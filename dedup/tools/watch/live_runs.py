@@ -1,4 +1,4 @@
-"""The runs of a session's queries: which of them lives, for the metrics log and the exporter."""
+"""The current run of each query in a session, for the metrics log and the exporter."""
 
 from __future__ import annotations
 
@@ -18,28 +18,21 @@ if TYPE_CHECKING:
 
 
 class Runs:
-    """Every query of a session as it is now; safe to be told and asked by different threads.
+    """The state of every query in a session; safe to use from several threads.
 
-    Parameters
-    ----------
-    log : MetricsLog, optional
-    exporter : Exporter, optional
-
-    Notes
-    -----
-    Spark tells of a start from the thread that starts the query, of all else later and from its
-    own: what the run before did, and its end, may be told when the next one has begun.
+    Start events come on the caller's thread, others on Spark's: a run's last micro-batches and its
+    end may arrive after the next run has started.
     """
 
     def __init__(self, log: MetricsLog | None = None, exporter: Exporter | None = None) -> None:
         self._log, self._exporter = log, exporter
         self._lock = threading.Lock()
         self._queries: OrderedDict[str, QueryLog] = OrderedDict()
-        #: Of each query that runs, with this operator or not: its run, and the one before.
+        #: The current and the previous run of each running query, with this operator or not.
         self._live: dict[str, tuple[str, str | None]] = {}
 
     def watched(self, now_ms: int) -> list[Watched]:
-        """Return every query at a moment."""
+        """Return all queries at a moment."""
         with self._lock:
             return [
                 query.watched(now_ms, alive=query.query_id in self._live)
@@ -47,17 +40,17 @@ class Runs:
             ]
 
     def batch(self, metrics: AnyMetrics, at_ms: int) -> bool:
-        """Take in a micro-batch; return False where it is known, as with a listener added twice."""
+        """Add a micro-batch; return False if it is known, as with a listener added twice."""
         with self._lock:
             query = self._queries.setdefault(metrics.query_id, QueryLog(metrics.query_id))
             if not query.batch(metrics, at_ms):
                 return False
-            # Another list: the exporter may be reading the old one.
+            # A new list, because the exporter may be reading the old one.
             query.batches = query.batches[-HISTORY:]
             self._queries.move_to_end(metrics.query_id)
             while len(self._queries) > MAX_QUERIES:
                 self._queries.popitem(last=False)
-            self._begins(metrics.query_id, metrics.run_id, at_ms)
+            self._start(metrics.query_id, metrics.run_id, at_ms)
             if self._exporter is not None:
                 self._exporter.batch(query)
             if self._log is not None:
@@ -65,14 +58,14 @@ class Runs:
             return True
 
     def started(self, query_id: str, run_id: str, at_ms: int) -> None:
-        """Take in a start."""
+        """Record a start."""
         with self._lock:
-            self._begins(query_id, run_id, at_ms)
+            self._start(query_id, run_id, at_ms)
 
     def lives(self, query_id: str, run_id: str, at_ms: int) -> None:
-        """Take in a sign of life of a query that has nothing to do."""
+        """Record a sign of life of an idle query."""
         with self._lock:
-            if not self._begins(query_id, run_id, at_ms):
+            if not self._start(query_id, run_id, at_ms):
                 return
             if query := self._queries.get(query_id):
                 query.idle(at_ms)
@@ -80,13 +73,13 @@ class Runs:
                 self._log.idle(query_id, run_id, at_ms)
 
     def ended(self, query_id: str, run_id: str, error: str | None, at_ms: int) -> None:
-        """Take in the end of a run, and why it failed if it did."""
+        """Record the end of a run, and the error if it failed."""
         with self._lock:
             live, before = self._live.get(query_id, (run_id, None))
             query = self._queries.get(query_id)
             if live != run_id:
                 if run_id == before and error and not (query and query.has_done(live)):
-                    self._failed_before(query_id, run_id, live, error, at_ms)
+                    self._late_failure(query_id, run_id, live, error, at_ms)
                 return
             self._live.pop(query_id, None)
             if query:
@@ -94,8 +87,8 @@ class Runs:
             if self._log is not None:
                 self._log.ended(query_id, run_id, error, at_ms)
 
-    def _failed_before(self, query_id: str, run_id: str, live: str, error: str, at_ms: int) -> None:
-        """Take in a failure that is told when the next run has begun already."""
+    def _late_failure(self, query_id: str, run_id: str, live: str, error: str, at_ms: int) -> None:
+        """Record a failure that arrives after the start of the next run."""
         if query := self._queries.get(query_id):
             query.over(run_id, error, at_ms)
             query.started(at_ms)
@@ -103,8 +96,8 @@ class Runs:
             self._log.ended(query_id, run_id, error, at_ms)
             self._log.started(query_id, live, at_ms)
 
-    def _begins(self, query_id: str, run_id: str, at_ms: int) -> bool:
-        """Return whether the run is the one that lives, which may be news."""
+    def _start(self, query_id: str, run_id: str, at_ms: int) -> bool:
+        """Return whether the run is the current one; record a start if it is new."""
         live, before = self._live.get(query_id, (None, None))
         if run_id == before:
             return False

@@ -1,20 +1,20 @@
-"""The metrics log: a file of JSON lines per query, append-only, rotated, of bounded size.
+"""The metrics log: one file of JSON lines per query, append-only, rotated, of bounded size.
 
-Every line is an object with ``format``, ``event``, ``at_ms`` (milliseconds since the epoch, by the
-writer's clock), ``query_id``, ``run_id`` and ``name``:
+Every line is an object with ``format``, ``event``, ``at_ms`` (the writer's clock, in milliseconds
+since the epoch), ``query_id``, ``run_id`` and ``name``:
 
 ========= ==========================================================================
-event     what happened
+event     meaning
 ========= ==========================================================================
-started   a run began; of a query's first one this is written with its first micro-batch
+started   a run began; a query's first run is logged with its first micro-batch
 batch     a micro-batch is done; ``batch`` holds the fields of `BatchMetrics`
-sequences one of `dedup_by_sequence` is; ``sequences`` holds those of `SequenceMetrics`
-idle      the query lives and has nothing to do; now and then
-ended     the run is over; ``error`` holds what ended it in one line, or null
+sequences the same for `dedup_by_sequence`; ``sequences`` holds `SequenceMetrics`
+idle      the query is alive and has no input; logged every two minutes
+ended     the run ended; ``error`` holds the cause in one line, or null
 ========= ==========================================================================
 
-A line that was cut short by a crash is passed over. A file that is taken away while its query runs
-is made anew, and begins with ``started``.
+Readers skip a line that a crash truncated. If somebody removes the file of a running query, the
+writer creates it again with a line ``started``.
 """
 
 from __future__ import annotations
@@ -33,39 +33,38 @@ from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
 from dedup.errors import ConfigError
 
 FORMAT = 1
-#: Events that hold metrics, under the event's own name, and of which class.
+#: Events with metrics in a field of the same name, and the class of the metrics.
 BATCH, SEQUENCES = "batch", "sequences"
 METRICS: dict[str, type[AnyMetrics]] = {BATCH: BatchMetrics, SEQUENCES: SequenceMetrics}
 SUFFIX = ".metrics.jsonl"
-#: A query's log is at most so many files of this size.
+#: A query's log has at most so many files of this size.
 FILES, FILE_BYTES = 4, 16 << 20
-#: An idle query says so at most this often.
+#: Time between two events of an idle query.
 IDLE_EVERY_MS = 120_000
 
 logger = logging.getLogger("dedup")
 
 
 class _Writer(RotatingFileHandler):
-    """Says once that it cannot write, and harms nothing."""
+    """Reports the first failure to write, and never raises."""
 
     failed = False
     query_name: str | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._let_go_of_moved()
+            self._close_moved()
         except OSError:
             self.handleError(record)
             return
         super().emit(record)
 
-    def _let_go_of_moved(self) -> None:
-        """Close a file that was moved or removed; the next line opens the one of that name."""
+    def _close_moved(self) -> None:
+        """Close a file that was moved or removed; the next line opens a new one."""
         if self.stream is None:
             return
         with suppress(FileNotFoundError):
-            there = os.stat(self.baseFilename)
-            if os.path.samestat(there, os.fstat(self.stream.fileno())):
+            if os.path.samestat(os.stat(self.baseFilename), os.fstat(self.stream.fileno())):
                 return
         moved, self.stream = self.stream, None
         moved.close()
@@ -75,7 +74,7 @@ class _Writer(RotatingFileHandler):
         torn = _is_torn(self.baseFilename)
         stream = super()._open()
         if torn:
-            # Else what a crash cut short would swallow the next line.
+            # Otherwise a line that a crash truncated would swallow the next one.
             stream.write("\n")
         return stream
 
@@ -86,74 +85,66 @@ class _Writer(RotatingFileHandler):
 
 
 class MetricsLog:
-    """Writes the logs of all queries of a session into one folder.
+    """Writes the logs of all queries of a session into one local folder.
 
-    A query has a log from its first micro-batch on. Of others, such as queries without this
-    operator, nothing is noted.
-
-    Parameters
-    ----------
-    folder : path
-        A local one; made if it is not there.
-    files, file_bytes : int
-        A query's log is at most so many files of about this size.
+    A query gets a log with its first micro-batch. Queries without this operator get none.
 
     Raises
     ------
     ConfigError
-        When the folder cannot be made.
+        If the folder cannot be created.
     """
 
     def __init__(
         self, folder: str | Path, *, files: int = FILES, file_bytes: int = FILE_BYTES
     ) -> None:
-        # It stays where it is when the process goes to another folder.
+        # The process may change its working directory.
         self.folder = Path(folder).absolute()
         self._files, self._file_bytes = files, file_bytes
         self._writers: dict[str, _Writer] = {}
-        #: When each query was last said to live.
+        #: Time of each query's last event ``idle``.
         self._idle_ms: dict[str, int] = {}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"log={str(folder)!r}: the metrics log cannot be written there ({error}); give a "
-                "folder on this machine's disk"
+                f"log={str(folder)!r}: the metrics log cannot be written there ({error}). Give a "
+                "folder on this machine's disk."
             ) from error
 
     def batch(self, metrics: AnyMetrics, at_ms: int) -> None:
-        """Note a micro-batch."""
+        """Log a micro-batch."""
         self._writer(metrics.query_id).query_name = metrics.query_name
         event = BATCH if isinstance(metrics, BatchMetrics) else SEQUENCES
         self._write(metrics.query_id, metrics.run_id, event, at_ms, **{event: metrics.to_json()})
 
     def started(self, query_id: str, run_id: str, at_ms: int) -> None:
-        """Note that a run began."""
+        """Log the start of a run."""
         if self._is_known(query_id):
-            # The first sign of life behind it tells that a failure is past.
+            # The next sign of life must be logged: it ends a failure.
             self._idle_ms.pop(query_id, None)
             self._write(query_id, run_id, "started", at_ms)
 
     def idle(self, query_id: str, run_id: str, at_ms: int) -> None:
-        """Note that a query lives, now and then."""
+        """Log that a query is alive, every two minutes."""
         due = at_ms - self._idle_ms.get(query_id, 0) >= IDLE_EVERY_MS
         if due and self._is_known(query_id):
             self._idle_ms[query_id] = at_ms
             self._write(query_id, run_id, "idle", at_ms)
 
     def ended(self, query_id: str, run_id: str, error: str | None, at_ms: int) -> None:
-        """Note the end of a run, and its cause."""
+        """Log the end of a run, and its cause."""
         if not self._is_known(query_id):
             return
         self._write(query_id, run_id, "ended", at_ms, error=error)
         self._idle_ms.pop(query_id, None)
-        with suppress(OSError):  # of a full disk, which was told already
+        with suppress(OSError):  # a full disk, which the writer has reported
             self._writers.pop(query_id).close()
 
     def _path(self, query_id: str) -> Path:
         return self.folder / (query_id + SUFFIX)
 
-    def _is_there(self, query_id: str) -> bool:
+    def _exists(self, query_id: str) -> bool:
         try:
             return self._path(query_id).stat().st_size > 0
         except OSError:
@@ -161,8 +152,8 @@ class MetricsLog:
             return False
 
     def _is_known(self, query_id: str) -> bool:
-        """Return whether the query has a log, even if someone has just removed it."""
-        return query_id in self._writers or self._is_there(query_id)
+        """Return whether the query has a log, even if somebody has just removed it."""
+        return query_id in self._writers or self._exists(query_id)
 
     def _writer(self, query_id: str) -> _Writer:
         if query_id not in self._writers:
@@ -173,7 +164,7 @@ class MetricsLog:
         return self._writers[query_id]
 
     def _write(self, query_id: str, run_id: str, event: str, at_ms: int, **fields: Any) -> None:
-        if event != "started" and not self._is_there(query_id):
+        if event != "started" and not self._exists(query_id):
             self._write(query_id, run_id, "started", at_ms)
         writer = self._writer(query_id)
         line = {

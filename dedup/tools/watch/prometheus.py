@@ -1,4 +1,4 @@
-"""The metrics of all queries of a session, served over HTTP to Prometheus and `dedup watch`."""
+"""Serve the metrics of all queries of a session over HTTP to Prometheus and `dedup watch`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dedup.core.metrics import BatchMetrics
 from dedup.core.sequence_metrics import AnyMetrics
 from dedup.errors import ConfigError, MissingExtraError
 from dedup.spark.machine import wall_clock_ms
-from dedup.tools.watch import series as figures
+from dedup.tools.watch import series as names
 from dedup.tools.watch.endpoint import PATH
 from dedup.tools.watch.health import ENDED, Status
 
@@ -39,21 +39,21 @@ if TYPE_CHECKING:
     from dedup.tools.watch.query_log import QueryLog
 
 
-#: Connections that are served at a time, each by a thread; more are closed at once.
+#: Connections served at a time, each by a thread; the server closes further ones.
 MAX_CONNECTIONS = 16
-#: No connection lasts longer: Prometheus and `dedup watch` wait as long for an answer.
+#: Time limit of a connection: Prometheus and `dedup watch` wait as long for an answer.
 CONNECTION_S = 10.0
 
 
 @dataclass
 class _Query:
-    #: `Runs` keeps it up to date.
+    #: `Runs` updates it.
     log: QueryLog
     at_ms: int
     last: AnyMetrics
     run_begun_ms: int
     checkpoint_begun_ms: int | None = None
-    #: Of counters, by exported name and label value.
+    #: Counters by exported name and label value.
     totals: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
 
     @property
@@ -62,25 +62,19 @@ class _Query:
 
     def life(self) -> Iterator[tuple[str, float]]:
         for name, at_ms in (
-            (figures.LAST_BATCH, self.at_ms),
-            (figures.HEARD, self.log.heard_ms),
-            (figures.RUN_BEGUN, self.run_begun_ms),
-            (figures.CHECKPOINT_BEGUN, self.checkpoint_begun_ms),
+            (names.LAST_BATCH, self.at_ms),
+            (names.HEARD, self.log.heard_ms),
+            (names.RUN_BEGUN, self.run_begun_ms),
+            (names.CHECKPOINT_BEGUN, self.checkpoint_begun_ms),
         ):
             if at_ms is not None:
                 yield name, at_ms / 1000
-        yield figures.RUNNING, float(self.log.running)
-        yield figures.FAILED, float(self.log.ended not in (None, ENDED))
+        yield names.RUNNING, float(self.log.running)
+        yield names.FAILED, float(self.log.ended not in (None, ENDED))
 
 
 class Exporter(Collector):
-    """Every query's figures as metrics; safe to be fed and scraped by different threads.
-
-    Parameters
-    ----------
-    now_ms : callable
-        The driver's clock, for verdicts.
-    """
+    """Collects the metrics of all queries; safe to use from several threads."""
 
     def __init__(self, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._now_ms = now_ms
@@ -89,7 +83,7 @@ class Exporter(Collector):
         self._sources: set[str] = set()
 
     def batch(self, log: QueryLog) -> None:
-        """Take in a query's newest micro-batch. The exporter asks the log for all later news."""
+        """Add a query's newest micro-batch. Later the exporter reads signs of life from the log."""
         at_ms, metrics = log.batches[-1]
         with self._lock:
             query = self._queries.setdefault(
@@ -100,36 +94,35 @@ class Exporter(Collector):
             if metrics.begins:
                 query.checkpoint_begun_ms = at_ms
             query.log, query.at_ms, query.last = log, at_ms, metrics
-            for series in figures.series_of(metrics):
+            for series in names.series_of(metrics):
                 if series.kind == "counter":
-                    for label, value in figures.values(series, metrics):
+                    for label, value in names.values(series, metrics):
                         query.totals[series.exported, label] += value
             self._queries.move_to_end(log.query_id)
             for query_id, other in list(self._queries.items())[:-1]:
-                # An earlier query of the same name has counts of its own.
-                if other.label == query.label or len(self._queries) > figures.MAX_QUERIES:
+                # An earlier query of the same name has its own counts.
+                if other.label == query.label or len(self._queries) > names.MAX_QUERIES:
                     del self._queries[query_id]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics, as `prometheus_client` asks for them."""
+        """Yield all metrics to `prometheus_client`."""
         with self._lock:
             queries = list(self._queries.values())
-            told: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-            for series in figures.FAMILIES:
+            families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+            for series in names.FAMILIES:
                 make = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
                 label_names = ["query", series.label] if series.label else ["query"]
-                told[series.name] = make(series.exported, series.about, labels=label_names)
+                families[series.name] = make(series.exported, series.about, labels=label_names)
             for query in queries:
-                for series in figures.series_of(query.last):
-                    for label, value in figures.values(series, query.last):
+                for series in names.series_of(query.last):
+                    for label, value in names.values(series, query.last):
                         if series.kind == "counter":
                             value = query.totals[series.exported, label]
                         labels = [query.label, label] if series.label else [query.label]
-                        told[series.name].add_metric(labels, value)
-            yield from told.values()
+                        families[series.name].add_metric(labels, value)
+            yield from families.values()
             life = {
-                n: GaugeMetricFamily(n, about, labels=["query"])
-                for n, about in figures.LIFE.items()
+                n: GaugeMetricFamily(n, about, labels=["query"]) for n, about in names.LIFE.items()
             }
             for query in queries:
                 for name, value in query.life():
@@ -139,50 +132,48 @@ class Exporter(Collector):
             yield from self._slowest(queries)
 
     def queries_json(self) -> bytes:
-        """Return every query's last micro-batches, as `dedup watch` reads them."""
+        """Return every query's last micro-batches for `dedup watch`."""
         with self._lock:
             logs = [query.log for query in self._queries.values()]
         return json.dumps({"queries": [log.to_json() for log in logs]}).encode()
 
     def _slowest(self, queries: list[_Query]) -> Iterator[Metric]:
         clocks = GaugeMetricFamily(
-            figures.CLOCK, figures.SOURCES[figures.CLOCK], labels=["query", figures.SOURCE, "state"]
+            names.CLOCK, names.SOURCES[names.CLOCK], labels=["query", names.SOURCE, "state"]
         )
         holders = GaugeMetricFamily(
-            figures.HOLDER, figures.SOURCES[figures.HOLDER], labels=["query", figures.SOURCE]
+            names.HOLDER, names.SOURCES[names.HOLDER], labels=["query", names.SOURCE]
         )
         for query in queries:
             last = query.last
-            if not isinstance(last, BatchMetrics):  # it names no source partitions
+            if not isinstance(last, BatchMetrics):  # without source partitions
                 continue
             if last.gc_source:
-                holders.add_metric([query.label, self._named(last.gc_source)], 1)
+                holders.add_metric([query.label, self._source(last.gc_source)], 1)
             slowest: dict[tuple[str, str], int] = {}
             for name, time_ms, idle in last.slowest_sources:
-                if name:  # the slowest comes first; others of the same name do not count
-                    slowest.setdefault((self._named(name), "idle" if idle else "active"), time_ms)
+                if name:  # the slowest of a name comes first and counts
+                    slowest.setdefault((self._source(name), "idle" if idle else "active"), time_ms)
             for labels, time_ms in slowest.items():
                 clocks.add_metric([query.label, *labels], time_ms / 1000)
         yield clocks
         yield holders
 
-    def _named(self, source: str) -> str:
+    def _source(self, source: str) -> str:
         source = source[:MAX_NAME]
-        if source not in self._sources and len(self._sources) >= figures.MAX_SOURCES:
-            return figures.OTHER
+        if source not in self._sources and len(self._sources) >= names.MAX_SOURCES:
+            return names.OTHER
         self._sources.add(source)
         return source
 
 
 def _verdicts(queries: list[_Query], now_ms: int) -> Iterator[Metric]:
     status = GaugeMetricFamily(
-        figures.STATUS, figures.VERDICT[figures.STATUS], labels=["query", "status"]
+        names.STATUS, names.VERDICT[names.STATUS], labels=["query", "status"]
     )
-    evidence = GaugeMetricFamily(
-        figures.EVIDENCE, figures.VERDICT[figures.EVIDENCE], labels=["query"]
-    )
+    evidence = GaugeMetricFamily(names.EVIDENCE, names.VERDICT[names.EVIDENCE], labels=["query"])
     for query in queries:
-        # The listener of this process hears of every end, so a run that goes on is alive.
+        # The listener of this process gets every end, so a running query is alive.
         health = query.log.watched(now_ms, alive=query.log.running).health
         for one in Status:
             status.add_metric([query.label, str(one)], float(one is health.status))
@@ -192,20 +183,12 @@ def _verdicts(queries: list[_Query], now_ms: int) -> Iterator[Metric]:
 
 
 def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:
-    """Serve ``/metrics`` and `PATH` from a thread of its own; return the port.
-
-    Parameters
-    ----------
-    exporter : Exporter
-    port : int
-        0: any that is free.
-    address : str
-        Name or IP address of the network interface; default all of IPv4.
+    """Serve ``/metrics`` and `PATH` in a thread, and return the port; `port` 0 takes any free one.
 
     Raises
     ------
     ConfigError
-        If the address is taken or is no address of this machine.
+        If the port is taken, or the address does not belong to this machine.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(exporter)
@@ -214,7 +197,7 @@ def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:
     except (OSError, UnicodeError) as error:
         raise ConfigError(
             f"Metrics cannot be served at prometheus_address={address!r}, prometheus_port={port} "
-            f"({error}); give another port, or an address of this machine"
+            f"({error}). Give another port, or an address of this machine."
         ) from error
     server.set_app(_with_queries(exporter, make_wsgi_app(registry)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -236,7 +219,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         (self.address_family, _, _, _, where), *_ = socket.getaddrinfo(
             address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        #: Open connections, and when each began.
+        #: Start times of open connections.
         self._begun_s: dict[Any, float] = {}
         super().__init__((str(where[0]), port), _Handler)
 
@@ -248,7 +231,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """End connections that last too long, idle or not; called twice a second."""
+        """Close connections that last too long, idle or not; called twice a second."""
         for request, begun_s in list(self._begun_s.items()):
             if time.monotonic() - begun_s > CONNECTION_S:
                 with suppress(OSError):
@@ -259,7 +242,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print no traceback for a client that went away."""
+        """Print no traceback if a client disconnects."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 

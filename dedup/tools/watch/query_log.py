@@ -1,47 +1,66 @@
-"""The log of one query: its micro-batches, and whether a run of it goes on."""
+"""The log of one query: its micro-batches, and whether it runs; read from a metrics log.
+
+Unreadable files and lines are reported, and do not affect other queries.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+import json
+import logging
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import NoneType
 from typing import Any
 
 from dedup.core.metrics import BatchMetrics
 from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
+from dedup.errors import ConfigError
 from dedup.tools.watch.health import ENDED
-from dedup.tools.watch.metrics_log import FORMAT, METRICS
+from dedup.tools.watch.metrics_log import FORMAT, METRICS, SUFFIX
 from dedup.tools.watch.watched import Watched
 
-#: What an endpoint says of a failure: an error's text may hold what the data hold.
+#: The reason of a failure at an endpoint, because an error's text may contain data.
 FAILED = "the run has failed; the driver's log says why"
 _JSON_TYPES = {
     "query_id": (str,), "name": (str, NoneType), "heard_ms": (int,), "running": (bool,),
     "ended": (str, NoneType), "batches": (list,), "sequences": (list,),
 }  # fmt: skip
+#: Size of a log's end that is read: some hundred micro-batches.
+READ_BYTES = 1 << 20
+
+#: Inode, size and modification time of a log's files, or None for a missing file.
+_Version = tuple[tuple[int, int, int] | None, ...]
+_TEXT = (str, NoneType)
+_EVENT_TYPES = {"event": (str,), "at_ms": (int,), "run_id": _TEXT, "name": _TEXT, "error": _TEXT}
+
+logger = logging.getLogger("dedup")
 
 
 @dataclass
 class QueryLog:
-    """The state of a query, from the end of its metrics log or as a listener hears of it.
+    """The state of a query, from the end of its metrics log or from a listener.
 
-    Parameters
+    Attributes
     ----------
     batches : list of (int, BatchMetrics or SequenceMetrics)
-        When each micro-batch was heard of, and what it did.
+        The time of each report, and the micro-batch.
     heard_ms : int or None
         Last sign of life.
     ended : str or None
-        Why the last run ended, None where that is past: a failure is until a later run has done a
-        micro-batch or waits for input. That one was started again proves nothing.
-    running : bool
-        Whether a run goes on.
+        Why the last run ended, or None if that is over. A failure lasts until a later run has done
+        a micro-batch or waits for input; a start alone proves nothing.
     ended_run : str or None
-        Which run that was.
+        ID of the run that ended.
+    running : bool
+        Whether a run is active.
     failures : int
-        How many runs have failed since.
+        Number of failed runs since the last micro-batch.
     unreadable : int
-        Lines that are no events of a metrics log.
+        Lines that are not events of a metrics log.
     """
 
     query_id: str
@@ -55,15 +74,15 @@ class QueryLog:
     unreadable: int = 0
 
     def batch(self, metrics: AnyMetrics, at_ms: int) -> bool:
-        """Take in a micro-batch; return False where it is known, as with two listeners."""
+        """Add a micro-batch; return False if it is known, as with two listeners."""
         numbers = (
             one.batch_id for _, one in reversed(self.batches) if one.run_id == metrics.run_id
         )
-        # Within a run numbers rise.
+        # Within a run, numbers rise.
         if metrics.batch_id <= next(numbers, -1):
             return False
         if self.batches and type(self.batches[-1][1]) is not type(metrics):
-            # A query has one operator: what was before is another's.
+            # A query has one operator: earlier micro-batches belong to another query.
             self.batches = []
         self.batches.append((at_ms, metrics))
         self.name = metrics.query_name
@@ -72,35 +91,35 @@ class QueryLog:
 
     @property
     def of_ids(self) -> list[tuple[int, BatchMetrics]]:
-        """The micro-batches of a query of `dedup_by_id`; none for one of `dedup_by_sequence`."""
+        """The micro-batches of `dedup_by_id`; empty for a query of `dedup_by_sequence`."""
         return [(at_ms, one) for at_ms, one in self.batches if isinstance(one, BatchMetrics)]
 
     def has_done(self, run_id: str) -> bool:
-        """Return whether the newest micro-batch is that run's."""
+        """Return whether the newest micro-batch belongs to this run."""
         return bool(self.batches) and self.batches[-1][1].run_id == run_id
 
     def started(self, at_ms: int) -> None:
-        """Take in that a run began."""
+        """Record the start of a run."""
         self.heard_ms, self.running = at_ms, True
         if not self.failures:
             self.ended = None
 
     def idle(self, at_ms: int) -> None:
-        """Take in that the query works, or waits for input."""
-        # Failures first: who reads in between must not see a failure without its reason.
+        """Record that the query works, or waits for input."""
+        # Failures first: a concurrent reader must not see a failure without its reason.
         self.failures, self.heard_ms, self.running, self.ended = 0, at_ms, True, None
 
     def over(self, run_id: str | None, error: str | None, at_ms: int) -> None:
-        """Take in the end of a run, and why it failed if it did."""
+        """Record the end of a run, and the error if it failed."""
         if not error:
             self.failures = 0
-        elif self.ended is None or run_id != self.ended_run:  # else it is known
+        elif self.ended is None or run_id != self.ended_run:  # not counted yet
             self.failures += 1
         self.heard_ms, self.running = at_ms, False
         self.ended, self.ended_run = error or ENDED, run_id
 
     def take(self, line: dict[str, Any]) -> None:
-        """Take in one line of a log; KeyError, TypeError or ValueError where it is none."""
+        """Add one line of a log; KeyError, TypeError or ValueError if it is invalid."""
         if line["format"] != FORMAT:
             raise ValueError(f"format {line['format']!r} is not {FORMAT}")
         event, at_ms = line["event"], int(line["at_ms"])
@@ -115,16 +134,16 @@ class QueryLog:
         self.name = line["name"] or self.name
 
     def why(self) -> str | None:
-        """Return why the query does no work, in a line; None where it does."""
+        """Return in one line why the query does no work, or None if it works."""
         reason = self.ended
         if self.failures > 1:
             reason = f"failed {self.failures} times in a row: {reason}"
         if self.failures and self.running:
-            reason = f"{reason}; started again, and no micro-batch is done since"
+            reason = f"{reason}; started again, no micro-batch since"
         return reason
 
     def watched(self, now_ms: int, *, alive: bool = False) -> Watched:
-        """Return the query at a moment, by the clock of who watches; `alive` as in `judge`."""
+        """Return the query at a moment of the watcher's clock; `alive` as in `judge`."""
         return Watched.of(
             self.query_id,
             self.name,
@@ -137,7 +156,7 @@ class QueryLog:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what an endpoint serves of the query; `from_json` reads it back."""
+        """Return what an endpoint serves; `from_json` reads it back."""
         why = self.why()
         return {
             "query_id": self.query_id,
@@ -158,13 +177,7 @@ class QueryLog:
 
     @staticmethod
     def from_json(value: object) -> QueryLog:
-        """Return what `to_json` gave.
-
-        Raises
-        ------
-        ValueError
-            When it is no such object, a field is missing, or holds what it cannot.
-        """
+        """Return the log from the output of `to_json`; ValueError if it is invalid."""
         fields = check_types(value, _JSON_TYPES)
         if fields["batches"] and fields["sequences"]:
             raise ValueError("a query has micro-batches of one operator")
@@ -177,15 +190,15 @@ class QueryLog:
 
 
 def check_types(value: object, types: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
-    """Return an object that was read from JSON, with fields of these types among others.
+    """Return a JSON object whose named fields have these types.
 
     Raises
     ------
     ValueError
-        When it is no object, or a field is of another type, or no number of 64 bits.
+        If it is not an object, or a field has another type or exceeds 64 bits.
     """
     if not isinstance(value, dict):
-        raise ValueError(f"{value!r:.80} is no object")
+        raise ValueError(f"{value!r:.80} is not an object")
     for name, kinds in types.items():
         entry = value.get(name)
         if type(entry) not in kinds:
@@ -193,3 +206,114 @@ def check_types(value: object, types: Mapping[str, tuple[type, ...]]) -> dict[st
         if type(entry) is int and abs(entry) >= 2**63:
             raise ValueError(f"{name} cannot be so large")
     return value
+
+
+def read_logs(folder: str | Path) -> list[QueryLog]:
+    """Read the end of every query's log in a folder, and warn of unreadable files.
+
+    Raises
+    ------
+    ConfigError
+        If the folder is missing or may not be listed.
+    """
+    logs = LogFolder(folder)
+    read = logs.look()
+    if logs.trouble is not None:
+        logger.warning("%s", logs.trouble)
+    return read
+
+
+class LogFolder:
+    """Reads the metrics logs of a folder; each look reads the changed ones again."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._read: dict[Path, tuple[_Version, QueryLog]] = {}
+        #: The files that the last look could not read and why, or None.
+        self.trouble: str | None = None
+
+    def look(self) -> list[QueryLog]:
+        """Read the end of every query's log; errors as `read_logs`."""
+        try:
+            paths = sorted(path for path in self.folder.iterdir() if path.name.endswith(SUFFIX))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ConfigError(
+                f"{self.folder} is no folder of metrics logs. Give the folder of "
+                "DedupListener(log=...), or the OUTPUT of `dedup run`."
+            ) from error
+        except OSError as error:
+            raise ConfigError(
+                f"{self.folder} cannot be read ({error.strerror}). Run this as the user of the "
+                "driver, or permit this user to read it."
+            ) from error
+        troubles: list[str] = []
+        read = {path: log for path in paths if (log := self._log(path, troubles))}
+        self._read = read
+        self.trouble = "; ".join(troubles) or None
+        return [log for _, log in read.values()]
+
+    def _log(self, path: Path, troubles: list[str]) -> tuple[_Version, QueryLog] | None:
+        try:
+            version = _version(path)
+            entry = self._read.get(path)
+            if entry is None or entry[0] != version:
+                entry = version, _read(path)
+        except OSError as error:
+            troubles.append(f"{path} cannot be read ({error.strerror}) and is skipped")
+            return None
+        # A log that was removed meanwhile has no version.
+        return entry if any(version) else None
+
+
+def _parts(path: Path) -> tuple[Path, Path]:
+    return path, path.with_name(path.name + ".1")
+
+
+def _version(path: Path) -> _Version:
+    """Return a value that changes whenever a log does; OSError if it is not a file."""
+    return tuple(_file_version(part) for part in _parts(path))
+
+
+def _file_version(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise
+        # The writer may be renaming it.
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        # Opening a pipe would block.
+        raise OSError(errno.EINVAL, "not a regular file")
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _read(path: Path) -> QueryLog:
+    log = QueryLog(path.name.removesuffix(SUFFIX))
+    for line in _last_lines(path):
+        try:
+            log.take(check_types(json.loads(line), _EVENT_TYPES))
+        except (KeyError, TypeError, ValueError, RecursionError):
+            log.unreadable += 1
+    return log
+
+
+def _last_lines(path: Path) -> Iterator[bytes]:
+    """Yield whole lines of a log's last bytes, also from the rotated file before."""
+    data = b""
+    for part in _parts(path):
+        # The writer may be renaming it.
+        if len(data) < READ_BYTES:
+            with suppress(FileNotFoundError):
+                data = _end(part, READ_BYTES - len(data)) + data
+    yield from (line for line in data.split(b"\n") if line)
+
+
+def _end(path: Path, size_bytes: int) -> bytes:
+    with open(path, "rb") as file:
+        start = max(0, file.seek(0, 2) - size_bytes)
+        file.seek(start)
+        data = file.read(size_bytes)
+    if start:
+        data = data.partition(b"\n")[2]
+    return data[: data.rfind(b"\n") + 1]

@@ -1,4 +1,4 @@
-"""What `dedup watch` shows of a query: its health, the lines of time, its pace, rates and sizes."""
+"""A query at one moment, as `dedup watch` shows it: health, watermarks, pace, rates and sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dedup.core.sequence import SEQUENCE_VERDICTS
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics, SequenceMetrics
 from dedup.tools.watch.health import HISTORY, WINDOW, Health, TimedBatch, judge
 
-#: Rates do not reach back across a pause of so many medians.
+#: Rates do not include micro-batches before a pause of so many medians.
 LONG_PAUSE = 10
 #: Counted in each micro-batch and shown per second.
 RATES = (
@@ -23,7 +23,7 @@ RATES = (
 )  # fmt: skip
 #: The same of `dedup_by_sequence`.
 SEQUENCE_RATES = ("records_in", *SEQUENCE_VERDICTS, "future")
-#: Counted in each of its micro-batches and shown as the sum over the window.
+#: Counted in each of its micro-batches and summed over the window.
 TOTALS = (
     *SEQUENCE_VERDICTS, "missing", "recovered", "producers_new", "producers_expired",
 )  # fmt: skip
@@ -31,17 +31,9 @@ TOTALS = (
 
 @dataclass(frozen=True, slots=True)
 class PacedBatch:
-    """A micro-batch in the row of those before it.
+    """A micro-batch reported at `at_ms`, its duration, and the time since the previous start.
 
-    Parameters
-    ----------
-    at_ms : int
-        When it was heard of.
-    batch : BatchMetrics or SequenceMetrics
-    took_ms : int or None
-        How long it took; None where that is not told.
-    every_ms : int or None
-        From the start of the one before to its own; None for the first of a run.
+    `took_ms` is None if unknown, and `every_ms` is None for the first of a run.
     """
 
     at_ms: int
@@ -52,10 +44,10 @@ class PacedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long micro-batches take and how often one starts, in milliseconds; None: not known.
+    """Duration of the last micro-batch, and medians of durations and of starts over the window.
 
-    Spark does not tell a query's trigger, so `every_ms` is measured: the median over the window,
-    as `usual_ms` is of durations.
+    All are milliseconds, or None if unknown. Spark does not report a query's trigger, so
+    `every_ms` is measured.
     """
 
     took_ms: int | None
@@ -72,20 +64,22 @@ class Pace:
 class Watched:
     """One query at one moment.
 
-    Parameters
+    Attributes
     ----------
     query_id, name : str, str or None
+        ID and name of the query.
     now_ms : int
-        The moment, by the clock of who watches.
+        The watcher's clock.
     health : Health
+        The verdict.
     batches : tuple of (int, BatchMetrics or SequenceMetrics)
-        The window: when each micro-batch was heard of, and what it did. All are of one operator.
+        The window: the time of each report, and the micro-batch. All belong to one operator.
     heard_ms : int or None
-        Last sign of life, be it without a micro-batch.
+        Last sign of life, with or without a micro-batch.
     unreadable : int
-        Lines of its metrics log that are none.
+        Number of unreadable lines in the metrics log.
     history : tuple of (int, BatchMetrics or SequenceMetrics)
-        As `batches`, further back.
+        Like `batches`, with up to `HISTORY` micro-batches.
     """
 
     query_id: str
@@ -109,14 +103,9 @@ class Watched:
         alive: bool = False,
         unreadable: int = 0,
     ) -> Watched:
-        """Return the query at a moment.
+        """Return a query from all its known micro-batches, the oldest first.
 
-        Parameters
-        ----------
-        query_id, name, batches, heard_ms, ended, unreadable
-            As in `QueryLog`; all micro-batches that are known, oldest first.
-        now_ms, alive
-            As in `judge`.
+        `now_ms` and `alive` are those of `judge`, the rest are fields of `QueryLog`.
         """
         window = tuple(batches[-WINDOW:])
         samples = [TimedBatch(*timed) for timed in batches]
@@ -142,10 +131,10 @@ class Watched:
         return [batch for _, batch in self.batches if isinstance(batch, SequenceMetrics)]
 
     def rates(self) -> dict[str, float | None]:
-        """Return counts per second since the last long pause; None while that is one micro-batch.
+        """Return counts per second since the last long pause, or None for a single micro-batch.
 
-        Up to the last micro-batch, or to now where the next one is overdue: an idle query's rates
-        fall.
+        They end at the last micro-batch, or now if the next one is overdue: the rates of an idle
+        query fall.
         """
         names = SEQUENCE_RATES if self.of_sequences else RATES
         pauses_ms = [after[0] - before[0] for before, after in pairwise(self.batches)]
@@ -159,14 +148,14 @@ class Watched:
             end_ms = self.now_ms
         if end_ms <= begin_ms:
             return dict.fromkeys(names)
-        # The first one only begins the time.
+        # The first micro-batch only marks the start of the time.
         return {
             name: sum(getattr(batch, name) for _, batch in batches[1:]) * 1000 / (end_ms - begin_ms)
             for name in names
         }
 
     def steps(self) -> list[PacedBatch]:
-        """Return the micro-batches that are known, the oldest first."""
+        """Return the history with durations, the oldest micro-batch first."""
         steps: list[PacedBatch] = []
         before: PacedBatch | None = None
         for at_ms, batch in self.history:
@@ -181,7 +170,7 @@ class Watched:
         return steps
 
     def pace(self) -> Pace:
-        """Return how long micro-batches take, and how often one starts."""
+        """Return durations and starts of micro-batches."""
         recent = self.steps()[-WINDOW:]
         return Pace(
             recent[-1].took_ms if recent else None,
@@ -198,24 +187,24 @@ class Watched:
         }
 
     def totals(self) -> dict[str, int]:
-        """Return what a query of `dedup_by_sequence` counted over the window, each of `TOTALS`."""
+        """Return the sums of `TOTALS` over the window of a query of `dedup_by_sequence`."""
         return {name: sum(getattr(batch, name) for batch in self.of_sequences) for name in TOTALS}
 
     def filter_fpr(self) -> float | None:
-        """Return the false-positive rate that the filters had over the window.
+        """Return the measured false-positive rate of the filters over the window.
 
-        None where nobody can tell: no filter was asked, or the catalog was not, at most once.
+        None if there were no lookups in filters, or in the catalog (guarantee at-most-once).
         """
         if self.expected_lost() is not None:
             return None
         wrong = sum(batch.filter_false_positive for batch in self.of_ids)
-        asked = wrong + sum(batch.filter_negative for batch in self.of_ids)
-        return wrong / asked if asked else None
+        new = wrong + sum(batch.filter_negative for batch in self.of_ids)
+        return wrong / new if new else None
 
     def expected_lost(self) -> float | None:
-        """Return how many new IDs were dropped over the window, as expected at most once.
+        """Return the expected number of new IDs dropped over the window by at-most-once.
 
-        None where every hit of a filter was looked up.
+        None if the catalog confirmed every hit of a filter.
         """
         if not any(batch.filter_unconfirmed for batch in self.of_ids):
             return None
@@ -224,10 +213,10 @@ class Watched:
     def gaps(self) -> dict[str, int | None]:
         """Return the milliseconds between the clock, the newest timestamp and the watermarks.
 
-        ``source``: the clock against the newest timestamp. ``watermark``: the newest timestamp
-        against the low watermark, which waits for the slowest source partition. ``kept``: the low
-        watermark against the GC watermark, of which lateness and horizon are asked for, or
-        `expire_after`; ``excess`` is the rest.
+        ``source``: from the newest timestamp to the clock. ``watermark``: from the low watermark,
+        which waits for the slowest source partition, to the newest timestamp. ``kept``: from the GC
+        watermark to the low watermark. ``excess`` is the part of ``kept`` beyond lateness and
+        horizon, or beyond `expire_after`.
         """
         last = self.last
         if last is None:
@@ -241,7 +230,7 @@ class Watched:
         }
 
     def expiry(self) -> list[tuple[int, int, int]]:
-        """Return how far the GC watermark has to go (ms), and IDs and bytes that leave by then."""
+        """Return advances of the GC watermark (ms), and the IDs and bytes that expire meanwhile."""
         if not self.of_ids:
             return []
         last = self.of_ids[-1]
@@ -251,7 +240,7 @@ class Watched:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all figures, for scripts."""
+        """Return everything as plain values."""
         last = self.last
         body: dict[str, Any] = {
             "query_id": self.query_id,

@@ -1,0 +1,194 @@
+"""Open a catalog, and read the operator's state from a checkpoint without running the query."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dedup.catalog.certificate import certificate_of, load_certificate
+from dedup.catalog.listing import CatalogFile, list_catalog
+from dedup.catalog.location import FileSystemFactory
+from dedup.catalog.root import Root
+from dedup.catalog.timeouts import reach
+from dedup.core.sharding import filter_key_id
+from dedup.core.state import ShardState
+from dedup.errors import ConfigError
+from dedup.spark.machine import home_path, wall_clock_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A query's state after its last committed micro-batch.
+
+    Attributes
+    ----------
+    query_id : str
+        ID of the query.
+    states : dict of int to ShardState
+        State of each shard.
+    read_ms : int
+        This machine's clock before the read. Files that the states do not name may be newer.
+    """
+
+    query_id: str
+    states: dict[int, ShardState]
+    read_ms: int
+
+
+#: The location of a catalog, or the open catalog.
+Where = str | os.PathLike[str] | FileSystemFactory | Root
+#: The folder of a checkpoint, or the snapshot read from it.
+Checkpoint = str | os.PathLike[str] | Snapshot
+#: Kinds of files that belong to one query.
+_QUERY_FILES = ("certificate", "segment", "sidecar", "manifest", "adopted", "pending_list")
+
+
+def open_root(where: Where) -> Root:
+    """Return the catalog at a path or URI.
+
+    Raises
+    ------
+    ConfigError
+        If there is no catalog.
+    CatalogError
+        If the storage rejects the request or does not answer.
+    """
+    if isinstance(where, Root):
+        return where
+    root = Root(where)
+    # Before the list: listing a large catalog may take longer than the time limit of `reach`.
+    reach(root, lambda: root.exists("catalog.json"))
+    if not queries_in(list_catalog(root)):
+        raise ConfigError(
+            f"{root.url()} holds no catalog of dedup_by_id. Give the value of the option `catalog` "
+            "(for `dedup run`: OUTPUT/_catalog).",
+            remedy="missing-catalog",
+        )
+    return root
+
+
+def queries_in(files: Sequence[CatalogFile]) -> list[str]:
+    """Return the queries that own any of these files, even without a certificate."""
+    return sorted({f.parsed.query_id or "" for f in files if f.parsed.kind in _QUERY_FILES})
+
+
+def only_query(root: Root) -> str:
+    """Return the one query of a catalog.
+
+    Raises
+    ------
+    ConfigError
+        If it holds none, or several, whose IDs the error lists.
+    """
+    queries = sorted(
+        {f.parsed.query_id or "" for f in list_catalog(root) if f.parsed.kind == "certificate"}
+    )
+    if len(queries) != 1:
+        raise ConfigError(
+            f"{root.url()} holds {len(queries)} queries. Choose one with --query: "
+            f"{', '.join(queries)}",
+            remedy="missing-catalog",
+        )
+    return queries[0]
+
+
+def checkpoint_place(checkpoint: str) -> str:
+    """Return the location of a checkpoint, with an absolute path if it is on this machine.
+
+    Raises
+    ------
+    ConfigError
+        If a local folder is not the checkpoint of a query.
+    """
+    if "://" in checkpoint:
+        return checkpoint
+    local = home_path(checkpoint).resolve()
+    if not (local / "metadata").is_file():
+        raise ConfigError(f"--checkpoint {local} is not a checkpoint of a streaming query.")
+    return str(local)
+
+
+def read_checkpoint(
+    root: Where, checkpoint: Checkpoint, spark: SparkSession | None = None
+) -> Snapshot:
+    """Return the state of every shard from a query's checkpoint.
+
+    Parameters
+    ----------
+    root
+        The query's catalog.
+    checkpoint
+        Its folder. A snapshot is returned unchanged.
+    spark : SparkSession, optional
+        PySpark 4.0 or newer. Default: the active session, or a new one, which stays open.
+
+    Raises
+    ------
+    ConfigError
+        If there is no checkpoint of a query with `dedup_by_id`, or no catalog of its query.
+    CatalogError
+        If the query's certificate is damaged.
+    StateError
+        If a state row is damaged.
+    """
+    if isinstance(checkpoint, Snapshot):
+        return checkpoint
+    place, root = checkpoint_place(os.fspath(checkpoint)), open_root(root)
+    if spark is None:
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.builder.getOrCreate()
+    read_ms = wall_clock_ms()
+    with _reading(place):
+        text = spark.read.text(f"{place}/metadata", wholetext=True).first()
+        query_id: str = json.loads(text[0])["id"] if text else ""
+        table = spark.read.format("statestore").load(place)
+        rows = table.select("key.shard", "value.groupState.shard_state").collect()
+    if not rows and load_certificate(root, query_id) is None:
+        raise ConfigError(
+            f"checkpoint={place}: query {query_id} has no state and no catalog, because none of "
+            "its micro-batches has had a record yet. Start the query first."
+        )
+    certificate = certificate_of(root, query_id)
+    key_id = filter_key_id(query_id, certificate.secret)
+    states = {
+        certificate.slot_keys.index(key): ShardState.from_bytes(bytes(state), hash_key_id=key_id)
+        for key, state in rows
+    }
+    return Snapshot(query_id, dict(sorted(states.items())), read_ms)
+
+
+def snapshot_of(root: Root, checkpoint: Checkpoint | None) -> Snapshot | None:
+    """Return the snapshot of an optional checkpoint."""
+    return None if checkpoint is None else read_checkpoint(root, checkpoint)
+
+
+def has_state(spark: SparkSession, checkpoint: str) -> bool:
+    """Return whether a query has a state: it has one after its first micro-batch with records.
+
+    Raises
+    ------
+    ConfigError
+        If Spark cannot read the state.
+    """
+    with _reading(checkpoint):
+        return bool(spark.read.format("statestore").load(checkpoint).head(1))
+
+
+@contextmanager
+def _reading(checkpoint: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise ConfigError(
+            f"checkpoint={checkpoint}: cannot read the state of a query with dedup_by_id there "
+            f"({type(error).__name__}: {str(error).splitlines()[0]}).",
+            remedy="damaged-state",
+        ) from error
