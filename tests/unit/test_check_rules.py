@@ -172,7 +172,7 @@ CASES = {
         Case({**WEEK, "by_source": False}, BREAKS, "more than 1 hour behind",
              'source_partition=["topic", "partition"]'),
         Case({**WEEK, "by_source": False, "lateness_ms": 0}, BREAKS,
-             "partition that is behind the others", 'source_partition=["topic", "partition"]'),
+             "partition is behind the others", 'source_partition=["topic", "partition"]'),
         Case({**WEEK, "by_source": False, "late": "drop"}, BREAKS, 'dropped (late="drop").',
              'source_partition=["topic", "partition"]'),
         Case({**WEEK, "by_source": False, "late": None}, BREAKS,

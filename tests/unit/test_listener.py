@@ -79,7 +79,7 @@ def test_a_log_that_fails_keeps_nobody_from_the_metrics(
     listener.onQueryTerminated(event)  # type: ignore[arg-type]
     assert heard == [batch(0)]
     told = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    assert "DedupListener could not take note of micro-batch 0" in told
+    assert "DedupListener could not record micro-batch 0" in told
     assert all(message.startswith("DedupListener could not") for message in told)
 
 
@@ -122,5 +122,5 @@ def test_a_new_checkpoint_beside_another_query_is_told_of(
         listener.onQueryProgress(event)  # type: ignore[arg-type]
     (warned,) = caplog.records
     assert warned.levelno == logging.WARNING
-    assert warned.getMessage().startswith("query orders begins with a new checkpoint, and its ")
+    assert warned.getMessage().startswith("query orders starts with a new checkpoint, and its ")
     assert "`dedup catalog adopt`" in warned.getMessage()

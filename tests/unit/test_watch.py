@@ -618,7 +618,7 @@ def test_a_file_that_cannot_be_read_is_told_beside_the_others(tmp_path: Path) ->
     shown = watch(tmp_path, "--once")
     assert shown.exit_code == 0
     # The folder's name may be as long as a line.
-    assert f"x{SUFFIX}cannotberead(itisnoregularfile)" in "".join(shown.output.split())
+    assert f"x{SUFFIX}cannotberead(notaregularfile)" in "".join(shown.output.split())
     assert " OK  orders" in shown.output
     told = watch(tmp_path, "--json")
     assert "cannot be read" in told.stderr
@@ -643,7 +643,7 @@ def test_a_url_is_one_in_any_case_and_its_password_is_not_told() -> None:
         assert "serves no metrics of dedup" in watch(url, "--once").output
     told = watch("http://me:secret@127.0.0.1:1", "--once")
     assert told.exit_code == 2
-    assert "the URL holds a user or a password" in told.output
+    assert "the URL contains a user or a password" in told.output
     assert "secret" not in told.output
 
 
