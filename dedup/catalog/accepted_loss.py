@@ -45,7 +45,7 @@ def accepted_loss_path(query_id: str, shard: int, segment: str) -> str:
 def read_accepted_loss(
     root: Root, query_id: str, shard: int, seg: SegmentRef
 ) -> AcceptedLoss | None:
-    """Return the accepted loss of a segment, or None if there is none.
+    """Return the accepted loss of a segment, or None.
 
     Raises CatalogError if it is damaged, another release's, or for another segment or bucket.
     """

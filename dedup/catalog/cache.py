@@ -111,7 +111,7 @@ class LocalCache:
                     entry.parent.mkdir(parents=True, exist_ok=True)
                     os.rename(built, entry)
                     break
-                except FileNotFoundError:  # another process removed the empty folder meanwhile
+                except FileNotFoundError:  # another process removed the empty folder
                     if attempt == 2:
                         raise
                 except OSError:

@@ -105,7 +105,7 @@ def _refuse_damage(folder: Path) -> None:
         intact = (folder / _CHECK_FILE).read_bytes() == _check(folder)
     except OSError as exc:
         if exc.errno in (errno.EMFILE, errno.ENFILE):
-            raise  # this process or machine is short of files; the view may be intact
+            raise  # too few file descriptors; the view may be intact
         raise ValueError(f"its files cannot be read: {exc}") from exc
     if not intact:
         raise ValueError("its files have changed")
@@ -125,7 +125,7 @@ def find(
 ) -> tuple[I64, int]:
     """Return the time (ms) of each of n keys, or `ABSENT_MS`, and the number of blocks read.
 
-    Fills ``digests``, shape (n,), with the digests beside the keys, 0 if there is none.
+    Fills ``digests``, shape (n,), with the digests beside the keys, 0 without one.
     """
     wanted = block_numbers(hashes, view.meta.nblocks)
     if view.table is not None:
@@ -236,7 +236,7 @@ def _decode(view: View, blocks: Iterable[tuple[U8, I64]]) -> Decoded:
 
 
 def _blocks(view: View, numbers: I64) -> dict[int, bytes]:
-    """Return those of the blocks that the segment has, in rising order of their numbers.
+    """Return the blocks that the segment has of these numbers, in rising order.
 
     Reads by an iterator, because RocksDB's multi-get takes three times as long. A block is hardly
     ever absent; that is believed only if all other blocks are intact.

@@ -215,7 +215,7 @@ class Root:
             self._at("delete", name, lambda fs, path: fs.delete_dir(path))
 
     def delete(self, names: Iterable[str]) -> int:
-        """Delete those of the objects that exist; return their number."""
+        """Delete objects, if they exist; return how many did."""
         deleted = 0
         for name in names:
             with contextlib.suppress(ObjectMissing):

@@ -45,7 +45,7 @@ class RocksError(Exception):
 
 @contextlib.contextmanager
 def rocks_errors() -> Iterator[None]:
-    """Convert rocksdict's errors, which have no class of their own, into `RocksError`."""
+    """Convert rocksdict's errors, which are plain `Exception`, into `RocksError`."""
     try:
         yield
     except rocksdict.DbClosedError as exc:
@@ -103,7 +103,7 @@ class SegmentMeta:
         fields: Any = parse_json(data)
         shown = f"metadata {data[:200].decode(errors='replace')}"
         if not isinstance(fields, dict) or type(fields.get("format")) is not int:
-            raise ValueError(f"{shown} is not that of a segment")
+            raise ValueError(f"{shown} does not describe a segment")
         if fields["format"] not in (SEGMENT_FORMAT, WITH_DIGESTS):
             raise OtherVersion(fields["format"], WITH_DIGESTS)
         try:

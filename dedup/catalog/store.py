@@ -84,7 +84,7 @@ class ShardStore:
         for piece in filter(len, pieces):
             first = kernel.hash64(piece.keys.data, piece.keys.offsets[:2], self._hash_key)
             if first[0] != piece.hashes[0]:
-                raise ValueError("the hashes are not those of the keys under the filter key")
+                raise ValueError("the hashes do not belong to the keys under the filter key")
         name = self._next_name()
         with self._files.cache.scratch() as folder:
             sst, sidecar = folder / "segment", folder / "sidecar"

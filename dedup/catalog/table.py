@@ -58,7 +58,7 @@ class Table:
         """Return the time of each of n keys in its block, -1 if absent there, and the blocks read.
 
         ``numbers`` holds the block that could hold each key, never falling. ``digests``, shape
-        (n,), is filled with the digests beside the keys, 0 if there is none.
+        (n,), is filled with the digests beside the keys, 0 without one.
         """
         return tables.table_find(
             self.file.fileno(), self.directory, numbers, keys.data, keys.offsets, digests

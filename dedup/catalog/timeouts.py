@@ -97,7 +97,7 @@ def _give_up(thread: threading.Thread) -> None:
 
     When the process ends, pyarrow waits until its requests to S3 have failed for good. Ctrl-C must
     work then, without Python. A Ctrl-C during the call to `atexit.register` makes it raise instead
-    of registering, so it is called twice.
+    of registering, hence the second call.
     """
     if not _given_up:
         for _ in range(2):

@@ -3,7 +3,7 @@
 A **run** holds each of its IDs once. It is split by ranges of hashes into segments of bounded size;
 a sealed tail is a run of one segment. Invariant 13 lists the bounds. A merge handles one range of
 hashes at a time, a segment or two in a micro-batch that seals little, however large the bucket is.
-Meanwhile IDs of ranges that are done are in the output, and all others still in the merged runs.
+Until it ends, IDs of ranges that are done are in the output, and all others in the merged runs.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ class Clocks:
         return max(0, now_ms - self.now_ms) if same_run else 0
 
     def effective_now(self, now_ms: int) -> int:
-        """Return the processing time of a micro-batch, not before any earlier one's."""
+        """Return the processing time of a micro-batch, which never falls."""
         return max(now_ms, self.newest_ms)
 
     def check_jump(self, *, now_ms: int, worker_now_ms: int, run_id: str, policy: Policy) -> None:

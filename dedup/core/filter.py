@@ -72,7 +72,7 @@ class SplitBlockFilter:
     Parameters
     ----------
     bits
-        The bitset of z blocks, shape (8 * z,); used as it is, not copied.
+        The bitset of z blocks, shape (8 * z,); used without a copy.
     count
         Number of hashes added.
     fpr

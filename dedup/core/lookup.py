@@ -51,7 +51,7 @@ class Matches:
     last_ms: I64
     #: IDs that have an entry within the horizon of all of their records, shape (u,).
     settled: BOOL
-    #: Digests of the entries' payloads, shape (m,), 0 if there is none; None unless the policy
+    #: Digests of the entries' payloads, shape (m,), 0 without one; None unless the policy
     #: compares payloads.
     digests: U64 | None = None
     #: Number of IDs that no filter may hold; that a filter may hold and the catalog confirmed;

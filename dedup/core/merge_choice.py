@@ -17,7 +17,7 @@ DEEP = 14
 HURRIED_ROOM = 2
 #: Fewest runs worth merging in a bucket whose time is over, while stragglers may come.
 ENDED_FAN_IN = 4
-#: A merge rewrites a run only if the smaller runs hold at least one ID per this many of its own.
+#: A merge rewrites a run only if the smaller runs hold at least one ID per this many of the run.
 SIZE_RATIO = 4
 
 
@@ -77,7 +77,7 @@ def _to_come(runs: tuple[SortedRun, ...], grown: float) -> float:
     sizes = sorted(max(ids_in(run), 1) for run in runs)
     if not sizes or grown <= 0:
         return math.inf
-    # Merged runs are larger than a sealed one, and those of a few stragglers smaller.
+    # Merged runs are larger than sealed ones, and runs of a few stragglers smaller.
     sealed = sum(sizes) / sizes[len(sizes) // 4]
     return sealed * (1 - grown) / grown
 

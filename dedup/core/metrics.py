@@ -247,7 +247,7 @@ def check_together(batch: OfShards) -> None:
     if batch.epochs_apart:
         raise StateError(
             f"In micro-batch {batch.batch_id} the state of one shard was {batch.epochs_apart} "
-            "micro-batches older than that of others. Spark's state files in the checkpoint are "
+            "micro-batches older than the others. Spark's state files in the checkpoint are "
             "not those that it wrote last, so the shard has forgotten IDs, and duplicates of them "
             "may have passed. Restore the state, and undo that micro-batch.",
             remedy="damaged-state",

@@ -1,6 +1,6 @@
 """Digests of payloads, which show whether copies of a record differ in columns beside their ID.
 
-A digest has 8 bytes. The highest byte is the number of the set of columns that it was made of,
+A digest has 8 bytes. The highest byte is the number of the set of columns that it covers,
 from 1 on in the order in which the query first used them. The others are from a keyed hash of the
 values. 0 means no digest. Digests of different sets cannot be compared.
 """

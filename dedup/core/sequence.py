@@ -42,7 +42,7 @@ class SequenceVerdict(IntEnum):
     GAP = 2
     #: A newer epoch of its producer was emitted before.
     FENCED = 3
-    #: The memory of its producer does not reach back to it, or there is none.
+    #: The memory of its producer does not reach back to it, or is empty.
     UNKNOWN = 4
     #: It lacks a producer, epoch or sequence.
     UNNUMBERED = 5

@@ -1,7 +1,7 @@
 """One shard, one micro-batch of numbered records: their verdicts, and the next state.
 
 A pure function of base state and records, as `dedup.core.shard`. The records of a producer in a
-micro-batch are judged in the order of epoch and position, in whatever order they arrive (invariant
+micro-batch are judged in the order of epoch and position, in any order of arrival (invariant
 15). Of several copies, the one that ranks first counts as the original (invariant 6).
 """
 
@@ -294,7 +294,7 @@ class _NumberedRecords:
             self.table = self.table.remember(row, memory)
 
     def _of_records(self, order: I64, is_first: BOOL, judged: U8, remembered: BOOL) -> U8:
-        """Return the verdicts of records, in their own order, from those of distinct positions."""
+        """Return the verdicts of records, in their order, from the verdicts of positions."""
         number = np.cumsum(is_first) - 1
         verdicts = judged[number]
         if not is_first.all():

@@ -257,7 +257,7 @@ def _count_matches(matches: Matches, counts: defaultdict[str, int]) -> None:
 def _mark_conflicts(
     verdicts: U8, records: Digested, taken: I64, matches: Matches, judging: _Judging
 ) -> None:
-    """Mark the duplicates whose payload differs from that of the emitted record, in place."""
+    """Mark the duplicates whose payload differs from the emitted record's, in place."""
     duplicates = np.flatnonzero(verdicts == Verdict.DUPLICATE)
     first_records = np.flatnonzero(records.groups == np.arange(len(records.groups)))
     assert matches.digests is not None, "the policy asks for them"

@@ -38,9 +38,9 @@ def predicted_fpr(n: int, z: int) -> float:
 def predicted_spread(n: int, z: int) -> float:
     """Return the standard deviation of the rate among filters of ``z`` blocks with ``n`` keys.
 
-    Keys fall into blocks by chance, and their bits into lanes, so a filter's rate differs from
+    Keys fall into random blocks, and their bits into random lanes, so a filter's rate differs from
     `predicted_fpr` by about 1 / sqrt(z). With d bits set, a lane answers yes with d / 32; the
-    moments of d are those of j balls in 32 cells. Errors as `predicted_fpr`.
+    moments of d equal the moments of j balls in 32 cells. Errors as `predicted_fpr`.
     """
     mean, load = predicted_fpr(n, z), n / z
     if not 0 < load <= _FULL_LOAD:

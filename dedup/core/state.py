@@ -72,7 +72,7 @@ class ShardState:
     #: IDs of earlier times may be forgotten although the GC watermark has not passed them, because
     #: late copies were dropped anyway.
     forgotten_before_ms: int = NEVER_MS
-    #: All sets of columns that digests of payloads were made of; see `dedup.core.payload`.
+    #: All sets of columns that digests of payloads cover; see `dedup.core.payload`.
     payloads: tuple[str, ...] = ()
     #: ID of the key of the hashes that spread and filter the shard's IDs; None if the key derives
     #: from the query ID alone.

@@ -18,7 +18,7 @@ _HEADER = struct.Struct("<4sHHIII")
 _CRC = struct.Struct("<I")
 #: Bytes before the head.
 HEADER_BYTES = _HEADER.size + _CRC.size
-#: Largest decompressed head: a hundred times that of a shard with 10,000 segments.
+#: Largest decompressed head: a hundred times the head of a shard with 10,000 segments.
 _MAX_HEAD_BYTES = 1 << 28
 
 

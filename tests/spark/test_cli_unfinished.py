@@ -60,4 +60,4 @@ def test_a_shard_that_went_back_stops_the_run(job: Job) -> None:
     failure = job.fails(shards=2)
     assert failure.exit_code == DAMAGE
     assert failure.remedy == "damaged-state"
-    assert "micro-batches older than that of others" in failure.message
+    assert "micro-batches older than the others" in failure.message

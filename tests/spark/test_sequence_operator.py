@@ -389,7 +389,7 @@ def test_the_state_of_another_partition_is_told(
         again.run()
         assert wait_until(lambda: heard)
     assert heard[0].epochs_apart > 0
-    assert "micro-batches older than that of others" in caplog.text
+    assert "micro-batches older than the others" in caplog.text
 
 
 @pytest.mark.parametrize(
