@@ -1,1 +1,14 @@
-"""The exact catalog: immutable segments at a durable root, read through local RocksDB views."""
+"""Segments and everything else that a query keeps at its catalog root.
+
+Where to find a rule:
+
+======================================================= =============================
+objects appear whole and durable, or not at all         `root`, `localfile`
+names of objects, their formats                         `layout`, ``FORMATS.md``
+settings that never change: the birth certificate       `certificate`, `compatibility`
+segments and their filters are read, checked, rebuilt   `view`, `sidecars`
+what is an orphan, and who may delete it                `gc.sweep`, `gc.housekeeping`
+expired segments that wait for their deletion           `gc.pending_lists`
+a lost checkpoint, a damaged segment                    `backup`, `accepted_loss`
+======================================================= =============================
+"""

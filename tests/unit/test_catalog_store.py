@@ -122,7 +122,7 @@ def test_contradicting_arguments_write_nothing(bench: Bench) -> None:
     wrong: list[tuple[list[Entries], int, str]] = [
         ([Entries(keys, hashes, times_ms + (END_MS - START_MS))], 1, "leave the bucket"),
         ([Entries(keys, hashes, np.full(10, END_MS))], 1, "leave the bucket"),
-        ([Entries(keys, hashes + np.uint64(1), times_ms)], 1, "not those of the keys"),
+        ([Entries(keys, hashes + np.uint64(1), times_ms)], 1, "do not belong to the keys"),
         ([Entries(keys.take(back), hashes[back], times_ms)], 1, "not in the order"),
         ([entries[0:1]], 2, "leave range"),
         ([entries, entries[half:10]], 1, "occurs twice"),
