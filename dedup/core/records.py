@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 
+import numpy as np
+
+from dedup.core.admission import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
 from dedup.core.arrays import I64, U8, U64
 from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
@@ -34,6 +38,21 @@ class Records:
     #: Epoch and sequence of each record, for `dedup.core.sequence_shard`; undefined if FLAG_NULL_ID
     #: is set.
     numbers: tuple[I64, I64] | None = None
+
+    @property
+    def judgeable(self) -> I64:
+        """Positions of the records that have an ID and a time."""
+        return np.flatnonzero((self.flags & (FLAG_NULL_ID | FLAG_UNTIMED)) == 0)
+
+    def counts(self, verdicts: U8, kinds: type[IntEnum]) -> dict[str, int]:
+        """Return the number of records by verdict and by flag, for the metrics."""
+        per_verdict = np.bincount(verdicts, minlength=len(kinds)).tolist()
+        return {
+            "records_in": len(verdicts),
+            **{kind.name.lower(): per_verdict[kind] for kind in kinds},
+            "future": int(np.count_nonzero(self.flags & FLAG_FUTURE)),
+            "null_timestamp": int(np.count_nonzero(self.flags & FLAG_NULL_TIME)),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

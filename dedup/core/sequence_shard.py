@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dedup import kernel
-from dedup.core.admission import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
+from dedup.core.admission import FLAG_NULL_ID
 from dedup.core.arrays import BOOL, I64, U8
 from dedup.core.clocks import Clocks
 from dedup.core.keys import Keys
@@ -80,7 +80,7 @@ def process_sequences(
     assert records.numbers is not None, "their columns are needed"
     verdicts = np.full(len(records.flags), SequenceVerdict.UNTIMED, np.uint8)
     verdicts[(records.flags & FLAG_NULL_ID) != 0] = SequenceVerdict.UNNUMBERED
-    judgeable = np.flatnonzero((records.flags & (FLAG_NULL_ID | FLAG_UNTIMED)) == 0)
+    judgeable = records.judgeable
     producers, counts = state.producers, Counter[str]()
     advanced = _advanced(clocks, records, policy, epoch)
     if len(judgeable):
@@ -101,16 +101,9 @@ def process_sequences(
     kept = producers.where(producers.heard_ms >= expired_before_ms)
     counts["producers_expired"] = len(producers) - len(kept)
     _check_room(kept, rule)
-    per_verdict = np.bincount(verdicts, minlength=len(SequenceVerdict)).tolist()
-    counted = {
-        **counts,
-        "records_in": len(verdicts),
-        **{verdict.name.lower(): per_verdict[verdict] for verdict in SequenceVerdict},
-        "future": int(np.count_nonzero(records.flags & FLAG_FUTURE)),
-        "null_timestamp": int(np.count_nonzero(records.flags & FLAG_NULL_TIME)),
-    }
+    counts.update(records.counts(verdicts, SequenceVerdict))
     after = replace(state, epoch=epoch.number, clocks=advanced, producers=kept)
-    return SequenceOutcome(verdicts, after, counted)
+    return SequenceOutcome(verdicts, after, counts)
 
 
 def _advanced(clocks: Clocks, records: Records, policy: Policy, epoch: Epoch) -> Clocks:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dedup.core.admission import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
+from dedup.core.admission import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME
 from dedup.core.arrays import BOOL, I64, U8, U64
 from dedup.core.arrival import Verdict, judge
 from dedup.core.clocks import NEVER_MS, Clocks
@@ -101,7 +101,7 @@ def process(
     times = effective_times(records, clocks, policy, epoch)
     verdicts = np.full(len(records.flags), Verdict.UNTIMED, np.uint8)
     verdicts[(records.flags & FLAG_NULL_ID) != 0] = Verdict.NULL_ID
-    judgeable = np.flatnonzero((records.flags & (FLAG_NULL_ID | FLAG_UNTIMED)) == 0)
+    judgeable = records.judgeable
     lost: list[SegmentRef] = []
     if policy.guarantee == "at-least-once":
         verdicts[judgeable] = _unchecked(times.late[judgeable])
@@ -118,7 +118,8 @@ def process(
         upkeep.drop_lost(segment)
     state = upkeep.run()
     on_stage_end("upkeep")
-    judging.counts.update(_record_counts(records, verdicts, times.late, clocks, policy))
+    judging.counts["returned_from_idle"] = _returned_from_idle(records, times.late, clocks, policy)
+    judging.counts.update(records.counts(verdicts, Verdict))
     return Outcome(verdicts, state, dict(judging.counts))
 
 
@@ -272,19 +273,6 @@ def _mark_conflicts(
     conflicts, unknown = compare(asked, remembered, judging.policy.horizon_ms)
     verdicts[duplicates[conflicts]] = Verdict.CONFLICT
     judging.counts["payload_unknown"] += int(unknown.sum())
-
-
-def _record_counts(
-    records: Records, verdicts: U8, late: BOOL, base: Clocks, policy: Policy
-) -> dict[str, int]:
-    per_verdict = np.bincount(verdicts, minlength=len(Verdict)).tolist()
-    return {
-        "records_in": len(verdicts),
-        **{verdict.name.lower(): per_verdict[verdict] for verdict in Verdict},
-        "future": int(np.count_nonzero(records.flags & FLAG_FUTURE)),
-        "null_timestamp": int(np.count_nonzero(records.flags & FLAG_NULL_TIME)),
-        "returned_from_idle": _returned_from_idle(records, late, base, policy),
-    }
 
 
 def _returned_from_idle(records: Records, late: BOOL, base: Clocks, policy: Policy) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,18 +26,16 @@ _FIELDS = frozenset(("runs",))
 
 def list_runs(root: Root, query_id: str) -> list[Run]:
     """Return every run that left an object, in order of its first micro-batch."""
-    found: dict[tuple[str, int], Run] = {}
+    marks: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
     for trace in _traces(root, query_id):
         assert trace.run_id is not None
         assert trace.epoch is not None
-        key = (trace.run_id, trace.epoch)
-        through = [
-            epoch
-            for epoch in (trace.through_epoch, found[key].through_epoch if key in found else None)
-            if epoch is not None
-        ]
-        found[key] = Run(*key, max(through, default=None))
-    return sorted(found.values(), key=lambda run: (run.began_epoch, run.run_id))
+        marked = [] if trace.through_epoch is None else [trace.through_epoch]
+        marks[trace.epoch, trace.run_id] += marked
+    return [
+        Run(run_id, began, max(through, default=None))
+        for (began, run_id), through in sorted(marks.items())
+    ]
 
 
 def write_lineage(root: Root, query_id: str, lineage: Lineage) -> None:
