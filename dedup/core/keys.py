@@ -23,13 +23,6 @@ class Keys:
     The constructor normalises, so that ``offsets[0] == 0`` and ``offsets[-1] == len(data)``; both
     arrays are C-contiguous read-only views. Bytes are never copied.
 
-    Parameters
-    ----------
-    data
-        The keys' bytes, one key after another.
-    offsets
-        Key ``i`` is ``data[offsets[i]:offsets[i + 1]]``; never falling, within ``data``.
-
     Raises
     ------
     TypeError
@@ -44,7 +37,9 @@ class Keys:
     (3, b'bc', 35)
     """
 
+    #: The keys' bytes, one key after another.
     data: U8
+    #: Key ``i`` is ``data[offsets[i]:offsets[i + 1]]``; never falling, within ``data``.
     offsets: I64
 
     def __post_init__(self) -> None:

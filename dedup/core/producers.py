@@ -22,27 +22,18 @@ _LIMIT = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Producers:
-    """The n producers of a shard, in the order in which they first appeared.
+    """The n producers of a shard, in the order in which they first appeared."""
 
-    Parameters
-    ----------
-    keys
-        Producer and partition.
-    epochs, floors
-        As in `ProducerMemory`.
-    heard_ms
-        Newest effective timestamp of their records; by processing time, query time.
-    counts
-        Number of ranges, 1 to `MOST_RANGES`; 0 in a row of `grown` without memory.
-    firsts, lasts
-        The ranges, lowest first and padded with 0, shape (n, width); the width is at least 1.
-    """
-
+    #: Producer and partition.
     keys: Keys
+    #: As in `ProducerMemory`, like `floors`.
     epochs: I64
+    #: Newest effective timestamp of their records; by processing time, query time.
     heard_ms: I64
     floors: I64
+    #: Number of ranges, 1 to `MOST_RANGES`; 0 in a row of `grown` without memory.
     counts: U8
+    #: The ranges, lowest first and padded with 0, shape (n, width); the width is at least 1.
     firsts: I64
     lasts: I64
 
