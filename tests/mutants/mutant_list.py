@@ -415,6 +415,13 @@ MUTANTS = (
         SWEEP,
     ),
     _mutant(
+        "orphans are swept although the listing of runs was cut short",
+        "catalog/gc/housekeeping.py",
+        "return runs if lineage.listed_in(runs) else None",
+        "return runs",
+        SWEEP,
+    ),
+    _mutant(
         "orphans are swept although history branched",
         "catalog/gc/housekeeping.py",
         "if not branches and stray.complete:",

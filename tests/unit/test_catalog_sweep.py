@@ -145,6 +145,17 @@ def test_orphans_of_the_lineage_go_once_nothing_can_name_them(root: Root) -> Non
     assert base.stray_files == (3, 1)
 
 
+def test_a_listing_that_was_cut_short_deletes_nothing(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may lack a branch, to which the orphans belong."""
+    left = orphan(root, 4)
+    monkeypatch.setattr(housekeeping, "list_runs", lambda *_: [])
+    base, deleted = housekeep(root, visit(NEW, 50), replace(state(OLD, 49, 0), branches=2), POLICY)
+    assert (base.branches, base.stray_files, deleted) == (2, (1, 0), 0)
+    assert left in names(root)
+
+
 EXPIRED, SPILLED, LOST, LEFT = (segment_name(n, OLD, 7, n) for n in (1, 2, 3, 4))
 PENDING_LIST = shard_path(QUERY, 0, segment_name(3, OLD, 8, 0) + ".expired")
 
