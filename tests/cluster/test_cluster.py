@@ -50,6 +50,7 @@ def was_worth_it(run: Run) -> None:
         assert total(run, name) > 0, name
 
 
+@pytest.mark.slow
 def test_a_catalog_on_a_shared_path(
     cluster: Cluster, driver: DriverProcess, tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ def test_on_s3(spark: SparkSession, store: ObjectStore, tmp_path: Path, fault_fo
     assert query.found() == once(60)
 
 
+@pytest.mark.slow
 def test_a_kill_at_every_step(spark: SparkSession, tmp_path: Path, fault_folder: Path) -> None:
     """Of a task, which Spark tries again, and of the driver, at which the query ends."""
     query = FilesQuery(spark, str(tmp_path / "out"), tmp_path)

@@ -97,6 +97,7 @@ def test_raw_records_are_those_of_sparks_source_with_headers(
     assert millis.select(F.unix_millis("timestamp")).first() == (5_000,)
 
 
+@pytest.mark.slow
 def test_a_batch_reads_what_is_there_and_names_are_chosen(
     spark: SparkSession, broker: str, topic: str
 ) -> None:

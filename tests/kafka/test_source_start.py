@@ -197,6 +197,7 @@ def test_a_checkpoint_is_gone_on_from_whatever_start_says(
     assert [row.value for row in sorted(got, key=lambda row: row.offset)] == [b"a1", b"a2", b"a3"]
 
 
+@pytest.mark.slow
 def test_finished_offsets_are_shown_to_kafka(
     spark: SparkSession, broker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

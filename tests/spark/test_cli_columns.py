@@ -145,6 +145,7 @@ def test_csv(job: Job) -> None:
     assert lines(job, 4) == {"id,y", "e,q"}
 
 
+@pytest.mark.slow
 def test_another_schema_on_an_output_that_is_there(job: Job) -> None:
     job.files.text("1.json", '{"id":"a","n":1,"m":1}\n')
     job(schema="id STRING, n INT, m INT")

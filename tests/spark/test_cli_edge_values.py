@@ -49,6 +49,7 @@ def test_csv(job: Job) -> None:
     assert differences(from_csv(job.output, rows.schema, escape='"'), rows) == []
 
 
+@pytest.mark.slow
 def test_no_value_in_a_csv_file_of_one_column(job: Job) -> None:
     """An empty line, which Spark would write, is left out by writers and readers."""
     at = pa.array([None, datetime(2024, 1, 1, microsecond=123456)], pa.timestamp("us", "UTC"))

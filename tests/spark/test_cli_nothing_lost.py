@@ -84,6 +84,7 @@ def test_a_file_that_spark_does_not_find_is_named(
     assert job.rows() == [("a",)]
 
 
+@pytest.mark.slow
 def test_a_row_of_another_length_is_seen_where_not_all_columns_are_read(job: Job) -> None:
     for row in ("b,1", "b,1,2,3"):
         job.files.text("1.csv", f"id,x,y\na,1,2\n{row}\n")
@@ -171,6 +172,7 @@ def test_options_that_strict_json_cannot_follow(job: Job, option: tuple[str, str
 
 
 @pytest.mark.parametrize("file_format", ["csv", "json"])
+@pytest.mark.slow
 def test_times_come_out_to_the_microsecond(job: Job, file_format: str) -> None:
     moment = datetime(2024, 1, 1, 0, 0, 0, 123456)
     zoned = pa.array([moment.replace(tzinfo=UTC)], pa.timestamp("us", "UTC"))
@@ -182,6 +184,7 @@ def test_times_come_out_to_the_microsecond(job: Job, file_format: str) -> None:
     assert text.count("2024-01-01T00:00:00.123456") == 2
 
 
+@pytest.mark.slow
 def test_what_spark_cannot_read_is_named(job: Job) -> None:
     spans = pa.table({"id": ["a"], "t": pa.array([1], pa.duration("us"))})
     path = job.files.table("1.parquet", spans)
@@ -313,6 +316,7 @@ def test_bytes_that_are_not_utf8_are_named(job: Job) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "json"])
+@pytest.mark.slow
 def test_output_is_utf8_whatever_the_input_is(job: Job, kind: str) -> None:
     """A text that the input's encoding lacks comes from an escape, or from a folder's name."""
     folder = job.files.folder / "n=\u6f22"
@@ -375,6 +379,7 @@ def test_values_that_a_type_cannot_hold_exactly(job: Job, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("option", [("sep", ";"), ("locale", "de-DE")])
+@pytest.mark.slow
 def test_a_comma_that_may_be_the_decimal_sign(job: Job, option: tuple[str, str]) -> None:
     mark = ";" if option[0] == "sep" else ","
     job.files.text("1.csv", f'id{mark}n\na{mark}"12,345"\nb{mark}1.50\nc{mark}"1,5"\n')

@@ -76,7 +76,9 @@ def test_values_come_out_as_they_went_in(job: Job) -> None:
     )
 
 
-@pytest.mark.parametrize("file_format", ["json", "parquet", "orc", "csv.gz", long("json.gz")])
+@pytest.mark.parametrize(
+    "file_format", ["json", "parquet", *map(long, ("orc", "csv.gz", "json.gz"))]
+)
 def test_formats(job: Job, file_format: str) -> None:
     rows = [{"id": f"k{i % 7}", "n": i} for i in range(20)]
     for number, part in enumerate((rows[:10], rows[10:])):
@@ -107,6 +109,7 @@ def test_typed_columns(job: Job) -> None:
     assert "--schema makes the column 'n' double, and in --output" in failure.message
 
 
+@pytest.mark.slow
 def test_inferred_columns(job: Job) -> None:
     """Only by a type that gives every text back."""
     day = date(2024, 5, 1)
@@ -136,6 +139,7 @@ def test_reader_options(job: Job) -> None:
     assert written - {"id;x\n"} == {'id;x\na;"1\n2"\n'}
 
 
+@pytest.mark.slow
 def test_partition_folders_are_columns(job: Job) -> None:
     job.files.text("day=007/1.csv", "id,x\na,1\n")
     job.files.text("day=008/1.csv", "id,x\na,1\n")
@@ -209,6 +213,7 @@ def test_clocks_of_their_own_and_a_verdict_for_every_row(job: Job) -> None:
     assert "--source-partition q: INPUT has no such column" in failure.message
 
 
+@pytest.mark.slow
 def test_empty_files(job: Job) -> None:
     job.files.text("1.csv", "id,x\n")
     job.files.text("2.csv", "")
@@ -435,6 +440,7 @@ def test_days_are_taken_from_their_beginning(job: Job) -> None:
     assert done.figures.levels["newest_ms"] == 1704153600000
 
 
+@pytest.mark.slow
 def test_null_ids_error(job: Job) -> None:
     job.files.text("1.csv", "id,x\na,1\n,2\n")
     failure = job.fails(null_ids="error")
@@ -444,6 +450,7 @@ def test_null_ids_error(job: Job) -> None:
     assert job.rows() == [("a", "1")]
 
 
+@pytest.mark.slow
 def test_an_output_of_another_run(job: Job) -> None:
     job.files.text("1.csv", "id,x\na,1\n")
     job()

@@ -122,6 +122,7 @@ def test_parquet_that_spark_does_not_read_is_sampled_as_it_runs(job: Job) -> Non
         read(job)
 
 
+@pytest.mark.slow
 def test_a_catalog_tells_the_demand_and_its_own_sizes(job: Job) -> None:
     for number, rows in enumerate(events(files=20)):
         job.files.table(f"{number:02d}.parquet", table(rows))

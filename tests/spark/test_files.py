@@ -114,6 +114,7 @@ def test_every_type_comes_out_as_spark_would_have_written_it(
     assert found["auto"] == found["spark"]
 
 
+@pytest.mark.slow
 def test_columns_are_found_as_spark_finds_them(job: Job) -> None:
     """In any case and order, absent ones as nulls, others passed over; folders are columns."""
     ts = pa.array([1000], pa.timestamp("ms", "Europe/Berlin"))
@@ -269,6 +270,7 @@ def test_a_large_file_is_read_in_parts_and_written_in_row_groups(
 
 
 @pytest.mark.parametrize("ending", ["parquet", long("orc")])
+@pytest.mark.slow
 def test_a_damaged_file_is_named(job: Job, ending: str) -> None:
     job.files.table(f"1.{ending}", pa.table({"id": ["a"]}))
     job()

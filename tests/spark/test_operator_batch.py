@@ -14,6 +14,7 @@ from dedup import dedup_by_id
 from tests.support.spark_query import ARROW, SCHEMA, Query, daily, finish, records, row_set, seeded
 
 
+@pytest.mark.slow
 def test_the_same_winner_whatever_the_file_split(spark: SparkSession) -> None:
     """Arrival order inside a micro-batch is content: time, order columns, hash of the row."""
     rows = [

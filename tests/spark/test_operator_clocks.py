@@ -130,6 +130,7 @@ def test_time_carried_in_the_id(spark: SparkSession, tmp_path: Path) -> None:
         trace(spark, tmp_path / "v4", [[f"{upper}@0"]], **options)
 
 
+@pytest.mark.slow
 def test_processing_time(spark: SparkSession, tmp_path: Path) -> None:
     """Timed by arrival; memory survives a restart; what is older than the horizon is forgotten."""
     query = Query(spark, tmp_path, {"horizon": "1 hour", "verdict": "verdict"})

@@ -63,6 +63,7 @@ def test_a_restart_changes_it_and_memory_goes_on(spark: SparkSession, tmp_path: 
 
 
 @pytest.mark.filterwarnings("ignore::dedup.errors.DedupWarning")
+@pytest.mark.slow
 def test_the_expected_loss_reaches_the_metrics(spark: SparkSession, tmp_path: Path) -> None:
     given = tables(4, rows=4000)
     made = query(spark, tmp_path, given, guarantee="at-most-once", fpr=0.9)

@@ -160,6 +160,7 @@ def _ended(folder: Path, why: str) -> str | None:
 
 
 @pytest.mark.parametrize("sink", ["foreachBatch", long("noop")])
+@pytest.mark.slow
 def test_the_log_tells_what_the_users_python_raised(
     spark: SparkSession, tmp_path: Path, sink: str
 ) -> None:

@@ -34,6 +34,7 @@ from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, query, tab
 from tests.support.spark_query import ARROW, BASE, SCHEMA, Query, roll_back, row_set, splits
 
 
+@pytest.mark.slow
 def test_a_restart_with_other_shuffle_partitions(spark: SparkSession, tmp_path: Path) -> None:
     """The numbers of shards and of state partitions stay those of the first start."""
     given = tables(5)

@@ -39,6 +39,7 @@ def refusal(query: Query) -> str:
     return str(cause(stopped.value))
 
 
+@pytest.mark.slow
 def test_keys_derive_from_a_secret_that_nothing_but_the_certificate_holds(
     spark: SparkSession, tmp_path: Path
 ) -> None:

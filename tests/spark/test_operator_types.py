@@ -117,6 +117,7 @@ def test_times_in_another_session_time_zone(
     assert sorted(map(str, found)) == sorted(map(str, wanted))
 
 
+@pytest.mark.slow
 def test_no_column_besides_the_id(spark: SparkSession, tmp_path: Path) -> None:
     query = Query(spark, tmp_path, {"horizon": "1 day"}, schema="id bigint")
     query.add_frame(spark.range(5).coalesce(1)).add_frame(spark.range(3, 8).coalesce(1))
@@ -323,6 +324,7 @@ def test_columns_that_spark_cannot_carry_are_refused_by_name(
         frame.transform(daily("id"))
 
 
+@pytest.mark.slow
 def test_the_advice_of_a_refusal_works(spark: SparkSession) -> None:
     frame = spark.sql(
         """SELECT a collate UTF8_LCASE AS a, 1.5d AS b, struct(1 AS x, '2' AS y) AS c

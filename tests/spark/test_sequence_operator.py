@@ -149,6 +149,7 @@ def test_a_replay_in_other_tasks_and_another_order(
         long("group", ("pack.end", "group.begin", "group.judged")),
     ],
 )
+@pytest.mark.slow
 def test_workers_die_at_each_step(
     spark: SparkSession,
     tmp_path: Path,
@@ -352,6 +353,7 @@ def test_what_stops_the_query_takes_nothing(spark: SparkSession, tmp_path: Path)
     assert made.judged() == [["a/0:1 accept", "b/0:7 fenced"]]
 
 
+@pytest.mark.slow
 def test_what_a_restart_may_change(spark: SparkSession, tmp_path: Path) -> None:
     made = query(spark, tmp_path, **MARKED)
     made.add("a/0:0", "b/0:0")

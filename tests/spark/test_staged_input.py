@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from dedup import dedup_by_id, record_id
@@ -57,6 +58,7 @@ def fail() -> None:
     raise RuntimeError("made to fail")
 
 
+@pytest.mark.slow
 def test_a_step_that_deletes_what_it_read(spark: SparkSession, tmp_path: Path) -> None:
     """The danger itself: the task runs again, the file is gone, and no one says anything."""
     pipeline = Pipeline(spark, tmp_path)

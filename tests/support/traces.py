@@ -16,12 +16,12 @@ BUDGETS = st.sampled_from([0, 64, 400, 1 << 20])
 
 
 def traces(examples: int) -> settings:
-    """Settings for so many traces, ten times as many with CI_FULL=1.
+    """Settings for half as many traces, ten times as many with CI_FULL=1.
 
     Shrinking is left out: on traces it takes minutes, and the failing one is printed whole.
     """
     return settings(
-        max_examples=examples * 10 if os.environ.get("CI_FULL") == "1" else examples,
+        max_examples=examples * 10 if os.environ.get("CI_FULL") == "1" else examples // 2,
         deadline=None,
         phases=[Phase.explicit, Phase.reuse, Phase.generate],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
