@@ -59,13 +59,7 @@ def check_reading(spark: SparkSession) -> None:
 
 
 def codec_to_write(spark: SparkSession) -> str:
-    """Return the compression of the output, in pyarrow's spelling.
-
-    Raises
-    ------
-    LeftToSpark
-        If a setting changes how Spark writes Parquet, or pyarrow lacks its codec.
-    """
+    """Return the output's compression for pyarrow, or raise LeftToSpark if Spark must write."""
     _check(spark, _WRITE)
     codec = checks.setting(spark, _CODEC, "snappy").lower()
     if codec not in _CODECS:
@@ -83,16 +77,8 @@ def _check(spark: SparkSession, needed: Mapping[str, str]) -> None:
 def arrow_schema(columns: T.StructType, time_zone: str) -> pa.Schema:
     """Return the Arrow schema in which Spark passes the columns to Python.
 
-    Parameters
-    ----------
-    columns : StructType
-    time_zone : str
-        The session's, which becomes the time zone of timestamps.
-
-    Raises
-    ------
-    LeftToSpark
-        For the first column of a type that only Spark reads and writes.
+    Timestamps have the session's time zone. A column of a type that only Spark reads and writes
+    raises LeftToSpark.
     """
     return pa.schema([_field(field, field.name, time_zone) for field in columns.fields])
 

@@ -47,14 +47,7 @@ def unreadable(path: object, why: str, *, file_format: str | None = None) -> Dat
 
 
 def spark_type(kind: pa.DataType, stored: Collection[str]) -> pa.DataType:
-    """Return the type of Spark's column for a column of a file.
-
-    Parameters
-    ----------
-    kind : pyarrow.DataType
-    stored : collection of str
-        Parquet's names of the types within the column.
-    """
+    """Return the type of Spark's column for a column with Parquet's types `stored` in it."""
     is_, inner = pa.types, partial(spark_type, stored=stored)
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
@@ -79,51 +72,42 @@ def spark_type(kind: pa.DataType, stored: Collection[str]) -> pa.DataType:
     return _UNSIGNED.get(kind, kind)
 
 
-def converted(column: pa.Array, wanted: pa.DataType, nanos: pa.Array | None = None) -> pa.Array:
-    """Return a column in the type that Spark gives it; times without a zone are instants.
+def converted(column: pa.Array, target: pa.DataType, nanos: pa.Array | None = None) -> pa.Array:
+    """Return a column in Spark's type, or raise NotExact for a value that the type cannot hold.
 
-    Parameters
-    ----------
-    column : pyarrow.Array
-    wanted : pyarrow.DataType
-    nanos : pyarrow.Array, optional
-        The same column, with INT96 read as nanoseconds instead of microseconds.
-
-    Raises
-    ------
-    NotExact
-        For a value that this type cannot hold.
+    Times without a zone are instants. `nanos` is the same column, with INT96 read as nanoseconds
+    instead of microseconds.
     """
     is_ = pa.types
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if is_.is_large_list(column.type):
         column = column.cast(pa.list_(column.type.value_type))
-    if column.type == wanted and nanos is None:
+    if column.type == target and nanos is None:
         return column
-    if is_.is_fixed_size_binary(column.type) and is_.is_string(wanted):
+    if is_.is_fixed_size_binary(column.type) and is_.is_string(target):
         return _uuid_texts(column)
-    if is_.is_struct(wanted):
-        twins = [None if nanos is None else nanos.field(i) for i in range(len(wanted))]
+    if is_.is_struct(target):
+        twins = [None if nanos is None else nanos.field(i) for i in range(len(target))]
         fields = [
-            converted(column.field(i), wanted.field(i).type, twin) for i, twin in enumerate(twins)
+            converted(column.field(i), target.field(i).type, twin) for i, twin in enumerate(twins)
         ]
-        return pa.StructArray.from_arrays(fields, fields=list(wanted), mask=column.is_null())
-    if is_.is_list(wanted):
-        inner = converted(column.values, wanted.value_type, None if nanos is None else nanos.values)
-        return _of_children(column, wanted, inner)
-    if is_.is_map(wanted):
+        return pa.StructArray.from_arrays(fields, fields=list(target), mask=column.is_null())
+    if is_.is_list(target):
+        inner = converted(column.values, target.value_type, None if nanos is None else nanos.values)
+        return _of_children(column, target, inner)
+    if is_.is_map(target):
         entries = [
-            converted(column.keys, wanted.key_type, None if nanos is None else nanos.keys),
-            converted(column.items, wanted.item_type, None if nanos is None else nanos.items),
+            converted(column.keys, target.key_type, None if nanos is None else nanos.keys),
+            converted(column.items, target.item_type, None if nanos is None else nanos.items),
         ]
-        both = pa.StructArray.from_arrays(entries, fields=[wanted.key_field, wanted.item_field])
-        return _of_children(column, wanted, both)
+        both = pa.StructArray.from_arrays(entries, fields=[target.key_field, target.item_field])
+        return _of_children(column, target, both)
     if nanos is not None and nanos.type != column.type:
         column = _instants_of_int96(column, nanos)
     elif is_.is_timestamp(column.type) and column.type.unit == "ns":
         _check_whole(column)
-    return column.cast(wanted)
+    return column.cast(target)
 
 
 def _check_whole(column: pa.Array) -> None:
@@ -173,9 +157,9 @@ def has_nanoseconds(text: object) -> str:
     return f"has nanoseconds ({text}), and a timestamp of Spark ends at microseconds"
 
 
-def _of_children(column: pa.Array, wanted: pa.DataType, children: pa.Array) -> pa.Array:
+def _of_children(column: pa.Array, target: pa.DataType, children: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(
-        wanted, len(column), column.buffers()[:2], offset=column.offset, children=[children]
+        target, len(column), column.buffers()[:2], offset=column.offset, children=[children]
     )
 
 

@@ -31,16 +31,8 @@ def folder_names(path: Path, root: Path) -> Iterator[str]:
 def parted(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield each folder with its rows, without the partition columns.
 
-    Parameters
-    ----------
-    rows : RecordBatch
-    columns : sequence of str
-        Partition columns, from the outermost folder to the innermost.
-
-    Raises
-    ------
-    DataError
-        If a value cannot be a folder's name.
+    The columns begin with the outermost folder. A value that cannot be a folder's name raises
+    DataError.
     """
     if not rows.num_rows:
         return

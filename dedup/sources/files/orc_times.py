@@ -37,19 +37,8 @@ def check_orc_times(spark: SparkSession, paths: Iterable[Path], columns: T.Struc
     """Reject ORC files with times that Spark's reader would change.
 
     As text, Spark reads timestamps with their nanoseconds. ORC's C++ library counts days before
-    1582-10-15 in the Gregorian calendar, and Spark reads them as days of the Julian one.
-
-    Parameters
-    ----------
-    spark : SparkSession
-    paths : iterable of Path
-    columns : StructType
-        As Spark reads them.
-
-    Raises
-    ------
-    DataError
-        For the first such time, naming file and column.
+    1582-10-15 in the Gregorian calendar, and Spark reads them as days of the Julian one. The
+    DataError for the first such time names file and column.
     """
     texts = T.StructType.fromJson(json.loads(_TIMESTAMP.sub(r'\1"string"', columns.json())))
     places: dict[bool, list[str]] = {}
@@ -57,7 +46,7 @@ def check_orc_times(spark: SparkSession, paths: Iterable[Path], columns: T.Struc
         places.setdefault(_is_by_cpp(path), []).append(literal(str(path)))
     row = F.struct("*")
     for by_cpp, files in places.items():
-        found = [
+        problems = [
             F.when(
                 _is_changed(row[column.name], column.dataType, by_cpp),
                 F.array(
@@ -70,13 +59,15 @@ def check_orc_times(spark: SparkSession, paths: Iterable[Path], columns: T.Struc
             for column, text in zip(columns.fields, texts.fields, strict=True)
             if column != text or (by_cpp and '"date"' in column.json())
         ]
-        if not found:
+        if not problems:
             continue
         rows = spark.read.schema(texts).orc(files)
-        rows = rows.select(F.input_file_name().alias("file"), F.coalesce(*found).alias("found"))
-        first = rows.where(F.col("found").isNotNull()).first()
+        rows = rows.select(
+            F.input_file_name().alias("file"), F.coalesce(*problems).alias("problem")
+        )
+        first = rows.where(F.col("problem").isNotNull()).first()
         if first is not None:
-            name, value = first["found"]
+            name, value = first["problem"]
             raise DataError(
                 f"{local_path(first['file'])}: its column {name!r} "
                 f"{has_nanoseconds(value) if value else _SHIFTED}. {WRITE_AGAIN}",
@@ -102,7 +93,7 @@ def _is_changed(value: Column, kind: T.DataType, by_cpp: bool) -> Column:
         # Most times are shorter and need no search.
         return ((F.length(text) > _MICROSECONDS_CHARS) & text.rlike(_NANOSECONDS)) | is_old
     if isinstance(kind, T.ArrayType):
-        return F.exists(value, lambda one: _is_changed(one, kind.elementType, by_cpp))
+        return F.exists(value, lambda item: _is_changed(item, kind.elementType, by_cpp))
     if isinstance(kind, T.MapType):
         keys = _is_changed(F.map_keys(value), T.ArrayType(kind.keyType), by_cpp)
         return keys | _is_changed(F.map_values(value), T.ArrayType(kind.valueType), by_cpp)
@@ -115,10 +106,7 @@ def _is_changed(value: Column, kind: T.DataType, by_cpp: bool) -> Column:
 def columns_before_1970(path: str) -> Iterator[str]:
     """Yield columns with fractions of seconds before 1970, which only ORC's C++ writer can write.
 
-    Raises
-    ------
-    OSError, pyarrow.ArrowException
-        If the file cannot be read.
+    A file that cannot be read raises OSError or pyarrow.ArrowException.
     """
     with pa.OSFile(path) as source:
         file = orc.ORCFile(source)
@@ -132,4 +120,4 @@ def columns_before_1970(path: str) -> Iterator[str]:
 def _is_before_1970(column: pa.Array) -> bool:
     times = (values for values in leaves(column) if pa.types.is_timestamp(values.type))
     nanos = (values.cast(pa.int64()).drop_null().to_numpy() for values in times)
-    return any(((one < 0) & (one % 1_000_000_000 != 0)).any() for one in nanos)
+    return any(((ns < 0) & (ns % 1_000_000_000 != 0)).any() for ns in nanos)

@@ -61,13 +61,7 @@ class Part(NamedTuple):
 
 @dataclass(slots=True)
 class BatchBuffer:
-    """Record batches that are collected up to about a number of rows or bytes.
-
-    Parameters
-    ----------
-    max_rows, max_bytes : int
-        The last batch may exceed them.
-    """
+    """Collects record batches up to a number of rows or bytes, which the last may exceed."""
 
     max_rows: int
     max_bytes: int
@@ -142,12 +136,9 @@ class ParquetInput:
         return pa.schema([column.with_type(kind).remove_metadata() for column, kind in columns])
 
     def misfit(self, columns: pa.Schema) -> str | None:
-        """Return why only Spark may read the file, or None if pyarrow may.
+        """Return why only Spark may read these columns, or None if pyarrow may.
 
-        Parameters
-        ----------
-        columns : pyarrow.Schema
-            Columns to read, from `dedup.sources.files.bypass.arrow_schema`. The file may lack some.
+        They are from `dedup.sources.files.bypass.arrow_schema`. The file may lack some.
         """
         for name in columns.names:
             count = len(positions(self.schema, name))
@@ -170,13 +161,7 @@ class ParquetInput:
         return _other_calendar(self._file) if has_times else None
 
     def unread_by_spark(self, columns: pa.Schema) -> str | None:
-        """Return why Spark itself would not read these columns, or None if it would.
-
-        Raises
-        ------
-        NotExact
-            For a value that it would cut.
-        """
+        """Return why Spark would not read these columns; NotExact for a value that it would cut."""
         int96 = []
         for column, leaves, stored in self._columns:
             for place in positions(columns, column.name):
@@ -204,16 +189,7 @@ class ParquetInput:
     def batches(self, part: int, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield columns of a row group as these types, a bounded number of bytes at a time.
 
-        Parameters
-        ----------
-        part : int
-        columns : pyarrow.Schema
-            Columns that the file has.
-
-        Raises
-        ------
-        NotExact
-            For a value that its type cannot hold.
+        A value that its type cannot hold raises NotExact.
         """
         names = [self.schema.names[positions(self.schema, name)[0]] for name in columns.names]
         int96 = [c.name for c, _, stored in self._columns if c.name in names and "INT96" in stored]
@@ -296,22 +272,9 @@ def spark_columns(
     """Return the columns of files as Spark infers them.
 
     For types that Spark does not read, they are as tasks read them: timestamps with microseconds
-    for nanoseconds, text for UUIDs, floats for half floats.
+    for nanoseconds, text for UUIDs, floats for half floats. Errors are Spark's.
 
-    Parameters
-    ----------
-    reader : DataFrameReader
-    places : str or list of str
-        The files, as the reader takes them.
-    paths : sequence of Path
-        The same files.
-    root : Path, optional
-        Folder of the files, below which folders are partition columns. Default: none are.
-
-    Raises
-    ------
-    Exception
-        Spark's own, if no types of the files can be found.
+    `places` and `paths` are the same files. Folders below `root` are partition columns.
     """
     try:
         return reader.load(places).schema
@@ -340,12 +303,8 @@ def copies_for_spark(
 ) -> bool:
     """Fill a folder with links to files, or copies of those that Spark does not read.
 
-    Returns whether there is a copy. A copy has the columns of `names`, which are in lower case.
-
-    Raises
-    ------
-    DataError
-        For a value that its type cannot hold.
+    Returns whether there is a copy. A copy has the columns of `names`, which are in lower case. A
+    value that its type cannot hold raises DataError.
     """
     has_copies = False
     for path in paths:

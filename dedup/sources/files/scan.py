@@ -24,36 +24,25 @@ from dedup.spark.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """The first pass over splits, instead of `pack` over rows.
+    """The first pass over splits, instead of `pack` over rows."""
 
-    Parameters
-    ----------
-    columns : pyarrow.Schema
-        The user's columns, from files and folders.
-    names : tuple of str
-        The plan's names for them, in the same order.
-    folders : frozenset of str
-        The partition columns.
-    now_column : str or None
-        The plan's name for the time of the micro-batch.
-    """
-
+    #: The user's columns, from files and folders.
     columns: pa.Schema
+    #: The plan's names for them, in the same order.
     names: tuple[str, ...]
+    #: The partition columns.
     folders: frozenset[str]
+    #: The plan's name for the time of the micro-batch.
     now_column: str | None
 
     def __call__(self, plan: Plan, splits: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the packed rows of one task; errors are those of `pack` and `rows`."""
+        """Yield the packed rows of one task; errors as `pack` and `rows`."""
         yield from pack(plan, self.rows(splits))
 
     def rows(self, splits: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the splits, with the time of the micro-batch.
 
-        Raises
-        ------
-        DataError
-            If a file is missing, damaged, or changed since Spark listed it.
+        A file that is missing, damaged, or changed since Spark listed it raises DataError.
         """
         names = [*self.names, *([] if self.now_column is None else [self.now_column])]
         for batch in splits:
@@ -93,20 +82,12 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A stretch of a file.
-
-    Parameters
-    ----------
-    path : Path
-    size, mtime_ms : int
-        The file's, when Spark listed it for the micro-batch.
-    number, count : int
-        Which stretch, counted from 0, of how many.
-    """
+    """A stretch of a file, as Spark listed it for the micro-batch."""
 
     path: Path
     size: int
     mtime_ms: int
+    #: Which stretch, counted from 0, of how many.
     number: int
     count: int
 

@@ -21,14 +21,7 @@ MAX_DECIMAL_BYTES = 64
 
 
 class AvroBounds:
-    """Checks the values of one writer's schema, as `fastavro.parse_schema` returns it.
-
-    Parameters
-    ----------
-    schema : object
-    named : mapping
-        Named types of the schema.
-    """
+    """Checks the values of one writer's schema, as `fastavro.parse_schema` returns it."""
 
     def __init__(self, schema: Any, named: Mapping[str, Any]) -> None:
         self._named = named
@@ -125,18 +118,18 @@ class AvroBounds:
 
 def _number(value: bytes, at: int) -> tuple[int, int]:
     """Return an int or long, and the position after it."""
-    found = value[at]
+    number = value[at]
     at += 1
-    if found >= 0x80:
-        found, byte, shift = found & 0x7F, 0x80, 7
+    if number >= 0x80:
+        number, byte, shift = number & 0x7F, 0x80, 7
         while byte >= 0x80:
             byte = value[at]
             at += 1
-            found |= (byte & 0x7F) << shift
+            number |= (byte & 0x7F) << shift
             shift += 7
-            if found >> 64 or shift > 70:
+            if number >> 64 or shift > 70:
                 raise ValueError("a number has more than 64 bits")
-    return (found >> 1) ^ -(found & 1), at
+    return (number >> 1) ^ -(number & 1), at
 
 
 def _whole(value: bytes, at: int, depth: int) -> int:

@@ -85,12 +85,8 @@ class AvroDecoder:
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield each batch with the columns `FIELDS` and `CAUSE` added.
 
-        Column ``value`` keeps the bytes of poison records, and is null in other rows.
-
-        Raises
-        ------
-        SourceError
-            If the registry does not answer: then no record is poison.
+        Column ``value`` keeps the bytes of poison records, and is null in other rows. If the
+        registry does not answer, no record is poison, and SourceError is raised.
         """
         self._start()
         for batch in batches:

@@ -64,19 +64,9 @@ class AvroColumn(NamedTuple):
 class AvroSchema:
     """A reader's schema, and the Arrow type of its records.
 
-    Parameters
-    ----------
-    text : str
-        JSON.
-    references : iterable of str
-        JSON of schemas that it uses without defining them.
-
-    Raises
-    ------
-    ConfigError
-        If it is not the schema of a record, or a field has a type that Spark lacks.
-    Exception
-        Any error of fastavro, if it is not a schema.
+    It is JSON, like the `references`, which it uses without defining them. ConfigError is raised if
+    it is not the schema of a record, or a field has a type that Spark lacks; any error of fastavro
+    if it is not a schema.
     """
 
     text: str
@@ -102,24 +92,16 @@ def parsed(text: str, references: Iterable[str] = ()) -> Parsed:
     A decimal has the writer's scale, which may differ from the reader's. Errors are fastavro's.
     """
     names: dict[str, Any] = {}
-    for one in (*references, text):
-        schema: Any = fastavro.parse_schema(_hidden(json.loads(one)), named_schemas=names)
+    for source in (*references, text):
+        schema: Any = fastavro.parse_schema(_hidden(json.loads(source)), named_schemas=names)
     return schema, names
 
 
 def other_time(written: Any, read: Any, names: tuple[Any, Any], path: str = "") -> str | None:
     """Return which time has another logical type in the reader's schema, or None.
 
-    Avro itself would read the number in the wrong unit.
-
-    Parameters
-    ----------
-    written, read
-        The writer's and the reader's schema, as `parsed` returns them.
-    names
-        The named types of each.
-    path : str
-        The field that has these schemas.
+    Avro itself would read the number in the wrong unit. `names` are the named types of both
+    schemas, and `path` is the field that has them.
     """
     for one in _branches(written, names[0]):
         for other in _branches(read, names[1]):

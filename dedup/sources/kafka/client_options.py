@@ -69,20 +69,13 @@ _LOGIN = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What every client of one cluster is created from.
+    """What every client of one cluster is created from."""
 
-    Parameters
-    ----------
-    properties : mapping of str to str
-        For librdkafka, including the servers. They may hold secrets, so ``repr`` omits them.
-    options : mapping of str to str
-        The user's option for each property, for error texts.
-    block_ms : int
-        Longest wait for the cluster's answer in one call, in milliseconds (``max.block.ms``).
-    """
-
+    #: For librdkafka, including the servers. They may hold secrets, so ``repr`` omits them.
     properties: Mapping[str, str] = field(repr=False)
+    #: The user's option for each property, for error texts.
     options: Mapping[str, str] = field(repr=False)
+    #: Longest wait for the cluster's answer in one call, in milliseconds (``max.block.ms``).
     block_ms: int = BLOCK_MS
 
     @property
@@ -119,13 +112,8 @@ class ClientSettings:
 def client_settings(options: Mapping[str, str]) -> ClientSettings:
     """Return the client settings that the options ``kafka.*`` describe.
 
-    `dedup.sources.kafka.clients.check_known` lets librdkafka check names and values.
-
-    Parameters
-    ----------
-    options : mapping of str to str
-        Options of a sink or a source. As in Spark, upper and lower case are the same. Options
-        without the prefix ``kafka.`` are ignored.
+    `dedup.sources.kafka.clients.check_known` lets librdkafka check names and values. As in Spark,
+    upper and lower case of names are the same. Other options are ignored.
 
     Raises
     ------
@@ -139,17 +127,17 @@ def client_settings(options: Mapping[str, str]) -> ClientSettings:
     >>> dict(client_settings(given).properties)
     {'bootstrap.servers': 'a:9092', 'message.max.bytes': '2000000'}
     """
-    given = {
+    kafka = {
         name.lower().removeprefix(PREFIX): value.strip()
         for name, value in options.items()
         if name.lower().startswith(PREFIX)
     }
-    for name in given.keys() & REFUSED.keys():
+    for name in kafka.keys() & REFUSED.keys():
         raise ConfigError(f"Option {PREFIX}{name} cannot be used: {REFUSED[name]}.")
-    block_ms = _whole("kafka.max.block.ms", given.pop("max.block.ms", str(BLOCK_MS)))
+    block_ms = _whole("kafka.max.block.ms", kafka.pop("max.block.ms", str(BLOCK_MS)))
     properties: dict[str, str] = {}
     named: dict[str, str] = {}
-    for name, option, value in _translated(given):
+    for name, option, value in _translated(kafka):
         if name in properties:
             raise ConfigError(
                 f"Options {named[name]} and {PREFIX}{option} set the same property of librdkafka. "
@@ -165,13 +153,7 @@ def client_settings(options: Mapping[str, str]) -> ClientSettings:
 
 
 def check_transactional(settings: ClientSettings) -> None:
-    """Refuse settings under which a transaction could lose records or never be committed.
-
-    Raises
-    ------
-    ConfigError
-        Naming the option and the value that it needs.
-    """
+    """Refuse settings under which a transaction could lose records or never be committed."""
     acks = settings.properties.get("acks", "all").lower()
     if acks not in ("all", "-1"):
         raise ConfigError(
@@ -193,18 +175,18 @@ def check_transactional(settings: ClientSettings) -> None:
         )
 
 
-def _translated(given: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+def _translated(options: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """Yield each property with the option that it comes from, and its value."""
-    renamed: dict[str, tuple[str, ...]] = {java: (name,) for java, name in RENAMED.items()}
+    renamed: dict[str, tuple[str, ...]] = {option: (name,) for option, name in RENAMED.items()}
     for prefix, names in _PEM_FILES.items():
-        kind = given.get(f"{prefix}type", "").upper()
+        kind = options.get(f"{prefix}type", "").upper()
         contents = {f"{prefix}{name}" for name in ("location", "certificates", "key")}
         # A type without a store stays, and librdkafka rejects it. To drop it would drop TLS trust.
-        if kind == "PEM" and contents & given.keys():
+        if kind == "PEM" and contents & options.keys():
             renamed |= {f"{prefix}type": (), f"{prefix}location": names}
         elif (prefix, kind) == ("ssl.keystore.", "PKCS12"):  # the only type that librdkafka reads
             renamed[f"{prefix}type"] = ()
-    for option, value in given.items():
+    for option, value in options.items():
         login = _LOGIN.fullmatch(value) if option == "sasl.jaas.config" else None
         if login is not None and {login[1], login[3]} == {"username", "password"}:
             for name, quoted in ((login[1], login[2]), (login[3], login[4])):

@@ -55,20 +55,10 @@ def producer_config(settings: ClientSettings) -> dict[str, Any]:
 def transactional_config(
     settings: ClientSettings, transactional_id: str, timeout_ms: int | None = None
 ) -> dict[str, Any]:
-    """Return the properties of a producer that commits transactions.
+    """Return the properties of a producer that commits transactions; checks the settings.
 
-    Parameters
-    ----------
-    settings : ClientSettings
-    transactional_id : str
-        The next producer that initialises it fences this one (KIP-98).
-    timeout_ms : int, optional
-        Time after which the broker aborts a transaction. Default: the user's, or a minute.
-
-    Raises
-    ------
-    ConfigError
-        As `check_transactional`.
+    The next producer that initialises the transactional ID fences this one (KIP-98). The broker
+    aborts a transaction after `timeout_ms`, by default the user's or a minute.
     """
     check_transactional(settings)
     own = {
@@ -88,13 +78,8 @@ def consumer_config(
 ) -> dict[str, Any]:
     """Return the properties of a consumer that is assigned its partitions and commits no offsets.
 
-    Parameters
-    ----------
-    settings : ClientSettings
-    group : str
-        librdkafka needs a name, but the consumer joins no group.
-    committed : bool
-        Read committed records only, up to the first open transaction.
+    librdkafka needs the name of a group, but the consumer joins none. With `committed`, it reads
+    committed records only, up to the first open transaction.
     """
     return connection(settings) | {
         "group.id": group,
@@ -118,13 +103,7 @@ def admin_client(settings: ClientSettings, *, purpose: str = "Writing to Kafka")
 def check_known(settings: ClientSettings, *, transactional: bool = True) -> None:
     """Let librdkafka check the settings, without a connection.
 
-    Raises
-    ------
-    ConfigError
-        If it rejects a name, a value or a combination. The text names the user's option and holds
-        no secret.
-    MissingExtraError
-        If confluent-kafka is not installed.
+    A rejected name, value or combination raises ConfigError, which names the user's option.
     """
     config = transactional_config(settings, "check") if transactional else producer_config(settings)
     del config["bootstrap.servers"]

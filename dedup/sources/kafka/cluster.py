@@ -31,37 +31,23 @@ def timeout_s(settings: ClientSettings) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic as the brokers describe it.
-
-    Parameters
-    ----------
-    name : str
-    partitions : int
-    replicas : int
-        Copies of the partition that has the fewest.
-    allowed : frozenset of str, or None
-        What the user may do with it, such as ``WRITE``. None if the broker does not report it.
-    id : str
-        Brokers assign a new one if the topic is deleted and created again (KIP-516).
-    """
+    """A topic as the brokers describe it."""
 
     name: str
     partitions: int
+    #: Copies of the partition that has the fewest.
     replicas: int
+    #: What the user may do with it, such as ``WRITE``; None if the broker does not report it.
     allowed: frozenset[str] | None
-    id: str = ""
+    #: A topic that is deleted and created again has another ID (KIP-516).
+    id: str
 
 
 class Cluster:
     """A cluster that answers requests about itself; the first request connects.
 
-    Every method raises ConfigError if no server answers or the servers reject the credentials.
-
-    Parameters
-    ----------
-    settings : ClientSettings
-    purpose : str
-        For the error if the client library is missing.
+    Every method raises ConfigError if no server answers, or the servers reject the credentials or
+    the request. `purpose` is for the error if the client library is missing.
     """
 
     def __init__(self, settings: ClientSettings, *, purpose: str = "Writing to Kafka") -> None:
@@ -87,13 +73,7 @@ class Cluster:
             raise self._silent() from None
 
     def topic(self, name: str) -> Topic | None:
-        """Return a topic, or None if it does not exist or is hidden from the user.
-
-        Raises
-        ------
-        ConfigError
-            If the broker rejects the name.
-        """
+        """Return a topic, or None if it does not exist or is hidden from the user."""
         return self.topics([name])[name]
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic | None]:
@@ -101,15 +81,15 @@ class Cluster:
         library, wanted = self._library, list(names)
         if not wanted:
             return {}
-        asked = self._admin.describe_topics(
+        answers = self._admin.describe_topics(
             library.TopicCollection(wanted), include_authorized_operations=True
         )
-        return {name: self._topic(name, future) for name, future in asked.items()}
+        return {name: self._topic(name, future) for name, future in answers.items()}
 
     def _topic(self, name: str, answer: Future[Any]) -> Topic | None:
         library = self._library
         try:
-            found = self._answer(answer)
+            described = self._answer(answer)
         except library.KafkaException as error:
             code = error.args[0].code()
             if code == library.KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -119,13 +99,13 @@ class Cluster:
                     f"The broker does not let this user see topic {name!r}: {may(name, 'DESCRIBE')}"
                 ) from None
             raise ConfigError(f"Topic {name!r}: {self._text(error.args[0])}.") from None
-        allowed = found.authorized_operations
+        allowed = described.authorized_operations
         return Topic(
             name=name,
-            partitions=len(found.partitions),
-            replicas=min(len(partition.replicas) for partition in found.partitions),
+            partitions=len(described.partitions),
+            replicas=min(len(partition.replicas) for partition in described.partitions),
             allowed=frozenset(operation.name for operation in allowed) if allowed else None,
-            id=str(found.topic_id),
+            id=str(described.topic_id),
         )
 
     def topic_settings(self, name: str) -> Mapping[str, str] | None:
@@ -170,8 +150,8 @@ class Cluster:
         chosen = level.READ_COMMITTED if committed else level.READ_UNCOMMITTED
 
         def ask() -> dict[int, int]:
-            asked = self._admin.list_offsets(dict.fromkeys(places, spec), isolation_level=chosen)
-            return {place.partition: self._answer(asked[place]).offset for place in places}
+            answers = self._admin.list_offsets(dict.fromkeys(places, spec), isolation_level=chosen)
+            return {place.partition: self._answer(answers[place]).offset for place in places}
 
         try:
             return self._repeated(ask)
@@ -180,22 +160,16 @@ class Cluster:
             raise ConfigError(f"Topic {topic.name!r}: {why}.") from None
 
     def group_offsets(self, group: str, topics: Iterable[Topic]) -> dict[str, dict[int, int]]:
-        """Return the offsets that a consumer group has committed, by topic and partition.
-
-        Raises
-        ------
-        ConfigError
-            If the broker refuses the request.
-        """
+        """Return the offsets that a consumer group has committed, by topic and partition."""
         library = self._library
         places = [library.TopicPartition(t.name, n) for t in topics for n in range(t.partitions)]
         offsets: dict[str, dict[int, int]] = {}
         if not places:
             return offsets
         request = library.ConsumerGroupTopicPartitions(group, places)
-        asked = self._admin.list_consumer_group_offsets
+        ask = self._admin.list_consumer_group_offsets
         try:
-            answer = self._repeated(lambda: self._answer(asked([request])[group]))
+            answer = self._repeated(lambda: self._answer(ask([request])[group]))
             for place in answer.topic_partitions:
                 if place.error is not None:
                     raise library.KafkaException(place.error)
@@ -211,10 +185,10 @@ class Cluster:
     def _settings(self, kind: Any, name: str) -> Mapping[str, str] | None:
         resource = self._library.admin.ConfigResource(kind, name)
         try:
-            found = self._answer(self._admin.describe_configs([resource])[resource])
+            entries = self._answer(self._admin.describe_configs([resource])[resource])
         except self._library.KafkaException:
             return None
-        return {entry.name: entry.value or "" for entry in found.values()}
+        return {entry.name: entry.value or "" for entry in entries.values()}
 
     def _repeated(self, ask: Callable[[], T]) -> T:
         """Return an answer, asking again for a while if the error may pass."""

@@ -100,7 +100,7 @@ def kafka_jars(folder: str | Path = FOLDER, *, ivy_settings: str | None = None) 
         If no connector is known for the installed PySpark, or its jars cannot be fetched.
     """
     place, names = home_path(folder), kafka_packages()
-    files = [place / _file(name) for name in names]
+    files = [place / "{}_{}-{}.jar".format(*name.split(":")) for name in names]
     if not all(file.exists() for file in files):
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place) as fetched:
@@ -144,19 +144,6 @@ def has_connector(spark: SparkSession) -> bool:
     return True
 
 
-def _wanted(name: str) -> str:
-    group, artifact, version = name.split(":")
-    return (
-        f'<dependency org="{group}" name="{artifact}" rev="{version}" '
-        'conf="default-&gt;master" transitive="false"/>'
-    )
-
-
-def _file(name: str) -> str:
-    group, artifact, version = name.split(":")
-    return f"{group}_{artifact}-{version}.jar"
-
-
 def _fetch(names: Iterable[str], folder: Path, ivy_settings: str | None) -> None:
     import pyspark
 
@@ -166,7 +153,8 @@ def _fetch(names: Iterable[str], folder: Path, ivy_settings: str | None) -> None
     if java is None or ivy is None:
         missing = "java is not installed" if java is None else "this PySpark has no Ivy"
         raise _unfetched(names, [missing])
-    wanted = "".join(map(_wanted, names))
+    line = '<dependency org="{}" name="{}" rev="{}" conf="default-&gt;master" transitive="false"/>'
+    wanted = "".join(line.format(*name.split(":")) for name in names)
     module = folder / "ivy.xml"
     module.write_text(
         '<ivy-module version="2.0"><info organisation="dedup" module="connector"/>'

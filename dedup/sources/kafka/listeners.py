@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -32,13 +32,6 @@ class TopicGuard(StreamingQueryListener):
     It compares the topics' IDs after each micro-batch, and stores the IDs of new topics in the
     checkpoint. It serves the first run of the query that starts after it was added, and removes
     itself with that run's end, which Spark may report when the next run has begun.
-
-    Parameters
-    ----------
-    spark : SparkSession
-    checkpoint : Checkpoint
-        Of the query.
-    settings : ClientSettings
     """
 
     def __init__(
@@ -173,9 +166,6 @@ class OffsetsToGroup(StreamingQueryListener):
             self._ends = self._ends | ends
             self._work.submit(self._commit)
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Do nothing."""
-
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Do nothing."""
 
@@ -200,57 +190,34 @@ class NewestJob:
     """A thread that runs jobs for a listener, which must not wait.
 
     A new job replaces one that has not begun. An exception in a job is logged and goes no further.
-
-    Parameters
-    ----------
-    name : str
-        Of the thread, and of the work in the log.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._change = threading.Condition()
-        self._job: Callable[[], None] | None = None
-        self._running = False
-        self._thread: threading.Thread | None = None
+        self._thread = ThreadPoolExecutor(1, name)
+        self._newest: Future[None] | None = None
 
     def submit(self, job: Callable[[], None]) -> None:
         """Run a job soon, instead of one that has not begun."""
-        with self._change:
-            self._job = job
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-            self._change.notify_all()
+        if self._newest is not None:
+            self._newest.cancel()
+        self._newest = self._thread.submit(self._run, job)
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until all jobs are done; return False after the timeout."""
-        with self._change:
-            return self._change.wait_for(lambda: self._job is None and not self._running, timeout_s)
+        return not wait([self._newest] if self._newest else [], timeout_s).not_done
 
-    def _run(self) -> None:
-        while True:
-            with self._change:
-                self._change.wait_for(lambda: self._job is not None)
-                job, self._job, self._running = self._job, None, True
-            try:
-                if job is not None:
-                    job()
-            except Exception as error:
-                logger.warning("%s: %s", self._name, error)
-            finally:
-                with self._change:
-                    self._running = False
-                    self._change.notify_all()
+    def _run(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception as error:
+            logger.warning("%s: %s", self._name, error)
 
 
 def end_offsets(progress: Any) -> dict[str, dict[int, int]]:
     """Return the next offset to read, by topic and partition, after a micro-batch.
 
-    Parameters
-    ----------
-    progress : StreamingQueryProgress
-        Kafka sources without new records may be absent from it.
+    Sources without new records may be absent from its progress.
     """
     ends: dict[str, dict[int, int]] = {}
     for source in progress.sources:

@@ -148,26 +148,13 @@ def _object_text() -> Column:
     return F.to_json(fields, {"ignoreNullFields": "false"})
 
 
-def object_name(topic: str, partition: int, offset: int) -> str:
-    """Return the name of a record's object.
-
-    Examples
-    --------
-    >>> object_name("orders", 3, 17)
-    'topic=orders/partition=3/00000000000000000017.json'
-    """
+def _object_name(topic: str, partition: int, offset: int) -> str:
     # Readers skip folders that begin with an underscore, as a topic's name may.
     return f"topic={topic}/partition={partition}/{offset:020d}.json"
 
 
 class Quarantine:
-    """A folder of poison records.
-
-    Parameters
-    ----------
-    where : str, path, or callable
-        As `dedup_by_id` takes its catalog.
-    """
+    """A folder of poison records, given as `dedup_by_id` takes its catalog."""
 
     def __init__(self, where: str | os.PathLike[str] | FileSystemFactory) -> None:
         self._root = Root(where)
@@ -185,13 +172,7 @@ class Quarantine:
             ) from None
 
     def set_aside(self, texts: pd.Series[str]) -> pd.Series[bool]:
-        """Write the objects of poison records; return True for each good record.
-
-        Parameters
-        ----------
-        texts : Series of str
-            Objects of poison records, null for a good record.
-        """
+        """Write the objects of poison records; return True for a good record, which has null."""
         fine = texts.isna()
         bad = texts[~fine]
         if len(bad):
@@ -199,13 +180,7 @@ class Quarantine:
         return fine
 
     def write(self, texts: Iterable[str]) -> None:
-        """Write objects that do not exist yet. They are durable when this returns.
-
-        Raises
-        ------
-        SourceError
-            If the folder cannot be written. No record was skipped then.
-        """
+        """Write objects that do not exist yet. They are durable when this returns."""
         faults.point("quarantine.before")
         with ThreadPoolExecutor(_WRITERS) as pool:
             try:
@@ -223,7 +198,7 @@ class Quarantine:
 
     def _create(self, text: str) -> None:
         record = json.loads(text)
-        name = object_name(record["topic"], record["partition"], record["offset"])
+        name = _object_name(record["topic"], record["partition"], record["offset"])
         data = text.encode() + b"\n"
         if self._root.create_bytes(name, data):
             return
@@ -260,15 +235,10 @@ def quarantined_records(spark: SparkSession, folder: str, *, stream: bool = Fals
         With columns ``topic``, ``partition``, ``offset``, ``timestamp``, ``timestampType``,
         ``error``, and the record's ``key``, ``value`` and ``headers``.
     """
+    # The objects hold the columns that the folders name, so no partition is inferred.
+    options = {"recursiveFileLookup": "true", "pathGlobFilter": "*.json", "mode": "FAILFAST"}
     reader = spark.readStream if stream else spark.read
-    rows = (
-        reader.schema(_STORED)
-        # The objects hold the columns that the folders name.
-        .option("recursiveFileLookup", "true")
-        .option("pathGlobFilter", "*.json")
-        .option("mode", "FAILFAST")
-        .json(folder)
-    )
+    rows = reader.schema(_STORED).options(**options).json(folder)
     headers = F.transform(
         "headers", lambda h: F.struct(h["key"].alias("key"), F.unbase64(h["value"]).alias("value"))
     )

@@ -39,13 +39,7 @@ RecordId: TypeAlias = Literal["offset", "key"] | Header | Field
 
 
 def column_names(metadata: str | Mapping[str, str]) -> dict[str, str]:
-    """Return the user's names of the wanted columns, by Kafka's names.
-
-    Raises
-    ------
-    ConfigError
-        If Kafka's records have no such column.
-    """
+    """Return the user's names of the wanted columns, by Kafka's names."""
     if isinstance(metadata, str):
         return {name: metadata + name for name in (*KAFKA, RECORD_ID)}
     for name in metadata:
@@ -59,13 +53,7 @@ def column_names(metadata: str | Mapping[str, str]) -> dict[str, str]:
 
 
 def selected(records: DataFrame, names: Mapping[str, str], record_id: RecordId | None) -> DataFrame:
-    """Return the columns that the user gets.
-
-    Raises
-    ------
-    ConfigError
-        If two columns would have one name, or the record ID cannot be made.
-    """
+    """Return the columns that the user gets, which must have different names."""
     parsed = FIELDS in records.columns
     fields = _field_names(records) if parsed else ["value"]
     wanted = {n: name for n, name in names.items() if n != RECORD_ID or record_id is not None}
@@ -96,8 +84,8 @@ def _id_column(records: DataFrame, record_id: RecordId) -> Column:
         return F.col("key")
     if isinstance(record_id, Header):
         name = record_id.name
-        found = F.filter("headers", lambda header: header["key"] == F.lit(name))
-        return F.try_element_at(found, F.lit(-1))["value"]
+        headers = F.filter("headers", lambda header: header["key"] == F.lit(name))
+        return F.try_element_at(headers, F.lit(-1))["value"]
     if not isinstance(record_id, Field):
         raise ConfigError(
             f"record_id={record_id!r} is unknown. Give 'offset', 'key', Header(...) or Field(...)."

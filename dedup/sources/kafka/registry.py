@@ -2,6 +2,9 @@
 
 Confluent's registry has this interface, and so do Karapace, Redpanda and Apicurio:
 ``GET /schemas/ids/{id}`` and ``GET /subjects/{subject}/versions/{version}``.
+
+The client of confluent-kafka would save some 40 lines here. It cannot send further headers, does
+not bound the size of an answer, and needs ten more packages on every machine.
 """
 
 from __future__ import annotations
@@ -33,19 +36,12 @@ _JSON = "application/vnd.schemaregistry.v1+json, application/json"
 
 @dataclass(frozen=True, slots=True)
 class WriterSchema:
-    """A schema as the registry holds it.
-
-    Parameters
-    ----------
-    text : str
-    kind : str
-        Its language: ``AVRO``, ``JSON`` or ``PROTOBUF``.
-    references : tuple of str
-        Schemas that it uses without defining them. Each comes after the ones that it uses itself.
-    """
+    """A schema as the registry holds it."""
 
     text: str
+    #: Its language: ``AVRO``, ``JSON`` or ``PROTOBUF``.
     kind: str = "AVRO"
+    #: Schemas that it uses without defining them; each comes after the ones that it uses itself.
     references: tuple[str, ...] = ()
 
 
@@ -112,24 +108,13 @@ class Registry:
     def by_id(self, schema_id: int) -> WriterSchema | None:
         """Return a schema, or None if the registry does not know the ID.
 
-        Raises
-        ------
-        SourceError
-            If no server answers, or an answer is not a registry's.
+        If no server answers like a registry, SourceError is raised.
         """
         answer = self._get(f"/schemas/ids/{schema_id}")
         return None if answer is None else self._schema(answer)
 
     def latest(self, subject: str) -> WriterSchema:
-        """Return a subject's newest schema.
-
-        Raises
-        ------
-        ConfigError
-            If the registry has no such subject.
-        SourceError
-            As `by_id`.
-        """
+        """Return a subject's newest schema, or raise ConfigError if the subject does not exist."""
         answer = self._get(f"/subjects/{_quoted(subject)}/versions/latest")
         if answer is None:
             raise ConfigError(

@@ -73,13 +73,7 @@ def check_start(start: Start) -> None:
 
 
 def start_options(start: Start, topics: Mapping[str, Topic], cluster: Cluster) -> dict[str, str]:
-    """Return the options of Spark's source for a start in these topics.
-
-    Raises
-    ------
-    ConfigError
-        If Kafka does not have an offset or a partition, or does not answer.
-    """
+    """Return the options of Spark's source, or raise ConfigError if Kafka lacks an offset."""
     if isinstance(start, datetime):
         return {
             # Kafka has no records before 1970, and negative times are codes.
@@ -108,10 +102,7 @@ def start_options(start: Start, topics: Mapping[str, Topic], cluster: Cluster) -
 def matching(pattern: str, topics: Iterable[str]) -> tuple[str, ...]:
     """Return the topics whose whole name a pattern matches, sorted.
 
-    Raises
-    ------
-    ConfigError
-        If it is not a regular expression. Spark's are Java's, which rarely differ from Python's.
+    Spark's regular expressions are Java's, which rarely differ from Python's.
     """
     try:
         compiled = re.compile(pattern)

@@ -24,11 +24,6 @@ class Checkpoint:
     """A query's checkpoint: what the query has read of Kafka, and the topics' IDs.
 
     Every method raises ConfigError if the storage does not answer.
-
-    Parameters
-    ----------
-    where : str
-        The query's ``checkpointLocation``: a path, or a URI that pyarrow knows.
     """
 
     def __init__(self, where: str) -> None:
@@ -108,14 +103,8 @@ def check_same_topics(
 ) -> None:
     """Raise SourceError if a topic that the query has read was replaced or deleted.
 
-    Parameters
-    ----------
-    stored : mapping of str to str
-        IDs of topics when the query first read them.
-    current : mapping of str to str or None
-        Their IDs now, None for a topic that does not exist any more.
-    read : iterable of str
-        Topics of which the query has offsets.
+    `stored` has the IDs of topics when the query first read them, `current` their IDs now, None for
+    a topic that does not exist any more.
     """
     for topic in sorted(read):
         if topic not in stored or topic not in current or current[topic] == stored[topic]:

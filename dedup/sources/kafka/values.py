@@ -107,13 +107,7 @@ ValueFormat: TypeAlias = str | Json | Avro | ConfluentAvro
 
 
 def parser(spark: SparkSession, value: ValueFormat, topics: tuple[str, ...]) -> Parser | None:
-    """Return what parses the values of records, or None for raw values.
-
-    Raises
-    ------
-    ConfigError
-        If the format or its schema cannot be used.
-    """
+    """Return what parses the values of records, or None for raw values."""
     if isinstance(value, Json):
         strict_json.check_options(value.options, _FIXED, "Option {}")
         schema, options = _spark_schema(spark, value.schema), value.options

@@ -1,23 +1,7 @@
 """The canonical text of a record's values, and the ID that is its hash.
 
-==========================  ==============================================================
-value                       text
-==========================  ==============================================================
-null                        ``N``
-boolean                     ``T`` or ``F``
-integer, decimal            ``n`` + plain decimal digits + ``;``, such as ``n-12.5;``
-float, double               ``f`` + exact hexadecimal + ``;``, such as ``f0x1.8p0;``
-string                      ``s`` + number of UTF-8 bytes + ``:`` + the text
-binary                      ``b`` + upper-case hexadecimal + ``;``
-date                        ``d`` + ISO 8601 + ``;``, such as ``d2024-02-29;``
-timestamp                   ``t`` + microseconds since 1970-01-01T00:00:00Z + ``;``
-timestamp without a zone    ``l`` + ISO 8601 with a blank + ``;``
-array                       ``a`` + number of elements + ``:`` + the texts of the elements
-struct                      ``(`` + the texts of the fields + ``)``
-==========================  ==============================================================
-
-Every text shows where it ends. So different values of a column, and different rows of the same
-columns, have different texts. README.md defines each text byte by byte.
+README.md defines the text of each type byte by byte. Every text shows where it ends. So different
+values of a column, and different rows of the same columns, have different texts.
 """
 
 from __future__ import annotations
@@ -29,7 +13,7 @@ from typing import Any
 
 from dedup.errors import ConfigError
 
-#: Version of the texts above. A release that changes one must change it.
+#: Version of the texts. A release that changes one must change it.
 VERSION = 1
 ID_BYTES = 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

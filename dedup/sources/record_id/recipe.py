@@ -33,18 +33,12 @@ class IdRecipe(DerivedId):
     """How to derive a record ID from a record's columns.
 
     `dedup_by_id` takes it as `id`. As a column: ``events.withColumn("id", recipe.of(events))``.
-
-    Parameters
-    ----------
-    columns : tuple of str or Column
-    is_text : bool
-        The ID is the columns' own texts, joined by ``-``, instead of a hash.
-    is_place : bool
-        The ID is null if any column is: half of a place would be the ID of many records.
     """
 
     columns: tuple[ColumnOrName, ...]
+    #: The ID is the columns' own texts, joined by ``-``, instead of a hash.
     is_text: bool = False
+    #: The ID is null if any column is: half of a place would be the ID of many records.
     is_place: bool = False
 
     def of(self, df: DataFrame) -> Column:
@@ -98,9 +92,8 @@ def from_columns(*columns: ColumnOrName) -> IdRecipe:
     Parameters
     ----------
     *columns : str or Column
-        Columns, fields of columns (``"order.id"``) or expressions. Their order counts, their
-        names do not. Types: boolean, integer, decimal, float, double, string, binary, date,
-        timestamp with and without a zone, arrays and structs of these.
+        Columns, fields of columns (``"order.id"``) or expressions, except maps, intervals,
+        times of day, variant and strings with a collation. Their order counts, their names do not.
 
     Returns
     -------
