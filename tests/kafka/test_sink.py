@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections import Counter
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,7 @@ from pyspark.sql.functions import expr, lit
 from dedup import kafka_sink
 from dedup.errors import SinkError, cause
 from tests.kafka.broker import fetch_jars
-from tests.kafka.records import contents, delete_topic, make_topic, read_topic
+from tests.kafka.records import make_topic, read_topic
 from tests.kafka.sink_query import SinkQuery
 from tests.support.waiting import wait_until
 
@@ -90,17 +88,6 @@ def test_a_plan_that_gives_other_rows_is_refused(sink: SinkQuery) -> None:
 
 
 @pytest.mark.slow
-def test_such_a_plan_is_safe_in_atomic_mode(sink: SinkQuery) -> None:
-    sink.change = lambda rows: rows.withColumn("value", expr("cast(rand() as string)"))
-    sink.numbers(range(100), range(100, 150))
-    sink.run(mode="atomic")
-    before = contents(read_topic(sink.address, sink.topic))
-    sink.forget_commit()
-    sink.run(mode="atomic")
-    assert contents(read_topic(sink.address, sink.topic)) == before
-
-
-@pytest.mark.slow
 def test_the_number_of_tasks_may_change_between_micro_batches(sink: SinkQuery) -> None:
     sink.numbers(range(100), range(100, 200))
     sink.run()
@@ -111,49 +98,6 @@ def test_the_number_of_tasks_may_change_between_micro_batches(sink: SinkQuery) -
         sink.options["kafka.bootstrap.servers"] = sink.address.replace("127.0.0.1", "localhost")
         sink.run()
     assert numbers(sink) == once(range(500))
-
-
-@pytest.mark.slow
-def test_a_replay_that_is_divided_differently_is_refused(sink: SinkQuery) -> None:
-    sink.numbers(range(100), range(100, 200))
-    sink.run()
-    sink.forget_commit()
-    sink.change = lambda rows: rows.repartition(1, "key")
-    with pytest.raises(StreamingQueryException, match=r"divided into 1 slices|gives other rows"):
-        sink.run()
-    sink.change = lambda rows: rows.repartition(2, "key")
-    sink.run()
-    assert numbers(sink) == once(range(200))
-
-
-@pytest.mark.slow
-def test_a_checkpoint_that_was_put_back_is_refused(sink: SinkQuery, tmp_path: Path) -> None:
-    sink.numbers(range(100))
-    sink.run()
-    subprocess.run(["cp", "-a", sink.checkpoint, tmp_path / "copy"], check=True)
-    sink.numbers(range(100, 150), range(150, 200))
-    sink.run()
-    sink.checkpoint.rename(tmp_path / "newer")
-    (tmp_path / "copy").rename(sink.checkpoint)
-    with pytest.raises(StreamingQueryException, match="The checkpoint is older than the sink"):
-        sink.run()
-    assert numbers(sink) == once(range(200))
-
-
-@pytest.mark.slow
-def test_markers_that_were_deleted_are_missed(sink: SinkQuery) -> None:
-    sink.numbers(range(100))
-    sink.run()
-    delete_topic(sink.address, f"{sink.topic}-markers")
-    sink.numbers(range(100, 150))
-    # Where the session has looked at the cluster before, the topic is not made again.
-    told = "Markers of this sink are lost|The topic of the markers, '.*', is gone"
-    with pytest.raises(StreamingQueryException, match=told) as caught:
-        sink.run()
-    assert getattr(cause(caught.value), "remedy", None) == "sink-markers"
-    assert numbers(sink) == once(range(100))
-    sink.run(**{"accept.lost.markers": "true"})
-    assert numbers(sink) == once(range(150))
 
 
 def test_another_topic_of_markers_is_refused(sink: SinkQuery) -> None:

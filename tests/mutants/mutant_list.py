@@ -1,7 +1,7 @@
 """Defects put into the source on purpose, and which tests are likely to notice each.
 
 A mutant is a few exact replacements in one file of the package. Its tests are run in the order
-given, then those of the model; one that nothing notices is a hole in the tests.
+given, then the tests of the model; one that nothing notices is a hole in the tests.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ MUTANTS = (
         "unit/test_core_times.py",
     ),
     _mutant(
-        "a new bucket grid leaves the tail as it is",
+        "a new bucket grid leaves the tail unchanged",
         "core/shard.py",
         "    if len(state.tail):\n",
         "    if False:\n",
@@ -146,14 +146,14 @@ MUTANTS = (
         VERDICTS,
     ),
     _mutant(
-        "an age of exactly the horizon is no duplicate",
+        "an age of exactly the horizon is not a duplicate",
         "core/horizon.py",
         "np.maximum(first_ms - times_ms, times_ms - last_ms) <= horizon_ms",
         "np.maximum(first_ms - times_ms, times_ms - last_ms) < horizon_ms",
         VERDICTS,
     ),
     _mutant(
-        "of several copies one of exactly that age is no duplicate",
+        "of several copies one of exactly that age is not a duplicate",
         "core/arrival.py",
         "within_horizon(times_ms[records[record]], first_ms, last_ms, horizon_ms)",
         "within_horizon(times_ms[records[record]], first_ms, last_ms, horizon_ms - 1)",
@@ -258,7 +258,7 @@ MUTANTS = (
         "spark/test_operator_clocks.py::test_a_2099_row_inside_a_year_old_backfill",
     ),
     _mutant(
-        "an idle source holds the watermark for ever",
+        "an idle source holds the watermark forever",
         "core/clocks.py",
         "            idle_timeout_ms is not None\n",
         "            False\n",
@@ -436,13 +436,13 @@ MUTANTS = (
         UPKEEP,
     ),
     _mutant(
-        "a run that went on a single micro-batch is no branch",
+        "a run with a single micro-batch is not a branch",
         "core/lineage.py",
         "and run.through_epoch >= ends.get(",
         "and run.through_epoch > ends.get(",
         "unit/test_core_lineage.py",
     ),
-    # --- a checkpoint that is lost, put back or copied
+    # --- a checkpoint that is lost, restored or copied
     _mutant(
         "the copy of an undone history stays",
         "catalog/backup.py",
@@ -551,7 +551,7 @@ MUTANTS = (
         "unit/test_core_catalog.py",
     ),
     _mutant(
-        "a zombie of an earlier epoch goes on",
+        "a zombie of an earlier epoch passes",
         "core/sequence.py",
         "if epoch < memory.epoch:",
         "if False:",
@@ -600,7 +600,7 @@ MUTANTS = (
         NUMBERS,
     ),
     _mutant(
-        "a copy in the same micro-batch goes on",
+        "a copy in the same micro-batch passes",
         "core/sequence_shard.py",
         "verdicts[later] = SequenceVerdict.DUPLICATE",
         "pass",
@@ -635,7 +635,7 @@ MUTANTS = (
         "unit/test_sequence_state.py",
     ),
     _mutant(
-        "a table of producers is believed whatever its numbers",
+        "a table of producers is believed with any numbers",
         "core/producers.py",
         "_check_values(counts, epochs, heard_ms, floors, *tables)",
         "pass",
@@ -691,7 +691,7 @@ MUTANTS = (
         "unit/test_monitor_health.py",
     ),
     _mutant(
-        "a third of clamped records is no verdict",
+        "a third of clamped records gives no verdict",
         "tools/watch/health.py",
         """        (Status.FUTURE, "have a timestamp in the future, and count as now"),
 """,
@@ -699,7 +699,7 @@ MUTANTS = (
         "unit/test_monitor_health.py",
     ),
     _mutant(
-        "a connection may be silent for ever",
+        "a connection may be silent forever",
         "tools/watch/prometheus.py",
         "request.shutdown(socket.SHUT_RDWR)",
         "pass",
@@ -713,7 +713,7 @@ MUTANTS = (
         "unit/test_cli_printing.py",
     ),
     _mutant(
-        "files of one second are read as they were written",
+        "files of one second are read in the order of writing",
         "spark/driver/file_order.py",
         "seconds = mtime_ms // 1000 if",
         "seconds = mtime_ms if",
@@ -749,7 +749,7 @@ MUTANTS = (
     ),
     # --- hash keys, and where rows are sent
     _mutant(
-        "a state goes on under a certificate with another secret",
+        "a state is used under a certificate with another secret",
         "core/state.py",
         "state.check_key(hash_key_id)",
         "pass",

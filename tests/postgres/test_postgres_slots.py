@@ -17,8 +17,6 @@ from tests.postgres.proxy import CommitProxy, Harm
 from tests.postgres.server import Server
 from tests.postgres.tables import QUERY, Sink, batch_of, once, run
 
-TABLE_SLOTS = "SELECT slot, marker::json ->> 'batch_id' FROM dedup_markers ORDER BY slot"
-
 
 @pytest.fixture
 def sink(dsn: str, tmp_path: Path) -> Sink:
@@ -44,20 +42,6 @@ def test_a_worker_that_knows_nothing_goes_on(sink: Sink) -> None:
     sink.forget()
     assert isinstance(sink.task("run1", 2, 0, [6]).slice, PublishedSlice)
     sink.task("run1", 2, 1, [7])
-    assert sink.numbers() == once(8)
-
-
-def test_a_slice_that_fails_midway_leaves_nothing(sink: Sink, dsn: str) -> None:
-    def rows() -> Iterator[int]:
-        yield 6
-        raise RuntimeError("the rows end here")
-
-    for mode in (sink, Sink(dsn, Path(sink.work.options.ledger), mode="atomic")):
-        with pytest.raises(RuntimeError, match="the rows end here"):
-            mode.task("run1", 2, 0, rows())
-        assert mode.numbers() == once(6)
-        assert staging_tables(dsn) == []
-    sink.batch("run1", 2, [6], [7])
     assert sink.numbers() == once(8)
 
 
@@ -272,15 +256,6 @@ def test_markers_in_another_table_would_not_be_seen(sink: Sink, dsn: str, tmp_pa
     with pytest.raises(ValueError, match="Option markers is"):
         other.batch("run2", 2, [6])
     assert sink.numbers() == once(6)
-
-
-def test_two_sinks_of_one_query_do_not_meet(sink: Sink, dsn: str, tmp_path: Path) -> None:
-    run(dsn, "CREATE TABLE others (n integer, text text)")
-    other = Sink(dsn, tmp_path, name="other", table="others")
-    other.batch("run1", 0, [0], [1])
-    sink.batch("run1", 2, [6], [7])
-    assert (sink.numbers(), other.numbers()) == (once(8), once(2))
-    assert len(run(dsn, TABLE_SLOTS)) == 6
 
 
 def test_connections_are_kept_and_few(sink: Sink, dsn: str) -> None:

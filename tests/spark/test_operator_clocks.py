@@ -51,32 +51,6 @@ def test_max_future_is_a_bound_on_trust(spark: SparkSession, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_each_source_partition_has_a_clock(spark: SparkSession, tmp_path: Path) -> None:
-    """One clock ten horizons behind: its records are not late, and their copies are known."""
-    batches = [
-        ["f@600/fast", "s@0/slow"],
-        ["s@5/slow", "t@7/slow", "f@601/fast"],
-        ["t@8/slow", "g@700/fast"],
-    ]
-    told = trace(
-        spark, tmp_path / "own", batches,
-        horizon="60 seconds", lateness="10 seconds", source_partition="src",
-    )  # fmt: skip
-    assert told.told() == [
-        ["f@600 unique", "s@0 unique"],
-        ["f@601 duplicate", "s@5 duplicate", "t@7 unique"],
-        ["g@700 unique", "t@8 duplicate"],
-    ]
-    last = told.metrics[-1]
-    assert last.gc_source == '"slow"'
-    assert last.low_watermark_ms == int(BASE.timestamp()) * 1000 + 8_000
-    one = trace(
-        spark, tmp_path / "one", batches, horizon="60 seconds", lateness="10 seconds", late="drop"
-    )
-    assert [m.late for m in one.metrics] == [0, 2, 1]
-
-
-@pytest.mark.slow
 def test_an_idle_source_partition_lets_the_watermark_go(
     spark: SparkSession, tmp_path: Path
 ) -> None:
