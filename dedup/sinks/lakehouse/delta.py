@@ -14,8 +14,7 @@ import json
 import secrets
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -23,22 +22,20 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from dedup.catalog.root import Root
-from dedup.errors import CatalogError, ConfigError, DataError, MissingExtraError, SinkError, faults
+from dedup.errors import ConfigError, DataError, MissingExtraError, SinkError, faults
 from dedup.sinks.lakehouse.columns import (
     NotWritten,
     SparkType,
     TableColumn,
-    TableColumns,
     fit_columns,
     spark_type,
     split_rows,
     table_column,
 )
 from dedup.sinks.lakehouse.options import LakeOptions
-from dedup.sinks.lakehouse.work import DataFile, rolled_back
+from dedup.sinks.lakehouse.work import DataFile, LakePort, LakeTarget
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.protocol import Aborted, Batch, Indefinite
-from dedup.sinks.single_commit import Publication
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -84,23 +81,21 @@ def app_id(query_id: str, sink: str) -> str:
     return f"dedup/{query_id}/{sink}"
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaTarget:
-    """A table whose columns fit the stream; implements `dedup.sinks.lakehouse.work.LakeTable`.
+@dataclass(frozen=True)
+class DeltaTarget(LakeTarget):
+    """A table of Delta Lake.
 
     `shape` is a hash of all that data files depend on. A commit with another one is rejected.
     """
 
-    options: LakeOptions
-    columns: TableColumns
     partition_by: tuple[str, ...]
     shape: str
     table_id: str
 
     @property
-    def setting(self) -> dict[str, str]:
-        """Options that may not change while the sink has markers."""
-        return {"path": self.options.table}
+    def id(self) -> str:
+        """ID of this table."""
+        return self.table_id
 
     def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
         """Write rows to durable data files, under names that no other attempt uses."""
@@ -161,37 +156,26 @@ def stats_of(file: pq.FileMetaData) -> str:
     return json.dumps({"numRecords": file.num_rows, "nullCount": nulls})
 
 
-@dataclass(slots=True)
-class DeltaPort:
-    """A table in the hands of one driver; implements `dedup.sinks.lakehouse.work.LakePort`."""
+class DeltaPort(LakePort[DeltaTarget]):
+    """A table of Delta Lake in the hands of one driver."""
 
-    target: DeltaTarget
-    batch: Batch
-    files: Sequence[DataFile]
-    _table: DeltaTable | None = None
-    #: Identifies this port's commits.
-    _own: int = field(default_factory=lambda: secrets.randbits(62))
-    _found: int | None = None
+    _table: DeltaTable
+    _found: int | None
 
-    def newest(self) -> Marker | None:
-        """Read the table again; return the marker of this sink in its newest version."""
-        self._table = table = open_delta(self.target.options)
-        table_id = str(table.metadata().id)
-        if (_shape_of(table), table_id) != (self.target.shape, self.target.table_id):
-            raise ConfigError(
-                f"Table {self.target.columns.shown} has other columns, partitions, properties "
-                "or features than when the query started. Start the query again, in foreachBatch "
-                "with a new delta_sink(...). It finds a commit that has become visible."
-            )
-        marker, version, self._found = delta_marker(
-            table, self.target.columns.shown, self.batch.query_id, self.batch.sink
-        )
-        faults.point("lakehouse.marker.read")
-        if marker is not None and _is_rolled_back(table, version):
-            if self.target.options.accept_lost_markers:
-                return None
-            raise rolled_back(self.target.columns.shown, marker.batch_id)
-        return marker
+    def __init__(self, target: DeltaTarget, batch: Batch, files: Sequence[DataFile]) -> None:
+        super().__init__(target, batch, files)
+        #: Identifies this port's commits.
+        self._own = secrets.randbits(62)
+
+    def _has_changed(self) -> bool:
+        self._table = open_delta(self.target.options)
+        seen = _shape_of(self._table), str(self._table.metadata().id)
+        return seen != (self.target.shape, self.target.table_id)
+
+    def _marker(self) -> tuple[Marker | None, bool]:
+        shown, query_id, sink = self.target.options.table, self.batch.query_id, self.batch.sink
+        marker, version, self._found = delta_marker(self._table, shown, query_id, sink)
+        return marker, marker is None or not _is_rolled_back(self._table, version)
 
     def commit(self, marker: Marker) -> None:
         """Make rows and marker visible, as the version right after the one that was read last."""
@@ -199,7 +183,6 @@ class DeltaPort:
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, RemoveAction
 
-        assert self._table is not None, "newest comes first"
         _check_files(self._table, self.files)
         mine = app_id(self.batch.query_id, self.batch.sink)
         content = int(marker.content, 16)
@@ -248,14 +231,9 @@ class DeltaPort:
         """Return whether this port committed the marker that was read."""
         return self._found == self._own
 
-    def clean(self, outcome: Publication) -> None:
-        """Delete the data files of this attempt if it found the micro-batch published.
-
-        Files of other attempts stay for `VACUUM`, because a version of the table may name them.
-        """
-        if outcome is Publication.FOUND:
-            with suppress(CatalogError):
-                Root(self.target.options.table).delete(file.path for file in self.files)
+    def delete(self, path: str) -> None:
+        """Delete a data file."""
+        Root(self.target.options.table).delete([path])
 
 
 def delta_marker(

@@ -14,12 +14,12 @@ from dedup.sinks.lakehouse.delta import delta_library, delta_target
 from dedup.sinks.lakehouse.iceberg import iceberg_library, iceberg_target
 from dedup.sinks.lakehouse.inspection import inspect_lake
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG, LakeOptions, lake_options
-from dedup.sinks.lakehouse.work import LakeTable, LakeWork
+from dedup.sinks.lakehouse.work import LakeTarget, LakeWork
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_TARGETS: dict[str, Callable[[LakeOptions, Sequence[tuple[str, str]]], LakeTable]] = {
+_TARGETS: dict[str, Callable[[LakeOptions, Sequence[tuple[str, str]]], LakeTarget]] = {
     DELTA: delta_target,
     ICEBERG: iceberg_target,
 }

@@ -33,10 +33,9 @@ from dedup.sinks.lakehouse.columns import (
     table_column,
 )
 from dedup.sinks.lakehouse.options import LakeOptions
-from dedup.sinks.lakehouse.work import DataFile, rolled_back
+from dedup.sinks.lakehouse.work import DataFile, LakePort, LakeTarget
 from dedup.sinks.marker import Marker
 from dedup.sinks.protocol import Aborted, Batch, Indefinite
-from dedup.sinks.single_commit import Publication
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -74,26 +73,16 @@ def marker_property(query_id: str, sink: str) -> str:
     return f"dedup.marker.{query_id}.{sink}"
 
 
-@dataclass(frozen=True, slots=True)
-class IcebergTarget:
-    """A table whose columns fit the stream; implements `dedup.sinks.lakehouse.work.LakeTable`.
+@dataclass(frozen=True)
+class IcebergTarget(LakeTarget):
+    """A table of Iceberg; `storage` holds the properties for access to its files."""
 
-    `storage` holds the properties for access to its files.
-    """
-
-    options: LakeOptions
-    columns: TableColumns
     metadata: TableMetadata
     storage: dict[str, str] = field(repr=False)
 
     @property
-    def setting(self) -> dict[str, str]:
-        """Options that may not change while the sink has markers."""
-        return {"table": self.options.table}
-
-    @property
-    def table_id(self) -> str:
-        """ID of this table; a table that was dropped and created again has another one."""
+    def id(self) -> str:
+        """ID of this table."""
         return str(self.metadata.table_uuid)
 
     def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
@@ -226,38 +215,24 @@ def _make_durable(place: str) -> None:
         sync(Path(parts.path).parent)
 
 
-@dataclass(slots=True)
-class IcebergPort:
-    """A table in the hands of one driver; implements `dedup.sinks.lakehouse.work.LakePort`."""
+class IcebergPort(LakePort[IcebergTarget]):
+    """A table of Iceberg in the hands of one driver."""
 
-    target: IcebergTarget
-    batch: Batch
-    files: Sequence[DataFile]
-    _table: Table | None = None
+    _table: Table
     _sent: Marker | None = None
 
-    def newest(self) -> Marker | None:
-        """Read the table again; return the marker of this sink in its newest version."""
-        self._table = table = open_iceberg(self.target.options)
-        shown, query_id, sink = self.target.columns.shown, self.batch.query_id, self.batch.sink
-        if _shape_of(table.metadata) != _shape_of(self.target.metadata):
-            raise ConfigError(
-                f"Table {shown} is another table, or has other columns, partitions or another "
-                "format than when the query started. Start the query again, in foreachBatch with a "
-                "new iceberg_sink(...). It finds a commit that has become visible."
-            )
-        marker = iceberg_marker(table, shown, query_id, sink)
-        faults.point("lakehouse.marker.read")
-        if marker is not None and _is_rolled_back(table, marker):
-            if self.target.options.accept_lost_markers:
-                return None
-            raise rolled_back(shown, marker.batch_id)
-        return marker
+    def _has_changed(self) -> bool:
+        self._table = open_iceberg(self.target.options)
+        return _shape_of(self._table.metadata) != _shape_of(self.target.metadata)
+
+    def _marker(self) -> tuple[Marker | None, bool]:
+        shown, query_id, sink = self.target.options.table, self.batch.query_id, self.batch.sink
+        marker = iceberg_marker(self._table, shown, query_id, sink)
+        return marker, marker is None or not _is_rolled_back(self._table, marker)
 
     def commit(self, marker: Marker) -> None:
         """Make rows and marker visible, as the version right after the one that was read last."""
         table = self._table
-        assert table is not None, "newest comes first"
         for file in self.files:
             _check_file(table, file)
         self._sent = marker
@@ -280,15 +255,9 @@ class IcebergPort:
         """Return whether this port committed the marker that was read."""
         return self._sent is not None and marker == self._sent
 
-    def clean(self, outcome: Publication) -> None:
-        """Delete the data files of this attempt if it found the micro-batch published.
-
-        Files of other attempts stay for `remove_orphan_files`.
-        """
-        if outcome is Publication.FOUND and self._table is not None:
-            for file in self.files:
-                with suppress(Exception):
-                    self._table.io.delete(file.path)
+    def delete(self, path: str) -> None:
+        """Delete a data file."""
+        self._table.io.delete(path)
 
 
 def iceberg_marker(table: Table, shown: str, query_id: str, sink: str) -> Marker | None:

@@ -6,19 +6,22 @@ guarantee rests on the driver's single commit (`dedup.sinks.single_commit`).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from dedup.errors import CatalogError, SinkError, faults
+from dedup.errors import CatalogError, ConfigError, SinkError, faults
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.lakehouse.columns import CHUNK_BYTES, TableColumns
-from dedup.sinks.lakehouse.options import LakeOptions
+from dedup.sinks.lakehouse.options import DELTA, LakeOptions
 from dedup.sinks.ledger import Ledger
+from dedup.sinks.marker import Marker
 from dedup.sinks.protocol import Batch, PublishedSlice, StagedSlice
-from dedup.sinks.single_commit import Publication, TablePort, commit_batch
+from dedup.sinks.single_commit import Publication, commit_batch
 from dedup.sinks.utf8 import check_utf8, only_utf8
 from dedup.sinks.work import SinkWork, TaskResult
 
@@ -42,43 +45,88 @@ class UncommittedSlice(StagedSlice):
     files: tuple[DataFile, ...] = ()
 
 
-def rolled_back(shown: str, batch_id: int) -> SinkError:
-    """Return the error for a table that still has a marker, but not its rows."""
-    return SinkError(
-        f"Table {shown} was restored to a version before micro-batch {batch_id}, which this sink "
-        "has published. Rows of this micro-batch, and of earlier ones, may be gone. Nothing was "
-        "written.",
-        remedy="sink-markers",
-    )
-
-
-class LakePort(TablePort, Protocol):
-    """A table in the hands of one driver."""
-
-    def clean(self, outcome: Publication) -> None:
-        """Delete data files of this attempt that no commit can name. It never raises."""
-
-
-class LakeTable(Protocol):
+@dataclass(frozen=True)
+class LakeTarget(ABC):
     """A table whose columns fit the stream. Spark sends it to the tasks."""
 
-    @property
-    def columns(self) -> TableColumns:
-        """The columns of the table and the stream."""
+    options: LakeOptions
+    columns: TableColumns
 
     @property
-    def setting(self) -> dict[str, str]:
-        """Options that may not change while the sink has markers."""
-
-    @property
-    def table_id(self) -> str:
+    @abstractmethod
+    def id(self) -> str:
         """ID of this table; a table that was dropped and created again has another one."""
 
+    @abstractmethod
     def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
         """Write rows to durable data files, under names that no other attempt uses."""
 
-    def port(self, batch: Batch, files: Sequence[DataFile]) -> LakePort:
+    @abstractmethod
+    def port(self, batch: Batch, files: Sequence[DataFile]) -> LakePort[Any]:
         """Return the table in the hands of this driver, which may commit these files."""
+
+
+T = TypeVar("T", bound=LakeTarget)
+
+
+class LakePort(ABC, Generic[T]):
+    """A table in the hands of one driver: a `dedup.sinks.single_commit.TablePort`."""
+
+    def __init__(self, target: T, batch: Batch, files: Sequence[DataFile]) -> None:
+        self.target, self.batch, self.files = target, batch, files
+
+    def newest(self) -> Marker | None:
+        """Read the table again; return the marker of this sink in its newest version."""
+        options = self.target.options
+        if self._has_changed():
+            raise ConfigError(
+                f"Table {options.table} is another table, or has other columns, partitions, "
+                "properties or features than when the query started. Start the query again, in "
+                "foreachBatch with a new sink function. It finds a commit that has become visible."
+            )
+        marker, has_rows = self._marker()
+        faults.point("lakehouse.marker.read")
+        if marker is None or has_rows:
+            return marker
+        if options.accept_lost_markers:
+            return None
+        raise SinkError(
+            f"Table {options.table} was restored to a version before micro-batch "
+            f"{marker.batch_id}, which this sink has published. Rows of this micro-batch, and of "
+            "earlier ones, may be gone. Nothing was written.",
+            remedy="sink-markers",
+        )
+
+    @abstractmethod
+    def _has_changed(self) -> bool:
+        """Open the newest version; return whether data files for the target do not fit it."""
+
+    @abstractmethod
+    def _marker(self) -> tuple[Marker | None, bool]:
+        """Return this sink's marker, and whether the table still has the marker's rows."""
+
+    @abstractmethod
+    def commit(self, marker: Marker) -> None:
+        """Make rows and marker visible, as the version right after the one that was read last."""
+
+    @abstractmethod
+    def is_own(self, marker: Marker) -> bool:
+        """Return whether this port committed the marker that was read."""
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Delete a data file."""
+
+    def clean(self, outcome: Publication) -> None:
+        """Delete the data files of this attempt if it found the micro-batch published.
+
+        Files of other attempts stay for `VACUUM` or `remove_orphan_files`, because a version of
+        the table may name them.
+        """
+        if outcome is Publication.FOUND:
+            for file in self.files:
+                with suppress(Exception):
+                    self.delete(file.path)
 
 
 @dataclass(frozen=True)
@@ -86,7 +134,7 @@ class LakeWork(SinkWork):
     """The work of a sink into tables; `dedup.sinks.lakehouse.function.ready` makes it."""
 
     options: LakeOptions
-    table: LakeTable
+    table: LakeTarget
     room = "lakehouse"
 
     def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
@@ -128,7 +176,8 @@ class LakeWork(SinkWork):
         """Fix the table and its ID."""
         # A table without rows of this sink may be dropped and created again.
         if any(piece.content.rows for piece in slices) or ledger.published() is not None:
-            ledger.settle(self.table.setting, table_id=self.table.table_id)
+            option = "path" if self.options.format_name == DELTA else "table"
+            ledger.settle({option: self.options.table}, table_id=self.table.id)
 
     def publish(
         self,
