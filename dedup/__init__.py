@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dedup.core.metrics import BatchMetrics
     from dedup.sinks.files.function import files_sink
     from dedup.sinks.files.parquet import dedup_parquet
-    from dedup.sinks.files.published import published_files
+    from dedup.sinks.files.plans import published_files
     from dedup.sinks.formats import register
     from dedup.sinks.kafka.function import kafka_sink
     from dedup.sinks.lakehouse.function import delta_sink, iceberg_sink
@@ -81,7 +81,7 @@ __getattr__, __dir__ = lazily(
         "dedup.core.metrics": "BatchMetrics",
         "dedup.sinks.files.function": "files_sink",
         "dedup.sinks.files.parquet": "dedup_parquet",
-        "dedup.sinks.files.published": "published_files",
+        "dedup.sinks.files.plans": "published_files",
         "dedup.sinks.formats": "register",
         "dedup.sinks.kafka.function": "kafka_sink",
         "dedup.sinks.lakehouse.function": "delta_sink iceberg_sink",

@@ -1,48 +1,47 @@
-"""What the next start of a query does with what its sink has published, in words."""
+"""What the next start of a query does, in words, given what its sink has published."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.spark.driver.checkpoint_log import Progress
 
 
-def next_start(slots: Iterable[Marker], progress: Progress | None) -> str:
-    """Return what the next start of a query does with what its sink has published, as sentences.
+def next_start(slots: Collection[Marker], progress: Progress | None) -> str:
+    """Return, as sentences, what the next start of a query does.
 
     Parameters
     ----------
-    slots : iterable of Marker
-        The newest of each slot.
+    slots : collection of Marker
+        The newest marker of each slot.
     progress : Progress or None
-        Of the query's checkpoint, where it is known.
+        From the query's checkpoint, if it is known.
     """
-    newest = max(marker.batch_id for marker in slots)
+    newest = max((marker.batch_id for marker in slots), default=-1)
     published = sorted(marker.slot for marker in slots if marker.batch_id == newest)
     if BATCH_SLOT in published:
-        again = "it is published whole, so nothing of it is written again"
+        again = "it is published whole, so the start writes nothing of it"
     else:
         again = (
-            f"{_slices(published)} published, and stays so if the rows are the same; what is "
-            "missing is published, and if rows differ, the query stops with nothing written"
+            f"{_slices(published)} published. If their rows are the same, the start publishes "
+            "what is missing; if rows differ, the query stops and writes nothing"
         )
     if progress is None:
         return (
-            f"A checkpoint that goes on with micro-batch {newest + 1} publishes it. One that runs "
+            f"A checkpoint whose next micro-batch is {newest + 1} publishes it. If it runs "
             f"micro-batch {newest} again: {again}. An older checkpoint is refused. Give the "
-            "checkpoint, and its next start is told."
+            "checkpoint to see what its next start does."
         )
     next_id = progress.next_batch_id
+    runs = f"runs micro-batch {next_id}" + (" again" if progress.again else "")
     if next_id > newest:
-        verb = "runs again" if progress.again else "goes on with"
-        return f"The next start {verb} micro-batch {next_id}, of which nothing is published yet."
+        return f"The next start {runs}, of which nothing is published yet."
     if next_id == newest:
-        verb = "runs again" if progress.again else "goes on with"
-        return f"The next start {verb} micro-batch {next_id}: {again}."
+        return f"The next start {runs}: {again}."
     return (
-        f"The next start is refused: its checkpoint goes on with micro-batch {next_id}, and "
-        f"micro-batch {newest} is published already. The checkpoint is older than the sink."
+        f"The next start is refused: its checkpoint is at micro-batch {next_id}, and micro-batch "
+        f"{newest} is published already. The checkpoint is older than the sink."
     )
 
 

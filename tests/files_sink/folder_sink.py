@@ -12,8 +12,8 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 from pyspark.sql import types as T  # noqa: N812
 
+from dedup.sinks.files.function import ready
 from dedup.sinks.files.options import files_options
-from dedup.sinks.files.ready import ready
 from dedup.sinks.files.work import FilesWork
 from tests.support.sink_double import QUERY, SinkDouble
 from tests.support.sink_double import once as once

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dedup.errors import DataError
+from dedup.sinks.files.function import ready
 from dedup.sinks.files.options import files_options
-from dedup.sinks.files.ready import ready
 from dedup.sinks.work import new_batch
 from tests.support.edge_values import (
     ALL,

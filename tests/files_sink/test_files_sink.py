@@ -73,7 +73,7 @@ def test_a_folder_that_was_not_planned_is_no_micro_batch(inside: str, tmp_path: 
     foreign.mkdir()
     if inside:
         (foreign / inside).touch()
-    with pytest.raises(SinkError, match=r"batch=1 is there already \(with batch=1") as refused:
+    with pytest.raises(SinkError, match=r"batch=1 exists already \(with batch=1") as refused:
         sink.batch("run1", 1, [1], [2])
     assert refused.value.remedy == "sink-markers"
     assert sink.numbers() == once(1)
@@ -92,7 +92,7 @@ def test_a_folder_that_comes_while_a_plan_waits_is_no_micro_batch(
         sink.batch("run1", 1, [1], [2])
     foreign = tmp_path / "out/batch=1"
     foreign.mkdir()
-    with pytest.raises(SinkError, match="was made by somebody else") as refused:
+    with pytest.raises(SinkError, match=r"Somebody else made .*batch=1 while") as refused:
         sink.batch("run2", 1, [1], [2])
     assert refused.value.remedy == "sink-markers"
     foreign.rmdir()
@@ -289,9 +289,7 @@ def test_nothing_is_laid_beside_what_a_lost_plan_has_shown(
     root = output_of(sink.work.options).root
     root.delete_folder("_batches")
     accepting = FolderSink(sink.path, tmp_path / "checkpoint", accept_lost_markers="true")
-    with pytest.raises(
-        SinkError, match=r"batch=1 is there already \(with batch=1/part-"
-    ) as refused:
+    with pytest.raises(SinkError, match=r"batch=1 exists already \(with batch=1/part-") as refused:
         accepting.batch("run2", 1, [1], [2])
     assert refused.value.remedy == "sink-markers"
     assert sink.numbers() == once(3)
@@ -306,7 +304,7 @@ def test_a_copy_that_the_store_has_not_made(
 ) -> None:
     sink = FolderSink(store.uri(f"copy-{tmp_path.name}"), tmp_path / "checkpoint")
     monkeypatch.setattr(output_root.OutputRoot, "copy", lambda root, _, to: root.put_bytes(to, b""))
-    with pytest.raises(CatalogError, match="has 0 bytes after a copy that the store has confirmed"):
+    with pytest.raises(CatalogError, match=r"has 0 bytes instead of .* after a copy"):
         sink.batch("run1", 0, [0])
     monkeypatch.undo()
     assert left(sink) != []
@@ -359,7 +357,7 @@ def test_what_a_task_wrote_and_the_driver_does_not_see(tmp_path: Path) -> None:
     answer = sink.task("run1", 0, 0, [0])
     (file,) = (tmp_path / "out" / "_staging").rglob("*.parquet")
     file.unlink()
-    with pytest.raises(DedupError, match="must be one and the same on all machines"):
+    with pytest.raises(DedupError, match="must be the same on all machines"):
         sink.work.complete([answer])
     assert sink.numbers() == Counter()
 
@@ -472,7 +470,7 @@ def test_one_of_several_creates(store: ObjectStore, tmp_path: Path) -> None:
     assert root.read_bytes("x") == b"first"
     away = output_of(_options("s3://k:s@bucket/x?endpoint_override=127.0.0.1:9&scheme=http&region=r",
                               tmp_path)).root  # fmt: skip
-    with pytest.raises(DedupError, match=r"cannot write s3://bucket/x/y: .*"):
+    with pytest.raises(DedupError, match=r"Cannot write s3://bucket/x/y: .*"):
         away.create_bytes("y", b"")
 
 
@@ -491,7 +489,7 @@ def test_a_store_that_does_not_heed_conditions_is_refused(
 
     client = output_root._client
     monkeypatch.setattr(output_root, "_client", lambda *where: Unheeding(client(*where)))
-    with pytest.raises(ConfigError, match="and does not heed them") as refused:
+    with pytest.raises(ConfigError, match="and ignores the condition") as refused:
         FolderSink(store.uri(f"unheeding-{tmp_path.name}"), tmp_path / "checkpoint")
     assert "any:any" not in str(refused.value)
     assert sent == ["*", "*"]
@@ -513,7 +511,7 @@ def _options(path: str, folder: Path) -> FilesOptions:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({}, "needs the option path"),
+        ({}, "option path is missing"),
         ({"path": "gs://b/x"}, "cannot be used: the sink writes to a local"),
         ({"path": "s3://b/a#b?region=r"}, "Write %23 where it is part of it"),
         ({"path": "/o", "file.format": "orc"}, "must be one of parquet, json, csv"),
@@ -524,8 +522,8 @@ def _options(path: str, folder: Path) -> FilesOptions:
         ({"path": "/o", "target.file.size": "9" * 400}, "must be 1KB to 4GB"),
         ({"path": "/o", "partitionBy": "a"}, "Did you mean partition.by"),
         ({"path": "/o", "name": "a b"}, "Option name='a b' must be"),
-        ({"path": "/o", "partition.by": "a, b,a"}, "partition.by names 'a' more than once"),
-        ({"path": "/c"}, "checkpointLocation /c/d lies in the output /c"),
+        ({"path": "/o", "partition.by": "a, b,a"}, "must name each column only once"),
+        ({"path": "/c"}, "checkpointLocation /c/d is in the output /c"),
         ({"path": "s3://k:s@b/x", "checkpointLocation": "s3a://b/x/c"}, "in the output s3://b/x,"),
         ({"path": "s3://b/a%20b", "checkpointLocation": "s3a://b/a b/c"}, "in the output s3://b"),
     ],

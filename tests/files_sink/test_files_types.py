@@ -17,10 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import ConfigError, DataError
-from dedup.sinks.files.csv_lines import csv_lines
-from dedup.sinks.files.json_lines import json_lines
+from dedup.sinks.files.function import ready
 from dedup.sinks.files.options import files_options
-from dedup.sinks.files.ready import ready
+from dedup.sinks.files.text_lines import csv_lines, json_lines
 from dedup.sinks.work import new_batch
 
 UTC = dt.UTC
@@ -202,10 +201,10 @@ def test_columns_that_name_folders(spark: SparkSession, tmp_path: Path) -> None:
         ("a array<int>", {"file.format": "csv"}, "Column 'a' is array<int>, which CSV cannot hold"),
         ("a binary", {"file.format": "csv"}, "Column 'a' is binary"),
         ("a map<int,int>", {"file.format": "json"}, "keys of JSON are texts"),
-        ("a int", {"partition.by": "b"}, "names 'b', which is no column"),
+        ("a int", {"partition.by": "b"}, "names 'b', which the stream lacks"),
         ("a int, b double", {"partition.by": "b"}, "names 'b', of type double"),
-        ("a int, _b int", {"partition.by": "_b"}, "readers pass over folders"),
-        ("a int", {"partition.by": "a"}, "none is left for the files"),
+        ("a int, _b int", {"partition.by": "_b"}, "readers skip folders"),
+        ("a int", {"partition.by": "a"}, "leave one for the files"),
     ],
 )
 def test_columns_that_cannot_be(

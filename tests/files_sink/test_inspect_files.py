@@ -47,7 +47,7 @@ def test_what_is_published_and_whose_it_is(sink: FolderSink, tmp_path: Path) -> 
     assert (found.run_id, found.staged) == ("run2", ())
     assert found.nbytes is not None
     assert found.nbytes > 100
-    assert "A checkpoint that goes on with micro-batch 2 publishes it" in found.restart
+    assert "A checkpoint whose next micro-batch is 2 publishes it" in found.restart
     next_one = checkpoint(tmp_path / "c", planned=2, finished=2)
     code, told = shown(sink.path, "--checkpoint", next_one)
     assert code == 0
@@ -55,7 +55,7 @@ def test_what_is_published_and_whose_it_is(sink: FolderSink, tmp_path: Path) -> 
     assert first == f"query {QUERY}, sink {sink.work.name}"
     assert second == "Micro-batch 1 is published."
     assert third.startswith("  3 rows in 2 files, ")
-    assert "goes on with micro-batch 2, of which nothing is published yet" in told
+    assert "runs micro-batch 2, of which nothing is published yet" in told
     assert told.endswith("Nothing is staged.\n")
     code, told = shown(sink.path, "--json")
     body = json.loads(told)
@@ -96,7 +96,7 @@ def test_a_micro_batch_that_is_decided_and_not_shown(
     told = shown(sink.path, "--checkpoint", again)[1]
     assert "Micro-batch 1 is decided, and not whole yet." in told
     assert "and about to be shown" in told
-    assert "or its next start, brings what is staged" in " ".join(told.split())
+    assert "or its next start, publishes the rest" in " ".join(told.split())
     # The next start does so.
     sink.batch("run2", 1, [1, 2])
     found = tools.inspect_files(sink.path)
@@ -116,12 +116,12 @@ def test_what_was_staged_for_what_is_published(sink: FolderSink) -> None:
 def test_the_checkpoint_of_another_query_is_refused(sink: FolderSink, tmp_path: Path) -> None:
     sink.batch("run1", 0, [0])
     other = checkpoint(tmp_path / "c", planned=1, finished=1, query=OTHER)
-    with pytest.raises(ConfigError, match=f"query {OTHER}, and .* belongs to query {QUERY}"):
+    with pytest.raises(ConfigError, match=f"query {OTHER}, but .* belongs to query {QUERY}"):
         tools.inspect_files(sink.path, checkpoint=other)
 
 
 def test_what_is_no_output_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"is no output of .*: nothing is published there"):
+    with pytest.raises(ConfigError, match=r"is not an output of .*: nothing is published there"):
         tools.inspect_files(tmp_path / "nowhere")
     (tmp_path / "batch=3").mkdir()
     with pytest.raises(ConfigError, match="it was made by another program"):
@@ -139,7 +139,7 @@ def test_what_is_damaged_is_said(tmp_path: Path) -> None:
         tools.inspect_files(sink.path)
     plan.write_bytes(whole)
     (tmp_path / "out/_dedup.query").write_text("{}")
-    with pytest.raises(SinkError, match="says which query the output belongs to"):
+    with pytest.raises(SinkError, match="names the query that owns the output"):
         tools.inspect_files(sink.path)
 
 

@@ -74,7 +74,7 @@ def test_what_is_published_attempted_and_held_back(
     (tmp_path / "offsets" / "2").write_text("v1\n{}")
     known = tools.inspect_sink(broker, "inspected", checkpoint=str(tmp_path))
     (sink,) = known.sinks
-    assert "runs again micro-batch 2: slice 0 is published" in sink.restart
+    assert "runs micro-batch 2 again: slice 0 is published" in sink.restart
 
 
 def test_a_transaction_of_a_stranger_is_told_of(broker: str, options: KafkaOptions) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from dedup.sinks.files.csv_lines import csv_lines
-from dedup.sinks.files.json_lines import json_lines
+from dedup.sinks.files.text_lines import csv_lines, json_lines
 from dedup.sinks.postgres.columns import Unsuitable, column_type, encoding
 from tests.support.edge_values import ALL, SCALARS, Edge
 

@@ -16,7 +16,6 @@ from dedup.sinks.files import output_files
 from dedup.sinks.files.output_files import ParquetOutput, parquet_writer, with_spark_metadata
 from dedup.sinks.files.slice_files import FileShape, staging_folder
 from dedup.sinks.files.task_files import TaskFiles
-from dedup.sinks.files.write import FileWriter
 from dedup.sources.files.folder_columns import parted
 from tests.support.small_disk import small_disk
 
@@ -27,9 +26,9 @@ def numbers(count: int, first: int = 0) -> pa.RecordBatch:
     return pa.record_batch({"n": np.arange(first, first + count)}, schema=N)
 
 
-def writer_of(schema: pa.Schema, **changes: Any) -> FileWriter:
+def writer_of(schema: pa.Schema, **changes: Any) -> TaskFiles:
     shape = FileShape(**{"columns": schema, "compression": "snappy"} | changes)
-    return FileWriter(staging="unused", shape=shape)
+    return TaskFiles(staging="unused", shape=shape)
 
 
 def test_row_groups_are_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +150,7 @@ class Batch:
 def staged(tmp_path: Path) -> tuple[TaskFiles, Path, dict[str, Any]]:
     """A task has written one file, another attempt left a second one."""
     folder = tmp_path / "_staging" / staging_folder(3, "run")
-    files = TaskFiles(pass_=writer_of(N))
+    files = writer_of(N)
     for name in ("counted", "left"):
         file = ParquetOutput(folder / f"{name}.parquet", N, "none")
         file.add(numbers(5))
@@ -195,5 +194,5 @@ def test_a_micro_batch_without_rows(
     files.write_no_rows(nobody, tmp_path / "none", "v")
     assert pq.read_table(tmp_path / "none").schema.names == ["n"]
     every = N.append(pa.field("v", pa.string()))
-    TaskFiles(pass_=writer_of(every)).write_no_rows(nobody, tmp_path / "all", None)
+    writer_of(every).write_no_rows(nobody, tmp_path / "all", None)
     assert pq.read_table(tmp_path / "all").schema.names == ["n", "v"]

@@ -208,7 +208,7 @@ def test_a_plan_names_only_what_was_staged(field: str, name: Any, tmp_path: Path
     plans = BatchPlans(Root(tmp_path))
     if field == "folder" or name in (*BAD[:3], "x\0y", 7, None, "."):
         with pytest.raises(
-            SinkError, match=r"damaged.*is not (a path|text)|no folder that was staged"
+            SinkError, match=r"damaged.*is not (a path|text)|not a folder that was staged"
         ):
             plans.read(1)
     else:

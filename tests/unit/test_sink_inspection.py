@@ -30,11 +30,11 @@ def progress(next_batch_id: int, *, again: bool = False) -> Progress:
 @pytest.mark.parametrize(
     ("at", "said"),
     [
-        (progress(8), "goes on with micro-batch 8, of which nothing is published"),
-        (progress(8, again=True), "runs again micro-batch 8, of which nothing"),
-        (progress(7, again=True), "micro-batch 7: slices 0, 2 are published, and stays so"),
-        (progress(6), "is refused: its checkpoint goes on with micro-batch 6, and micro-batch 7"),
-        (None, "A checkpoint that goes on with micro-batch 8 publishes it"),
+        (progress(8), "runs micro-batch 8, of which nothing is published"),
+        (progress(8, again=True), "runs micro-batch 8 again, of which nothing"),
+        (progress(7, again=True), "micro-batch 7 again: slices 0, 2 are published. If their"),
+        (progress(6), "is refused: its checkpoint is at micro-batch 6, and micro-batch 7"),
+        (None, "A checkpoint whose next micro-batch is 8 publishes it"),
     ],
 )
 def test_what_a_restart_does(at: Progress | None, said: str) -> None:

@@ -1,15 +1,59 @@
-"""The sink as a function for ``foreachBatch``."""
+"""The sink of files: its kind, and the function for ``foreachBatch``."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from dedup.errors import ConfigError
+from dedup.sinks.batch_folders import clear_compaction
+from dedup.sinks.files.columns import file_shape
 from dedup.sinks.files.inspection import inspect_files
-from dedup.sinks.files.options import FORMAT, files_options
-from dedup.sinks.files.ready import ready
+from dedup.sinks.files.options import FORMAT, FilesOptions, files_options
+from dedup.sinks.files.outputs import output_of
+from dedup.sinks.files.work import FilesWork
 from dedup.sinks.foreach_batch import SinkFunction
 from dedup.sinks.kind import SinkKind
+from dedup.sinks.output_owner import foreign_to_all
+
+if TYPE_CHECKING:
+    from pyspark.sql import types as T  # noqa: N812
+
+
+def ready(options: FilesOptions, schema: T.StructType) -> FilesWork:
+    """Return the work of a sink after checking its output and the columns of the stream.
+
+    Raises
+    ------
+    ConfigError
+        If a column cannot be written, or the output is somebody else's.
+    CatalogError
+        If storage does not answer.
+    """
+    shape = file_shape(options, schema)
+    output = output_of(options)
+    if not options.is_on_s3:
+        try:
+            Path(options.path).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"path={options.path} cannot be made: {error.strerror}. Give a folder that this "
+                "user may write."
+            ) from None
+    output.root.check()
+    other = foreign_to_all(output.root)
+    if other is not None:
+        raise ConfigError(
+            f"path={output.root.url()} holds micro-batches of {other}: give a new folder.",
+            remedy="output-folder",
+        )
+    output.root.check_exclusive()
+    if not options.is_on_s3:
+        clear_compaction(Path(options.path))
+    return FilesWork(options, shape)
+
 
 FILES = SinkKind(
     format_name=FORMAT,
@@ -32,8 +76,8 @@ def files_sink(
 ) -> SinkFunction:
     """Return a function for ``foreachBatch`` that writes each micro-batch to a folder once.
 
-    It does what ``format("dedup_files")`` does, for queries that write to several places, and on
-    PySpark 4.0 as well.
+    It does what ``format("dedup_files")`` does. Use it for queries that write to several places,
+    and on PySpark 4.0.
 
     Parameters
     ----------
@@ -44,17 +88,17 @@ def files_sink(
     file_format : str
         ``parquet``, ``json`` or ``csv``.
     partition_by : sequence of str, optional
-        Columns whose values name folders below that of the micro-batch.
+        Columns whose values name folders below the folder of the micro-batch.
     options : mapping of str to str, optional
-        Any other option of the format. Two sinks of one query each need a `name`.
+        Any other option of the format. Two sinks of one query need two values of `name`.
 
     Raises
     ------
     ConfigError
-        If an option is unknown or cannot be; at the first micro-batch, if the columns cannot be
-        written, or the output is another's.
+        If an option is unknown or invalid. At the first micro-batch, if the columns cannot be
+        written, or the output is somebody else's.
     MissingExtraError
-        At the first micro-batch, if `path` is on S3, and the extra ``s3`` is not installed.
+        At the first micro-batch, if `path` is on S3 and the extra ``s3`` is not installed.
     """
     given = {"path": os.fspath(path), "checkpointLocation": checkpoint, "file.format": file_format}
     if partition_by:

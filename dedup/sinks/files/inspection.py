@@ -1,6 +1,6 @@
 """What a folder of files shows of its query's micro-batches, and what is staged there.
 
-It only reads, and a query may write meanwhile.
+It only reads, also while a query writes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from dedup.core.duration import iso
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import STAGING, published_batches
 from dedup.sinks.files.output_root import OutputRoot
-from dedup.sinks.files.plans import BatchPlan, BatchPlans
-from dedup.sinks.files.published import is_whole
+from dedup.sinks.files.plans import BatchPlan, BatchPlans, is_whole
 from dedup.sinks.files.slice_files import batch_of_staged
 from dedup.sinks.options import located
 from dedup.sinks.output_owner import foreign_to_all, owner_of
@@ -25,19 +24,19 @@ from dedup.spark.driver.checkpoint_log import Progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFolder:
-    """A folder of files that nobody sees yet.
+    """A folder of staged files, which readers skip.
 
     Parameters
     ----------
     folder : str
-        Below the output.
+        Its name below the output.
     batch_id : int or None
-        Micro-batch that they were staged for; None where the name is none of the sink's.
+        Micro-batch that it was staged for, or None if the sink does not make such names.
     files, nbytes : int
     role : str
-        ``"planned"``: of the newest micro-batch, which is not whole yet; ``"left over"``: of one
-        that is published, removed with the next one; ``"not planned"``: of a micro-batch that
-        is under way, or of a start that ended; ``"foreign"``: of nobody that is known.
+        ``"planned"``: of the newest micro-batch, which is not complete yet. ``"left over"``: of a
+        published micro-batch; the next one removes it. ``"not planned"``: of a micro-batch under
+        way, or of a start that ended. ``"foreign"``: of an unknown writer.
     """
 
     folder: str
@@ -49,25 +48,26 @@ class StagedFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesInspection:
-    """What `inspect_files` found.
+    """What `inspect_files` returns.
 
     Parameters
     ----------
     path : str
     query_id, sink : str
-        Whose the output is.
+        The owner of the output.
     batch_id : int or None
-        The newest micro-batch that is published or decided; None before the first.
+        The newest micro-batch that is published or planned. None before the first.
     whole : bool
         Whether readers see all of it.
     rows, files, nbytes : int or None
-        Of it, as it was decided; None where no plan tells, as of `dedup_parquet`.
+        Figures of its plan. None without plans, as in an output of `dedup_parquet`.
     run_id, writer : str or None
-        The start that decided it, and its host and process.
+        The start of the query that planned it, and its host and process.
     time_ms : int or None
+        When, in milliseconds since 1970.
     staged : tuple of StagedFolder
     restart : str
-        What the next start of the query would do, as sentences.
+        What the next start of the query does, as sentences.
     """
 
     path: str
@@ -86,7 +86,7 @@ class FilesInspection:
 
     @property
     def status(self) -> str:
-        """``ok``, or ``unfinished`` where the newest micro-batch is decided and not whole."""
+        """``ok``, or ``unfinished`` if the newest micro-batch is planned and not complete."""
         return "ok" if self.whole else "unfinished"
 
     def to_json(self) -> dict[str, Any]:
@@ -95,23 +95,23 @@ class FilesInspection:
 
 
 def inspect_files(path: str, progress: Progress | None = None) -> FilesInspection:
-    """Return what an output shows, what is staged there, and what a restart would do.
+    """Return what an output shows, what is staged there, and what the next start does.
 
     Parameters
     ----------
     path : str
-        Of a sink of files, or of `dedup_parquet`.
+        Output of a files sink, or of `dedup_parquet`.
     progress : Progress, optional
-        From the query's checkpoint: what a restart would do is then said of it.
+        From the query's checkpoint.
 
     Raises
     ------
     ConfigError
-        If it is no such output, or the checkpoint is another query's.
+        If it is not such an output, or the checkpoint is another query's.
     CatalogError
         If the storage cannot be reached.
     SinkError
-        If what tells of owner or micro-batch is damaged.
+        If the owner's file or the plan is damaged.
     """
     root = OutputRoot(located(os.fspath(path)))
     owner = owner_of(root)
@@ -119,13 +119,13 @@ def inspect_files(path: str, progress: Progress | None = None) -> FilesInspectio
         other = foreign_to_all(root)
         what = "nothing is published there" if other is None else f"it was made by {other}"
         raise ConfigError(
-            f"{root.url()} is no output of a query of format('dedup_files'), files_sink or "
+            f"{root.url()} is not an output of a query of format('dedup_files'), files_sink or "
             f"dedup_parquet: {what}. Give the folder that its option path names."
         )
     if progress is not None and progress.query_id != owner[0]:
         raise ConfigError(
-            f"The checkpoint is that of query {progress.query_id}, and {root.url()} belongs to "
-            f"query {owner[0]}: the query of this checkpoint would be refused there."
+            f"The checkpoint is of query {progress.query_id}, but {root.url()} belongs to query "
+            f"{owner[0]}, so a start with this checkpoint is refused."
         )
     plans = BatchPlans(root)
     numbers = plans.numbers()
@@ -154,13 +154,13 @@ def inspect_files(path: str, progress: Progress | None = None) -> FilesInspectio
 
 def _restart(plan: BatchPlan | None, progress: Progress | None, *, whole: bool) -> str:
     if plan is None:
-        return "There is no plan of a micro-batch, so what the next start does is not told here."
-    told = next_start([plan.marker], progress)
+        return "The output has no plan of a micro-batch, so the next start is unknown here."
+    start = next_start([plan.marker], progress)
     if whole:
-        return told
+        return start
     return (
         f"Micro-batch {plan.marker.batch_id} is decided and not whole yet: its query, or its next "
-        f"start, brings what is staged to its place. {told}"
+        f"start, publishes the rest. {start}"
     )
 
 

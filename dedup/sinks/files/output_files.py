@@ -1,4 +1,4 @@
-"""Files that tasks write: begun under a name of their own, whole and durable when they are done."""
+"""The formats of the files that tasks write: Parquet, and lines of text."""
 
 from __future__ import annotations
 
@@ -19,25 +19,16 @@ from dedup.catalog.localfile import sync
 from dedup.errors import DedupError, faults
 from dedup.sources.files.parquet_input import BatchBuffer
 
-#: Arrow bytes of a row group; a task holds one for each folder that it writes to.
+#: Arrow bytes of a row group; a task buffers one for each folder that it writes to.
 GROUP_BYTES = 64 << 20
 _GROUP_ROWS = 1 << 20
-#: Rows by which is decided which columns repeat their values.
+#: The first rows decide which columns get a dictionary.
 _SAMPLE_ROWS = 16_384
 
 
 @dataclass(slots=True)
 class OutputFile(ABC):
-    """One file.
-
-    Parameters
-    ----------
-    path : Path
-        Not there yet.
-    columns : pyarrow.Schema
-    compression : str
-        As pyarrow calls it.
-    """
+    """A new file, with its compression in pyarrow's spelling."""
 
     path: Path
     columns: pa.Schema
@@ -47,7 +38,7 @@ class OutputFile(ABC):
     _is_finished: bool = field(default=False, init=False)
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take rows, whose columns come in the order of the file's.
+        """Add rows, whose columns are in the order of the file's.
 
         Raises
         ------
@@ -58,7 +49,7 @@ class OutputFile(ABC):
         self._take(_as(rows, self.columns))
 
     def finish(self) -> None:
-        """Write what is left; the file is durable then. Errors as `add`."""
+        """Write the rest, and make the file durable. Raises what `add` raises."""
         with refusing(self.path):
             self._close()
             sync(self.path)
@@ -67,7 +58,7 @@ class OutputFile(ABC):
         self._is_finished = True
 
     def drop_unfinished(self) -> None:
-        """Let go of a file whose task has failed."""
+        """Close and remove the file of a failed task, unless it is finished."""
         if self._is_finished:
             return
         with suppress(OSError, pa.ArrowException):
@@ -81,11 +72,11 @@ class OutputFile(ABC):
 
     @abstractmethod
     def _take(self, rows: pa.RecordBatch) -> None:
-        """Write or keep rows, and note in `nbytes` how long the file is."""
+        """Write or buffer rows, and update `nbytes`."""
 
     @abstractmethod
     def _close(self) -> None:
-        """Write what is kept, and the end."""
+        """Write what is buffered, and the end of the file."""
 
     @abstractmethod
     def _let_go(self) -> None:
@@ -94,13 +85,7 @@ class OutputFile(ABC):
 
 @dataclass(slots=True)
 class ParquetOutput(OutputFile):
-    """A Parquet file, in row groups of about as many bytes.
-
-    Parameters
-    ----------
-    group_bytes : int or None
-        Arrow bytes of a row group.
-    """
+    """A Parquet file, in row groups of about `group_bytes` Arrow bytes."""
 
     group_bytes: int | None = None
     _gathered: BatchBuffer = field(init=False)
@@ -140,15 +125,7 @@ class ParquetOutput(OutputFile):
 
 @dataclass(slots=True)
 class TextOutput(OutputFile):
-    """A file of lines.
-
-    Parameters
-    ----------
-    lines : callable
-        From rows to the bytes of their lines.
-    head : bytes
-        What the file begins with.
-    """
+    """A file of lines after a `head`; `lines` returns the bytes of some rows."""
 
     lines: Callable[[pa.RecordBatch], bytes]
     head: bytes = b""
@@ -175,7 +152,7 @@ class TextOutput(OutputFile):
     def _close(self) -> None:
         out, raw = self._opened(), self._raw
         assert raw is not None
-        out.close()  # of a compressed file its end alone
+        out.close()  # writes the end of a compressed file, and leaves `raw` open
         raw.close()
 
     def _let_go(self) -> None:
@@ -185,13 +162,13 @@ class TextOutput(OutputFile):
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Say what to do where a file cannot be written."""
+    """Replace an OSError by a DedupError with a way out."""
     try:
         yield
     except OSError as error:
         raise DedupError(
             f"{path} cannot be written: {error.strerror or error}. Free space on that disk, or "
-            "mend what is wrong with the folder, and run again. Nothing is lost.",
+            "repair the folder, and run again. Nothing is lost.",
             remedy="local-disk",
         ) from error
 
@@ -215,10 +192,10 @@ def parquet_writer(
 
 
 def with_spark_metadata(columns: pa.Schema, spark_json: str, version: str) -> pa.Schema:
-    """Return the columns with what Spark notes in the footer of a file.
+    """Return the columns with the metadata that Spark writes to the footer of a file.
 
-    By the version a reader knows that old dates are in today's calendar, and by the columns what
-    Parquet has no words for, such as comments.
+    The version shows readers that old dates are in today's calendar. The columns hold what Parquet
+    cannot express, such as comments.
     """
     noted: Mapping[str, str] = {
         "org.apache.spark.version": version,
@@ -236,7 +213,7 @@ def _as(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
 
 
 def _repeating(rows: pa.Table) -> list[str]:
-    """Return the columns that a dictionary makes smaller; where it does not, it costs time."""
+    """Return the columns that a dictionary makes smaller; for the others it only costs time."""
     sample = rows.slice(0, _SAMPLE_ROWS)
     found = []
     for column, name in zip(sample.columns, sample.column_names, strict=True):

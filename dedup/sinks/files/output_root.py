@@ -1,4 +1,4 @@
-"""The folder of an output, in which a file can be created by one of several at a time."""
+"""The root of an output: if several writers create a file, also on S3, exactly one succeeds."""
 
 from __future__ import annotations
 
@@ -12,22 +12,16 @@ from dedup.catalog.root import Root
 from dedup.catalog.uri import scheme_of
 from dedup.errors import CatalogError, ConfigError, MissingExtraError
 
-#: A store that is asked for the same name by two at a time answers 409: ask again.
+#: A store answers 409 to two simultaneous writes of a name: try again.
 _TRIES = 5
-#: Lies in an output on S3, and shows that the store heeds conditional writes.
+#: Object in an output on S3 that proves that the store respects conditional writes.
 _PROBE = "_dedup.probe"
 
 
 class OutputRoot(Root):
-    """A `Root` whose `create_bytes` is exclusive on S3 as well.
+    """A `Root`, at a path or an ``s3://`` URI, whose `create_bytes` is exclusive on S3 as well.
 
-    pyarrow has no conditional PUT, so that one goes by boto3 (``If-None-Match: *``, which S3 has
-    since August 2024).
-
-    Parameters
-    ----------
-    path : str
-        An absolute path, or an ``s3://`` URI.
+    pyarrow has no conditional PUT (``If-None-Match: *``, on S3 since August 2024); boto3 has.
     """
 
     def __init__(self, path: str) -> None:
@@ -35,7 +29,7 @@ class OutputRoot(Root):
         self._uri = path if scheme_of(path) == "s3" else None
 
     def check(self) -> None:
-        """Look whether the output can be reached, and created in.
+        """Check that the output can be reached.
 
         Raises
         ------
@@ -49,12 +43,12 @@ class OutputRoot(Root):
         self.exists("_dedup.query")
 
     def check_exclusive(self) -> None:
-        """Look whether the store refuses to create what is there, by creating something twice.
+        """Create an object twice, to check that the store refuses the second write.
 
         Raises
         ------
         ConfigError
-            If it does not, so that of two starts both would decide.
+            If it does not, so that two starts of a query could both decide.
         CatalogError
             If the storage does not answer, or refuses.
         """
@@ -63,18 +57,18 @@ class OutputRoot(Root):
         if self._put_new(_PROBE, b"first") and self._put_new(_PROBE, b"second"):
             raise ConfigError(
                 f"The store of {self.url()} takes conditional writes (PUT with If-None-Match: *) "
-                "and does not heed them: it replaced an object that was there. Two starts of a "
-                "query, or two queries, would overwrite what the other has decided there. Write "
-                "to a store that has them (Amazon S3, a newer release of this one), or to a folder "
-                "that all machines mount."
+                "and ignores the condition: it replaced an existing object. Two starts of a query, "
+                "or two queries, could overwrite each other's decisions there. Write to a store "
+                "that respects the condition (Amazon S3, a newer release of this store), or to a "
+                "folder that all machines mount."
             )
         _EXCLUSIVE.add((self._uri, os.getpid()))
 
     def uri(self, name: str) -> str:
-        """Return the path of a file, or the URI of an object, whose key stands there as it is.
+        """Return the path of a file, or the URI of an object, without percent-encoding.
 
-        Readers take it so (Spark, DuckDB, pyarrow with a file system), other than the URI of the
-        output, which pyarrow decodes.
+        Readers want it so (Spark, DuckDB, pyarrow with a file system). The URI of the output is
+        different: pyarrow decodes it.
         """
         if self._uri is None:
             return self.url(name)
@@ -82,20 +76,20 @@ class OutputRoot(Root):
         return "s3://" + "/".join(part for part in (bucket, folder, name) if part)
 
     def create_bytes(self, name: str, data: bytes) -> bool:
-        """Write an object that is not there yet; return False, writing nothing, where it is.
+        """Write a new object, or return False and write nothing if it exists.
 
         Raises
         ------
         CatalogError
-            When the storage cannot be reached or refuses.
+            If the storage cannot be reached, or refuses.
         """
         if self._uri is None:
             return super().create_bytes(name, data)
-        # An answer that was lost is asked for again: what is there may be our own.
+        # boto3 repeats a request whose answer was lost, so an existing object may be our own.
         return self._put_new(name, data) or self.read_bytes(name) == data
 
     def _put_new(self, name: str, data: bytes) -> bool:
-        """Return whether the store has taken an object, and not refused it because one is there."""
+        """Return whether the store has created an object, or False if it exists."""
         assert self._uri is not None
         _, botocore = _boto3()
         bucket, folder, _ = parsed_s3(self._uri)
@@ -119,20 +113,20 @@ class OutputRoot(Root):
 
     def _refused(self, name: str, error: Exception) -> CatalogError:
         return CatalogError(
-            f"cannot write {self.url(name)}: {error}; check that the store is reachable, knows "
-            "conditional writes (If-None-Match), and may be written with these credentials, then "
-            "start the query again",
+            f"Cannot write {self.url(name)}: {error}. Check that the store can be reached, "
+            "supports conditional writes (If-None-Match), and lets these credentials write. Then "
+            "start the query again.",
             remedy="storage",
         )
 
 
-#: Outputs, by process, whose store has shown that it heeds them: a micro-batch does not ask again.
+#: Outputs, by process, whose store has passed `check_exclusive`.
 _EXCLUSIVE: set[tuple[str, int]] = set()
 
 
 @lru_cache(maxsize=8)
 def _client(uri: str, pid: int) -> Any:
-    """Return a client of this process; to make one takes longer than to ask it."""
+    """Return the client of this process; making one takes longer than a request."""
     boto3, _ = _boto3()
     return boto3.session.Session().client("s3", **parsed_s3(uri)[2])
 
@@ -147,9 +141,9 @@ def _boto3() -> tuple[Any, Any]:
 
 
 def parsed_s3(uri: str) -> tuple[str, str, dict[str, Any]]:
-    """Return bucket, folder, and the settings of a client that mean what the URI means to pyarrow.
+    """Return bucket, folder, and the settings with which boto3 does what pyarrow does for the URI.
 
-    What the URI does not say both take from the environment, profile or machine.
+    For settings that are not in the URI, both read the environment, the profile or the machine.
     """
     parts = urlsplit(uri)
     asked = {name: values[-1] for name, values in parse_qs(parts.query).items()}

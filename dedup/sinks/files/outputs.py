@@ -1,4 +1,4 @@
-"""Where files go: how tasks stage them there, and how a planned micro-batch becomes visible."""
+"""How tasks stage files in an output, and how a planned micro-batch becomes visible there."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from dedup.sinks.batch_folders import STAGING, flush, folder_of, publish_folder
 from dedup.sinks.files.options import FilesOptions
 from dedup.sinks.files.output_root import OutputRoot
 from dedup.sinks.files.plans import BatchPlan, PlannedFile
-from dedup.sinks.files.slice_files import WrittenFile, batch_of_staged, staging_folder
-from dedup.sinks.files.task_files import gather
+from dedup.sinks.files.slice_files import WrittenFile, batch_of_staged, gather, staging_folder
 from dedup.sinks.protocol import Batch
 
 _COPIES_AT_ONCE = 8
@@ -32,116 +31,116 @@ class Output(Protocol):
 
     @contextmanager
     def folder_to_write(self, batch: Batch) -> Iterator[Path]:
-        """Give a task the local folder of its files."""
+        """Yield the local folder that a task writes to."""
 
     def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
-        """Bring files to where the driver finds them, durably; return them with their places."""
+        """Bring files durably to the driver; return them with their new paths."""
 
-    def lay_out(self, batch_id: int, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
-        """Bring what the tasks staged into the shape that a plan names; return what is planned."""
+    def plan_files(
+        self, batch_id: int, files: Sequence[WrittenFile]
+    ) -> tuple[str, list[PlannedFile]]:
+        """Arrange staged files as a plan needs them; return its folder and its files."""
 
-    def carry_out(self, plan: BatchPlan, anew: Sequence[WrittenFile] | None = None) -> None:
-        """Make a planned micro-batch visible; again and again, by anybody, with one result.
+    def carry_out(self, plan: BatchPlan, again: Sequence[WrittenFile] | None = None) -> None:
+        """Make a planned micro-batch visible. Any start may repeat it, with the same result.
 
         Parameters
         ----------
         plan : BatchPlan
-        anew : sequence of WrittenFile, optional
-            The same rows as the tasks have just staged them, to be shown where what the plan names
-            is gone.
+        again : sequence of WrittenFile, optional
+            The same rows, staged again, to publish if the files of the plan are gone.
 
         Raises
         ------
         SinkError
-            When files that it names are neither in their place nor staged.
+            If files of the plan are neither in their place nor staged.
         """
 
     def unplanned(self, batch_id: int) -> Sequence[str]:
-        """Return what is in the place of a micro-batch already, which is yet to be planned."""
+        """Return the names that a micro-batch without a plan has in its folder already."""
 
     def clean(self, batch_id: int) -> None:
-        """Remove what was staged for a micro-batch that is published, and for those before it."""
+        """Remove what was staged for this published micro-batch and earlier ones."""
 
 
 class LocalOutput:
-    """A folder on a file system that tasks and driver share: one rename shows a micro-batch."""
+    """A folder on a file system that tasks and driver share. One rename shows a micro-batch."""
 
     def __init__(self, path: str) -> None:
         self.root, self._path = OutputRoot(path), Path(path)
 
     @contextmanager
     def folder_to_write(self, batch: Batch) -> Iterator[Path]:
-        """Give a task the local folder of its files."""
+        """Yield a folder below the output that readers skip."""
         yield self._path / STAGING / staging_folder(batch.batch_id, batch.run_id)
 
     def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
-        """Return the files, which are in their places."""
+        """Return the files: the driver sees them where they are."""
         return list(files)
 
-    def lay_out(self, batch_id: int, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
-        """Move the files to a folder of this attempt's own."""
+    def plan_files(
+        self, batch_id: int, files: Sequence[WrittenFile]
+    ) -> tuple[str, list[PlannedFile]]:
+        """Move the files to a folder that no other attempt uses."""
         folder = f"{STAGING}/{batch_id:012d}-{uuid.uuid4().hex}"
         if files:
             gather(files, self._path / folder)
-            # A plan is durable at once, and so has to be what it names.
+            # The plan will be durable at once, so what it names has to be durable before.
             flush(self._path / folder)
             sync(self._path / STAGING)
             sync(self._path)
-        names = [(f"{file.folder}/" if file.folder else "") + Path(file.path).name
-                 for file in files]  # fmt: skip
-        found = zip(names, files, strict=True)
-        return folder, [PlannedFile(f"{folder}/{n}", n, file.nbytes) for n, file in found]
+        names = map(_name_of, files)
+        planned = zip(names, files, strict=True)
+        return folder, [PlannedFile(f"{folder}/{n}", n, file.nbytes) for n, file in planned]
 
-    def carry_out(self, plan: BatchPlan, anew: Sequence[WrittenFile] | None = None) -> None:
-        """Rename the folder that the plan names, or one of files that are staged anew."""
+    def carry_out(self, plan: BatchPlan, again: Sequence[WrittenFile] | None = None) -> None:
+        """Rename the folder that the plan names, or one with the files that are staged again."""
         if not plan.files:
             return
         source, number = self._path / plan.folder, plan.marker.batch_id
         self._refuse_foreign(plan)
         if source.is_symlink():
             raise SinkError(
-                f"{source} is a link, and a folder of staged files belongs there: somebody else "
-                "has made it. Nothing was published. Look where it leads, remove the link, and "
+                f"{source} is a link that somebody else has made, and a folder of staged files "
+                "belongs there. Nothing was published. Look where it leads, remove the link, and "
                 "start the query again.",
                 remedy="sink-markers",
             )
         if not source.exists() and not (self._path / folder_of(number)).exists():
-            # Looked up in this order, another start may have renamed it in between.
-            if anew is None:
+            # In this order, for another start may have renamed it in between.
+            if again is None:
                 raise _gone(self.root, plan, plan.folder)
-            source = self._path / self.lay_out(number, anew)[0]
+            source = self._path / self.plan_files(number, again)[0]
         publish_folder(source, self._path, number)
 
     def _refuse_foreign(self, plan: BatchPlan) -> None:
-        """Refuse a folder in the place of a micro-batch that is still staged.
+        """Refuse a folder of somebody else that has the name of a micro-batch still staged.
 
-        It would be taken for the micro-batch, and what is staged be deleted. Where the last step
-        was no rename, but a copy (`publish_folder`), it has the files of the plan.
+        The sink would take it for the micro-batch, and delete the staged files. If the last step
+        was a copy instead of a rename (`publish_folder`), the folder has the files of the plan.
         """
         target = self._path / folder_of(plan.marker.batch_id)
-        # In this order: a start that renames it in between takes the other away.
+        # In this order: a start that publishes in between takes the staged folder away.
         if not target.exists() or not (self._path / plan.folder).exists():
             return
         if not all((target / file.name).exists() for file in plan.files):
             raise SinkError(
-                f"{target} was made by somebody else while micro-batch {plan.marker.batch_id} was "
-                f"on its way there: what belongs there still waits as {plan.folder}. Nothing was "
-                "published, and nothing is lost. Move that folder elsewhere, and start the query "
-                "again.",
+                f"Somebody else made {target} while micro-batch {plan.marker.batch_id} was on its "
+                f"way there. Its files are still in {plan.folder}. Nothing was published, and "
+                f"nothing is lost. Move {target} elsewhere, and start the query again.",
                 remedy="sink-markers",
             )
 
     def unplanned(self, batch_id: int) -> Sequence[str]:
-        """Return the files in the folder of the micro-batch, its own name if it has none."""
+        """Return the files in the folder of the micro-batch, or its name if it is empty."""
         folder = self._path / folder_of(batch_id)
         if not folder.exists():
             return ()
-        # Such a folder would be taken for the micro-batch, and what was staged be deleted.
         files = sorted(str(p.relative_to(self._path)) for p in folder.rglob("*") if p.is_file())
         return files or (folder.name,)
 
     def clean(self, batch_id: int) -> None:
-        """Remove what was staged for a micro-batch that is published, and for those before it."""
+        """Remove staged folders."""
         staging = self._path / STAGING
         for entry in list(staging.iterdir()) if staging.is_dir() else []:
             number = batch_of_staged(entry.name)
@@ -150,19 +149,19 @@ class LocalOutput:
 
 
 class StoreOutput:
-    """A folder of an object store, which has no rename: staged files are copied, one by one."""
+    """A folder of an object store. It has no rename, so staged files are copied one by one."""
 
     def __init__(self, path: str) -> None:
         self.root = OutputRoot(path)
 
     @contextmanager
     def folder_to_write(self, batch: Batch) -> Iterator[Path]:
-        """Give a task a folder on its own disk."""
+        """Yield a folder on the task's own disk."""
         with tempfile.TemporaryDirectory(prefix="dedup-files-") as folder:
             yield Path(folder)
 
     def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
-        """Upload the files; each appears whole."""
+        """Upload the files. Each appears whole."""
         staged = []
         for file in files:
             folder = staging_folder(batch.batch_id, batch.run_id)
@@ -172,17 +171,16 @@ class StoreOutput:
         faults.point("files.uploaded")
         return staged
 
-    def lay_out(self, batch_id: int, files: Sequence[WrittenFile]) -> tuple[str, list[PlannedFile]]:
-        """Leave the files where they are, and say where they belong."""
-        names = [(f"{file.folder}/" if file.folder else "") + Path(file.path).name
-                 for file in files]  # fmt: skip
-        found = zip(names, files, strict=True)
-        return "", [PlannedFile(file.path, name, file.nbytes) for name, file in found]
+    def plan_files(
+        self, batch_id: int, files: Sequence[WrittenFile]
+    ) -> tuple[str, list[PlannedFile]]:
+        """Return the files where they are, and their final names."""
+        return "", [PlannedFile(file.path, _name_of(file), file.nbytes) for file in files]
 
-    def carry_out(self, plan: BatchPlan, anew: Sequence[WrittenFile] | None = None) -> None:
-        """Copy each file that is not in its place yet; names and contents are the plan's.
+    def carry_out(self, plan: BatchPlan, again: Sequence[WrittenFile] | None = None) -> None:
+        """Copy each file of the plan that is not in its place yet.
 
-        Files that are staged anew cannot take their place: some may have been copied and read.
+        Files that are staged again cannot replace them: readers may have seen some of the others.
         """
 
         def place(file: PlannedFile) -> None:
@@ -194,16 +192,16 @@ class StoreOutput:
             except CatalogError:
                 if self.root.exists(file.staged):
                     raise
-                # Another start has copied it, and cleaned up behind itself.
-            # A store may answer a copy with success and an error in one; the original goes next.
+                # Another start has copied it, and removed the staged file.
+            # A store may answer "success" with an error inside. The original is deleted next.
             size = self.root.size(name)
             if size != file.nbytes:
                 if not self.root.exists(file.staged):
                     raise _gone(self.root, plan, file.staged)
                 raise CatalogError(
-                    f"{self.root.url(name)} has {size} bytes after a copy that the store has "
-                    f"confirmed, in place of {file.nbytes}. What was staged is still there: start "
-                    "the query again, and it is copied anew.",
+                    f"{self.root.url(name)} has {size} bytes instead of {file.nbytes}, after a "
+                    "copy that the store has confirmed. The staged file is still there. Start the "
+                    "query again to copy it again.",
                     remedy="storage",
                 )
             faults.point("files.copied")
@@ -216,7 +214,7 @@ class StoreOutput:
         return [found.name for found in self.root.list(folder_of(batch_id))]
 
     def clean(self, batch_id: int) -> None:
-        """Remove what was staged for a micro-batch that is published, and for those before it."""
+        """Remove staged objects."""
         names = {found.name.split("/")[1] for found in self.root.list(STAGING)}
         for name in sorted(names):
             number = batch_of_staged(name)
@@ -225,15 +223,20 @@ class StoreOutput:
 
 
 def output_of(options: FilesOptions) -> Output:
-    """Return where a sink writes."""
+    """Return the output of a sink."""
     return StoreOutput(options.path) if options.is_on_s3 else LocalOutput(options.path)
+
+
+def _name_of(file: WrittenFile) -> str:
+    """Return the name of a file below the folder of its micro-batch."""
+    return (f"{file.folder}/" if file.folder else "") + Path(file.path).name
 
 
 def _gone(root: OutputRoot, plan: BatchPlan, what: str) -> SinkError:
     number = plan.marker.batch_id
     return SinkError(
-        f"Micro-batch {number} of {root.url()} is to consist of what was staged as {what}, which "
-        f"is gone, and so is {folder_of(number)}: somebody has removed or moved them. Its rows "
-        "cannot be made visible again from there. Nothing was published.",
+        f"The plan of micro-batch {number} of {root.url()} needs {what}, which is gone, and so is "
+        f"{folder_of(number)}: somebody has removed or moved them. The sink cannot show the rows "
+        "of this micro-batch without them. Nothing was published.",
         remedy="files-gone",
     )

@@ -1,25 +1,28 @@
-"""What a micro-batch of an output consists of, decided once: a *plan*.
+"""The *plan* of a micro-batch: which files it consists of, decided once.
 
-A plan is a JSON document ``_batches/<id>.plan`` that whoever comes first creates, and nobody
-changes or deletes. So of two starts of a query that publish the same micro-batch at the same time,
-however long one of them stood still, one decides, and both carry out the same. The plan is the
-marker of the micro-batch as well: what is planned counts as published, for it can be carried out by
-anybody at any time.
+A plan is a JSON document ``_batches/<id>.plan``. The first start of the query that gets there
+creates it, and it never changes. So if two starts publish the same micro-batch, even long after one
+another, one decides and both carry out the same plan. The plan holds the marker of the micro-batch:
+a planned micro-batch counts as published, because anybody can carry out the plan at any time.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.root import Root
 from dedup.core.parse import NAME, OtherVersion, array, integer, path_below, text
 from dedup.errors import ObjectMissing, SinkError
-from dedup.sinks.batch_folders import STAGING
+from dedup.sinks.batch_folders import STAGING, data_files, folder_of, published_batches
+from dedup.sinks.files.output_root import OutputRoot
 from dedup.sinks.files.slice_files import batch_of_staged
 from dedup.sinks.marker import Marker
+from dedup.sinks.options import located
 
 FOLDER = "_batches"
 _FORMAT = 1
@@ -33,9 +36,9 @@ class PlannedFile:
     Parameters
     ----------
     staged : str
-        Where it waits, below the output.
+        Where it is staged, below the output.
     name : str
-        Below the folder of the micro-batch, folders of partitions included.
+        Its final name below the folder of the micro-batch, with the folders of partitions.
     nbytes : int
     """
 
@@ -46,15 +49,15 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """All of a micro-batch.
+    """The plan of one micro-batch.
 
     Parameters
     ----------
     marker : Marker
     folder : str
-        Which folder below the output becomes that of the micro-batch, where one is renamed.
+        On a local disk, the staged folder that becomes the folder of the micro-batch.
     files : tuple of PlannedFile
-        None for a micro-batch without rows, which has no folder.
+        Empty for a micro-batch without rows, which has no folder.
     """
 
     marker: Marker
@@ -69,7 +72,7 @@ class BatchPlans:
         self._root = root
 
     def create(self, plan: BatchPlan) -> bool:
-        """Decide what a micro-batch consists of; return False where that is decided already."""
+        """Decide what a micro-batch consists of, or return False if that is decided already."""
         body = {
             "marker": asdict(plan.marker),
             "folder": plan.folder,
@@ -79,12 +82,12 @@ class BatchPlans:
         return self._root.create_bytes(_name(plan.marker.batch_id), data)
 
     def read(self, batch_id: int) -> BatchPlan | None:
-        """Return the plan of a micro-batch, None where nothing is decided.
+        """Return the plan of a micro-batch, or None if nothing is decided.
 
         Raises
         ------
         SinkError
-            When it is damaged, or of another release.
+            If it is damaged, or of another release.
         """
         name = _name(batch_id)
         try:
@@ -100,23 +103,24 @@ class BatchPlans:
             ) from None
         except (ValueError, KeyError) as error:
             raise SinkError(
-                f"{self._root.url(name)} is damaged: {error}. Without it nobody can tell what of "
-                "the micro-batch is published, so nothing was.",
+                f"{self._root.url(name)} is damaged: {error}. Without it the sink cannot know what "
+                "of the micro-batch is published. Nothing was published.",
                 remedy="sink-markers",
             ) from None
 
     def newest(self, batch_id: int, known_batch_id: int | None = None) -> BatchPlan | None:
-        """Return the plan that says most to the driver of a micro-batch; None for a new output.
+        """Return the plan that the driver of a micro-batch has to know, or None for a new output.
 
-        Every micro-batch has one, also one without rows, but not one of which Spark made no task.
-        So the next one's tells that the output is ahead, its own that it is published, and where
-        the one before has none, all are looked through.
+        That is a later micro-batch's plan, which shows that the output is ahead, or else its own,
+        which shows that it is published, or else the newest earlier one. A micro-batch without rows
+        has a plan too, but one for which Spark ran no task has none. So if the one before has no
+        plan, all are listed.
 
         Parameters
         ----------
         batch_id : int
         known_batch_id : int, optional
-            One that is known to have a plan, maybe a later one.
+            A micro-batch, maybe a later one, that certainly has a plan.
         """
         ahead = max(batch_id + 1, -1 if known_batch_id is None else known_batch_id)
         for number in (ahead, batch_id + 1, batch_id, batch_id - 1):
@@ -134,7 +138,7 @@ class BatchPlans:
 
 
 def _plan(body: dict[str, Any], batch_id: int, *, is_local: bool) -> BatchPlan:
-    """Return the plan of a micro-batch; ValueError if it names what was not staged for it."""
+    """Return the plan of a micro-batch, or raise ValueError if it names other staged files."""
     marker = Marker.from_json(body["marker"])
     if marker.batch_id != batch_id:
         raise ValueError(f"it is the plan of micro-batch {marker.batch_id}")
@@ -144,14 +148,62 @@ def _plan(body: dict[str, Any], batch_id: int, *, is_local: bool) -> BatchPlan:
         PlannedFile(path_below(staged), path_below(name), integer(nbytes, 0))
         for staged, name, nbytes in listed
     )
-    # On a local disk one folder is renamed; in a store each file is copied from where it waits.
+    # On a local disk one folder is renamed; in a store each staged file is copied.
     waiting = [folder] if is_local else [file.staged.rpartition("/")[0] for file in files]
     for each in waiting if files else []:
         staged_for = batch_of_staged(each.rpartition("/")[2])
         if not _STAGED.fullmatch(each) or staged_for != batch_id:
-            raise ValueError(f"{each!r:.80} is no folder that was staged for this micro-batch")
+            raise ValueError(f"{each!r:.80} is not a folder that was staged for this micro-batch")
     return BatchPlan(marker, folder, files)
 
 
 def _name(batch_id: int) -> str:
     return f"{FOLDER}/{batch_id:012d}.plan"
+
+
+def published_files(path: str | os.PathLike[str]) -> list[str]:
+    """Return the files of all micro-batches that are completely published, in their order.
+
+    Parameters
+    ----------
+    path : path or str
+        The output of a `files_sink`, of ``format("dedup_files")``, or of `dedup run`.
+
+    Returns
+    -------
+    list of str
+        Paths, or ``s3://bucket/key`` without credentials and without percent-encoding.
+
+    Raises
+    ------
+    CatalogError
+        If the storage cannot be reached.
+    SinkError
+        If a plan on S3 is damaged.
+    """
+    where = located(os.fspath(path))
+    root = OutputRoot(where)
+    if root.local_path("x") is not None:
+        place = Path(where)
+        folders = (place / folder_of(number) for number in published_batches(place))
+        return [str(file) for folder in folders for file in data_files(folder)]
+    plans = BatchPlans(root)
+    found = [plan for number in plans.numbers() if (plan := plans.read(number)) is not None]
+    # A micro-batch begins when the one before it is whole, so only the last may lack files.
+    if found and not is_whole(root, found[-1]):
+        found.pop()
+    return [root.uri(name) for plan in found for name, _ in _objects(plan)]
+
+
+def is_whole(root: OutputRoot, plan: BatchPlan) -> bool:
+    """Return whether readers see all files of a plan."""
+    folder = root.local_path(folder_of(plan.marker.batch_id))
+    if folder is not None:
+        # One rename shows all of them. An earlier version may have merged the files since.
+        return not plan.files or folder.exists()
+    return all(root.size(name) == nbytes for name, nbytes in _objects(plan))
+
+
+def _objects(plan: BatchPlan) -> list[tuple[str, int]]:
+    folder = folder_of(plan.marker.batch_id)
+    return [(f"{folder}/{file.name}", file.nbytes) for file in plan.files]

@@ -17,8 +17,7 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.errors import DataError
 from dedup.sinks.files.output_files import with_spark_metadata
 from dedup.sinks.files.slice_files import FileShape
-from dedup.sinks.files.task_files import TaskFiles
-from dedup.sinks.files.write import WRITTEN, FileWriter
+from dedup.sinks.files.task_files import WRITTEN, TaskFiles
 from dedup.sources.files.bypass import LeftToSpark, arrow_schema, check_reading, codec_to_write
 from dedup.sources.files.exact_values import WRITE_AGAIN, NotExact
 from dedup.sources.files.parquet_input import ParquetInput
@@ -169,7 +168,7 @@ def query(
             metrics,
             output=given if writer is None else WRITTEN,
             first=first,
-            last=unpack if writer is None else writer.pass_,
+            last=writer or unpack,
             group=by_id(),
         ),
         columns=given,
@@ -240,16 +239,9 @@ def _writer(spark: SparkSession, rows: T.StructType, sink: ParquetFolder | str) 
     compression = codec_to_write(spark)
     in_files = T.StructType([f for f in rows.fields if f.name != sink.split_by])
     columns = with_spark_metadata(arrow_schema(in_files, "UTC"), in_files.json(), spark.version)
-    return TaskFiles(
-        pass_=FileWriter(
-            staging=str(sink.staging),
-            shape=FileShape(
-                columns=columns,
-                compression=compression,
-                split_by=() if sink.split_by is None else (sink.split_by,),
-            ),
-        )
-    )
+    split_by = () if sink.split_by is None else (sink.split_by,)
+    shape = FileShape(columns=columns, compression=compression, split_by=split_by)
+    return TaskFiles(staging=str(sink.staging), shape=shape)
 
 
 def _fault(

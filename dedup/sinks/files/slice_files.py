@@ -1,7 +1,7 @@
-"""What one task writes of a micro-batch: files of its own, by the folders that its rows belong to.
+"""The files that one task writes of a micro-batch, one or more for each folder of its rows.
 
-Files are below a folder that readers pass over, and have names that no other attempt has. A task
-tells their names when all of them are durable; the driver publishes those of the attempts that
+They are below a folder that readers skip, and each attempt of a task gives them other names. A task
+returns the names once all files are durable. The driver publishes the files of those attempts that
 Spark counts.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -16,13 +17,12 @@ from typing import Self
 
 import pyarrow as pa
 
-from dedup.errors import faults
-from dedup.sinks.files.csv_lines import csv_head, csv_lines
-from dedup.sinks.files.json_lines import json_lines
+from dedup.errors import DedupError, faults
 from dedup.sinks.files.output_files import GROUP_BYTES, OutputFile, ParquetOutput, TextOutput
+from dedup.sinks.files.text_lines import csv_head, csv_lines, json_lines
 from dedup.sources.files.folder_columns import parted
 
-#: Files that a task holds open; to open one more, the one that was opened first is finished.
+#: Files that a task holds open. To open one more, it finishes the one it opened first.
 _OPEN_FILES = 64
 _ENDINGS = {"none": "", "gzip": ".gz"}
 
@@ -34,17 +34,18 @@ class FileShape:
     Parameters
     ----------
     columns : pyarrow.Schema
-        Those in the files, with the metadata that Spark writes.
+        The columns in the files, with the metadata that Spark writes.
     compression : str
-        As pyarrow calls it.
+        In pyarrow's spelling.
     split_by : tuple of str
-        Columns whose values name folders, such as ``verdict=duplicate``, and which the files lack.
+        Columns that are not in the files: their values name folders, such as
+        ``verdict=duplicate``.
     file_format : str
         ``parquet``, ``json`` or ``csv``.
     header : bool
         Whether a CSV file begins with the names of its columns.
     target_bytes : int or None
-        A file is finished at the end of the part that makes it so large.
+        Begin another file once one is this large.
     """
 
     columns: pa.Schema
@@ -56,15 +57,15 @@ class FileShape:
 
     @property
     def ending(self) -> str:
-        """How names of files end."""
+        """The suffix of file names."""
         if self.file_format == "parquet":
             return ".parquet"
         return f".{self.file_format}{_ENDINGS[self.compression]}"
 
     def new_file(self, path: Path) -> OutputFile:
-        """Return a file that is yet to be written."""
+        """Return a file to write."""
         if self.file_format == "parquet":
-            # A group takes fewer bytes in the file than in memory.
+            # A row group is smaller in the file than in memory.
             group = None if self.target_bytes is None else min(GROUP_BYTES, self.target_bytes)
             return ParquetOutput(path, self.columns, self.compression, group)
         if self.file_format == "json":
@@ -75,16 +76,7 @@ class FileShape:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that is whole and durable.
-
-    Parameters
-    ----------
-    path : str
-        Where it is.
-    folder : str
-        Below which folder of the micro-batch it belongs; empty for none.
-    nbytes, rows : int
-    """
+    """A file that is whole and durable, and the folder of the micro-batch that it belongs in."""
 
     path: str
     folder: str
@@ -94,16 +86,7 @@ class WrittenFile:
 
 @dataclass(slots=True)
 class SliceFiles:
-    """The files of one attempt of a task; in a ``with``, from which an error removes them all.
-
-    Parameters
-    ----------
-    folder : Path
-        Is made with the first file.
-    shape : FileShape
-    number : int
-        Of the task.
-    """
+    """The files of one attempt of a task. An error in the ``with`` block removes them all."""
 
     folder: Path
     shape: FileShape
@@ -142,7 +125,7 @@ class SliceFiles:
                 self._finish(below)
 
     def finish(self) -> list[WrittenFile]:
-        """Return all files, which are durable now. Errors as `add`."""
+        """Make all files durable, and return them. Raises what `add` raises."""
         for below in list(self._open):
             self._finish(below)
         faults.point("files.written")
@@ -164,11 +147,41 @@ class SliceFiles:
 
 
 def staging_folder(batch_id: int, run_id: str) -> str:
-    """Name of the folder of what the tasks of a micro-batch write."""
+    """Return the name of the folder that the tasks of a micro-batch write to."""
     return f"files-{batch_id:012d}-{run_id}"
 
 
 def batch_of_staged(name: str) -> int | None:
-    """Return the micro-batch that a folder of this name was staged for; None for any other."""
+    """Return the micro-batch that a folder of this name was staged for, or None."""
     number = name.removeprefix("files-").partition("-")[0]
     return int(number) if re.fullmatch("[0-9]{12}", number) else None
+
+
+def gather(files: Iterable[WrittenFile], folder: Path) -> None:
+    """Move files of tasks to a new folder, as it is to be published.
+
+    Raises
+    ------
+    DedupError
+        If a file is missing, or has changed since its task wrote it.
+    """
+    folder.mkdir(parents=True)
+    for file in files:
+        path, below = Path(file.path), folder / file.folder
+        below.mkdir(parents=True, exist_ok=True)
+        try:
+            size = path.stat().st_size
+            path.rename(below / path.name)
+        except OSError as error:
+            raise _changed(path, str(error.strerror)) from error
+        if size != file.nbytes:
+            raise _changed(path, f"it has {size} bytes instead of {file.nbytes}")
+
+
+def _changed(path: Path, why: str) -> DedupError:
+    return DedupError(
+        f"{path}, which a task of this micro-batch has written, cannot be published: {why}. That "
+        "folder must be the same on all machines, and only this run may write to it. Start the run "
+        "again; nothing is lost.",
+        remedy="local-disk",
+    )

@@ -1,85 +1,84 @@
-"""What the tasks of a micro-batch wrote, brought together on the driver."""
+"""Packed blobs to Parquet files in one pass, without a row that goes through the JVM."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dedup.errors import DedupError, faults
+import pyarrow as pa
+
+from dedup.errors import faults
 from dedup.sinks.files.output_files import parquet_writer
-from dedup.sinks.files.slice_files import WrittenFile
-from dedup.sinks.files.write import FileWriter
+from dedup.sinks.files.slice_files import FileShape, SliceFiles, WrittenFile, gather, staging_folder
+from dedup.spark.executor.task import Task
+from dedup.spark.executor.unpack import unpack
+from dedup.spark.plan import Plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+#: Columns of what the pass returns for each file: its path, and the folder that it belongs in.
+WRITTEN = "path string, folder string, bytes bigint"
+_WRITTEN_ARROW = pa.schema([("path", pa.string()), ("folder", pa.string()), ("bytes", pa.int64())])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFiles:
-    """A `dedup.sinks.folder_sink.RowsWriter` for a micro-batch whose last pass writes its rows.
+    """The last pass of a query whose tasks write its rows, instead of `unpack`.
+
+    On the driver it is the `dedup.sinks.folder_sink.RowsWriter` of such a query.
 
     Parameters
     ----------
-    pass_ : FileWriter
-        That pass.
+    staging : str
+        Folder on a file system that all tasks and the driver share.
+    shape : FileShape
     """
 
-    pass_: FileWriter
+    staging: str
+    shape: FileShape
 
-    def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
-        """Run the micro-batch, and move what its tasks wrote to the folder.
+    def __call__(self, plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the rows of a task, and yield its files as rows of `WRITTEN`.
 
         Raises
         ------
         DedupError
-            If a file is not there, or not as its task left it.
+            If the disk is full, or the folder cannot be written.
+        """
+        task = Task.current(plan)
+        folder = Path(self.staging, staging_folder(task.epoch, task.run_id))
+        with SliceFiles(folder, self.shape, task.partition) as files:
+            for rows in unpack(plan, batches):
+                files.add(rows)
+            written = files.finish()
+        yield pa.RecordBatch.from_pylist(
+            [{"path": f.path, "folder": f.folder, "bytes": f.nbytes} for f in written],
+            schema=_WRITTEN_ARROW,
+        )
+
+    def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
+        """Run the micro-batch, and move the files of its tasks to a folder.
+
+        Raises
+        ------
+        DedupError
+            If a file is missing, or has changed since its task wrote it.
         """
         written = batch.collect()
         faults.point("files.collected")
-        found = [WrittenFile(row["path"], row["folder"], row["bytes"], 0) for row in written]
-        gather(found, folder)
-        for parent in {Path(file.path).parent for file in found}:
-            # What is left in there is of attempts that do not count.
+        files = [WrittenFile(row["path"], row["folder"], row["bytes"], 0) for row in written]
+        gather(files, folder)
+        for parent in {Path(file.path).parent for file in files}:
+            # The rest is from attempts that do not count.
             shutil.rmtree(parent, ignore_errors=True)
 
     def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
-        """Leave a file with the columns alone, which lack the one that names folders already."""
-        shape = self.pass_.shape
+        """Leave a file with the columns alone."""
         folder.mkdir(parents=True)
-        with parquet_writer(
-            folder / "part-none.parquet", shape.columns, shape.compression
-        ) as writer:
-            writer.write_table(shape.columns.empty_table())
-
-
-def gather(files: Iterable[WrittenFile], folder: Path) -> None:
-    """Move what tasks wrote to a folder that is not there yet, as it is to be published.
-
-    Raises
-    ------
-    DedupError
-        If a file is not there, or not as its task left it.
-    """
-    folder.mkdir(parents=True)
-    for file in files:
-        path, below = Path(file.path), folder / file.folder
-        below.mkdir(parents=True, exist_ok=True)
-        try:
-            size = path.stat().st_size
-            path.rename(below / path.name)
-        except OSError as error:
-            raise _missing(path, str(error.strerror)) from error
-        if size != file.nbytes:
-            raise _missing(path, f"it has {size} bytes in place of {file.nbytes}")
-
-
-def _missing(path: Path, why: str) -> DedupError:
-    return DedupError(
-        f"{path}, which a task of this micro-batch has written, cannot be published: {why}. Let "
-        "nothing but this run write below that folder, which must be one and the same on all "
-        "machines, and run again. Nothing is lost.",
-        remedy="local-disk",
-    )
+        columns, path = self.shape.columns, folder / "part-none.parquet"
+        with parquet_writer(path, columns, self.shape.compression) as writer:
+            writer.write_table(columns.empty_table())

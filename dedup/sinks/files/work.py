@@ -1,4 +1,4 @@
-"""The sink as Spark runs it: what each task does with its rows, and then the driver."""
+"""The work of a files sink: tasks stage files, the driver plans and publishes a folder."""
 
 from __future__ import annotations
 
@@ -18,26 +18,28 @@ from dedup.sinks.files.slice_files import FileShape, SliceFiles, WrittenFile
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.output_owner import own_output, owner_of
-from dedup.sinks.protocol import Batch, Fenced, PublishedSlice, StagedSlice, publish_staged
+from dedup.sinks.protocol import (
+    Batch,
+    Fenced,
+    PublishedSlice,
+    StagedSlice,
+    content_of_slices,
+    publish_staged,
+)
 from dedup.sinks.utf8 import only_utf8
 from dedup.sinks.work import SinkWork, TaskResult
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenSlice(StagedSlice):
-    """A slice that waits in files.
-
-    Parameters
-    ----------
-    files : tuple of WrittenFile
-    """
+    """A slice in staged files."""
 
     files: tuple[WrittenFile, ...] = ()
 
 
 @dataclass(frozen=True)
 class FilesWork(SinkWork):
-    """The work of a files sink; `dedup.sinks.files.ready.ready` makes it."""
+    """The work of a files sink; `dedup.sinks.files.function.ready` makes it."""
 
     options: FilesOptions
     shape: FileShape
@@ -101,10 +103,10 @@ class FilesWork(SinkWork):
 
 
 class FilesSink:
-    """An output in the hands of the driver; implements `dedup.sinks.protocol.SinkPort`.
+    """An output, as the driver holds it; implements `dedup.sinks.protocol.SinkPort`.
 
-    It has one slot, that of whole micro-batches. Nothing is fenced: who comes later finds that
-    the micro-batch is decided (`dedup.sinks.files.plans`).
+    It has the batch slot alone. Nothing is fenced: a second driver finds that the micro-batch is
+    decided (`dedup.sinks.files.plans`).
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class FilesSink:
     ) -> None:
         self.output, self.batch, self.plans = output, batch, BatchPlans(output.root)
         self._known_batch_id, self._staged = known_batch_id, staged
-        self._slot = WholeSlot(self)
+        self._slot = BatchFolderSlot(self)
 
     def slots(self) -> Collection[int]:
         """Return nothing: no slice is published by itself."""
@@ -128,33 +130,34 @@ class FilesSink:
         if newest is None:
             return {}
         if newest.marker.batch_id == self.batch.batch_id:
-            # Who decided it may have been killed since, or stand still.
-            self.output.carry_out(newest, self._anew(newest.marker))
+            # The driver that decided it may be dead, or frozen.
+            self.output.carry_out(newest, self._staged_again(newest.marker))
         return {BATCH_SLOT: newest.marker}
 
-    def _anew(self, planned: Marker) -> list[WrittenFile] | None:
-        """Return what is staged now, where it holds what is planned, and that was never whole.
+    def _staged_again(self, planned: Marker) -> list[WrittenFile] | None:
+        """Return the files that are staged now, if they may replace those of the plan.
 
-        What is known to have been published was seen: who took it away meant to.
+        They hold the rows that were planned, and the micro-batch was never completely published: if
+        it was, somebody has removed it on purpose.
         """
         known = self._known_batch_id
-        was_seen = known is not None and known >= planned.batch_id
-        content = sum((piece.content for piece in self._staged), Content())
-        if was_seen or (planned.rows, planned.content) != (content.rows, content.hash):
+        was_published = known is not None and known >= planned.batch_id
+        content = content_of_slices(self._staged)
+        if was_published or (planned.rows, planned.content) != (content.rows, content.hash):
             return None
-        return [file for piece in self._staged for file in piece.files]
+        return files_of(self._staged)
 
-    def slot(self, number: int) -> WholeSlot:
-        """Return the only one."""
+    def slot(self, number: int) -> BatchFolderSlot:
+        """Return the batch slot."""
         return self._slot
 
     def rows(self, slices: Sequence[StagedSlice]) -> StagedFilesRows:
         """Return the files of staged slices."""
-        return StagedFilesRows([piece for piece in slices if isinstance(piece, WrittenSlice)])
+        return StagedFilesRows([each for each in slices if isinstance(each, WrittenSlice)])
 
 
-class WholeSlot:
-    """The slot of whole micro-batches; implements `dedup.sinks.protocol.SlotPort`."""
+class BatchFolderSlot:
+    """The batch slot of an output; implements `dedup.sinks.protocol.SlotPort`."""
 
     last: Marker | None = None
 
@@ -168,25 +171,25 @@ class WholeSlot:
         return self._sink.acquire([BATCH_SLOT]).get(BATCH_SLOT)
 
     def begin(self) -> None:
-        """Do nothing: nobody sees what is staged."""
+        """Do nothing: readers skip what is staged."""
 
     def pre_commit(self, marker: Marker) -> None:
-        """Bring all files into their shape, where nobody sees them yet."""
+        """Arrange all files as the plan needs them, in a folder that readers skip."""
         number = self._sink.batch.batch_id
         self._refuse_unplanned(number)
-        folder, files = self._sink.output.lay_out(number, self.files)
+        folder, files = self._sink.output.plan_files(number, self.files)
         self._plan = BatchPlan(marker, folder, tuple(files))
         faults.point("files.laid.out")
 
     def _refuse_unplanned(self, number: int) -> None:
         root, shown = self._sink.output.root, self._sink.output.unplanned(number)
-        # With a plan it is another start's, which has just been quicker: `commit` finds it.
+        # If there is a plan, another start has just been quicker: `commit` finds it.
         if shown and self._sink.plans.read(number) is None:
             raise SinkError(
-                f"{root.url(folder_of(number))} is there already (with {shown[0]}), and no plan in "
-                f"{root.url(PLANS)} says what belongs there: the plan of micro-batch {number} is "
-                "lost, or somebody else has made the folder. The micro-batch would be there twice, "
-                "or not at all. Nothing was published.",
+                f"{root.url(folder_of(number))} exists already (with {shown[0]}), and "
+                f"{root.url(PLANS)} has no plan of it. Either the plan of micro-batch {number} is "
+                "lost, or somebody else has made the folder. Rows of the micro-batch could be "
+                "there twice, or be lost. Nothing was published.",
                 remedy="sink-markers",
             )
 
@@ -200,19 +203,24 @@ class WholeSlot:
         faults.point("files.published")
 
     def abort(self) -> None:
-        """Do nothing: what is staged goes with the next micro-batch."""
+        """Do nothing: the next micro-batch removes what is staged."""
 
 
 class StagedFilesRows:
-    """Rows that wait in files; implements `dedup.sinks.protocol.RowsToSend`."""
+    """Rows in staged files; implements `dedup.sinks.protocol.RowsToSend`."""
 
     def __init__(self, slices: Sequence[WrittenSlice]) -> None:
         self._slices = slices
 
-    def send_first(self, slot: WholeSlot) -> None:
+    def send_first(self, slot: BatchFolderSlot) -> None:
         """Hand over the files."""
-        slot.files = [file for piece in self._slices for file in piece.files]
+        slot.files = files_of(self._slices)
 
-    def send_rest(self, slot: WholeSlot) -> Content:
+    def send_rest(self, slot: BatchFolderSlot) -> Content:
         """Return what they hold."""
-        return sum((piece.content for piece in self._slices), Content())
+        return content_of_slices(self._slices)
+
+
+def files_of(slices: Sequence[WrittenSlice]) -> list[WrittenFile]:
+    """Return the files of some slices."""
+    return [file for each in slices for file in each.files]

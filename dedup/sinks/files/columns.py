@@ -1,88 +1,45 @@
-"""Whether a stream can be written as it is asked for, judged before the query starts."""
+"""Check before the start that files can hold a stream's columns."""
 
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pyarrow as pa
 import pyspark
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import ConfigError
-from dedup.sinks.batch_folders import clear_compaction
 from dedup.sinks.files.options import FilesOptions
 from dedup.sinks.files.output_files import with_spark_metadata
-from dedup.sinks.files.outputs import output_of
 from dedup.sinks.files.slice_files import FileShape
-from dedup.sinks.files.work import FilesWork
-from dedup.sinks.output_owner import foreign_to_all
 from dedup.sources.files.bypass import LeftToSpark, arrow_schema
 
-#: Types whose values name folders.
+#: Types whose values may name folders.
 _FOLDERS = (
     T.StringType, T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType,
 )  # fmt: skip
 
 
-def ready(options: FilesOptions, schema: T.StructType) -> FilesWork:
-    """Return the work of a sink whose output and columns have been looked at.
-
-    Parameters
-    ----------
-    options : FilesOptions
-    schema : StructType
-        Of the stream.
-
-    Raises
-    ------
-    ConfigError
-        Saying what to change.
-    CatalogError
-        If storage does not answer.
-    """
-    shape = file_shape(options, schema)
-    output = output_of(options)
-    if not options.is_on_s3:
-        _make_folder(Path(options.path))
-    output.root.check()
-    other = foreign_to_all(output.root)
-    if other is not None:
-        raise ConfigError(
-            f"path={output.root.url()} holds micro-batches of {other}: give a new folder.",
-            remedy="output-folder",
-        )
-    output.root.check_exclusive()
-    if not options.is_on_s3:
-        clear_compaction(Path(options.path))
-    return FilesWork(options, shape)
-
-
 def file_shape(options: FilesOptions, schema: T.StructType) -> FileShape:
-    """Return how the files of a stream are written.
-
-    Raises
-    ------
-    ConfigError
-        Naming a column that cannot be.
-    """
+    """Return the shape of the files of a stream, or raise ConfigError naming a column."""
     twice = [n for n, count in Counter(f.name.lower() for f in schema.fields).items() if count > 1]
     if twice:
         raise ConfigError(
-            f"The stream has several columns named {twice[0]!r}, or such as differ in case alone; "
-            "readers of files could not tell them apart. Rename them with withColumnRenamed."
+            f"The stream has several columns named {twice[0]!r}, or names that differ in case "
+            "alone. Readers of files could not distinguish them. Rename them with "
+            "withColumnRenamed."
         )
     by_name = {field.name: field for field in schema.fields}
     if "batch" in {name.lower() for name in by_name}:
         raise ConfigError(
-            "The stream has a column 'batch', which is what readers call the number in the folder "
+            "The stream has a column 'batch'. Readers give that name to the number in the folder "
             "batch=<number> of a micro-batch. Rename it with withColumnRenamed."
         )
     for name in options.partition_by:
         _check_folder_column(name, by_name)
     in_files = T.StructType([f for f in schema.fields if f.name not in options.partition_by])
     if not in_files.fields:
-        raise ConfigError("Option partition.by names all columns, and none is left for the files.")
+        raise ConfigError("Option partition.by names all columns; leave one for the files.")
     for field in in_files.fields:
         if options.file_format != "parquet":
             _check_text(field.name, field.dataType, options.file_format)
@@ -101,7 +58,7 @@ def file_shape(options: FilesOptions, schema: T.StructType) -> FileShape:
 
 
 def _columns(schema: T.StructType) -> pa.Schema:
-    # What Spark notes of a column for readers and writers of its own says nothing about a stream.
+    # Metadata of columns is for Spark's own readers and writers.
     plain = T.StructType([T.StructField(f.name, f.dataType, True) for f in schema.fields])
     try:
         return arrow_schema(plain, "UTC")
@@ -115,19 +72,19 @@ def _columns(schema: T.StructType) -> pa.Schema:
 def _check_folder_column(name: str, by_name: dict[str, T.StructField]) -> None:
     if name not in by_name:
         raise ConfigError(
-            f"Option partition.by names {name!r}, which is no column of the stream; it has "
+            f"Option partition.by names {name!r}, which the stream lacks; it has "
             f"{', '.join(by_name)}."
         )
     kind = by_name[name].dataType
     if not isinstance(kind, _FOLDERS):
         raise ConfigError(
-            f"Option partition.by names {name!r}, of type {kind.simpleString()}; folders are named "
-            "by texts, booleans, whole numbers and dates. Cast it in the query."
+            f"Option partition.by names {name!r}, of type {kind.simpleString()}. Only texts, "
+            "booleans, whole numbers and dates name folders. Cast it in the query."
         )
     if name.startswith(("_", ".")):
         raise ConfigError(
-            f"Option partition.by names {name!r}: readers pass over folders whose names begin with "
-            "an underscore or a dot. Rename it with withColumnRenamed."
+            f"Option partition.by names {name!r}: readers skip folders whose names begin with an "
+            "underscore or a dot. Rename it with withColumnRenamed."
         )
 
 
@@ -136,8 +93,8 @@ def _check_text(path: str, kind: T.DataType, file_format: str) -> None:
     if file_format == "csv":
         if nested or isinstance(kind, T.BinaryType):
             raise ConfigError(
-                f"Column {path!r} is {kind.simpleString()}, which CSV cannot hold: drop it, make a "
-                "text of it (to_json, base64), or write json or parquet."
+                f"Column {path!r} is {kind.simpleString()}, which CSV cannot hold. Drop it, make "
+                "it a text (to_json, base64), or write json or parquet."
             )
         return
     if isinstance(kind, T.ArrayType):
@@ -145,19 +102,10 @@ def _check_text(path: str, kind: T.DataType, file_format: str) -> None:
     elif isinstance(kind, T.MapType):
         if not isinstance(kind.keyType, T.StringType):
             raise ConfigError(
-                f"Column {path!r} is {kind.simpleString()}: keys of JSON are texts, and Spark "
-                "reads no others. Make texts of them (transform_keys), or write parquet."
+                f"Column {path!r} is {kind.simpleString()}, but keys of JSON are texts. Make them "
+                "texts (transform_keys), or write parquet."
             )
         _check_text(f"{path}.value", kind.valueType, file_format)
     elif isinstance(kind, T.StructType):
         for field in kind.fields:
             _check_text(f"{path}.{field.name}", field.dataType, file_format)
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"path={path} cannot be made: {error.strerror}. Give a folder that this user may write."
-        ) from None
