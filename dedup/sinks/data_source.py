@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from dedup.errors import ConfigError
 from dedup.sinks.kind import SinkKind
-from dedup.sinks.work import TaskResult, Work, current_batch
+from dedup.sinks.work import SinkWork, TaskResult, current_batch
 
 
 class SinkSource(DataSource):
@@ -51,7 +51,7 @@ class SinkSource(DataSource):
             )
         return SinkStreamWriter(self.work(schema))
 
-    def work(self, schema: StructType) -> Work:
+    def work(self, schema: StructType) -> SinkWork:
         """Return the sink's work for a stream of these columns, or raise what stops it."""
         return self.kind.prepare(self.kind.parse(self.options), schema)
 
@@ -71,7 +71,7 @@ class _Message(WriterCommitMessage):
 class SinkStreamWriter(DataSourceStreamArrowWriter):
     """Publishes the micro-batches of one query."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: SinkWork) -> None:
         self._work = work
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Message:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dedup.errors import ConfigError, SinkError
 from dedup.sinks.kind import SinkKind
 from dedup.sinks.options import located
-from dedup.sinks.work import TaskResult, Work, WorkOptions, new_batch
+from dedup.sinks.work import SinkWork, TaskResult, WorkOptions, new_batch
 from dedup.spark.driver.checkpoint_log import read_progress
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class SinkFunction(NamedSink):
         self.sink, self.checkpoint = options.name, checkpoint
         self._located = located(checkpoint)
         #: By the columns of a micro-batch: preparing asks the sink, so it happens once.
-        self._work: dict[Columns, Work] = {}
+        self._work: dict[Columns, SinkWork] = {}
         #: By query: ID of the run, its newest micro-batch, and whether that was published.
         self._runs: dict[str, tuple[str, int, bool]] = {}
         self._token = str(uuid.uuid4())
@@ -107,7 +107,7 @@ class SinkFunction(NamedSink):
         self._runs[query_id] = (run_id, batch_id, True)
         _published[query_id, self.sink] = (start, batch_id, self._token)
 
-    def prepare(self, schema: StructType) -> Work:
+    def prepare(self, schema: StructType) -> SinkWork:
         """Return the sink's work for micro-batches of these columns, or raise what stops it."""
         columns = columns_of(schema)
         if columns not in self._work:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from dedup.sinks.work import Work, WorkOptions
+from dedup.sinks.work import SinkWork, WorkOptions
 from dedup.spark.driver.checkpoint_log import Progress
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class SinkKind(Generic[O]):
     format_name: str
     function_name: str
     parse: Callable[[Mapping[str, str]], O]
-    prepare: Callable[[O, StructType], Work]
+    prepare: Callable[[O, StructType], SinkWork]
     inspect: Callable[[O, Progress | None], OutputInspection]
     to_read: str
     for_batches: str

@@ -45,20 +45,6 @@ class WorkOptions(Protocol):
         """Whether to publish although the sink's markers are lost."""
 
 
-class Work(Protocol):
-    """What Spark runs of a sink: `SinkWork`, or a class of the same methods."""
-
-    @property
-    def name(self) -> str:
-        """The sink's name within its query."""
-
-    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
-        """Publish or stage the rows of a task."""
-
-    def complete(self, results: Sequence[TaskResult], /) -> None:
-        """Publish, on the driver, what the tasks of a micro-batch have staged."""
-
-
 class SinkWork(ABC):
     """The work of one sink. Spark sends it to the tasks, so it must pickle.
 

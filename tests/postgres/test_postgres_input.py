@@ -47,7 +47,7 @@ def made(dsn: str, folder: Path, columns: list[tuple[str, str]] = COLUMNS, **opt
         ({"table": "rows; DROP TABLE rows"}, "must be a name as in SQL"),
         ({"name": "a b"}, "becomes part of markers"),
         ({"timeout.seconds": "0"}, "from 1 to 3600"),
-        ({"checkpointLocation": ""}, "give the option checkpointLocation"),
+        ({"checkpointLocation": ""}, "Give the option checkpointLocation"),
     ],
 )
 def test_options_that_cannot_be(given: dict[str, str], why: str) -> None:
