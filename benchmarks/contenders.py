@@ -19,8 +19,9 @@ from dedup.core.metrics import COLUMNS, TEXTS
 from dedup.spark.driver import build
 from dedup.spark.driver.build import prepare
 from dedup.spark.executor import wire
-from dedup.spark.executor.group import OUTPUT_SCHEMA, STATE_SCHEMA
+from dedup.spark.executor.group import OUTPUT_SCHEMA
 from dedup.spark.executor.pack import pack
+from dedup.spark.executor.shell import STATE_SCHEMA
 from dedup.spark.executor.unpack import unpack
 
 

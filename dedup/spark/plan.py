@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,25 +16,25 @@ from dedup.core.metrics import VERDICTS
 from dedup.core.policy import Policy
 from dedup.core.sequence import SEQUENCE_VERDICTS, SequenceRule
 
-#: Names of the columns that the operator adds for itself, and that never leave it.
+#: Names of the columns that the operator adds for itself; they never leave it.
 HELPER_PREFIX = "__dedup_"
+#: The pass that writes rows to local files (`dedup.spark.executor.bodies`).
+Bodies: TypeAlias = Literal["pack", "group", "nobody"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbering:
-    """What `dedup_by_sequence` adds to a plan, whose ID is producer and partition.
+    """What `dedup_by_sequence` adds to a plan, in which producer and partition are the ID.
 
     Parameters
     ----------
-    producer_columns : tuple of str
-        Columns in pack's input; a record without a value in one of them has no producer.
-    sequence_column : str
-    epoch_column : str or None
+    producer_columns
+        A record without a value in one of these columns of pack's input has no producer.
+    epoch_column
         None: there is one epoch.
-    rule : SequenceRule
-    made_of : tuple of str
-        What producer, partition, epoch, sequence and timestamp are made of.
-    stateful : bool
+    made_of
+        The query's options and expressions, which a restart must repeat.
+    stateful
         Whether this is a stream.
     """
 
@@ -50,59 +50,39 @@ class Numbering:
 class Plan:
     """Everything that pack, group function and unpack need to know.
 
-    Column names refer to pack's input: the user's columns, then helper columns for what was
-    given as an expression; the latter never leave the operator.
+    Columns are named as in pack's input: the user's, then helper columns for expressions.
 
     Parameters
     ----------
-    id_columns : tuple of (column in pack's input, name, Spark type)
-        The name and type are what the birth certificate holds.
-    id_definitions : tuple of Definition
-        What makes each column of the ID.
-    time_column : str or None
-        Timestamp column; None in processing-time mode or when the ID carries the time.
-    time_source : str
-        Where timestamps come from, for people to read.
-    time_definition : Definition
-        What makes the timestamp.
-    accepted : Accepted
-        Changes of the two for which the user vouches.
-    id_time : {"uuid7"} or None
-        Where in the ID the time is.
-    now_column : str or None
+    id_columns
+        Column in pack's input, and the name and Spark type that the birth certificate holds.
+    id_definitions, time_definition
+        The expressions of the ID's columns and of the timestamp.
+    time_column
+        None in processing-time mode, or if the ID carries the time.
+    time_source
+        Description of the timestamp for people.
+    accepted
+        Changes of ID and timestamp that the user accepts.
+    id_time
+        How the ID carries the time, if it does.
+    now_column
         Time of the micro-batch; None in processing-time mode.
-    source_columns, order_columns : tuple of str
-    user_columns : int
-        The first so many columns are the user's.
-    body_columns : int
-        Columns that travel: the user's, then order expressions.
-    handling : Handling
-        What becomes of records without ID or timestamp, and whether there is a verdict column.
-    emitted : frozenset of str
+    user_columns, body_columns
+        The first columns are the user's; order expressions follow, and travel with them.
+    emitted
         Names of the verdicts that pass through if there is no verdict column.
-    max_future_ms : int
-    shards : int or None
-        None: resolved in the task (invariant 14).
-    policy : Policy
-    root : Root or None
-        None for batch DataFrames, and where state alone is needed.
-    cache_dir : str or None
-    cache_bytes : int or None
-    max_shard_batch_bytes : int
-        Largest share of a micro-batch that one shard may hold in memory.
-    start_id : str
-        UUID drawn on the driver whenever the operator is applied.
-    secret : bytes
-        Drawn so too. A query that is born takes it for its certificate; a batch derives its hash
+    shards
+        None: the task resolves it (invariant 14).
+    root
+        None if nothing is remembered, or only in Spark state.
+    start_id
+        UUID that the driver draws each time the operator is applied.
+    secret
+        Drawn at the same time. A new query puts it into its certificate; a batch derives its hash
         keys from it.
-    bodies : {"pack", "group", "nobody"}
-        Who writes the rows to a file, by which unpack gets them.
-    marked : bool
+    marked
         Whether the driver left a mark at the root that every executor must see.
-    payload_columns : tuple of str
-        What the payload is made of, where the policy names it.
-    numbering : Numbering or None
-        Of records that are judged by their numbers.
     """
 
     id_columns: tuple[tuple[str, str, str], ...]
@@ -110,11 +90,12 @@ class Plan:
     time_column: str | None
     time_source: str
     time_definition: Definition
-    accepted: Accepted
-    id_time: Literal["uuid7"] | None
+    accepted: Accepted = field(default_factory=Accepted)
+    id_time: Literal["uuid7"] | None = None
     now_column: str | None
     source_columns: tuple[str, ...]
-    order_columns: tuple[str, ...]
+    order_columns: tuple[str, ...] = ()
+    payload_columns: tuple[str, ...] = ()
     user_columns: int
     body_columns: int
     handling: Handling
@@ -122,16 +103,15 @@ class Plan:
     max_future_ms: int
     shards: int | None
     policy: Policy
-    root: Root | None
-    cache_dir: str | None
-    cache_bytes: int | None
+    root: Root | None = None
+    cache_dir: str | None = None
+    cache_bytes: int | None = None
     max_shard_batch_bytes: int
     start_id: str
-    bodies: Literal["pack", "group", "nobody"] = "nobody"
-    marked: bool = False
-    payload_columns: tuple[str, ...] = ()
-    numbering: Numbering | None = None
     secret: bytes = field(default=b"", repr=False)
+    bodies: Bodies = "nobody"
+    marked: bool = False
+    numbering: Numbering | None = None
 
     @property
     def verdict_column(self) -> str | None:
@@ -151,5 +131,5 @@ class Plan:
 
     @property
     def streaming(self) -> bool:
-        """Whether there is state, or one pass over a batch."""
+        """Whether the query keeps state."""
         return self.root is not None or (self.numbering is not None and self.numbering.stateful)

@@ -521,7 +521,7 @@ def _wire() -> list[Target]:
         [pa.array([1, 2, None], pa.int64()), pa.array([0, 1, 2], pa.uint8()),
          pa.array([7, 8, 9], pa.uint64())], schema=schema,
     )  # fmt: skip
-    message = wire.write_head(batch).to_pybytes()
+    message = batch.serialize().to_pybytes()
 
     def keys(data: bytes) -> bool:
         try:

@@ -26,9 +26,9 @@ from dedup.core.policy import Policy
 from dedup.core.sharding import derive_keys, payload_key, slot_keys
 from dedup.errors import DataError, ExecutorError
 from dedup.spark.executor import pack, wire
-from dedup.spark.executor.keycolumn import key_column, restored, without
 from dedup.spark.executor.pack import Packer
 from dedup.spark.executor.task import Layout
+from dedup.spark.executor.wire import key_column, restored, without
 from dedup.spark.plan import Plan
 from tests.support.processes import run_python
 
@@ -375,7 +375,7 @@ def test_an_error_shows_where_the_first_bad_record_is() -> None:
         "The first of them: id='bad', source='berlin', topic='clicks', partition=3, offset=18, "
         "note='xxx"
     )
-    assert "xxx.json', born='10000-01-01 00:00:00+00:00', and more. Mend" in text
+    assert "xxx.json', born='10000-01-01 00:00:00+00:00', and more. Fix" in text
     for shown in ('null_timestamps="now"', '"emit"', '"drop"'):
         assert shown in text
     no_id = batch.set_column(0, "id", pa.array(["good", None, "c"]))

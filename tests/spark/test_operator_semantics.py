@@ -179,7 +179,7 @@ def test_an_empty_file_and_an_empty_micro_batch(spark: SparkSession, tmp_path: P
 def test_a_share_too_large_for_a_worker_is_refused_by_name(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    told = r"(?s)more than 1,000 bytes.*maxOffsetsPerTrigger.*max_shard_batch_bytes"
+    told = r"(?s)exceeds 1,000 bytes.*maxOffsetsPerTrigger.*max_shard_batch_bytes"
     records = [f"i{n}@0" for n in range(200)]
     with pytest.raises(StreamingQueryException, match=told):
         trace(spark, tmp_path, [records], horizon="1 day", max_shard_batch_bytes=1000)

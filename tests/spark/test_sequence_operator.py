@@ -313,7 +313,7 @@ def test_each_verdict_to_a_sink_of_its_own(spark: SparkSession, tmp_path: Path) 
     [
         ({"gaps": "error"}, "a/0:5", r'1 records are out of order.*gaps="error".*producer=\'a\'.*'
          r"It is sequence 5 of epoch 0"),
-        ({"unknown": "error"}, "z/0:7", r"producers that are not known.*producer='z'"),
+        ({"unknown": "error"}, "z/0:7", r"unknown producers.*producer='z'"),
         ({"unnumbered": "error"}, "z/0:-", r'no producer, epoch or sequence.*unnumbered="error"'),
     ],
 )  # fmt: skip

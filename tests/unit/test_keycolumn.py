@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dedup.core.keys import Keys
 from dedup.spark.executor import wire, worker
-from dedup.spark.executor.keycolumn import key_column, restored, text_of, without
+from dedup.spark.executor.wire import key_column, restored, text_of, without
 from dedup.spark.id_encoding import encode_ids
 from dedup.spark.plan import Plan
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dedup.spark.executor.sources import name_sources
+from dedup.spark.executor.pack import name_sources
 
 #: The first microsecond of the year 10000, and the last before the year 1.
 AFTER_US, BEFORE_US = 253_402_300_800_000_000, -62_135_596_800_000_001

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -18,6 +18,7 @@ from dedup.catalog.compatibility import Accepted
 from dedup.catalog.definition import Definition, name_of_columns
 from dedup.core.admission import EVERY_VERDICT, GOES_ON
 from dedup.core.metrics import VERDICTS
+from dedup.core.policy import Policy
 from dedup.errors import ConfigError
 from dedup.spark import versions
 from dedup.spark.driver import checks, columns
@@ -25,15 +26,16 @@ from dedup.spark.driver.derived_id import ColumnOrName
 from dedup.spark.driver.shipping import shipped
 from dedup.spark.driver.stream_sources import check_clusters
 from dedup.spark.executor import wire
-from dedup.spark.executor.group import OUTPUT_SCHEMA, STATE_SCHEMA, dedup_batch, dedup_stream
+from dedup.spark.executor.group import OUTPUT_SCHEMA, dedup_batch, dedup_stream
 from dedup.spark.executor.pack import pack
+from dedup.spark.executor.shell import STATE_SCHEMA
 from dedup.spark.executor.unpack import unpack
 from dedup.spark.idtime import IdTime
 from dedup.spark.machine import shuffle_partitions
 from dedup.spark.mount_probe import mark_start
 from dedup.spark.observations import observations, pack_name, pack_observation
-from dedup.spark.options import Options
-from dedup.spark.plan import Plan
+from dedup.spark.options import Options, SequenceOptions
+from dedup.spark.plan import Bodies, Plan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A transformation from DataFrame to DataFrame, as `dedup_by_id` makes it."""
+    """The transformation from DataFrame to DataFrame that `dedup_by_id` returns."""
 
     options: Options
 
@@ -64,15 +66,7 @@ class Operator:
         """
         prepared, plan = prepare(df, self.options)
         output = output_schema(df, self.options)
-        return assemble(
-            prepared,
-            plan,
-            self.options.metrics,
-            output=output,
-            first=pack,
-            last=unpack,
-            group=by_id(),
-        )
+        return assemble(prepared, plan, self.options.metrics, output=output, group=by_id())
 
 
 def plan_of(df: DataFrame, options: Options) -> Plan:
@@ -135,114 +129,128 @@ def batch_shards(spark: SparkSession) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TimeSource:
-    """Where timestamps come from, and what makes them; as the fields of `Plan` say."""
+    """Where timestamps come from, as the fields of `Plan` say."""
 
     text: str
+    definition: Definition
     column: str | None = None
-    definition: Definition | None = None
     id_time: Literal["uuid7"] | None = None
 
 
 def time_source(
-    given: ColumnOrName | IdTime | None, resolver: columns.Columns, ids: list[columns.Resolved]
+    given: ColumnOrName | IdTime | None,
+    resolver: columns.Columns,
+    ids: Sequence[columns.Resolved] = (),
 ) -> TimeSource:
-    """Return what the option `timestamp` stands for.
-
-    Raises
-    ------
-    ConfigError
-        If it is no timestamp.
-    """
+    """Return what the option `timestamp` refers to; ConfigError if it is not a timestamp."""
     if given is None:
-        return TimeSource("processing time")
+        text = "processing time"
+        return TimeSource(text, Definition(expression=text, kind=""))
     if isinstance(given, IdTime):
         if len(ids) != 1 or not isinstance(ids[0].kind, T.StringType):
             raise ConfigError("time_from_id('uuid7') needs an ID of one string column.")
-        scheme = given.scheme
-        return TimeSource(f"{scheme} in the record ID", id_time=scheme)
+        text = f"{given.scheme} in the record ID"
+        definition = Definition(expression=text, kind="")
+        return TimeSource(text, definition, id_time=given.scheme)
     resolved = resolver.resolve(given, "timestamp")
     columns.check_time_type(resolved)
     text = f"column {resolved.name} {resolved.kind.simpleString()}"
-    return TimeSource(text, resolved.column, resolved.definition)
+    return TimeSource(text, resolved.definition, resolved.column)
 
 
 def _plan(df: DataFrame, options: Options, resolver: columns.Columns) -> Plan:
     # Order expressions come first among the helpers: they alone travel with the rows.
-    orders = [resolver.resolve(column, "order_by") for column in options.order_by]
-    for resolved in orders:
-        columns.check_order_type(resolved)
+    orders = resolver.each(options.order_by, "order_by", columns.check_order_type)
     body_columns = len(df.columns) + len(resolver.helpers)
-    ids = [resolver.resolve(column, "id") for column in options.id]
-    sources = [resolver.resolve(column, "source_partition") for column in options.source_partition]
+    ids = resolver.each(options.id, "id", columns.check_id_type)
+    sources = resolver.each(options.source_partition, "source_partition", columns.check_id_type)
     check_clusters(df, id=ids, source_partition=sources)
-    for resolved in ids:
-        columns.check_id_type(resolved)
-    for resolved in sources:
-        columns.check_id_type(resolved, "source_partition")
     time = time_source(options.timestamp, resolver, ids)
     payload = _payload(options, resolver, {time.column, *(r.column for r in (*ids, *sources))})
-    spark = df.sparkSession
-    policy = options.policy()
+    spark, root = df.sparkSession, options.root if df.isStreaming else None
+    policy = replace(
+        checks.with_retention(spark, options.policy()),
+        payload=name_of_columns([r.definition for r in payload]) if payload else None,
+    )
+    return shared_plan(
+        df,
+        options,
+        resolver,
+        policy,
+        ids=ids,
+        sources=sources,
+        time=time,
+        emitted=options.handling.emitted,
+        accepted=Accepted(options.accept_changed_id, options.accept_changed_timestamp),
+        order_columns=tuple(r.column for r in orders),
+        body_columns=body_columns,
+        shards=options.shards if df.isStreaming else options.shards or batch_shards(spark),
+        root=root,
+        cache_dir=options.cache_dir,
+        cache_bytes=options.cache_bytes,
+        payload_columns=tuple(r.column for r in payload),
+        marked=root is not None and checks.is_mount(spark, root),
+    )
+
+
+def shared_plan(
+    df: DataFrame,
+    options: Options | SequenceOptions,
+    resolver: columns.Columns,
+    policy: Policy,
+    *,
+    ids: Sequence[columns.Resolved],
+    sources: Sequence[columns.Resolved],
+    time: TimeSource,
+    **others: Any,
+) -> Plan:
+    """Return a plan with the fields that both operators resolve in the same way, and others."""
     return Plan(
         id_columns=tuple((r.column, r.name, r.kind.simpleString()) for r in ids),
         id_definitions=tuple(r.definition for r in ids),
         time_column=time.column,
         time_source=time.text,
-        time_definition=time.definition or Definition(expression=time.text, kind=""),
-        accepted=Accepted(options.accept_changed_id, options.accept_changed_timestamp),
+        time_definition=time.definition,
         id_time=time.id_time,
         now_column=resolver.add(F.current_timestamp()) if policy.event_time else None,
         source_columns=tuple(r.column for r in sources),
-        order_columns=tuple(r.column for r in orders),
         user_columns=len(df.columns),
-        body_columns=body_columns,
         handling=options.handling,
-        emitted=options.handling.emitted,
         max_future_ms=options.max_future_ms,
-        shards=options.shards if df.isStreaming else options.shards or batch_shards(spark),
-        policy=replace(
-            checks.with_retention(spark, policy),
-            source_columns=tuple(r.name for r in sources),
-            payload=name_of_columns([r.definition for r in payload]) if payload else None,
-        ),
-        root=options.root if df.isStreaming else None,
-        cache_dir=options.cache_dir,
-        cache_bytes=options.cache_bytes,
+        policy=replace(policy, source_columns=tuple(r.name for r in sources)),
         max_shard_batch_bytes=options.max_shard_batch_bytes,
         start_id=str(uuid.uuid4()),
         secret=secrets.token_bytes(SECRET_BYTES),
-        payload_columns=tuple(r.column for r in payload),
         bodies=who_writes_bodies(df),
-        marked=df.isStreaming and options.root is not None and checks.is_mount(spark, options.root),
+        **others,
     )
 
 
 def _payload(
     options: Options, resolver: columns.Columns, others: set[str | None]
 ) -> list[columns.Resolved]:
-    """Return what the payload is made of, in an order that does not depend on the user's."""
-    if isinstance(options.check_payload, bool):
-        names = resolver.df.columns if options.check_payload else []
-        found = [resolver.resolve(name, "check_payload") for name in names]
+    """Return the columns of the payload, in an order that does not depend on the user's."""
+    given = options.check_payload
+    if given is False:
+        return []
+    found = resolver.each(resolver.df.columns if given is True else given, "check_payload")
+    if given is True:
         found = [resolved for resolved in found if resolved.column not in others]
-        if options.check_payload and not found:
+        if not found:
             raise ConfigError(
-                "check_payload=True: the stream has no column but those of ID, timestamp and "
-                "source partition, so that there is nothing to compare."
+                "check_payload=True: the stream has only the columns of ID, timestamp and source "
+                "partition, so there is nothing to compare."
             )
-    else:
-        found = [resolver.resolve(column, "check_payload") for column in options.check_payload]
     return sorted(found, key=lambda resolved: repr(resolved.definition))
 
 
-def who_writes_bodies(df: DataFrame) -> Literal["pack", "group", "nobody"]:
-    """Which pass writes the rows to a file; see `dedup.spark.executor.bodies`."""
+def who_writes_bodies(df: DataFrame) -> Bodies:
+    """Return the pass that writes the rows to a file; see `dedup.spark.executor.bodies`."""
     spark = df.sparkSession
-    # The rows of a batch may be asked for at any time, and be left at any time.
-    if not df.isStreaming:
-        return "nobody"
-    # Spark's own local files are encrypted then.
-    if checks.setting(spark, "spark.io.encryption.enabled", "false").lower() == "true":
+    # Spark may read a batch's rows at any time, or never. And if it encrypts its local files, rows
+    # must not lie beside them in plain text.
+    is_encrypted = checks.setting(spark, "spark.io.encryption.enabled", "false").lower() == "true"
+    if not df.isStreaming or is_encrypted:
         return "nobody"
     return "group" if checks.local_cores(spark) is None else "pack"
 
@@ -265,28 +273,26 @@ def with_verdict(
 
 @dataclass(frozen=True, slots=True)
 class GroupPass:
-    """The second pass: what is called once for each shard, on a stream and on a batch.
+    """The second pass: its functions, and the schema of its output as DDL.
 
     Parameters
     ----------
-    stream, batch : callable
-        The first of (Plan, key, frames, state), the second of (Plan, key, frame).
-    output, state : str
-        Schemas as DDL.
+    stream : callable of (Plan, key, frames, state)
+    batch : callable of (Plan, key, frame)
+    output : str
     observations : callable
-        Gives the aggregates over the output.
+        Returns the aggregates over the output.
     """
 
     stream: Callable[..., Iterator[pd.DataFrame]]
     batch: Callable[..., pd.DataFrame]
     output: str
-    state: str
     observations: Callable[[], list[Column]]
 
 
 def by_id() -> GroupPass:
     """Return the second pass of `dedup_by_id`."""
-    return GroupPass(dedup_stream, dedup_batch, OUTPUT_SCHEMA, STATE_SCHEMA, observations)
+    return GroupPass(dedup_stream, dedup_batch, OUTPUT_SCHEMA, observations)
 
 
 def assemble(
@@ -295,31 +301,35 @@ def assemble(
     metrics: str,
     *,
     output: T.StructType | str,
-    first: MapPass,
-    last: MapPass,
     group: GroupPass,
+    first: MapPass | None = None,
+    last: MapPass | None = None,
 ) -> DataFrame:
     """Return the DataFrame behind the three passes.
 
     Parameters
     ----------
     df : DataFrame
-        What the first pass takes.
+        Input of the first pass.
     plan : Plan
     metrics : str
         Name of the observation.
     output : StructType or DDL
-        What the last pass gives.
-    first, last : callable of (Plan, iterator of record batches)
-        What packs rows, and what unpacks them. Pickled here.
+        Columns that the last pass returns.
     group : GroupPass
-        What judges them in between.
+        The second pass.
+    first, last : callable of (Plan, iterator of record batches), optional
+        In place of `pack` and `unpack`.
     """
-    load_plan, load_first, load_last = shipped(plan), shipped(first), shipped(last)
+    load_plan, load_first, load_last = (
+        shipped(plan),
+        shipped(first or pack),
+        shipped(last or unpack),
+    )
     load_stream, load_batch = shipped(group.stream), shipped(group.batch)
 
-    # Spark pickles these by value; what they named of this package would be looked up before
-    # anything of ours runs.
+    # Spark pickles these functions by value. If they named anything of this package, the executor
+    # would look it up before any code of ours runs.
     def pack_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return load_first()(load_plan(), batches)
 
@@ -337,7 +347,7 @@ def assemble(
     shards = packed.groupBy("shard")
     if plan.streaming:
         judged = shards.applyInPandasWithState(
-            on_stream, group.output, group.state, "append", GroupStateTimeout.NoTimeout
+            on_stream, group.output, STATE_SCHEMA, "append", GroupStateTimeout.NoTimeout
         )
     else:
         judged = shards.applyInPandas(on_batch, group.output)

@@ -21,7 +21,7 @@ from dedup.catalog.root import Root
 from dedup.catalog.timeouts import reach
 from dedup.core.policy import Policy
 from dedup.errors import CatalogError, ConfigError, DedupWarning
-from dedup.spark.driver.plan_steps import makes_random_columns
+from dedup.spark.driver.plan_steps import is_deterministic
 from dedup.spark.machine import shuffle_partitions
 
 #: Settings under which Spark itself stops keeping state right, and what they must be.
@@ -224,12 +224,12 @@ def check_upstream(df: DataFrame, found: Counter[str], operator: str) -> None:
             "one of them per query. Give one composite ID, or write the first result to a table "
             "or topic and read it with a second query."
         )
-    if makes_random_columns(df):
+    if not is_deterministic(df):
         warnings.warn(
-            f"A step before {operator} makes a column that Spark calls nondeterministic, such as "
-            "uuid() or input_file_name(). If the ID or the timestamp is made of a random function "
-            "or of the current time, copies will not be recognised: columns made before the "
-            "operator are not traced (dedup remedies unstable-id).",
+            f"Spark calls a step before {operator} nondeterministic, such as uuid() or "
+            "input_file_name(). If ID or timestamp depend on a random function or on the current "
+            "time, the operator will not recognise copies. It does not trace columns that you made "
+            "earlier (dedup remedies unstable-id).",
             DedupWarning,
             stacklevel=4,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame
@@ -14,9 +14,8 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.catalog.definition import Definition
 from dedup.errors import ConfigError
 from dedup.spark.driver.derived_id import DerivedId
-from dedup.spark.driver.expression import Expression, column_text, mentioned
+from dedup.spark.driver.expression import Expression, column_text, mentioned, read_expression
 from dedup.spark.driver.plan_steps import check_row_by_row, steps
-from dedup.spark.driver.read_expression import read_expression
 from dedup.spark.plan import HELPER_PREFIX
 
 _FIXED_WIDTH = (
@@ -92,6 +91,18 @@ class Columns:
                 f"(it is a {type(given).__name__})."
             )
         return self._expression(given, option)
+
+    def each(
+        self,
+        given: Iterable[str | Column | DerivedId],
+        option: str,
+        check: Callable[[Resolved, str], None] = lambda *_: None,
+    ) -> list[Resolved]:
+        """Return the columns that an option names, each of them checked; errors as `resolve`."""
+        found = [self.resolve(column, option) for column in given]
+        for resolved in found:
+            check(resolved, option)
+        return found
 
     def _plain(self, given: str) -> str | None:
         name = given[1:-1] if given[:1] == given[-1:] == "`" and len(given) > 2 else given
@@ -211,8 +222,9 @@ def missing_column(given: str, existing: Sequence[str], option: str) -> str:
     return f"{option}={given!r}: there is no such column.{hint} Columns: {', '.join(existing)}."
 
 
-def check_id_type(resolved: Resolved, what: str = "ID") -> None:
-    """Refuse a column of an ID or source partition whose type has no byte identity."""
+def check_id_type(resolved: Resolved, option: str = "id") -> None:
+    """Refuse a column of an ID, producer or source partition whose type has no byte identity."""
+    what = "ID" if option == "id" else option
     if what == "ID" and resolved.is_constant:
         raise ConfigError(
             f"ID column {resolved.definition.expression} reads no column of the record, so all "
@@ -277,13 +289,13 @@ def check_time_type(resolved: Resolved) -> None:
     )
 
 
-def check_order_type(resolved: Resolved) -> None:
+def check_order_type(resolved: Resolved, option: str) -> None:
     """Refuse an order column whose values have no order."""
     if isinstance(resolved.kind, (T.ArrayType, T.MapType, T.StructType)) or (
         resolved.kind.simpleString() == "variant"
     ):
         raise ConfigError(
-            f"order_by column {resolved.name!r} is {resolved.kind.simpleString()}, which has no "
+            f"{option} column {resolved.name!r} is {resolved.kind.simpleString()}, which has no "
             "order; name the fields to order by."
         )
 

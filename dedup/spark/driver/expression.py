@@ -1,8 +1,10 @@
-"""What an expression does, written so that it reads the same in every release and on Connect.
+"""Expressions as text that stays the same in every release of Spark and on Connect.
 
 Spark prints expressions in one way today and in another tomorrow, and numbers the variables of
-lambdas anew in each process. A query's ID must be compared over years, so it is written from the
-calls that the user made: functions with their arguments, casts, literals, columns.
+lambdas anew in each process. The birth certificate keeps a query's ID for years, so the text is
+built from the calls that the user made: functions with their arguments, casts, literals, columns.
+The readers for classic sessions (`org.apache.spark.sql.internal.ColumnNode` and Catalyst) and for
+Connect (`spark.connect.Expression`) return the same text.
 """
 
 from __future__ import annotations
@@ -14,18 +16,18 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 _QUOTED_PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
-#: SQL that is only a column's name, and an alias at the end of any.
+#: SQL that is only the name of a column; an alias at the end of SQL.
 _SQL_NAME = re.compile(r"[^\W\d]\w*|`(?:[^`]|``)*`")
 _SQL_ALIAS = re.compile(r"\s+as\s+(?:[^\W\d]\w*|`(?:[^`]|``)*`)$", re.IGNORECASE)
-#: Functions that carry timestamps without asking for the time zone.
+#: Functions that pass timestamps through without using the time zone.
 _CARRY_TIMESTAMPS = frozenset(
     {"timestamp_millis", "timestamp_micros", "timestamp_seconds", "coalesce", "least", "greatest"}
 )
-#: Functions that know no time at all, whatever text they are given.
+#: Functions that never parse or print a time.
 _TIMELESS = frozenset(
     {
         "lower", "upper", "lcase", "ucase", "initcap", "trim", "ltrim", "rtrim", "btrim", "lpad",
@@ -38,8 +40,7 @@ _TIMELESS = frozenset(
         ">=", "and", "or", "not", "isnull", "isnotnull", "getbit", "transform", "filter",
     }
 )  # fmt: skip
-#: Functions of texts, numbers or bytes that take each as it is, whatever
-#: ``spark.sql.ansi.enabled`` says.
+#: Functions whose results do not depend on ``spark.sql.ansi.enabled``.
 _PLAIN = frozenset(
     {
         "lower", "upper", "lcase", "ucase", "initcap", "trim", "ltrim", "rtrim", "btrim", "reverse",
@@ -53,7 +54,7 @@ _PLAIN = frozenset(
 CLOCK_KEYWORDS = frozenset(
     {"current_timestamp", "current_date", "current_time", "localtimestamp", "localtime"}
 )
-#: One name for what the two kinds of sessions call differently.
+#: Our name for functions and types that classic sessions and Connect name differently.
 _SAME_FUNCTION = {"==": "=", "!": "not"}
 _SAME_TYPE = {
     "long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "str": "string",
@@ -63,24 +64,22 @@ _SAME_TYPE = {
 
 @dataclass(slots=True)
 class Expression:
-    """An expression in our own words.
+    """An expression as text, such as ``lower(order_id)``, and what it consists of.
 
     Parameters
     ----------
-    text : str
-        Such as ``lower(order_id)``.
-    columns : dict of str to str
-        What it reads: its name in the text, and as `pyspark.sql.functions.col` takes it.
-    functions : set of str
-        Names of the functions that it calls, in lower case; those of SQL among them.
-    is_order : bool
+    columns
+        Columns that it reads: the name in the text, and the name for `pyspark.sql.functions.col`.
+    functions
+        Functions that it calls, in lower case, including those in SQL.
+    is_order
         It is a sort order, not a value.
-    unstable : set of str
-        Python functions that their author calls nondeterministic.
-    casts : set of str
+    unstable
+        Python functions that are declared nondeterministic.
+    casts
         Types that it casts to.
-    sql : list of str
-        Fragments of SQL that it holds; which columns they read is not known.
+    sql
+        Fragments of SQL, whose columns are not known.
     """
 
     text: str = ""
@@ -92,13 +91,7 @@ class Expression:
     sql: list[str] = field(default_factory=list)
 
     def depends_on_zone(self, kinds: list[str]) -> bool:
-        """Whether the session's time zone may change what comes out.
-
-        Parameters
-        ----------
-        kinds : list of str
-            Spark types of the columns that it reads and of its result.
-        """
+        """Whether the time zone may change the result, given the types of inputs and result."""
         if not (self.functions or self.casts or self.sql):
             return False
         if self.functions <= _CARRY_TIMESTAMPS and not (self.casts or self.sql):
@@ -108,15 +101,12 @@ class Expression:
 
     @property
     def depends_on_ansi(self) -> bool:
-        """Whether ``spark.sql.ansi.enabled`` may change what comes out.
-
-        It decides what a text beside a number becomes, for example.
-        """
+        """Whether ``spark.sql.ansi.enabled`` may change the result, as for a text plus a number."""
         return bool(self.casts or self.sql or self.functions - _PLAIN)
 
 
-class Words:
-    """Writes an expression down, part by part, and notes in `out` what it is made of."""
+class _Writer:
+    """Writes an expression part by part, and notes in `out` what it consists of."""
 
     def __init__(self, given: Column, columns: list[str], case_sensitive: bool) -> None:
         self.out = Expression()
@@ -130,21 +120,21 @@ class Words:
         return name if case_sensitive else name.lower()
 
     def column(self, parts: list[str]) -> str:
-        """A column, or the way to a field of one, that the expression reads."""
+        """A column, or the path to a field of it."""
         written = column_text(parts)
         name = written if self._case_sensitive else column_text([part.lower() for part in parts])
         self.out.columns.setdefault(name, written)
         return name
 
     def as_printed(self, kind: str, printed: str, below: list[str]) -> str:
-        """A step that has no words of ours: as Spark prints it, and what it is made of."""
+        """A step that we have no text for: Spark's own, and the steps below it."""
         self.out.functions.add(kind)
         for name, ours in self._variables.items():
             printed = re.sub(rf"\b{re.escape(name)}\b", ours, printed)
         return f"{kind}({', '.join(below)}): {' '.join(printed.split())}"
 
     def update(self, name: str, below: list[str]) -> str:
-        """A struct with a field that is added, replaced or dropped."""
+        """A struct with one field added, replaced or dropped."""
         return self.call("update", [below[0], literal(name), *below[1:]])
 
     def call(self, name: str, arguments: list[str], *, distinct: bool = False) -> str:
@@ -155,14 +145,14 @@ class Words:
         return f"{name}({'distinct ' if distinct else ''}{', '.join(arguments)})"
 
     def cast(self, value: str, kind: str, tried: bool) -> str:
-        """A value as another type; null where that fails, if it is only tried."""
+        """A cast; `tried` means that a failing one returns null."""
         kind = "".join(kind.lower().split()) if "(" in kind else kind.lower()
         kind = _SAME_TYPE.get(kind, kind)
         self.out.casts.add(kind)
         return f"{'try_cast' if tried else 'cast'}({value} as {kind})"
 
     def sql(self, text: str) -> str:
-        """A fragment of SQL, or the column that it only names."""
+        """A fragment of SQL, or the column if it is only a name."""
         text = _SQL_ALIAS.sub("", text.strip())
         if _SQL_NAME.fullmatch(text):
             (name,) = parts(text)
@@ -175,13 +165,174 @@ class Words:
         return f"sql({text})"
 
     def variable(self, name: str) -> str:
-        """A lambda's variable; Spark numbers them through all lambdas of a process."""
-        # No column can be written like it.
+        """A lambda's variable; Spark numbers variables across all lambdas of a process."""
+        # No column has such a text.
         return self._variables.setdefault(name, f"${len(self._variables)}")
 
 
+def read_expression(given: Column, df: DataFrame, *, case_sensitive: bool) -> Expression:
+    """Return a Column of `df` as text, without its alias; names fold unless case counts."""
+    writer = _Writer(given, df.columns, case_sensitive)
+    node = getattr(given, "_jc", None)
+    if node is not None:
+        writer.out.text = _classic(writer, node.node())
+    else:
+        connect: Any = given
+        writer.out.text = _connect(writer, connect.to_plan(df.sparkSession.client))
+    writer.out.is_order = writer.out.text.startswith(("SortOrder(", "sort_order("))
+    return writer.out
+
+
+def _classic(writer: _Writer, node: Any) -> str:
+    kind = class_name(node)
+    if kind == "Alias":
+        return _classic(writer, node.child())
+    if kind == "UnresolvedAttribute":
+        return writer.column(list(each(node.nameParts())))
+    if kind == "Literal":
+        return literal(node.value())
+    if kind == "Cast":
+        mode = node.evalMode()
+        tried = mode.isDefined() and class_name(mode.get()) == "Try$"
+        return writer.cast(_classic(writer, node.child()), node.dataType().simpleString(), tried)
+    if kind == "SqlExpression":
+        return writer.sql(node.expression())
+    if kind == "UnresolvedFunction":
+        arguments = [_classic(writer, child) for child in each(node.arguments())]
+        return writer.call(node.functionName(), arguments, distinct=node.isDistinct())
+    if kind == "UnresolvedNamedLambdaVariable":
+        return writer.variable(node.name())
+    if kind == "LambdaFunction":
+        variables = [_classic(writer, one) for one in each(node.arguments())]
+        return f"({', '.join(variables)}) -> {_classic(writer, node.function())}"
+    if kind in ("CaseWhenOtherwise", "UnresolvedExtractValue"):
+        name = "when" if kind == "CaseWhenOtherwise" else "get"
+        return writer.call(name, [_classic(writer, child) for child in each(node.children())])
+    if kind == "ExpressionColumnNode":
+        return _catalyst(writer, node.expression())
+    if kind == "UpdateFields":
+        value = node.valueExpression()
+        below = [node.structExpression(), *([value.get()] if value.isDefined() else [])]
+        return writer.update(node.fieldName(), [_classic(writer, one) for one in below])
+    return writer.as_printed(kind, str(node.sql()), [_classic(writer, n) for n in _below(node)])
+
+
+def _catalyst(writer: _Writer, expression: Any) -> str:
+    """Write an expression of Catalyst inside a node: a column of a DataFrame, a Python function."""
+    kind = class_name(expression)
+    if kind == "ColumnNodeExpression":
+        return _classic(writer, expression.node())
+    if kind == "UnresolvedAttribute":
+        return writer.column(list(each(expression.nameParts())))
+    path = _path(expression)
+    if path:
+        return writer.column(path)
+    children = [_catalyst(writer, child) for child in each(expression.children())]
+    if kind == "Alias":
+        return children[0]
+    if kind in ("GetStructField", "GetArrayStructFields"):
+        return writer.call("get", [*children, literal(_field_name(expression, kind))])
+    if kind == "PythonUDF":
+        if not expression.udfDeterministic():
+            writer.out.unstable.add(expression.name())
+        return writer.call(f"python {expression.name()}", children)
+    if kind == "NamedArgumentExpression":
+        return f"{expression.key()} => {children[0]}"
+    # Only Spark's text has what the step holds besides its children.
+    return writer.as_printed(kind, str(expression.sql()), children)
+
+
+def _path(expression: Any) -> list[str]:
+    """Return a column or the path to a field of it; empty for any other expression."""
+    kind = class_name(expression)
+    if kind == "AttributeReference":
+        return [expression.name()]
+    if kind == "Alias":
+        return _path(expression.child())
+    if kind in ("GetStructField", "GetArrayStructFields"):
+        above = _path(expression.child())
+        return [*above, _field_name(expression, kind)] if above else []
+    return []
+
+
+def _field_name(expression: Any, kind: str) -> str:
+    if kind == "GetArrayStructFields":
+        return str(expression.field().name())
+    return str(expression.childSchema().fields()[expression.ordinal()].name())
+
+
+def _below(node: Any) -> Iterator[Any]:
+    """Yield the expressions below a node; Spark's text has other nodes, such as a frame."""
+    for child in each(node.children()):
+        if hasattr(child, "sql") and class_name(child) not in ("Ascending$", "Descending$"):
+            yield child
+
+
+def _connect(writer: _Writer, message: Any) -> str:
+    kind = message.WhichOneof("expr_type")
+    value = getattr(message, kind)
+    if kind == "alias":
+        return _connect(writer, value.expr)
+    if kind == "unresolved_attribute":
+        return writer.column(parts(value.unparsed_identifier))
+    if kind == "literal":
+        return _connect_literal(value)
+    if kind == "cast":
+        tried = value.eval_mode == type(value).EVAL_MODE_TRY
+        return writer.cast(_connect(writer, value.expr), _connect_type(value), tried)
+    if kind == "expression_string":
+        return writer.sql(value.expression)
+    if kind in ("unresolved_function", "call_function"):
+        arguments = [_connect(writer, one) for one in value.arguments]
+        distinct = kind == "unresolved_function" and value.is_distinct
+        return writer.call(value.function_name, arguments, distinct=distinct)
+    if kind == "unresolved_named_lambda_variable":
+        return writer.variable(".".join(value.name_parts))
+    if kind == "lambda_function":
+        variables = [writer.variable(".".join(one.name_parts)) for one in value.arguments]
+        return f"({', '.join(variables)}) -> {_connect(writer, value.function)}"
+    if kind == "unresolved_extract_value":
+        return writer.call(
+            "get", [_connect(writer, value.child), _connect(writer, value.extraction)]
+        )
+    if kind == "common_inline_user_defined_function":
+        arguments = [_connect(writer, one) for one in value.arguments]
+        if not value.deterministic:
+            writer.out.unstable.add(value.function_name)
+        return writer.call(f"python {value.function_name}", arguments)
+    if kind == "update_fields":
+        below = [value.struct_expression]
+        if value.HasField("value_expression"):
+            below.append(value.value_expression)
+        return writer.update(value.field_name, [_connect(writer, one) for one in below])
+    if kind == "named_argument_expression":
+        return f"{value.key} => {_connect(writer, value.value)}"
+    # The message holds the line of the program, which may change.
+    return writer.as_printed(kind, str(writer.given), [])
+
+
+def _connect_literal(message: Any) -> str:
+    kind = message.WhichOneof("literal_type")
+    if kind in ("null", None):
+        return "null"
+    value = getattr(message, kind)
+    if kind == "decimal":
+        return f"decimal {value.value}"
+    if kind in ("string", "boolean", "binary", "byte", "short", "integer", "long", "double"):
+        return literal(value)
+    return f"{kind} {' '.join(str(value).split())}"
+
+
+def _connect_type(cast: Any) -> str:
+    if cast.WhichOneof("cast_to_type") == "type_str":
+        return str(cast.type_str)
+    from pyspark.sql.connect.types import proto_schema_to_pyspark_data_type
+
+    return str(proto_schema_to_pyspark_data_type(cast.type).simpleString())
+
+
 def column_text(parts: list[str]) -> str:
-    """Write a column's name, or the path to a field of it, as `F.col` takes it."""
+    """Return the name of a column, or the path to a field of it, for `F.col`."""
     return ".".join(
         part if _PLAIN_NAME.fullmatch(part) else "`" + part.replace("`", "``") + "`"
         for part in parts
@@ -189,7 +340,7 @@ def column_text(parts: list[str]) -> str:
 
 
 def mentioned(text: str, names: list[str]) -> Iterator[str]:
-    """Those of the names that a fragment of SQL may read."""
+    """Yield the names that a fragment of SQL may read."""
     words = set(re.findall(r"`(?:[^`]|``)*`|\w+", text.lower()))
     for name in names:
         if name.lower() in words or column_text([name]).lower() in words:
@@ -197,7 +348,7 @@ def mentioned(text: str, names: list[str]) -> Iterator[str]:
 
 
 def parts(text: str) -> list[str]:
-    """Split the name of a column as SQL writes it."""
+    """Return the parts of a column's name in SQL."""
     return [
         quoted.replace("``", "`") if quoted else plain
         for quoted, plain in _QUOTED_PART.findall(text)
@@ -205,7 +356,7 @@ def parts(text: str) -> list[str]:
 
 
 def literal(value: Any) -> str:
-    """A constant; of Python or, where that has no such type, of Java."""
+    """Return the text of a constant of Python or, for other types, of Java."""
     if isinstance(value, (bytes, bytearray)):
         return f"0x{bytes(value).hex()}"
     if value is None or isinstance(value, (str, bool, int, float)):
@@ -216,11 +367,11 @@ def literal(value: Any) -> str:
 
 
 def class_name(value: Any) -> str:
-    """Simple name of the class of an object of Java's."""
+    """Return the simple class name of a Java object."""
     return str(value.getClass().getSimpleName())
 
 
 def each(sequence: Any) -> Iterator[Any]:
-    """Yield the elements of a sequence of Scala."""
+    """Yield the elements of a Scala sequence."""
     for position in range(sequence.size()):
         yield sequence.apply(position)

@@ -49,7 +49,7 @@ def dedup_by_id(
     accept_changed_id: str | None = None,
     accept_changed_timestamp: str | None = None,
 ) -> Operator:
-    """A transformation that lets each record ID pass once per horizon.
+    """Return a transformation that lets each record ID pass once per horizon.
 
     Use it as ``events.transform(dedup_by_id("event_id", ...))``, on a stream or a batch
     DataFrame. The result has the same columns, types and rows, without duplicates.
@@ -58,101 +58,99 @@ def dedup_by_id(
     ----------
     id : str, Column, `dedup.record_id`, or several
         The record ID: string, binary, integer, decimal, boolean, date, timestamp, day-time
-        interval or time. Several columns make a composite ID, in which a null is a value. Where
-        records bring none, `dedup.sources.record_id` makes one.
+        interval or time. Several columns make a composite ID, in which a null is a value. If
+        records have no ID, `dedup.sources.record_id` makes one.
     horizon : str or timedelta
         Two records with the same ID at most this far apart in time are duplicates (inclusive).
         A duplicate does not prolong an ID's life.
     catalog : str, path, or callable, optional
         Where segments live: a path, a URI that `pyarrow.fs` knows, or a picklable function that
-        returns ``(pyarrow.fs.FileSystem, path)``. Needed on streams, unused on batches.
+        returns ``(pyarrow.fs.FileSystem, path)``. Streams need it; batches ignore it.
     timestamp : str, Column or `time_from_id`, optional
-        A record's time, whole milliseconds, floored; zone-less timestamps are read as UTC.
+        A record's time in whole milliseconds, floored; zone-less timestamps are read as UTC.
         Default: processing time.
     source_partition : str, Column, or several
-        What identifies a clock, for example Kafka's topic and partition. Default: one clock, the
-        newest timestamp of all; then records of a slow source are late. A window after the operator
-        still has one watermark for all: give it a delay as long as a source may lag behind. A
-        timestamp among them names its clock in the session's time zone: keep that between restarts.
+        What identifies a clock, for example Kafka's topic and partition. Default: one clock for
+        all records, under which records of a slow source are late. A window after the operator
+        still has one watermark: give it a delay as long as a source may lag. A timestamp among
+        these columns names its clock in the session's time zone: keep the zone between restarts.
     lateness : str or timedelta, optional
         How far behind the low watermark a record is still on time. Default: the horizon, at most
         1 hour; with `stable_timestamps` the horizon.
     late : {"emit", "drop"}
-        ``"emit"``: a late record is de-duplicated under the late watermark's time against all
-        live memory and goes on if unknown. ``"drop"``: it goes on never; one that is known is a
-        duplicate.
+        ``"emit"``: a late record is compared with all live memory under the late watermark's
+        time, and passes if its ID is unknown. ``"drop"``: it is always dropped, and counts as a
+        duplicate if its ID is known.
     stable_timestamps : bool
-        Every copy of a record carries the same timestamp. Then only the record's own bucket is
-        probed, and the cost does not depend on the horizon.
+        Every copy of a record carries the same timestamp. Then the operator probes only the
+        record's own bucket, and the cost does not depend on the horizon.
     max_future : str or timedelta
         Timestamps further ahead of the micro-batch's time count as that time.
     null_ids : {"emit", "drop", "error"}
-        What becomes of records without an ID: they go on without de-duplication, they are dropped,
-        or they stop the query. Under ``"emit"`` and ``"drop"`` they need no timestamp either: a
-        broken line of JSON, which is null in every column, falls under this option alone.
+        What becomes of records without an ID: they pass without de-duplication, are dropped, or
+        stop the query. Under ``"emit"`` and ``"drop"`` they need no timestamp either. A broken
+        line of JSON is null in every column, so only this option applies to it.
     null_timestamps : {"error", "now", "emit", "drop"}
-        What becomes of records that have an ID and no timestamp. ``"error"``: they stop the query,
-        at every restart, until they are mended or the option is changed. ``"now"``: they are
-        de-duplicated under the micro-batch's time. ``"emit"``: they go on without de-duplication.
-        ``"drop"``: they do not go on. Under ``"emit"`` and ``"drop"`` they are not remembered, and
-        tell the clocks nothing. Records that have no ID fall under `null_ids`.
+        What becomes of records with an ID but no timestamp. ``"error"``: they stop the query, at
+        every restart, until you fix them or change the option. ``"now"``: they get the
+        micro-batch's time. ``"emit"``: they pass without de-duplication. ``"drop"``: they are
+        dropped. Under ``"emit"`` and ``"drop"`` they are not remembered and move no clock.
     verdict : str, optional
-        Name of a string column to add; then every row goes on, marked ``unique``, ``duplicate``,
+        Name of a string column to add. Every row then passes, marked ``unique``, ``duplicate``,
         ``late``, ``null_id``, ``untimed`` (no timestamp, under ``null_timestamps="emit"`` or
         ``"drop"``) or ``conflict`` (under `check_payload`).
     idle_timeout : str or timedelta, optional
-        Query time after which a silent source partition no longer holds the watermark; None:
+        Query time after which a silent source partition no longer holds back the watermark; None:
         never.
     order_by : str, Column, or several
-        Which of several copies inside one micro-batch with equal timestamps comes first.
+        Which of several copies in one micro-batch with equal timestamps comes first.
     guarantee : {"exactly-once", "at-most-once", "at-least-once"}
-        ``"exactly-once"``: what stands under Notes. ``"at-most-once"``: the filters alone decide
-        and the catalog is not asked, so that no duplicate goes on, but a new record is lost with a
-        probability of up to `fpr`; the horizon ends at the end of a bucket. ``"at-least-once"``:
-        every record goes on and none is remembered; clocks, metrics and the other options stay in
-        force. It may be changed at every restart (``dedup/spark/README.md`` has the rule).
+        ``"exactly-once"``: see Notes. ``"at-most-once"``: the filters alone decide, without the
+        catalog: no duplicate passes, but a new record is lost with a probability of up to `fpr`,
+        and the horizon ends at the end of a bucket. ``"at-least-once"``: every record passes and
+        none is remembered; clocks, metrics and the other options still apply. You may change it
+        at every restart (``dedup/spark/README.md`` has the rule).
     check_payload : bool, str, Column, or several
-        Compare the copies of a record by these columns, or by all but those that are the ID, the
-        timestamp or the source partition (True; a column that an expression makes one of these of
-        is compared). A duplicate that differs from the record that went on has the verdict
-        ``conflict``. 8 bytes more are remembered per ID.
+        Compare the copies of a record by these columns, or (True) by all columns except ID,
+        timestamp and source partition; a column from which an expression makes one of these is
+        compared. A duplicate that differs from the record that passed has the verdict
+        ``conflict``. Each ID takes 8 more bytes.
     conflicts : {"drop", "emit"}
-        What becomes of these, under `check_payload`.
+        What becomes of conflicts.
     shards : int, optional
-        Default: ``spark.sql.shuffle.partitions``; needed if that is no number. Fixed at the
-        query's birth.
+        Default: ``spark.sql.shuffle.partitions``; needed if that is not a number. Fixed at the
+        query's first start.
     buckets : int
         Buckets per horizon, 1 to 1000.
     bucket_length : str or timedelta, optional
-        In place of `buckets`; at most the horizon.
+        Use it instead of `buckets`; at most the horizon.
     fpr : float
         False-positive rate of all filters that a lookup probes together, from 1e-6 to below 1. A
-        false positive costs a catalog read, and a record under ``guarantee="at-most-once"`` alone.
+        false positive costs a catalog read; under ``guarantee="at-most-once"`` it costs a record.
     state_budget_bytes : int
         Bound of a shard's Spark state, >= 16 KiB.
     keep_expired : str or timedelta
-        Expired segments are deleted no sooner (and not before Spark can no longer roll back to
-        them). Restoring a checkpoint that is older needs a copy of the catalog.
+        Expired segments stay at least this long, and until Spark can no longer roll back to them.
+        To restore an older checkpoint, you need a copy of the catalog.
     accept_clock_jump : bool
         Processing time: accept that the clock jumped by more than a minute.
     shared_local : bool
-        A local `catalog` path is the same mount on all machines of the cluster. Each makes sure
-        that it sees what the driver left there.
+        A local `catalog` path is the same mount on all machines of the cluster. Each machine
+        checks that it sees the driver's mark there.
     cache_dir : str, optional
-        Local directory for rebuildable copies. Default: Spark's local directory.
+        Local directory for copies that can be rebuilt. Default: Spark's local directory.
     cache_bytes : int, optional
-        Bound of the local copies' size on a machine. Default: 16 GiB, or a quarter of the disk's
-        free space if that is less.
+        Bound of the local copies on a machine. Default: 16 GiB, or a quarter of the disk's free
+        space if that is less.
     max_shard_batch_bytes : int
         Largest share of a micro-batch that one shard may hold in memory.
     metrics : str
-        Name under which `DataFrame.observe` reports; unique in a query, as is this name with
-        ``_pack`` behind it, which reports the first pass's time.
+        Name under which `DataFrame.observe` reports. It must be unique in a query, and so must
+        the name with ``_pack`` appended, which reports the time of the first pass.
     accept_changed_id, accept_changed_timestamp : str, optional
-        A query that is started with another ID or timestamp than it was born with is refused. If
-        you know that every record keeps the ID or timestamp that it had (a column was renamed, an
-        expression written in another way), set the word that the refusal names; it stands for
-        this one change.
+        The operator rejects a query that restarts with another ID or timestamp. If every record
+        keeps its ID and timestamp (you renamed a column, or wrote an expression in another way),
+        set the word that the error names; it accepts only this change.
 
     Returns
     -------
@@ -162,18 +160,17 @@ def dedup_by_id(
     Raises
     ------
     ConfigError
-        If an option, a column, the session or the query cannot work: here, or when the
-        transformation is applied. What only the tasks can see stops the query: a catalog that was
-        born with another ID, timestamp source or number of shards, a micro-batch too large for
-        `max_shard_batch_bytes`.
+        If an option, a column, the session or the query cannot work: here, or when you apply the
+        transformation. The tasks stop the query if the catalog belongs to another ID, timestamp
+        source or number of shards, or a micro-batch is too large for `max_shard_batch_bytes`.
     CatalogError
-        If the catalog cannot be written from the driver.
+        If the driver cannot write the catalog.
 
     Notes
     -----
-    Guarantee, over effective timestamps and per committed micro-batch: no two records that go on
-    share an ID and lie within the horizon of each other; every record dropped as a duplicate has
-    one with the same ID bytes within the horizon that went on before it. It holds across task
+    Guarantee, over effective timestamps and per committed micro-batch: no two records that pass
+    share an ID and lie within the horizon of each other. For every record dropped as a duplicate,
+    a record with the same ID bytes within the horizon passed before. Both hold across task
     retries, executor loss, restarts from the checkpoint and rollback.
 
     The design is that of Google Dataflow's exactly-once shuffle: Akidau, Chernyak, Lax,

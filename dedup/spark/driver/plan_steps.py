@@ -1,4 +1,4 @@
-"""What Spark makes of a DataFrame or an expression: the steps of its plan, by name."""
+"""The steps of a DataFrame's plan, and whether an expression is one lasting value of each row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dedup.errors import ConfigError
 from dedup.errors.cause import spark_cause
 from dedup.spark.driver.expression import CLOCK_KEYWORDS, Expression, class_name, each
 
-#: What a step that an expression brings along does to the rows, where Spark's name says little.
+#: Effect of the steps that an expression may add to a plan.
 _STEPS = {
     "Generate": "makes several rows of one, or none",
     "Expand": "makes several rows of one",
@@ -24,7 +24,7 @@ _STEPS = {
     "Window": "takes its value from other rows",
 }
 #: Functions that may return another value when Spark computes a record again. Spark calls
-#: `aes_encrypt` deterministic, but without a vector of the user's it draws a random one.
+#: `aes_encrypt` deterministic, but it draws a random vector unless the user gives one.
 _RANDOM = frozenset(
     {
         "rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle",
@@ -33,13 +33,11 @@ _RANDOM = frozenset(
     }
 )  # fmt: skip
 _CLOCKS = CLOCK_KEYWORDS | {"now", "curdate"}
-#: Options that identify a record, so that they must not depend on when it is read. A timestamp may:
+#: Options that identify a record, so they must not depend on the time of reading. A timestamp may:
 #: Spark logs the current time with the micro-batch.
 _IDENTITY = ("id", "producer", "partition", "epoch", "sequence")
-#: Spark calls it nondeterministic, but a record that is read again is read from the same file.
+#: Spark calls it nondeterministic, but a record that is read again comes from the same file.
 _STABLE_ALL_THE_SAME = "input_file_name"
-#: Steps that make no column.
-_ONLY_LOOK = ("Filter", "CollectMetrics")
 #: A tilde marks the steps of a stream.
 _STEP_LINE = re.compile(r"^[ :|+-]*~?([A-Z]\w+)", re.M)
 _ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)(?:\n== |\Z)", re.S)
@@ -52,7 +50,7 @@ def steps(df: DataFrame) -> Counter[str]:
     Raises
     ------
     ConfigError
-        On Spark Connect, where the plan cannot be made, or the session cuts it off before its end.
+        On Spark Connect, if Spark cannot make the plan, or the session truncates its text.
     """
     classic = getattr(df, "_jdf", None)
     if classic is not None:
@@ -62,7 +60,7 @@ def steps(df: DataFrame) -> Counter[str]:
         with contextlib.redirect_stdout(text):
             df.explain(extended=True)
     except Exception as error:
-        # Spark computes constants meanwhile, rows of a local DataFrame among them.
+        # Planning computes constants, such as the rows of a local DataFrame.
         raise ConfigError(f"The query cannot be planned: {spark_cause(str(error))}") from error
     if _CUT_OFF.search(text.getvalue()):
         raise ConfigError(
@@ -70,7 +68,7 @@ def steps(df: DataFrame) -> Counter[str]:
             "Set it to 1000000 or more."
         )
     found = _ANALYZED.search(text.getvalue())
-    # Its first line is the schema.
+    # The first line is the schema.
     plan = found.group(1).partition("\n")[2] if found else text.getvalue()
     return Counter(_STEP_LINE.findall(plan))
 
@@ -78,24 +76,24 @@ def steps(df: DataFrame) -> Counter[str]:
 def check_row_by_row(
     selected: DataFrame, before: Counter[str], expression: Expression, option: str
 ) -> None:
-    """Refuse an expression that is not one lasting value of each row.
+    """Reject an expression that is not one lasting value of each row.
 
     Parameters
     ----------
     selected : DataFrame
         A DataFrame with the expression as its only column.
     before : Counter of str
-        `steps` of that DataFrame without it.
+        `steps` of the DataFrame without the expression.
     expression : Expression
-        The same in our words.
+        The same expression as text.
     option : str
-        The option that it is given for.
+        The option that the user gave it for.
 
     Raises
     ------
     ConfigError
         For generators, aggregates, window functions and random functions; on a stream also for
-        an identity that is made of the current time.
+        an identity that depends on the current time.
     """
     added = steps(selected) - before
     del added["Project"]
@@ -103,7 +101,7 @@ def check_row_by_row(
         step = next((name for name in _STEPS if name in added), min(added))
         does = _STEPS.get(step, f"needs a step of its own ({step})")
         raise ConfigError(
-            f"{option}={expression.text!r} {does}, so it is no value of each record. Make it a "
+            f"{option}={expression.text!r} {does}, so it is not a value of each record. Make it a "
             "column before the operator (events.withColumn(...), select or join), and name that "
             "column."
         )
@@ -113,13 +111,13 @@ def check_row_by_row(
         if option == "id":
             instead += (
                 ", or an ID of dedup.record_id: from_columns(...), from_kafka(), from_file(). "
-                'Records that have none may go on: null_ids="emit"'
+                'Records without an ID may pass through: null_ids="emit"'
             )
         raise ConfigError(f"{option}={expression.text!r} {why} {instead}.", remedy="unstable-id")
 
 
 def _why_unstable(selected: DataFrame, expression: Expression, option: str) -> str | None:
-    """Return why a record's value may be another one when it is read again, or None."""
+    """Return why a record's value may change when Spark reads it again, or None."""
     random = expression.unstable | (expression.functions & _RANDOM)
     classic = getattr(selected, "_jdf", None)
     if not random and classic is not None and _STABLE_ALL_THE_SAME not in expression.functions:
@@ -128,37 +126,24 @@ def _why_unstable(selected: DataFrame, expression: Expression, option: str) -> s
             random = {"Spark calls it nondeterministic"}
     if random:
         return (
-            f"is not the same when Spark computes a record again ({', '.join(sorted(random))}), "
-            "so that a task that is retried would judge other records."
+            f"is not the same when Spark computes a record again ({', '.join(sorted(random))}): "
+            "a task that is retried would judge other records."
         )
     clocks = expression.functions & _CLOCKS
     if "unix_timestamp()" in expression.text:
         clocks |= {"unix_timestamp"}
     if clocks and option in _IDENTITY and selected.isStreaming:
         return (
-            f"is made of the current time ({', '.join(sorted(clocks))}), which gives a record "
-            "another value when it comes again, so that it would be no duplicate."
+            f"is made of the current time ({', '.join(sorted(clocks))}): a copy that arrives later "
+            "would have another value, so it would not be a duplicate."
         )
     return None
 
 
-def makes_random_columns(df: DataFrame) -> bool:
-    """Whether Spark calls a column nondeterministic that a step of the plan makes.
-
-    False on Spark Connect, where the plan is out of sight.
-    """
+def is_deterministic(df: DataFrame) -> bool:
+    """Return Spark's `deterministic` flag of the plan; True on Connect, which hides the plan."""
     classic = getattr(df, "_jdf", None)
-    return classic is not None and _is_random(classic.queryExecution().analyzed())
-
-
-def _is_random(plan: Any) -> bool:
-    if plan.deterministic():
-        return False
-    if class_name(plan) not in _ONLY_LOOK and not all(
-        expression.deterministic() for expression in each(plan.expressions())
-    ):
-        return True
-    return any(_is_random(child) for child in each(plan.children()))
+    return classic is None or bool(classic.queryExecution().analyzed().deterministic())
 
 
 def _names(plan: Any) -> Iterator[str]:

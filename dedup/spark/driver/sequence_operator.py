@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import secrets
-import uuid
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 
-from dedup.catalog.certificate import SECRET_BYTES
-from dedup.catalog.compatibility import Accepted
 from dedup.catalog.definition import Definition, encoded_kind
-from dedup.core.sequence import RANGES, SEQUENCE_VERDICTS, Handling
+from dedup.core.sequence import RANGES, Handling
 from dedup.spark.driver import build, checks, columns
 from dedup.spark.driver.derived_id import ColumnOrName, ColumnsOption
 from dedup.spark.driver.stream_sources import check_clusters
-from dedup.spark.executor.group import STATE_SCHEMA
-from dedup.spark.executor.pack import pack
 from dedup.spark.executor.sequence_group import (
     SEQUENCE_OUTPUT_SCHEMA,
     sequence_batch,
     sequence_stream,
 )
-from dedup.spark.executor.unpack import unpack
 from dedup.spark.options import Duration, SequenceOptions
 from dedup.spark.plan import Numbering, Plan
 from dedup.spark.sequence_observations import sequence_observations
@@ -55,64 +47,63 @@ def dedup_by_sequence(
     max_shard_batch_bytes: int = 1 << 30,
     metrics: str = "dedup_sequence",
 ) -> SequenceOperator:
-    """A transformation that lets each numbered record of a producer pass once.
+    """Return a transformation that lets each numbered record of a producer pass once.
 
     Use it as ``events.transform(dedup_by_sequence("device", "n", expire_after="7 days"))``, on a
     stream or a batch DataFrame. The result has the same columns, types and rows, without
-    duplicates. There is no catalog: what is remembered of a producer is in Spark state, some 60
-    bytes however many records it has sent, and 16 for each hole in its numbers, up to `ranges`.
+    duplicates. There is no catalog: Spark state holds about 60 bytes per producer, however many
+    records it has sent, and 16 for each gap in its numbers, up to `ranges`.
 
     Parameters
     ----------
     producer : str, Column, or several
-        Who numbers the records: types as of an ID of `dedup_by_id`.
+        Who numbers the records; the types are those of an ID of `dedup_by_id`.
     sequence : str or Column
         An integer: 0 for a producer's first record, one more for each record after it. After
-        2^31 - 1 it may begin again at 0, or count on: its remainder by 2^31 is what counts.
+        2^31 - 1 it may start again at 0 or count on: only its remainder by 2^31 counts.
     expire_after : str or timedelta
-        A producer that nothing was heard of for longer than this is forgotten. Without `timestamp`
-        it is time in which the query runs: downtime does not count.
+        The operator forgets a producer that is silent for longer. Without `timestamp` this is time
+        in which the query runs: downtime does not count.
     epoch : str or Column, optional
-        An integer from 0 on that a producer raises when it begins anew, at sequence 0. Records of
+        An integer >= 0 that a producer raises when it starts again at sequence 0. Records of
         earlier epochs are then fenced. Default: there is one epoch.
     partition : str, Column, or several
         What a producer numbers its records within (Kafka: topic and partition). Default: it numbers
         all of them together.
     timestamp : str or Column, optional
-        A record's time, for `expire_after` alone. Default: processing time, by which a query that
-        runs in single micro-batches (`availableNow`) forgets nobody.
+        A record's time, used only for `expire_after`. Default: processing time. Then a query that
+        runs in single micro-batches (`availableNow`) never forgets a producer.
     source_partition, idle_timeout, max_future, null_timestamps, accept_clock_jump
-        As in `dedup_by_id`; the first four with `timestamp` alone.
+        As in `dedup_by_id`; the first four need `timestamp`.
     gaps : {"emit", "drop", "error"}
-        What becomes of new records that are out of order: some before them are missing, or they are
-        such as were missing. ``"emit"``: they go on. ``"drop"``: they do not, and are not
-        remembered, so that the producer has to send them again, in order, as to a broker; the first
-        record that is lost for ever then ends what goes on of its epoch. ``"error"``: they stop the
-        query.
+        What becomes of new records that are out of order: earlier ones are missing, or they were
+        missing themselves. ``"emit"``: they pass. ``"drop"``: they are dropped and not remembered,
+        so the producer must send them again, in order, as to a broker; a record that is lost
+        forever then blocks the rest of its epoch. ``"error"``: they stop the query.
     unknown : {"emit", "drop", "error"}
-        What becomes of records that may be new or not: the first of a producer that nothing is
-        known of, where it is not number 0, and records older than what is remembered. ``"emit"``
-        loses nothing. ``"drop"``: such a producer is taken from its next record 0 on.
+        What becomes of records that may be new or not: the first record of an unknown producer if
+        it is not number 0, and records older than the memory. ``"emit"`` loses nothing. ``"drop"``
+        accepts such a producer from its next record 0 on.
     fenced : {"drop", "emit", "error"}
-        What becomes of records of an epoch that a newer one has ended, such as were held back
-        and come late among them. They are not signs of life of their producer.
+        What becomes of records of an epoch that a newer one has ended, including those that were
+        held back and arrive late. They do not keep their producer alive.
     unnumbered : {"emit", "drop", "error"}
         What becomes of records without a producer, epoch or sequence: null, or below 0. They need
         no timestamp.
     verdict : str, optional
-        Name of a string column to add; then every row goes on, marked ``accept``, ``duplicate``,
+        Name of a string column to add. Every row then passes, marked ``accept``, ``duplicate``,
         ``gap``, ``fenced``, ``unknown``, ``unnumbered`` or ``untimed``.
     ranges : int
-        Unbroken ranges of numbers, the newest, that are remembered of a producer: 1 to 255, 16
-        bytes each. A producer needs more than one only while some of its numbers are missing. What
-        lies below them is ``unknown``.
+        Unbroken ranges of numbers, the newest, to remember per producer: 1 to 255, 16 bytes each. A
+        producer needs more than one only while some of its numbers are missing. Numbers below them
+        are ``unknown``.
     max_producers : int
-        Producers (of a partition each) that a stream's shard may remember; more stop the query.
+        Producers (per partition) that a stream's shard may remember; more stop the query.
     max_shard_batch_bytes : int
         Largest share of a micro-batch that one shard may hold in memory.
     metrics : str
-        Name under which `DataFrame.observe` reports; unique in a query, as is this name with
-        ``_pack`` behind it.
+        Name under which `DataFrame.observe` reports. It must be unique in a query, and so must
+        the name with ``_pack`` appended.
 
     Returns
     -------
@@ -122,30 +113,30 @@ def dedup_by_sequence(
     Raises
     ------
     ConfigError
-        If an option, a column, the session or the query cannot work: here, or when the
-        transformation is applied. Other columns than the query was begun with, and more producers
-        than `max_producers`, stop the query.
+        If an option, a column, the session or the query cannot work: here, or when you apply the
+        transformation. The tasks stop the query if it started with other columns, or if there are
+        more producers than `max_producers`.
 
     Notes
     -----
     Guarantee, per committed micro-batch, across task retries, executor loss, restarts from the
     checkpoint and rollback: of records with the same producer, partition, epoch and sequence at
-    most one goes on, but for those whose verdict is ``unknown``, and ``fenced``, ``unnumbered`` or
-    ``untimed`` where you let them go on; every record dropped as a duplicate has one that went on
-    before it; and with the options' defaults every other record goes on, but for those of a fenced
-    epoch.
+    most one passes, except those whose verdict is ``unknown``, and ``fenced``, ``unnumbered`` or
+    ``untimed`` if you let them pass. For every record dropped as a duplicate, one passed before.
+    With the defaults every other record passes, except those of a fenced epoch.
 
-    Of each producer and partition the newest `ranges` unbroken ranges of sequences are remembered,
-    within 2^30 of the newest: with nothing missing that is one range, and covers all. With more
-    holes at a time the oldest range gives way, and what comes late below it is ``unknown``. It
-    follows the idempotent producer's rule of Kafka (KIP-98, KIP-360), which remembers five batches.
+    The operator remembers the newest `ranges` unbroken ranges of sequences per producer and
+    partition, within 2^30 of the newest. With nothing missing that is one range, and it covers all.
+    With more gaps at a time the oldest range is dropped, and late records below it are
+    ``unknown``. The rule follows Kafka's idempotent producer (KIP-98, KIP-360), which remembers
+    five batches.
     """
     return SequenceOperator(SequenceOptions(**locals()))
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceOperator:
-    """A transformation from DataFrame to DataFrame, as `dedup_by_sequence` makes it."""
+    """The transformation from DataFrame to DataFrame that `dedup_by_sequence` returns."""
 
     options: SequenceOptions
 
@@ -166,24 +157,12 @@ class SequenceOperator:
         if df.isStreaming:
             build.check_session(df, resolver, "dedup_by_sequence")
         plan = _plan(df, options, resolver)
-        output = build.with_verdict(df, options.verdict, plan.emitted, SEQUENCE_VERDICTS)
-        return build.assemble(
-            resolver.input(),
-            plan,
-            options.metrics,
-            output=output,
-            first=pack,
-            last=unpack,
-            group=_GROUP,
-        )
+        output = build.with_verdict(df, options.verdict, plan.emitted, plan.verdicts)
+        return build.assemble(resolver.input(), plan, options.metrics, output=output, group=_GROUP)
 
 
 _GROUP = build.GroupPass(
-    stream=sequence_stream,
-    batch=sequence_batch,
-    output=SEQUENCE_OUTPUT_SCHEMA,
-    state=STATE_SCHEMA,
-    observations=sequence_observations,
+    sequence_stream, sequence_batch, SEQUENCE_OUTPUT_SCHEMA, sequence_observations
 )
 
 
@@ -193,75 +172,51 @@ def plan_of_sequences(df: DataFrame, options: SequenceOptions) -> Plan:
 
 
 def _plan(df: DataFrame, options: SequenceOptions, resolver: columns.Columns) -> Plan:
-    body_columns = len(df.columns)
-    producers = [resolver.resolve(column, "producer") for column in options.producer]
-    partitions = [resolver.resolve(column, "partition") for column in options.partition]
-    sources = [resolver.resolve(column, "source_partition") for column in options.source_partition]
-    for option, found in (
-        ("producer", producers), ("partition", partitions), ("source_partition", sources),
-    ):  # fmt: skip
-        for resolved in found:
-            columns.check_id_type(resolved, option)
+    producers = resolver.each(options.producer, "producer", columns.check_id_type)
+    partitions = resolver.each(options.partition, "partition", columns.check_id_type)
+    sources = resolver.each(options.source_partition, "source_partition", columns.check_id_type)
     check_clusters(df, partition=partitions, source_partition=sources)
-    sequence = resolver.resolve(options.sequence, "sequence")
-    epoch = None if options.epoch is None else resolver.resolve(options.epoch, "epoch")
-    columns.check_whole(sequence, "sequence")
-    if epoch is not None:
-        columns.check_whole(epoch, "epoch")
-    ids = [*producers, *partitions]
-    time = build.time_source(options.timestamp, resolver, ids)
-    policy = options.policy()
-    numbering = Numbering(
-        producer_columns=tuple(r.column for r in producers),
-        sequence_column=sequence.column,
-        epoch_column=None if epoch is None else epoch.column,
-        rule=options.rule(),
-        made_of=(
-            *(_made_of("producer", r.definition) for r in producers),
-            *(_made_of("partition", r.definition) for r in partitions),
-            "no epoch" if epoch is None else _made_of("epoch", _of_any_width(epoch.definition)),
-            _made_of("sequence", _of_any_width(sequence.definition)),
-            _made_of("timestamp", time.definition or Definition(expression=time.text, kind="")),
-        ),
-        stateful=df.isStreaming,
+    (sequence,) = resolver.each((options.sequence,), "sequence", columns.check_whole)
+    epochs = resolver.each(
+        () if options.epoch is None else (options.epoch,), "epoch", columns.check_whole
     )
-    spark = df.sparkSession
-    return Plan(
-        id_columns=tuple((r.column, r.name, r.kind.simpleString()) for r in ids),
-        id_definitions=tuple(r.definition for r in ids),
-        time_column=time.column,
-        time_source=time.text,
-        time_definition=time.definition or Definition(expression=time.text, kind=""),
-        accepted=Accepted(),
-        id_time=None,
-        now_column=resolver.add(F.current_timestamp()) if policy.event_time else None,
-        source_columns=tuple(r.column for r in sources),
-        order_columns=(),
-        user_columns=len(df.columns),
-        body_columns=body_columns,
-        handling=options.handling,
+    time = build.time_source(options.timestamp, resolver)
+    made_of = [
+        *(_made_of("producer", r.definition) for r in producers),
+        *(_made_of("partition", r.definition) for r in partitions),
+        *([_made_of("epoch", _of_any_width(r.definition)) for r in epochs] or ["no epoch"]),
+        _made_of("sequence", _of_any_width(sequence.definition)),
+        _made_of("timestamp", time.definition),
+    ]
+    return build.shared_plan(
+        df,
+        options,
+        resolver,
+        options.policy(),
+        ids=[*producers, *partitions],
+        sources=sources,
+        time=time,
         emitted=options.rule().emitted(untimed=options.null_timestamps == "emit"),
-        max_future_ms=options.max_future_ms,
-        # A stream's are as many as Spark pinned state partitions at its birth.
-        shards=None if df.isStreaming else build.batch_shards(spark),
-        policy=replace(policy, source_columns=tuple(r.name for r in sources)),
-        root=None,
-        cache_dir=None,
-        cache_bytes=0,
-        max_shard_batch_bytes=options.max_shard_batch_bytes,
-        start_id=str(uuid.uuid4()),
-        secret=secrets.token_bytes(SECRET_BYTES),
-        bodies=build.who_writes_bodies(df),
-        numbering=numbering,
+        body_columns=len(df.columns),
+        # A stream has as many as Spark pinned state partitions at its first start.
+        shards=None if df.isStreaming else build.batch_shards(df.sparkSession),
+        numbering=Numbering(
+            producer_columns=tuple(r.column for r in producers),
+            sequence_column=sequence.column,
+            epoch_column=epochs[0].column if epochs else None,
+            rule=options.rule(),
+            made_of=tuple(made_of),
+            stateful=df.isStreaming,
+        ),
     )
 
 
 def _made_of(option: str, definition: Definition) -> str:
-    """Return an option in words that are the same wherever it makes the same values."""
+    """Return an option's text; equal texts make equal values."""
     shown = replace(definition, kind=encoded_kind(definition.kind))
     return f"{option}={shown.text_beside(_NOTHING)}"
 
 
 def _of_any_width(definition: Definition) -> Definition:
-    """Return the definition of a number, which is the same in a wider type."""
+    """Return the definition of a number, which keeps its value in a wider type."""
     return replace(definition, kind="")

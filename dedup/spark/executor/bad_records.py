@@ -1,47 +1,24 @@
-"""What to say of records that the user does not want: how many, and where the first one is."""
+"""How errors describe a record: by its ID, its origin and its values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dedup.core.arrays import BOOL
-from dedup.errors import DataError
-from dedup.spark.executor.values import plain
 from dedup.spark.plan import HELPER_PREFIX, Plan
 
-#: Where a record comes from, as Spark's sources name it.
+#: Columns of Spark's sources that say where a record is.
 _ORIGIN = ("topic", "partition", "offset", "file_path", "_corrupt_record")
 #: Characters of one value, and of the whole record.
 _VALUE_CHARS, _RECORD_CHARS = 120, 300
 
 
-def null_ids(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> DataError:
-    """Return the error for the marked records, which have no ID."""
-    names = ", ".join(name for _, name, _ in plan.id_columns)
-    return DataError(
-        f'{int(bad.sum())} records have a null ID ({names}) and null_ids="error" is set. '
-        f"{first_of(plan, batch, bad)} "
-        'Mend the records, or choose null_ids="emit" or "drop".',
-        remedy="bad-records",
-    )
-
-
-def null_timestamps(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> DataError:
-    """Return the error for the marked records, which have an ID and no timestamp."""
-    return DataError(
-        f"{int(bad.sum())} records have no timestamp ({plan.time_source}) and "
-        f'null_timestamps="error" is set. {first_of(plan, batch, bad)} '
-        'Mend the records, or choose null_timestamps="now" to take the time of the micro-batch, '
-        '"emit" to let them go on without de-duplication, or "drop".',
-        remedy="bad-records",
-    )
-
-
 def first_of(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> str:
-    """Return a sentence that tells the first marked record from all others, as far as it can."""
+    """Return a sentence that identifies the first marked record by the user's columns."""
     row = int(np.flatnonzero(bad)[0])
     parts: list[str] = []
     chars = 0
@@ -57,15 +34,15 @@ def first_of(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> str:
         parts.append(part)
     if not parts:
         return (
-            "The first of them is null in every column, which is what Spark makes of a line of "
-            "JSON or CSV that it cannot read; to be told where it is, also select its origin "
-            "(files: _metadata.file_path; Kafka: topic, partition, offset)."
+            "The first of them is null in every column: Spark returns that for a line of JSON or "
+            "CSV that it cannot read. To see where it is, also select its origin (files: "
+            "_metadata.file_path; Kafka: topic, partition, offset)."
         )
     return f"The first of them: {', '.join(parts)}."
 
 
 def _by_weight(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
-    """Yield columns under the names that the user knows, those first that say whose it is."""
+    """Yield columns under the user's names: ID, source partition and origin come first."""
     user = batch.schema.names[: plan.user_columns]
     named = {column: name for column, name, _ in plan.id_columns}
     for column, name in zip(plan.source_columns, plan.policy.source_columns, strict=True):
@@ -73,7 +50,7 @@ def _by_weight(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Arra
     for name in (*(name for name in _ORIGIN if name in user), *user):
         named.setdefault(name, name)
     for column, name in named.items():
-        if column not in batch.schema.names:  # what is made of an expression ends in the shuffle
+        if column not in batch.schema.names:  # helper columns do not pass the shuffle
             continue
         values = batch.column(column)
         if not name.startswith(HELPER_PREFIX) and not pa.types.is_nested(values.type):
@@ -87,3 +64,30 @@ def _short(value: object) -> str:
         return repr(value)
     half = _VALUE_CHARS // 2
     return f"{value[:half]!r}...{value[-half:]!r}"
+
+
+def plain(value: pa.Scalar) -> Any:
+    """Return an Arrow value as a Python value, or as text if Python has no such value.
+
+    Python's datetime has neither years outside 1 to 9999 nor nanoseconds. pyarrow does not know
+    some time zones that Spark accepts, such as ``GMT+8`` or ``Z``: those timestamps become UTC.
+    """
+    if pa.types.is_time64(value.type) and value.is_valid and value.value % 1000:
+        return str(np.datetime64(value.value, "ns")).partition("T")[2]
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        # Spark's strings may hold bytes that are not UTF-8.
+        return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
+    except (LookupError, ValueError, OverflowError):
+        return _moment(value)
+
+
+def _moment(value: pa.Scalar) -> str:
+    if pa.types.is_date(value.type):
+        return str(np.datetime64(value.value, "D"))
+    time_us = value.cast(pa.timestamp("us", value.type.tz)).value
+    seconds, rest_us = divmod(time_us, 1_000_000)
+    text = str(np.datetime64(seconds, "s")).replace("T", " ")
+    fraction = f".{rest_us:06}" if rest_us else ""
+    return text + fraction + ("" if value.type.tz is None else "+00:00")

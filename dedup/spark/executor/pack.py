@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -11,24 +12,22 @@ import pyarrow as pa
 
 from dedup import kernel
 from dedup.core.admission import FLAG_NULL_ID, observed_times
-from dedup.core.arrays import I64, U8, U64
+from dedup.core.arrays import BOOL, I64, U8, U64
 from dedup.core.clocks import NEVER_MS, Observed, check_sources
 from dedup.core.keys import Keys
+from dedup.core.sequence import CYCLE
 from dedup.core.sharding import shards_of
-from dedup.errors import faults
+from dedup.errors import DataError, faults
 from dedup.spark.executor import wire
-from dedup.spark.executor.bad_records import null_ids, null_timestamps
+from dedup.spark.executor.bad_records import first_of, plain
 from dedup.spark.executor.bodies import BodyWriter, InlineBodies, body_writer, drop_earlier
-from dedup.spark.executor.keycolumn import key_column
-from dedup.spark.executor.numbers import read_numbers
 from dedup.spark.executor.rowhash import hash_rows
-from dedup.spark.executor.sources import ObservedSources, add_observed, name_sources
 from dedup.spark.executor.task import Layout, Task, layout
 from dedup.spark.executor.worker import freeze_gc, release_memory
 from dedup.spark.id_encoding import encode_ids
 from dedup.spark.idtime import uuid7_ms
 from dedup.spark.observations import Stopwatch
-from dedup.spark.plan import Plan
+from dedup.spark.plan import Numbering, Plan
 from dedup.spark.versions import check_executor
 
 #: Rows of a blob, where a shard has that many.
@@ -95,7 +94,7 @@ class Packer:
     rows: int = 0
     nbytes: int = 0
     schema: pa.Schema | None = None
-    observed: ObservedSources = field(default_factory=dict)
+    observed: wire.ObservedSources = field(default_factory=dict)
 
     @property
     def full(self) -> bool:
@@ -115,7 +114,7 @@ class Packer:
         flags = np.zeros(batch.num_rows, np.uint8)
         if ids.null.any():
             if self.plan.handling.null_ids == "error":
-                raise null_ids(self.plan, batch, ids.null)
+                raise _null_ids(self.plan, batch, ids.null)
             flags[ids.null] |= FLAG_NULL_ID
         numbers = None
         if self.plan.numbering is not None:
@@ -142,12 +141,12 @@ class Packer:
             spread = hash_rows(nulls, self.layout.shard_key) % np.uint64(count)
             shards[ids.null] = spread.astype(np.int64)
         self.schema = body.schema
-        in_keys = key_column(self.plan, body.schema)
+        in_keys = wire.key_column(self.plan, body.schema)
         if in_keys is not None:
             body = body.remove_column(in_keys)
         self.bodies.append(body)
         self.keys.append(ids.keys)
-        self.heads.append(pa.RecordBatch.from_arrays(head, schema=self._head_schema()))
+        self.heads.append(pa.RecordBatch.from_arrays(head, schema=wire.plan_head(self.plan)))
         self.shards.append(shards)
         self.rows += batch.num_rows
         self.nbytes += body.nbytes + ids.keys.nbytes + self.heads[-1].nbytes
@@ -172,7 +171,7 @@ class Packer:
                     slot_key,
                     len(index),
                     wire.write_keys(keys.take(taken)),
-                    wire.write_head(head.take(index)),
+                    head.take(index).serialize(),
                     self.body_writer.write(body.take(index)),
                 )
 
@@ -191,13 +190,6 @@ class Packer:
             schema=wire.PACKED_ARROW,
         )
 
-    def _head_schema(self) -> pa.Schema:
-        return wire.head_schema(
-            with_sources=bool(self.plan.source_columns),
-            with_payload=self.plan.policy.payload is not None,
-            with_numbers=self.plan.numbering is not None,
-        )
-
     def _times(self, batch: pa.RecordBatch, keys: Keys, flags: U8) -> I64:
         """Return timestamps in ms; the micro-batch's time replaces future and null ones."""
         plan = self.plan
@@ -214,7 +206,7 @@ class Packer:
         # Who has no ID needs no time.
         missed = null & ~no_id
         if plan.handling.null_timestamps == "error" and missed.any():
-            raise null_timestamps(plan, batch, missed)
+            raise _null_timestamps(plan, batch, missed)
         plan.handling.substitute_times(
             times_ms,
             null,
@@ -231,7 +223,7 @@ class Packer:
         if not self.plan.source_columns:
             if timed.any():
                 everything = Observed(int(trusted_ms.max()), int(timed.sum()))
-                add_observed(self.observed, {"": (everything, 0)})
+                wire.add_observed(self.observed, {"": (everything, 0)})
             return None
         columns = [batch.column(name) for name in self.plan.source_columns]
         named = name_sources(columns, self.layout.shard_key)
@@ -243,7 +235,7 @@ class Packer:
         ):
             if count:
                 seen = Observed(int(newest), int(count))
-                add_observed(self.observed, {name: (seen, int(number))})
+                wire.add_observed(self.observed, {name: (seen, int(number))})
         check_sources(len(self.observed))
         hashes: U64 = named.hashes[named.index]
         return hashes
@@ -256,6 +248,26 @@ def millis(column: pa.Array) -> I64:
         micros.fill_null(0).to_numpy(zero_copy_only=False), np.int64(1000)
     )
     return millis
+
+
+def _null_ids(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> DataError:
+    names = ", ".join(name for _, name, _ in plan.id_columns)
+    return DataError(
+        f'{int(bad.sum())} records have a null ID ({names}) and null_ids="error" is set. '
+        f"{first_of(plan, batch, bad)} "
+        'Fix the records, or choose null_ids="emit" or "drop".',
+        remedy="bad-records",
+    )
+
+
+def _null_timestamps(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> DataError:
+    return DataError(
+        f"{int(bad.sum())} records have no timestamp ({plan.time_source}) and "
+        f'null_timestamps="error" is set. {first_of(plan, batch, bad)} '
+        'Fix the records, or choose null_timestamps="now" to take the time of the micro-batch, '
+        '"emit" to pass them through without de-duplication, or "drop".',
+        remedy="bad-records",
+    )
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -282,3 +294,75 @@ def _packed_row(
 def _one_binary(data: pa.Buffer) -> pa.BinaryArray:
     offsets = pa.py_buffer(np.array([0, data.size], np.int32))
     return pa.BinaryArray.from_buffers(pa.binary(), 1, [None, offsets, data])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Numbers:
+    """Epoch and sequence of n records, int64, and which lack producer, epoch or sequence."""
+
+    epochs: I64
+    sequences: I64
+    missing: BOOL
+
+
+def read_numbers(plan: Plan, numbering: Numbering, batch: pa.RecordBatch) -> Numbers:
+    """Return the numbers of a batch's records; of a number that counts on, the remainder.
+
+    Raises
+    ------
+    DataError
+        If a record is not numbered and the user chose that this is an error.
+    """
+    sequences, missing = _whole(batch.column(numbering.sequence_column))
+    epochs = np.zeros(batch.num_rows, np.int64)
+    if numbering.epoch_column is not None:
+        epochs, none = _whole(batch.column(numbering.epoch_column))
+        missing |= none
+    for column in numbering.producer_columns:
+        if batch.column(column).null_count:
+            missing |= batch.column(column).is_null().to_numpy(zero_copy_only=False)
+    if numbering.rule.unnumbered == "error" and missing.any():
+        raise DataError(
+            f"{int(missing.sum())} records have no producer, epoch or sequence (null, or below 0), "
+            f'and unnumbered="error" is set. {first_of(plan, batch, missing)} Mend the records, or '
+            'choose unnumbered="emit" or "drop".',
+            remedy="bad-records",
+        )
+    return Numbers(epochs, sequences % CYCLE, missing)
+
+
+def _whole(column: pa.Array) -> tuple[I64, BOOL]:
+    """Return the values of an integer column, and which are none: null, or below 0 (Kafka's -1)."""
+    values = column.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    return values, values < 0
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSources:
+    """Distinct source partitions of a batch.
+
+    Parameters
+    ----------
+    names : list of str, length p
+        JSON of the column values, such as ``["clicks",3]``; one value stands alone.
+    hashes : uint64 array, shape (p,)
+    index : int64 array, shape (n,)
+        Source partition of each record.
+    """
+
+    names: list[str]
+    hashes: U64
+    index: I64
+
+
+def name_sources(columns: Sequence[pa.Array], key: bytes) -> NamedSources:
+    """Return the source partitions named by the given columns, hashed under a 16-byte key."""
+    ids = encode_ids(columns)
+    hashes = kernel.hash64(ids.keys.data, ids.keys.offsets, key)
+    distinct, first, index = np.unique(hashes, return_index=True, return_inverse=True)
+    rows = zip(*(map(plain, column.take(pa.array(first))) for column in columns), strict=True)
+    names = [
+        json.dumps(row[0] if len(row) == 1 else list(row), default=str, separators=(",", ":"))
+        for row in rows
+    ]
+    return NamedSources(names, distinct, index.astype(np.int64))

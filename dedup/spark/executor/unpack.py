@@ -1,4 +1,4 @@
-"""Third pass: packed blobs back to the user's rows, without those that do not go on."""
+"""Third pass: packed blobs to the user's rows, without the rows that are dropped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pyarrow as pa
 from dedup.errors import faults
 from dedup.spark.executor import wire
 from dedup.spark.executor.bodies import BodyReader
-from dedup.spark.executor.keycolumn import key_column, restored, without
 from dedup.spark.executor.worker import freeze_gc, release_memory
 from dedup.spark.plan import Plan
 
@@ -41,13 +40,13 @@ def _rows(
             if count == wire.CONTROL:
                 if body.is_valid:
                     schema = wire.read_schema(body.as_py())
-                    in_keys = key_column(plan, schema)
+                    in_keys = wire.key_column(plan, schema)
                 continue
             assert schema is not None, "a shard's control row comes first"
-            user = reader.read(body.as_buffer(), without(schema, in_keys))
+            user = reader.read(body.as_buffer(), wire.without(schema, in_keys))
             if in_keys is not None:
                 own = wire.read_keys(keys[position].as_buffer(), count)
-                user = restored(user, own, schema, in_keys)
+                user = wire.restored(user, own, schema, in_keys)
             user = user.select(range(plan.user_columns))
             judged = np.frombuffer(verdicts[position].as_buffer(), np.uint8)
             if plan.verdict_column is not None:

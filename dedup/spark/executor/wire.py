@@ -1,4 +1,4 @@
-"""Packed rows between the operator's three passes: few, large, opaque to Spark.
+"""Packed rows: what travels between the operator's three passes, few, large and opaque to Spark.
 
 A packed row is either a **blob**, some thousand user rows of one shard, or a **control row**, one
 per map task and shard, which carries the clocks and the Arrow schema.
@@ -14,27 +14,31 @@ body   IPC batch of user rows, IPC schema message of the user rows
        or its place (`bodies`)
 ====== ======================= =====================================================
 
-A body goes without the column that the keys stand for, if there is one (`keycolumn`); the schema
-message has it. Keys are i32 little-endian: the length of every key, or -1 and each key's length;
-then their bytes. IPC batches are written without their schema message; bodies of wide rows are
-LZ4-compressed. Always through `take`, never from slices, so that a recomputed task sends the same
-bytes (invariant 6); places alone differ.
+Keys are i32 little-endian: the length of every key, or -1 and each key's length; then their bytes.
+If the ID is one string column of the user's, the body leaves that column out, because its key holds
+the text without loss (`dedup.spark.id_encoding`), a UUID in 17 bytes instead of 36. The schema
+message has the column. IPC batches are written without their schema message, and bodies of wide
+rows are LZ4-compressed. Rows always go through `take`, never through slices, so that a recomputed
+task sends the same bytes (invariant 6); only places differ.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from dedup import kernel
 from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
+from dedup.spark.plan import Plan
 
 PACKED_SCHEMA = "shard int, rows int, keys binary, head binary, body binary"
-#: As pack sends it: with the time that the map task spent in it, in its first control row. The
-#: column ends before the shuffle, whose bytes should not differ between attempts (invariant 6).
+#: Pack adds the time that its task took, in the first control row. The driver drops the column
+#: before the shuffle, whose bytes must not differ between attempts (invariant 6).
 SENT_SCHEMA = f"{PACKED_SCHEMA}, pack_us bigint"
 PACKED_ARROW = pa.schema(
     [
@@ -47,20 +51,19 @@ PACKED_ARROW = pa.schema(
 )
 SENT_ARROW = PACKED_ARROW.append(pa.field("pack_us", pa.int64()))
 CONTROL = -1
-#: Narrow rows are mostly numbers: LZ4 saves a third of their bytes, and costs more CPU than
-#: moving them does.
+#: Narrower rows are mostly numbers: LZ4 would save a third of their bytes, but cost more CPU than
+#: moving them.
 WIDE_ROW_BYTES = 64
 
-#: Before keys that are not equally long.
+#: By the name of a source partition: what was observed of it, and the hash of the name.
+ObservedSources: TypeAlias = dict[str, tuple[Observed, int]]
+#: Precedes keys of different lengths.
 _OWN_LENGTHS = -1
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 def head_schema(*, with_sources: bool, with_payload: bool, with_numbers: bool = False) -> pa.Schema:
-    """Return the columns of a head: timestamp (ms), flags, and what else there is of a record.
-
-    These are the hashes of its source partition and of its payload, its epoch and its sequence.
-    """
+    """Return the columns of a head: timestamp (ms), flags, hashes, and a record's numbers."""
     fields = [("time_ms", pa.int64()), ("flags", pa.uint8())]
     if with_sources:
         fields.append(("source", pa.uint64()))
@@ -71,8 +74,17 @@ def head_schema(*, with_sources: bool, with_payload: bool, with_numbers: bool = 
     return pa.schema(fields)
 
 
+def plan_head(plan: Plan) -> pa.Schema:
+    """Return the columns of a head under a plan."""
+    return head_schema(
+        with_sources=bool(plan.source_columns),
+        with_payload=plan.policy.payload is not None,
+        with_numbers=plan.numbering is not None,
+    )
+
+
 def write_keys(keys: Keys) -> pa.Buffer:
-    """Return the bytes of the column, shorter where all keys are equally long."""
+    """Return the bytes of the column `keys`; shorter if all keys have one length."""
     lengths = keys.lengths.astype("<i4")
     same = len(lengths) > 0 and bool((lengths == lengths[0]).all())
     front = lengths[:1] if same else np.concatenate([np.array([_OWN_LENGTHS], "<i4"), lengths])
@@ -93,11 +105,6 @@ def read_keys(data: bytes | memoryview | pa.Buffer, rows: int) -> Keys:
 def write_key_id(key_id: int) -> bytes:
     """Return the name of the hash key by which a map task spread its rows."""
     return key_id.to_bytes(8, "little")
-
-
-def write_head(head: pa.RecordBatch) -> pa.Buffer:
-    """Return the IPC message of a head."""
-    return head.serialize()
 
 
 def write_body(body: pa.RecordBatch) -> pa.Buffer:
@@ -129,7 +136,7 @@ def read_schema(data: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(data))
 
 
-def write_observed(observed: Mapping[str, tuple[Observed, int]]) -> bytes:
+def write_observed(observed: ObservedSources) -> bytes:
     """Return the JSON of source partition -> [newest ms, records, hash], sorted."""
     return json.dumps(
         {name: [h.newest_ms, h.records, number] for name, (h, number) in sorted(observed.items())},
@@ -137,9 +144,51 @@ def write_observed(observed: Mapping[str, tuple[Observed, int]]) -> bytes:
     ).encode()
 
 
-def read_observed(data: bytes) -> dict[str, tuple[Observed, int]]:
+def read_observed(data: bytes) -> ObservedSources:
     """Return what `write_observed` wrote."""
     return {
         name: (Observed(newest_ms, records), number)
         for name, (newest_ms, records, number) in json.loads(data).items()
     }
+
+
+def add_observed(total: ObservedSources, observed: Mapping[str, tuple[Observed, int]]) -> None:
+    """Merge what one batch observed into the total."""
+    for name, (seen, number) in observed.items():
+        before = total.get(name)
+        total[name] = (before[0].merge(seen) if before else seen, number)
+
+
+def key_column(plan: Plan, schema: pa.Schema) -> int | None:
+    """Return the position of the user's column that the keys stand for, or None."""
+    if len(plan.id_columns) != 1:
+        return None
+    name, _, kind = plan.id_columns[0]
+    position: int = schema.get_field_index(name)
+    return position if kind == "string" and 0 <= position < plan.user_columns else None
+
+
+def without(schema: pa.Schema, position: int | None) -> pa.Schema:
+    """Return the schema of a body, given the schema of its rows."""
+    return schema if position is None else schema.remove(position)
+
+
+def restored(
+    body: pa.RecordBatch, keys: Keys | None, schema: pa.Schema, position: int | None
+) -> pa.RecordBatch:
+    """Return the rows of a body with the column that the keys stand for, in its place."""
+    if position is None:
+        return body
+    assert keys is not None
+    columns = list(body.columns)
+    columns.insert(position, text_of(keys).cast(schema.field(position).type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def text_of(keys: Keys) -> pa.Array:
+    """Return the string column that keys encode; an empty key is null."""
+    text, offsets = kernel.decode_uuid(keys.data, keys.offsets)
+    null = keys.lengths == 0
+    valid = pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
+    buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(text)]
+    return pa.Array.from_buffers(pa.large_string(), len(keys), buffers)
