@@ -1,7 +1,7 @@
-"""What a micro-batch did, as numbers: measured in the tasks, summed by `observe`, typed here.
+"""Metrics of a micro-batch: measured in the tasks, summed by `observe`, typed here.
 
-The group function returns one row of counters per shard. `DataFrame.observe` aggregates them as
-they pass, and `StreamingQueryProgress.observedMetrics` carries the result to every listener, on
+The group function returns one row of counters per shard. `DataFrame.observe` aggregates the rows as
+they pass, and `StreamingQueryProgress.observedMetrics` brings the result to every listener, on
 Spark Connect too. The row never reaches the user's rows.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,11 +31,22 @@ from dedup.core.metrics import (
     TIMES,
     BatchMetrics,
 )
+from dedup.core.sequence_metrics import (
+    SEQUENCE_COLUMNS,
+    SEQUENCE_COUNTED,
+    SEQUENCE_GROUP_STAGES,
+    SEQUENCE_HELD,
+    SEQUENCE_MAXIMA,
+    SEQUENCE_STAGES,
+    SEQUENCE_TIMES,
+    SEQUENCE_WHOLE_NUMBERS,
+    SequenceMetrics,
+)
 
 _WHOLE_NUMBERS = (
     *COUNTED, *HELD, *GREATEST, *SETTINGS, "fullest_shard", "fullest_shard_ids", "epochs_apart",
 )  # fmt: skip
-
+SEQUENCE_DDL = ", ".join([*(f"{name} bigint" for name in SEQUENCE_COLUMNS), "shard_index int"])
 DDL = ", ".join(
     [
         *(f"{name} bigint" for name in COLUMNS),
@@ -47,51 +58,64 @@ DDL = ", ".join(
 
 
 def observations() -> list[Column]:
-    """Aggregates for `DataFrame.observe` over the group function's output."""
-    # Where there is no row, as in a micro-batch without input, a sum is null.
-    done = [total(name) for name in (*COUNTED, *STAGE_COLUMNS)]
-    held = [f"sum({name}) AS {name}" for name in HELD]
-    maxima = [f"max({name}) AS {name}" for name in (*MAXIMA, *SETTINGS, "fpr_ppb")]
+    """Return the aggregates over the output of `dedup_by_id`'s group function."""
     texts = ", ".join(TEXTS)
     # Text, so that Connect and progress as JSON carry it as classic sessions do.
     expiring = ", ".join(f"sum(expiring[{i}])" for i in range(2 * BANDS))
     holder = f"min({_of_shards(f'gc_watermark_ms, shard_index, {texts}')})"
     fullest = f"max({_of_shards('live_ids, shard_index')})"
-    every = [
-        *done,
-        *held,
-        *maxima,
+    return _aggregates(
+        (*COUNTED, *STAGE_COLUMNS),
+        HELD,
+        (*MAXIMA, *SETTINGS, "fpr_ppb"),
         "min(gc_watermark_ms) AS gc_watermark_ms",
-        "max(base_epoch) - min(base_epoch) AS epochs_apart",
-        "max(base_epoch) AS base_epoch",
         f"({holder}).shard_index AS gc_shard",
         *(f"({holder}).{name} AS {name}" for name in TEXTS),
         f"({fullest}).shard_index AS fullest_shard",
         f"({fullest}).live_ids AS fullest_shard_ids",
-        "count(shard_index) AS shards",
         f"to_json(array({expiring})) AS expiring",
-    ]
-    # As texts: each call of a function is several round trips to Spark's Java.
-    return [F.expr(text) for text in every]
+    )
+
+
+def sequence_observations() -> list[Column]:
+    """Return the aggregates over the output of `dedup_by_sequence`'s group function."""
+    stages = (f"{stage}_us" for stage in SEQUENCE_GROUP_STAGES)
+    return _aggregates((*SEQUENCE_COUNTED, *stages), SEQUENCE_HELD, SEQUENCE_MAXIMA)
 
 
 def pack_observation() -> Column:
-    """Aggregate for `DataFrame.observe` over pack's output."""
-    return F.expr(total("pack_us"))
+    """Return the aggregate over pack's output."""
+    return F.expr(_total("pack_us"))
+
+
+def _aggregates(
+    counted: Iterable[str], held: Iterable[str], maxima: Iterable[str], *others: str
+) -> list[Column]:
+    texts = [
+        *map(_total, counted),
+        *(f"sum({name}) AS {name}" for name in held),  # null without a row
+        *(f"max({name}) AS {name}" for name in maxima),
+        *others,
+        "max(base_epoch) - min(base_epoch) AS epochs_apart",
+        "max(base_epoch) AS base_epoch",
+        "count(shard_index) AS shards",
+    ]
+    # As texts: each call of a function takes several round trips to Spark's Java.
+    return [F.expr(text) for text in texts]
 
 
 def _of_shards(names: str) -> str:
-    """Columns of the rows that tell of a shard, as one value that has an order."""
+    """Return columns of the control rows as one value that has an order."""
     return f"CASE WHEN shard_index IS NOT NULL THEN struct({names}) END"
 
 
-def total(name: str) -> str:
-    """Text of a sum that is 0 where there is no row."""
+def _total(name: str) -> str:
+    """Return a sum that is 0 without a row, as in a micro-batch without input."""
     return f"coalesce(sum({name}), 0) AS {name}"
 
 
 def pack_name(name: str) -> str:
-    """Under which name pack's time is observed, given the operator's `metrics` option."""
+    """Return the name of pack's observation, given the operator's option `metrics`."""
     return f"{name}_pack"
 
 
@@ -103,83 +127,96 @@ class Stopwatch:
     last_ns: int = field(default_factory=time.perf_counter_ns)
 
     def resume(self) -> None:
-        """Note that what took place since the last stage is none."""
+        """Start a stage; the time since the last one counts for none."""
         self.last_ns = time.perf_counter_ns()
 
     def lap(self, stage: str) -> None:
-        """Note that a stage ends now."""
+        """End a stage, and start the next one."""
         now_ns = time.perf_counter_ns()
         self.us[stage] += (now_ns - self.last_ns) // 1000
         self.last_ns = now_ns
 
 
 def from_progress(progress: Any, name: str = "dedup") -> BatchMetrics | None:
-    """The metrics in a query's progress, None if it carries none.
+    """Return the metrics in a query's progress, or None if it has none.
 
     Parameters
     ----------
     progress : StreamingQueryProgress or dict
-        As a listener or ``query.recentProgress`` gives it.
+        As a listener or ``query.recentProgress`` returns it.
     name : str
-        The operator's `metrics` option.
+        The operator's option `metrics`.
     """
-    about, observed = about_and_observed(progress, name)
-    return None if observed is None else _typed(about, observed)
-
-
-def about_and_observed(progress: Any, name: str) -> tuple[Mapping[str, Any], dict[str, Any] | None]:
-    """What a query's progress says of the micro-batch, and what was observed under a name."""
-    if isinstance(progress, Mapping):
-        return progress, _with_pack(progress.get("observedMetrics", {}), name)
-    about = {
-        "id": str(progress.id),
-        "runId": str(progress.runId),
-        "name": progress.name,
-        "batchId": progress.batchId,
-        "batchDuration": progress.batchDuration,
-    }
-    return about, _with_pack(progress.observedMetrics, name)
-
-
-def _with_pack(metrics: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-    """Both of the operator's observations as one; None if the query has none of that name."""
-    observed, packing = metrics.get(name), metrics.get(pack_name(name))
-    if observed is None:
-        return None
-    return as_dict(observed) | (as_dict(packing) if packing is not None else {})
-
-
-def as_dict(observed: Any) -> dict[str, Any]:
-    """Return observed values by name, of a classic session, of Connect, or from JSON."""
-    values: dict[str, Any] = observed if isinstance(observed, dict) else observed.asDict()
-    if values.keys() == {"values", "schema"}:
-        # Spark Connect, and progress as JSON.
-        names = (column["name"] for column in values["schema"]["fields"])
-        return dict(zip(names, values["values"], strict=True))
-    return values
-
-
-def _typed(about: Mapping[str, Any], observed: dict[str, Any]) -> BatchMetrics | None:
-    # Those of another operator may have the name of these.
-    if observed.get("shards") in (None, 0) or "gc_shard" not in observed:
+    # The other operator may use the same name.
+    observed, shared = _observed(progress, name, STAGES, "gc_shard")
+    if not shared:
         return None
     expiring = json.loads(observed["expiring"])
+    shared |= {field: int(observed[field]) for field in _WHOLE_NUMBERS}
     return BatchMetrics(
-        query_id=str(about["id"]),
-        run_id=str(about["runId"]),
-        query_name=about.get("name"),
-        batch_id=int(about["batchId"]),
-        batch_ms=int(about.get("batchDuration") or 0),
-        shards=int(observed["shards"]),
-        stage_us={stage: int(observed.get(f"{stage}_us") or 0) for stage in STAGES},
+        **shared,
         gc_shard=observed["gc_shard"],
         gc_source=observed["gc_source"],
         slowest_sources=tuple(
             (name, time_ms, idle) for name, time_ms, idle in json.loads(observed["slowest_sources"])
         ),
         expiring=tuple(zip(expiring[:BANDS], expiring[BANDS:], strict=True)),
-        begins=observed["base_epoch"] < 0,
         target_fpr=int(observed["fpr_ppb"]) / 1e9,
-        **{field: int(observed[field]) for field in _WHOLE_NUMBERS},
         **{field: observed[field] for field in TIMES},
     )
+
+
+def sequences_from_progress(progress: Any, name: str = "dedup_sequence") -> SequenceMetrics | None:
+    """Return the metrics in a query's progress, or None; parameters as `from_progress`."""
+    observed, shared = _observed(progress, name, SEQUENCE_STAGES, "fenced")
+    if not shared:
+        return None
+    names = (*SEQUENCE_WHOLE_NUMBERS, "epochs_apart")
+    shared |= {field: int(observed[field]) for field in names}
+    return SequenceMetrics(**shared, **{field: observed[field] for field in SEQUENCE_TIMES})
+
+
+def _observed(
+    progress: Any, name: str, stages: Iterable[str], sign: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what was observed, and the fields of both operators' metrics.
+
+    The fields are empty if nothing was observed under the name, or no column is called `sign`.
+    """
+    about = progress
+    if not isinstance(progress, Mapping):
+        about = {
+            "id": str(progress.id),
+            "runId": str(progress.runId),
+            "name": progress.name,
+            "batchId": progress.batchId,
+            "batchDuration": progress.batchDuration,
+            "observedMetrics": progress.observedMetrics,
+        }
+    metrics = about.get("observedMetrics", {})
+    found, packing = metrics.get(name), metrics.get(pack_name(name))
+    if found is None:
+        return {}, {}
+    observed = as_dict(found) | (as_dict(packing) if packing is not None else {})
+    if observed.get("shards") in (None, 0) or sign not in observed:
+        return observed, {}
+    return observed, {
+        "query_id": str(about["id"]),
+        "run_id": str(about["runId"]),
+        "query_name": about.get("name"),
+        "batch_id": int(about["batchId"]),
+        "batch_ms": int(about.get("batchDuration") or 0),
+        "shards": int(observed["shards"]),
+        "begins": observed["base_epoch"] < 0,
+        "stage_us": {stage: int(observed.get(f"{stage}_us") or 0) for stage in stages},
+    }
+
+
+def as_dict(observed: Any) -> dict[str, Any]:
+    """Return observed values by name, from a classic session, from Connect, or from JSON."""
+    values: dict[str, Any] = observed if isinstance(observed, dict) else observed.asDict()
+    if values.keys() == {"values", "schema"}:
+        # Spark Connect, and progress as JSON.
+        names = (column["name"] for column in values["schema"]["fields"])
+        return dict(zip(names, values["values"], strict=True))
+    return values

@@ -173,7 +173,7 @@ def test_no_id_at_all(batch: DataFrame) -> None:
         daily([])
     with refused('ID column "id" reads no column of the record, so all records would be copies'):
         batch.transform(daily(F.lit("id")))
-    with refused("id makes 2 columns of one"):
+    with refused("id returns 2 columns"):
         batch.transform(daily(F.json_tuple("id", "a", "b")))
     with refused("id='k' is a sort order"):
         batch.transform(daily(F.col("id").desc().alias("k")))
@@ -432,9 +432,7 @@ def test_an_unknown_number_of_partitions(
     )
     numbered = dedup_by_sequence("src", "n", expire_after="1 day")
     for operator in (daily("id", catalog=tmp_path / "c"), numbered):
-        with pytest.raises(
-            ConfigError, match=f"is '{given}', so the number of shards is not known"
-        ):
+        with pytest.raises(ConfigError, match=f"is '{given}', so the number of shards is unknown"):
             stream.transform(operator)
     stream.transform(daily("id", catalog=tmp_path / "c", shards=2))
     # A batch gives the same answer with any number.
@@ -493,18 +491,18 @@ def test_a_watermark_upstream(stream: DataFrame, tmp_path: Path) -> None:
     operator = daily("id", catalog=tmp_path / "c")
     marked = stream.withWatermark("ts", "1 hour")
     with refused(
-        r"withWatermark\('ts', ...\) is declared before dedup_by_id.* Declare it after: .*"
+        r"withWatermark\('ts', ...\) stands before dedup_by_id.* Declare it after: .*"
         r"withWatermark\('ts', ...\)"
     ):
         marked.transform(operator)
     with refused(r"withWatermark\('time', ...\)"):
         marked.withColumnRenamed("ts", "time").transform(operator)
-    with refused("is declared before dedup_by_id"):
+    with refused("stands before dedup_by_id"):
         marked.drop("ts").transform(operator)
     stream.transform(operator).withWatermark("ts", "1 hour")
     # It is looked for in the plan, not in what is printed of it.
     stream.sparkSession.conf.set("spark.sql.maxPlanStringLength", "20")
-    with refused("is declared before dedup_by_id"):
+    with refused("stands before dedup_by_id"):
         marked.transform(operator)
     stream.withColumnRenamed("n", "EventTimeWatermark").transform(operator)
 

@@ -107,10 +107,10 @@ def expected(batches: list[Any]) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def done(
-    _session: SparkSession, tmp_path_factory: pytest.TempPathFactory
+    shared_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[SequenceQuery, list[Any]]:
     """Micro-batches at their end; tests continue from copies."""
-    made, batches = seeded(tmp_path_factory.mktemp("done"), _session.newSession())
+    made, batches = seeded(tmp_path_factory.mktemp("done"), shared_spark.newSession())
     assert made.judged() == expected(batches)
     return made, batches
 
@@ -437,7 +437,7 @@ def test_one_operator_of_a_query(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="This query already has a dedup_by_id or another"):
         made.result().transform(by_id)
     made.before = lambda df: df.withWatermark("ts", "1 minute")
-    with pytest.raises(ConfigError, match="is declared before dedup_by_sequence"):
+    with pytest.raises(ConfigError, match="stands before dedup_by_sequence"):
         made.result()
     made.before = lambda df: df
     operator = dedup_by_sequence("producer", "n", expire_after="1 day", max_producers=7)

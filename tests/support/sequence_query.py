@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from dedup import dedup_by_sequence
 from dedup.core.sequence_metrics import SequenceMetrics
-from dedup.spark.sequence_observations import sequences_from_progress
+from dedup.spark.observations import sequences_from_progress
 from tests.support.spark_query import BASE, Query
 
 SEQUENCE_SCHEMA = "producer string, epoch int, sequence bigint, ts timestamp, n bigint"

@@ -211,7 +211,7 @@ def test_every_damage_is_seen(where: str) -> None:
     at = {"first byte": start, "middle": start + size // 2, "last byte": start + size - 1}[where]
     data[at] ^= 4
     file.path.write_bytes(data)
-    with pytest.raises(DedupError, match=r"is damaged.*computes the micro-batch anew") as error:
+    with pytest.raises(DedupError, match=r"is damaged.*recomputes the micro-batch") as error:
         BodyReader().read(place, body.schema)
     assert error.value.remedy == "local-disk"
 
@@ -234,7 +234,9 @@ def test_a_file_that_is_gone() -> None:
     place = file.write(body)
     file.close()
     file.path.unlink()
-    with pytest.raises(DedupError, match=r"is gone.*cannot be had from this query again") as error:
+    with pytest.raises(
+        DedupError, match=r"is gone.*cannot return the rows of a committed"
+    ) as error:
         BodyReader().read(place, body.schema)
     assert error.value.remedy == "local-disk"
 

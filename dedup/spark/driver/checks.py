@@ -24,29 +24,29 @@ from dedup.errors import CatalogError, ConfigError, DedupWarning
 from dedup.spark.driver.plan_steps import is_deterministic
 from dedup.spark.machine import shuffle_partitions
 
-#: Settings under which Spark itself stops keeping state right, and what they must be.
+#: Settings that must have one value, or Spark would lose or mix up state.
 _REQUIRED = {
     "spark.sql.streaming.unsupportedOperationCheck": (
         "true",
-        "it hides that two stateful Python operators share one query",
+        "Spark would not report two stateful Python operators in one query",
     ),
     "spark.sql.streaming.statefulOperator.useStrictDistribution": (
         "true",
-        "without it a shard's records can meet the state of another partition",
+        "without it a shard's records may be judged with another partition's state",
     ),
     "spark.sql.streaming.stateStore.commitValidation.enabled": (
         "true",
-        "without it a sink that reads half of a micro-batch loses the other half silently",
+        "without it a sink that reads half of a micro-batch silently loses the other half",
     ),
 }
 _ARROW_CODEC = "spark.sql.execution.arrow.compression.codec"
 PARTITIONS = "spark.sql.shuffle.partitions"
-#: Partitions per core of a local master above which a warning is due.
+#: A local master with more partitions per core causes a warning.
 _PARTITIONS_PER_CORE = 4
 
 
 def setting(spark: SparkSession, name: str, default: str) -> str:
-    """A Spark setting, or the default where this Spark does not know it."""
+    """Return a Spark setting, or the default if this Spark does not know it."""
     try:
         value = spark.conf.get(name, default)
     except Exception:  # Connect and classic raise different classes
@@ -55,7 +55,7 @@ def setting(spark: SparkSession, name: str, default: str) -> str:
 
 
 def check_settings(spark: SparkSession) -> None:
-    """Refuse settings that break the guarantee."""
+    """Reject settings that break the guarantee."""
     for name, (required, why) in _REQUIRED.items():
         value = setting(spark, name, required)
         if value.lower() != required:
@@ -63,27 +63,21 @@ def check_settings(spark: SparkSession) -> None:
 
 
 def check_workers(spark: SparkSession) -> None:
-    """Refuse what no Python worker could run with: another Python, or a compression."""
-    # A client of Spark Connect does not know its server's.
+    """Reject a Python or a compression with which no worker could run."""
+    # A client of Spark Connect does not know its server's Python.
     if local_cores(spark) is not None and not is_remote():
         check_python(spark.sparkContext.pythonExec)
     value = setting(spark, _ARROW_CODEC, "none")
     if value.lower() == "lz4":
         raise ConfigError(
-            f"{_ARROW_CODEC}={value}: with lz4 Spark writes a string or binary column in which "
-            "every value is null or empty so that Python cannot read it, and the operator sends "
-            "such columns in every micro-batch. Set it to zstd or none."
+            f"{_ARROW_CODEC}={value}: with lz4, Python cannot read a string or binary column of "
+            "Spark in which every value is null or empty. The operator sends such columns in every "
+            "micro-batch. Set it to zstd or none."
         )
 
 
 def check_python(name: str) -> None:
-    """Refuse a Python for the workers of this machine that lacks the package, or is another one.
-
-    Raises
-    ------
-    ConfigError
-        With the variable to set.
-    """
+    """Raise ConfigError if the workers' Python lacks the package or has another version."""
     found = shutil.which(name) or name
     here = Path(sys.executable)
     same = Path(found).resolve() == here.resolve() and Path(found).parent == here.parent
@@ -109,7 +103,7 @@ def _unfit(python: str) -> str | None:
 
 
 def master_of(spark: SparkSession) -> str:
-    """Return the master that the session runs on; its setting may have been changed since."""
+    """Return the session's master; its setting may have changed since the start."""
     try:
         return str(spark.sparkContext.master)
     except Exception:  # Spark Connect has no context
@@ -117,7 +111,7 @@ def master_of(spark: SparkSession) -> str:
 
 
 def local_cores(spark: SparkSession) -> int | None:
-    """Cores of a local master, None on a cluster."""
+    """Return the cores of a local master, or None on a cluster."""
     found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?", master_of(spark))
     if not found:
         return None
@@ -127,12 +121,12 @@ def local_cores(spark: SparkSession) -> int | None:
 
 
 def is_mount(spark: SparkSession, root: Root) -> bool:
-    """Whether the root is a local path to machines that need not share their disks."""
+    """Whether the root is a local path on a cluster."""
     return root.local_path("catalog.json") is not None and local_cores(spark) is None
 
 
 def check_root(spark: SparkSession, root: Root, *, shared_local: bool) -> None:
-    """Refuse a root that executors cannot share or the driver cannot write.
+    """Reject a root that executors cannot share or the driver cannot write.
 
     Raises
     ------
@@ -164,29 +158,29 @@ def _check_root(spark: SparkSession, root: Root, *, shared_local: bool) -> None:
 
 
 def check_partitions(spark: SparkSession, shards: int | None) -> None:
-    """Refuse an unknown number of shards; warn of many more state partitions than cores.
+    """Reject an unknown number of shards; warn of many more state partitions than cores.
 
-    More shards than partitions cost no more: a partition's shards share its Python session.
+    More shards than partitions cost nothing: a partition's shards share its Python session.
 
     Raises
     ------
     ConfigError
-        If Spark is to choose the number of partitions, and no number of shards is given.
+        If Spark chooses the number of partitions, and the user gives no number of shards.
     """
     cores = local_cores(spark)
     found = setting(spark, PARTITIONS, "200")
     partitions = shuffle_partitions(found)
     if partitions is None and shards is None:
         raise ConfigError(
-            f"{PARTITIONS} is {found!r}, so the number of shards is not known. Set "
+            f"{PARTITIONS} is {found!r}, so the number of shards is unknown. Set "
             f"{PARTITIONS} to a number, about that of the cluster's cores, or give dedup_by_id "
             "shards=. A query that has run before keeps the number of its first start."
         )
     if cores is None or partitions is None or partitions <= _PARTITIONS_PER_CORE * cores:
         return
     warnings.warn(
-        f"{PARTITIONS}={partitions} on a local master with {cores} cores: each of "
-        "them costs a Python session in every micro-batch, used or not (seconds in all). Set "
+        f"{PARTITIONS}={partitions} on a local master with {cores} cores: each partition "
+        "starts a Python session in every micro-batch, used or not (seconds in all). Set "
         f'spark.conf.set("{PARTITIONS}", "{cores}") before the query starts '
         "for the first time.",
         DedupWarning,
@@ -195,28 +189,17 @@ def check_partitions(spark: SparkSession, shards: int | None) -> None:
 
 
 def check_upstream(df: DataFrame, found: Counter[str], operator: str) -> None:
-    """Refuse a stream on which the operator would not work or would break something.
+    """Reject a second stateful Python operator in a query, and a watermark before ours.
 
-    Parameters
-    ----------
-    df : DataFrame
-    found : Counter of str
-        The steps of its plan.
-    operator : str
-        What is to be applied to it, as the user calls it.
-
-    Raises
-    ------
-    ConfigError
-        For a second stateful Python operator in one query, or a watermark declared before ours.
+    Warn if a step before the operator is nondeterministic.
     """
     if "EventTimeWatermark" in found:
         marked = (f.name for f in df.schema.fields if "spark.watermarkDelayMs" in f.metadata)
         column = repr(next(marked, "..."))
         raise ConfigError(
-            f"withWatermark({column}, ...) is declared before {operator}, which would lose it. "
+            f"withWatermark({column}, ...) stands before {operator}, which would lose it. "
             f"Declare it after: events.transform({operator}(...)).withWatermark({column}, ...). "
-            "De-duplication has clocks of its own (`timestamp`, `lateness`)."
+            "De-duplication has its own clocks (`timestamp`, `lateness`)."
         )
     if "FlatMapGroupsInPandasWithState" in found:
         raise ConfigError(
@@ -236,6 +219,6 @@ def check_upstream(df: DataFrame, found: Counter[str], operator: str) -> None:
 
 
 def with_retention(spark: SparkSession, policy: Policy) -> Policy:
-    """The policy with the number of micro-batches that Spark can roll back."""
+    """Return the policy with the number of micro-batches that Spark can roll back."""
     retained = int(setting(spark, "spark.sql.streaming.minBatchesToRetain", "100"))
     return replace(policy, retain_epochs=retained)

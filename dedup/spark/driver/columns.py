@@ -1,4 +1,4 @@
-"""Resolving the user's columns on the driver, and refusing what cannot work by name."""
+"""The user's columns, resolved and checked on the driver."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NOT_CARRIED = {
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A column the operator works with: where it is in pack's input, its name, type and making."""
+    """A column: its name in pack's input and for people, its type and its expression."""
 
     column: str
     name: str
@@ -51,7 +51,7 @@ class Resolved:
 
 @dataclass(slots=True)
 class Columns:
-    """The user's columns plus helper columns for what was given as an expression."""
+    """The user's columns, and helper columns for expressions."""
 
     df: DataFrame
     case_sensitive: bool
@@ -62,19 +62,18 @@ class Columns:
 
     @property
     def steps(self) -> Counter[str]:
-        """The steps of the plan so far; on Spark Connect it takes a round trip to learn them."""
+        """The steps of the plan; on Spark Connect they take a round trip."""
         if self._steps is None:
             self._steps = steps(self.df)
         return self._steps
 
     def resolve(self, given: str | Column | DerivedId, option: str) -> Resolved:
-        """The column that an option names.
+        """Return the column that an option names.
 
         Raises
         ------
         ConfigError
-            If there is none of that name, with the nearest names; for an expression that is not
-            one lasting value of each row, or an ID that is not the same at a replay.
+            If there is no such column, or an expression is not one lasting value of each row.
         """
         if isinstance(given, DerivedId) and option == "id":
             return self._recipe(given)
@@ -123,18 +122,18 @@ class Columns:
             ) from error
         if len(fields) != 1:
             raise ConfigError(
-                f"{option} makes {len(fields)} columns of one; give an expression of one value."
+                f"{option} returns {len(fields)} columns; give an expression of one value."
             )
         (only,) = fields
         expression = read_expression(given, self.df, case_sensitive=self.case_sensitive)
         if expression.is_order:
             raise ConfigError(
-                f"{option}={only.name!r} is a sort order, not a value; what is smaller comes "
-                "first. For the other way round negate it, such as -F.col('n')."
+                f"{option}={only.name!r} is a sort order, not a value. Smaller values come first; "
+                "to reverse the order, negate the value, such as -F.col('n')."
             )
         check_row_by_row(selected, self.steps, expression, option)
         for name in self.df.columns:
-            # An alias makes no other value.
+            # An alias does not change the value.
             if expression.text == self._reference(name):
                 return self._column(name, only.name)
         return self._made(given, only, expression)
@@ -144,7 +143,7 @@ class Columns:
         values = F.struct(*recipe.chosen(self.df))
         selected = self.df.select(values)
         expression = read_expression(values, self.df, case_sensitive=self.case_sensitive)
-        # The struct stands for the recipe, whose texts know no settings.
+        # The recipe's name replaces the struct; its texts do not depend on settings.
         expression.text = expression.text.replace("struct", recipe.name, 1)
         expression.functions.discard("struct")
         check_row_by_row(selected, self.steps, expression, "id")
@@ -153,7 +152,7 @@ class Columns:
 
     def _made(self, value: Column, made: T.StructField, expression: Expression) -> Resolved:
         definition = self._definition(expression, made.dataType)
-        # `mentioned` misses plain names in backticks, and certificates hold what it found.
+        # `mentioned` misses plain names in backticks, and certificates depend on its result.
         is_constant = not definition.inputs and "`" not in "".join(expression.sql)
         column = self.add(value)
         return Resolved(column, made.name, made.dataType, definition, is_constant=is_constant)
@@ -184,13 +183,13 @@ class Columns:
         )
 
     def add(self, expression: Column) -> str:
-        """A helper column for an expression of our own; its name."""
+        """Add a helper column for an expression; return its name."""
         helper = f"{HELPER_PREFIX}{len(self.helpers)}"
         self.helpers.append(expression.alias(helper))
         return helper
 
     def input(self) -> DataFrame:
-        """The user's columns, then the helpers, under names that pack may be given."""
+        """Return pack's input: the user's columns, then the helpers."""
         frame = self.df.select("*", *self.helpers)
         names = [self._carried(name) for name in self.df.columns]
         if names == self.df.columns:
@@ -198,37 +197,35 @@ class Columns:
         return frame.toDF(*names, *frame.columns[len(names) :])
 
     def _carried(self, name: str) -> str:
-        # mapInArrow looks its columns up by name, takes a dot for a field of a struct, and a star
-        # for all columns.
+        # mapInArrow looks columns up by name: a dot means a field of a struct, a star all columns.
         if "." in name or "`" in name or name == "*":
             return f"{HELPER_PREFIX}column_{self.df.columns.index(name)}"
         return name
 
 
 def named_column(name: str) -> Column:
-    """Return the column of that name; a dot in it asks for no field of a struct."""
+    """Return the column of that name, in which a dot does not mean a field of a struct."""
     return F.col(column_text([name]))
 
 
 def _first_line(error: Exception) -> str:
-    """What Spark says, without the plan and the JVM's stack that may follow."""
     return str(error).strip().partition("\n")[0]
 
 
 def missing_column(given: str, existing: Sequence[str], option: str) -> str:
-    """Text of the error for a column that is not there."""
+    """Return the text of the error for a missing column, with the nearest names."""
     near = difflib.get_close_matches(given, existing, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     return f"{option}={given!r}: there is no such column.{hint} Columns: {', '.join(existing)}."
 
 
 def check_id_type(resolved: Resolved, option: str = "id") -> None:
-    """Refuse a column of an ID, producer or source partition whose type has no byte identity."""
+    """Reject a column whose type has several byte forms for one value."""
     what = "ID" if option == "id" else option
     if what == "ID" and resolved.is_constant:
         raise ConfigError(
             f"ID column {resolved.definition.expression} reads no column of the record, so all "
-            "records would be copies of one. F.col('name') is a column, F.lit('name') is a text."
+            "records would be copies. F.col('name') is a column, F.lit('name') is a text."
         )
     kind = resolved.kind
     text = kind.simpleString()
@@ -237,8 +234,8 @@ def check_id_type(resolved: Resolved, option: str = "id") -> None:
         if collation not in ("UTF8_BINARY", None):
             raise ConfigError(
                 f"{what} column {resolved.name!r} has collation {collation}, in which different "
-                f"bytes can be equal. Say which: F.col({resolved.name!r}).cast('string') compares "
-                "bytes, F.lower(...) of that ignores case."
+                f"bytes can be equal. Choose: F.col({resolved.name!r}).cast('string') compares "
+                "bytes, F.lower(...) around it ignores case."
             )
         return
     if isinstance(kind, _FIXED_WIDTH) or text.startswith("time("):
@@ -253,7 +250,7 @@ def check_id_type(resolved: Resolved, option: str = "id") -> None:
 
 
 def check_whole(resolved: Resolved, option: str) -> None:
-    """Refuse a column that does not count in whole numbers."""
+    """Reject a column that is not an integer."""
     kinds = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
     if not isinstance(resolved.kind, kinds):
         raise ConfigError(
@@ -263,12 +260,12 @@ def check_whole(resolved: Resolved, option: str) -> None:
     if option == "sequence" and resolved.is_constant:
         raise ConfigError(
             f"sequence={resolved.definition.expression} reads no column of the record, so all "
-            "records of a producer would be copies of one. F.col('name') is a column."
+            "records of a producer would be copies. F.col('name') is a column."
         )
 
 
 def check_time_type(resolved: Resolved) -> None:
-    """Refuse a timestamp column of another type."""
+    """Reject a column that is not a timestamp, with the conversion to use."""
     if isinstance(resolved.kind, (T.TimestampType, T.TimestampNTZType)):
         return
     name = repr(resolved.name)
@@ -290,7 +287,7 @@ def check_time_type(resolved: Resolved) -> None:
 
 
 def check_order_type(resolved: Resolved, option: str) -> None:
-    """Refuse an order column whose values have no order."""
+    """Reject a column whose values have no order."""
     if isinstance(resolved.kind, (T.ArrayType, T.MapType, T.StructType)) or (
         resolved.kind.simpleString() == "variant"
     ):
@@ -301,7 +298,7 @@ def check_order_type(resolved: Resolved, option: str) -> None:
 
 
 def check_carried(schema: T.StructType, *, case_sensitive: bool) -> None:
-    """Refuse columns that Spark cannot hand to an Arrow function, by name, with the cast to use.
+    """Reject columns that Spark cannot pass to Python, with the cast to use.
 
     Raises
     ------
@@ -321,7 +318,7 @@ def check_carried(schema: T.StructType, *, case_sensitive: bool) -> None:
         else:
             continue
         raise ConfigError(
-            f"Column {path!r} is {text}, which Spark cannot hand to Python. Use {cast}, or drop it."
+            f"Column {path!r} is {text}, which Spark cannot pass to Python. Use {cast}, or drop it."
         )
 
 
@@ -330,7 +327,7 @@ def _check_names(names: Sequence[str], what: str) -> None:
     for name in names:
         if name in seen:
             raise ConfigError(
-                f"Two {what} are named {name!r}; Spark cannot hand them to Python. Rename one."
+                f"Two {what} are named {name!r}; Spark cannot pass them to Python. Rename one."
             )
         seen.add(name)
 

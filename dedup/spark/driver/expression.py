@@ -105,7 +105,7 @@ class Expression:
         return bool(self.casts or self.sql or self.functions - _PLAIN)
 
 
-class _Writer:
+class _TextWriter:
     """Writes an expression part by part, and notes in `out` what it consists of."""
 
     def __init__(self, given: Column, columns: list[str], case_sensitive: bool) -> None:
@@ -172,7 +172,7 @@ class _Writer:
 
 def read_expression(given: Column, df: DataFrame, *, case_sensitive: bool) -> Expression:
     """Return a Column of `df` as text, without its alias; names fold unless case counts."""
-    writer = _Writer(given, df.columns, case_sensitive)
+    writer = _TextWriter(given, df.columns, case_sensitive)
     node = getattr(given, "_jc", None)
     if node is not None:
         writer.out.text = _classic(writer, node.node())
@@ -183,7 +183,7 @@ def read_expression(given: Column, df: DataFrame, *, case_sensitive: bool) -> Ex
     return writer.out
 
 
-def _classic(writer: _Writer, node: Any) -> str:
+def _classic(writer: _TextWriter, node: Any) -> str:
     kind = class_name(node)
     if kind == "Alias":
         return _classic(writer, node.child())
@@ -217,7 +217,7 @@ def _classic(writer: _Writer, node: Any) -> str:
     return writer.as_printed(kind, str(node.sql()), [_classic(writer, n) for n in _below(node)])
 
 
-def _catalyst(writer: _Writer, expression: Any) -> str:
+def _catalyst(writer: _TextWriter, expression: Any) -> str:
     """Write an expression of Catalyst inside a node: a column of a DataFrame, a Python function."""
     kind = class_name(expression)
     if kind == "ColumnNodeExpression":
@@ -268,7 +268,7 @@ def _below(node: Any) -> Iterator[Any]:
             yield child
 
 
-def _connect(writer: _Writer, message: Any) -> str:
+def _connect(writer: _TextWriter, message: Any) -> str:
     kind = message.WhichOneof("expr_type")
     value = getattr(message, kind)
     if kind == "alias":

@@ -17,9 +17,9 @@ from dedup.spark.executor.sequence_group import (
     sequence_batch,
     sequence_stream,
 )
+from dedup.spark.observations import sequence_observations
 from dedup.spark.options import Duration, SequenceOptions
 from dedup.spark.plan import Numbering, Plan
-from dedup.spark.sequence_observations import sequence_observations
 
 _NOTHING = Definition(expression="", kind="")
 

@@ -1,8 +1,8 @@
-"""How functions and plan travel to executors: with the version they need, checked before they load.
+"""How functions and plan travel to executors: as bytes that check the package before they load.
 
-Cloudpickle stores what an installed module defines by name. An executor without the package then
-fails while it reads its task, where nobody can tell it what to say. So they travel as bytes inside
-a function that needs nothing but the standard library.
+Cloudpickle stores the definitions of an installed module by name. An executor without the package
+then fails while it reads its task, with an error that is not ours. So functions travel as bytes
+inside a function that needs only the standard library.
 """
 
 from __future__ import annotations
@@ -20,46 +20,35 @@ from dedup.errors import ConfigError
 
 T = TypeVar("T")
 
-#: What this process has unpickled, by the digest of its bytes.
+#: Unpickled values of this process, by the digest of their bytes.
 _loaded: dict[bytes, Any] = {}
-#: A process that serves more queries than this loads them again.
+#: A process that serves more queries loads them again.
 _LOADED_MAX = 32
 
 
 def shipped(value: T) -> Callable[[], T]:
-    """Return a function without parameters that gives `value`, on any machine.
+    """Return a function without parameters that returns `value`, on any machine.
 
-    Parameters
-    ----------
-    value
-        Whatever cloudpickle takes. It is pickled here and now, and unpickled once per process.
-
-    Returns
-    -------
-    callable
-        Cloudpickle stores it by value. On a machine that cannot import this package, or has it in
-        another version, it raises ExecutorError naming the machine, its Python and the remedy.
+    Each process unpickles the value once, and its tasks share it. On a machine without this
+    package, or with another version, the function raises ExecutorError with the machine, its
+    Python and the remedy.
 
     Raises
     ------
     ConfigError
-        If it cannot be pickled.
-
-    Notes
-    -----
-    Tasks of one process share it and all that it holds, one after the other.
+        If cloudpickle cannot pickle the value.
     """
     try:
         payload: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
         raise ConfigError(
-            f"the operator cannot be sent to executors: {exc}. If catalog= is a function, it must "
-            "not hold connections, locks or sessions: make them inside it."
+            f"The operator cannot be sent to executors: {exc}. If catalog= is a function, it must "
+            "not hold connections, locks or sessions: create them inside it."
         ) from exc
     digest = hashlib.blake2b(payload, digest_size=16).digest()
     wanted = VERSION
 
-    # Runs where the package may be missing: all that it uses is imported inside.
+    # The package may be missing on that machine, so every import is inside.
     def load() -> T:
         def refusal(what: str, remedy: str) -> Exception:
             import socket
@@ -101,7 +90,7 @@ def shipped(value: T) -> Callable[[], T]:
 
 
 def loaded(digest: bytes, payload: bytes) -> Any:
-    """Return what these bytes hold, unpickled once per process."""
+    """Return the value of these bytes, unpickled once per process."""
     if digest not in _loaded:
         if len(_loaded) >= _LOADED_MAX:
             _loaded.clear()

@@ -1,4 +1,4 @@
-"""A stream's sources and their options, and Kafka clusters that could be mistaken for one."""
+"""A stream's sources and their options, and the check that two Kafka clusters stay apart."""
 
 from __future__ import annotations
 
@@ -15,29 +15,23 @@ from dedup.spark.driver.plan_steps import steps
 from dedup.spark.stream_source import Source
 
 _RELATIONS = ("StreamingRelation", "StreamingRelationV2")
-#: What Kafka numbers within one cluster.
+#: Columns that Kafka numbers within one cluster.
 _PLACE = frozenset(("topic", "partition", "offset"))
-#: Metadata of a column that is made of a record's place in Kafka.
+#: Metadata of a column that holds a record's place in Kafka.
 PLACE_IN_KAFKA = "dedup.place_in_kafka"
 
 
 def check_clusters(df: DataFrame, **options: Iterable[Resolved]) -> None:
-    """Reject options that take records of two Kafka clusters for records of one.
+    """Reject options that would mix up the records of two Kafka clusters.
 
     Topic, partition and offset do not identify the cluster, and Spark has no column for it. Under
-    Spark Connect the sources cannot be seen, and nothing is rejected.
-
-    Parameters
-    ----------
-    df : DataFrame
-    **options
-        Options of the operator, resolved.
+    Spark Connect the sources are hidden, and nothing is rejected.
 
     Raises
     ------
     ConfigError
-        If one of them has nothing but a place in Kafka, and the stream is a union of clusters that
-        may have a topic of one name.
+        If an option has only a place in Kafka, and the stream is a union of two clusters that may
+        have topics of the same name.
     """
     place = _PLACE | {f.name.lower() for f in df.schema.fields if PLACE_IN_KAFKA in f.metadata}
     for option, found in options.items():
@@ -47,8 +41,8 @@ def check_clusters(df: DataFrame, **options: Iterable[Resolved]) -> None:
             continue
         raise ConfigError(
             f"The stream reads two Kafka clusters ({clusters[0]} and {clusters[1]}), and {option}= "
-            "has nothing that tells them apart: topics of the same name would count as one, and "
-            "records of one cluster be dropped as duplicates, or be late by the other's clock. "
+            "does not distinguish them: topics of the same name would count as one, so records of "
+            "one cluster would be dropped as duplicates, or be late by the other's clock. "
             "Before the union, add a column to each stream that names its cluster, such as "
             f".withColumn('cluster', F.lit('one')), and add it to the option: {option}=['cluster', "
             "...]. If both are one cluster, give both streams the same kafka.bootstrap.servers."

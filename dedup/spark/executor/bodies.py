@@ -1,20 +1,19 @@
-"""Bodies of blobs in files of Spark's local disk, so that Spark carries a place in their stead.
+"""Bodies of blobs in files on Spark's local disk; Spark carries their places instead.
 
-A row crosses six borders between processes on its way through the three passes, and only the first
-and the last pass look at all of it. So a body is written to a file as early as it can be, and what
-goes on is its **place**: file, offset, length and checksum. `Plan.bodies` says who writes it:
+A row crosses six process boundaries on its way through the three passes, and only the first and the
+last pass look at all of it. So a pass writes the body to a file as early as possible, and passes on
+its **place**: file, offset, length and checksum. `Plan.bodies` names the pass that writes:
 
-- ``"pack"``, where all tasks run on one machine: only heads and keys are shuffled, sorted and
-  judged by Spark. The file stays until the query's next micro-batch begins, or the session ends:
-  retries of the later passes, and every action of a `foreachBatch`, may read it again.
-- ``"group"``, on a cluster: the body is shuffled, and the group function writes it for unpack,
-  which runs in the same task, and unlinks the file as soon as it has opened it. If unpack does not
-  find the file, the task fails, and its retry sends the bodies through Spark.
-- ``"nobody"``: it goes through Spark all the way.
+- ``"pack"``, if all tasks run on one machine: Spark shuffles, sorts and judges only heads and keys.
+  The file stays until the query's next micro-batch begins or the session ends, because retries of
+  the later passes and every action of a `foreachBatch` may read it again.
+- ``"group"``, on a cluster: Spark shuffles the body, and the group function writes it for unpack,
+  which runs in the same task and unlinks the file when it opens it. If unpack does not find the
+  file, the task fails, and its retry sends the bodies through Spark.
+- ``"nobody"``: the body goes through Spark all the way.
 
-Files lie below Spark's own folders for local data, beside those of the shuffle, and go with the
-session or executor as they do. One is written by one attempt and never changed; each place names
-the file of the attempt that sent it.
+Files are in Spark's folders for local data, and Spark deletes them with the session or executor.
+One attempt writes a file, and each place names the file of the attempt that sent it.
 """
 
 from __future__ import annotations
@@ -43,47 +42,40 @@ from dedup.spark.executor.task import Task
 from dedup.spark.plan import Plan
 
 FOLDER = "dedup-bodies"
-#: Magic and version, offset, length and checksum; the path follows. An IPC message begins with
-#: other bytes.
+#: Magic and version, offset, length, checksum; the path follows. An IPC message starts differently.
 _PLACE = struct.Struct("<4sQQQ")
 _MAGIC = b"DBP1"
-#: Bodies begin at multiples of this, and so do Arrow's buffers within them.
+#: Alignment of bodies, and of Arrow's buffers in them.
 _ALIGNED_BYTES = 8
 _PAGE_BYTES = 65_536
-#: Prefix of files that only the task reads that wrote them.
+#: Prefix of files that only the writing task reads.
 _HANDED_ON = b"shard-"
 
 
 class BodyWriter(Protocol):
-    """How pack hands on bodies."""
+    """How pack passes bodies on."""
 
     def write(self, body: pa.RecordBatch) -> pa.Buffer:
-        """Return what stands for a body in its blob."""
+        """Return the blob's column `body`."""
 
     def close(self) -> None:
-        """End the task's bodies; all of them are where they can be read."""
+        """Finish the task's bodies, so that the next pass can read them."""
 
 
 class InlineBodies:
-    """Bodies that travel within their blobs, to whatever machine."""
+    """Bodies that travel inside their blobs, to any machine."""
 
     def write(self, body: pa.RecordBatch) -> pa.Buffer:
         """Return the body's bytes."""
         return wire.write_body(body)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 @dataclass(slots=True)
 class BodyFile:
-    """The bodies of one attempt, in a file that is begun with the first of them.
-
-    Parameters
-    ----------
-    path : Path
-        That no other attempt can have.
-    """
+    """The bodies of one attempt, in a file of its own that the first body creates."""
 
     path: Path
     _file: io.FileIO | None = None
@@ -91,17 +83,11 @@ class BodyFile:
     _memory: pa.Buffer | None = None
 
     def write(self, body: pa.RecordBatch) -> pa.Buffer:
-        """Append a body; return its place.
-
-        Raises
-        ------
-        DedupError
-            If the disk is full, or the folder cannot be written.
-        """
+        """Append a body; return its place. DedupError if the disk is full or not writable."""
         return pa.py_buffer(self.append(self._serialized(body)))
 
     def append(self, data: U8) -> bytes:
-        """Append a body's bytes, as `wire.write_body` makes them; place and errors as `write`."""
+        """Append the bytes of `wire.write_body`; result and errors as `write`."""
         with self._errors():
             file = self._file = self._file or self._begun()
             place = _PLACE.pack(_MAGIC, self._end, len(data), checksum(data))
@@ -113,13 +99,7 @@ class BodyFile:
         return place + os.fsencode(self.path)
 
     def close(self) -> None:
-        """Let go of the file. It is for this machine's page cache, and need not be durable.
-
-        Raises
-        ------
-        DedupError
-            Where a file system tells only now that it is full.
-        """
+        """Close the file, which need not be durable. Some file systems report a full disk here."""
         with self._errors():
             if self._file is not None:
                 file, self._file = self._file, None
@@ -130,7 +110,7 @@ class BodyFile:
         return io.FileIO(self.path, "xb", opener=_for_this_user)
 
     def _serialized(self, body: pa.RecordBatch) -> U8:
-        """Return the IPC message, in memory that the next body takes over."""
+        """Return the IPC message, in memory that the next body reuses."""
         schema_bytes = body.schema.serialize().size
         size = schema_bytes + pa.ipc.get_record_batch_size(body) + _ALIGNED_BYTES
         if self._memory is None or self._memory.size < size:
@@ -146,31 +126,25 @@ class BodyFile:
         try:
             yield
         except OSError as error:
-            # What is there of it would take the room that the next attempt needs.
+            # The partial file would take the space that the next attempt needs.
             with suppress(OSError):
                 os.unlink(self.path)
             raise DedupError(
-                f"Rows of a micro-batch cannot be written to {self.path}: {error.strerror}. Free "
-                "space on that disk and start the query again, or let spark.local.dir "
-                "(SPARK_LOCAL_DIRS) name another and start Spark again. Nothing is lost.",
+                f"Cannot write rows of a micro-batch to {self.path}: {error.strerror}. Nothing is "
+                "lost. Free space on that disk and start the query again, or name another disk in "
+                "spark.local.dir (SPARK_LOCAL_DIRS) and start Spark again.",
                 remedy="local-disk",
             ) from error
 
 
 @dataclass(slots=True)
 class BodyReader:
-    """Reads bodies by what stands for them in their blobs."""
+    """Reads bodies, from blobs or from the files that their places name."""
 
     _handed_on: dict[bytes, io.FileIO] = field(default_factory=dict)
 
     def read(self, body: pa.Buffer | bytes, schema: pa.Schema) -> pa.RecordBatch:
-        """Return the rows, over the file's own pages where they are in one.
-
-        Raises
-        ------
-        DedupError
-            If the file is gone, or not as it was written.
-        """
+        """Return the rows, mapped from the file if there is one; DedupError if it is damaged."""
         data = memoryview(body)
         if bytes(data[: len(_MAGIC)]) != _MAGIC:
             return wire.read_batch(body, schema)
@@ -179,20 +153,20 @@ class BodyReader:
         message = self._mapped(path, offset, length)
         if message is None or checksum(np.frombuffer(message, np.uint8)) != expected:
             raise DedupError(
-                f"{os.fsdecode(path)} is damaged: it holds rows of a micro-batch, and not as "
-                "they were written. Check that disk, or let spark.local.dir (SPARK_LOCAL_DIRS) "
-                "name another, and start Spark and the query again: it computes the micro-batch "
-                "anew.",
+                f"{os.fsdecode(path)} is damaged: it holds rows of a micro-batch, but not as they "
+                "were written. Check that disk, or name another one in spark.local.dir "
+                "(SPARK_LOCAL_DIRS). Then start Spark and the query again: it recomputes the "
+                "micro-batch.",
                 remedy="local-disk",
             )
         return wire.read_batch(message, schema)
 
     def _mapped(self, path: bytes, offset: int, length: int) -> memoryview | None:
-        """Return this part of a file, None where the file is shorter."""
+        """Return this part of a file, or None if the file is shorter."""
         begin = offset - offset % mmap.ALLOCATIONGRANULARITY
         try:
             with self._opened(path) as file:
-                # No more than this part: a worker's address space may be limited.
+                # Only this part: a worker's address space may be limited.
                 mapped = mmap.mmap(
                     file.fileno(), offset - begin + length, access=mmap.ACCESS_READ, offset=begin
                 )
@@ -202,16 +176,15 @@ class BodyReader:
             raise _gone(path) from error
         except OSError as error:
             raise DedupError(
-                f"{os.fsdecode(path)} holds rows of a micro-batch and cannot be read: "
-                f"{error.strerror}. Mend that, and start the query again: it computes the "
-                "micro-batch anew.",
+                f"Cannot read rows of a micro-batch from {os.fsdecode(path)}: {error.strerror}. "
+                "Fix that, and start the query again: it recomputes the micro-batch.",
                 remedy="local-disk",
             ) from error
         return memoryview(mapped)[offset - begin :]
 
     @contextmanager
     def _opened(self, path: bytes) -> Iterator[io.FileIO]:
-        """Open a file; one that only this task reads loses its name, and stays open."""
+        """Open a file; unlink it and keep it open if only this task reads it."""
         if not os.path.basename(path).startswith(_HANDED_ON):
             with io.FileIO(path) as file:
                 yield file
@@ -222,24 +195,24 @@ class BodyReader:
         yield self._handed_on[path]
 
     def close(self) -> None:
-        """Let go of the files; rows that were read stay."""
+        """Close the files; rows that were read stay valid."""
         while self._handed_on:
             self._handed_on.popitem()[1].close()
 
 
 def body_writer(plan: Plan, task: Task) -> BodyWriter:
-    """Return what pack writes bodies with."""
+    """Return the writer for pack's bodies."""
     if plan.bodies != "pack":
         return InlineBodies()
     return BodyFile(_folder(task) / f"map-{task.partition:05d}-{_attempt(task)}")
 
 
 def handed_on(plan: Plan, task: Task, shard: int) -> BodyFile | None:
-    """Return the file in which the group function hands bodies to unpack, or None for no file.
+    """Return the file by which the group function passes bodies to unpack, or None for no file.
 
-    In some sandboxes the two Python processes of a task have different disks, and unpack does not
-    find the file. So a task that is retried sends its bodies through Spark, and so do its
-    executor's later tasks of this start.
+    In some sandboxes the two Python processes of a task have different disks, so unpack does not
+    find the file. Therefore a retried task sends its bodies through Spark, and so do its executor's
+    later tasks of this start.
     """
     if plan.bodies != "group":
         return None
@@ -253,9 +226,9 @@ def handed_on(plan: Plan, task: Task, shard: int) -> BodyFile | None:
 
 
 def drop_earlier(task: Task) -> None:
-    """Remove the bodies that the query's earlier micro-batches and runs left with this executor.
+    """Remove this executor's bodies of the query's earlier micro-batches and runs.
 
-    Not those of the run's later micro-batches: a task may outlive its own.
+    Bodies of later micro-batches stay: this task may outlive its own micro-batch.
     """
     for root in _roots():
         for other in Path(root, FOLDER, task.query_id).glob("*-*"):
@@ -265,7 +238,7 @@ def drop_earlier(task: Task) -> None:
 
 
 def checksum(data: U8) -> int:
-    """Return 64 bits over all of some bytes."""
+    """Return a 64-bit checksum."""
     sums = kernel.page_sums(data, _PAGE_BYTES)
     while len(sums) > 1:
         sums = kernel.page_sums(sums.view(np.uint8), _PAGE_BYTES)
@@ -284,19 +257,19 @@ def _folder(task: Task) -> Path:
 
 
 def _attempt(task: Task) -> str:
-    # Not the attempt alone: a plan may hold the operator's passes twice.
+    # The attempt's ID is not enough: a plan may hold the operator's passes twice.
     return f"{task.attempt_id}-{uuid.uuid4().hex}.arrow"
 
 
 def _gone(path: bytes) -> DedupError:
     return DedupError(
-        f"{os.fsdecode(path)} is gone, which held rows of a micro-batch. Either something empties "
-        "the folders of spark.local.dir (SPARK_LOCAL_DIRS): let it spare them, and start the query "
-        "again, which computes the micro-batch anew. Or a foreachBatch function kept its DataFrame "
-        "and asked for the rows after the query had gone on: let it do all its work before it "
-        "returns. Rows of a micro-batch that is committed cannot be had from this query again. If "
-        "the Python processes of an executor have different disks, do nothing: Spark's retry of "
-        "the task sends its rows another way.",
+        f"{os.fsdecode(path)} is gone, which held rows of a micro-batch. If something empties the "
+        "folders of spark.local.dir (SPARK_LOCAL_DIRS), exclude them and start the query again: it "
+        "recomputes the micro-batch. If a foreachBatch function kept its DataFrame and read the "
+        "rows after the query had continued, let it do all its work before it returns: this query "
+        "cannot return the rows of a committed micro-batch again. If the Python processes of an "
+        "executor have different disks, do nothing: Spark's retry of the task sends its rows "
+        "another way.",
         remedy="local-disk",
     )
 

@@ -30,11 +30,10 @@ from dedup.spark.observations import Stopwatch
 from dedup.spark.plan import Numbering, Plan
 from dedup.spark.versions import check_executor
 
-#: Rows of a blob, where a shard has that many.
+#: Rows of a blob, if a shard has that many.
 BLOB_ROWS = 8192
-#: A blob holds at most this many rows.
 MAX_BLOB_ROWS = 65_536
-#: Bytes gathered before everything is sent.
+#: Bytes to buffer before everything is sent.
 BUFFER_BYTES = 32 << 20
 
 
@@ -68,7 +67,7 @@ def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def _sent(rows: Iterator[pa.RecordBatch], watch: Stopwatch) -> Iterator[pa.RecordBatch]:
-    """Yield packed rows as they leave the pass; the watch stands still while Spark takes them."""
+    """Yield packed rows; the watch stops while Spark takes them."""
     for row in rows:
         watch.lap("pack")
         yield _with_time(row, None)
@@ -82,7 +81,7 @@ def _with_time(rows: pa.RecordBatch, first_us: int | None) -> pa.RecordBatch:
 
 @dataclass(slots=True)
 class Packer:
-    """Gathers rows per shard; deterministic in the rows and their order."""
+    """Buffers rows per shard; deterministic in the rows and their order."""
 
     plan: Plan
     layout: Layout
@@ -98,18 +97,11 @@ class Packer:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to flush."""
+        """Whether to flush."""
         return self.rows >= BLOB_ROWS * len(self.layout.slot_keys) or self.nbytes >= BUFFER_BYTES
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Gather one Arrow batch.
-
-        Raises
-        ------
-        DataError
-            If an ID is null, or the timestamp of a record that has an ID, and the user chose that
-            this is an error.
-        """
+        """Buffer one Arrow batch; DataError for a record that an option refuses."""
         ids = encode_ids([batch.column(column) for column, _, _ in self.plan.id_columns])
         flags = np.zeros(batch.num_rows, np.uint8)
         if ids.null.any():
@@ -136,7 +128,7 @@ class Packer:
         shards = shards_of(hashes, count)
         body = batch.select(range(self.plan.body_columns))
         if ids.null.any():
-            # By their rows, not in turn: a task that runs again may see them in another order.
+            # By row hash, not in turn: a task that runs again may see them in another order.
             nulls = pa.Table.from_batches([body.filter(pa.array(ids.null))])
             spread = hash_rows(nulls, self.layout.shard_key) % np.uint64(count)
             shards[ids.null] = spread.astype(np.int64)
@@ -152,12 +144,12 @@ class Packer:
         self.nbytes += body.nbytes + ids.keys.nbytes + self.heads[-1].nbytes
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Send what was gathered, one blob or more per shard, and begin anew."""
+        """Yield the buffered rows, one or more blobs per shard, and clear the buffer."""
         if not self.rows:
             return
         body, head = _joined(self.bodies), _joined(self.heads)
         keys = Keys.concat(self.keys)
-        # In as few bytes as hold it: numpy sorts 8 and 16 bits by radix.
+        # The narrowest type: numpy sorts 8 and 16 bits by radix.
         shards = np.concatenate(self.shards).astype(np.min_scalar_type(len(self.layout.slot_keys)))
         order = np.argsort(shards, kind="stable")
         bounds = np.cumsum([0, *np.bincount(shards, minlength=len(self.layout.slot_keys))])
@@ -203,7 +195,7 @@ class Packer:
             column = batch.column(plan.time_column)
             times_ms = millis(column).copy()
             null = column.is_null().to_numpy(zero_copy_only=False)
-        # Who has no ID needs no time.
+        # A record without an ID needs no time.
         missed = null & ~no_id
         if plan.handling.null_timestamps == "error" and missed.any():
             raise _null_timestamps(plan, batch, missed)
@@ -218,7 +210,7 @@ class Packer:
         return times_ms
 
     def _observe(self, batch: pa.RecordBatch, times_ms: I64, flags: U8) -> U64 | None:
-        """Take note of the batch's clocks; return hashes of the rows' source partitions, if any."""
+        """Observe the batch's clocks; return the hashes of the rows' source partitions, if any."""
         timed, trusted_ms = observed_times(times_ms, flags)
         if not self.plan.source_columns:
             if timed.any():
@@ -298,7 +290,7 @@ def _one_binary(data: pa.Buffer) -> pa.BinaryArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Numbers:
-    """Epoch and sequence of n records, int64, and which lack producer, epoch or sequence."""
+    """Epoch and sequence of each record, and which records lack one of them or a producer."""
 
     epochs: I64
     sequences: I64
@@ -306,13 +298,7 @@ class Numbers:
 
 
 def read_numbers(plan: Plan, numbering: Numbering, batch: pa.RecordBatch) -> Numbers:
-    """Return the numbers of a batch's records; of a number that counts on, the remainder.
-
-    Raises
-    ------
-    DataError
-        If a record is not numbered and the user chose that this is an error.
-    """
+    """Return the numbers of a batch's records; DataError if an option refuses missing ones."""
     sequences, missing = _whole(batch.column(numbering.sequence_column))
     epochs = np.zeros(batch.num_rows, np.int64)
     if numbering.epoch_column is not None:
@@ -324,7 +310,7 @@ def read_numbers(plan: Plan, numbering: Numbering, batch: pa.RecordBatch) -> Num
     if numbering.rule.unnumbered == "error" and missing.any():
         raise DataError(
             f"{int(missing.sum())} records have no producer, epoch or sequence (null, or below 0), "
-            f'and unnumbered="error" is set. {first_of(plan, batch, missing)} Mend the records, or '
+            f'and unnumbered="error" is set. {first_of(plan, batch, missing)} Fix the records, or '
             'choose unnumbered="emit" or "drop".',
             remedy="bad-records",
         )
@@ -332,22 +318,16 @@ def read_numbers(plan: Plan, numbering: Numbering, batch: pa.RecordBatch) -> Num
 
 
 def _whole(column: pa.Array) -> tuple[I64, BOOL]:
-    """Return the values of an integer column, and which are none: null, or below 0 (Kafka's -1)."""
+    """Return the values of an integer column, and which are null or below 0 (Kafka's -1)."""
     values = column.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
     return values, values < 0
 
 
 @dataclass(frozen=True, slots=True)
 class NamedSources:
-    """Distinct source partitions of a batch.
+    """Distinct source partitions of a batch, and the index of each record's.
 
-    Parameters
-    ----------
-    names : list of str, length p
-        JSON of the column values, such as ``["clicks",3]``; one value stands alone.
-    hashes : uint64 array, shape (p,)
-    index : int64 array, shape (n,)
-        Source partition of each record.
+    A name is the JSON of the column values, such as ``["clicks",3]``, or of a single value.
     """
 
     names: list[str]
@@ -356,7 +336,7 @@ class NamedSources:
 
 
 def name_sources(columns: Sequence[pa.Array], key: bytes) -> NamedSources:
-    """Return the source partitions named by the given columns, hashed under a 16-byte key."""
+    """Return the source partitions that the columns name, hashed under a 16-byte key."""
     ids = encode_ids(columns)
     hashes = kernel.hash64(ids.keys.data, ids.keys.offsets, key)
     distinct, first, index = np.unique(hashes, return_index=True, return_inverse=True)

@@ -22,8 +22,8 @@ from dedup.errors import ConfigError, DataError
 from dedup.spark.executor.bad_records import first_of
 from dedup.spark.executor.shell import SCHEMA, Call, Engine, judge_batch, judge_stream
 from dedup.spark.executor.task import misplaced
+from dedup.spark.observations import SEQUENCE_DDL
 from dedup.spark.plan import Numbering, Plan
-from dedup.spark.sequence_observations import SEQUENCE_DDL
 
 SEQUENCE_OUTPUT_SCHEMA = f"{SCHEMA}, {SEQUENCE_DDL}"
 #: By verdict: the option that may be "error", and what its records are.

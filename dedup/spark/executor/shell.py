@@ -186,7 +186,7 @@ class State(Protocol):
         """Return the state row."""
 
 
-class Outcome(Protocol):
+class JudgedShard(Protocol):
     """What an engine returns."""
 
     @property
@@ -203,7 +203,7 @@ class Outcome(Protocol):
 
 
 S = TypeVar("S", bound=State)
-O = TypeVar("O", bound=Outcome)  # noqa: E741
+O = TypeVar("O", bound=JudgedShard)  # noqa: E741
 
 
 @dataclass(frozen=True, slots=True)

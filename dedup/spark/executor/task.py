@@ -27,7 +27,7 @@ from dedup.spark.plan import Plan
 
 logger = logging.getLogger("dedup")
 
-#: Stands for the query in batch DataFrames, where nothing is kept.
+#: Query ID for batch DataFrames.
 _BATCH_QUERY = "batch"
 
 
@@ -37,17 +37,14 @@ class Task:
 
     Parameters
     ----------
-    query_id, run_id : str
-    epoch : int
+    epoch
         Micro-batch ID.
-    attempt_id : int
+    attempt_id
         Unique among all attempts of all tasks of the run.
-    partitions : int
-        Pinned number of the operator's partitions.
-    partition : int
-        That of the task, within its stage.
-    retries : int
-        Failed attempts of the task before this one.
+    partitions, partition
+        The operator's pinned number of partitions; the task's partition in its stage.
+    retries
+        Earlier attempts of the task that failed.
     """
 
     query_id: str
@@ -60,13 +57,7 @@ class Task:
 
     @staticmethod
     def current(plan: Plan) -> Task:
-        """Return the task this worker runs.
-
-        Raises
-        ------
-        ConfigError
-            If a stream's job was started by a thread that does not know the query.
-        """
+        """Return this worker's task; ConfigError if the job's thread does not know the query."""
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("this runs only inside a Spark task")
@@ -76,8 +67,8 @@ class Task:
             query_id, batch_id = _BATCH_QUERY, "0"
         if query_id is None or batch_id is None:
             raise misplaced("does not know its query and micro-batch")
-        # Spark's run ID is its job group, which a sink may have set to anything: the plan's own
-        # ID keeps two starts apart, the job group two queries from one plan.
+        # Spark's run ID is its job group, which a sink may change. So the run ID consists of the
+        # plan's ID, which differs between starts, and the job group, which differs between queries.
         job_group = context.getLocalProperty("spark.jobGroup.id") or ""
         return Task(
             query_id=query_id,
@@ -90,22 +81,16 @@ class Task:
         )
 
     def check_follows(self, base_epoch: int) -> None:
-        """Check the micro-batch against the one that wrote the shard's state.
-
-        Raises
-        ------
-        ConfigError
-            If the job was started by a thread that kept the properties of an earlier micro-batch.
-        """
+        """Raise ConfigError if the job's thread kept the properties of an earlier micro-batch."""
         if base_epoch >= self.epoch:
             raise misplaced(
-                f"says that it is of micro-batch {self.epoch}, but micro-batch {base_epoch} is "
-                "already in the query's state"
+                f"belongs to micro-batch {self.epoch} by its thread, but micro-batch {base_epoch} "
+                "is already in the query's state"
             )
 
 
 def partitions_of(setting: Callable[[str], str | None], shards: int | None) -> int:
-    """Return the number of the operator's partitions; a wrong one only spreads shards unevenly."""
+    """Return the number of the operator's partitions; a wrong one spreads shards unevenly."""
     pinned = setting("spark.sql.streaming.internal.stateStore.partitions")
     asked = setting("spark.sql.shuffle.partitions")
     return shuffle_partitions(pinned) or shuffle_partitions(asked) or shards or 200
@@ -113,16 +98,16 @@ def partitions_of(setting: Callable[[str], str | None], shards: int | None) -> i
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How IDs spread over shards: the part of the birth certificate that every pass needs.
+    """The part of the birth certificate that every pass needs.
 
     Parameters
     ----------
-    slot_keys : tuple of int
-        Grouping key of each shard, chosen so that Spark spreads them evenly.
-    shard_key, filter_key, payload_key : bytes
+    slot_keys
+        Grouping key of each shard, chosen so that Spark spreads shards evenly over partitions.
+    shard_key, filter_key, payload_key
         Independent 16-byte hash keys.
-    secret : bytes
-        The certificate's; empty without one.
+    secret
+        Empty without a certificate.
     """
 
     slot_keys: tuple[int, ...]
@@ -143,35 +128,35 @@ class Layout:
         return Layout(slot_keys, *keys, secret)
 
 
-#: Certificates checked by this process, by root, query, run and all that they fix.
+#: Certificates that this process has checked, by root, query, run and fixed options.
 _checked: dict[tuple[object, ...], Certificate] = {}
 
 
 def misplaced(what: str) -> ConfigError:
-    """Return the error for a job whose thread lacks the properties of its micro-batch."""
+    """Return the error for a job whose thread lacks the micro-batch's properties."""
     return ConfigError(
-        f"A job of this streaming query {what}. Nothing of this job was judged or written. Spark "
-        "keeps query and micro-batch in properties of the thread that calls the foreachBatch "
-        "function: other threads have none, or those of an earlier micro-batch or another query. "
-        "In each micro-batch, start new threads with pyspark.InheritableThread, or give a thread "
-        "pool pyspark.inheritable_thread_target(function). Then start the query again. Under Spark "
+        f"A job of this streaming query {what}. The job judged and wrote nothing. Spark keeps "
+        "query and micro-batch in properties of the thread that calls the foreachBatch function; "
+        "other threads have no properties, or old ones. In each micro-batch, start new threads "
+        "with pyspark.InheritableThread, or give a thread pool "
+        "pyspark.inheritable_thread_target(function). Then start the query again. Under Spark "
         "Connect no foreachBatch function has these properties: write the stream with a format "
-        "there (dedup_kafka, dedup_postgres, dedup_files, dedup_delta, dedup_iceberg, or one of "
-        "Spark's own).",
+        "there (dedup_kafka, dedup_postgres, dedup_files, dedup_delta, dedup_iceberg, or a format "
+        "of Spark).",
         remedy="foreach-batch-threads",
     )
 
 
 def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
-    """Return the layout this task works under, after a check of the birth certificate.
+    """Return the layout of the query, after a check of the birth certificate.
 
     Parameters
     ----------
     plan : Plan
     task : Task
     has_state : bool, optional
-        Given by the group function, which alone creates the certificate: whether Spark keeps a
-        state for this shard.
+        Whether Spark has a state for this shard. Only the group function gives it, and only with
+        it is a certificate created.
 
     Raises
     ------
@@ -184,7 +169,7 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
     """
     if plan.root is None:
         shards = plan.shards or task.partitions
-        # A stream without a catalog has no place to keep a secret in.
+        # A stream without a catalog has no place for a secret.
         secret = b"" if plan.streaming else plan.secret
         return Layout.of(task.query_id, slot_keys(shards, task.partitions), secret)
     certificate = _certificate(plan, task, has_state)
@@ -194,14 +179,14 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
             f"Micro-batch {task.epoch} found no Spark state although catalog "
             f"{plan.root.url()} was born in micro-batch {certificate.birth_batch}: the state in "
             "the checkpoint is lost. Restore the checkpoint with its state, or adopt the catalog "
-            "with a new one.",
+            "with a new checkpoint.",
             remedy="damaged-state",
         )
     return Layout.of(task.query_id, certificate.slot_keys, certificate.secret)
 
 
 def _just_adopted(root: Root, task: Task) -> bool:
-    """Return whether nothing was committed since an adoption, but micro-batches without rows."""
+    """Return whether only micro-batches without rows were committed since an adoption."""
     adopted = any(parse(found.name).kind == "adopted" for found in root.list(task.query_id))
     return adopted and all(
         run.began_epoch >= task.epoch and run.through_epoch is None
@@ -210,12 +195,12 @@ def _just_adopted(root: Root, task: Task) -> bool:
 
 
 def warn_of_others(root: Root, query_id: str) -> int:
-    """Warn, as a query is born, of others that hold the same ID; return how many there are.
+    """Warn of other queries with the same ID at a query's first start; return their number.
 
-    The driver cannot: it does not know the checkpoint before the query starts. What the worker logs
-    is on the screen with a local master, else in the executor's log; the number reaches the driver.
+    The driver does not know the checkpoint before the query starts, so it cannot warn. The worker's
+    log is on the screen with a local master, else at the executor; the number reaches the driver.
     """
-    with suppress(CatalogError):  # a warning that fails stops nothing
+    with suppress(CatalogError):  # the query continues without the warning
         own = load_certificate(root, query_id)
         others = [] if own is None else similar_queries(root, own.id_columns, query_id)
         if own is not None and others:
@@ -235,7 +220,7 @@ def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
     if checked is not None:
         return checked
     if plan.marked:
-        # Before anything is written where nobody else would look for it.
+        # Before this machine writes to a folder that no other machine sees.
         check_start(plan.root, plan.start_id)
     found = load_certificate(plan.root, task.query_id)
     if found is None and has_state:
@@ -253,7 +238,7 @@ def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
         **of_plan(plan),
     )
     if has_state is None and found is None:
-        # Pack only reads: the group function, which knows whether there is state, creates it.
+        # Pack only reads: the group function knows whether there is state, and creates it.
         return wanted
     certificate = create_or_check(plan.root, wanted, plan.accepted)
     _checked.clear()
@@ -262,7 +247,7 @@ def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
 
 
 def of_plan(plan: Plan) -> dict[str, Any]:
-    """Return what the plan says of the certificate's fields."""
+    """Return the certificate's fields that the plan decides."""
     return {
         "id_columns": tuple((name, kind) for _, name, kind in plan.id_columns),
         "id_definitions": plan.id_definitions,
@@ -274,10 +259,10 @@ def of_plan(plan: Plan) -> dict[str, Any]:
 
 
 def missing_catalog(root: Root, query_id: str) -> CatalogError:
-    """Return the error that the checkpoint has a memory whose catalog is not at the root."""
+    """Return the error for a checkpoint whose catalog is not at the root."""
     return CatalogError(
         f"The catalog of this query is missing: {root.url()} has no birth certificate for query "
-        f"{query_id}, but the checkpoint remembers one. Point `catalog` to where it is, or restore "
+        f"{query_id}, but the checkpoint refers to one. Point `catalog` to its place, or restore "
         "it together with the checkpoint.",
         remedy="missing-catalog",
     )

@@ -1,4 +1,4 @@
-"""The Python process that a task runs in; Spark keeps it for later tasks."""
+"""Memory of the Python process that runs a task; Spark reuses the process for later tasks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-#: Memory that a worker may keep between tasks, above what its modules take: what a task over half
-#: a million rows goes through. Pages that were given back cost 2 us each when touched again.
+#: Memory that a worker may keep between tasks, beyond its modules: as much as a task of half a
+#: million rows uses. A returned page costs 2 us when it is touched again.
 KEPT_BYTES = 160 << 20
-#: Arrays below this size come from memory that is kept, not from pages of their own.
+#: Smaller arrays come from memory that the process keeps, instead of separate mappings.
 _MMAP_BYTES = 1 << 30
-#: The most that an older glibc takes.
+#: Limit of an older glibc.
 _MMAP_BYTES_BEFORE = 32 << 20
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -27,16 +27,15 @@ _settled_bytes = 0
 
 
 def freeze_gc() -> None:
-    """Keep the garbage collector from going through what modules hold, again and again.
+    """Exclude the objects of loaded modules from garbage collection.
 
     Spark's worker collects after every task: 20 to 40 ms of CPU with pandas, pyarrow and PySpark
-    loaded, six times in a micro-batch of two shards. What is alive once modules were loaded stays
-    alive, so the collector need not look at it. It works as before for all that comes after.
+    loaded, six times in a micro-batch of two shards. Objects of modules stay alive anyway.
     """
     global _modules_frozen, _settled_bytes
     if not _modules_frozen:
         _keep_freed()
-        # Of Spark's own code, for each task, wherever a column of counters holds no value.
+        # Spark's code causes this warning in each task, if a column of counters is empty.
         warnings.filterwarnings(
             "ignore", "The behavior of DataFrame concatenation", FutureWarning, r"pyspark\.worker"
         )
@@ -49,10 +48,9 @@ def freeze_gc() -> None:
 
 
 def release_memory() -> None:
-    """Return memory that the task has freed to the system, where it is much.
+    """Return freed memory to the system, if it is much; that takes 5 to 10 ms.
 
-    The C library keeps it otherwise: 150 MB in each of several idle workers, after micro-batches
-    of 1 M records, that no other process on the machine can use. Costs 5 to 10 ms then.
+    Otherwise the C library keeps it: 150 MB in each idle worker after micro-batches of 1 M records.
     """
     if _resident_bytes() > _settled_bytes + KEPT_BYTES:
         _release()
@@ -70,7 +68,7 @@ def _resident_bytes() -> int:
 
 
 def _libc(name: str) -> Callable[..., int]:
-    """Return a function of the C library that only glibc has; elsewhere one that does nothing."""
+    """Return a function of glibc; with another C library, one that does nothing."""
     try:
         function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):
@@ -83,7 +81,7 @@ _set = _libc("mallopt")
 
 
 def _keep_freed() -> None:
-    """Have the C library reuse the memory of freed arrays within a task and from task to task."""
+    """Let the C library reuse the memory of freed arrays, also from task to task."""
     trim_threshold, mmap_threshold = -1, -3  # malloc.h
     if _set(mmap_threshold, _MMAP_BYTES) or _set(mmap_threshold, _MMAP_BYTES_BEFORE):
         _set(trim_threshold, KEPT_BYTES)

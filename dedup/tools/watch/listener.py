@@ -25,8 +25,7 @@ from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError, StateError
 from dedup.errors.cause import cause_of
 from dedup.spark.machine import home_path, wall_clock_ms
-from dedup.spark.observations import from_progress
-from dedup.spark.sequence_observations import sequences_from_progress
+from dedup.spark.observations import from_progress, sequences_from_progress
 from dedup.tools.watch.live_runs import Runs
 from dedup.tools.watch.metrics_log import MetricsLog
 from dedup.tools.watch.watched import Watched
