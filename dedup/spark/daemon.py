@@ -1,13 +1,13 @@
-"""Spark's Python daemon, with all loaded that our tasks need.
+"""Spark's Python daemon with our modules loaded.
 
-Spark starts a daemon on each machine and forks its Python workers from it. Its own daemon has
-nothing loaded and finds PySpark in a zip file, whose code Python compiles anew in each process: a
-new query's first micro-batch needs two workers per core, and each takes a second of CPU until its
-first row. This daemon reads PySpark where it is unpacked and loads the rest once, before it forks.
+Spark starts a daemon on each machine and forks its Python workers from it. Spark's own daemon has
+no modules loaded and finds PySpark in a zip file, which Python compiles in each process: a new
+query's first micro-batch needs two workers per core, and each takes a second of CPU until its first
+row. This daemon reads PySpark unzipped and loads all modules once, before it forks.
 
-Ask for it with ``spark.python.daemon.module=dedup.spark.daemon``. Every machine that runs tasks
-then needs the package. All other Python of the session works as before. Where a library starts
-threads, as numpy's does with ``spark.task.cpus`` above 1, Spark's own daemon takes over.
+Set ``spark.python.daemon.module=dedup.spark.daemon``. Then every machine that runs tasks needs the
+package. Other Python code of the session works as before. If a library starts threads, as numpy
+does with ``spark.task.cpus`` above 1, Spark's own daemon takes over.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 
-#: What the three passes run.
+#: Modules of the three passes.
 _LOADED = ("dedup.spark.executor.pack", "dedup.spark.executor.group", "dedup.spark.executor.unpack")
-#: Spark's own, for the process that takes over: the search path cannot travel in the environment,
-#: where programs that a task starts would find it.
+#: Code of Spark's own daemon. It gets the search path here, because programs that a task starts
+#: would inherit the path from the environment.
 _INSTEAD = "import sys; sys.path[:] = {!r}; from pyspark.daemon import manager; manager()"
 
 
 def main() -> None:
-    """Load what tasks need, then be Spark's daemon."""
+    """Load the modules of tasks, then run Spark's daemon."""
     sys.path[:] = unzipped(sys.path)
-    # Else Arrow's second allocator starts a thread; it is not the one in use.
+    # Otherwise Arrow's second allocator, which is not in use, starts a thread.
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
-    # Spark's own workers, no others: who knows what those do before a fork.
+    # Only Spark's own workers: others may do anything before a fork.
     workers = [name for name in sys.argv[1:] if name.startswith("pyspark.")]
     with _nothing_printed():
         for name in (*workers, *_LOADED):
-            with suppress(Exception):  # our tasks tell, and in better words
+            with suppress(Exception):  # our tasks report it, in better words
                 import_module(name)
     if threads() > 1:
-        # A fork takes only this thread along, and locks that others hold are never released.
+        # A fork copies only this thread, so locks of other threads would never be released.
         code = _INSTEAD.format(sys.path)
         os.execv(sys.executable, [sys.executable, "-c", code, *sys.argv[1:]])
     random = sys.modules.get("numpy.random")
     if random is not None:
-        # Python's own generator is seeded anew in each process; numpy's would be the same in all.
+        # Python seeds its own generator in each process, but numpy's would be equal in all.
         os.register_at_fork(after_in_child=random.seed)
     gc.collect()
     gc.freeze()
@@ -52,13 +52,10 @@ def main() -> None:
 
 
 def unzipped(path: list[str]) -> list[str]:
-    """Return Python's search path with the folder that Spark's zip file was made from in its place.
+    """Return a search path in which the unzipped folder replaces Spark's zip file.
 
-    Parameters
-    ----------
-    path : list of str
-        As ``sys.path``. Where the folder comes next of all that hold PySpark, it keeps its place.
-        A zip file whose folder is not to be found stays.
+    If the folder is the next entry with PySpark, it stays at its position. A zip file without a
+    known folder stays.
     """
     found = []
     for position, entry in enumerate(path):
@@ -71,7 +68,7 @@ def unzipped(path: list[str]) -> list[str]:
 
 
 def threads() -> int:
-    """Count the threads of this process, those of libraries too; 1 where the system is silent."""
+    """Count the threads of this process, or return 1 if the system does not show them."""
     try:
         return len(os.listdir("/proc/self/task"))
     except OSError:
@@ -91,7 +88,7 @@ def _has_pyspark(folder: str | Path) -> bool:
 
 @contextmanager
 def _nothing_printed() -> Iterator[None]:
-    """Lead what modules print elsewhere: Spark reads the daemon's address from its output."""
+    """Redirect what modules print: Spark reads the daemon's address from its output."""
     output = os.dup(1)
     os.dup2(2, 1)
     try:

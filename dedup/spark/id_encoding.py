@@ -36,20 +36,14 @@ ENCODING = "dedup-id-1"
 
 @dataclass(frozen=True, slots=True)
 class EncodedIds:
-    """Keys of n records (empty bytes where null) and which are null."""
+    """Keys of n records, and which are null; a null has empty bytes."""
 
     keys: Keys
     null: Bools
 
 
 def encode_ids(columns: Sequence[pa.Array]) -> EncodedIds:
-    """Canonical IDs of a batch's records.
-
-    Parameters
-    ----------
-    columns : sequence of pyarrow.Array
-        The ID's columns, equally long, of types that the driver has accepted.
-    """
+    """Return the canonical IDs of a batch's records, given the ID's columns."""
     if len(columns) == 1:
         column = columns[0]
         return EncodedIds(_component(column), _null_mask(column))
@@ -88,7 +82,6 @@ def _blank(keys: Keys, null: Bools) -> Keys:
 
 
 def _component(column: pa.Array) -> Keys:
-    """Canonical bytes of one column's values, empty where null."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         text = Keys.from_arrow(_bytes_of(column))

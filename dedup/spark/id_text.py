@@ -1,4 +1,4 @@
-"""Record IDs as people write them on a command line, as the operator's key bytes."""
+"""Key bytes of record IDs that a user writes on a command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dedup.core.keys import Keys
 from dedup.errors import ConfigError
 from dedup.spark.id_encoding import encode_ids
 
-#: How a null component of a composite ID is written.
+#: Text of a null in a composite ID.
 NULL = "NULL"
 _INTEGERS = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
@@ -27,14 +27,14 @@ def id_key(columns: Sequence[tuple[str, str]], texts: Sequence[str]) -> Keys:
     columns : sequence of (str, str)
         Names and Spark types of the ID's columns, from the birth certificate.
     texts : sequence of str
-        One for each: text as it is, integers and decimals in digits, ``true`` or ``false``, dates
-        and timestamps by ISO 8601 (UTC where no zone is given), binary in hexadecimal. ``NULL`` is
-        a null, but for text columns.
+        One per column: text unchanged, integers and decimals in digits, ``true`` or ``false``,
+        dates and timestamps in ISO 8601 (by default in UTC), binary in hexadecimal. ``NULL`` is a
+        null, except in text columns.
 
     Raises
     ------
     ConfigError
-        If there are too few or too many, or one is not of its column's type.
+        If there are too few or too many texts, or one does not fit its column's type.
     """
     if len(texts) != len(columns):
         names = ", ".join(f"{name} {kind}" for name, kind in columns)
@@ -48,7 +48,9 @@ def id_key(columns: Sequence[tuple[str, str]], texts: Sequence[str]) -> Keys:
         except ConfigError:
             raise
         except (ValueError, ArithmeticError, pa.ArrowException) as exc:
-            raise ConfigError(f"{text!r} is no value of column {name}, which is {kind}.") from exc
+            raise ConfigError(
+                f"{text!r} is not a value of column {name}, which is {kind}."
+            ) from exc
     return encode_ids(arrays).keys
 
 

@@ -1,4 +1,4 @@
-"""Times that record IDs carry themselves."""
+"""Timestamps inside record IDs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _UUID_KEY_BYTES = 17
 
 @dataclass(frozen=True, slots=True)
 class IdTime:
-    """The record ID carries its timestamp, in this scheme."""
+    """The scheme by which a record ID carries its timestamp."""
 
     scheme: Literal["uuid7"]
 
 
 def time_from_id(scheme: str) -> IdTime:
-    """A timestamp for `dedup_by_id` that is read from the record ID itself.
+    """Return a timestamp for `dedup_by_id` that comes from the record ID.
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ def time_from_id(scheme: str) -> IdTime:
 
     Notes
     -----
-    Every copy of a record carries the same ID and so the same time: combine it with
-    ``stable_timestamps=True``. An ID that is no version-7 UUID has a null timestamp.
+    Every copy of a record carries the same ID and so the same time: combine this with
+    ``stable_timestamps=True``. Any other ID than a version-7 UUID has a null timestamp.
     """
     if scheme != "uuid7":
         raise ConfigError(f"time_from_id({scheme!r}): the known scheme is 'uuid7'.")
@@ -47,19 +47,7 @@ def time_from_id(scheme: str) -> IdTime:
 
 
 def uuid7_ms(keys: Keys) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Milliseconds of each key's UUIDv7 time, and where there is none.
-
-    Parameters
-    ----------
-    keys : Keys, length n
-        Canonical IDs of one string column.
-
-    Returns
-    -------
-    times_ms : int64 array, shape (n,)
-    null : bool array, shape (n,)
-        True where the key is no version-7 UUID of the RFC's variant.
-    """
+    """Return the milliseconds of keys of one string column, and which are not version-7 UUIDs."""
     times_ms = np.zeros(len(keys), np.int64)
     null = keys.lengths != _UUID_KEY_BYTES
     uuids = np.flatnonzero(~null)

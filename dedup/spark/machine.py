@@ -26,12 +26,12 @@ def machine_bytes() -> int:
 
 
 def home_path(path: str | Path) -> Path:
-    """Return a path whose ``~`` is a user's home folder; ConfigError if there is none."""
+    """Return a path with ``~`` replaced by the home folder; ConfigError if the user has none."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
         raise ConfigError(
-            f"{path} cannot be found: user {Path(path).parts[0][1:] or os.getuid()} has no home "
+            f"{path} does not exist: user {Path(path).parts[0][1:] or os.getuid()} has no home "
             "folder. Set HOME, or give a path without '~'."
         ) from None
 

@@ -1,4 +1,4 @@
-"""Do executors see the folder that the driver sees? A mark that it leaves there tells."""
+"""A mark at the catalog root by which executors check that they see the driver's folder."""
 
 from __future__ import annotations
 
@@ -11,41 +11,28 @@ from dedup.catalog.layout import STARTS_FOLDER, start_path
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError
 
-#: Marks that stay at a root, and how long each stays at least: a query that runs long may get a
-#: new executor at any time.
+#: How many marks stay, and how long at least: a long query may get a new executor at any time.
 STARTS_KEPT = 1000
 STARTS_KEPT_S = 30 * 86_400
 
-#: Starts whose mark this process has seen.
+#: Starts whose marks this process has seen.
 _seen: set[str] = set()
 
 
 def mark_start(root: Root, start_id: str) -> None:
-    """Leave the mark of one start of a query, and remove those of starts long ago.
-
-    Raises
-    ------
-    CatalogError
-        If the root cannot be written.
-    """
+    """Leave the mark of a start, and delete old marks; CatalogError if the root is not writable."""
     root.create_bytes(start_path(start_id), b"")
     folder = root.local_path(STARTS_FOLDER)
     if folder is None:
         return
-    with suppress(OSError):  # another driver tidies up as well
+    with suppress(OSError):  # another driver may delete them too
         marks = sorted((entry.stat().st_mtime, entry.name) for entry in os.scandir(folder))
         oldest_s = time.time() - STARTS_KEPT_S
         root.delete(f"{STARTS_FOLDER}/{name}" for at, name in marks[:-STARTS_KEPT] if at < oldest_s)
 
 
 def check_start(root: Root, start_id: str) -> None:
-    """Make sure, once per process, that this machine sees what the driver left.
-
-    Raises
-    ------
-    CatalogError
-        If it does not: every executor would remember something else.
-    """
+    """Raise CatalogError if this machine does not see the driver's mark: memories would differ."""
     if start_id in _seen:
         return
     if not root.exists(start_path(start_id)):

@@ -93,7 +93,7 @@ _SHARED = by_name(
     ),
     Option("verdict", text(), None, "Column to add for verdicts; every row then passes.", "COL"),
     Option(
-        "idle_timeout", _WAIT, "10 minutes", "How long to wait for a silent clock; never: always.",
+        "idle_timeout", _WAIT, "10 minutes", "How long to wait for a silent clock; never: forever.",
     ),
     Option("max_future", duration(), "10 minutes", "Timestamps further ahead count as now."),
     Option("accept_clock_jump", switch(), False, "Accept that the clock jumped."),
@@ -115,7 +115,7 @@ BY_ID = by_name(
     Option("late", choice(*get_args(Late)), "emit", "Late records with an unknown ID."),
     Option(
         "stable_timestamps", switch(), False,
-        "All copies of a record have the same timestamp. Fixed for ever.",
+        "All copies of a record have the same timestamp. Fixed at the first start.",
     ),
     _SHARED["max_future"],
     Option("null_ids", choice(*get_args(NullIds)), "emit", "Records without an ID."),
@@ -132,9 +132,9 @@ BY_ID = by_name(
         "conflicts", choice(*get_args(Conflicts)), "drop",
         "Duplicates that differ in a column of check_payload.",
     ),
-    Option("shards", whole(), None, "Number of shards. Fixed for ever."),
+    Option("shards", whole(), None, "Number of shards. Fixed at the first start."),
     Option("buckets", whole(1, MAX_BUCKETS, "; 8 is best"), 8, "Buckets per horizon."),
-    Option("bucket_length", duration(), None, "In place of buckets."),
+    Option("bucket_length", duration(), None, "Length of a bucket, instead of buckets."),
     Option(
         "fpr",
         number(

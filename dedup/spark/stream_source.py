@@ -1,11 +1,11 @@
-"""A source of a stream, as the driver knows it: its kind and its options."""
+"""A source of a stream: its kind and its options."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-#: A source that is neither Kafka nor files, where its name is not known.
+#: A source that is neither Kafka nor files, and whose name is unknown.
 OTHER = "other"
 
 
@@ -15,16 +15,14 @@ class Source:
 
     Parameters
     ----------
-    kind : str
-        ``"kafka"``, ``"file"``, `OTHER`, or the name that Spark knows it by.
-    options : mapping of str to str
-        Its known options, names in lower case.
-    complete : bool
-        Whether these are all, so that any other one has Spark's default.
-    topics : tuple of str
-        Of Kafka.
-    partitions : int or None
-        How many partitions of Kafka it reads.
+    kind
+        ``"kafka"``, ``"file"``, `OTHER`, or Spark's name for it.
+    options
+        Known options, names in lower case.
+    complete
+        Whether all given options are known, so that any other one has Spark's default.
+    topics, partitions
+        Kafka topics, and the number of their partitions.
     """
 
     kind: str
@@ -39,7 +37,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What it is called in a sentence."""
+        """Its name in a sentence."""
         if self.topics:
             return f"topic{'s' if len(self.topics) > 1 else ''} {', '.join(self.topics)}"
         if self.kind == OTHER:

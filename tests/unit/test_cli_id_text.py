@@ -56,7 +56,7 @@ def test_several_columns_and_a_null() -> None:
     ],
 )  # fmt: skip
 def test_no_value_of_the_column(kind: str, text: str) -> None:
-    with pytest.raises(ConfigError, match="is no value of column id"):
+    with pytest.raises(ConfigError, match="is not a value of column id"):
         id_key([("id", kind)], [text])
 
 

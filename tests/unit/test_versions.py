@@ -43,8 +43,8 @@ def test_pairs_that_work(spark: str, arrow: str) -> None:
 def test_what_it_says_to_install_works(broken: Broken) -> None:
     told = problem(broken.first, broken.pyarrow)
     assert told is not None
-    assert f"pip install 'pyspark~={broken.mended}'" in told
-    assert problem(broken.mended, broken.pyarrow) is None
+    assert f"pip install 'pyspark~={broken.fixed}'" in told
+    assert problem(broken.fixed, broken.pyarrow) is None
 
 
 @pytest.fixture
@@ -95,10 +95,10 @@ def test_the_readme_has_the_same_pairs() -> None:
                 assert problem(release, first_bad)
                 bounded.add((release, first_bad))
     for broken in BROKEN:
-        line, _, patch = broken.mended.rpartition(".")
+        line, _, patch = broken.fixed.rpartition(".")
         last = f"{line}.{int(patch) - 1}"
         assert {(broken.first, broken.pyarrow), (last, broken.pyarrow)} <= bounded
-        assert [broken.mended] in [spark for spark, _, _ in table()]
+        assert [broken.fixed] in [spark for spark, _, _ in table()]
 
 
 def test_pip_is_told_the_same_floors() -> None:

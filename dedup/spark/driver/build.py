@@ -1,4 +1,4 @@
-"""From the user's options and a DataFrame to the plan of the three passes."""
+"""The three passes of an operator, built from the user's options and a DataFrame."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Operator:
 
 
 def plan_of(df: DataFrame, options: Options) -> Plan:
-    """Return the plan for the tasks, without a look at the catalog; errors as `Operator`."""
+    """Return the plan for the tasks, without access to the catalog; errors as `Operator`."""
     return _plan(df, options, user_columns(df, options.verdict))
 
 
@@ -87,7 +87,7 @@ def prepare(df: DataFrame, options: Options) -> tuple[DataFrame, Plan]:
 
 
 def user_columns(df: DataFrame, verdict: str | None) -> columns.Columns:
-    """Return the columns that options are resolved against; ConfigError for those that cannot."""
+    """Return the stream's columns for options to name; ConfigError if Python cannot take them."""
     case_sensitive = checks.setting(df.sparkSession, "spark.sql.caseSensitive", "false") == "true"
     columns.check_carried(df.schema, case_sensitive=case_sensitive)
     if verdict is not None and verdict.lower() in map(str.lower, df.columns):
@@ -115,7 +115,7 @@ def _check_stream(df: DataFrame, options: Options, resolver: columns.Columns) ->
 def check_session(
     df: DataFrame, resolver: columns.Columns, operator: str, shards: int | None = None
 ) -> None:
-    """Refuse a stream, or a session, in which an operator of this name would not work."""
+    """Reject a stream or session in which the operator would not work."""
     versions.check_driver()
     checks.check_settings(df.sparkSession)
     checks.check_upstream(df, resolver.steps, operator)

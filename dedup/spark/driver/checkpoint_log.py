@@ -1,4 +1,4 @@
-"""What Spark's own logs in a checkpoint tell of a query, read without Spark.
+"""State of a query according to Spark's logs in its checkpoint, read without Spark.
 
 ======================== ==============================================================
 file                     content
@@ -28,33 +28,29 @@ from dedup.spark.stream_source import OTHER, Source
 
 T = TypeVar("T")
 
-#: What parsing raises where a file is not as Spark writes it.
+#: Errors of parsing a file that Spark did not write in this way.
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError)
-#: Where `dedup_kafka` keeps what it stages, a folder for each sink, unless it is told otherwise.
+#: Folder in which sinks keep their slices, one folder per sink, unless the user names another.
 SINKS = "dedup-sinks"
 _OPERATOR = "applyInPandasWithState"
-#: Of each source the newest so many micro-batches are looked at.
+#: Newest micro-batches to search for a source's last offset.
 _RECENT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointLog:
-    """A query as of the last micro-batch that was planned.
+    """A query as of the last planned micro-batch.
 
     Parameters
     ----------
-    query_id : str
-    batch_id : int or None
-        None before the first; then nothing else is known.
-    committed : bool
-        Whether any micro-batch was finished.
-    pinned : dict of str to str, or None
-        Settings that Spark keeps for ever.
-    sources : tuple of Source, or None
-    state_partitions : int or None
-    checkpoint_format : int or None
-    kafka_sinks : tuple of str
-        Names of the sinks that stage slices below the checkpoint.
+    batch_id
+        None before the first; then only the ID is known.
+    committed
+        Whether the query has committed any micro-batch.
+    pinned
+        Settings that Spark never changes.
+    kafka_sinks
+        Names of the sinks that stage slices in the checkpoint.
     """
 
     query_id: str
@@ -69,7 +65,7 @@ class CheckpointLog:
 
 @dataclass(frozen=True, slots=True)
 class _Offsets:
-    """One entry of the offset log: settings, and each source's offset as text."""
+    """An entry of the offset log: settings, and each source's offset as text."""
 
     conf: dict[str, str]
     sources: dict[str, str]
@@ -87,13 +83,13 @@ def read_checkpoint(where: str, *, missing_ok: bool = False) -> CheckpointLog | 
     where : str
         A local path, or a URI that pyarrow knows.
     missing_ok : bool
-        Return None where there is no checkpoint.
+        Return None if there is no checkpoint.
 
     Raises
     ------
     ConfigError
-        If there is no checkpoint, or it is that of a query without this operator, or it cannot
-        be reached.
+        If there is no checkpoint, or it belongs to a query without this operator, or it cannot be
+        read.
     StateError
         If a log that a restart needs is damaged.
     """
@@ -107,7 +103,7 @@ def read_checkpoint(where: str, *, missing_ok: bool = False) -> CheckpointLog | 
     newest = _parsed(folder, f"offsets/{batches[-1]}", _offsets)
     entries = [newest.sources]
     for number in reversed(batches[:-1]):
-        with suppress(*_UNREADABLE):  # the newest entry is what counts
+        with suppress(*_UNREADABLE):  # only the newest entry must be readable
             entries.append(_offsets(folder.read(f"offsets/{number}") or "").sources)
     return CheckpointLog(
         query_id=query_id,
@@ -123,16 +119,7 @@ def read_checkpoint(where: str, *, missing_ok: bool = False) -> CheckpointLog | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a query is by its checkpoint, whatever operators it has.
-
-    Parameters
-    ----------
-    query_id : str
-    next_batch_id : int
-        Micro-batch that the next start runs first.
-    again : bool
-        Whether that one was begun before.
-    """
+    """The micro-batch that the next start of any query runs first; `again`: as a replay."""
 
     query_id: str
     next_batch_id: int
@@ -140,19 +127,14 @@ class Progress:
 
 
 def read_progress(where: str) -> Progress:
-    """Read which micro-batch a checkpoint goes on with.
-
-    Parameters
-    ----------
-    where : str
-        A local path, or a URI that pyarrow knows.
+    """Return the micro-batch with which a checkpoint continues; parameters as `read_checkpoint`.
 
     Raises
     ------
     ConfigError
-        If there is no checkpoint, or it cannot be reached.
+        If there is no checkpoint, or it cannot be read.
     StateError
-        If it does not say whose it is.
+        If it does not name its query.
     """
     folder = _Folder.at(where)
     query_id = _query_id(folder, where)
@@ -166,8 +148,8 @@ def read_progress(where: str) -> Progress:
 def _query_id(folder: _Folder, where: str) -> str:
     if folder.read("metadata") is None:
         raise ConfigError(
-            f"{where} holds no checkpoint of a streaming query: there is no file `metadata` in it. "
-            "Give what the query's option `checkpointLocation` names, or the OUTPUT of `dedup run`."
+            f"{where} holds no checkpoint of a streaming query: it has no file `metadata`. Give "
+            "the folder of the query's option `checkpointLocation`, or the OUTPUT of `dedup run`."
         )
     return _parsed(folder, "metadata", lambda text: name(json.loads(text)["id"]))
 
@@ -192,7 +174,7 @@ class _Folder:
         return cls(fs, path, where)
 
     def read(self, name: str) -> str | None:
-        """Return a file's text, None where there is none."""
+        """Return a file's text, or None if there is no file."""
         try:
             with self.fs.open_input_stream(f"{self.path}/{name}", compression=None) as stream:
                 return bytes(stream.read()).decode(errors="replace")
@@ -204,7 +186,7 @@ class _Folder:
             ) from None
 
     def names(self, folder: str) -> list[str]:
-        """Return what lies in a folder; nothing where there is none."""
+        """Return the names in a folder, which need not exist."""
         try:
             selector = pafs.FileSelector(f"{self.path}/{folder}", allow_not_found=True)
             return [info.base_name for info in self.fs.get_file_info(selector)]
@@ -227,8 +209,7 @@ def _parsed(folder: _Folder, name: str, parse: Callable[[str], T]) -> T:
     except _UNREADABLE:
         raise StateError(
             f"{folder.where}/{name} is damaged: it is cut short, or Spark did not write it. The "
-            "query cannot be started from it: restore the checkpoint from a copy (with its "
-            "catalog).",
+            "query cannot start from it. Restore the checkpoint from a copy (with its catalog).",
             remedy="damaged-state",
         ) from None
 
@@ -251,7 +232,7 @@ def _offsets(text: str) -> _Offsets:
 
 
 def _last_offsets(entries: Sequence[dict[str, str]]) -> Iterator[str]:
-    """Yield the last offset of each source of the first entry; later ones are older."""
+    """Yield the last offset of each source of the first entry; the other entries are older."""
     for key, text in entries[0].items():
         yield next((entry[key] for entry in entries if entry.get(key, "-") != "-"), text)
 
@@ -268,7 +249,7 @@ def _source(offset: str) -> Source:
 
 
 def _kafka(value: Any) -> dict[str, dict[str, int]] | None:
-    """Return offsets by topic and partition, None where it is no offset of Kafka."""
+    """Return offsets by topic and partition, or None if it is another source's offset."""
     if not isinstance(value, dict) or not value:
         return None
     for partitions in value.values():
@@ -301,8 +282,8 @@ def _state_partitions(folder: _Folder, where: str) -> int | None:
             return None
     if operators:
         raise ConfigError(
-            f"{where} is the checkpoint of a query without dedup_by_id; its operators with state "
-            f"are: {', '.join(operators)}."
+            f"{where} is the checkpoint of a query without dedup_by_id. Its operators with state: "
+            f"{', '.join(operators)}."
         )
     return None
 

@@ -1,8 +1,9 @@
-"""Spark's Java classes as Java maps them into memory, stored once for all later starts.
+"""Archive of Spark's Java classes, which `dedup prepare` writes once for all later starts.
 
 A start of Spark loads and verifies some 20,000 classes, and a query's first micro-batch thousands
-more. Java can keep them in a file (class data sharing, JEP 350). It trusts the file only for the
-same Java and the same jars, and does without it otherwise.
+more. Java can map them from a file (class data sharing, JEP 350), which it uses only with the same
+Java and jars. Java 17 needs this module; Java 19 and later can do it alone
+(``-XX:+AutoCreateSharedArchive``).
 """
 
 from __future__ import annotations
@@ -18,32 +19,26 @@ _PREFIX, _SUFFIX = "spark-classes-", ".jsa"
 
 
 def class_archive() -> Path | None:
-    """Return the archive of this Java and this Spark, None where there is none that is whole."""
+    """Return the archive of this Java and Spark, or None if there is no complete one."""
     for path in cache_folder().glob(f"{_PREFIX}{fingerprint()}-*{_SUFFIX}"):
-        # Java checks what the file holds, and would crash where it ends too early.
+        # Java checks the content, but crashes if the file is too short.
         if path.name == _name(path.stat().st_size):
             return path
     return None
 
 
 def use_option(archive: Path) -> str:
-    """Return what ``spark.driver.extraJavaOptions`` needs to start with an archive."""
+    """Return the ``spark.driver.extraJavaOptions`` to start with an archive."""
     return f"{_quoted('-XX:SharedArchiveFile', archive)} -XX:+VerifySharedSpaces"
 
 
 def write_option(archive: Path) -> str:
-    """Return what ``spark.driver.extraJavaOptions`` needs to write an archive when Java ends."""
+    """Return the ``spark.driver.extraJavaOptions`` to write an archive when Java ends."""
     return _quoted("-XX:ArchiveClassesAtExit", archive)
 
 
 def keep(written: Path) -> Path:
-    """Move an archive that Java wrote to its place; return that.
-
-    Parameters
-    ----------
-    written : Path
-        A file below `cache_folder`, complete.
-    """
+    """Move a complete archive, a file in `cache_folder`, to its place; return the place."""
     place = cache_folder() / _name(written.stat().st_size)
     for former in cache_folder().glob(f"{_PREFIX}{fingerprint()}-*{_SUFFIX}"):
         former.unlink()
@@ -52,19 +47,19 @@ def keep(written: Path) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder of archives, which need not exist: in the user's cache folder."""
+    """Return the folder of archives in the user's cache folder; it need not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or home_path("~/.cache"), "rolling-dedup")
 
 
 def fingerprint() -> str:
-    """Return what tells this Java and this Spark from others, as 16 hexadecimal digits."""
+    """Return 16 hexadecimal digits that identify this Java and this Spark."""
     from pyspark.find_spark_home import _find_spark_home
 
     java = _java()
     files = [java, java.parent.parent / "lib" / "server" / "libjvm.so"]
     files += sorted(Path(_find_spark_home(), "jars").glob("*.jar"))
-    told = [(str(p), (s := p.stat()).st_size, s.st_mtime_ns) for p in files if p.exists()]
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+    found = [(str(p), (s := p.stat()).st_size, s.st_mtime_ns) for p in files if p.exists()]
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
 
 
 def _java() -> Path:
@@ -78,6 +73,6 @@ def _name(size_bytes: int) -> str:
 
 
 def _quoted(option: str, path: Path) -> str:
-    """An option as Spark splits several: quotes and backslashes are its own."""
+    """Return an option with its quotes and backslashes escaped for Spark."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{option}={text}"'

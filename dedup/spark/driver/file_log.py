@@ -1,4 +1,4 @@
-"""Which input files a checkpoint has taken in: Spark's own log of its file source."""
+"""Input files of a query, from the log of Spark's file source in its checkpoint."""
 
 from __future__ import annotations
 
@@ -12,20 +12,15 @@ from urllib.parse import quote
 from dedup.catalog.localfile import publish
 from dedup.catalog.uri import local_path
 
-#: What Java encodes in the path of a URI: of ASCII all but these, and all blanks and control codes.
+#: Characters that Java encodes in a URI's path: ASCII except these, all blanks and control codes.
 _JAVA = re.compile(r"(?![/A-Za-z0-9!$&'()*+,;=:@~._-])[\x00-\x9f\s]")
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A file that was planned for a micro-batch.
+    """A planned file: its modification time then, and the source's batch.
 
-    Parameters
-    ----------
-    mtime_ms : int
-        When it was last written, as of then.
-    batch : int
-        Number of the source's batch; a micro-batch takes one or more of them.
+    A micro-batch takes one or more of the source's batches.
     """
 
     mtime_ms: int
@@ -33,22 +28,11 @@ class Taken:
 
 
 class FileLog:
-    """The files that a query with one file source has planned, by path.
+    """The planned files of a query with one file source, by path, as of the last `refresh`.
 
-    Parameters
-    ----------
-    checkpoint : Path
-        Folder of the query; nothing needs to be there.
-
-    Attributes
-    ----------
-    taken : dict of str to Taken
-        As of the last `refresh`.
-
-    Notes
-    -----
-    The log is ``sources/0/<n>``: a version line, then a JSON object a file. Every tenth entry is
-    ``<n>.compact`` and repeats all before it. Entries that cannot be read are left out.
+    The log is ``sources/0/<n>`` in the checkpoint: a version line, then a JSON object per file.
+    Every tenth entry is ``<n>.compact`` and repeats all earlier ones. Unreadable entries are
+    skipped.
     """
 
     def __init__(self, checkpoint: Path) -> None:
@@ -58,7 +42,7 @@ class FileLog:
         self.refresh()
 
     def refresh(self) -> dict[str, Taken]:
-        """Read what Spark has added since the last look, and return that."""
+        """Read the entries that Spark has added since the last call, and return their files."""
         folder = self._checkpoint / "sources" / "0"
         if not folder.is_dir():
             return {}
@@ -78,7 +62,7 @@ class FileLog:
         found: dict[str, Taken] = {}
         try:
             lines = path.read_text(encoding="utf-8").split("\n")
-            # From the end, since a compact entry begins with all that is known already.
+            # From the end, because a compact entry begins with the known files.
             for line in reversed(lines[1:]):
                 if line:
                     entry = json.loads(line)
@@ -91,7 +75,7 @@ class FileLog:
         return found
 
     def rename(self, old: Path, new: Path) -> None:
-        """Change the names of files whose folder was moved, entry by entry."""
+        """Rename the files of a folder that was moved, entry by entry."""
         for entry in sorted((self._checkpoint / "sources" / "0").glob("[0-9]*")):
             text = entry.read_text(encoding="utf-8")
             lines = "\n".join(_renamed_line(line, old, new) for line in text.split("\n"))
@@ -101,32 +85,26 @@ class FileLog:
                 publish(entry, lines.encode(), create=False)
 
     def committed(self) -> int:
-        """Return the source's last batch that a committed micro-batch covers, -1 for none."""
+        """Return the source's last committed batch, or -1 if there is none."""
         done = last_number(self._checkpoint / "commits")
         return -1 if done < 0 else log_offset(self._checkpoint, done)
 
     def ahead(self, paths: Iterable[str]) -> list[str]:
-        """Return those of the files that no committed micro-batch covers."""
+        """Return the files that no committed micro-batch covers."""
         end = self.committed()
         return [p for p in paths if p not in self.taken or self.taken[p].batch > end]
 
     def unfinished(self) -> list[str]:
-        """Return the files that were planned for a micro-batch that is not committed."""
+        """Return the files of a micro-batch that is planned but not committed."""
         end = self.committed()
         return [path for path, taken in self.taken.items() if taken.batch > end]
 
     def count(self, end: int) -> int:
-        """Count the files of the source's batches up to that one."""
+        """Count the files of the source's batches up to `end`."""
         return sum(1 for taken in self.taken.values() if taken.batch <= end)
 
     def of_batch(self, batch_id: int) -> list[Path]:
-        """Files of one micro-batch.
-
-        Raises
-        ------
-        ValueError
-            If Spark's logs do not tell which these are.
-        """
+        """Return the files of one micro-batch; ValueError if Spark's logs do not have it."""
         end = log_offset(self._checkpoint, batch_id)
         begin = log_offset(self._checkpoint, batch_id - 1) if batch_id else -1
         if end < 0 or (batch_id and begin < 0):
@@ -135,7 +113,7 @@ class FileLog:
 
 
 def java_path(path: str) -> str:
-    """Return a path as Java has it in a URI."""
+    """Return a path as Java encodes it in a URI."""
     return _JAVA.sub(lambda one: quote(one[0], safe=""), path)
 
 
@@ -144,7 +122,7 @@ def _renamed_line(line: str, old: Path, new: Path) -> str:
     path = local_path(entry["path"])
     if not Path(path).is_relative_to(old):
         return line
-    # Spark compares names as Java encodes them: the rest of the path keeps its own letters.
+    # Spark compares encoded names, so the rest of the path keeps its encoding.
     depth = len(Path(path).relative_to(old).parts)
     rest = entry["path"].rsplit("/", depth)[1:]
     entry["path"] = "file://" + "/".join([java_path(str(new)), *rest])
@@ -152,7 +130,7 @@ def _renamed_line(line: str, old: Path, new: Path) -> str:
 
 
 def log_offset(checkpoint: Path, batch_id: int) -> int:
-    """Return the last of the file source's batches in a micro-batch, -1 where it is not told."""
+    """Return the file source's last batch in a micro-batch, or -1 if the log does not have it."""
     try:
         text = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
         version, _, source = text.split("\n")[:3]
@@ -164,6 +142,6 @@ def log_offset(checkpoint: Path, batch_id: int) -> int:
 
 
 def last_number(log: Path) -> int:
-    """Return the highest number in one of Spark's logs, -1 where there is none."""
+    """Return the highest number in one of Spark's logs, or -1 if there is none."""
     names = log.iterdir() if log.is_dir() else iter(())
     return max((int(path.name) for path in names if path.name.isdecimal()), default=-1)

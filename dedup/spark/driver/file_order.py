@@ -1,4 +1,4 @@
-"""The order of input files, and how to have Spark's file source keep it."""
+"""The order of input files, and how to make Spark's file source keep it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import PurePath
 
 from dedup.spark.driver.file_log import java_path
 
-#: What decides the order of files: their modification times, then their names; or names alone.
+#: Files are ordered by modification time and then by name, or by name only.
 ORDERS = ("time", "name")
-#: A query lists at most so many files: its progress reports repeat their names.
+#: Most files of one query: its progress reports repeat their names.
 _LISTED = 1000
 
 
@@ -22,24 +22,24 @@ class FileOrder:
     ----------
     by : {"time", "name"}
         ``time`` compares whole seconds, then paths: `git clone`, `unzip` and `cp` write the files
-        of a folder within a moment, in an order that says nothing.
+        of a folder at almost the same time, in no meaningful order.
     newest_first : bool
-        Turns the times round, as Spark's option ``latestFirst`` does.
+        Reverses the times, as Spark's option ``latestFirst``.
     """
 
     by: str = "time"
     newest_first: bool = False
 
     def key(self, mtime_ms: int, path: str) -> tuple[int, str]:
-        """Return what to sort a file by."""
+        """Return the sort key of a file."""
         seconds = mtime_ms // 1000 if self.by == "time" else 0
         return -seconds if self.newest_first else seconds, path
 
     def stretches(self, mtimes_ms: Mapping[str, int], count: int) -> Iterator[tuple[PurePath, ...]]:
-        """Yield the files of one query after the other, so that Spark reads them in this order.
+        """Yield the files of each query, so that queries in turn read them in this order.
 
-        Spark sorts what it lists by milliseconds, and a glob is listed by name. Micro-batches for
-        which that gives this order too share a query; the files of one micro-batch need no order.
+        Spark sorts listed files by milliseconds, and lists a glob by name. Micro-batches share a
+        query as long as Spark's order agrees with ours; files within a micro-batch need no order.
 
         Parameters
         ----------
@@ -52,8 +52,8 @@ class FileOrder:
         for at in range(0, len(paths), count):
             batch = paths[at : at + count]
             keys = sorted(self._of_spark(mtimes_ms[path], path) for path in batch)
-            goes_on = last is None or last < keys[0]
-            if stretch and not (goes_on and len(stretch) + len(batch) <= _LISTED):
+            agrees = last is None or last < keys[0]
+            if stretch and not (agrees and len(stretch) + len(batch) <= _LISTED):
                 yield tuple(map(PurePath, stretch))
                 stretch = []
             stretch += batch
@@ -62,6 +62,6 @@ class FileOrder:
             yield tuple(map(PurePath, stretch))
 
     def _of_spark(self, mtime_ms: int, path: str) -> tuple[int, bytes]:
-        """What Spark sorts a file by; Java compares texts by their codes of 16 bits."""
+        """Return Spark's sort key; Java compares texts by their 16-bit codes."""
         code = java_path(path).encode("utf-16-be")
         return -mtime_ms if self.newest_first else mtime_ms, code

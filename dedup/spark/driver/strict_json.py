@@ -1,13 +1,13 @@
 """JSON text as typed columns: one strict check for files and for Kafka.
 
-A text counts only if it is exactly one JSON value. A value counts only if its column's type holds
+A text is accepted only if it is exactly one JSON value, and a value only if its column's type holds
 it exactly; FLOAT and DOUBLE round.
 
-`from_json` alone would take what follows the first value, repeated keys and unpaired surrogates,
-read numbers through a double, and round or cut what does not fit. So Spark's VARIANT parser, which
-is strict, judges the text. Then each text and number in it is tagged: ``"abc"`` becomes ``"|abc"``
-and ``1.50`` becomes ``"1.50|"``. `from_json` reads the tagged text as texts only, level by level,
-so that each value arrives with its kind and its spelling, and is converted here.
+`from_json` alone would accept text after the first value, repeated keys and unpaired surrogates,
+read numbers through a double, and round or cut values that do not fit. So Spark's strict VARIANT
+parser checks the text. Then each text and number in it is tagged: ``"abc"`` becomes ``"|abc"`` and
+``1.50`` becomes ``"1.50|"``. `from_json` reads the tagged text as texts only, level by level, so
+each value arrives with its kind and its spelling, and this module converts it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.errors import ConfigError
 from dedup.spark.plan import HELPER_PREFIX
 
-#: Columns that are added: the fields, null where they cannot be read, and why.
+#: Added columns: the fields, or null and the cause.
 FIELDS, CAUSE = f"{HELPER_PREFIX}fields", f"{HELPER_PREFIX}cause"
 #: The tagged text, or null if the text is not strict JSON.
 TAGGED = f"{HELPER_PREFIX}tagged"
@@ -41,42 +41,37 @@ _LAX = (
 
 _TEXT = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
 _NUMBER = "(-?[0-9][-+.0-9eE]*+)"
-#: Within a text a quote has a backslash before it; in front of others stands a bracket or a sign.
+#: A quote inside a text follows a backslash; other quotes follow a bracket or a sign.
 _TAGGED_NUMBER, _TAGGED_TEXT = rf'(?<!\\)"{_NUMBER}\|"', r'(?<!\\)"\|'
 _BLANKS = " \t\r\n"
-#: An escaped surrogate without its other half, which PySpark 4.1 takes for a question mark.
+#: An escaped surrogate without its other half, which PySpark 4.1 reads as a question mark.
 _HALF_PAIR = (
     r"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
 )
 #: A fraction of a second with digits that Spark would cut.
 TOO_FINE = r"[.,][0-9]{6}[0-9]*[1-9]"
-#: Spark would take a year or a month for its first day, and add today's date to a time alone.
+#: Spark would read a year or month as its first day, and add today's date to a bare time.
 _WITH_DAY = r"^\s*[-+]?\d{4,7}-\d{1,2}-\d{1,2}"
 _DAY = rf"{_WITH_DAY}([T ]00:00(:00([.]0*)?)?Z?)?\s*$"
 _WITHOUT_FORMAT = {T.DateType: _DAY, T.TimestampType: _WITH_DAY, T.TimestampNTZType: _WITH_DAY}
-#: Spark's parser would let the number of microseconds overflow.
+#: Beyond this, microseconds overflow in Spark's parser.
 _MAX_SECONDS = 9e12
-#: More than a DECIMAL can have; a number with a larger exponent takes minutes to be built.
+#: More than a DECIMAL can have; Spark takes minutes to build a number with a larger exponent.
 _MAX_EXPONENT = 99
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 
 
 def check_options(options: Mapping[str, str], others: Mapping[str, str], shown: str) -> None:
-    """Refuse options of Spark's JSON reader that strict reading cannot follow.
+    """Raise ConfigError for an option of Spark's JSON reader that strict reading cannot follow.
 
     Parameters
     ----------
     options : mapping of str to str
     others : mapping of str to str
-        Names in lower case that the caller refuses as well, with the reason.
+        Names in lower case that the caller also rejects, with the reason.
     shown : str
-        How users give an option, such as ``--read-option {}``.
-
-    Raises
-    ------
-    ConfigError
-        Naming the option.
+        How users write an option, such as ``--read-option {}``.
     """
     for name, value in options.items():
         why = others.get(name.lower()) or _refusal(name.lower(), value)
@@ -91,7 +86,7 @@ def _refusal(folded: str, value: str) -> str | None:
     if folded.startswith("allow") and str(value).lower() == "true":
         return "the text must be strict JSON"
     if folded in ("columnnameofcorruptrecord", "singlevariantcolumn"):
-        return "such records are found by other means"
+        return "dedup finds such records in another way"
     if folded in ("dateformat", "timestampformat", "timestampntzformat"):
         letters = re.sub("'[^']*'", "", value)
         if folded == "dateformat" and set(letters) & set("aHhKkmsS"):
@@ -104,11 +99,11 @@ def _refusal(folded: str, value: str) -> str | None:
 
 
 def with_tagged(records: DataFrame, text: Column) -> DataFrame:
-    """Return the records with `TAGGED`, and with `CAUSE` where the text is not strict JSON.
+    """Return the records with `TAGGED`, or with `CAUSE` if the text is not strict JSON.
 
     A text is strict if it is exactly one JSON value in UTF-8, without a repeated key at any depth.
     """
-    # Nobody who writes a text can know the end of the array, and so close it before.
+    # The end of the array is random, so no text can contain it and close the array early.
     end = secrets.token_hex(16)
     whole = F.try_parse_json(F.concat(F.lit("["), text, F.lit(f',"{end}"]')))
     is_one = F.try_variant_get(whole, "$[1]", "string") == end
@@ -131,7 +126,7 @@ def with_tagged(records: DataFrame, text: Column) -> DataFrame:
 
 
 def elements(tagged: Column) -> Column:
-    """Return what a tagged text holds: the elements of an array, else itself alone."""
+    """Return the elements of a tagged array, or any other text as the only element."""
     array = F.from_json(tagged, T.ArrayType(T.StringType()))
     nulls_as_text = F.transform(array, lambda one: F.coalesce(one, F.lit("null")))
     return F.when(tagged.startswith("["), nulls_as_text).otherwise(F.array(tagged))
@@ -143,11 +138,11 @@ def with_fields(records: DataFrame, schema: T.StructType, options: Mapping[str, 
     Parameters
     ----------
     records : DataFrame
-        As `with_tagged` returns them.
+        From `with_tagged`.
     schema : StructType
-        Of the fields. One that is not nullable must be there.
+        Of the fields. A field that is not nullable must be there.
     options : mapping of str to str
-        As `from_json` takes them: formats of dates and times, the time zone.
+        For `from_json`: formats of dates and times, the time zone.
     """
     tagged, raw = F.col(TAGGED), F.col(_RAW)
     values, wrong = [], []
@@ -168,14 +163,14 @@ def with_fields(records: DataFrame, schema: T.StructType, options: Mapping[str, 
 
 
 def _lacking(schema: T.StructType, above: tuple[str, ...] = ()) -> list[Column]:
-    """Return a cause for each field that must be there and is not; arrays may hold nulls."""
+    """Return a cause for each missing field that is not nullable; arrays may hold nulls."""
     whole = F.col(_TYPED)
     for name in above:
         whole = whole[name]
     causes = []
     for field in schema.fields:
         if not field.nullable:
-            # A field of an object that may be missing is needed only if the object is there.
+            # If an object may be missing, its fields are needed only if it is there.
             absent = F.col(_RAW).isNotNull() & whole.isNotNull() & whole[field.name].isNull()
             path = ".".join([*above, field.name])
             text = f"Field {path} is missing or null, and the schema needs it."
@@ -187,7 +182,7 @@ def _lacking(schema: T.StructType, above: tuple[str, ...] = ()) -> list[Column]:
 
 def _fields_of(text: Column, names: list[str]) -> Column:
     fields = [T.StructField(f"|{name}", T.StringType()) for name in names]
-    # Spark would take its own name for a column of ours.
+    # Otherwise Spark treats a column with its default name as its own.
     return F.from_json(text, T.StructType(fields), {"columnNameOfCorruptRecord": "none"})
 
 
@@ -228,11 +223,11 @@ def _typed(raw: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
         if f"{kind.typeName().replace('_', '')}format" not in {name.lower() for name in options}:
             fits = fits & (~is_text | text.rlike(_WITHOUT_FORMAT[type(kind)]))
         if not options and not isinstance(kind, T.TimestampNTZType):
-            # The same, and faster; but a cast to TIMESTAMP_NTZ would drop the zone.
+            # The same result, faster; but a cast to TIMESTAMP_NTZ would drop the zone.
             found = F.when(is_text, text.try_cast(kind)).otherwise(found)
         return F.when(fits, found)
     if isinstance(kind, T.BinaryType):
-        # Base64 whose last bits make no byte would lose them, and become another text's value.
+        # Base64 with surplus bits would lose them, and equal another text's value.
         same = F.regexp_replace(F.base64(found), r"\s", "") == F.regexp_replace(text, r"\s", "")
         return F.when(same, found)
     if isinstance(kind, (T.DayTimeIntervalType, T.CalendarIntervalType)):
@@ -267,7 +262,7 @@ def _array(found: Column, kind: T.DataType, options: Mapping[str, str]) -> Colum
 
 
 def _bound(value: Column, use: Callable[[Column], Column]) -> Column:
-    """Return what `use` makes of a value that Spark works out once, however often it is used."""
+    """Return `use` of a value that Spark computes once, however often `use` refers to it."""
     return F.transform(F.array(value), use)[0]
 
 

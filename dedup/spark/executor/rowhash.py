@@ -1,8 +1,8 @@
-"""Keyed hash of whole rows over a canonical encoding: the last resort of arrival order.
+"""Keyed hash of whole rows over a canonical encoding, which breaks the last ties of arrival order.
 
-Equal rows hash equal whatever their physical layout: every NaN is one value, -0.0 equals 0.0, map
-entries are sorted, nulls are tagged. Built bottom up from arrays: a list is hashed over its
-elements' hashes, a struct over its fields', a map over its sorted entries'.
+Equal rows have equal hashes in any physical layout: all NaNs are one value, -0.0 equals 0.0, map
+entries are sorted, nulls are tagged. A list's hash covers its elements' hashes, a struct's its
+fields' hashes, a map's its sorted entries' hashes.
 """
 
 from __future__ import annotations
