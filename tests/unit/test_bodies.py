@@ -16,7 +16,7 @@ import pytest
 
 from dedup.errors import DedupError
 from dedup.spark.executor import bodies, wire
-from dedup.spark.executor.bodies import BodyFile, BodyReader, InlineBodies
+from dedup.spark.executor.bodies import BodyFile, BodyReader
 from dedup.spark.executor.task import Task
 from tests.support.small_disk import fill, small_disk
 
@@ -40,7 +40,7 @@ NOBODY: Any = Chosen("nobody")
 
 
 def of_map_task(at: Task) -> BodyFile:
-    made = bodies.body_writer(PACK, at)
+    made = bodies.packed_bodies(PACK, at)
     assert isinstance(made, BodyFile)
     return made
 
@@ -114,7 +114,7 @@ def test_bodies_that_travelled_are_handed_on_as_they_are() -> None:
     file, reader = handed_on(task(), 4), BodyReader()
     places = []
     for body in (narrow, wide):
-        data = InlineBodies().write(body)
+        data = wire.write_body(body)
         assert reader.read(data, body.schema).equals(body)
         places.append(file.append(np.frombuffer(data, np.uint8)))
     file.close()
@@ -139,7 +139,7 @@ def test_who_removes_which_file() -> None:
 
 def test_who_writes_files() -> None:
     for plan in (GROUP, NOBODY):
-        assert isinstance(bodies.body_writer(plan, task()), InlineBodies)
+        assert bodies.packed_bodies(plan, task()) is None
     for plan in (PACK, NOBODY):
         assert bodies.handed_on(plan, task(), 0) is None
 

@@ -29,7 +29,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -50,27 +49,6 @@ _ALIGNED_BYTES = 8
 _PAGE_BYTES = 65_536
 #: Prefix of files that only the writing task reads.
 _HANDED_ON = b"shard-"
-
-
-class BodyWriter(Protocol):
-    """How pack passes bodies on."""
-
-    def write(self, body: pa.RecordBatch) -> pa.Buffer:
-        """Return the blob's column `body`."""
-
-    def close(self) -> None:
-        """Finish the task's bodies, so that the next pass can read them."""
-
-
-class InlineBodies:
-    """Bodies that travel inside their blobs, to any machine."""
-
-    def write(self, body: pa.RecordBatch) -> pa.Buffer:
-        """Return the body's bytes."""
-        return wire.write_body(body)
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 @dataclass(slots=True)
@@ -200,10 +178,10 @@ class BodyReader:
             self._handed_on.popitem()[1].close()
 
 
-def body_writer(plan: Plan, task: Task) -> BodyWriter:
-    """Return the writer for pack's bodies."""
+def packed_bodies(plan: Plan, task: Task) -> BodyFile | None:
+    """Return the file for pack's bodies, or None if they travel inside their blobs."""
     if plan.bodies != "pack":
-        return InlineBodies()
+        return None
     return BodyFile(_folder(task) / f"map-{task.partition:05d}-{_attempt(task)}")
 
 

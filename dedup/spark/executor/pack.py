@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +20,7 @@ from dedup.core.sharding import shards_of
 from dedup.errors import DataError, faults
 from dedup.spark.executor import wire
 from dedup.spark.executor.bad_records import first_of, plain
-from dedup.spark.executor.bodies import BodyWriter, InlineBodies, body_writer, drop_earlier
+from dedup.spark.executor.bodies import BodyFile, drop_earlier, packed_bodies
 from dedup.spark.executor.rowhash import hash_rows
 from dedup.spark.executor.task import Layout, Task, layout
 from dedup.spark.executor.worker import freeze_gc, release_memory
@@ -47,8 +47,9 @@ def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
     task = Task.current(plan)
     if plan.bodies == "pack":
         drop_earlier(task)
-    with closing(body_writer(plan, task)) as bodies:
-        packer = Packer(plan, layout(plan, task), bodies)
+    file = packed_bodies(plan, task)
+    with nullcontext() if file is None else closing(file):
+        packer = Packer(plan, layout(plan, task), file)
         for batch in batches:
             watch.resume()
             if batch.num_rows:
@@ -85,7 +86,7 @@ class Packer:
 
     plan: Plan
     layout: Layout
-    body_writer: BodyWriter = field(default_factory=InlineBodies)
+    file: BodyFile | None = None
     bodies: list[pa.RecordBatch] = field(default_factory=list)
     keys: list[Keys] = field(default_factory=list)
     heads: list[pa.RecordBatch] = field(default_factory=list)
@@ -155,6 +156,7 @@ class Packer:
         bounds = np.cumsum([0, *np.bincount(shards, minlength=len(self.layout.slot_keys))])
         self.bodies, self.keys, self.heads, self.shards = [], [], [], []
         self.rows = self.nbytes = 0
+        write_body = wire.write_body if self.file is None else self.file.write
         for shard, slot_key in enumerate(self.layout.slot_keys):
             for first in range(bounds[shard], bounds[shard + 1], MAX_BLOB_ROWS):
                 taken = order[first : min(first + MAX_BLOB_ROWS, bounds[shard + 1])]
@@ -164,7 +166,7 @@ class Packer:
                     len(index),
                     wire.write_keys(keys.take(taken)),
                     head.take(index).serialize(),
-                    self.body_writer.write(body.take(index)),
+                    write_body(body.take(index)),
                 )
 
     def control_rows(self) -> pa.RecordBatch:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,11 @@ from dedup.catalog.compatibility import began_twice
 from dedup.core.arrays import I64, U8
 from dedup.core.keys import Keys
 from dedup.core.records import Epoch, Records
+from dedup.core.sequence_shard import SequenceOutcome
+from dedup.core.sequence_state import SequenceState
+from dedup.core.shard import Outcome
 from dedup.core.sharding import derive_keys
+from dedup.core.state import ShardState
 from dedup.errors import ConfigError, faults
 from dedup.spark.executor import wire
 from dedup.spark.executor.bodies import BodyFile, BodyReader, drop_earlier, handed_on
@@ -175,39 +179,11 @@ class Call:
     watch: Stopwatch
 
 
-class State(Protocol):
-    """What a shard remembers."""
-
-    @property
-    def epoch(self) -> int:
-        """Micro-batch that wrote it, -1 for none."""
-
-    def to_bytes(self) -> bytes:
-        """Return the state row."""
-
-
-class JudgedShard(Protocol):
-    """What an engine returns."""
-
-    @property
-    def verdicts(self) -> U8:
-        """One code per record."""
-
-    @property
-    def state(self) -> State:
-        """The shard's next state."""
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Counters of the micro-batch."""
-
-
-S = TypeVar("S", bound=State)
-O = TypeVar("O", bound=JudgedShard)  # noqa: E741
+Judged: TypeAlias = Outcome | SequenceOutcome
 
 
 @dataclass(frozen=True, slots=True)
-class Engine(Generic[S, O]):
+class Engine:
     """What one operator adds to the shared group function.
 
     Parameters
@@ -225,16 +201,16 @@ class Engine(Generic[S, O]):
         Returns the columns of the output that are not whole numbers.
     """
 
-    base: Callable[[Call, bytes | None], tuple[S, dict[str, int]]]
-    judge: Callable[[Call, S], O]
-    levels: Callable[[Call, O], Mapping[str, int | None]]
+    base: Callable[[Call, bytes | None], tuple[ShardState | SequenceState, dict[str, int]]]
+    judge: Callable[[Call, Any], Judged]
+    levels: Callable[[Call, Any], Mapping[str, int | None]]
     columns: tuple[str, ...]
     stages: tuple[str, ...]
-    others: Callable[[Call, O], Mapping[str, str | list[int] | None]] = lambda *_: {}
+    others: Callable[[Call, Any], Mapping[str, str | list[int] | None]] = lambda *_: {}
 
 
 def judge_stream(
-    engine: Engine[S, O], plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any
+    engine: Engine, plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any
 ) -> Iterator[pd.DataFrame]:
     """Yield one shard's verdicts of a micro-batch, and set the shard's next state."""
     freeze_gc()
@@ -244,7 +220,7 @@ def judge_stream(
 
 
 def _judge_stream(
-    engine: Engine[S, O], plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any
+    engine: Engine, plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any
 ) -> pd.DataFrame:
     faults.point("group.begin")
     task = Task.current(plan)
@@ -266,7 +242,7 @@ def _judge_stream(
     return _output(engine, call, outcome, counts, handed_on(plan, task, call.shard))
 
 
-def judge_batch(engine: Engine[S, O], plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
+def judge_batch(engine: Engine, plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
     """Return one shard's verdicts of a batch DataFrame, by the same rule; nothing is kept."""
     freeze_gc()
     task = Task.current(plan)
@@ -293,9 +269,9 @@ def _call(
 
 
 def _output(
-    engine: Engine[S, O],
+    engine: Engine,
     call: Call,
-    outcome: O,
+    outcome: Judged,
     counts: Mapping[str, int],
     body_file: BodyFile | None,
 ) -> pd.DataFrame:
