@@ -1,7 +1,7 @@
-"""The rules one micro-batch is judged by: plain numbers, resolved from the user's options.
+"""The rules for judging one micro-batch: plain numbers, resolved from the user's options.
 
-All of them may change when a query restarts, and apply from its next micro-batch on. Settings that
-must not change are in the birth certificate.
+All of them may change at any restart of a query, from the next micro-batch on. Options that may not
+change are in the birth certificate.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-#: Most segments that one ID may be in, in a bucket that still grows.
+#: Most segments of a bucket that still grows, in which one ID may be.
 MAX_OPEN_SEGMENTS = 16
-#: Bounds of options: buckets per horizon, rate of the filters, and state of a shard.
+#: Bounds of options: buckets per horizon, false-positive rate, and state of a shard.
 MAX_BUCKETS = 1000
 MIN_FPR = 1e-6
 MIN_BUDGET_BYTES = 16 << 10
-#: What a query may promise: every copy is judged exactly, by the filters alone, or not at all.
+#: Every copy is judged exactly, by the filters alone, or not at all.
 Guarantee: TypeAlias = Literal["exactly-once", "at-most-once", "at-least-once"]
 GUARANTEES: tuple[Guarantee, ...] = get_args(Guarantee)
 _HOUR_MS = 3_600_000
@@ -29,51 +29,51 @@ class Policy:
     horizon_ms: int
     #: Length of a bucket, in [1, horizon_ms], so that an ID occurs at most once in a bucket.
     bucket_ms: int
-    #: If false, processing time: the micro-batch's clock gives the timestamps.
+    #: False: processing time; timestamps come from the micro-batch's clock.
     event_time: bool = False
     #: How far behind the low watermark a record is still on time; 0 in processing-time mode.
     lateness_ms: int = 0
-    #: Handling of a record behind the late watermark whose ID is unknown.
+    #: What becomes of a record behind the late watermark whose ID is unknown.
     late: Literal["emit", "drop"] = "emit"
-    #: Whether every copy of a record carries the same timestamp; then only its bucket is probed.
+    #: Every copy of a record carries the same timestamp, so only its own bucket is probed.
     stable_timestamps: bool = False
     #: Names of the columns that identify a source partition.
     source_columns: tuple[str, ...] = ()
-    #: Query time after which a silent source partition no longer holds the low watermark.
+    #: Query time after which a silent source partition no longer holds back the low watermark.
     idle_timeout_ms: int | None = 600_000
     #: Target false-positive rate of the union of all filters that one lookup probes, in (0, 1).
     fpr: float = 0.01
-    #: Bound of the state row; the tail gets half of it.
+    #: Bound of the state row; half of it is for the tail.
     state_budget_bytes: int = 1 << 20
-    #: Largest segment that a merge writes, in IDs, approximately; >= 1.
+    #: Merges make segments of at most about this many IDs, one at a time, >= 1.
     segment_ids: int = 1 << 20
     #: Expired segments stay at the catalog root at least this long.
     keep_expired_ms: int = 86_400_000
-    #: Epochs that Spark can roll back; expired segments are kept longer.
+    #: Epochs that Spark can roll back; expired segments outlive them.
     retain_epochs: int = 100
-    #: In processing-time mode: accept jumps of the clock.
+    #: Processing-time mode: accept any jump of the clock.
     accept_clock_jump: bool = False
-    #: At-most-once: an ID that a filter may hold counts as seen, without a read of the catalog.
-    #: At-least-once: every record is emitted, and none is remembered.
+    #: At most once: a hit in a filter counts as seen, without the catalog. At least once: every
+    #: record passes, and none is remembered.
     guarantee: Guarantee = "exactly-once"
-    #: Name of the set of columns in which copies of a record are compared, or None.
+    #: Name of the set of columns by which copies of a record are compared, if they are.
     payload: str | None = None
 
     @property
     def forgets_at_late(self) -> bool:
-        """Buckets without clamped IDs expire at the late watermark already (invariant 9)."""
+        """Whether buckets without clamped IDs expire at the late watermark (invariant 9)."""
         return self.stable_timestamps and self.late == "drop"
 
     @property
     def closed_filter_fpr(self) -> float:
-        """Target of the one large filter of each bucket whose time is over: half the union's."""
-        # Such a bucket ends at or before the low watermark. A record is judged at or after the late
-        # watermark, and probes one horizon to both sides.
+        """Target of the one large filter of each closed bucket: half of the union's rate."""
+        # A closed bucket ends at or behind the low watermark. A record is judged at or after the
+        # late watermark, and probes one horizon to both sides.
         return self.fpr / 2 / self._probed(self.horizon_ms + min(self.lateness_ms, self.horizon_ms))
 
     @property
     def open_filter_fpr(self) -> float:
-        """Target of each filter of a bucket that still grows: the other half, divided by all."""
+        """Target of each filter of an open bucket: the other half, divided by their number."""
         reach_ms = min(self.lateness_ms, self.horizon_ms)
         return self.fpr / 2 / MAX_OPEN_SEGMENTS / self._probed(reach_ms)
 
@@ -82,5 +82,5 @@ class Policy:
 
 
 def default_lateness_ms(horizon_ms: int, *, stable_timestamps: bool) -> int:
-    """Return the default of `lateness_ms` in event-time mode."""
+    """Return the default of the option `lateness` in event-time mode."""
     return horizon_ms if stable_timestamps else min(horizon_ms, _HOUR_MS)

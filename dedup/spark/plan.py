@@ -24,25 +24,17 @@ Bodies: TypeAlias = Literal["pack", "group", "nobody"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbering:
-    """What `dedup_by_sequence` adds to a plan, in which producer and partition are the ID.
+    """What `dedup_by_sequence` adds to a plan, in which producer and partition are the ID."""
 
-    Parameters
-    ----------
-    producer_columns
-        A record without a value in one of these columns of pack's input has no producer.
-    epoch_column
-        None: there is one epoch.
-    made_of
-        The query's options and expressions, which a restart must repeat.
-    stateful
-        Whether this is a stream.
-    """
-
+    #: A record without a value in one of these columns of pack's input has no producer.
     producer_columns: tuple[str, ...]
     sequence_column: str
+    #: None: there is one epoch.
     epoch_column: str | None
     rule: SequenceRule
+    #: Options and expressions that a restart must repeat.
     made_of: tuple[str, ...]
+    #: Whether this is a stream.
     stateful: bool
 
 
@@ -51,65 +43,46 @@ class Plan:
     """Everything that pack, group function and unpack need to know.
 
     Columns are named as in pack's input: the user's, then helper columns for expressions.
-
-    Parameters
-    ----------
-    id_columns
-        Column in pack's input, and the name and Spark type that the birth certificate holds.
-    id_definitions, time_definition
-        The expressions of the ID's columns and of the timestamp.
-    time_column
-        None in processing-time mode, or if the ID carries the time.
-    time_source
-        Description of the timestamp for people.
-    accepted
-        Changes of ID and timestamp that the user accepts.
-    id_time
-        How the ID carries the time, if it does.
-    now_column
-        Time of the micro-batch; None in processing-time mode.
-    user_columns, body_columns
-        The first columns are the user's; order expressions follow, and travel with them.
-    emitted
-        Names of the verdicts that pass through if there is no verdict column.
-    shards
-        None: the task resolves it (invariant 14).
-    root
-        None if nothing is remembered, or only in Spark state.
-    start_id
-        UUID that the driver draws each time the operator is applied.
-    secret
-        Drawn at the same time. A new query puts it into its certificate; a batch derives its hash
-        keys from it.
-    marked
-        Whether the driver left a mark at the root that every executor must see.
     """
 
+    #: Column in pack's input, and the name and Spark type that the birth certificate holds.
     id_columns: tuple[tuple[str, str, str], ...]
     id_definitions: tuple[Definition, ...]
+    #: None in processing-time mode, or if the ID carries the time.
     time_column: str | None
+    #: Description of the timestamp for people.
     time_source: str
     time_definition: Definition
+    #: Changes of ID and timestamp that the user accepts.
     accepted: Accepted = field(default_factory=Accepted)
     id_time: Literal["uuid7"] | None = None
+    #: Time of the micro-batch; None in processing-time mode.
     now_column: str | None
     source_columns: tuple[str, ...]
     order_columns: tuple[str, ...] = ()
     payload_columns: tuple[str, ...] = ()
+    #: The first columns are the user's; order expressions follow, and travel with them.
     user_columns: int
     body_columns: int
     handling: Handling
+    #: Names of the verdicts that pass through if there is no verdict column.
     emitted: frozenset[str]
     max_future_ms: int
+    #: None: the task resolves it (invariant 14).
     shards: int | None
     policy: Policy
+    #: None if nothing is remembered, or only in Spark state.
     root: Root | None = None
     cache_dir: str | None = None
     cache_bytes: int | None = None
     max_shard_batch_bytes: int
+    #: UUID that the driver draws each time the operator is applied.
     start_id: str
+    #: Drawn at the same time. A new query puts it into its certificate; a batch derives its hash
+    #: keys from it.
     secret: bytes = field(default=b"", repr=False)
     bodies: Bodies = "nobody"
+    #: Whether the driver left a mark at the root that every executor must see.
     marked: bool = False
     numbering: Numbering | None = None
 

@@ -11,23 +11,15 @@ OTHER = "other"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One source of a stream.
+    """One source of a stream."""
 
-    Parameters
-    ----------
-    kind
-        ``"kafka"``, ``"file"``, `OTHER`, or Spark's name for it.
-    options
-        Known options, names in lower case.
-    complete
-        Whether all given options are known, so that any other one has Spark's default.
-    topics, partitions
-        Kafka topics, and the number of their partitions.
-    """
-
+    #: ``"kafka"``, ``"file"``, `OTHER`, or Spark's name for it.
     kind: str
+    #: Known options, names in lower case.
     options: Mapping[str, str] = field(default_factory=dict)
+    #: Whether all given options are known, so that any other one has Spark's default.
     complete: bool = False
+    #: Kafka topics, and the number of their partitions.
     topics: tuple[str, ...] = ()
     partitions: int | None = None
 

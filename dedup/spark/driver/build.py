@@ -55,15 +55,7 @@ class Operator:
         return self.options.as_call("dedup_by_id")
 
     def __call__(self, df: DataFrame) -> DataFrame:
-        """Return the DataFrame de-duplicated.
-
-        Raises
-        ------
-        ConfigError
-            If a column, the session or the query cannot work.
-        CatalogError
-            If the catalog cannot be written from the driver.
-        """
+        """Return the DataFrame de-duplicated; ConfigError or CatalogError if it cannot work."""
         prepared, plan = prepare(df, self.options)
         output = output_schema(df, self.options)
         return assemble(prepared, plan, self.options.metrics, output=output, group=by_id())
@@ -273,19 +265,12 @@ def with_verdict(
 
 @dataclass(frozen=True, slots=True)
 class GroupPass:
-    """The second pass: its functions, and the schema of its output as DDL.
+    """The second pass of an operator."""
 
-    Parameters
-    ----------
-    stream : callable of (Plan, key, frames, state)
-    batch : callable of (Plan, key, frame)
-    output : str
-    observations : callable
-        Returns the aggregates over the output.
-    """
-
+    #: Functions of (Plan, key, frames, state) and of (Plan, key, frame).
     stream: Callable[..., Iterator[pd.DataFrame]]
     batch: Callable[..., pd.DataFrame]
+    #: Schema of the output as DDL, and the aggregates over it.
     output: str
     observations: Callable[[], list[Column]]
 

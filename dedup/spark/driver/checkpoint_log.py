@@ -39,27 +39,19 @@ _RECENT = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointLog:
-    """A query as of the last planned micro-batch.
-
-    Parameters
-    ----------
-    batch_id
-        None before the first; then only the ID is known.
-    committed
-        Whether the query has committed any micro-batch.
-    pinned
-        Settings that Spark never changes.
-    kafka_sinks
-        Names of the sinks that stage slices in the checkpoint.
-    """
+    """A query as of the last planned micro-batch."""
 
     query_id: str
+    #: None before the first; then only the ID is known.
     batch_id: int | None = None
+    #: Whether the query has committed any micro-batch.
     committed: bool = False
+    #: Settings that Spark never changes.
     pinned: dict[str, str] | None = None
     sources: tuple[Source, ...] | None = None
     state_partitions: int | None = None
     checkpoint_format: int | None = None
+    #: Names of the sinks that stage slices in the checkpoint.
     kafka_sinks: tuple[str, ...] = ()
 
 

@@ -64,30 +64,20 @@ _SAME_TYPE = {
 
 @dataclass(slots=True)
 class Expression:
-    """An expression as text, such as ``lower(order_id)``, and what it consists of.
-
-    Parameters
-    ----------
-    columns
-        Columns that it reads: the name in the text, and the name for `pyspark.sql.functions.col`.
-    functions
-        Functions that it calls, in lower case, including those in SQL.
-    is_order
-        It is a sort order, not a value.
-    unstable
-        Python functions that are declared nondeterministic.
-    casts
-        Types that it casts to.
-    sql
-        Fragments of SQL, whose columns are not known.
-    """
+    """An expression as text, such as ``lower(order_id)``, and what it consists of."""
 
     text: str = ""
+    #: Columns that it reads: the name in the text, and the name for `pyspark.sql.functions.col`.
     columns: dict[str, str] = field(default_factory=dict)
+    #: Functions that it calls, in lower case, including those in SQL.
     functions: set[str] = field(default_factory=set)
+    #: It is a sort order, not a value.
     is_order: bool = False
+    #: Python functions that are declared nondeterministic.
     unstable: set[str] = field(default_factory=set)
+    #: Types that it casts to.
     casts: set[str] = field(default_factory=set)
+    #: Fragments of SQL, whose columns are not known.
     sql: list[str] = field(default_factory=list)
 
     def depends_on_zone(self, kinds: list[str]) -> bool:

@@ -144,13 +144,7 @@ class SequenceOperator:
         return self.options.as_call("dedup_by_sequence")
 
     def __call__(self, df: DataFrame) -> DataFrame:
-        """Return the DataFrame de-duplicated.
-
-        Raises
-        ------
-        ConfigError
-            If a column, the session or the query cannot work.
-        """
+        """Return the DataFrame de-duplicated; ConfigError if it cannot work."""
         options = self.options
         resolver = build.user_columns(df, options.verdict)
         checks.check_workers(df.sparkSession)

@@ -184,28 +184,19 @@ Judged: TypeAlias = Outcome | SequenceOutcome
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What one operator adds to the shared group function.
+    """What one operator adds to the shared group function."""
 
-    Parameters
-    ----------
-    base : callable of (Call, state row or None)
-        Returns the state to start from, checked against task and plan, and counters.
-    judge : callable of (Call, base state)
-    levels : callable of (Call, outcome)
-        Returns the counters that describe the next state.
-    columns : tuple of str
-        Counters of the output that are whole numbers.
-    stages : tuple of str
-        Stages of the stopwatch.
-    others : callable of (Call, outcome)
-        Returns the columns of the output that are not whole numbers.
-    """
-
+    #: From the state row, or None, to the checked state to start from, and counters.
     base: Callable[[Call, bytes | None], tuple[ShardState | SequenceState, dict[str, int]]]
+    #: From the base state to the outcome.
     judge: Callable[[Call, Any], Judged]
+    #: From the outcome to the counters that describe the next state.
     levels: Callable[[Call, Any], Mapping[str, int | None]]
+    #: Counters of the output that are whole numbers.
     columns: tuple[str, ...]
+    #: Stages of the stopwatch.
     stages: tuple[str, ...]
+    #: From the outcome to the other columns of the output.
     others: Callable[[Call, Any], Mapping[str, str | list[int] | None]] = lambda *_: {}
 
 

@@ -33,26 +33,18 @@ _BATCH_QUERY = "batch"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Identity of the running task.
-
-    Parameters
-    ----------
-    epoch
-        Micro-batch ID.
-    attempt_id
-        Unique among all attempts of all tasks of the run.
-    partitions, partition
-        The operator's pinned number of partitions; the task's partition in its stage.
-    retries
-        Earlier attempts of the task that failed.
-    """
+    """Identity of the running task."""
 
     query_id: str
     run_id: str
+    #: Micro-batch ID.
     epoch: int
+    #: Unique among all attempts of all tasks of the run.
     attempt_id: int
+    #: Pinned number of the operator's partitions, and the task's partition in its stage.
     partitions: int
     partition: int = 0
+    #: Earlier attempts of the task that failed.
     retries: int = 0
 
     @staticmethod
@@ -98,22 +90,15 @@ def partitions_of(setting: Callable[[str], str | None], shards: int | None) -> i
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The part of the birth certificate that every pass needs.
+    """The part of the birth certificate that every pass needs."""
 
-    Parameters
-    ----------
-    slot_keys
-        Grouping key of each shard, chosen so that Spark spreads shards evenly over partitions.
-    shard_key, filter_key, payload_key
-        Independent 16-byte hash keys.
-    secret
-        Empty without a certificate.
-    """
-
+    #: Grouping key of each shard, chosen so that Spark spreads shards evenly over partitions.
     slot_keys: tuple[int, ...]
+    #: Independent 16-byte hash keys.
     shard_key: bytes = field(repr=False)
     filter_key: bytes = field(repr=False)
     payload_key: bytes = field(repr=False)
+    #: Empty without a certificate.
     secret: bytes = field(default=b"", repr=False)
 
     @property
