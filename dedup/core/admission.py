@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias
 
@@ -10,6 +11,7 @@ import numpy as np
 from dedup.core.arrays import BOOL, I64, U8
 from dedup.core.arrival import Verdict
 from dedup.core.clocks import NEVER_MS
+from dedup.errors import DataError
 
 Late: TypeAlias = Literal["emit", "drop"]
 NullIds: TypeAlias = Literal["emit", "drop", "error"]
@@ -63,6 +65,35 @@ class Handling:
         """Names of the verdicts that pass through."""
         every = frozenset(verdict.name.lower() for verdict in Verdict)
         return self.emitted if self.verdict is None else every
+
+    def check_ids(self, null: BOOL, names: str, first: Callable[[BOOL], str]) -> None:
+        """Raise DataError if there are records without an ID and the user chose ``"error"``.
+
+        Parameters
+        ----------
+        null : bool array, shape (n,)
+        names : str
+            The columns of the ID, for the error.
+        first : callable
+            Returns a sentence that identifies the first marked record.
+        """
+        if self.null_ids == "error" and null.any():
+            raise DataError(
+                f'{int(null.sum())} records have a null ID ({names}) and null_ids="error" is set. '
+                f'{first(null)} Fix the records, or choose null_ids="emit" or "drop".',
+                remedy="bad-records",
+            )
+
+    def check_times(self, missing: BOOL, source: str, first: Callable[[BOOL], str]) -> None:
+        """Raise DataError if there are records with an ID but no time; as `check_ids`."""
+        if self.null_timestamps == "error" and missing.any():
+            raise DataError(
+                f"{int(missing.sum())} records have no timestamp ({source}) and "
+                f'null_timestamps="error" is set. {first(missing)} Fix the records, or choose '
+                'null_timestamps="now" to take the time of the micro-batch, "emit" to pass them '
+                'through without de-duplication, or "drop".',
+                remedy="bad-records",
+            )
 
     def substitute_times(
         self, times_ms: I64, null: BOOL, flags: U8, *, now_ms: int, max_future_ms: int, in_id: bool

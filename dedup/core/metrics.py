@@ -48,7 +48,7 @@ class BatchMetrics:
     Parameters
     ----------
     untimed
-        Records that have an ID and no timestamp, under ``null_timestamps="drop"`` or ``"emit"``.
+        Records that have an ID and no timestamp, if the options drop or emit them.
     null_timestamp
         All records without a timestamp: the untimed ones, those without ID and timestamp (verdict
         ``null_id``), and under ``"now"`` those that were judged by the micro-batch's time. If the

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -106,8 +107,8 @@ class Packer:
         ids = encode_ids([batch.column(column) for column, _, _ in self.plan.id_columns])
         flags = np.zeros(batch.num_rows, np.uint8)
         if ids.null.any():
-            if self.plan.handling.null_ids == "error":
-                raise _null_ids(self.plan, batch, ids.null)
+            names = ", ".join(name for _, name, _ in self.plan.id_columns)
+            self.plan.handling.check_ids(ids.null, names, partial(first_of, self.plan, batch))
             flags[ids.null] |= FLAG_NULL_ID
         numbers = None
         if self.plan.numbering is not None:
@@ -198,9 +199,8 @@ class Packer:
             times_ms = millis(column).copy()
             null = column.is_null().to_numpy(zero_copy_only=False)
         # A record without an ID needs no time.
-        missed = null & ~no_id
-        if plan.handling.null_timestamps == "error" and missed.any():
-            raise _null_timestamps(plan, batch, missed)
+        first = partial(first_of, plan, batch)
+        plan.handling.check_times(null & ~no_id, plan.time_source, first)
         plan.handling.substitute_times(
             times_ms,
             null,
@@ -242,26 +242,6 @@ def millis(column: pa.Array) -> I64:
         micros.fill_null(0).to_numpy(zero_copy_only=False), np.int64(1000)
     )
     return millis
-
-
-def _null_ids(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> DataError:
-    names = ", ".join(name for _, name, _ in plan.id_columns)
-    return DataError(
-        f'{int(bad.sum())} records have a null ID ({names}) and null_ids="error" is set. '
-        f"{first_of(plan, batch, bad)} "
-        'Fix the records, or choose null_ids="emit" or "drop".',
-        remedy="bad-records",
-    )
-
-
-def _null_timestamps(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> DataError:
-    return DataError(
-        f"{int(bad.sum())} records have no timestamp ({plan.time_source}) and "
-        f'null_timestamps="error" is set. {first_of(plan, batch, bad)} '
-        'Fix the records, or choose null_timestamps="now" to take the time of the micro-batch, '
-        '"emit" to pass them through without de-duplication, or "drop".',
-        remedy="bad-records",
-    )
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
