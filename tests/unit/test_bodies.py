@@ -259,7 +259,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_folder_that_cannot_be_written(disks: list[Path]) -> None:
     disks[0].write_text("a file is in its way")
-    with pytest.raises(DedupError, match=r"cannot be written.*Not a directory"):
+    with pytest.raises(DedupError, match=r"Cannot write rows.*Not a directory"):
         of_map_task(task()).write(rows(3))
 
 
