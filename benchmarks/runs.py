@@ -23,7 +23,7 @@ from benchmarks.events import SCHEMAS, Events
 from benchmarks.harness import data_folder, parser
 from benchmarks.programs import FLINK, OURS, PROGRAMS, Job, Program
 from benchmarks.results import finish, median
-from dedup.cli.prepare.work import prepare
+from dedup.cli.prepare import write_archive
 from dedup.cli.progress import Reporter
 
 
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     if FLINK in wanted:
         fetch_flink()
     if any(program.prepared for program in wanted.values()):
-        prepare(again=False, talk=Reporter())
+        write_archive(again=False, reporter=Reporter())
     seconds: dict[str, list[float]] = {name: [] for name in wanted}
     stopped: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="dedup-runs-") as scratch:

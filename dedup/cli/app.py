@@ -1,4 +1,4 @@
-"""The `dedup` command, put together of those in the folders beside this module."""
+"""The `dedup` command with all its subcommands."""
 
 from __future__ import annotations
 
@@ -6,20 +6,11 @@ from typing import Annotated
 
 import typer
 
-from dedup.cli.catalog.command import catalog_app
-from dedup.cli.check.command import check
-from dedup.cli.demo.command import demo
-from dedup.cli.explain.command import explain
+from dedup.cli import flags
+from dedup.cli.commands import App
 from dedup.cli.failures import OK
-from dedup.cli.help_screen import App
-from dedup.cli.prepare.command import prepare
-from dedup.cli.printing import say, while_read
-from dedup.cli.remedies.command import remedies
-from dedup.cli.run.command import run
-from dedup.cli.sink.command import sink_app
-from dedup.cli.tune.command import tune
-from dedup.cli.version import version_lines
-from dedup.cli.watch.command import watch
+from dedup.cli.printing import say, version_lines, while_read
+from dedup.cli.run.options import RunFlags
 
 app = App(
     name="dedup",
@@ -28,10 +19,28 @@ app = App(
     epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 damage, 4 unsafe settings, 5 not found, "
     "6 cannot tell, 10-15 verdicts of watch, 130 interrupted.",
 )
-for command in (run, demo, watch, check, explain, tune, prepare, remedies):
-    app.command()(command)
-app.add_typer(catalog_app, name="catalog")
-app.add_typer(sink_app, name="sink")
+app.add(
+    RunFlags,
+    flags.DemoFlags,
+    flags.WatchFlags,
+    flags.CheckFlags,
+    flags.ExplainFlags,
+    flags.TuneFlags,
+    flags.PrepareFlags,
+    flags.RemediesFlags,
+)
+_catalog = App(help="Inspect a catalog, verify it, clean it up, or continue after a loss.")
+_catalog.add(
+    flags.InspectFlags,
+    flags.VerifyFlags,
+    flags.AcceptLossFlags,
+    flags.VacuumFlags,
+    flags.AdoptFlags,
+)
+_sink = App(help="Inspect what a sink has published.")
+_sink.add(flags.InspectSinkFlags)
+app.add_typer(_catalog, name="catalog")
+app.add_typer(_sink, name="sink")
 
 
 def _version(wanted: bool) -> None:
@@ -41,13 +50,14 @@ def _version(wanted: bool) -> None:
         raise typer.Exit(OK)
 
 
+_Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", callback=_version, is_eager=True, help="Print versions and kernel path."
+    ),
+]
+
+
 @app.callback()
-def _main(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_version, is_eager=True, help="Print versions and kernel path."
-        ),
-    ] = False,
-) -> None:
+def _main(version: _Version = False) -> None:
     pass

@@ -1,4 +1,4 @@
-"""What went wrong, in one line: the cause inside a Spark failure, and its exit code."""
+"""One-line messages for errors, with the cause inside a Spark failure, and exit codes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ USAGE = 2
 DAMAGE = 3
 #: Settings that break the guarantee.
 UNSAFE = 4
-#: `explain`: the ID is not remembered; `catalog adopt`: the catalog held no ID that could be saved.
+#: `explain`: the ID is not remembered; `catalog adopt`: the catalog held no ID to save.
 NOT_FOUND = 5
-#: `explain`: what was given does not tell.
+#: `explain`: the catalog alone does not show whether the ID is remembered.
 CANNOT_TELL = 6
 INTERRUPTED = 130
 
-#: Set in the environment, errors come with their Python traceback.
+#: Environment variable that adds the Python traceback to an error.
 TRACEBACK = "DEDUP_TRACEBACK"
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One line for people, the exit code, and the topic of REMEDIES.md that says what to do."""
+    """Message, exit code, name of the error's class, and topic of REMEDIES.md."""
 
     message: str
     exit_code: int
@@ -35,15 +35,13 @@ class Failure:
 
 
 def explain(error: BaseException) -> Failure:
-    """Return the cause of an error, from this package, from Spark, or from the system."""
+    """Return the cause of an error from this package, from Spark, or from the system."""
     ours = cause(error)
     if ours is not None:
-        return Failure(
-            without_secrets(ours.text, {}), _exit_code(type(ours)), type(ours).__name__, ours.remedy
-        )
+        text, kind = without_secrets(ours.text, {}), type(ours).__name__
+        return Failure(text, _exit_code(ours), kind, ours.remedy)
     text = without_secrets(error, {})
-    memory = out_of_memory(text)
-    if memory:
+    if memory := out_of_memory(text):
         return Failure(memory, FAILED, "OutOfMemory")
     kind = type(error).__name__
     remedy = "local-disk" if "No space left on device" in text else None
@@ -56,7 +54,7 @@ def explain(error: BaseException) -> Failure:
     return Failure(spark_cause(text), FAILED, kind, remedy)
 
 
-def _exit_code(kind: type[DedupError]) -> int:
-    if issubclass(kind, (CatalogError, StateError)):
+def _exit_code(error: DedupError) -> int:
+    if isinstance(error, (CatalogError, StateError)):
         return DAMAGE
-    return USAGE if issubclass(kind, ConfigError) else FAILED
+    return USAGE if isinstance(error, ConfigError) else FAILED

@@ -1,18 +1,18 @@
-"""The figures of a run: summed from its micro-batches, as a table or as JSON."""
+"""Figures of a run: sums over its micro-batches, as a table or as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich import box
+from rich.table import Table
 
 from dedup.core.duration import counted, iso, size, span
 from dedup.core.metrics import RECORDS, VERDICTS, BatchMetrics
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-#: Counted in each micro-batch; a run has their sum.
+#: Counts of a micro-batch; a run has their sums.
 COUNTS = (
     *RECORDS,
     "segments_written",
@@ -22,7 +22,7 @@ COUNTS = (
     "views_built",
     "bytes_written",
 )
-#: Measured after each micro-batch; a run has the last one's.
+#: Levels after a micro-batch; a run has those of its last one.
 LEVELS = (
     "live_ids",
     "tail_ids",
@@ -49,17 +49,15 @@ class Figures:
     Parameters
     ----------
     counts : dict of str to int
-        Each of `COUNTS`, summed over the micro-batches of this run.
+        Each of `COUNTS`, summed over this run's micro-batches.
     levels : dict of str to int or None
-        Each of `LEVELS`, after the last micro-batch; None where there was none, or no value.
-    files : int
-        Input files of the micro-batches that are complete.
-    batches : int
-        Complete micro-batches.
+        Each of `LEVELS` after the last micro-batch.
+    files, batches : int
+        Of complete micro-batches.
     seconds : float
         Since the query started.
     bad : int
-        Records that could not be read, which are in no other count.
+        Records that could not be read; no other count includes them.
     """
 
     counts: dict[str, int]
@@ -74,20 +72,20 @@ class Figures:
         cls,
         batches: Iterable[BatchMetrics],
         *,
-        goes_on: frozenset[str],
+        emitted: frozenset[str],
         files: int,
         seconds: float,
         bad: int = 0,
     ) -> Figures:
         """Sum micro-batches, given in their order.
 
-        ``emitted`` becomes the rows whose verdict is in `goes_on`: with a verdict column the
-        operator itself lets every row go on.
+        The count ``emitted`` becomes the rows whose verdict is in `emitted`: with a verdict column
+        the operator itself emits every row.
         """
         done = list(batches)
         last = done[-1] if done else None
         counts = {name: sum(getattr(b, name) for b in done) for name in COUNTS}
-        counts["emitted"] = sum(counts[verdict] for verdict in goes_on)
+        counts["emitted"] = sum(counts[verdict] for verdict in emitted)
         return cls(
             counts=counts,
             levels={name: getattr(last, name) if last else None for name in LEVELS},
@@ -99,7 +97,7 @@ class Figures:
 
     @property
     def rows_per_second(self) -> float:
-        """Records taken in per second since the query started."""
+        """Records read per second since the query started."""
         return self.counts["records_in"] / self.seconds if self.seconds > 0 else 0.0
 
     @property
@@ -107,8 +105,14 @@ class Figures:
         """IDs that the filters sent to the exact catalog."""
         return self.counts["filter_true_positive"] + self.counts["filter_false_positive"]
 
+    @property
+    def fpr(self) -> float | None:
+        """False positives per new ID that the filters judged; None before the first one."""
+        unknown = self.counts["filter_negative"] + self.counts["filter_false_positive"]
+        return self.counts["filter_false_positive"] / unknown if unknown else None
+
     def to_json(self) -> dict[str, Any]:
-        """Flat plain values; names are those of `BatchMetrics`, times also as ISO 8601 text."""
+        """Return flat plain values named as in `BatchMetrics`, and times also as ISO 8601 text."""
         return {
             **self.counts,
             **self.levels,
@@ -123,18 +127,10 @@ class Figures:
 
 
 def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = ()) -> Table:
-    """Figures that a reader can check against each other, one line each.
+    """Return figures that a reader can check against each other, one per line.
 
-    Parameters
-    ----------
-    figures : Figures
-    title : str
-    notes : sequence of (str, str, str)
-        More lines for the end: name, value, and what is to be said of it.
+    `notes` are more lines at the end: name, value, remark.
     """
-    from rich import box
-    from rich.table import Table
-
     n, at = figures.counts, figures.levels
     rows = Table(title=title, box=box.SIMPLE, show_header=False, title_justify="left")
     rows.add_column(no_wrap=True)
@@ -145,7 +141,7 @@ def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = 
         rows.add_row(name, f"{value:,}" if isinstance(value, int) else str(value), note)
 
     verdict = "=" if sum(n[name] for name in VERDICTS) == n["records_in"] else "DIFFERS FROM"
-    # Few ever choose a policy under which there is a fifth.
+    # Only rare policies give a fifth or sixth verdict.
     lines = ("four", "five", "six")[bool(n["untimed"]) + bool(n["conflict"])]
     line("records in", n["records_in"], f"{verdict} sum of the next {lines}")
     line("  unique", n["unique"])
@@ -164,10 +160,11 @@ def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = 
     rows.add_section()
     line("cleared by the filters", n["filter_negative"], "new IDs that cost no read")
     line("read from the catalog", figures.reads, "IDs that a filter may hold")
-    line("  false positives", n["filter_false_positive"], _rate(n))
+    rate = "" if figures.fpr is None else f"{figures.fpr:.2%} of the new IDs"
+    line("  false positives", n["filter_false_positive"], rate)
     if n["filter_unconfirmed"]:
         lost = n["expected_lost_millionths"] / 1e6
-        line("not confirmed", n["filter_unconfirmed"], "IDs that the filters alone took for seen")
+        line("not confirmed", n["filter_unconfirmed"], "dropped because a filter may hold the ID")
         line("  lost, as expected", f"{lost:,.1f}", "of these, by how full the filters are")
     rows.add_section()
     line("live IDs", _known(at["live_ids"]))
@@ -175,32 +172,18 @@ def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = 
     line("filter sidecars", size(at["sidecar_bytes"]))
     line("segments", size(at["segment_bytes"]), f"{_known(at['segments'])} live")
     line("segments written", n["segments_written"], f"{n['segments_merged']:,} merged again")
-    line(
-        "segments expired",
-        n["segments_expired"],
-        f"{n['segments_deleted']:,} deleted; "
-        f"{_known(at['segments_pending'])} wait, merged ones too",
-    )
+    pending = f"{_known(at['segments_pending'])} wait, merged ones too"
+    line("segments expired", n["segments_expired"], f"{n['segments_deleted']:,} deleted; {pending}")
     rows.add_section()
     line("GC watermark", iso(at["gc_watermark_ms"]) or "none yet", "older IDs are forgotten")
     line("GC lag", span(at["gc_lag_newest_ms"]), "behind the newest record")
     rows.add_section()
     line("files", figures.files, counted(figures.batches, "micro-batch"))
-    line(
-        "seconds",
-        f"{figures.seconds:.1f}",
-        f"{figures.rows_per_second:,.0f} rows/s, without Spark's start",
-    )
-    for name, value, note in notes:
-        line(name, value, note)
+    pace = f"{figures.rows_per_second:,.0f} rows/s, without Spark's start"
+    line("seconds", f"{figures.seconds:.1f}", pace)
+    for note in notes:
+        line(*note)
     return rows
-
-
-def _rate(counts: dict[str, int]) -> str:
-    unknown = counts["filter_negative"] + counts["filter_false_positive"]
-    if not unknown:
-        return ""
-    return f"{counts['filter_false_positive'] / unknown:.2%} of the new IDs"
 
 
 def _known(count: int | None) -> str:

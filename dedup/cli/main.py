@@ -1,4 +1,4 @@
-"""Entry point of the `dedup` command; says which extra to install where one is missing."""
+"""Entry point of the `dedup` command; reports which extra is missing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import logging
 import os
 import sys
 
-from dedup.cli.printing import ShownLog, say, while_read
-from dedup.cli.version import version_lines
+from dedup.cli.printing import ShownLog, say, version_lines, while_read
 from dedup.errors import MissingExtraError
 
 #: Top-level modules of the extras that the command uses.
@@ -21,11 +20,11 @@ _EXTRA_OF = {
 
 
 def main() -> None:
-    """Run the command and leave with its exit code."""
+    """Run the command and exit with its code."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(ShownLog())
     if sys.argv[1:] == ["--version"]:
-        # Asked for most where something is missing: it needs no extra.
+        # Users ask for it most when an extra is missing.
         with while_read():
             say("\n".join(version_lines()))
         return
@@ -34,19 +33,19 @@ def main() -> None:
 
         app(prog_name="dedup")
     except MissingExtraError as error:
-        _leave(str(error))
+        _fail(str(error))
     except ModuleNotFoundError as error:
         extra = _EXTRA_OF.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        _leave(str(MissingExtraError(extra, "The dedup command")))
+        _fail(str(MissingExtraError(extra, "The dedup command")))
     except SystemExit as end:
-        _end_at_once(end)
+        _exit_at_once(end)
         raise
 
 
-def _end_at_once(end: SystemExit) -> None:
-    """Spare people the wait for a storage that was given up, which Python's own end would await."""
+def _exit_at_once(end: SystemExit) -> None:
+    """Exit without joining threads that still wait for a storage that does not answer."""
     contact = sys.modules.get("dedup.catalog.timeouts")
     if contact is not None and contact.is_waiting():
         sys.stdout.flush()
@@ -54,7 +53,7 @@ def _end_at_once(end: SystemExit) -> None:
         os._exit(end.code if isinstance(end.code, int) else 1)
 
 
-def _leave(message: str) -> None:
+def _fail(message: str) -> None:
     say(f"error: {message}", as_error=True)
     raise SystemExit(1)
 

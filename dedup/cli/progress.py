@@ -1,8 +1,10 @@
-"""What a run says while it works: one line that renews itself, or plain lines, or nothing."""
+"""Progress of a run on stderr: a live line on a terminal, plain lines in a pipe, or nothing."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.live import Live
@@ -12,47 +14,47 @@ from dedup.cli.figures import Figures
 from dedup.cli.terminal import Terminal
 from dedup.core.duration import span
 
-#: Seconds between plain lines, so that a log of a long run stays short.
+#: Seconds between plain lines, so that the log of a long run stays short.
 _PLAIN_EVERY_S = 10.0
 
 
 class Reporter:
-    """Hears of a run's progress, and says nothing; every method returns at once."""
+    """Receives a run's progress and prints nothing; every method returns at once."""
 
     def note(self, text: str) -> None:
-        """Say one thing."""
+        """Print a message."""
 
     def update(self, figures: Figures, total_files: int) -> None:
-        """Say how far the run is."""
+        """Show the figures so far."""
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
 
 
 class PlainLines(Reporter):
-    """A line now and then, for logs and pipes."""
+    """Prints a line every 10 seconds, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._next_s = 0.0
-        self._said = (-1, -1)
+        self._printed = (-1, -1)
 
     def note(self, text: str) -> None:
-        """Print the text as a line."""
+        """Print a message."""
         self._console.print(text, soft_wrap=True)
 
     def update(self, figures: Figures, total_files: int) -> None:
-        """Print a line if the last one is a while ago and there is something new."""
+        """Print a line if the last one is old enough and something has changed."""
         state = (figures.batches, figures.files)
-        if time.monotonic() < self._next_s or state == self._said or not figures.batches:
+        if time.monotonic() < self._next_s or state == self._printed or not figures.batches:
             return
         self._next_s = time.monotonic() + _PLAIN_EVERY_S
-        self._said = state
+        self._printed = state
         self.note(one_line(figures, total_files))
 
 
 class LiveLine(Reporter):
-    """A line that renews itself, for terminals."""
+    """Updates one line of a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -60,28 +62,32 @@ class LiveLine(Reporter):
         self._live.start()
 
     def note(self, text: str) -> None:
-        """Print the text above the line."""
+        """Print a message above the line."""
         self._console.print(text, soft_wrap=True)
 
     def update(self, figures: Figures, total_files: int) -> None:
-        """Renew the line."""
+        """Update the line."""
         self._live.update(Text(one_line(figures, total_files), overflow="ellipsis", no_wrap=True))
 
     def close(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         self._live.stop()
 
 
-def reporter(*, quiet: bool) -> Reporter:
-    """Choose by what stderr is."""
-    if quiet:
-        return Reporter()
+@contextmanager
+def reporting(*, quiet: bool) -> Iterator[Reporter]:
+    """Give the reporter that fits stderr, and close it at the end."""
     console = Terminal(stderr=True)
-    return LiveLine(console) if console.is_terminal else PlainLines(console)
+    talks = LiveLine if console.is_terminal else PlainLines
+    reporter = Reporter() if quiet else talks(console)
+    try:
+        yield reporter
+    finally:
+        reporter.close()
 
 
 def one_line(figures: Figures, total_files: int) -> str:
-    """Files, rows a second, duplicates so far and GC lag."""
+    """Return files, rows per second, duplicates so far and GC lag."""
     counts = figures.counts
     return (
         f"{figures.files:,}/{total_files:,} files  "

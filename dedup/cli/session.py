@@ -1,4 +1,4 @@
-"""A Spark session for one command: on this machine, quiet, its log in a file."""
+"""Spark sessions for commands: on this machine, quiet, with the log in a file."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def spark_session(
     is_idle: bool = False,
     archive_to: Path | None = None,
 ) -> Iterator[SparkSession]:
-    """Start Spark, hand out the session, stop it.
+    """Start Spark, give the session, and stop it.
 
     Parameters
     ----------
     master, driver_memory : str
-        Cores and memory, as Spark writes them.
+        Cores and memory, in Spark's spelling.
     shards : int
-        State partitions; a checkpoint that is there keeps its own number.
+        State partitions; an existing checkpoint keeps its own number.
     log : Path
-        File that gets all that Spark and its workers print.
+        File for everything that Spark and its workers print.
     is_idle : bool
-        Rows are to bypass the JVM, which then compiles its code once and quickly: to compile it
-        well takes a quarter of the processors' time in the first half minute.
+        Rows bypass the JVM. It then compiles its code only once and quickly: a good compilation
+        costs a quarter of the CPU time of the first half minute.
     archive_to : Path, optional
         Java ends with the session, and writes its classes to this file; see `class_archive`.
 
@@ -60,7 +60,7 @@ def spark_session(
     MissingExtraError
         Without PySpark.
     DedupError
-        If Spark does not start, with the last line it printed.
+        If Spark does not start, with the last line that it printed.
     """
     try:
         from pyspark.logger import PySparkLogger
@@ -72,18 +72,18 @@ def spark_session(
         pwd.getpwuid(os.getuid())
     except KeyError:
         raise DedupError(
-            f"The user with ID {os.getuid()} has no name on this machine, and Spark starts for no "
-            "such user. Add the user to /etc/passwd (in a container: when it starts), or run as "
+            f"The user with ID {os.getuid()} has no name on this machine, and Spark does not start "
+            "without one. Add the user to /etc/passwd (in a container: when it starts), or run as "
             "another user."
         ) from None
-    # Workers must run this Python, not the first one on the PATH.
+    # Else workers would run the first Python on the PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if not _locale_is_utf8():
-        # Java would not find files whose names are not ASCII.
+        # Else Java does not find files whose names are not ASCII.
         os.environ["LC_ALL"] = "C.UTF-8"
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    # Of a record at fault PySpark would log all of Java's stack.
+    # Else PySpark logs Java's whole stack for a bad record.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
     with tempfile.TemporaryDirectory(prefix="dedup-spark-") as scratch:
         builder = SparkSession.builder.master(master).appName("dedup")
@@ -107,8 +107,8 @@ def spark_session(
             raise DedupError(f"Spark does not start: {reason}{_java_hint(log)}") from None
         # Its class has another name in PySpark 4.0.
         server: Any = session.sparkContext._accumulatorServer
-        server.handle_error = partial(_tell_unless_ended, server)
-        # Without a handler Py4J would install one that prints every stack of its own.
+        server.handle_error = partial(_handle_server_error, server)
+        # Without a handler Py4J installs one that prints its stacks.
         handler = logging.StreamHandler()
         handler.setLevel(logging.WARNING)
         handler.addFilter(_is_news)
@@ -130,7 +130,7 @@ def spark_session(
 
 @contextmanager
 def reading_session() -> Iterator[SparkSession]:
-    """Give a small session that reads a checkpoint's state; errors as `spark_session`."""
+    """Give a small session for reading a checkpoint's state; errors as `spark_session`."""
     with (
         tempfile.TemporaryDirectory(prefix="dedup-log-") as scratch,
         spark_session(
@@ -142,10 +142,9 @@ def reading_session() -> Iterator[SparkSession]:
 
 @contextmanager
 def unless_java_ended(stop: StopRequest | None = None) -> Iterator[None]:
-    """Leave the block without an error if Spark's Java has ended, and that is no fault.
+    """Leave the block without an error if Spark's Java has ended, after a request to stop if given.
 
-    With a request to stop, only once it is made: a service manager, or a terminal that is closed,
-    ends the whole group of processes.
+    A service manager, or a closed terminal, ends the whole group of processes.
     """
     try:
         yield
@@ -155,15 +154,15 @@ def unless_java_ended(stop: StopRequest | None = None) -> Iterator[None]:
 
 
 def memory_fault(error: Exception, log: Path) -> str | None:
-    """Return what to change if Spark's Java ended for lack of memory, by its log, else None.
+    """Return what to change if Spark's Java ran out of memory, according to its log, else None.
 
-    Python sees no more than a connection that is refused.
+    Python only sees a refused connection.
     """
     return out_of_memory(_content(log)) if _java_ended(error) else None
 
 
 def _java_ended(error: Exception) -> bool:
-    """Whether Spark's Java did not answer; what it answers comes as an error of other classes."""
+    """Return whether Spark's Java did not answer; its answers are errors of other classes."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     if isinstance(error, Py4JJavaError):
@@ -172,36 +171,36 @@ def _java_ended(error: Exception) -> bool:
 
 
 def stream_settings(shards: int) -> dict[str, str]:
-    """Return the settings of the session that the answers rest on."""
+    """Return the settings of the session that affect results."""
     return {
         "spark.sql.shuffle.partitions": str(shards),
-        # Times without a zone are read as UTC, wherever the command runs.
+        # Read times without a zone as UTC on every machine.
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.files.ignoreCorruptFiles": "false",
         "spark.sql.files.ignoreMissingFiles": "false",
-        # Else a row that is too short or too long goes unnoticed where not all columns are read.
+        # Else Spark does not notice rows that are too short or long if it reads only some columns.
         "spark.sql.csv.parser.columnPruning.enabled": "false",
-        # Spark's own list lacks windows-1252, in which Excel writes.
+        # Spark's own list lacks Excel's windows-1252.
         "spark.sql.legacy.javaCharsets": "true",
-        # Folder names such as code=007 stay as they are.
+        # Keep folder names such as code=007 unchanged.
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
         # Spark's default, INT96, loses years before 1677 and after 2262 in most other readers.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        # Without it Spark sorts every micro-batch to write unique rows and duplicates apart.
+        # Else Spark sorts every micro-batch to write unique rows and duplicates to two folders.
         "spark.sql.maxConcurrentOutputFileWriters": "8",
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
     }
 
 
-def _tell_unless_ended(self: BaseServer, request: Any, address: Any) -> None:
+def _handle_server_error(self: BaseServer, request: Any, address: Any) -> None:
     """Print nothing if Spark's Java ended before Python: nothing is lost."""
     if not isinstance(sys.exception(), (ConnectionError, EOFError)):
         BaseServer.handle_error(self, request, address)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a log record is news: not that Java has ended, nor what Py4J also raises."""
+    """Return whether a log record is useful: not about Java's end, nor an error that is raised."""
     error = record.exc_info[1] if record.exc_info else None
     ended = isinstance(error, Exception) and _java_ended(error)
     return not ended and not record.name.startswith("py4j")
@@ -228,7 +227,7 @@ def _end_java() -> None:
 
 
 def _locale_is_utf8() -> bool:
-    """Return whether Java will read file names as UTF-8: not if the machine lacks the locale."""
+    """Return whether Java reads file names as UTF-8: not if the machine lacks the locale."""
     before = locale.setlocale(locale.LC_ALL)
     try:
         locale.setlocale(locale.LC_ALL, "")
@@ -241,7 +240,7 @@ def _locale_is_utf8() -> bool:
 
 @contextmanager
 def _children_print_to(log: Path) -> Iterator[None]:
-    """Let processes that start meanwhile inherit the file as their stdout and stderr."""
+    """Let processes that start in this block inherit the file as their stdout and stderr."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)
@@ -259,7 +258,7 @@ def _children_print_to(log: Path) -> Iterator[None]:
 
 @contextmanager
 def _own_interrupt() -> Iterator[None]:
-    """Keep the command's answer to Ctrl-C; PySpark would cancel all jobs and raise."""
+    """Keep the command's handler of Ctrl-C; PySpark's would cancel all jobs and raise."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -271,7 +270,7 @@ def _own_interrupt() -> Iterator[None]:
 
 
 def last_line(log: Path) -> str:
-    """Return a log's last line that is not blank and no stack frame, or an empty text."""
+    """Return a log's last line that is neither blank nor a stack frame, or an empty text."""
     lines = [line.strip() for line in _content(log).split("\n")]
     return next((line for line in reversed(lines) if not re.match(r"at \S+\(|\.\.\. |$", line)), "")
 

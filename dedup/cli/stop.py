@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a request to stop."""
+"""Requests to stop, made by Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from dedup.cli.failures import INTERRUPTED
 
 
 class StopRequest:
-    """A request to stop that a signal handler may make.
+    """A request to stop that a signal handler can make.
 
-    `threading.Event` is none: a handler runs in the thread that waits, and would wait for ever
-    for the lock that this very thread holds for a moment.
+    `threading.Event` would deadlock: the handler runs in the waiting thread, which may hold the
+    event's lock.
     """
 
     def __init__(self) -> None:
         self._made = False
-        # Its put may interrupt any other call of it, says Python's manual.
+        # Its `put` is reentrant.
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def is_set(self) -> bool:
-        """Return whether it was made."""
+        """Return whether the request was made."""
         return self._made
 
     def set(self) -> None:
-        """Make it."""
+        """Make the request."""
         self._made = True
         self._wakes.put(None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for it, and return whether it was made."""
+        """Wait for the request, and return whether it was made."""
         if not self._made:
             with suppress(queue.Empty):
                 self._wakes.get(timeout=timeout_s)
@@ -43,13 +43,10 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals(*, tidy: bool = False) -> Iterator[StopRequest]:
-    """Turn the first Ctrl-C (or SIGTERM) into a request, the second into the end.
+    """Turn the first Ctrl-C or SIGTERM into a request; the second one ends the process at once.
 
-    Parameters
-    ----------
-    tidy : bool
-        The second is a KeyboardInterrupt, so that the terminal is left in order. Default: the
-        process ends at once, since Spark may hang.
+    With `tidy` the second one raises KeyboardInterrupt instead, so that the terminal is restored.
+    Spark may hang then.
     """
     stop = StopRequest()
 

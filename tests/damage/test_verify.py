@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from dedup.cli import catalog as catalog
 from dedup.cli.app import app
-from dedup.cli.catalog import work as catalog
 from dedup.cli.failures import DAMAGE, OK
 from dedup.tools.repair.damage import verify_objects
 from dedup.tools.repair.opening import Snapshot

@@ -68,7 +68,7 @@ def test_what_tasks_have_staged_and_no_plan_names(sink: FolderSink) -> None:
     found = tools.inspect_files(sink.path)
     assert (found.batch_id, found.status, roles(found)) == (0, "ok", [(1, "not planned")])
     assert found.staged[0].files == 1
-    assert "of micro-batch 1, which is under way, or of a start that" in shown(sink.path)[1]
+    assert "of micro-batch 1, which is running, or of a start that" in shown(sink.path)[1]
 
 
 def test_a_micro_batch_that_is_decided_and_not_shown(
@@ -94,8 +94,8 @@ def test_a_micro_batch_that_is_decided_and_not_shown(
     assert (1, "planned") in roles(found)
     again = checkpoint(tmp_path / "c", planned=2, finished=1)
     told = shown(sink.path, "--checkpoint", again)[1]
-    assert "Micro-batch 1 is decided, and not whole yet." in told
-    assert "and about to be shown" in told
+    assert "Micro-batch 1 is decided, but not published yet." in told
+    assert "which is about to be published" in told
     assert "or its next start, publishes the rest" in " ".join(told.split())
     # The next start does so.
     sink.batch("run2", 1, [1, 2])
@@ -108,7 +108,10 @@ def test_what_was_staged_for_what_is_published(sink: FolderSink) -> None:
     # A task that was thought dead writes on.
     sink.task("run0", 0, 0, [0])
     assert roles(tools.inspect_files(sink.path)) == [(0, "left over")]
-    assert "left over of micro-batch 0; the query's next one removes it" in shown(sink.path)[1]
+    assert (
+        "left over from micro-batch 0; the query's next micro-batch removes it"
+        in shown(sink.path)[1]
+    )
     sink.batch("run1", 1, [1])
     assert roles(tools.inspect_files(sink.path)) == []
 

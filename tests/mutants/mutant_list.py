@@ -678,7 +678,7 @@ MUTANTS = (
     ),
     _mutant(
         "another file of the same name counts as the one that was read",
-        "cli/run/input/moved.py",
+        "cli/run/input/as_read.py",
         "if sizes.get(path, now.stat().st_size) != now.stat().st_size:",
         "if False:",
         "spark/test_cli_moved.py",
@@ -742,7 +742,7 @@ MUTANTS = (
     ),
     _mutant(
         "rows of CSV that Spark loses are not missed",
-        "cli/run/input/row_check.py",
+        "cli/run/checks.py",
         "if returned == total:",
         "if True:",
         "spark/test_cli_nothing_lost.py",

@@ -75,7 +75,7 @@ def test_csv(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "batch=1": [
             (bad.name, "c,3", "It has more or fewer columns than the header."),
             (bad.name, "d,x,2024-01-01", "n does not fit int."),
-            (bad.name, "e,4,soon", "t is no time."),
+            (bad.name, "e,4,soon", "t is not a time."),
         ]
     }
     assert (done.figures.bad, done.figures.counts["records_in"]) == (3, 3)

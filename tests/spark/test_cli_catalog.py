@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from dedup import tools
 from dedup.catalog.root import Root
 from dedup.cli.app import app
-from dedup.cli.catalog.work import snapshot
+from dedup.cli.catalog import snapshot
 from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
 from dedup.tools.repair.opening import Snapshot, open_root

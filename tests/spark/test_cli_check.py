@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from dedup import DedupListener, check_query, dedup_by_id, dedup_by_sequence, files_sink
+from dedup.cli import check as check_work
 from dedup.cli.app import app as main
-from dedup.cli.check import work as check_work
-from dedup.cli.check.command import check
+from dedup.cli.commands import App
+from dedup.cli.flags import CheckFlags
 from dedup.errors import ConfigError
 from dedup.spark.driver.checkpoint_log import read_checkpoint
 from dedup.spark.driver.stream_sources import stream_sources_of
@@ -25,8 +25,8 @@ from tests.support import state_stores
 from tests.support.cli_job import Job
 from tests.support.spark_query import Query, listening, trace
 
-app = typer.Typer()
-app.command()(check)
+app = App()
+app.add(CheckFlags)
 STATE = "spark.sql.streaming.stateStore."
 ((PROVIDER, ROCKSDB),) = state_stores.ROCKSDB.items()
 
@@ -134,7 +134,7 @@ def test_micro_batches_without_records_have_no_catalog(
     assert "breaks the guarantee" not in {finding["level"] for finding in found.values()}
     look = CliRunner().invoke(main, ["watch", str(job.output), "--once"])
     assert look.exit_code == 2
-    assert "tells of no query" in look.output
+    assert "does not show any query" in look.output
     job.files.text("b.json", '{"id": "a"}\n')
     assert job(schema="id string").figures.counts["emitted"] == 1
     assert told(job.output, "--conf", "spark.master=local[2]")[0] == 0

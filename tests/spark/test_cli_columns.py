@@ -43,7 +43,7 @@ def test_json(job: Job) -> None:
     hidden.unlink()
     spelled = job.files.text("3.json", '{"ID":"d"}\n')
     failure = job.fails(new_columns="add")
-    assert f"{spelled} has 'ID' (string), which the output has in other case" in failure.message
+    assert f"{spelled} has 'ID' (string), whose case differs from the output's" in failure.message
     spelled.write_text('{"id":"d"}\n')
     failure = job.fails()
     assert (failure.exit_code, failure.remedy) == (USAGE, "new-columns")
@@ -68,7 +68,7 @@ def test_json(job: Job) -> None:
 def test_columns_that_are_left_out_on_purpose(job: Job) -> None:
     job.files.text("1.json", '{"id":"a","n":1}\n')
     failure = job.fails(schema="id STRING")
-    assert "which --schema lacks: " in failure.message
+    assert "that --schema lacks: " in failure.message
     assert "1.json has 'n' (bigint)" in failure.message
     assert job.visible() == []
     job(schema="id STRING", new_columns="ignore")

@@ -97,7 +97,9 @@ def test_other_files_are_refused(job: Job, tmp_path: Path) -> None:
         assert {p: p.read_bytes() for p in before} == before
 
     refused(f"INPUT was {old}. Give that.", moved_from=tmp_path / "elsewhere")
-    refused("are in each other", moved_from=old, input=shutil.copytree(job.files.folder, old / "x"))
+    refused(
+        "contains the other", moved_from=old, input=shutil.copytree(job.files.folder, old / "x")
+    )
     shutil.rmtree(old)
     path = job.files.folder / "d 0" / "ö%0.csv"
     text = path.read_text()
@@ -111,7 +113,7 @@ def test_other_files_are_refused(job: Job, tmp_path: Path) -> None:
     # Who tidies up behind a run has fewer.
     path.unlink()
     assert job(moved_from=old).figures.files == 0
-    with pytest.raises(ConfigError, match="--dry-run shows no run with --moved-from"):
+    with pytest.raises(ConfigError, match="--dry-run cannot show a run with --moved-from"):
         plan(job.made(moved_from=old), spark=job.spark)
 
 
@@ -134,7 +136,7 @@ def test_a_move_that_was_killed_is_finished(job: Job, monkeypatch: pytest.Monkey
     assert len(done) == 1
     # A run whose input went back gets an error, and reads nothing twice.
     job.files.folder.rename(old)
-    assert "run again with the INPUT and the --moved-from of then" in job.fails(input=old).message
+    assert "run again with its INPUT and its --moved-from" in job.fails(input=old).message
     old.rename(job.files.folder)
     job.files.text("4.csv", "id,x\na,9\nb,0\n")
     assert job(moved_from=old).figures.files == 1

@@ -16,7 +16,7 @@ import pytest
 
 from dedup.cli.failures import FAILED, USAGE
 from dedup.cli.run.input.csv_records import Counted, CsvRecords
-from dedup.cli.run.input.source import InputFiles
+from dedup.cli.run.input.files import InputFiles
 from dedup.cli.run.work import plan
 from tests.support.cli_job import Job
 
@@ -199,7 +199,7 @@ def test_what_spark_cannot_read_is_named(job: Job) -> None:
     assert f"{path} cannot be read: its column 't' is decimal256(50, 0)" in failure.message
     assert "If it is healthy, write it again" in failure.message
     path.write_text("no Parquet")
-    assert f"{path} cannot be read: it is no Parquet file (" in job.fails().message
+    assert f"{path} cannot be read: it is not Parquet (" in job.fails().message
 
 
 def test_headers_that_name_no_column_or_in_another_order(job: Job) -> None:
@@ -220,7 +220,7 @@ def test_options_that_no_micro_batch_could_follow(job: Job) -> None:
     assert "no text for the column 'n' (array<bigint>)" in failure.message
     failure = job.fails(timestamp="t", timestamp_format="qqqq")
     assert failure.exit_code == USAGE
-    assert "--timestamp-format qqqq is no pattern of Spark's" in failure.message
+    assert "--timestamp-format qqqq is not a pattern of Spark's" in failure.message
     assert job.visible() == []
 
 
@@ -286,7 +286,7 @@ class TestFilesOfAnUnfinishedMicroBatch:
     def test_gone_for_good_before_its_rows_were_published(self, job: Job, path: Path) -> None:
         shutil.rmtree(job.output / "batch=0")
         later = path.rename(path.with_name("later.csv"))
-        assert "Or begin anew with another --output" in job.fails().message
+        assert "Or start again with another --output" in job.fails().message
         later.rename(path)
         job()
         path = job.files.text("2.csv", "id,x\nc,2\n")
@@ -296,7 +296,7 @@ class TestFilesOfAnUnfinishedMicroBatch:
         path.unlink()
         failure = job.fails()
         assert f"{path} is gone" in failure.message
-        assert "If its rows are lost for good, put an empty file" in failure.message
+        assert "If its rows are lost for good, replace it by an empty file" in failure.message
         path.touch()
         job()
         job.files.text("3.csv", "id,x\na,3\nc,3\n")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dedup.cli.progress import Reporter
-from dedup.cli.run.run_options import RunOptions
+from dedup.cli.run.options import RunOptions
 from dedup.cli.run.work import plan, run
-from dedup.cli.tune.sample_files import read_sample
+from dedup.cli.tune import read_sample
 from dedup.spark.driver import file_order
 from tests.support.cli_job import FileDrop, Job
 from tests.support.needs import long
@@ -87,7 +87,7 @@ def test_names_go_before_times_if_the_user_says_so(job: Job) -> None:
     said, counts = run_with_notes(job, **TIMED)
     assert (counts["late"], taken(job)) == (2, ["k3", "k2", "k1"])
     (told,) = said
-    assert told.startswith("66.7% of this run's records are late (2 of 3): their t lies further ")
+    assert told.startswith("66.7% of this run's records are late (2 of 3): their t is further ")
     assert "--order-files name" in told
     shutil.rmtree(job.output)
     said, counts = run_with_notes(job, **TIMED, order_files="name")

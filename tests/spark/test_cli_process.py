@@ -104,7 +104,7 @@ def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
         assert "error: " not in err
         seen = len(list(output.glob("batch=*")))
         assert seen < 8
-        told = re.search(r"Of the micro-batches, (\d+|none) of this run", err)
+        told = re.search(r"Of this run's micro-batches, (\d+|none) are", err)
         assert told is not None, err
         # The last one may be seen before Spark has noted it.
         assert seen - begun - int(told[1].replace("none", "0")) in (0, 1)

@@ -18,10 +18,10 @@ import pytest
 from dedup.cli.failures import FAILED, USAGE
 from dedup.cli.figures import Figures
 from dedup.cli.progress import Reporter
-from dedup.cli.run.screen import show_plan
+from dedup.cli.run.command import show_plan
 from dedup.cli.run.work import plan, run
 from dedup.cli.stop import StopRequest
-from dedup.cli.watch.work import looker
+from dedup.cli.watch import looker
 from dedup.sinks.batch_folders import published_batches
 from dedup.sinks.folder_sink import StagedFiles
 from tests.support.cli_job import Job
@@ -487,7 +487,7 @@ def test_a_dry_run_leaves_no_trace(job: Job, capsys: pytest.CaptureFixture[str])
     assert not any("default" in line or "_format" in line for line in shown)
     assert (planned["files"], planned["shards"], planned["new_output"]) == (1, 2, True)
     assert planned["time"] == "the run's own clock"
-    assert "an ID passes again in a run that comes later" in planned["notes"][0]
+    assert "a run after the horizon emits an ID again" in planned["notes"][0]
     json.dumps(planned)
     job()
     assert not plan(job.made(), spark=job.spark)["new_output"]

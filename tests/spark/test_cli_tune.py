@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dedup.cli.tune import sample_files as tune_sample
+from dedup.cli import tune as tune_sample
 from dedup.core.duration import duration_ms
 from dedup.errors import ConfigError, DataError
 from dedup.spark.driver.operator import dedup_by_id
@@ -218,7 +218,7 @@ def test_a_column_that_holds_no_times_is_told_in_one_line(
     said = refused.value.text
     assert said.startswith("--timestamp at cannot be read as a time: ")
     assert "give --timestamp-format" in said
-    assert said.endswith("mend it, or take its file out of the sample, and run again.")
+    assert said.endswith("fix it, or take its file out of the sample, and run again.")
     assert "try_" not in said
 
 

@@ -21,7 +21,7 @@ from dedup.cli.app import app
 from dedup.cli.failures import Failure, explain
 from dedup.cli.progress import Reporter
 from dedup.cli.run.drain import RunOutcome
-from dedup.cli.run.run_options import RunOptions
+from dedup.cli.run.options import RunOptions
 from dedup.cli.run.work import run
 from dedup.cli.session import stream_settings
 from dedup.cli.stop import StopRequest

@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 
 from dedup import tools
 from dedup.catalog.backup import read_backup
+from dedup.cli import catalog as catalog_work
 from dedup.cli.app import app
-from dedup.cli.catalog import work as catalog_work
-from dedup.cli.catalog.screen import inspection_lines
-from dedup.cli.explain.screen import sentences
+from dedup.cli.catalog import inspection_lines
+from dedup.cli.explain import sentences
 from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK
-from dedup.cli.run.output_folder import Record
-from dedup.cli.run.run_options import RunOptions
+from dedup.cli.run.options import RunOptions
+from dedup.cli.run.record import Record
 from dedup.core.duration import iso
 from dedup.core.policy import Policy
 from dedup.errors import ConfigError, SegmentDamaged
@@ -109,7 +109,7 @@ def test_an_id_is_remembered_or_not_or_nobody_can_tell(query: QueryDriver) -> No
     forgotten = replace(known(query), states={})
     for name, states, status, parsed in (
         (newest, known(query), "remembered", "remembered"),
-        ("never seen", known(query), "not remembered", "not remembered: it was never let "),
+        ("never seen", known(query), "not remembered", "not remembered: it was never emitted"),
         (in_a_segment(query), None, "remembered", "remembered"),
         # It is remembered, in Spark state.
         (newest, None, "cannot tell", "not known from the catalog alone"),

@@ -12,7 +12,7 @@ from dedup.catalog.certificate import Certificate
 from dedup.catalog.compatibility import create_or_check
 from dedup.catalog.root import Root
 from dedup.catalog.similar_queries import SimilarQuery, similar_queries
-from dedup.cli.watch.screen import screen
+from dedup.cli.watch_screen import screen
 from dedup.spark.executor.task import warn_of_others
 from dedup.tools.watch.watched import Watched
 from tests.support.batch_metrics import batch
@@ -78,5 +78,5 @@ def test_watch_tells_of_them() -> None:
         watched = Watched.of("q", None, batches, now_ms=3000)
         return " ".join("\n".join(line.plain for line in screen([watched])).split())
 
-    assert "stands in for a lost one: dedup remedies lost-checkpoint" in shown(1)
+    assert "replaces a lost one: dedup remedies lost-checkpoint" in shown(1)
     assert "lost" not in shown(0)

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-import typer
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from dedup.catalog.compatibility import create_or_check
 from dedup.catalog.root import Root
-from dedup.cli.check import work as check_work
-from dedup.cli.check.command import check
-from dedup.cli.check.work import of_run
-from dedup.cli.findings_screen import findings_lines, summary_line
-from dedup.cli.run.output_folder import Record
-from dedup.cli.run.run_options import RunOptions
+from dedup.cli import check as check_work
+from dedup.cli.check import of_run
+from dedup.cli.commands import App
+from dedup.cli.findings import findings_lines, summary_line
+from dedup.cli.flags import CheckFlags
+from dedup.cli.run.options import RunOptions
+from dedup.cli.run.record import Record
 from dedup.core.sharding import slot_keys
 from dedup.errors import DedupError
 from dedup.sinks.kafka.options import kafka_options
@@ -32,8 +32,8 @@ from dedup.tools.watch.metrics_log import MetricsLog
 from tests.support.batch_metrics import HOUR_MS, QUERY, batch, sequence_batch
 from tests.support.catalog import certificate
 
-app = typer.Typer()
-app.command()(check)
+app = App()
+app.add(CheckFlags)
 
 STATE = "org.apache.spark.sql.execution.streaming.state."
 CONF = {
@@ -340,7 +340,7 @@ def test_a_log_tells_of_numbered_records(tmp_path: Path, place: Path) -> None:
     assert not {"horizon-retention", "pyspark-memory", "guarantee"} & told.keys()
     for flag, value in (("--catalog", tmp_path), ("--horizon", "1 day"), ("--late", "drop")):
         why = refused(2, place, "--log", tmp_path / "log", flag, value)
-        assert f"one of dedup_by_sequence, which has no {flag[2:]}; leave {flag} out." in why
+        assert f"uses dedup_by_sequence, which has no {flag[2:]}; leave {flag} out." in why
     # By event time.
     log.batch(sequence_batch(3), 3000)
     (found,) = findings(place, "--log", tmp_path / "log")["expire-after"]
@@ -518,7 +518,7 @@ def test_a_damaged_certificate(tmp_path: Path, place: Path) -> None:
 
 def test_a_log_of_another_query(tmp_path: Path, place: Path) -> None:
     log = make_log(tmp_path / "log", query_id="another")
-    assert "tells nothing of query" in refused(2, place, "--log", log)
+    assert "has no micro-batch of query" in refused(2, place, "--log", log)
     assert "no folder of metrics logs" in refused(2, place, "--log", tmp_path / "none")
 
 
@@ -535,14 +535,14 @@ def test_a_metrics_log_that_is_cut(tmp_path: Path, place: Path) -> None:
     [
         (("--conf", "spark.master"), "--conf spark.master is not KEY=VALUE"),
         (("--conf", "=yarn"), "--conf = is not KEY=VALUE"),
-        (("--conf", "maxOffsetsPerTrigger=5"), "no Spark setting"),
+        (("--conf", "maxOffsetsPerTrigger=5"), "not a Spark setting"),
         (("--source-option", "maxOffsetsPerTrigger"), "is not KEY=VALUE"),
         (("--kafka-retention", "a week"), "--kafka-retention='a week' is not a duration"),
         (("--horizon", "-5 days"), "--horizon='-5 days' is not a duration"),
         (("--horizon", "0s"), "--horizon 0s must be at least a millisecond"),
         (("--late", "never"), "--late never must be one of emit, drop"),
-        (("--conf", "spark.sql.shuffle.partitions=xyz"), "xyz is no whole number of at least 1"),
-        (("--conf", "spark.sql.shuffle.partitions=0"), "0 is no whole number of at least 1"),
+        (("--conf", "spark.sql.shuffle.partitions=xyz"), "=xyz must be a positive integer"),
+        (("--conf", "spark.sql.shuffle.partitions=0"), "=0 must be a positive integer"),
         (("--properties", "/nowhere/at/all"), "--properties /nowhere/at/all cannot be read"),
         (("--properties", "/"), "--properties / cannot be read"),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dedup.cli.demo import made_events as made
+from dedup.cli import made_events as made
 from dedup.cli.figures import COUNTS, LEVELS, Figures, table
 from dedup.cli.progress import PlainLines, one_line
 from dedup.core.duration import iso, span
@@ -29,15 +29,15 @@ def batch(**values: Any) -> Any:
     return Batch(dict.fromkeys(COUNTS, 0) | dict.fromkeys(LEVELS) | values)
 
 
-def figures(*batches: Any, goes_on: frozenset[str] = frozenset({"unique"})) -> Figures:
-    return Figures.of(batches, goes_on=goes_on, files=3, seconds=2.0)
+def figures(*batches: Any, emitted: frozenset[str] = frozenset({"unique"})) -> Figures:
+    return Figures.of(batches, emitted=emitted, files=3, seconds=2.0)
 
 
 def test_counts_add_up_and_levels_are_the_last() -> None:
     made_of = figures(
         batch(records_in=10, unique=7, duplicate=3, emitted=10, state_bytes=500),
         batch(records_in=6, unique=2, duplicate=3, late=1, emitted=6, state_bytes=400),
-        goes_on=frozenset({"unique", "late"}),
+        emitted=frozenset({"unique", "late"}),
     )
     body = made_of.to_json()
     assert (body["records_in"], body["unique"], body["duplicate"], body["late"]) == (16, 9, 6, 1)
@@ -135,7 +135,7 @@ def test_demo_truth_by_brute_force(seed: int) -> None:
 
 def test_records_that_could_not_be_read_are_counted_apart() -> None:
     made_of = Figures.of(
-        [batch(records_in=2, unique=2)], goes_on=frozenset({"unique"}), files=1, seconds=1.0, bad=3
+        [batch(records_in=2, unique=2)], emitted=frozenset({"unique"}), files=1, seconds=1.0, bad=3
     )
     assert made_of.to_json()["bad_records"] == 3
     printed = shown(made_of, [("time", "at", "the column of --timestamp")])

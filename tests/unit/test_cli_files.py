@@ -16,10 +16,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc
 
-from dedup.cli.run.input.file_columns import line_of
-from dedup.cli.run.input.input_files import Stamp, check_in_folders, find_files
-from dedup.cli.run.input.rewritten import NAME, FilesAsRead, warning
-from dedup.cli.run.output_folder import (
+from dedup.cli.run.input.as_read import NAME, FilesAsRead, warning
+from dedup.cli.run.input.files import Stamp, check_in_folders, find_files
+from dedup.cli.run.input.text import line_of
+from dedup.cli.run.options import RunOptions
+from dedup.cli.run.record import (
     RECORD,
     Record,
     check_query,
@@ -27,7 +28,6 @@ from dedup.cli.run.output_folder import (
     check_unfinished,
     exclusive,
 )
-from dedup.cli.run.run_options import RunOptions
 from dedup.errors import ConfigError, DedupError
 from dedup.sources.files.orc_times import columns_before_1970
 from dedup.spark.driver.file_log import FileLog
@@ -103,7 +103,7 @@ def test_lz4_of_which_spark_might_read_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("a:1.csv", "has a colon in its name"), ("a\udce4.csv", "a name that is not in UTF-8")],
+    [("a:1.csv", "has a colon in its name"), ("a\udce4.csv", "has a name that is not in UTF-8")],
 )
 def test_names_that_spark_cannot_read(tmp_path: Path, name: str, text: str) -> None:
     options = options_for(tmp_path, "b.csv", name)
@@ -128,14 +128,14 @@ def test_links_are_followed_as_spark_does(tmp_path: Path) -> None:
         "a.csv", "d.csv", "link/c.csv"
     }  # fmt: skip
     (other / "up").symlink_to(tmp_path)
-    with pytest.raises(ConfigError, match=f"{link}/up is a link to {tmp_path}, which it lies in"):
+    with pytest.raises(ConfigError, match=f"{link}/up is a link to {tmp_path}, which contains it"):
         find_files(options)
     (other / "up").unlink()
     third = tmp_path / "third"
     third.mkdir()
     (other / "there").symlink_to(third)
     (third / "back").symlink_to(other)
-    with pytest.raises(ConfigError, match=f"back is a link to {other}, which it lies in"):
+    with pytest.raises(ConfigError, match=f"back is a link to {other}, which contains it"):
         find_files(options)
     (other / "there").unlink()
     # Broken links outside the input are skipped, as Spark does.
@@ -143,17 +143,19 @@ def test_links_are_followed_as_spark_does(tmp_path: Path) -> None:
     (tmp_path / "in" / "itself").symlink_to("itself")
     assert len(find_files(options).paths) == 3
     (other / "c.csv").unlink()
-    with pytest.raises(ConfigError, match=f"d.csv is a link to {other}/c.csv, which is not there"):
+    with pytest.raises(
+        ConfigError, match=f"d.csv is a link to {other}/c.csv, which does not exist"
+    ):
         find_files(options)
 
 
 def test_a_file_beside_partition_folders(tmp_path: Path) -> None:
     check_in_folders(find_files(options_for(tmp_path, "day=1/a.csv", "day=2/x/b.csv")))
-    with pytest.raises(ConfigError, match=r"d/c\.csv lies in no folder such as day="):
+    with pytest.raises(ConfigError, match=r"d/c\.csv is not in a folder such as day="):
         check_in_folders(find_files(options_for(tmp_path, "d/c.csv")))
     flat = find_files(options_for(tmp_path / "flat", "a.csv", "d/b.csv"))
     check_in_folders(flat)
-    with pytest.raises(ConfigError, match=r"a\.csv lies in no folder"):
+    with pytest.raises(ConfigError, match=r"a\.csv is not in a folder"):
         check_in_folders(replace(flat, partitioned=True))
 
 
@@ -231,7 +233,7 @@ def test_a_damaged_record_is_refused(tmp_path: Path, body: str) -> None:
 
 def test_batches_of_somebody_else_are_refused(tmp_path: Path) -> None:
     (tmp_path / "batch=0").mkdir()
-    with pytest.raises(ConfigError, match="come from elsewhere"):
+    with pytest.raises(ConfigError, match="another program wrote"):
         Record.read(tmp_path)
 
 
@@ -303,7 +305,7 @@ def test_batches_that_the_checkpoint_has_not_begun_are_refused(tmp_path: Path, s
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib\n"
-        "from dedup.cli.run.output_folder import exclusive\n"
+        "from dedup.cli.run.record import exclusive\n"
         "with exclusive(pathlib.Path(sys.argv[1])):\n"
         "    print('held', flush=True); sys.stdin.read()\n"
     )
@@ -395,7 +397,7 @@ def test_files_written_again(tmp_path: Path) -> None:
 
     def found() -> list[str]:
         stamps = {str(p): Stamp(p.stat().st_mtime_ns, p.stat().st_size) for p in paths}
-        told = FilesAsRead(tmp_path).written_again(stamps, FileLog(tmp_path / "ck"))
+        told = FilesAsRead(tmp_path).changed(stamps, FileLog(tmp_path / "ck"))
         return [Path(path).name for path in told]
 
     assert found() == []
@@ -418,7 +420,7 @@ def test_files_written_again(tmp_path: Path) -> None:
 
 
 def test_the_warning_names_some_and_counts_all() -> None:
-    assert "1 file was written again after it was taken" in warning(["a"])
+    assert "1 file was written again after it was read" in warning(["a"])
     told = warning([f"f{n}" for n in range(2000)])
     assert "2,000 files were written again" in told
     assert "f0, f1, f2, f3, f4 and 1,995 more" in told

@@ -10,9 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dedup.cli.app import app
-from dedup.cli.run.folders import local_folder
 from dedup.cli.run.job import resolve
-from dedup.cli.run.run_options import RunOptions
+from dedup.cli.run.options import RunOptions, local_folder
 from dedup.errors import ConfigError
 
 
@@ -60,7 +59,7 @@ def test_json_is_plain(given: dict[str, Any], tmp_path: Path) -> None:
         ({"late": "keep"}, "--late keep must be one of emit, drop"),
         ({"null_ids": "fail"}, "--null-ids fail must be one of emit, drop, error"),
         ({"schema": "a STRING", "infer": True}, "--schema and --infer contradict"),
-        ({"schema": " "}, "--schema is empty"),
+        ({"schema": " "}, "--schema   must name columns"),
         ({"lateness": "1 hour"}, "--lateness has no meaning without --timestamp"),
         ({"late": "drop"}, "--late drop has no meaning without --timestamp"),
         ({"timestamp_format": "yyyy"}, "--timestamp-format has no meaning without --timestamp"),
@@ -70,9 +69,9 @@ def test_json_is_plain(given: dict[str, Any], tmp_path: Path) -> None:
         ({"timestamp": "t", "max_future": "soon"}, "'soon' is not a duration"),
         ({"timestamp": "t", "idle_timeout": "soon"}, "'soon' is not a duration"),
         ({"new_columns": "drop"}, "--new-columns drop must be one of error, ignore, add"),
-        ({"verdict": "batch"}, "--verdict 'batch' cannot be the name of a column"),
+        ({"verdict": "batch"}, "--verdict batch must be the name of a column other"),
         ({"check_payload": ("n",), "guarantee": "at-least-once"}, "--guarantee at-least-once and"),
-        ({"verdict": "v", "duplicates": "/tmp/d"}, "--verdict lets every row go on"),
+        ({"verdict": "v", "duplicates": "/tmp/d"}, "--verdict emits every row"),
         ({"bad_records": "drop"}, "--bad-records drop is not one of error, skip"),
         ({"files_per_trigger": 0}, "--files-per-trigger 0 must be a whole number of at least 1"),
         ({"file_format": ""}, "--format  must be one of csv, json, parquet, orc"),
@@ -89,7 +88,7 @@ def test_json_is_plain(given: dict[str, Any], tmp_path: Path) -> None:
         ({"input": ""}, "INPUT is empty; give a folder"),
         ({"output": ""}, "--output is empty; give a folder"),
         ({"master": "local[0]"}, r"--master local\[0\] is not a local one"),
-        ({"driver_memory": "much"}, "--driver-memory much is not a size"),
+        ({"driver_memory": "much"}, "--driver-memory much must be a size"),
     ],
 )
 def test_what_cannot_work_is_refused(
@@ -101,14 +100,14 @@ def test_what_cannot_work_is_refused(
 
 @pytest.mark.parametrize(
     ("option", "place", "message"),
-    [("output", "in/out", "lies in INPUT"), ("output", "in", "lies in INPUT"),
-     ("duplicates", "in/dup", "lies in INPUT"), ("checkpoint", "in/_ck", "lies in INPUT"),
+    [("output", "in/out", "is in INPUT"), ("output", "in", "is in INPUT"),
+     ("duplicates", "in/dup", "is in INPUT"), ("checkpoint", "in/_ck", "is in INPUT"),
      ("duplicates", "out/dup", "where readers would find it"),
      ("catalog", "out/cat", "where readers would find it"),
      ("duplicates", "out/_staging", "is used by"), ("duplicates", "out", "overlap"),
-     ("bad_records", "in/bad", "lies in INPUT"),
+     ("bad_records", "in/bad", "is in INPUT"),
      ("bad_records", "out/bad", "where readers would find it"),
-     ("bad_records", "out/_metrics", "overlap"), ("log", "in/log", "lies in INPUT"),
+     ("bad_records", "out/_metrics", "overlap"), ("log", "in/log", "is in INPUT"),
      ("duplicates", "out/_checkpoint", "overlap"), ("catalog", "out/_checkpoint/cat", "overlap")],
 )  # fmt: skip
 def test_folders_keep_apart(
@@ -145,7 +144,7 @@ def test_a_file_is_no_folder(given: dict[str, Any], tmp_path: Path, place: str) 
 def test_input_below_the_output_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "out" / "in"
     source.mkdir(parents=True)
-    with pytest.raises(ConfigError, match="lies in --output"):
+    with pytest.raises(ConfigError, match="is in --output"):
         RunOptions.make(input=source, id=("a",), horizon="1 day", output=tmp_path / "out")
 
 
@@ -161,7 +160,7 @@ def test_folders_whose_readers_go_by_a_list(
 
 def test_symbolic_links_do_not_hide_an_overlap(given: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(given["input"])
-    with pytest.raises(ConfigError, match="lies in INPUT"):
+    with pytest.raises(ConfigError, match="is in INPUT"):
         RunOptions.make(**(given | {"output": tmp_path / "link" / "out"}))
 
 

@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 
 import dedup.cli
 from dedup.cli.app import app
-from dedup.cli.ending import Done, finish
+from dedup.cli.commands import Done, finish
 from dedup.cli.figures import Figures
 from dedup.cli.printing import shown
 from dedup.cli.progress import LiveLine, PlainLines
 from dedup.cli.terminal import Terminal
-from dedup.cli.watch.screen import screen, waiting
+from dedup.cli.watch_screen import screen, waiting
 from dedup.errors import DataError
 from dedup.tools.watch.metrics_log import MetricsLog
 from dedup.tools.watch.watched import Watched
@@ -52,7 +52,7 @@ def test_commands_print_through_the_boundary_alone() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 name = ast.unparse(node.func)
-                wraps_only = path.parts[-2:] == ("watch", "screen.py")
+                wraps_only = path.name == "watch_screen.py"
                 assert name not in ("print", "typer.echo"), path
                 assert name != "Console" or wraps_only, path
 
@@ -104,7 +104,7 @@ def test_a_live_line_has_the_codes_of_its_styles_alone() -> None:
     told = io.StringIO()
     line = LiveLine(Terminal(file=told, force_terminal=True, width=200))
     line.note(EVIL)
-    line.update(Figures.of([], goes_on=frozenset(), files=0, seconds=1.0), 3)
+    line.update(Figures.of([], emitted=frozenset(), files=0, seconds=1.0), 3)
     line.close()
     assert BY_RICH in told.getvalue()
     assert "\x07" not in told.getvalue()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dedup.cli.figures import Figures
 from dedup.cli.progress import Reporter
-from dedup.cli.run.run_progress import RunProgress
+from dedup.cli.run.progress import RunProgress
 
 
 class Observed(Reporter):

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from dedup.cli.app import app
 from dedup.cli.figures import Figures
+from dedup.cli.run.command import show_plan
 from dedup.cli.run.drain import RunOutcome
-from dedup.cli.run.run_options import RunOptions
-from dedup.cli.run.screen import show_plan
+from dedup.cli.run.options import RunOptions
 from dedup.core.metrics import BatchMetrics
 from tests.support.batch_metrics import batch
 
@@ -26,7 +26,7 @@ def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: RunOutcome
 
 
 def outcome(*batches: BatchMetrics) -> RunOutcome:
-    figures = Figures.of(list(batches), goes_on=frozenset({"unique"}), files=0, seconds=1.0, bad=0)
+    figures = Figures.of(list(batches), emitted=frozenset({"unique"}), files=0, seconds=1.0, bad=0)
     return RunOutcome(figures=figures, query_id="q", interrupted=False, written_again=())
 
 

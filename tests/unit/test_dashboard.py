@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import dedup.tools.watch
-from dedup.cli.remedies.work import read_page
+from dedup.cli.remedies import read_page
 from dedup.core.forecast import SLOWEST_SOURCES
 from dedup.tools.watch.health import HISTORY, LEAST_EVIDENCE, NOTABLE_SHARE, WINDOW, Status
 from dedup.tools.watch.metrics_log import FILE_BYTES, FILES

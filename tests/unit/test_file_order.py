@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dedup.cli.run.input.input_files import find_files
-from dedup.cli.run.run_options import RunOptions
+from dedup.cli.run.input.files import find_files
+from dedup.cli.run.options import RunOptions
 from dedup.errors import ConfigError
 from dedup.spark.driver import file_order
 from dedup.spark.driver.file_order import FileOrder

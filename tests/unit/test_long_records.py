@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dedup.cli.run.input import long_records
-from dedup.cli.run.input.long_records import refuse_long_json
+from dedup.cli.run.input import text as long_records
+from dedup.cli.run.input.text import refuse_long_json
 from dedup.errors import DataError
 
 

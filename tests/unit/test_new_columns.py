@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.cli.run.input import file_columns
-from dedup.cli.run.input.file_columns import are_known, csv_names, json_names
-from dedup.cli.run.input.own_clock import own_clock, time_columns
-from dedup.cli.run.input.schema_change import changes, check_new_schema, joined, widens
-from dedup.cli.run.run_options import RunOptions
+from dedup.cli.run.input import columnar
+from dedup.cli.run.input.columns import changes, check_new_schema, joined, widens
+from dedup.cli.run.input.csv_records import csv_names
+from dedup.cli.run.input.event_time import arrival_note, time_columns
+from dedup.cli.run.input.json_files import are_known, json_names
+from dedup.cli.run.options import RunOptions
 from dedup.errors import ConfigError
 
 
@@ -46,7 +47,7 @@ def test_names_in_json(tmp_path: Path, name: str) -> None:
 
 
 def test_names_behind_the_first_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dedup.cli.run.input.file_columns._BLOCK_BYTES", 64)
+    monkeypatch.setattr("dedup.cli.run.input.json_files._BLOCK_BYTES", 64)
     path = tmp_path / "x.json"
     path.write_text("".join(json.dumps({f"c{n}": "x" * n}) + "\n" for n in range(90)))
     assert json_names(path) == {f"c{n}": {} for n in range(90)}
@@ -83,12 +84,12 @@ def test_files_of_one_kind(tmp_path: Path, file_format: str) -> None:
 
     def kind(name: str, **columns: object) -> bytes | None:
         write(pa.table(columns).replace_schema_metadata({"n": name}), str(tmp_path / name))
-        return file_columns.kind(tmp_path / name, file_format)
+        return columnar.schema_bytes(tmp_path / name, file_format)
 
     assert kind("1", id=["a"]) == kind("2", id=["b"])
     assert kind("1", id=["a"]) != kind("2", id=["b"], x=[1])
     (tmp_path / "0").touch()
-    assert file_columns.kind(tmp_path / "0", file_format) is None
+    assert columnar.schema_bytes(tmp_path / "0", file_format) is None
 
 
 def test_columns_that_differ_between_files_are_named(tmp_path: Path) -> None:
@@ -101,9 +102,9 @@ def test_columns_that_differ_between_files_are_named(tmp_path: Path) -> None:
     paths = [tmp_path / str(number) for number in range(3)]
     for path, rows in zip(paths, tables, strict=True):
         pq.write_table(rows, path)
-    assert file_columns.unlike(paths[:2]) is None
+    assert columnar.different_types(paths[:2]) is None
     (tmp_path / "no Parquet").write_bytes(b"x")
-    assert file_columns.unlike([tmp_path / "no Parquet", *paths]) == (
+    assert columnar.different_types([tmp_path / "no Parquet", *paths]) == (
         f"{paths[2]}: its column 'n' is int32, and int64 in {paths[0]}. --schema may give the "
         "wider type for both"
     )
@@ -160,8 +161,8 @@ def test_the_runs_own_clock(tmp_path: Path) -> None:
     texts = dict.fromkeys(("id", "note", "created_at", "eventTime", "cat"), STRING)
     schema = ddl(**texts, ts=LONG, amount=LONG, seen=T.TimestampType())
     assert time_columns(schema, ("id",)) == ["seen", "created_at", "eventTime", "ts"]
-    told = own_clock(options_for(tmp_path), schema)
+    told = arrival_note(options_for(tmp_path), schema)
     assert told is not None
     assert "measured by this run's own clock" in told
     assert "--timestamp seen" in told
-    assert own_clock(options_for(tmp_path, timestamp="seen"), schema) is None
+    assert arrival_note(options_for(tmp_path, timestamp="seen"), schema) is None

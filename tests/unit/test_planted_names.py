@@ -22,7 +22,7 @@ from dedup.catalog.document import from_document, to_document
 from dedup.catalog.gc.pending_lists import read_pending_list, write_pending_list
 from dedup.catalog.gc.runs import read_lineage, write_lineage
 from dedup.catalog.root import Root
-from dedup.cli.run.output_folder import checkpoint_query_id
+from dedup.cli.run.record import checkpoint_query_id
 from dedup.core.bucket import Bucket, SortedRun
 from dedup.core.clocks import Clocks
 from dedup.core.lineage import Lineage, Run

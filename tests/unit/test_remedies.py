@@ -25,7 +25,7 @@ from dedup.catalog.certificate import Certificate
 from dedup.catalog.root import Root
 from dedup.cli.app import app
 from dedup.cli.failures import DAMAGE, OK, USAGE, explain
-from dedup.cli.remedies.work import read_page
+from dedup.cli.remedies import read_page
 from dedup.errors import (
     LINK,
     CatalogError,

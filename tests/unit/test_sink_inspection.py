@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dedup.cli.sink.screen import sink_lines
-from dedup.cli.sink.work import client_properties
+from dedup.cli.sink import client_properties, sink_lines
 from dedup.errors import ConfigError
 from dedup.sinks.inspection import SinkState, SlotState
 from dedup.sinks.kafka.inspection import HeldBack, KafkaInspection
@@ -116,7 +115,7 @@ def test_nothing_published_is_said() -> None:
     )  # fmt: skip
     assert nothing.status == "ok"
     assert list(sink_lines(nothing.to_json())) == [
-        "Nothing is published by the markers of topic t-markers.",
+        "Topic t-markers has no markers: nothing is published.",
         "",
         "No open transaction holds readers of committed records back.",
     ]

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import dedup
 from dedup import tools
+from dedup.cli import catalog as work
 from dedup.cli.app import app
-from dedup.cli.catalog import work
 from dedup.tools.tuning import candidates
 from dedup.tools.tuning import tune as tuning
 from tests.support.processes import python

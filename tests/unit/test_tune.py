@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dedup.cli.app import app
-from dedup.cli.run.output_folder import log_of
-from dedup.cli.tune.work import check_writable
+from dedup.cli.run.record import log_of
+from dedup.cli.tune import check_writable
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.tail import Tail
@@ -262,7 +262,7 @@ def test_a_report_that_cannot_be_written_is_told(
     tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "report").mkdir()
-    assert "is a folder" in refused(*SMALL, "--html", str(tmp_path / "report"))
+    assert "Is a directory" in refused(*SMALL, "--html", str(tmp_path / "report"))
     # Before anything is measured.
     monkeypatch.setattr(tuning, "measure", None)
     long = refused(*SMALL, "--html", str(tmp_path / ("x" * 300)))

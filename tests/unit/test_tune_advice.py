@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
-from dedup.cli.tune.screen import table
+from dedup.cli.tune import table
 from dedup.errors import MissingExtraError
 from dedup.tools.check.facts import Facts
 from dedup.tools.check.findings import Finding, Level, Takes
@@ -360,7 +360,7 @@ def test_the_table_marks_and_dims() -> None:
     assert str(lines[2].style) == "bold green"
     assert str(lines[3].style) == "dim"
     assert max(len(line.plain) for line in lines) <= 100
-    assert "as the query tells, or given" in lines[-1].plain
+    assert "as the query has it, or given" in lines[-1].plain
     assert lines[-1].plain.endswith("K, M: KiB, MiB")
     assert len(lines[0].plain) == len(lines[1].plain)
 

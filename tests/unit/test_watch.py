@@ -23,10 +23,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from dedup.cli import watch as watch_query
 from dedup.cli.app import app
-from dedup.cli.watch import work as watch_query
-from dedup.cli.watch.figure_line import WIDTH
-from dedup.cli.watch.screen import STATUSES, fit, screen, waiting, worst
+from dedup.cli.watch_screen import STATUSES, WIDTH, fit, screen, waiting, worst
 from dedup.core.metrics import STAGES, BatchMetrics
 from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
 from dedup.errors import ConfigError
@@ -85,7 +84,7 @@ def test_what_a_query_leaves_undone_or_finds_is_shown_in_full() -> None:
                   expected_lost_millionths=1_500_000)  # fmt: skip
     assert re.search(r"conflicts/s +4,170 +copies whose payload differs$", lines, re.M)
     lost = f"{1.5 * WINDOW:,.1f}"
-    assert re.search(rf"expected lost +{lost} +new IDs that filters took for seen$", lines, re.M)
+    assert re.search(rf"expected lost +{lost} +new IDs dropped by false positives$", lines, re.M)
     assert re.search(r"false positives  - ", lines), "nobody has looked"
     told = shown(unchecked=1000, filter_false_positive=0, filter_negative=0)
     assert re.search(r"not looked up +1,000 +in the last one, at least once$", told, re.M)
@@ -168,7 +167,7 @@ def test_everything_is_on_a_screen_of_80_by_24() -> None:
     ):  # fmt: skip
         assert what in shown, what
     taller = text(screen([watched(made)], height=40))
-    assert '["topic",9]  idle, nobody waits' in taller
+    assert '["topic",9]  idle, holds nothing back' in taller
     assert "…" not in taller
 
 
@@ -196,11 +195,11 @@ def test_of_numbered_records_verdicts_and_producers_are_shown() -> None:
         r"micro-batch +9 in 0\.80 s +usually 0\.80 s, started every 10\.0 s$",
         r"time of tasks .* 0\.00 s, read 0\.00 s, judge 0\.00 s$",
         r"records/s +100 +accept 88  duplicate 10  gap 2\.0$",
-        r"fenced/s +4\.0 +a newer epoch of their producer went on$",
-        r"unknown/s +3\.0 +new or not, nobody knows$",
+        r"fenced/s +4\.0 +a newer epoch of their producer was seen$",
+        r"unknown/s +3\.0 +cannot tell whether they are new$",
         r"unnumbered/s +2\.0 +no producer, epoch or sequence$", r"untimed/s +1\.0 +no timestamp$",
-        r"missing +300 +in the last 10; 100 came after all$",
-        r"producers +123,456,789,012 +50 new, 20 expired meanwhile$",
+        r"missing +300 +in the last 10; 100 came later$",
+        r"producers +123,456,789,012 +50 new, 20 expired since$",
         r"fullest shard +85,000 +85\.0% of max_producers, 100,000$",
         r"bytes +140\.6 KiB +all in Spark state, 0 B a producer$",
     ):  # fmt: skip
@@ -209,7 +208,7 @@ def test_of_numbered_records_verdicts_and_producers_are_shown() -> None:
     assert [span.style for span in fullest.spans][-1] == "yellow"
     well = text(screen([watched(sequences(1))]))
     assert not re.search("fenced|unknown|unnumbered|untimed|horizon|IDs", well)
-    assert re.search(r"missing +30 +in the last one; 10 came after all$", well, re.M)
+    assert re.search(r"missing +30 +in the last one; 10 came later$", well, re.M)
     assert re.search(r"bytes .*, 60 B a producer$", well, re.M)
 
 
@@ -217,7 +216,7 @@ def test_of_numbered_records_without_a_timestamp_there_are_no_watermarks() -> No
     shown = text(screen([watched(sequences(expired_before_ms=None))]))
     assert shown.startswith(" OK  orders: it keeps up; producers expire by query time\n")
     assert re.search(r"last micro-batch .* 00:00:00 behind the clock$", shown, re.M)
-    assert re.search(r"expire_after +01:00:00 +of query time, downtime left out$", shown, re.M)
+    assert re.search(r"expire_after +01:00:00 +of query time, without downtime$", shown, re.M)
     assert "watermark" not in shown
     # By event time, before the first timestamp, it is not that.
     first = text(screen([watched(sequences(expired_before_ms=None, newest_ms=None))]))
@@ -421,7 +420,7 @@ def test_one_query_of_several(tmp_path: Path) -> None:
 def test_where_nothing_is_told_usage_is_explained(tmp_path: Path) -> None:
     told = watch(tmp_path, "--once")
     assert told.exit_code == 2
-    assert "of no query yet" in told.output
+    assert "not show any query yet" in told.output
     told = watch(tmp_path / "nowhere", "--once")
     assert told.exit_code == 2
     assert "no folder of metrics logs" in told.output
@@ -433,7 +432,7 @@ def test_a_run_that_begins_after_watch_is_found(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no folder of metrics logs"):
         look()
     output.mkdir()
-    with pytest.raises(ConfigError, match="of no query yet"):
+    with pytest.raises(ConfigError, match="not show any query yet"):
         look()
     (output / "_dedup.json").touch()
     log(output / "_metrics", batches())
@@ -627,7 +626,7 @@ def test_a_file_that_cannot_be_read_is_told_beside_the_others(tmp_path: Path) ->
 
 def test_a_query_that_never_did_a_micro_batch_is_thought_of(tmp_path: Path) -> None:
     told = watch(tmp_path, "--once")
-    assert "one that failed before that is in the driver's log alone" in told.output
+    assert "If it failed before that, see the driver's log." in told.output
 
 
 @pytest.mark.parametrize("every", ["inf", "nan", "1e12", "0"])
@@ -674,14 +673,14 @@ def test_the_live_screen_is_laid_out_for_its_terminal() -> None:
         return [watched(batches())], None
 
     made = watch_query._lines(look, 60, 11)
-    lines = text(watch_query._with_keys(made, 60, 12, "q leaves")).splitlines()
+    lines = text(watch_query._with_help(made, 60, 12, "q leaves")).splitlines()
     assert (len(lines), max(map(len, lines))) == (12, 60)
     assert "more lines: make the terminal larger" in lines[-2]
     assert lines[-1] == "q leaves"
-    # It is at the bottom, and disappears if no line is free.
-    lines = text(watch_query._with_keys(made, 80, 30, "q leaves")).split("\n")
+    # It stands at the bottom, and gives way where there is no line to spare.
+    lines = text(watch_query._with_help(made, 80, 30, "q leaves")).split("\n")
     assert (len(lines), lines[-2:]) == (30, ["", "q leaves"])
-    lines = text(watch_query._with_keys(made, 80, 10, "q leaves")).split("\n")
+    lines = text(watch_query._with_help(made, 80, 10, "q leaves")).split("\n")
     assert (len(lines), "q leaves" in lines) == (10, False)
 
 

@@ -1,4 +1,4 @@
-"""`dedup run`: files in, operator, folders out, and what to say about it."""
+"""One `dedup run` from end to end: files, columns, operator, output; or only its plan."""
 
 from __future__ import annotations
 
@@ -9,35 +9,33 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from dedup.cli.progress import Reporter
 from dedup.cli.run.drain import RunOutcome, drain
-from dedup.cli.run.input.column_check import ColumnCheck
-from dedup.cli.run.input.event_time import check_time_format
-from dedup.cli.run.input.input_files import Stamp, file_order
-from dedup.cli.run.input.moved import move_input
-from dedup.cli.run.input.new_columns import Note, agree_on_columns
-from dedup.cli.run.input.own_clock import own_clock
-from dedup.cli.run.input.rewritten import FilesAsRead, warning
+from dedup.cli.run.input.as_read import FilesAsRead, move_input, warning
+from dedup.cli.run.input.column_check import ColumnCheck, Note
+from dedup.cli.run.input.event_time import arrival_note, check_time_format
+from dedup.cli.run.input.files import Stamp, file_order
 from dedup.cli.run.input.source import InputColumns, writer_options
-from dedup.cli.run.job import Job, check_names, check_output_format, resolve, schema_of, transform
-from dedup.cli.run.output_folder import LOG, exclusive, is_published, unfinished_batch
-from dedup.cli.run.run_options import RunOptions
+from dedup.cli.run.job import Job, resolve
+from dedup.cli.run.options import RunOptions
+from dedup.cli.run.query import check_columns, schema_of, transform
+from dedup.cli.run.record import LOG, exclusive, is_published, unfinished_batch
 from dedup.cli.session import spark_session
 from dedup.cli.stop import StopRequest
 from dedup.core.duration import size
 from dedup.errors import ConfigError, DedupWarning
+from dedup.sinks.files.query import FilesQuery
 from dedup.sinks.foreach_batch import columns_of
 from dedup.spark.driver.file_log import FileLog
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from dedup.sinks.files.query import FilesQuery
-
-#: To look through so much takes some seconds.
+#: Text files of this size take some seconds to check.
 _MUCH_BYTES = 256 << 20
+#: Options of Spark's reader under which it does not see the columns of every file.
+_PARTIAL = {"samplingratio", "mergeschema", "mode"}
 
 
 def run(
@@ -47,29 +45,26 @@ def run(
     stop: StopRequest | None = None,
     spark: SparkSession | None = None,
 ) -> RunOutcome:
-    """De-duplicate the files that are there now and that no earlier run took.
+    """De-duplicate the files that exist now and that no earlier run read.
+
+    A failed or killed run leaves the output complete up to its last micro-batch. Run it again.
 
     Parameters
     ----------
     options : RunOptions
-        Checked ones.
     reporter : Reporter
-        Hears of the progress; left open.
+        Receives the progress; not closed.
     stop : StopRequest, optional
-        Set it to stop the query; its unfinished micro-batch is left for the next run.
+        Stops the query, and leaves its unfinished micro-batch for the next run.
     spark : SparkSession, optional
-        Session to run in, left running. Default: one of its own, stopped at the end.
+        Not stopped. Default: a session that is stopped at the end.
 
     Raises
     ------
     DedupError
-        What is wrong with options, folders, catalog or records.
+        If options, folders, catalog or records are at fault.
     Exception
-        What Spark raised; `dedup.cli.failures.explain` says it in one line.
-
-    Notes
-    -----
-    A failed or killed run leaves the output complete up to its last micro-batch. Run it again.
+        Spark's own; `dedup.cli.failures.explain` explains it in one line.
     """
     with ExitStack() as stack:
         stack.enter_context(exclusive(options.output))
@@ -83,7 +78,7 @@ def run(
         session = stack.enter_context(_session(job, spark, options.output / LOG))
         taken = FileLog(options.checkpoint)
         columns, check = _columns(session, job, taken, reporter.note, stop)
-        clock = own_clock(options, columns.schema)
+        clock = arrival_note(options, columns.schema)
         if clock is not None and job.record is None:
             reporter.note(clock)
         queries = _queries(session, job, columns, taken, reporter.note)
@@ -91,52 +86,60 @@ def run(
 
 
 def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str, Any]:
-    """Check everything that `run` would check, and say what it would do.
+    """Check everything that `run` would check, and return what it would do.
 
-    Nothing is taken; an output folder that is absent stays so.
+    It reads no rows, and creates no output folder.
     """
     if options.moved_from is not None:
-        raise ConfigError("--dry-run shows no run with --moved-from, which renames what was taken.")
+        raise ConfigError(
+            "--dry-run cannot show a run with --moved-from, which changes the log of files."
+        )
     job = resolve(options)
     created = _missing_parents([options.output, options.catalog, options.checkpoint])
     with tempfile.TemporaryDirectory(prefix="dedup-log-") as scratch:
         try:
             with _session(job, spark, Path(scratch) / LOG) as session:
-                taken, notes = FileLog(options.checkpoint), list[str]()
-                columns, _ = _columns(session, job, taken, notes.append)
-                clock = own_clock(options, columns.schema)
-                changed = FilesAsRead(options.output).written_again(job.files.stamps, taken)
-                notes += [clock] if clock is not None else []
-                notes += [warning(changed)] if changed else []
-                results = list(_queries(session, job, columns, taken, notes.append))
-                by_spark = [r.read_by_spark for r in results if r.read_by_spark is not None]
-                result = results[0]
-                file_format, settings = writer_options(job.options, job.files)
-                return {
-                    **job.options.to_json(),
-                    "shards": job.shards,
-                    "columns": dict(columns_of(columns.read)),
-                    "output_columns": dict(columns_of(result.columns)),
-                    "output_format": file_format,
-                    "output_options": settings,
-                    "read_by": _by(by_spark[0] if by_spark else None),
-                    "written_by": _by(result.written_by_spark),
-                    "files": len(job.files.paths),
-                    "files_taken_before": taken.count(taken.committed()),
-                    "new_output": job.record is None,
-                    "time": "the run's own clock" if clock else f"column {options.timestamp}",
-                    "written_again": changed,
-                    "notes": notes,
-                }
+                return _plan(session, job)
         finally:
-            _remove_empty(created)
+            for folder in created:
+                if folder.is_dir() and not any(folder.iterdir()):
+                    folder.rmdir()
+
+
+def _plan(spark: SparkSession, job: Job) -> dict[str, Any]:
+    options, notes = job.options, list[str]()
+    taken = FileLog(options.checkpoint)
+    columns, _ = _columns(spark, job, taken, notes.append)
+    clock = arrival_note(options, columns.schema)
+    changed = FilesAsRead(options.output).changed(job.files.stamps, taken)
+    notes += [clock] if clock is not None else []
+    notes += [warning(changed)] if changed else []
+    queries = list(_queries(spark, job, columns, taken, notes.append))
+    by_spark = [each.read_by_spark for each in queries if each.read_by_spark is not None]
+    file_format, settings = writer_options(job)
+    return {
+        **options.to_json(),
+        "shards": job.shards,
+        "columns": dict(columns_of(columns.read)),
+        "output_columns": dict(columns_of(queries[0].columns)),
+        "output_format": file_format,
+        "output_options": settings,
+        "read_by": _by(by_spark[0] if by_spark else None),
+        "written_by": _by(queries[0].written_by_spark),
+        "files": len(job.files.paths),
+        "files_taken_before": taken.count(taken.committed()),
+        "new_output": job.record is None,
+        "time": "the run's own clock" if clock else f"column {options.timestamp}",
+        "written_again": changed,
+        "notes": notes,
+    }
 
 
 def _queries(
     spark: SparkSession, job: Job, columns: InputColumns, taken: FileLog, note: Note
 ) -> Iterator[FilesQuery]:
     ahead, once = taken.ahead(job.files.stamps), cache(note)
-    # The first query begins with the files of a micro-batch that is yet to be committed.
+    # The first query also reads the files of a micro-batch that is not committed.
     begun = [path for path in ahead if path in taken.taken]
     new = {path: job.files.stamps[path].mtime_ms for path in ahead if path not in taken.taken}
     stretches = list(file_order(job.options).stretches(new, job.options.files_per_trigger))
@@ -153,63 +156,60 @@ def _queries(
 
 @contextmanager
 def _warnings_as_notes(note: Note) -> Iterator[None]:
-    """Say what the operator warns of, without the line of our code that called it."""
-    with warnings.catch_warnings(record=True) as found:
+    """Print the operator's warnings without the line of our code that called it."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DedupWarning)
         yield
-    for one in found:
-        if issubclass(one.category, DedupWarning):
-            note(f"{one.message}")
+    for each in caught:
+        if issubclass(each.category, DedupWarning):
+            note(f"{each.message}")
         else:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
 def _columns(
     spark: SparkSession, job: Job, taken: FileLog, note: Note, stop: StopRequest | None = None
 ) -> tuple[InputColumns, ColumnCheck]:
-    """What is read and written, and the check of files that come later."""
+    """Return the columns to read and write, and the check of files that arrive later."""
     published = _published(job, taken)
     schema = schema_of(spark, job)
     current = InputColumns(schema, schema)
-    check_names(job.options, current)
-    check_output_format(job.options, schema)
+    check_columns(job.options, current)
     check_time_format(spark, job.options)
     check = ColumnCheck(spark, job, current, stop=stop, published=published)
     new = {path: job.files.stamps[path] for path in taken.ahead(job.files.stamps)}
-    _tell_size(job, new, note)
-    if job.record is None and _all_told(job):
+    _note_size(job, new, note)
+    if job.record is None and _sees_all_columns(job):
         check.check_text(map(Path, new))
-        check.settled(current, job.files.stamps)
+        check.settle(current, job.files.stamps)
         return current, check
-    columns = agree_on_columns(check, job, current, new, note)
-    check_names(job.options, columns)
-    check_output_format(job.options, columns.schema)
+    columns = check.agree(current, new, note)
+    check_columns(job.options, columns)
     return columns, check
 
 
 def _published(job: Job, taken: FileLog) -> list[str]:
-    """Files of a micro-batch that is published, and has yet to be finished; as they were then."""
+    """Return the files of a micro-batch that is published but not committed."""
     begun = unfinished_batch(job.options)
     if begun is None or job.record is None:
         return []
-    shown = is_published(begun, job.options, job.record)
-    FilesAsRead(job.options.output).check_unfinished(taken, begun, is_published=shown)
-    return taken.unfinished() if shown else []
+    published = is_published(begun, job.options, job.record)
+    FilesAsRead(job.options.output).check_unfinished(taken, begun, is_published=published)
+    return taken.unfinished() if published else []
 
 
-def _tell_size(job: Job, new: Mapping[str, Stamp], note: Note) -> None:
-    count = sum(stamp.size for stamp in new.values())
-    if job.files.file_format == "csv" and count > _MUCH_BYTES:
+def _note_size(job: Job, new: Mapping[str, Stamp], note: Note) -> None:
+    total = sum(stamp.size for stamp in new.values())
+    if job.files.file_format == "csv" and total > _MUCH_BYTES:
         note(
-            f"{len(new):,} files ({size(count)}) are looked through for what Spark would pass "
-            "over, before any is taken."
+            f"{len(new):,} files ({size(total)}) are checked for records that Spark would lose, "
+            "before any is read."
         )
 
 
-def _all_told(job: Job) -> bool:
+def _sees_all_columns(job: Job) -> bool:
     given = {name.lower() for name, _ in job.options.read_options}
-    is_whole = not given & {"samplingratio", "mergeschema", "mode"}
-    return job.files.file_format != "csv" and job.options.schema is None and is_whole
+    return job.files.file_format != "csv" and job.options.schema is None and not given & _PARTIAL
 
 
 def _session(
@@ -219,13 +219,12 @@ def _session(
         return nullcontext(spark)
     options = job.options
     by_tasks = job.files.file_format == options.output_format == "parquet"
-    own = options.parquet == "auto" and by_tasks and not options.timestamp_format
     return spark_session(
         master=options.master,
         driver_memory=options.driver_memory,
         shards=job.shards,
         log=log,
-        is_idle=own,
+        is_idle=options.parquet == "auto" and by_tasks and not options.timestamp_format,
     )
 
 
@@ -234,11 +233,6 @@ def _by(why_spark: str | None) -> str:
 
 
 def _missing_parents(paths: Iterable[Path]) -> list[Path]:
-    found = {p for path in paths for p in (path, *path.parents) if not p.exists()}
-    return sorted(found, key=lambda p: len(p.parts), reverse=True)
-
-
-def _remove_empty(folders: Iterable[Path]) -> None:
-    for folder in folders:
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
+    """Return the folders that do not exist, the deepest first."""
+    missing = {p for path in paths for p in (path, *path.parents) if not p.exists()}
+    return sorted(missing, key=lambda p: len(p.parts), reverse=True)

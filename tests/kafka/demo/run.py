@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dedup.cli.demo.work import Check
+from dedup.cli.demo import Check
 from tests.kafka.demo.moments import MOMENTS, Kill, kill_at
 from tests.kafka.demo.producers import Load, Producers
 from tests.kafka.demo.query_process import QueryProcess

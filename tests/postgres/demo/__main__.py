@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dedup.cli.demo.work import check_table
+from dedup.cli.demo import check_table
 from tests.kafka.broker import running_broker
 from tests.kafka.demo.producers import Load
 from tests.postgres.demo.run import run

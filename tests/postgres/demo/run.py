@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psycopg
 
-from dedup.cli.demo.work import Check
+from dedup.cli.demo import Check
 from dedup.testing import faults
 from tests.kafka.demo.producers import Load, Producers
 from tests.kafka.demo.query_process import QueryProcess

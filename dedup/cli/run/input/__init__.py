@@ -1,1 +1,1 @@
-"""The files that `dedup run` reads: which, with what columns, and what is wrong with them."""
+"""Files that `dedup run` reads: their names, columns and records."""

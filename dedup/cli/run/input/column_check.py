@@ -1,55 +1,52 @@
-"""Which files have columns that the output does not know.
+"""Columns of new files that the output lacks: found before Spark reads, and `--new-columns`.
 
-Spark reads files with the columns that it is given, and leaves out others without a word.
+Spark reads files with the columns that it is given, and silently leaves out others.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.catalog.uri import literal
-from dedup.cli.run.input import file_columns
-from dedup.cli.run.input.csv_records import Counted, CsvRecords
+from dedup.cli.run.input import columnar
+from dedup.cli.run.input.columns import Change, changes, joined, type_text
+from dedup.cli.run.input.csv_records import Counted, CsvRecords, csv_names
 from dedup.cli.run.input.csv_values import spelled_alike
-from dedup.cli.run.input.input_files import Stamp, folded, separator, stamp_of
-from dedup.cli.run.input.long_records import refuse_long_json
-from dedup.cli.run.input.schema_change import Change, changes, joined
+from dedup.cli.run.input.files import Stamp, folded, separator
+from dedup.cli.run.input.json_files import Names, are_known, json_names
 from dedup.cli.run.input.source import InputColumns, exact_columns
+from dedup.cli.run.input.text import refuse_long_json
 from dedup.cli.run.job import Job
+from dedup.cli.run.options import COLUMNAR
 from dedup.cli.stop import StopRequest
-from dedup.errors import DataError
+from dedup.errors import ConfigError, DataError
 from dedup.sources.files.exact_values import unreadable
 from dedup.sources.files.folder_columns import folder_names
 from dedup.sources.files.parquet_input import spark_columns
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-#: Options of Spark's JSON reader under which a file is not one JSON value a line, in UTF-8.
+#: Options of Spark's JSON reader under which a file is not one JSON value per line, in UTF-8.
 _JSON_SYNTAX = ("multiline", "linesep", "encoding", "charset")
+#: Most columns, or files, that a message names.
+_SHOWN = 3
+
+#: Prints a message to the user.
+Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Unlike:
-    """A file whose columns are not those that are known.
+class Mismatch:
+    """A file whose columns are not the known ones.
 
-    Parameters
-    ----------
-    path : Path
-    columns : StructType or None
-        All columns of the file; None where those of its folders are meant.
-    changes : tuple of Change
-        What is to be decided about.
+    `columns` are all columns of the file; None if the changes are in the names of its folders.
     """
 
     path: Path
@@ -57,7 +54,7 @@ class Unlike:
     changes: tuple[Change, ...]
 
     def of_kind(self, *kinds: str) -> list[Change]:
-        """Return its changes of these kinds."""
+        """Return the changes of some kinds."""
         return [change for change in self.changes if change.kind in kinds]
 
 
@@ -67,20 +64,15 @@ class ColumnCheck:
     Parameters
     ----------
     spark : SparkSession
-        Is asked for the columns of files that seem to differ.
+        Infers the columns of files that seem to differ.
     job : Job
     columns : InputColumns
-        The known ones.
+        The known columns.
     stop : StopRequest, optional
-        Ends a look at the text of files with a KeyboardInterrupt.
+        Ends a check of text with KeyboardInterrupt.
     published : container of str
-        Files whose rows show already, though their micro-batch has yet to be finished: they must
-        stay as they are.
-
-    Attributes
-    ----------
-    alike : Path or None
-        One of the CSV files with the known header.
+        Files whose rows are published, but whose micro-batch is not committed: they must stay
+        unchanged, so errors in them no longer matter.
     """
 
     def __init__(
@@ -94,225 +86,311 @@ class ColumnCheck:
     ) -> None:
         self._stop = stop
         self._published = published
-        self.alike: Path | None = None
         self._spark = spark
         self._job = job
         self._columns = columns
+        self._format = job.files.file_format
         self._settings = folded(job.files.reader_options | dict(job.options.read_options))
+        #: A CSV file with the known header.
+        self._alike: Path | None = None
         self._csv: dict[str, Counted] = {}
         self._seen: dict[str, Stamp] = {}
 
-    def settled(self, columns: InputColumns, stamps: Mapping[str, Stamp]) -> None:
-        """Go on with these columns, to which these files need not be compared again."""
+    def settle(self, columns: InputColumns, stamps: Mapping[str, Stamp]) -> None:
+        """Replace the known columns; these files need no comparison with them."""
         self._columns = columns
         self._seen.update(stamps)
 
-    def look(self, stamps: Mapping[str, Stamp]) -> list[Unlike]:
-        """Return those of the files whose columns differ.
+    def agree(self, columns: InputColumns, stamps: Mapping[str, Stamp], note: Note) -> InputColumns:
+        """Compare the files of this run, and return the columns to read and write.
 
-        Raises
-        ------
-        DataError
-            For a file whose columns cannot be read.
+        Raises ConfigError for columns that no option decides about, or that cannot be added, and
+        DataError for a file whose columns cannot be read.
         """
-        fresh = [Path(path) for path, stamp in stamps.items() if self._seen.get(path) != stamp]
-        if not fresh:
-            return []
-        self.check_text(fresh)
-        look = {"csv": self._look_csv, "json": self._look_json}
-        in_files = look.get(self._job.files.file_format, self._look_columnar)
-        found = self._look_folders(fresh) + in_files(fresh)
-        self._seen.update(stamps)
-        return found
+        mismatches = self._mismatches(stamps)
+        if mismatches:
+            columns = self._decide(columns, mismatches, note)
+        self.settle(columns, stamps)
+        return columns
+
+    def check_arrived(self, paths: Sequence[str]) -> None:
+        """Reject a micro-batch whose files arrived or changed since `agree`, if they differ."""
+        stamps = {}
+        for path in paths:
+            with suppress(FileNotFoundError):
+                stamps[path] = Stamp.of(path)
+        mismatches = self._mismatches(stamps)
+        self._refuse_incompatible(mismatches)
+        added = [each for each in mismatches if each.of_kind("added")]
+        if added and self._job.options.new_columns != "ignore":
+            raise self._undecided(added)
 
     def check_text(self, paths: Iterable[Path]) -> None:
-        """Refuse text files with a record that is too long, and CSV that Spark would misread.
-
-        Raises
-        ------
-        DataError
-            For the first one, with what is wrong and where.
-        """
+        """Raise DataError for a record that is too long, and for CSV that Spark would misread."""
         fresh = [path for path in paths if str(path) not in self._published]
-        look = {"csv": self._counted, "json": self._refuse_long}.get(self._job.files.file_format)
-        if look is not None:
+        checks: dict[str, Callable[[Path], object]] = {
+            "csv": self._counted,
+            "json": lambda path: refuse_long_json(path, self._settings),
+        }
+        if self._format in checks:
             with ThreadPoolExecutor(self._job.options.cores) as pool:
-                for _ in pool.map(look, fresh):
+                for _ in pool.map(checks[self._format], fresh):
                     pass
 
-    def _refuse_long(self, path: Path) -> None:
-        refuse_long_json(path, self._settings)
+    def records_of(self, path: Path) -> int:
+        """Return the number of records in a CSV file; DataError if they cannot be counted."""
+        counted = self._csv.get(str(path)) or self._counted(path)
+        if counted is None:
+            raise DataError(
+                f"{path} is compressed in a way that only Spark can read, so its text cannot be "
+                "checked. Nothing of it was published. Replace it by a file that is packed with "
+                "gzip, or not at all, and run again.",
+                remedy="bad-records",
+            )
+        return counted.rows
 
     def _counted(self, path: Path) -> Counted | None:
-        """Rows and header of a CSV file, None if it cannot be opened; Spark says what is wrong."""
-        # A file whose rows show already must stay as it is.
+        """Return rows and header of a CSV file; None if it cannot be opened."""
         passed = (DataError,) if str(path) in self._published else ()
         with suppress(OSError, pa.ArrowException, *passed):
             self._csv[str(path)] = CsvRecords(self._settings).count(path, self._stop)
         return self._csv.get(str(path))
 
-    def records_of(self, path: Path) -> int:
-        """Return the number of records in a CSV file.
+    def _mismatches(self, stamps: Mapping[str, Stamp]) -> list[Mismatch]:
+        fresh = [Path(path) for path, stamp in stamps.items() if self._seen.get(path) != stamp]
+        if not fresh:
+            return []
+        self.check_text(fresh)
+        in_files = {"csv": self._csv_mismatches, "json": self._json_mismatches}
+        mismatches = [
+            *self._folder_mismatches(fresh),
+            *in_files.get(self._format, self._columnar_mismatches)(fresh),
+        ]
+        self._seen.update(stamps)
+        return mismatches
 
-        Raises
-        ------
-        DataError
-            If they cannot be counted.
-        """
-        counted = self._csv.get(str(path)) or self._counted(path)
-        if counted is None:
-            raise DataError(
-                f"{path} is compressed in a way that only Spark can read, so its text cannot be "
-                "checked. Nothing of it was published. Put it there packed with gzip or unpacked, "
-                "and run again.",
-                remedy="bad-records",
-            )
-        return counted.rows
-
-    def look_again(self, paths: Sequence[str]) -> list[Unlike]:
-        """Look at files as they are now; those that have gone are left out."""
-        stamps = {}
-        for path in paths:
-            try:
-                stamps[path] = stamp_of(os.stat(path))
-            except FileNotFoundError:
-                continue
-        return self.look(stamps)
-
-    def columns_of(self, unlike: Sequence[Unlike]) -> T.StructType:
-        """Return the columns of the files together."""
-        if self._job.files.file_format == "json":
-            merged = self._inferred([one.path for one in unlike])
-            if merged is not None:
-                return merged
-        first, *others = [one.columns for one in unlike if one.columns is not None]
-        for columns in others:
-            joint = joined(first, columns)
-            assert isinstance(joint, T.StructType)
-            first = joint
-        return first
-
-    def _look_folders(self, paths: Sequence[Path]) -> list[Unlike]:
+    def _folder_mismatches(self, paths: Sequence[Path]) -> Iterator[Mismatch]:
         names = {name.lower() for name in self._columns.schema.names}
         first: dict[str, Path] = {}
         for path in paths:
             for name in folder_names(path, self._job.files.root):
                 if name.lower() not in names:
                     first.setdefault(name, path)
-        return [
-            Unlike(path, None, (Change(name, "added", None, T.StringType()),))
-            for name, path in first.items()
-        ]
+        for name, path in first.items():
+            yield Mismatch(path, None, (Change(name, "added", None, T.StringType()),))
 
     def _own(self) -> T.StructType:
+        """Return the known columns that files hold."""
         columns = self._columns.read
         if not self._job.files.partitioned:
             return columns
         folders = self._job.files.folder_columns
         return T.StructType([f for f in columns.fields if f.name.lower() not in folders])
 
-    def _look_columnar(self, paths: Sequence[Path]) -> list[Unlike]:
+    def _columnar_mismatches(self, paths: Sequence[Path]) -> Iterator[Mismatch]:
         first: dict[bytes, Path] = {}
         with ThreadPoolExecutor(self._job.options.cores) as pool:
-            for path, kind in zip(paths, pool.map(self._kind, paths), strict=True):
-                if kind:
-                    first.setdefault(kind, path)
-        own, found = self._own(), []
+            for path, schema in zip(paths, pool.map(self._schema_bytes, paths), strict=True):
+                if schema:
+                    first.setdefault(schema, path)
+        own = self._own()
         for path in first.values():
             columns = self._inferred([path])
             if columns is None:
-                raise unreadable(path, file_columns.fault(path, self._job.files.file_format))
+                raise unreadable(path, columnar.fault(path, self._format))
             differ = [c for c in changes(own, columns) if c.kind not in ("removed", "narrower")]
             if differ:
-                found.append(Unlike(path, columns, tuple(differ)))
-        return found
+                yield Mismatch(path, columns, tuple(differ))
 
-    def _kind(self, path: Path) -> bytes | None:
+    def _schema_bytes(self, path: Path) -> bytes | None:
         try:
-            return file_columns.kind(path, self._job.files.file_format)
+            return columnar.schema_bytes(path, self._format)
         except (OSError, pa.ArrowException):
-            # Spark decides, and names it.
-            return str(path).encode()
+            return str(path).encode()  # Spark decides, file by file
 
-    def _look_json(self, paths: Sequence[Path]) -> list[Unlike]:
-        names: Sequence[file_columns.Names | None] = [None] * len(paths)
+    def _json_mismatches(self, paths: Sequence[Path]) -> Iterator[Mismatch]:
+        names: Sequence[Names | None] = [None] * len(paths)
         if not any(name in _JSON_SYNTAX for name in self._settings):
             with ThreadPoolExecutor(self._job.options.cores) as pool:
-                names = list(pool.map(file_columns.json_names, paths))
-        own, found = self._own(), []
-        columns_of: dict[str, T.StructType | None] = {}
-        for path, told in zip(paths, names, strict=True):
-            if told is not None and file_columns.are_known(told, own):
+                names = list(pool.map(json_names, paths))
+        own, inferred = self._own(), dict[str, T.StructType | None]()
+        for path, in_file in zip(paths, names, strict=True):
+            if in_file is not None and are_known(in_file, own):
                 continue
-            # Spark is asked once for all files with the same names.
-            key = str(path) if told is None else json.dumps(told, sort_keys=True)
-            if key not in columns_of:
-                columns_of[key] = self._inferred([path])
-            columns = columns_of[key]
+            # Spark infers once for all files with the same names.
+            key = str(path) if in_file is None else json.dumps(in_file, sort_keys=True)
+            if key not in inferred:
+                inferred[key] = self._inferred([path])
+            columns = inferred[key]
             if columns is None:
                 raise unreadable(path, "it is damaged, or compressed in another way than named")
-            # Values of another type are judged record by record.
-            seen = changes(own, columns, exact=True)
-            differ = [c for c in seen if c.kind in ("added", "respelled")]
+            # Values of other types are judged record by record.
+            every = changes(own, columns, exact=True)
+            differ = [c for c in every if c.kind in ("added", "respelled")]
             if differ:
-                found.append(Unlike(path, columns, tuple(differ)))
-        return found
+                yield Mismatch(path, columns, tuple(differ))
 
-    def _look_csv(self, paths: Sequence[Path]) -> list[Unlike]:
+    def _csv_mismatches(self, paths: Sequence[Path]) -> Iterator[Mismatch]:
         if (self._settings["header"], self._settings["enforceschema"]) != ("true", "false"):
-            return []
+            return
         quote = self._settings.get("quote", '"')
-        own, found = self._own(), []
-        columns_of: dict[str, T.StructType | None] = {}
+        own, inferred = self._own(), dict[str, T.StructType | None]()
         for path in paths:
             counted = self._csv.get(str(path)) or self._counted(path)
             if counted is None or counted.header is None:
                 continue
             header = counted.header
             try:
-                names = file_columns.csv_names(header, separator(self._settings), quote)
+                names = csv_names(header, separator(self._settings), quote)
             except ValueError as error:
                 raise _unnamed(path, str(error)) from None
-            if names is None or _folded(names) != _folded(own.names):
-                if header not in columns_of:
-                    columns_of[header] = self._inferred([path])
-                columns = columns_of[header]
-                # What the types are is not found, but given.
-                differences = [] if columns is None else changes(own, columns)
-                differ = [c for c in differences if c.kind in ("added", "removed")]
+            if names is None or _lower(names) != _lower(own.names):
+                if header not in inferred:
+                    inferred[header] = self._inferred([path])
+                columns = inferred[header]
+                # The types are given, not inferred.
+                every = () if columns is None else changes(own, columns)
+                differ = [c for c in every if c.kind in ("added", "removed")]
                 if differ:
-                    found.append(Unlike(path, columns, tuple(differ)))
+                    yield Mismatch(path, columns, tuple(differ))
                     continue
-                if columns is not None and _folded(columns.names) != _folded(own.names):
+                if columns is not None and _lower(columns.names) != _lower(own.names):
                     raise _reordered(path, columns, own)
-            self.alike = path
-        return found
+            self._alike = path
 
     def _inferred(self, paths: Sequence[Path]) -> T.StructType | None:
-        """Columns as Spark infers them, None where it cannot: what is wrong shows on reading."""
-        file_format = self._job.files.file_format
-        reader = self._spark.read.format(file_format).options(**self._settings)
-        if file_format == "json":
+        """Return the columns that Spark infers, or None if it cannot, which shows on reading."""
+        guess = self._format == "csv" and self._job.options.infer
+        reader = self._spark.read.format(self._format).options(**self._settings)
+        if self._format == "json":
             reader = reader.option("mode", "DROPMALFORMED")
-        if file_format == "csv" and self._job.options.infer:
+        if guess:
             reader = reader.option("inferSchema", "true")
         try:
             places = [literal(str(path)) for path in paths]
             schema = spark_columns(reader, places, paths)
-            if file_format == "csv" and self._job.options.infer:
+            if guess:
                 schema = spelled_alike(reader, places, schema, (), self._settings)
         except Exception:
             return None
-        if file_format == "json":
-            return exact_columns(schema, self._job.options, self._job.files, paths)
-        return schema
+        return exact_columns(schema, self._job, paths) if self._format == "json" else schema
+
+    def _decide(
+        self, columns: InputColumns, mismatches: Sequence[Mismatch], note: Note
+    ) -> InputColumns:
+        policy = self._job.options.new_columns
+        self._refuse_incompatible(mismatches)
+        _refuse_missing(mismatches)
+        added = [each for each in mismatches if each.of_kind("added")]
+        if added and policy == "error":
+            raise self._undecided(added)
+        for each in mismatches:
+            if policy == "add" and each.columns is None:
+                raise ConfigError(
+                    f"{each.path}: {_named(each.changes)} is named by a folder, and cannot be "
+                    "added to an existing output. Write it into the files, or give --new-columns "
+                    "ignore or a new --output.",
+                    remedy="new-columns",
+                )
+        in_files = [each for each in mismatches if each.columns is not None]
+        if in_files and self._format == "csv":
+            columns = self._one_header(columns, in_files)
+        elif in_files and policy == "add":
+            columns = self._with_all(columns, in_files)
+        done = "added to the output" if policy == "add" else "left out"
+        note(f"Columns that are new in the input are {done}: {_listed(mismatches)}.")
+        return columns
+
+    def _with_all(self, columns: InputColumns, mismatches: Sequence[Mismatch]) -> InputColumns:
+        joint: T.DataType = columns.schema
+        merged = self._inferred([e.path for e in mismatches]) if self._format == "json" else None
+        for new in [merged] if merged is not None else [each.columns for each in mismatches]:
+            if new is not None:
+                joint = joined(joint, new)
+        assert isinstance(joint, T.StructType)
+        if self._format in COLUMNAR:
+            # Two files may disagree about a column that is new in both.
+            self._refuse_incompatible(
+                [
+                    replace(each, changes=tuple(changes(joint, each.columns)))
+                    for each in mismatches
+                    if each.columns is not None
+                ]
+            )
+        return InputColumns(joint, joint)
+
+    def _one_header(self, columns: InputColumns, mismatches: Sequence[Mismatch]) -> InputColumns:
+        """Return the columns of CSV files that must all have the same header."""
+        first, header = mismatches[0].path, mismatches[0].columns
+        assert header is not None
+        different = (each.path for each in mismatches if each.columns != header)
+        other = self._alike or next(different, None)
+        if other is not None:
+            raise ConfigError(
+                f"{first} and {other} have different headers, and CSV files of one run must have "
+                "the same one. Move the files of one kind elsewhere, run, move them back, and run "
+                "again.",
+                remedy="new-columns",
+            )
+        fields = {field.name.lower(): field for field in columns.schema.fields}
+        own = [fields.pop(field.name.lower(), field) for field in header.fields]
+        # Folders name the remaining columns.
+        read = T.StructType([*own, *fields.values()])
+        adds = self._job.options.new_columns == "add"
+        return InputColumns(read if adds else columns.schema, read)
+
+    def _refuse_incompatible(self, mismatches: Sequence[Mismatch]) -> None:
+        for each in mismatches:
+            respelled = each.of_kind("respelled")
+            if respelled and self._job.options.new_columns != "ignore":
+                raise ConfigError(
+                    f"{each.path} has {_named(respelled)}, whose case differs from the output's "
+                    "column. Spark matches the case of names in JSON, so its values would be lost. "
+                    "Write it as the output does, or give --new-columns ignore to leave it out. "
+                    "Nothing of it was taken.",
+                    remedy="new-columns",
+                )
+            for change in each.of_kind("other"):
+                raise ConfigError(
+                    f"{each.path}: the column {change.column!r} is {type_text(change.now)} there, "
+                    f"and {type_text(change.was)} in the output or another new file. Nothing of it "
+                    "was taken. Write the file with the type of the output. Or give a new "
+                    "--output, and --schema with a type that holds both.",
+                    remedy="new-columns",
+                )
+
+    def _undecided(self, added: Sequence[Mismatch]) -> ConfigError:
+        record, options = self._job.record, self._job.options
+        if record is not None:
+            which = f"--output {options.output}"
+        else:
+            which = "the first file" if options.schema is None else "--schema"
+        return ConfigError(
+            f"INPUT has columns that {which} lacks: {_listed(added)}. Nothing of them was taken. "
+            "Give --new-columns add to take them in from now on, --new-columns ignore to leave "
+            "them out, or --schema with the columns that you want.",
+            remedy="new-columns",
+        )
+
+
+def _refuse_missing(mismatches: Sequence[Mismatch]) -> None:
+    for each in mismatches:
+        if missing := each.of_kind("removed"):
+            added = each.of_kind("added")
+            also = f" and also has {_named(added)}" if added else ""
+            raise ConfigError(
+                f"{each.path} lacks the columns {_named(missing)}{also}: a CSV file is read by its "
+                "header, in its first line. Add them to the file, or give --schema with the "
+                "columns that the files have now. Nothing of it was taken.",
+                remedy="new-columns",
+            )
 
 
 def _unnamed(path: Path, wrong: str) -> DataError:
     return DataError(
         f"The header of {path} {wrong}, and a CSV file is read by its header. Nothing of it was "
-        "taken. Mend its first line under its name. Or give, with a new --output, --schema with a "
-        "name for every column, and --read-option enforceSchema=true to pass over the header.",
+        "taken. Fix its first line under its name. Or give, with a new --output, --schema with a "
+        "name for every column, and --read-option enforceSchema=true to ignore the header.",
         remedy="new-columns",
     )
 
@@ -326,5 +404,20 @@ def _reordered(path: Path, columns: T.StructType, own: T.StructType) -> DataErro
     )
 
 
-def _folded(names: Sequence[str]) -> list[str]:
+def _lower(names: Sequence[str]) -> list[str]:
     return [name.lower() for name in names]
+
+
+def _listed(mismatches: Sequence[Mismatch]) -> str:
+    examples = "; ".join(f"{each.path} has {_named(each.changes)}" for each in mismatches[:_SHOWN])
+    more = len(mismatches) - _SHOWN
+    return f"{examples}; and {more:,} more files" if more > 0 else examples
+
+
+def _named(every: Sequence[Change]) -> str:
+    examples = ", ".join(
+        f"{c.column!r} ({type_text(c.now)})" if c.now is not None else repr(c.column)
+        for c in every[:_SHOWN]
+    )
+    more = len(every) - _SHOWN
+    return f"{examples} and {more:,} more" if more > 0 else examples

@@ -1,39 +1,39 @@
-"""The records of a CSV file, counted in its bytes: what Spark must return, or a reason to stop.
+"""Records of a CSV file, counted in its bytes: the number of rows that Spark must return.
 
 Spark decodes invalid bytes to U+FFFD, ends a record with its line even within quotes, skips lines
-of blanks, and takes one kind of line end for a whole file. Two values become one that way, or a
-record is lost, without an error. So every new file is read here before Spark reads it.
+of blanks, and expects one kind of line end in a whole file. This loses records, or makes two values
+equal, without an error. So every new file is read here before Spark reads it.
 """
 
 from __future__ import annotations
 
 import codecs
+import csv
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from dedup.cli.run.input.file_columns import open_text
-from dedup.cli.run.input.input_files import is_true, separator
-from dedup.cli.run.input.long_records import MOST_BYTES, too_long
+from dedup.cli.run.input.files import is_true, separator
+from dedup.cli.run.input.text import MOST_BYTES, open_text, too_long
 from dedup.cli.stop import StopRequest
 from dedup.errors import ConfigError, DataError
 
 _BLOCK_BYTES = 8 << 20
 _SHOWN_CHARS = 200
-#: Spark skips a line that has no character above the blank, unless values may have line ends.
+#: Spark skips a line of these characters, unless values may have line ends.
 _BLANKS = "".join(map(chr, range(33)))
 #: The mark of UTF-32-LE begins like the mark of UTF-16-LE.
 _WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
-#: Encodings, by Python's names, that Java decodes in the same way.
+#: Python's names of the encodings that Java decodes in the same way.
 _CHECKED = re.compile("utf-(8|16|32)|ascii|iso8859-|koi8-|cp125")
 _LINE_ENDS = {"\r\n": "CR LF", "\r": "CR", "\n": "LF"}
 _ANY_LINE_END = re.compile("|".join(_LINE_ENDS))
 _AGAIN = "Write the file again under its name"
 _DOUBLED = (
     "Correct the file under its name: within a value in quotes, a quote is doubled. If a "
-    "backslash stands before it, give --read-option escape=\\\\ with a new --output"
+    "backslash escapes it, give --read-option escape=\\\\ with a new --output"
 )
 _NO_QUOTES = "If quotes have no meaning, give --read-option quote= with a new --output"
 
@@ -43,7 +43,7 @@ class _Fault(Exception):
 
 
 class Counted(NamedTuple):
-    """How many rows Spark must return of a file, and its first line that is a record."""
+    """Number of rows that Spark must return for a file, and the file's header line."""
 
     rows: int
     header: str | None
@@ -52,17 +52,9 @@ class Counted(NamedTuple):
 class CsvRecords:
     """Counts the records of one CSV file as Spark's reader does.
 
-    A record is a line; with ``multiLine`` it ends with the first line that ends outside of quotes.
-
-    Parameters
-    ----------
-    settings : mapping of str to str
-        Options of Spark's reader, by name in lower case.
-
-    Raises
-    ------
-    ConfigError
-        If Spark could not read such text, or it cannot be checked.
+    A record is a line. With ``multiLine`` it ends with the first line that ends outside of quotes.
+    `settings` are the options of Spark's reader, by name in lower case. Raises ConfigError if Spark
+    cannot read such text, or if it cannot be checked.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -70,21 +62,21 @@ class CsvRecords:
         self._blanks = "[ \t]*+" if is_true(settings, "ignoreleadingwhitespace") else ""
         self._multiline = is_true(settings, "multiline")
         self._line_end = settings.get("linesep")
-        #: Any of them begins a comment.
+        #: Each of these characters begins a comment.
         self._comments = tuple(settings.get("comment", ""))
-        #: Spark takes a NUL for it if none is given.
+        #: Without a quote Spark uses NUL.
         self._mark = settings.get("quote", '"') or "\0"
         self._separator = separator(settings)
         self._encoding = self._checked_encoding(settings)
         escape = settings.get("escape", '"')
         self._line = re.compile(self._pattern(escape), re.DOTALL)
         between = re.escape(self._separator)
-        #: A quote within a value in quotes, as Spark and MySQL write it.
+        #: A quote behind a backslash within a value in quotes, as Spark and MySQL write it.
         begin, end = rf'(?:\A|{between}){self._blanks}"', rf"(?![\x00-\x20]*(?:{between}|\Z))"
         foreign = rf'{begin}(?>(?:[^"\\]|(?:\\)?""|\\(?!"))*)\\"{end}'
-        is_told = escape == self._mark == '"' and "unescapedquotehandling" not in settings
-        self._foreign = re.compile(foreign if is_told else r"(?!)")
-        #: Of the file; None until it has been seen.
+        by_default = escape == self._mark == '"' and "unescapedquotehandling" not in settings
+        self._foreign = re.compile(foreign if by_default else r"(?!)")
+        #: Line end of the file; None until the first one.
         self._end = self._line_end
         self._number = 0
 
@@ -107,9 +99,9 @@ class CsvRecords:
         return name
 
     def _pattern(self, escape: str) -> str:
-        """Pattern of a line without its end; its group matches a value that goes on behind it.
+        """Return the pattern of a line without its end; its group matches an unclosed value.
 
-        Groups are atomic, not possessive: before Python 3.11.5 possessive ones go wrong
+        Groups are atomic, not possessive: possessive ones go wrong before Python 3.11.5
         (https://github.com/python/cpython/issues/106052).
         """
         between, quote = re.escape(self._separator), re.escape(self._mark)
@@ -125,18 +117,12 @@ class CsvRecords:
         return f"(?>(?:{value}{between})*)(?:{value}|({begun}))"
 
     def count(self, path: Path, stop: StopRequest | None = None) -> Counted:
-        """Return the number of rows that Spark must return for a file, and its header.
-
-        Parameters
-        ----------
-        path : Path
-        stop : StopRequest, optional
-            Ends the look with a KeyboardInterrupt.
+        """Count the records of a file; a request to stop raises KeyboardInterrupt.
 
         Raises
         ------
         DataError
-            If Spark would change a value or lose a record: the place, and the way out.
+            If Spark would change a value or lose a record, with the place and the way out.
         OSError, pyarrow.ArrowException
             If the file cannot be read.
         """
@@ -151,14 +137,14 @@ class CsvRecords:
                         records += not line.startswith(comments)
                         continue
                     if not is_open:
-                        if self._is_none(line, header):
+                        if self._is_skipped(line, header):
                             continue
                         header = line if header is None else header
                         records, begin, chars = records + 1, self._number, 0
                     chars += len(line)
                     if chars > MOST_BYTES:
                         raise too_long(path, f"line {begin:,}")
-                    is_open = self._goes_on(line, is_open=is_open)
+                    is_open = self._is_unclosed(line, is_open=is_open)
             if is_open:
                 self._number = begin
                 raise self._unclosed()
@@ -187,12 +173,12 @@ class CsvRecords:
                     fault = error
                     text = rest + error.object[: error.start].decode(error.encoding, "ignore")
                 if not (self._multiline or self._line_end):
-                    # Windows makes CR CR LF of CR LF.
+                    # Windows turns CR LF into CR CR LF.
                     text = text.replace("\r\r\n", "\n").replace("\r\n", "\n")
-                # A line feed may follow.
+                # The next block may begin with LF.
                 whole = text if is_last or self._line_end else text.rstrip("\r")
-                if self._end is None and (found := _ANY_LINE_END.search(whole)):
-                    self._end = found[0]
+                if self._end is None and (end := _ANY_LINE_END.search(whole)):
+                    self._end = end[0]
                 lines = whole.split(self._end) if self._end else [whole]
                 rest = lines.pop() + text[len(whole) :]
                 yield lines
@@ -215,8 +201,7 @@ class CsvRecords:
             encoding += "-be"
         return codecs.getincrementaldecoder(encoding)()
 
-    def _is_none(self, line: str, header: str | None) -> bool:
-        """Whether Spark makes no row of a line."""
+    def _is_skipped(self, line: str, header: str | None) -> bool:
         if not line or line.startswith(self._comments):
             return True
         if line.strip(_BLANKS) or (self._multiline and not self._blanks):
@@ -229,16 +214,16 @@ class CsvRecords:
             )
         return True
 
-    def _goes_on(self, line: str, *, is_open: bool) -> bool:
-        """Whether a value goes on behind a line, which begins within one if it is open."""
+    def _is_unclosed(self, line: str, *, is_open: bool) -> bool:
+        """Return whether a line ends within a value; it begins within one if `is_open`."""
         if "\0" in line and (is_open or self._mark in line):
             raise _Fault(
                 "has a NUL in the record of LINE, which Spark would lose",
                 f"{_AGAIN} without it" + (f". {_NO_QUOTES}" if self._mark != "\0" else ""),
             )
         line = self._mark + line if is_open else line
-        found = self._line.fullmatch(line)
-        if found is None:
+        match = self._line.fullmatch(line)
+        if match is None:
             other, first = _ANY_LINE_END.findall(line)[0], self._end or "\n"
             raise _Fault(
                 f"has {_LINE_ENDS[other]} within LINE, and its first line ends with "
@@ -248,7 +233,7 @@ class CsvRecords:
             )
         if '\\"' in line and self._foreign.search(line):
             raise _Fault("has a quote behind a backslash within a value in LINE", _DOUBLED)
-        if found[1] is None:
+        if match[1] is None:
             return False
         if not self._multiline:
             raise self._unclosed(line)
@@ -262,8 +247,7 @@ class CsvRecords:
         return True
 
     def _unclosed(self, line: str = "") -> _Fault:
-        what = "has a value in quotes without an end in LINE"
-        way = _DOUBLED
+        what, way = "has a value in quotes without an end in LINE", _DOUBLED
         if not self._multiline:
             shown = "".join(c if c.isprintable() else "\ufffd" for c in line[:_SHOWN_CHARS])
             what += f", where Spark ends the record: {shown}"
@@ -272,3 +256,23 @@ class CsvRecords:
                 "ends"
             )
         return _Fault(what, f"{way}. {_NO_QUOTES}")
+
+
+def csv_names(header: str, separator: str, quote: str) -> list[str] | None:
+    """Return the names in a header, or None if only Spark can parse it.
+
+    Raises ValueError, with what is wrong, for a column without its own name.
+    """
+    if len(separator) != 1 or len(quote) != 1:
+        return None
+    try:
+        (names,) = csv.reader([header], delimiter=separator, quotechar=quote)
+    except (ValueError, csv.Error):
+        return None
+    if "" in names:
+        raise ValueError(f"has no name for column {names.index('') + 1}")
+    folded = [name.lower() for name in names]
+    repeated = [name for at, name in enumerate(names) if name.lower() in folded[:at]]
+    if repeated:
+        raise ValueError(f"has two columns named {repeated[0]!r}")
+    return names

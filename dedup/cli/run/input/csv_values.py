@@ -1,8 +1,8 @@
-"""Typed columns of CSV: each value is the text's, exactly, or the row is a bad one.
+"""Typed columns of CSV: a value is exactly what its text says, or the row is a bad one.
 
-Spark's CSV reader rounds decimals, cuts digits behind the microsecond, and takes a text with a
-time of day for a date. So it reads every column as text here. Its parser then converts the typed
-ones under the same options, and a value that the type cannot hold exactly becomes null.
+Spark's CSV reader rounds decimals, cuts digits below the microsecond, and takes a text with a time
+of day for a date. So it reads every column as text here. Then its parser converts the typed columns
+under the same options, and a value that the type cannot hold exactly becomes null.
 """
 
 from __future__ import annotations
@@ -11,37 +11,36 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
 
-from dedup.cli.run.input.input_files import separator
-from dedup.cli.run.input.json_input import FILE, OF_TIMES, TEXT, with_file
+from pyspark.sql import Column, DataFrame, DataFrameReader
+from pyspark.sql import functions as fn
+from pyspark.sql import types as T  # noqa: N812
+
+from dedup.cli.run.input.files import separator
+from dedup.cli.run.input.json_files import FILE, OF_TIMES, TEXT, with_file
 from dedup.spark.driver.columns import named_column
 from dedup.spark.driver.strict_json import CAUSE, TOO_FINE, decimal
 from dedup.spark.plan import HELPER_PREFIX
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, DataFrameReader
-    from pyspark.sql.types import DecimalType, StructField, StructType
-
-#: Column of all values of a record, with `BETWEEN` between them, or of a ragged record's text.
+#: Helper column with the values of a record, joined by `BETWEEN`, or the text of a ragged record.
 KEY = f"{HELPER_PREFIX}key"
-#: Column that gets the text of a record that cannot be read.
+#: Helper column with the text of a record that cannot be read.
 CORRUPT = f"{HELPER_PREFIX}corrupt"
 _TYPED = f"{HELPER_PREFIX}typed"
 _RAGGED = "It has more or fewer columns than the header."
 #: Options of the reader that the writer of a bad record needs.
 _FORM = ("sep", "delimiter", "quote", "escape")
-#: Options of the reader that give a text its meaning.
+#: Options of the reader that affect what a text means.
 _MEANING = (*OF_TIMES, "nanvalue", "positiveinf", "negativeinf")
 BETWEEN = "\x1f"
-#: Java takes minutes for a number of many digits, or with a large exponent.
+#: Java needs minutes to parse a number of many digits, or with a large exponent.
 _NUMBER = r"^[+-]?(?:\d{0,500}|[1-9]\d{0,2}(?:,\d{3}){1,20})(?:\.\d{0,500})?(?:[eE][+-]?\d\d?)?$"
-#: A number that only Java reads, such as 1D or 0x1p3.
+#: Numbers that only Java accepts, such as 1D or 0x1p3.
 _OF_JAVA = r"^\s*[+-]?(0[xX]|[.\d]+([eE][+-]?\d+)?[dDfF]\s*$)"
-#: Spark would take a year or a month for its first day, and add today's date to a time alone.
+#: Spark completes a year or a month to its first day, and adds today's date to a time of day.
 _TIME = r"^\s*[+-]?\d{4,7}(-\d{1,2}){2}"
 _DATE = rf"{_TIME}\s*$"
-#: How an inferred time may be written; all values of a column in the same way.
+#: Patterns of inferred times; all values of a column must have the same one.
 _WRITTEN = tuple(
     f"yyyy-MM-dd{between}HH:mm:ss{fraction}{zone}"
     for between in (" ", "'T'")
@@ -50,10 +49,8 @@ _WRITTEN = tuple(
 )
 
 
-def as_text(schema: StructType, folders: Container[str]) -> StructType:
+def as_text(schema: T.StructType, folders: Container[str]) -> T.StructType:
     """Return the columns as Spark reads them: as text, unless a folder names them."""
-    from pyspark.sql import types as T  # noqa: N812
-
     return T.StructType(
         [
             field
@@ -64,19 +61,12 @@ def as_text(schema: StructType, folders: Container[str]) -> StructType:
     )
 
 
-def with_types(rows: DataFrame, schema: StructType, settings: Mapping[str, str]) -> DataFrame:
-    """Return the columns with the types of the schema, and behind them `CAUSE` and the like.
+def with_types(rows: DataFrame, schema: T.StructType, settings: Mapping[str, str]) -> DataFrame:
+    """Return the columns with the types of the schema, then `CAUSE`, `TEXT`, `KEY` and `FILE`.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        Of Spark's CSV reader, with text for `as_text`, and `CORRUPT`.
-    schema : StructType
-    settings : mapping of str to str
-        Options of the reader, by name in lower case.
+    `rows` have the columns of `as_text` and `CORRUPT`. `settings` are options of Spark's reader, by
+    name in lower case.
     """
-    from pyspark.sql import functions as fn
-
     known = {field.name: field for field in schema.fields}
     own = [name for name in rows.columns if name != CORRUPT]
     typed = [known[name] for name in own if known[name].dataType != rows.schema[name].dataType]
@@ -105,27 +95,14 @@ def with_types(rows: DataFrame, schema: StructType, settings: Mapping[str, str])
 def spelled_alike(
     reader: DataFrameReader,
     places: str | list[str],
-    schema: StructType,
+    schema: T.StructType,
     folders: Container[str],
     settings: Mapping[str, str],
-) -> StructType:
-    """Return a schema with text for each column whose values are spelled in several ways.
+) -> T.StructType:
+    """Return an inferred schema with text for each column whose values have several spellings.
 
-    Parameters
-    ----------
-    reader : DataFrameReader
-    places : str or list of str
-        What it is to load.
-    schema : StructType
-        As Spark inferred it.
-    folders : container of str
-        Columns that folders name.
-    settings : mapping of str to str
-        Options of the reader, by name in lower case.
+    `folders` are the columns that folders name; `settings` as for `with_types`.
     """
-    from pyspark.sql import functions as fn
-    from pyspark.sql import types as T  # noqa: N812
-
     texts = as_text(schema, folders)
     typed = [f for f, text in zip(schema.fields, texts.fields, strict=True) if f != text]
     if not typed:
@@ -142,28 +119,27 @@ def spelled_alike(
         else:
             written = [value.cast("string")]
         text = named_column(field.name)
-        alike = [fn.bool_and(text.isNull() | text.eqNullSafe(one)) for one in written]
+        alike = [fn.bool_and(text.isNull() | text.eqNullSafe(spelling)) for spelling in written]
         kept.append(reduce(or_, alike))
-    told = rows.withColumn(_TYPED, _parsed(typed, settings)).select(*kept).first()
-    assert told is not None
-    lost = {field.name for field, is_alike in zip(typed, told, strict=True) if not is_alike}
+    are_alike = rows.withColumn(_TYPED, _parsed(typed, settings)).select(*kept).first()
+    assert are_alike is not None
+    lost = {field.name for field, is_alike in zip(typed, are_alike, strict=True) if not is_alike}
     return T.StructType(
         [T.StructField(f.name, T.StringType()) if f.name in lost else f for f in schema.fields]
     )
 
 
-def _parsed(typed: Sequence[StructField], settings: Mapping[str, str]) -> Column:
-    """The values of typed columns as Spark's CSV parser has them, null if it has none."""
-    from pyspark.sql import functions as fn
-    from pyspark.sql import types as T  # noqa: N812
-
-    # `_exact` has rules of its own for these.
+def _parsed(typed: Sequence[T.StructField], settings: Mapping[str, str]) -> Column:
+    """Return the values of typed columns from Spark's CSV parser, null if it has none."""
+    # `_exact` has its own rules for these.
     own = T.IntegralType, T.DecimalType, T.BinaryType
-    told = {f"_{at}": f for at, f in enumerate(typed) if not isinstance(f.dataType, own)}
-    # A control character has a place in none of these types, but would end the line.
-    columns = [fn.regexp_replace(named_column(f.name), r"[\x00-\x1f]", "?") for f in told.values()]
+    parsed = {f"_{at}": f for at, f in enumerate(typed) if not isinstance(f.dataType, own)}
+    # None of these types has control characters, and one would end the line.
+    columns = [
+        fn.regexp_replace(named_column(f.name), r"[\x00-\x1f]", "?") for f in parsed.values()
+    ]
     texts = [fn.coalesce(text, fn.lit("")) for text in columns]
-    ddl = "".join(f", {place} {f.dataType.simpleString()}" for place, f in told.items())
+    ddl = "".join(f", {place} {f.dataType.simpleString()}" for place, f in parsed.items())
     # The first value keeps the line from being empty.
     line = fn.concat_ws(BETWEEN, fn.lit("_"), *texts)
     options = {name: settings[name] for name in _MEANING if name in settings}
@@ -171,13 +147,10 @@ def _parsed(typed: Sequence[StructField], settings: Mapping[str, str]) -> Column
     return fn.from_csv(line, f"_ STRING{ddl}", options)
 
 
-def _exact(typed: Sequence[StructField], settings: Mapping[str, str]) -> list[Column]:
-    """The values out of `_TYPED`; null for one that is not exactly what the text says."""
-    from pyspark.sql import functions as fn
-    from pyspark.sql import types as T  # noqa: N812
-
+def _exact(typed: Sequence[T.StructField], settings: Mapping[str, str]) -> list[Column]:
+    """Return the values in `_TYPED`, or null if one is not exactly what its text says."""
     is_english = settings.get("locale", "en").lower().startswith("en")
-    # Else a comma may be the decimal sign.
+    # Otherwise a comma may be the decimal sign.
     may_group = is_english and separator(settings) != ";"
     values = []
     for at, field in enumerate(typed):
@@ -190,7 +163,7 @@ def _exact(typed: Sequence[StructField], settings: Mapping[str, str]) -> list[Co
         elif isinstance(kind, T.IntegralType):
             value = _number(plain, T.DecimalType(38, 0)).try_cast(kind)
         elif isinstance(kind, T.FractionalType):
-            # A number that is too large is not infinite, and `1D` is one for Java alone.
+            # Reject overflow to infinity, and Java's `1D`.
             is_wrong = (fn.abs(value) == float("inf")) | text.rlike(_OF_JAVA)
             value = fn.when(~(text.rlike("[0-9]") & is_wrong), value)
         elif isinstance(kind, T.DateType):
@@ -201,16 +174,12 @@ def _exact(typed: Sequence[StructField], settings: Mapping[str, str]) -> list[Co
     return values
 
 
-def _number(text: Column, kind: DecimalType) -> Column:
-    from pyspark.sql import functions as fn
-
+def _number(text: Column, kind: T.DecimalType) -> Column:
     plain = fn.replace(text, fn.lit(","), fn.lit(""))
     return fn.when(text.rlike(_NUMBER), decimal(plain, kind))
 
 
 def _is_day(text: Column, pattern: str | None) -> Column:
-    from pyspark.sql import functions as fn
-
     if pattern is None:
         return text.rlike(_DATE)
     moment = fn.try_to_timestamp(text, fn.lit(pattern))
@@ -218,11 +187,8 @@ def _is_day(text: Column, pattern: str | None) -> Column:
 
 
 def _is_whole_time(
-    text: Column, value: Column, field: StructField, settings: Mapping[str, str]
+    text: Column, value: Column, field: T.StructField, settings: Mapping[str, str]
 ) -> Column:
-    from pyspark.sql import functions as fn
-    from pyspark.sql import types as T  # noqa: N812
-
     is_whole = ~text.rlike(TOO_FINE)
     if isinstance(field.dataType, T.DayTimeIntervalType):
         return is_whole

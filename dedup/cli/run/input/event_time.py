@@ -1,65 +1,62 @@
-"""The column of `--timestamp` as a time: texts by a pattern, numbers by their unit, dates."""
+"""The event time of `--timestamp`: text by a pattern, numbers by their unit, or dates."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as fn
+from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.failures import explain
-from dedup.cli.run.run_options import RunOptions
+from dedup.cli.run.options import RunOptions
 from dedup.errors import ConfigError
 from dedup.spark.driver.columns import named_column
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
-    from pyspark.sql.types import DataType, StructType
+#: Values of `--timestamp-format` that count since 1970, each with the largest type that fits into
+#: a timestamp.
+_EPOCH_UNITS = {"seconds": "decimal(18,6)", "milliseconds": "decimal(15,0)"}
+#: Usual names of text and numbers with an event time.
+_TIME_NAME = re.compile(
+    r"(?:.*_)?(?:at|on|ts|t|time|timestamp|date|datetime|when|created|updated|occurred|received)"
+    r"(?:_(?:at|on|ts|time|utc))?|.*[a-z](?:At|On|Time|Timestamp|Date)"
+)
 
-#: Values of `--timestamp-format` that count since 1970, and a type that holds no more than a
-#: timestamp does.
-EPOCH_UNITS = {"seconds": "decimal(18,6)", "milliseconds": "decimal(15,0)"}
 
+def timestamp_column(options: RunOptions, schema: T.StructType) -> Column | None:
+    """Return the event time, or None without ``--timestamp``.
 
-def timestamp_column(options: RunOptions, schema: StructType) -> Column | None:
-    """Return the event time that the options name, None where they name none.
-
-    Raises
-    ------
-    ConfigError
-        If the column is a number and the options do not say of what.
+    Raises ConfigError if the column holds numbers of an unknown unit.
     """
-    from pyspark.sql import functions as fn
-    from pyspark.sql.types import DateType, NumericType, StringType
-
     if options.timestamp is None:
         return None
-    column, kind = named_column(options.timestamp), kind_of(options, schema)
-    if options.timestamp_format in EPOCH_UNITS:
-        count = column.cast(EPOCH_UNITS[options.timestamp_format])
+    column, kind = named_column(options.timestamp), _kind_of(options, schema)
+    if options.timestamp_format in _EPOCH_UNITS:
+        count = column.cast(_EPOCH_UNITS[options.timestamp_format])
         if options.timestamp_format == "seconds":
             return fn.timestamp_seconds(count)
         return fn.timestamp_millis(count.cast("bigint"))
-    if isinstance(kind, NumericType):
+    if isinstance(kind, T.NumericType):
         raise ConfigError(
             f"--timestamp {options.timestamp} is a column of numbers ({kind.simpleString()}). If "
             "they count from 1970 on, give --timestamp-format seconds or milliseconds."
         )
     if options.timestamp_format is not None:
         return fn.to_timestamp(column, options.timestamp_format)
-    if isinstance(kind, StringType):
+    if isinstance(kind, T.StringType):
         return fn.to_timestamp(_dated(column))
-    return column.cast("timestamp") if isinstance(kind, DateType) else column
+    return column.cast("timestamp") if isinstance(kind, T.DateType) else column
 
 
-def is_no_time(options: RunOptions, schema: StructType) -> Column | None:
-    """Return whether a row has an event time that cannot be read; None where all can."""
-    from pyspark.sql import functions as fn
-    from pyspark.sql.types import StringType
-
+def is_no_time(options: RunOptions, schema: T.StructType) -> Column | None:
+    """Return whether a row's event time cannot be read, or None if that cannot happen."""
     if options.timestamp is None:
         return None
     column, pattern = named_column(options.timestamp), options.timestamp_format
-    if pattern in EPOCH_UNITS:
-        read = column.try_cast(EPOCH_UNITS[pattern])
-    elif isinstance(kind_of(options, schema), StringType):
+    if pattern in _EPOCH_UNITS:
+        read = column.try_cast(_EPOCH_UNITS[pattern])
+    elif isinstance(_kind_of(options, schema), T.StringType):
         dated = _dated(column) if pattern is None else column
         read = fn.try_to_timestamp(dated, None if pattern is None else fn.lit(pattern))
     else:
@@ -68,37 +65,58 @@ def is_no_time(options: RunOptions, schema: StructType) -> Column | None:
 
 
 def _dated(text: Column) -> Column:
-    """Return a text that is no time if it has no whole date, which Spark would complete."""
-    from pyspark.sql import functions as fn
-
+    """Make text without a whole date unreadable; Spark would complete the date."""
     return fn.regexp_replace(text, r"^\s*(T?\d+:|[+-]?\d{4,7}(-\d\d?)?\s*$)", "no date: $0")
 
 
 def check_time_format(spark: SparkSession, options: RunOptions) -> None:
-    """Refuse a pattern that Spark does not know.
-
-    Raises
-    ------
-    ConfigError
-        With what Spark says of it.
-    """
-    from pyspark.errors import PySparkException
-    from pyspark.sql import functions as fn
-
-    if options.timestamp_format is None or options.timestamp_format in EPOCH_UNITS:
+    """Reject a pattern that Spark does not know, with Spark's reason."""
+    if options.timestamp_format is None or options.timestamp_format in _EPOCH_UNITS:
         return
     text, pattern = fn.lit("2024-05-01 00:00:00"), fn.lit(options.timestamp_format)
     try:
         spark.range(1).select(fn.try_to_timestamp(text, pattern)).collect()
     except PySparkException as error:
         raise ConfigError(
-            f"--timestamp-format {options.timestamp_format} is no pattern of Spark's: "
+            f"--timestamp-format {options.timestamp_format} is not a pattern of Spark's: "
             f"{explain(error).message.rstrip('.')}."
         ) from None
 
 
-def kind_of(options: RunOptions, schema: StructType) -> DataType:
-    """Return the type of the column that `--timestamp` names."""
+def _kind_of(options: RunOptions, schema: T.StructType) -> T.DataType:
     assert options.timestamp is not None
     kinds = {field.name.lower(): field.dataType for field in schema.fields}
     return kinds[options.timestamp.lower()]
+
+
+def time_columns(schema: T.StructType, ids: tuple[str, ...]) -> list[str]:
+    """Return names of columns that are times, then of text and numbers that are named like one."""
+    keys = {name.lower() for name in ids}
+    fields = [field for field in schema.fields if field.name.lower() not in keys]
+    times = T.TimestampType, T.TimestampNTZType
+    named = [
+        field.name
+        for field in fields
+        if isinstance(field.dataType, (T.StringType, T.DateType, T.LongType))
+        and (_TIME_NAME.fullmatch(field.name) or _TIME_NAME.fullmatch(field.name.lower()))
+    ]
+    return [field.name for field in fields if isinstance(field.dataType, times)] + named
+
+
+def arrival_note(options: RunOptions, schema: T.StructType) -> str | None:
+    """Explain the run's own clock, or return None with ``--timestamp``."""
+    if options.timestamp is not None:
+        return None
+    explanation = (
+        "The horizon is measured by this run's own clock, because no --timestamp is given: all "
+        "files of one run are de-duplicated as if they had arrived at once, even if their records "
+        "are old, and a run after the horizon emits an ID again."
+    )
+    names = time_columns(schema, options.id)
+    if not names:
+        return explanation
+    verb = "looks" if len(names) == 1 else "look"
+    return (
+        f"{explanation} {', '.join(map(repr, names[:3]))} {verb} like the time of an event: "
+        f"--timestamp {names[0]} would measure by it."
+    )

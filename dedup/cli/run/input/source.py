@@ -1,4 +1,4 @@
-"""The input as a stream of rows: which columns, read without forgiving."""
+"""The input as rows: its columns, and readers that lose and change nothing."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.errors import ParseException
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as fn
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from dedup.catalog.uri import literal
 from dedup.cli.failures import explain
+from dedup.cli.run.input.columnar import NO_FAULT, different_types, fault
 from dedup.cli.run.input.csv_values import CORRUPT, as_text, spelled_alike, with_types
-from dedup.cli.run.input.input_files import InputFiles, folded, is_true
-from dedup.cli.run.input.json_input import FILE, TEXT, read_json
-from dedup.cli.run.run_options import COLUMNAR, RunOptions
+from dedup.cli.run.input.files import folded, is_true
+from dedup.cli.run.input.json_files import FILE, TEXT, read_json, with_empty_objects
+from dedup.cli.run.input.text import line_of
+from dedup.cli.run.job import Job
+from dedup.cli.run.options import COLUMNAR
 from dedup.errors import ConfigError, DataError
 from dedup.sources.files.parquet_input import spark_columns
 from dedup.spark.driver.strict_json import CAUSE
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamReader
-    from pyspark.sql.types import StructType
-
-#: Spark's own formats end at milliseconds.
+#: Spark's default formats end at milliseconds.
 _MICROSECONDS = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -44,89 +48,40 @@ _WRITE = {
 
 @dataclass(frozen=True, slots=True)
 class InputColumns:
-    """The columns of the input.
+    """Columns of the output (`schema`), and those that Spark reads.
 
-    Parameters
-    ----------
-    schema : StructType
-        Those that go on.
-    read : StructType
-        Those that Spark reads; more where a CSV header has some that are left out.
+    Spark reads more if a CSV header has columns that the output leaves out.
     """
 
-    schema: StructType
-    read: StructType
+    schema: T.StructType
+    read: T.StructType
 
 
-def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> StructType:
-    """Columns of the input, partition folders included.
+def read_schema(spark: SparkSession, job: Job) -> T.StructType:
+    """Return the columns of the input, folder columns included.
 
-    Raises
-    ------
-    ConfigError
-        Where there is nothing to read them from, the DDL is wrong, or two columns share a name.
-    DataError
-        Where a file that they should be read from cannot be read.
+    Raises ConfigError if there is no file to read them from, if the DDL is wrong, or if two columns
+    share a name; DataError if a file cannot be read.
     """
-    from pyspark.errors import ParseException
-    from pyspark.sql.types import StringType
-
-    reader = spark.read.format(files.file_format)
-    if files.file_format == "csv" and options.infer:
-        reader = reader.option("inferSchema", "true")
-    reader = reader.options(**read_settings(options, files))
-    if files.file_format == "json" and options.bad_records != "error":
-        # As for PERMISSIVE, but no column is added.
-        reader = reader.option("mode", "DROPMALFORMED")
-    if options.schema is not None:
-        try:
-            reader = reader.schema(options.schema)
-        except ParseException as error:
-            reason = (error.getMessage() or str(error)).strip().split("\n")[0]
-            raise ConfigError(
-                f"--schema {options.schema!r} is not DDL such as 'id STRING, amount INT': {reason}"
-            ) from None
-    elif not files.paths:
-        raise ConfigError(
-            f"INPUT {options.input} holds no {files.file_format} files to read the columns from; "
-            "add files, or give --schema."
-        )
-    elif files.file_format == "csv" and "value" in files.folder_columns:
-        raise ConfigError(
-            "INPUT has folders value=..., which Spark takes for the lines of a CSV file when it "
-            "looks for columns. Give --schema, or rename the folders."
-        )
+    options, files, reader = job.options, job.files, _schema_reader(spark, job)
+    is_csv, guess = files.file_format == "csv", options.infer or options.schema is not None
     try:
-        if files.file_format == "csv" and options.schema is None and not options.infer:
-            schema = _header(reader, files)
+        if is_csv and not guess:
+            schema = _header(reader, job)
         else:
             schema = spark_columns(reader, files.place, files.paths, files.root)
-        if files.file_format == "csv":
-            schema = _csv_columns(reader, schema, options, files)
+        if is_csv:
+            schema = _csv_columns(reader, schema, job)
     except ConfigError:
         raise
     except Exception as error:
-        reason = explain(error).message.rstrip(".")
-        way = "Mend the file, or give --schema, or --bad-records if single records are wrong."
-        if files.file_format in COLUMNAR:
-            reason = _fault(files) or reason
-            way = "Write the file again under its name, or give --schema without such a column."
-        elif files.file_format == "json":
-            reason = _bad_json(spark, options, files) or reason
-            way = (
-                "Mend the file. Or give --read-option multiLine=true if a record has several "
-                "lines, or --bad-records if single records are wrong."
-            )
-        raise DataError(
-            f"The columns of INPUT {options.input} cannot be read: {reason}. {way}",
-            remedy="bad-records",
-        ) from None
+        raise _unreadable(error, spark, job) from None
     if files.file_format == "json" and options.schema is None:
-        schema = exact_columns(schema, options, files, files.paths)
+        schema = exact_columns(schema, job, files.paths)
     for field in schema.fields:
-        # The oldest file may lie below k=__HIVE_DEFAULT_PARTITION__.
+        # The oldest file may be in k=__HIVE_DEFAULT_PARTITION__.
         if field.dataType.typeName() == "void":
-            field.dataType = StringType()
+            field.dataType = T.StringType()
     repeated = [n for n, k in Counter(f.name.lower() for f in schema.fields).items() if k > 1]
     if repeated:
         raise ConfigError(
@@ -135,38 +90,78 @@ def read_schema(spark: SparkSession, options: RunOptions, files: InputFiles) -> 
     return schema
 
 
-def _csv_columns(
-    reader: DataFrameReader, schema: StructType, options: RunOptions, files: InputFiles
-) -> StructType:
+def _schema_reader(spark: SparkSession, job: Job) -> DataFrameReader:
+    options, files = job.options, job.files
+    reader = spark.read.format(files.file_format)
+    if files.file_format == "csv" and options.infer:
+        reader = reader.option("inferSchema", "true")
+    reader = reader.options(**read_settings(job))
+    if files.file_format == "json" and options.bad_records != "error":
+        # Like PERMISSIVE, but without an additional column.
+        reader = reader.option("mode", "DROPMALFORMED")
+    if options.schema is not None:
+        try:
+            return reader.schema(options.schema)
+        except ParseException as error:
+            reason = (error.getMessage() or str(error)).strip().split("\n")[0]
+            raise ConfigError(
+                f"--schema {options.schema!r} is not DDL such as 'id STRING, amount INT': {reason}"
+            ) from None
+    if not files.paths:
+        raise ConfigError(
+            f"INPUT {options.input} holds no {files.file_format} files to read the columns from; "
+            "add files, or give --schema."
+        )
+    if files.file_format == "csv" and "value" in files.folder_columns:
+        raise ConfigError(
+            "INPUT has folders value=..., which Spark takes for the lines of a CSV file when it "
+            "looks for columns. Give --schema, or rename the folders."
+        )
+    return reader
+
+
+def _unreadable(error: Exception, spark: SparkSession, job: Job) -> DataError:
+    file_format = job.files.file_format
+    reason = explain(error).message.rstrip(".")
+    way = "Fix the file, or give --schema, or --bad-records if single records are wrong."
+    if file_format in COLUMNAR:
+        reason = _fault(job) or reason
+        way = "Write the file again under its name, or give --schema without such a column."
+    elif file_format == "json":
+        reason = _bad_json(spark, job) or reason
+        way = (
+            "Fix the file. Or give --read-option multiLine=true if a record has several lines, or "
+            "--bad-records if single records are wrong."
+        )
+    return DataError(
+        f"The columns of INPUT {job.options.input} cannot be read: {reason}. {way}",
+        remedy="bad-records",
+    )
+
+
+def _csv_columns(reader: DataFrameReader, schema: T.StructType, job: Job) -> T.StructType:
     for field in schema.fields:
         if field.dataType.typeName() == "variant":
             raise ConfigError(
                 f"--schema makes the column {field.name!r} VARIANT, and Spark would guess a type "
                 "for each text: 007 would become 7. Declare it STRING."
             )
-    if not options.infer:
+    if not job.options.infer:
         return schema
-    folders = files.folder_columns if files.partitioned else ()
-    settings = folded(read_settings(options, files))
-    return spelled_alike(reader, files.place, schema, folders, settings)
+    settings = folded(read_settings(job))
+    return spelled_alike(reader, job.files.place, schema, job.files.partitions, settings)
 
 
-def exact_columns(
-    inferred: StructType, options: RunOptions, files: InputFiles, paths: Iterable[Path]
-) -> StructType:
-    """Return the columns that Spark inferred of JSON files so that no value is lost or rounded."""
-    from pyspark.sql import types as T  # noqa: N812
-
-    from dedup.cli.run.input.file_columns import with_empty_objects
-
-    settings = folded(dict(options.read_options))
+def exact_columns(inferred: T.StructType, job: Job, paths: Iterable[Path]) -> T.StructType:
+    """Return the columns that Spark inferred from JSON, changed so that no value is lost."""
+    settings = folded(dict(job.options.read_options))
     if not {"samplingratio", "dropfieldifallnull"} & set(settings):
         is_whole = is_true(settings, "multiline")
         inferred = with_empty_objects(inferred, paths, is_whole=is_whole)
-    ids = {name.lower() for name in options.id}
+    ids = {name.lower() for name in job.options.id}
     return T.StructType(
         [
-            # A double would make one ID of several.
+            # Rounding to a double would make several IDs equal.
             T.StructField(field.name, T.StringType())
             if isinstance(field.dataType, T.DoubleType) and field.name.lower() in ids
             else field
@@ -175,68 +170,62 @@ def exact_columns(
     )
 
 
-def read_stream(
-    spark: SparkSession, options: RunOptions, files: InputFiles, columns: InputColumns
-) -> DataFrame:
-    """Return the files as a stream, the oldest first; later ones are for later runs.
+def read_stream(spark: SparkSession, job: Job, columns: InputColumns) -> DataFrame:
+    """Return the files as a stream, the oldest first; later files are for later runs.
 
-    Behind the columns of JSON and CSV stand those that `good_rows` needs.
+    JSON and CSV have additional columns, which `good_rows` needs.
     """
-    return _read(spark.readStream, files.place, files, columns, stream_options(options, files))
+    return _read(spark.readStream, job.files.place, job, columns, stream_options(job))
 
 
 def read_files(
-    spark: SparkSession,
-    options: RunOptions,
-    files: InputFiles,
-    columns: InputColumns,
-    places: list[str],
+    spark: SparkSession, job: Job, columns: InputColumns, paths: Iterable[str | Path] = ()
 ) -> DataFrame:
-    """Return files of the input as a batch, with the columns that `read_stream` has."""
-    settings = {**read_settings(options, files), "basePath": str(files.root)}
-    return _read(spark.read, places, files, columns, settings)
+    """Return some files, or all, as a batch with the columns of `read_stream`."""
+    settings = read_settings(job) | {"basePath": str(job.files.root)}
+    places = [literal(str(path)) for path in paths] or job.files.place
+    return _read(spark.read, places, job, columns, settings)
 
 
 def _read(
     source: DataFrameReader | DataStreamReader,
     places: Any,
-    files: InputFiles,
+    job: Job,
     columns: InputColumns,
     settings: dict[str, str],
 ) -> DataFrame:
-    from pyspark.sql.types import StringType
-
-    if files.file_format == "json":
-        return read_json(source, places, files, columns.read, settings)
-    reader = source.format(files.file_format).options(**settings)
-    if files.file_format != "csv":
+    file_format, folders = job.files.file_format, job.files.partitions
+    if file_format == "json":
+        return read_json(source, places, folders, columns.read, settings)
+    reader = source.format(file_format).options(**settings)
+    if file_format != "csv":
         return reader.schema(columns.read).load(places)
-    texts = as_text(columns.read, files.folder_columns if files.partitioned else ())
-    # Ragged records have their text in a column.
+    texts = as_text(columns.read, folders)
+    # A column receives the text of ragged records.
     reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=CORRUPT)
-    rows = reader.schema(texts.add(CORRUPT, StringType())).load(places)
+    rows = reader.schema(texts.add(CORRUPT, T.StringType())).load(places)
     return with_types(rows, columns.read, folded(settings))
 
 
-def stream_options(options: RunOptions, files: InputFiles) -> dict[str, str]:
+def stream_options(job: Job) -> dict[str, str]:
     """Return the options of Spark's reader of streams."""
-    limit = {"maxFilesPerTrigger": str(options.files_per_trigger)}
-    return read_settings(options, files) | limit
+    return read_settings(job) | {"maxFilesPerTrigger": str(job.options.files_per_trigger)}
 
 
-def read_settings(options: RunOptions, files: InputFiles) -> dict[str, str]:
+def read_settings(job: Job) -> dict[str, str]:
     """Return the options of Spark's reader."""
-    settings = files.reader_options | dict(options.read_options)
-    if files.file_format in ("csv", "json"):
-        # Spark would take a column of its default name, `_corrupt_record`, for its own.
+    settings = job.files.reader_options | dict(job.options.read_options)
+    if job.files.file_format in ("csv", "json"):
+        # Spark would treat a user's column with the default name, `_corrupt_record`, as its own.
         settings = {"columnNameOfCorruptRecord": CORRUPT} | settings
-    if options.bad_records != "error":
+    if job.options.bad_records != "error":
         settings |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
     return settings
 
 
-def writer_options(options: RunOptions, files: InputFiles) -> tuple[str, dict[str, str]]:
-    """Format and options to write with, as the input has them, but in UTF-8: it has all texts."""
+def writer_options(job: Job) -> tuple[str, dict[str, str]]:
+    """Return format and options of the output: those of the input, but always UTF-8."""
+    options, files = job.options, job.files
     file_format = options.output_format or files.file_format
     settings = dict(_WRITE[file_format])
     if file_format == files.file_format:
@@ -247,24 +236,17 @@ def writer_options(options: RunOptions, files: InputFiles) -> tuple[str, dict[st
     return file_format, settings
 
 
-def _fault(files: InputFiles) -> str | None:
-    from dedup.cli.run.input.file_columns import NO_FAULT, fault, unlike
+def _fault(job: Job) -> str | None:
+    file_format = job.files.file_format
+    paths = [path for path in job.files.paths if path.stat().st_size]
+    faults = ((path, fault(path, file_format)) for path in paths)
+    first = next((f"{path}: {why}" for path, why in faults if why != NO_FAULT), None)
+    return first or (different_types(paths) if file_format == "parquet" else None)
 
-    paths = [path for path in files.paths if path.stat().st_size]
-    faults = ((path, fault(path, files.file_format)) for path in paths)
-    found = next((f"{path}: {why}" for path, why in faults if why != NO_FAULT), None)
-    return found or (unlike(paths) if files.file_format == "parquet" else None)
 
-
-def _bad_json(spark: SparkSession, options: RunOptions, files: InputFiles) -> str | None:
-    from pyspark.sql import functions as fn
-    from pyspark.sql import types as T  # noqa: N812
-
-    from dedup.cli.run.input.file_columns import line_of
-
+def _bad_json(spark: SparkSession, job: Job) -> str | None:
     columns = T.StructType([T.StructField("_", T.StringType())])
-    settings = read_settings(options, files)
-    rows = read_json(spark.read, files.place, files, columns, settings)
+    rows = read_files(spark, job, InputColumns(columns, columns))
     bad = None
     with suppress(Exception):
         bad = rows.where(rows[CAUSE].isNotNull()).select(FILE, CAUSE, fn.md5(TEXT)).first()
@@ -274,10 +256,10 @@ def _bad_json(spark: SparkSession, options: RunOptions, files: InputFiles) -> st
     return f"{file}: {cause}{line_of(Path(file), digest, bytes)}".rstrip(".")
 
 
-def _header(reader: DataFrameReader, files: InputFiles) -> StructType:
-    """Columns of the oldest file that has any; the others must have the same ones."""
-    reader = reader.option("basePath", str(files.root))
-    for path in files.paths:
+def _header(reader: DataFrameReader, job: Job) -> T.StructType:
+    """Return the columns of the oldest file that has any; the others must have the same ones."""
+    reader = reader.option("basePath", str(job.files.root))
+    for path in job.files.paths:
         schema = reader.load(literal(str(path))).schema
         if path.stat().st_size and schema.fields:
             break

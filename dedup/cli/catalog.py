@@ -1,0 +1,209 @@
+"""`dedup catalog`: inspect, verify, clean up and repair a catalog.
+
+Reports are lines of 80 columns, the same on a terminal and in a pipe. Names of files and segments
+are never broken, so that they can be copied.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dedup import tools
+from dedup.catalog.root import Root
+from dedup.cli.commands import Done
+from dedup.cli.failures import DAMAGE, NOT_FOUND, OK
+from dedup.cli.flags import AcceptLossFlags, AdoptFlags, InspectFlags, VacuumFlags, VerifyFlags
+from dedup.cli.run.record import catalog_of
+from dedup.cli.session import reading_session
+from dedup.core.duration import duration_ms, size
+from dedup.tools.repair.contents import LOSS_ACCEPTED
+from dedup.tools.repair.opening import Snapshot, checkpoint_place, open_root
+
+_WIDTH = 80
+_LABEL = 20
+#: IDs of 29 bytes that fill half of the default `state_budget_bytes`, when a shard seals them.
+_NEWEST_IDS = 18_000
+#: Columns of the table of shards, and the fields that they show.
+_SHARD_COLUMNS = {
+    "shard": "shard",
+    "batch": "epoch",
+    "buckets": "buckets",
+    "segments": "segments",
+    "expired": "expired",
+    "in segments": "segment_ids",
+    "in state": "tail_ids",
+    "GC watermark": "gc_watermark",
+}
+
+
+def open_catalog(where: str, checkpoint: str | None) -> tuple[Root, Snapshot | None]:
+    """Open a catalog, and read its query's state if a checkpoint or a run's OUTPUT is given."""
+    where, checkpoint = catalog_of(where, checkpoint)
+    root = open_root(where)
+    return root, None if checkpoint is None else snapshot(root, checkpoint)
+
+
+def snapshot(root: Root, checkpoint: str) -> Snapshot:
+    """Read the state in a checkpoint with a Spark session; errors as `read_checkpoint`."""
+    place = checkpoint_place(checkpoint)
+    with reading_session() as session:
+        return tools.read_checkpoint(root, place, session)
+
+
+def inspect(flags: InspectFlags) -> Done:
+    """Describe the catalog's queries, and list its segments with ``--segments``."""
+    root, state = open_catalog(flags.root, flags.checkpoint)
+    body = tools.inspect(root, state, flags.query).to_json()
+    return Done(OK, body, inspection_lines(body, list_segments=flags.list_segments))
+
+
+def verify(flags: VerifyFlags) -> Done:
+    """Read every file of the catalog, and list the damaged and missing ones."""
+    root, state = open_catalog(flags.root, flags.checkpoint)
+    report = tools.verify(root, state, flags.query)
+    body = report.to_json()
+    return Done(OK if report.ok else DAMAGE, body, _verification_lines(body))
+
+
+def accept_loss(flags: AcceptLossFlags) -> Done:
+    """Accept the loss of a segment."""
+    root, _ = catalog_of(flags.root)
+    body = tools.accept_loss(root, flags.segment, flags.query, flags.shard).to_json()
+    bucket = f"{body['start']} to {body['end']}" if body["start"] else "bucket unknown"
+    accepted = f"segment {body['segment']} of shard {body['shard']} ({bucket}) may be lost."
+    return Done(OK, body, [f"Accepted: {accepted}", "Start the query again."])
+
+
+def vacuum(flags: VacuumFlags) -> Done:
+    """Delete, or list, the files that no manifest names."""
+    duration_ms(flags.older_than, option="--older-than")  # reject a typo before Spark starts
+    root = open_root(catalog_of(flags.root)[0])
+    body = tools.vacuum(
+        root,
+        snapshot(root, flags.checkpoint),
+        older_than=flags.older_than,
+        sole=flags.sole,
+        dry_run=flags.dry_run,
+    ).to_json()
+    return Done(OK, body, _vacuum_lines(body))
+
+
+def adopt(flags: AdoptFlags) -> Done:
+    """Make a new checkpoint for the catalog."""
+    root, _ = catalog_of(flags.root)
+    adopted = tools.adopt(root, flags.checkpoint, flags.query, sole=flags.sole)
+    body = adopted.to_json()
+    return Done(OK if adopted.ids else NOT_FOUND, body, _adoption_lines(body))
+
+
+def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[str]:
+    """Describe the result of `inspect`."""
+    for number, query in enumerate(body["queries"]):
+        if number:
+            yield ""
+        yield from _query(query)
+    if body["foreign_files"]:
+        yield ""
+        yield f"{body['foreign_files']:,} foreign files, left alone"
+    if list_segments:
+        yield ""
+        # Tabs, because names are long and other tools cut and sort this list.
+        for line in body["segments"]:
+            size_bytes = (line["sst_bytes"] or 0) + (line["filter_bytes"] or 0)
+            note = " missing" if line["missing"] else ""
+            if line["loss_accepted"] and not note and line["standing"] != LOSS_ACCEPTED:
+                note = f" {LOSS_ACCEPTED}"
+            values = (line["shard"], line["segment"], line["standing"] + note, line["ids"])
+            yield "\t".join(map(_text, (*values, line["start"], line["end"], size_bytes)))
+
+
+def _verification_lines(body: dict[str, Any]) -> Iterator[str]:
+    for bad in body["damaged"]:
+        note = f" ({LOSS_ACCEPTED})" if bad["loss_accepted"] else ""
+        for problem in bad["problems"]:
+            yield f"shard {bad['shard']} segment {bad['segment']}{note}: {problem}"
+    for other in body["damaged_objects"]:
+        yield f"{other['name']}: {other['problem']}"
+    yield f"{body['segments']:,} segments, {body['ids']:,} IDs: {body['status']}"
+
+
+def _vacuum_lines(body: dict[str, Any]) -> Iterator[str]:
+    yield from body["files"]
+    for name in body["foreign"]:
+        yield f"{name}\tforeign, left alone"
+    verb = "would be deleted" if body["dry_run"] else "deleted"
+    rest = f", {body['young']} too young" if body["young"] else ""
+    dropped = f"; {len(body['runs'])} other runs dropped" if body["runs"] else ""
+    yield f"{len(body['files']):,} files, {size(body['bytes'])} {verb}{rest}{dropped}"
+
+
+def _adoption_lines(body: dict[str, Any]) -> Iterator[str]:
+    as_of = "adopted before" if body["epoch"] < 0 else f"of micro-batch {body['epoch']}"
+    if body["ids"]:
+        yield f"Saved: {body['ids']:,} IDs in {body['segments']:,} segments, as {as_of}."
+    else:
+        yield f"Nothing was saved: the catalog, as {as_of}, holds no ID."
+    steps = (
+        "1. Let the source begin where the old query stopped, or earlier. If it reads files, move "
+        "away the files that are older than the horizon.",
+        "2. Give the sink a new name (option `name`; dedup_files also a new path): micro-batches "
+        "are numbered from 0 again, and the sink holds these numbers under the old name.",
+        f"3. Start the query with checkpoint {body['checkpoint']}",
+        "Rows may repeat whose IDs only the lost checkpoint held: the records of later "
+        "micro-batches that the source delivers again, and each shard's newest IDs, by default up "
+        f"to about {_NEWEST_IDS:,} UUIDs ({_NEWEST_IDS * body['shards']:,} in all). More: dedup "
+        "remedies lost-checkpoint",
+    )
+    for step in steps:
+        indent = "   " if step[0].isdigit() else ""
+        yield from textwrap.wrap(
+            step, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+
+
+def _query(query: dict[str, Any]) -> Iterator[str]:
+    yield f"query {query['query_id']}"
+    yield from _line("as of", query["as_of"])
+    yield from _line("record ID", ", ".join(query["id"]) or "-")
+    yield from _line("timestamp", query["timestamp"] or "-")
+    yield from _line("shards", _text(query["shards"]))
+    for kind, files in sorted(query["files"].items()):
+        yield from _line(f"{kind} files", f"{files['files']:,}, {size(files['bytes'])}")
+    for standing, count in sorted(query["segments"].items()):
+        yield from _line(f"segments {standing}", _text(count))
+    if query["missing"]:
+        yield from _line("segments MISSING", _text(query["missing"]))
+    if query["accepted_losses"]:
+        yield from _line("losses accepted", _text(query["accepted_losses"]))
+    if shards := query["state"]:
+        in_segments = sum(shard["segment_ids"] for shard in shards)
+        in_state = [shard["tail_ids"] for shard in shards if shard["tail_ids"] is not None]
+        state = f"{sum(in_state):,} in Spark state" if in_state else "those in Spark state unknown"
+        yield from _line("IDs", f"{in_segments:,} in segments, {state}")
+        yield ""
+        yield from _shards(shards)
+
+
+def _shards(shards: Sequence[dict[str, Any]]) -> Iterator[str]:
+    columns = dict(_SHARD_COLUMNS)
+    if len({shard["epoch"] for shard in shards}) == 1:
+        del columns["batch"]  # the line "as of" shows it
+    if all(shard["tail_ids"] is None for shard in shards):
+        del columns["in state"]
+    rows = [list(columns), *([_text(s[field]) for field in columns.values()] for s in shards)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    gap = "  " if sum(widths) + 2 * len(widths) - 2 <= _WIDTH else " "
+    for row in rows:
+        yield gap.join(f"{cell:>{wide}}" for cell, wide in zip(row, widths, strict=True))
+
+
+def _line(label: str, value: str) -> Iterator[str]:
+    parts = textwrap.wrap(value, _WIDTH - _LABEL, break_long_words=False, break_on_hyphens=False)
+    for number, part in enumerate(parts or [""]):
+        yield f"{'' if number else label:<{_LABEL}}{part}"
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

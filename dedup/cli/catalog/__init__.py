@@ -1,1 +1,0 @@
-"""`dedup catalog`: look into a catalog and look after it."""

@@ -1,0 +1,237 @@
+"""`dedup check`: collect the facts about a query, and judge them; rarely needs Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rich.text import Text
+
+from dedup.catalog.certificate import load_certificate, no_catalog
+from dedup.catalog.root import Root
+from dedup.catalog.timeouts import reach
+from dedup.cli.commands import Done
+from dedup.cli.failures import OK, UNSAFE
+from dedup.cli.findings import WIDTH, findings_lines, summary_line
+from dedup.cli.flags import CheckFlags, pairs, read_properties
+from dedup.cli.run.record import Record, log_of, record_of
+from dedup.cli.session import reading_session, stream_settings
+from dedup.cli.terminal import Terminal
+from dedup.core.duration import duration_ms
+from dedup.core.policy import default_lateness_ms
+from dedup.core.sequence_metrics import SequenceMetrics
+from dedup.errors import ConfigError, DedupError
+from dedup.spark.driver.checkpoint_log import CheckpointLog, read_checkpoint
+from dedup.spark.machine import machine_bytes, machine_cores, shuffle_partitions
+from dedup.spark.options import BY_ID
+from dedup.tools.check.facts import Facts, ProducerFacts, cores_of, retention
+from dedup.tools.check.findings import Finding, Level
+from dedup.tools.check.rules import advise
+from dedup.tools.repair.opening import has_state
+from dedup.tools.watch.health import TimedBatch, concerns
+from dedup.tools.watch.query_log import QueryLog, read_logs
+
+#: Settings that `dedup run` gives Spark by default.
+_RUN = {"spark.master": "local[*]", "spark.driver.memory": "2g"}
+_PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+def check(flags: CheckFlags) -> Done:
+    """Judge a query.
+
+    Raises ConfigError if there is no such query or a flag cannot work, and StateError or
+    CatalogError if the checkpoint or the certificate is damaged.
+    """
+    # Flags first: a typo is reported before a remote checkpoint is read.
+    facts, options = _from_flags(flags), pairs(flags.source_option, "--source-option")
+    checkpoint, catalog = flags.checkpoint, flags.catalog
+    record = record_of(checkpoint)
+    if record is not None:
+        facts = of_run(facts, record)
+        checkpoint, catalog = record.options["checkpoint"], catalog or record.options["catalog"]
+    log, name = read_checkpoint(checkpoint), None
+    if flags.log is not None:
+        logged = _query_log(log_of(flags.log), log.query_id)
+        name, facts = logged.name, _with_log(facts, logged)
+        if facts.producers is not None:
+            _refuse_id_flags(flags, log.query_id)
+    if flags.query not in (None, log.query_id, name):
+        raise ConfigError(
+            f"{checkpoint} is the checkpoint of query {log.query_id}, not of --query {flags.query}."
+        )
+    facts = _with_checkpoint(facts, log, options)
+    if catalog is not None:
+        facts = _with_catalog(facts, catalog, log, checkpoint)
+    findings = advise(facts)
+    broken = any(finding.level is Level.BREAKS for finding in findings)
+    body = {
+        "query_id": log.query_id,
+        "name": name,
+        "batch_id": log.batch_id,
+        "status": "breaks" if broken else "ok",
+        "findings": [finding.to_json() for finding in findings],
+    }
+    if not flags.as_json:
+        console = Terminal()
+        width = min(WIDTH, console.width) if console.is_terminal else WIDTH
+        for line in _lines(body, findings, width, fold=not flags.every):
+            console.print(line, soft_wrap=True)
+    return Done(UNSAFE if broken else OK, body)
+
+
+def _lines(
+    body: Mapping[str, Any], findings: Sequence[Finding], width: int, *, fold: bool
+) -> Iterator[str | Text]:
+    name = f" ({body['name']})" if body["name"] else ""
+    batch_id = body["batch_id"]
+    since = "not started yet" if batch_id is None else f"as of micro-batch {batch_id}"
+    yield f"query {body['query_id']}{name}, {since}"
+    yield from findings_lines(findings, width, fold=fold)
+    yield summary_line(findings)
+
+
+def _refuse_id_flags(flags: CheckFlags, query_id: str) -> None:
+    for flag in ("catalog", "horizon", "late"):
+        if getattr(flags, flag) is not None:
+            raise ConfigError(
+                f"Query {query_id} uses dedup_by_sequence, which has no {flag}; leave --{flag} out."
+            )
+
+
+def _from_flags(flags: CheckFlags) -> Facts:
+    settings = {} if flags.properties is None else read_properties(flags.properties, "--properties")
+    conf = _stripped(flags.conf, "--conf")
+    settings |= conf
+    strange = sorted(name for name in conf if not name.startswith("spark."))
+    if strange:
+        raise ConfigError(
+            f"--conf {strange[0]} is not a Spark setting; options of the source go to "
+            "--source-option."
+        )
+    partitions = settings.get(_PARTITIONS)
+    if partitions not in (None, "auto") and shuffle_partitions(partitions) is None:
+        raise ConfigError(f"{_PARTITIONS}={partitions} must be a positive integer.")
+    keep, sink_options = flags.kafka_retention, _stripped(flags.sink_option, "--sink-option")
+    return Facts(
+        settings=settings,
+        complete=flags.properties is not None,
+        horizon_ms=BY_ID["horizon"].check_flag(flags.horizon),
+        kafka_retention_ms=None if keep is None else retention(keep, option="--kafka-retention"),
+        late=BY_ID["late"].check_flag(flags.late),
+        sink_options={name.lower(): value for name, value in sink_options.items()},
+    )
+
+
+def _stripped(texts: list[str] | None, flag: str) -> dict[str, str]:
+    return {name: value.strip() for name, value in pairs(texts, flag).items()}
+
+
+def of_run(facts: Facts, record: Record) -> Facts:
+    """Add the options and settings that `dedup run` recorded."""
+    horizon_ms = duration_ms(record.rules["horizon"], option="horizon")
+    lateness = record.rules["lateness"]
+    event_time = record.options["timestamp"] is not None
+    # Records of earlier releases lack stable_timestamps, guarantee and source_partition.
+    stable = record.options.get("stable_timestamps", False)
+    lateness_ms = default_lateness_ms(horizon_ms, stable_timestamps=stable) if event_time else 0
+    if lateness is not None:
+        lateness_ms = duration_ms(lateness, option="lateness")
+    return replace(
+        facts,
+        settings=_RUN | stream_settings(record.shards) | dict(facts.settings),
+        complete=True,
+        shards=record.shards,
+        horizon_ms=facts.horizon_ms or horizon_ms,
+        lateness_ms=lateness_ms,
+        late=facts.late or record.rules["late"],
+        guarantee=record.rules.get("guarantee"),
+        event_time=event_time,
+        by_source=bool(record.rules.get("source_partition")),
+    )
+
+
+def _query_log(folder: str, query_id: str) -> QueryLog:
+    logs = [log for log in read_logs(folder) if log.query_id == query_id]
+    if not logs or not logs[0].batches:
+        raise ConfigError(
+            f"--log {folder} has no micro-batch of query {query_id}: give the folder of its "
+            "DedupListener(log=...)."
+        )
+    return logs[0]
+
+
+def _with_log(facts: Facts, log: QueryLog) -> Facts:
+    every = [batch for _, batch in log.batches]
+    newest = every[-1]
+    facts = replace(
+        facts,
+        shards=newest.shards,
+        batch_records_max=max(batch.records_in for batch in every),
+        batch_took_max_ms=max(batch.batch_ms for batch in every) or None,
+        concerns=tuple(concerns([TimedBatch(*timed) for timed in log.batches])),
+    )
+    if isinstance(newest, SequenceMetrics):
+        producers = ProducerFacts(
+            expire_after_ms=newest.expire_after_ms,
+            max_producers=newest.max_producers,
+            fullest=newest.fullest_shard_producers,
+            runs=len({batch.run_id for batch in every}),
+            batches=len(every),
+        )
+        # Unknown before the first timestamp.
+        event_time = None if newest.newest_ms is None else not newest.by_query_time
+        return replace(facts, producers=producers, event_time=event_time)
+    batches = [batch for _, batch in log.of_ids]
+    last = batches[-1]
+    sources = [name for batch in batches for name, _, _ in batch.slowest_sources]
+    guarantees = [batch.guarantee for batch in reversed(batches) if batch.guarantee]
+    return replace(
+        facts,
+        horizon_ms=facts.horizon_ms or last.horizon_ms,
+        lateness_ms=last.lateness_ms,
+        # A single clock for all records has an empty name.
+        by_source=any(sources) if sources else None,
+        # Most micro-batches may lack it.
+        guarantee=facts.guarantee or next(iter(guarantees), None),
+        event_time=True if sources else None,
+    )
+
+
+def _with_checkpoint(facts: Facts, log: CheckpointLog, options: Mapping[str, str]) -> Facts:
+    overrides = {name.lower(): value.strip() for name, value in options.items()}
+    sources = log.sources and tuple(
+        replace(source, options={**source.options, **overrides}) for source in log.sources
+    )
+    return replace(
+        facts,
+        pinned=log.pinned,
+        state_partitions=log.state_partitions,
+        checkpoint_format=log.checkpoint_format,
+        kafka_sinks=log.kafka_sinks,
+        sources=sources,
+        cores=cores_of(facts.settings, machine_cores()),
+        machine_bytes=machine_bytes(),
+    )
+
+
+def _with_catalog(facts: Facts, where: str, log: CheckpointLog, checkpoint: str) -> Facts:
+    root = Root(where)
+    certificate = reach(root, lambda: load_certificate(root, log.query_id))
+    # Micro-batches without records make neither a catalog nor state.
+    if certificate is None and log.committed and _has_state(checkpoint):
+        raise no_catalog(root, log.query_id)
+    place = root.local_path("catalog.json")
+    facts = replace(facts, catalog_local=None if place is None else str(place.parent))
+    if certificate is None:
+        return facts
+    event_time = certificate.timestamp_source != "processing time"
+    return replace(facts, shards=certificate.shards, event_time=event_time)
+
+
+def _has_state(checkpoint: str) -> bool:
+    try:
+        with reading_session() as session:
+            return has_state(session, checkpoint)
+    except DedupError:
+        return True

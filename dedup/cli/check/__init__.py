@@ -1,1 +1,0 @@
-"""`dedup check`: judge the settings of a query."""

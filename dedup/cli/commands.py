@@ -1,0 +1,188 @@
+"""Commands: a dataclass of flags becomes a typer command with an exit code and a help screen."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from dataclasses import MISSING, dataclass, fields
+from importlib import import_module
+from inspect import Parameter, Signature, getdoc
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args, get_origin, get_type_hints
+
+import typer
+from typer import rich_utils
+from typer.core import TyperArgument, TyperCommand, TyperGroup
+
+from dedup.cli.failures import INTERRUPTED, TRACEBACK, explain
+from dedup.cli.printing import say, while_read
+from dedup.cli.terminal import SafeConsole
+from dedup.errors.cause import LINK
+
+# Typer's errors quote arguments, which may be file names that a shell expanded.
+rich_utils.Console = SafeConsole  # type: ignore[attr-defined]
+
+
+def argument(metavar: str, text: str) -> Any:
+    """Declare a positional argument."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
+def option(
+    metavar: str, text: str, *names: str, least: float | None = None, most: float | None = None
+) -> Any:
+    """Declare an option that takes a value."""
+    return typer.Option(..., *names, metavar=metavar, help=text, min=least, max=most)
+
+
+def switch(text: str, *names: str) -> Any:
+    """Declare an option that takes no value."""
+    return typer.Option(..., *names, help=text)
+
+
+def parameter(name: str, kind: Any, shown: Any, default: Any, panel: str = "") -> Parameter:
+    """Return a parameter for typer; without a default (`MISSING`) it is required."""
+    if panel:
+        shown = copy(shown)
+        shown.rich_help_panel = panel
+    default = Parameter.empty if default is MISSING else default
+    annotation = Annotated[kind, shown]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Base of a command's flags; the docstring of a subclass is the help text of its command.
+
+    The annotation of a field holds its type, the result of `option`, `switch` or `argument`, and
+    optionally the panel of the help screen that shows it.
+
+    Attributes
+    ----------
+    work : str
+        ``module:function`` of a function from flags to `Done`, imported when the command runs, so
+        that ``dedup --help`` loads neither numpy nor Spark.
+    example : str
+        A command line for the help screen.
+    """
+
+    work: ClassVar[str]
+    example: ClassVar[str]
+
+    as_json: Annotated[bool, switch("Print one JSON object on stdout.", "--json")] = False
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Self:
+        """Return the flags with the values that typer read."""
+        return cls(**values)
+
+    @classmethod
+    def parameters(cls) -> Iterator[Parameter]:
+        """Return the parameters that typer reads: the command's own flags, then inherited ones."""
+        hints = get_type_hints(cls, include_extras=True)
+        for field in sorted(fields(cls), key=lambda field: field.name not in cls.__annotations__):
+            if get_origin(hints[field.name]) is Annotated:
+                kind, shown, *panel = get_args(hints[field.name])
+                yield parameter(field.name, kind, shown, field.default, *panel)
+
+
+class Done(NamedTuple):
+    """Result of a command: exit code, the body that ``--json`` prints, and lines for people."""
+
+    code: int
+    body: dict[str, Any]
+    lines: Iterable[str] = ()
+
+
+def finish(work: Callable[[], Done], *, as_json: bool) -> None:
+    """Run a command, print its result or its error, and exit with its code."""
+    try:
+        done = work()
+    except KeyboardInterrupt:
+        say("Interrupted.", as_error=True)
+        done = Done(INTERRUPTED, {"status": "interrupted"})
+    except (typer.Exit, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        failure = explain(error)
+        body = {"status": "failed", "error": failure.kind, "message": failure.message}
+        say(f"error: {failure.message}", as_error=True)
+        if failure.remedy is not None:
+            body["remedy"] = failure.remedy
+            say(f"{LINK}{failure.remedy}", as_error=True)
+        done = Done(failure.exit_code, body)
+    with while_read():
+        if as_json:
+            # JSON escapes every control code except DEL.
+            text = json.dumps(done.body | {"exit_code": done.code}, sort_keys=True)
+            say(text.replace("\x7f", "\\u007f"))
+        else:
+            for line in done.lines:
+                say(line)
+    raise typer.Exit(done.code)
+
+
+class App(typer.Typer):
+    """A typer application with `-h` and help screens that omit typer's type names."""
+
+    def __init__(self, **settings: Any) -> None:
+        settings.setdefault("context_settings", {"help_option_names": ["--help", "-h"]})
+        super().__init__(cls=_Group, add_completion=False, no_args_is_help=True, **settings)
+
+    def add(self, *commands: type[Flags]) -> None:
+        """Add a command for each class of flags, under the name of its function."""
+        for flags in commands:
+            name = flags.work.partition(":")[2].replace("_", "-")
+            self.command(name, cls=_Command, epilog=f"Example: {flags.example}")(_runner(flags))
+
+
+def _runner(flags: type[Flags]) -> Callable[..., None]:
+    def run(**values: Any) -> None:
+        as_json = values["as_json"]
+
+        def work() -> Done:
+            module, _, function = flags.work.partition(":")
+            done: Done = getattr(import_module(module), function)(flags.of(values))
+            return done
+
+        finish(work, as_json=as_json)
+
+    paragraphs = (getdoc(flags) or "").split("\n\n")  # rich keeps line breaks in a paragraph
+    run.__doc__ = "\n\n".join(" ".join(text.split()) for text in paragraphs)
+    run.__signature__ = Signature(list(flags.parameters()))  # type: ignore[attr-defined]
+    return run
+
+
+class _Plain:
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if isinstance(param, TyperArgument):
+                # Typer would print `<str>` after the metavar.
+                param.display_type_rich = _nothing  # type: ignore[method-assign]
+            elif getattr(param, "is_flag", False):
+                # Typer would print `<bool>`.
+                param.metavar = ""
+        return params
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Show arguments as the list below shows them; typer writes `{ROOT}` and `[[TOPIC]]`."""
+        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
+        named = [p for p in self.get_params(ctx) if isinstance(p, TyperArgument)]
+        # The first piece stands for the options.
+        return [*pieces[:1], *(str(p.metavar) for p in named), *pieces[1 + len(named) :]]
+
+
+class _Command(_Plain, TyperCommand):
+    pass
+
+
+class _Group(_Plain, TyperGroup):
+    pass
+
+
+def _nothing(ctx: Any) -> None:
+    return None

@@ -1,0 +1,196 @@
+"""`dedup demo`: two runs over made-up events, with every figure checked."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from dedup.cli import made_events as made
+from dedup.cli.commands import Done
+from dedup.cli.failures import FAILED, INTERRUPTED, OK
+from dedup.cli.figures import Figures, table
+from dedup.cli.flags import DemoFlags
+from dedup.cli.progress import Reporter, reporting
+from dedup.cli.run.drain import RunOutcome
+from dedup.cli.run.options import RunOptions
+from dedup.cli.run.work import run
+from dedup.cli.stop import StopRequest, stop_on_signals
+from dedup.cli.terminal import Terminal
+from dedup.core.duration import format_ms, iso
+from dedup.errors import ConfigError
+
+#: So few that most IDs must leave Spark state for segments: 256 KiB at the default size.
+_STATE_BYTES_PER_EVENT = 0.65
+_FEWEST_EVENTS = 50_000
+_REDELIVERED = 20_000
+#: The filters' target for the union of all is 1 %.
+_FPR_LIMIT = 0.02
+_INTERRUPTED = Done(INTERRUPTED, {"status": "interrupted"})
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A figure and its expected value."""
+
+    name: str
+    value: object
+    expected: str
+    good: bool
+
+
+def demo(flags: DemoFlags) -> Done:
+    """Run the demonstration in `--folder`, or in a temporary folder."""
+    if flags.events < _FEWEST_EVENTS:
+        raise ConfigError(
+            f"--events {flags.events} fills no segments; give {_FEWEST_EVENTS} or more."
+        )
+    with reporting(quiet=flags.quiet) as reporter, stop_on_signals() as stop:
+        if (folder := flags.folder) is None:
+            scratch = Path(tempfile.mkdtemp(prefix="dedup-demo-"))
+            try:
+                return _demo(scratch, flags, reporter, stop)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+        if folder.exists() and any(folder.iterdir()):
+            raise ConfigError(f"--folder {folder} is not empty; give a new one.")
+        return _demo(folder, flags, reporter, stop)
+
+
+def _demo(folder: Path, flags: DemoFlags, reporter: Reporter, stop: StopRequest) -> Done:
+    begin_s, seed = time.monotonic(), flags.seed
+    stream, truth = made.make_stream(flags.events, seed)
+    made.write_files(stream, folder / "input", seed)
+    reporter.note(
+        f"{truth.records_in:,} records in {made.FILES} files: {truth.duplicate:,} are duplicates, "
+        f"{truth.late:,} late, {truth.null_id:,} without an ID; "
+        f"{format_ms(made.SPAN_MS)} of event time, horizon {format_ms(made.HORIZON_MS)}"
+    )
+    options = RunOptions.make(
+        input=folder / "input",
+        id=("event_id",),
+        timestamp="event_time",
+        horizon=format_ms(made.HORIZON_MS),
+        lateness=format_ms(made.LATENESS_MS),
+        output=folder / "output",
+        duplicates=folder / "duplicates",
+        files_per_trigger=made.FILES_PER_TRIGGER,
+        state_budget_bytes=int(flags.events * _STATE_BYTES_PER_EVENT),
+        driver_memory="1g",
+    )
+    first = run(options, reporter, stop=stop)
+    if first.interrupted:
+        return _INTERRUPTED
+    checks = _first_checks(first.figures, truth) + _output_checks(options, stream, truth)
+
+    sent = made.write_redelivery(stream, folder / "input", seed, _REDELIVERED)
+    reporter.note(f"Restarting with a new file that delivers {sent:,} of the records once more")
+    second = run(options, reporter, stop=stop)
+    if second.interrupted:
+        return _INTERRUPTED
+    checks += _second_checks(second, sent)
+
+    good = all(check.good for check in checks)
+    if not (flags.quiet or flags.as_json):
+        console = Terminal()
+        console.print(check_table(checks))
+        console.print(table(first.figures, "first run"))
+        verdict = "Every figure is right." if good else "SOME FIGURES ARE WRONG."
+        console.print(f"{verdict} {time.monotonic() - begin_s:.0f} s.")
+    body = {
+        "status": "ok" if good else "wrong",
+        "first_run": first.figures.to_json(),
+        "second_run": second.figures.to_json(),
+        "checks": [asdict(check) for check in checks],
+    }
+    return Done(OK if good else FAILED, body)
+
+
+def _first_checks(figures: Figures, truth: made.Truth) -> list[Check]:
+    counts, levels = figures.counts, figures.levels
+    checks = [
+        _equal("records in", counts["records_in"], truth.records_in),
+        _equal("  unique", counts["unique"], truth.unique),
+        _equal("  duplicate", counts["duplicate"], truth.duplicate),
+        _equal("  late", counts["late"], truth.late),
+        _equal("  null ID", counts["null_id"], truth.null_id),
+        _equal("files read", figures.files, made.FILES),
+        _equal("GC watermark", iso(levels["gc_watermark_ms"]), iso(truth.gc_watermark_ms)),
+    ]
+    for name in ("segments_written", "segments_merged", "segments_expired", "filter_negative"):
+        checks.append(_positive(name.replace("_", " "), counts[name]))
+    checks.append(_positive("catalog reads", figures.reads))
+    rate = 1.0 if figures.fpr is None else figures.fpr
+    limit = f"at most {_FPR_LIMIT:.0%}"
+    checks.append(Check("false-positive rate", f"{rate:.2%}", limit, rate <= _FPR_LIMIT))
+    live, total = levels["live_ids"] or 0, truth.unique + truth.late
+    checks.append(Check("live IDs", live, f"below {total:,}", 0 < live < total))
+    return checks
+
+
+def _output_checks(options: RunOptions, stream: made.Stream, truth: made.Truth) -> list[Check]:
+    output = _read(options.output)
+    delivered = {name for name in stream.ids if name is not None}
+    times_ms = output.column("event_time").cast(pa.timestamp("ms", "UTC")).cast("int64")
+    pairs = zip(output.column("event_id").to_pylist(), times_ms.to_pylist(), strict=True)
+    named = sorted((name, time_ms) for name, time_ms in pairs if name is not None)
+    repeats = sum(
+        name == other and later - earlier <= made.HORIZON_MS
+        for (name, earlier), (other, later) in pairwise(named)
+    )
+    missing = len(delivered - {name for name, _ in named})
+    assert options.duplicates is not None
+    return [
+        _equal("rows in the output", output.num_rows, truth.emitted),
+        _equal("IDs twice in a horizon", repeats, 0),
+        _equal("IDs missing from the output", missing, 0),
+        _equal("rows in the side output", _read(options.duplicates).num_rows, truth.duplicate),
+    ]
+
+
+def _second_checks(second: RunOutcome, sent: int) -> list[Check]:
+    counts = second.figures.counts
+    return [
+        _equal("restart: records in", counts["records_in"], sent),
+        _equal("restart: duplicate", counts["duplicate"], sent),
+        _equal("restart: emitted", counts["emitted"], 0),
+    ]
+
+
+def _read(folder: Path) -> Any:
+    return ds.dataset(folder, format="parquet", partitioning="hive").to_table()
+
+
+def _equal(name: str, value: object, expected: object) -> Check:
+    text = f"{expected:,}" if isinstance(expected, int) else str(expected)
+    return Check(name, value, text, value == expected)
+
+
+def _positive(name: str, value: int) -> Check:
+    return Check(name, value, "more than 0", value > 0)
+
+
+def check_table(checks: list[Check]) -> Table:
+    """Return a table of figures and their expected values."""
+    rows = Table(
+        title="checked", box=box.SIMPLE, title_justify="left", padding=(0, 1), pad_edge=False
+    )
+    rows.add_column("", no_wrap=True)
+    rows.add_column("figure", no_wrap=True)
+    rows.add_column("is", justify="right", no_wrap=True)
+    rows.add_column("must be", justify="right", no_wrap=True)
+    for check in checks:
+        value = f"{check.value:,}" if isinstance(check.value, int) else str(check.value)
+        mark = "ok" if check.good else Text("WRONG", style="red")
+        rows.add_row(mark, check.name, value, check.expected)
+    return rows

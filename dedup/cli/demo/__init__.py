@@ -1,1 +1,0 @@
-"""`dedup demo`: a made-up stream, de-duplicated and checked."""

@@ -1,1 +1,0 @@
-"""`dedup explain`: what a query remembers of one record ID."""

@@ -1,0 +1,165 @@
+"""A made-up stream with known figures: seeded events, some delivered more than once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+HOUR_MS = 3_600_000
+#: Event time that the stream spans.
+SPAN_MS = 48 * HOUR_MS
+HORIZON_MS = 12 * HOUR_MS
+LATENESS_MS = HOUR_MS
+FILES = 40
+FILES_PER_TRIGGER = 2
+
+#: 2024-05-01T00:00:00Z
+START_MS = 1_714_521_600_000
+_COPIES = 0.05
+_REUSED = 0.002
+_LATE = 0.001
+_NULL = 0.0005
+#: A fresh ID this far behind its delivery is behind the late watermark in any file.
+_STRAGGLE_MS = 8 * HOUR_MS
+_JITTER_MS = 10 * 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """Expected figures: records by verdict, and the newest timestamp."""
+
+    unique: int
+    duplicate: int
+    late: int
+    null_id: int
+    newest_ms: int
+
+    @property
+    def records_in(self) -> int:
+        """Number of records."""
+        return self.unique + self.duplicate + self.late + self.null_id
+
+    @property
+    def emitted(self) -> int:
+        """Records that are not duplicates."""
+        return self.records_in - self.duplicate
+
+    @property
+    def gc_watermark_ms(self) -> int:
+        """GC watermark after the last record."""
+        return self.newest_ms - LATENESS_MS - HORIZON_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """UUIDs, event times and ascending delivery times of records; deliveries choose the file."""
+
+    ids: list[str | None]
+    times_ms: np.ndarray
+    delivered_ms: np.ndarray
+
+
+def make_stream(events: int, seed: int) -> tuple[Stream, Truth]:
+    """Return a stream of at least 10,000 distinct events, and its figures.
+
+    It has five kinds of records: events; copies of them with the same event time, up to 11 hours
+    later (duplicates); IDs used again with an event time 14 hours or more after the first one
+    (unique, because the horizon is 12 hours); fresh IDs 8 hours behind (late); and records without
+    an ID.
+    """
+    rng = np.random.default_rng(seed)
+    copies, reused = int(events * _COPIES), int(events * _REUSED)
+    late, null = int(events * _LATE), int(events * _NULL)
+    names = _uuids(rng, events + late)
+
+    times = np.sort(rng.integers(0, SPAN_MS, events))
+    # The last one is on time, so that the newest timestamp is among the last records delivered.
+    delivered = np.minimum(times + rng.integers(0, _JITTER_MS, events), SPAN_MS - 1)
+
+    copied = rng.choice(np.flatnonzero(delivered < SPAN_MS - 11 * HOUR_MS), copies, replace=False)
+    soon = rng.random(copies) < 0.7
+    delay = np.where(
+        soon, rng.integers(1_000, HOUR_MS, copies), rng.integers(HOUR_MS, 11 * HOUR_MS, copies)
+    )
+    again = rng.choice(np.flatnonzero(times < SPAN_MS - 20 * HOUR_MS), reused, replace=False)
+    # Exclude copied IDs: a copy may be remembered under a later time than its own.
+    again = np.setdiff1d(again, copied)
+    again_at = times[again] + rng.integers(14 * HOUR_MS, 20 * HOUR_MS, len(again))
+    late_at = rng.integers(_STRAGGLE_MS + 2 * HOUR_MS, SPAN_MS, late)
+    null_at = rng.integers(0, SPAN_MS, null)
+
+    ids: list[str | None] = [*names[:events]]
+    ids += [names[i] for i in copied]
+    ids += [names[i] for i in again]
+    ids += names[events:]
+    ids += [None] * null
+    all_times = np.concatenate([times, times[copied], again_at, late_at - _STRAGGLE_MS, null_at])
+    all_delivered = np.concatenate(
+        [delivered, delivered[copied] + delay, again_at, late_at, null_at]
+    )
+    order = np.argsort(all_delivered, kind="stable")
+    stream = Stream([ids[i] for i in order], START_MS + all_times[order], all_delivered[order])
+    truth = Truth(
+        unique=events + len(again),
+        duplicate=copies,
+        late=late,
+        null_id=null,
+        newest_ms=int(START_MS + all_times.max()),
+    )
+    return stream, truth
+
+
+def write_files(stream: Stream, folder: Path, seed: int) -> None:
+    """Write the stream as Parquet files whose modification times follow the deliveries."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(seed + 1)
+    edges = np.searchsorted(stream.delivered_ms, np.arange(1, FILES) * (SPAN_MS // FILES))
+    bounds = [0, *edges.tolist(), len(stream.ids)]
+    for number, (begin, end) in enumerate(pairwise(bounds)):
+        part = Stream(
+            stream.ids[begin:end], stream.times_ms[begin:end], stream.delivered_ms[begin:end]
+        )
+        _write(part, folder / f"events-{number:03d}.parquet", rng, START_MS // 1000 + number)
+
+
+def write_redelivery(stream: Stream, folder: Path, seed: int, count: int) -> int:
+    """Write a file that delivers recent events once more, within the horizon; return how many."""
+    rng = np.random.default_rng(seed + 2)
+    live = np.flatnonzero(stream.times_ms > stream.times_ms.max() - HORIZON_MS // 2)
+    named = np.array([i for i in live if stream.ids[i] is not None])
+    chosen = np.sort(rng.choice(named, min(count, len(named)), replace=False))
+    part = Stream([stream.ids[i] for i in chosen], stream.times_ms[chosen], chosen)
+    _write(part, folder / "redelivered.parquet", rng, START_MS // 1000 + FILES)
+    return len(chosen)
+
+
+def _write(part: Stream, path: Path, rng: np.random.Generator, mtime_s: int) -> None:
+    count = len(part.ids)
+    table = pa.table(
+        {
+            "event_id": pa.array(part.ids, pa.string()),
+            "event_time": pa.array(part.times_ms, pa.timestamp("ms", "UTC")),
+            "user_id": rng.integers(0, 50_000, count),
+            "kind": pa.array(rng.choice(["view", "cart", "order"], count)),
+            "amount_cents": rng.integers(1, 100_000, count),
+        }
+    )
+    pq.write_table(table, path)
+    os.utime(path, (mtime_s, mtime_s))
+
+
+def _uuids(rng: np.random.Generator, count: int) -> list[str]:
+    raw = np.frombuffer(rng.bytes(16 * count), np.uint8).reshape(count, 16).copy()
+    raw[:, 6] = (raw[:, 6] & 0x0F) | 0x40
+    raw[:, 8] = (raw[:, 8] & 0x3F) | 0x80
+    text = raw.tobytes().hex()
+    return [
+        f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+        for h in (text[i : i + 32] for i in range(0, 32 * count, 32))
+    ]

@@ -1,0 +1,105 @@
+"""`dedup prepare`: small runs in a Spark session that writes its loaded classes to a file."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from dedup.cli import made_events as made
+from dedup.cli.commands import Done
+from dedup.cli.failures import OK
+from dedup.cli.flags import PrepareFlags
+from dedup.cli.progress import Reporter, reporting
+from dedup.cli.run.options import RunOptions
+from dedup.cli.run.work import run
+from dedup.cli.session import last_line, spark_session
+from dedup.core.duration import format_ms, size
+from dedup.errors import DedupError
+from dedup.spark.driver.class_archive import cache_folder, class_archive, keep, use_option
+
+_EVENTS = 5_000
+_SEED = 1
+
+
+def prepare(flags: PrepareFlags) -> Done:
+    """Write the archive for this Java and this Spark, unless one exists."""
+    with reporting(quiet=flags.quiet) as reporter:
+        body = write_archive(again=flags.again, reporter=reporter)
+    how = "is ready" if body["status"] == "made" else "was ready before (--again replaces it)"
+    lines = [
+        f"The archive {how}: {body['file']}, {size(body['size_bytes'])}.",
+        "Every dedup command uses it from now on. For other sessions of Spark, set",
+        f"  spark.driver.extraJavaOptions  {body['java_option']}",
+    ]
+    return Done(OK, body, [] if flags.quiet else lines)
+
+
+def write_archive(*, again: bool, reporter: Reporter) -> dict[str, Any]:
+    """Write the archive if there is none, or if `again`; DedupError if Java writes none.
+
+    Returns ``status`` (``made`` or ``there``), ``file``, ``size_bytes``, and the ``java_option``
+    that uses the file.
+    """
+    archive, status = class_archive(), "there"
+    if archive is None or again:
+        reporter.note("Spark starts and de-duplicates some files, to see which classes it needs.")
+        archive, status = _written(), "made"
+    return {
+        "status": status,
+        "file": str(archive),
+        "size_bytes": archive.stat().st_size,
+        "java_option": use_option(archive),
+    }
+
+
+def _written() -> Path:
+    cache_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="making-", dir=cache_folder()) as scratch:
+        folder = Path(scratch)
+        written, log = folder / "archive", folder / "spark.log"
+        runs = _runs(folder)
+        with spark_session(
+            master=runs[0].master,
+            driver_memory=runs[0].driver_memory,
+            shards=runs[0].cores,
+            log=log,
+            archive_to=written,
+        ) as session:
+            for options in runs:
+                run(options, Reporter(), spark=session)
+        if not written.exists():
+            raise DedupError(
+                "Java ended without an archive of its classes. Spark works without one, as before. "
+                f"What Java printed last: {last_line(log)}"
+            )
+        return keep(written)
+
+
+def _runs(folder: Path) -> list[RunOptions]:
+    """Return a run through our Parquet reader and writer, and one through Spark's."""
+    stream, _ = made.make_stream(_EVENTS, _SEED)
+    made.write_files(stream, folder / "parquet", _SEED)
+    some = pq.read_table(min((folder / "parquet").iterdir()))
+    (folder / "csv").mkdir()
+    pa.csv.write_csv(some, folder / "csv" / "some.csv")
+
+    def options(name: str, **given: Any) -> RunOptions:
+        return RunOptions.make(
+            id=("event_id",),
+            horizon=format_ms(made.HORIZON_MS),
+            output=folder / name / "output",
+            duplicates=folder / name / "duplicates",
+            driver_memory="1g",
+            files_per_trigger=made.FILES // 2,
+            **given,
+        )
+
+    return [
+        options("own", input=folder / "parquet", timestamp="event_time"),
+        options("spark", input=folder / "csv", output_format="json"),
+    ]

@@ -1,1 +1,0 @@
-"""`dedup prepare`: quicker starts of Spark on this machine."""

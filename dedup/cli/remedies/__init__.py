@@ -1,1 +1,0 @@
-"""`dedup remedies`: what to do about an error."""

@@ -1,0 +1,174 @@
+"""Files that earlier runs read: those that changed since, and an INPUT that was moved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from dedup.cli.run.input.files import Stamp
+from dedup.cli.run.options import RunOptions
+from dedup.cli.run.record import Record
+from dedup.errors import ConfigError, DataError
+from dedup.spark.driver.file_log import FileLog
+
+NAME = "_dedup.files"
+_SHOWN_PATHS = 5
+
+
+class FilesAsRead:
+    """Time and size of each file when its micro-batch ran, in ``OUTPUT/_dedup.files``.
+
+    Each line is ``[path, milliseconds, bytes]``. Spark's own log has the time alone, from the plan
+    of the micro-batch, so a file that was fixed between plan and reading would count as changed.
+    If this file is lost, Spark's log is used.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self._path = output / NAME
+
+    def note(self, paths: Iterable[Path]) -> None:
+        """Add the current stamps of files; files that are gone are left out."""
+        lines = []
+        for path in paths:
+            try:
+                stamp = Stamp.of(path)
+            except FileNotFoundError:
+                continue
+            lines.append(json.dumps([str(path), stamp.mtime_ms, stamp.size]) + "\n")
+        with self._path.open("a", encoding="utf-8") as handle:
+            handle.write("".join(lines))
+
+    def changed(self, stamps: Mapping[str, Stamp], log: FileLog) -> list[str]:
+        """Return the files that changed after they were read."""
+        end, as_read, changed = log.committed(), self._read(), []
+        for path, stamp in stamps.items():
+            taken = log.taken.get(path)
+            if taken is not None and taken.batch <= end:
+                before = as_read.get(path, (taken.mtime_ms, stamp.size))
+                if before != (stamp.mtime_ms, stamp.size):
+                    changed.append(path)
+        return changed
+
+    def sizes(self) -> dict[str, int]:
+        """Return the size of each file when it was read."""
+        return {path: size for path, (_, size) in self._read().items()}
+
+    def check_unfinished(self, log: FileLog, batch_id: int, *, is_published: bool) -> None:
+        """Raise DataError if the files of a micro-batch that Spark will replay have changed.
+
+        If its rows are published, other rows would be lost or come twice. If they are not, its
+        files may be fixed, but must exist: Spark would skip a missing file.
+        """
+        as_read = self._read()
+        for path in log.unfinished():
+            taken = log.taken[path].mtime_ms
+            try:
+                now = Stamp.of(path)
+            except FileNotFoundError:
+                way = ". If its rows are lost for good, replace it by an empty file"
+                if not batch_id:
+                    # Without a row of the first micro-batch there would be no state.
+                    way = ". Or start again with another --output, since nothing is published yet"
+                if is_published:
+                    way = ""
+                raise DataError(
+                    f"{path} is gone, and the run before ended inside its micro-batch. Restore the "
+                    f"file and run again{way}.",
+                    remedy="unfinished-files",
+                ) from None
+            before = as_read.get(path, (taken, now.size))
+            if is_published and (now.mtime_ms, now.size) != before:
+                raise DataError(
+                    f"{path} was written again, and the run before ended when the rows of its "
+                    "micro-batch were published, but not committed. Restore the file, and run "
+                    "again; then give what is new in it under another name.",
+                    remedy="unfinished-files",
+                )
+
+    def _read(self) -> dict[str, tuple[int, int]]:
+        as_read = {}
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return {}
+        for line in text.split("\n"):
+            try:
+                path, mtime_ms, size = json.loads(line)
+            except (ValueError, TypeError):  # the last line of a killed run
+                continue
+            as_read[path] = (mtime_ms, size)
+        return as_read
+
+
+def some_of(paths: Sequence[object]) -> str:
+    """Return the first paths, and how many more there are."""
+    more = f" and {len(paths) - _SHOWN_PATHS:,} more" if len(paths) > _SHOWN_PATHS else ""
+    return ", ".join(map(str, paths[:_SHOWN_PATHS])) + more
+
+
+def warning(changed: list[str]) -> str:
+    """Return the note about files that changed after they were read."""
+    one = len(changed) == 1
+    return (
+        f"{len(changed):,} {'file was' if one else 'files were'} written again after "
+        f"{'it was' if one else 'they were'} read, and {'is' if one else 'are'} not read a second "
+        f"time: {some_of(changed)}. To have a file read again, rename it: within the horizon, "
+        "records that were read before count as duplicates."
+    )
+
+
+def move_input(options: RunOptions, note: Callable[[str], None]) -> None:
+    """Rename the files of earlier runs in the logs, if INPUT holds them at a new place.
+
+    A killed run leaves names of both kinds; the next one renames the rest. Raises ConfigError, and
+    changes nothing, if INPUT does not hold the same files, or if a killed run must be finished.
+    """
+    record, new, given = Record.read(options.output), options.input, options.moved_from
+    log, as_read = FileLog(options.checkpoint), FilesAsRead(options.output)
+    if record is not None and record.options["input"] == str(new):
+        for path in log.taken:
+            if not Path(path).is_relative_to(new):
+                raise ConfigError(
+                    f"An earlier run read {path}, which is not in INPUT {new}. A run with "
+                    "--moved-from ended before all names were changed: run again with its INPUT "
+                    "and its --moved-from."
+                )
+        return
+    if given is None:
+        return
+    if record is None:
+        raise _refused(f"--moved-from has no meaning: no run has written to {options.output} yet.")
+    old = Path(record.options["input"])
+    if old not in (given, given.resolve()):
+        raise _refused(f"--moved-from {given}: INPUT was {old}. Give that.")
+    if old.is_relative_to(new) or new.is_relative_to(old):
+        raise _refused(
+            f"One of {old} and INPUT {new} contains the other. Move the files elsewhere."
+        )
+    sizes, existing = as_read.sizes(), list[Path]()
+    for path in log.taken:
+        now = Path(path)
+        now = new / now.relative_to(old) if now.is_relative_to(old) else now
+        if not now.is_file():
+            continue
+        existing.append(now)
+        if sizes.get(path, now.stat().st_size) != now.stat().st_size:
+            raise _refused(
+                f"{now} is another file than {path}, which had {sizes[path]:,} bytes when it was "
+                "read. Give the same files; move files elsewhere that were written again since."
+            )
+    if log.taken and not existing:
+        raise _refused(f"INPUT {new} holds none of the {len(log.taken):,} files that were read.")
+    log.rename(old, new)
+    as_read.note(existing)
+    replace(record, options={**record.options, "input": str(new)}).write(options.output)
+    note(
+        f"INPUT was {old} before. It holds {len(existing):,} of the {len(log.taken):,} files that "
+        "were read, under their names. Files that have other names now are read again."
+    )
+
+
+def _refused(text: str) -> ConfigError:
+    return ConfigError(f"{text} Nothing has changed.", remedy="changed-settings")

@@ -1,0 +1,118 @@
+"""Changes between the known columns and those of a file, and the columns of both together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.sql import types as T  # noqa: N812
+
+from dedup.cli.run.options import RunOptions
+from dedup.errors import ConfigError
+
+#: Each type holds every value of the types before it.
+_LADDERS = ((T.ByteType, T.ShortType, T.IntegerType, T.LongType), (T.FloatType, T.DoubleType))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of a column.
+
+    Parameters
+    ----------
+    column : str
+        Name; ``a.b`` is a field of a struct, ``a[].b`` of the structs in an array.
+    kind : str
+        ``respelled``: added, with a name that differs from a known one in case only. ``narrower``:
+        the known type holds all values of the new one; ``other``: it does not.
+    was, now : DataType or None
+        None if there is no such column.
+    """
+
+    column: str
+    kind: Literal["added", "removed", "respelled", "narrower", "other"]
+    was: T.DataType | None
+    now: T.DataType | None
+
+
+def changes(
+    known: T.DataType, new: T.DataType, column: str = "", *, exact: bool = False
+) -> Iterator[Change]:
+    """Return the changes from `known` to `new` in the order of the known columns, added ones last.
+
+    Nullability does not count. `exact`: names that differ in case are different, as in Spark's
+    reader of JSON alone.
+    """
+    if isinstance(known, T.StructType) and isinstance(new, T.StructType):
+        prefix = f"{column}." if column else ""
+        theirs = {f.name if exact else f.name.lower(): f for f in new.fields}
+        folded = {field.name.lower(): field for field in known.fields}
+        for field in known.fields:
+            name = prefix + field.name
+            other = theirs.pop(field.name if exact else field.name.lower(), None)
+            if other is None:
+                yield Change(name, "removed", field.dataType, None)
+            else:
+                yield from changes(field.dataType, other.dataType, name, exact=exact)
+        for field in theirs.values():
+            alias = folded.get(field.name.lower())
+            was, kind = (None, "added") if alias is None else (alias.dataType, "respelled")
+            yield Change(prefix + field.name, kind, was, field.dataType)  # type: ignore[arg-type]
+    elif isinstance(known, T.ArrayType) and isinstance(new, T.ArrayType):
+        yield from changes(known.elementType, new.elementType, column + "[]", exact=exact)
+    elif isinstance(known, T.MapType) and isinstance(new, T.MapType):
+        yield from changes(known.keyType, new.keyType, column + ".key", exact=exact)
+        yield from changes(known.valueType, new.valueType, column + ".value", exact=exact)
+    elif known != new:
+        yield Change(column, "narrower" if widens(new, known) else "other", known, new)
+
+
+def joined(known: T.DataType, new: T.DataType) -> T.DataType:
+    """Return the known columns in their types, then the added ones."""
+    if isinstance(known, T.StructType) and isinstance(new, T.StructType):
+        theirs = {field.name.lower(): field for field in new.fields}
+        fields = []
+        for field in known.fields:
+            other = theirs.pop(field.name.lower(), None)
+            kind = field.dataType if other is None else joined(field.dataType, other.dataType)
+            fields.append(T.StructField(field.name, kind, field.nullable, field.metadata))
+        fields += [T.StructField(field.name, field.dataType) for field in theirs.values()]
+        return T.StructType(fields)
+    if isinstance(known, T.ArrayType) and isinstance(new, T.ArrayType):
+        return T.ArrayType(joined(known.elementType, new.elementType), known.containsNull)
+    if isinstance(known, T.MapType) and isinstance(new, T.MapType):
+        # New fields in the keys of a map would make them different keys.
+        values = joined(known.valueType, new.valueType)
+        return T.MapType(known.keyType, values, known.valueContainsNull)
+    return known
+
+
+def widens(narrow: T.DataType, wide: T.DataType) -> bool:
+    """Return whether a type holds every value of a smaller type of its kind."""
+    if isinstance(narrow, T.DecimalType) and isinstance(wide, T.DecimalType):
+        digits_fit = wide.precision - wide.scale >= narrow.precision - narrow.scale
+        return narrow != wide and digits_fit and wide.scale >= narrow.scale
+    for ladder in _LADDERS:
+        if type(narrow) in ladder and type(wide) in ladder:
+            return ladder.index(type(narrow)) < ladder.index(type(wide))
+    return False
+
+
+def check_new_schema(known: T.StructType, given: T.StructType, options: RunOptions) -> None:
+    """Reject a --schema that changes the type of a column of the output."""
+    for change in changes(known, given):
+        if change.kind in ("narrower", "other"):
+            raise ConfigError(
+                f"--schema makes the column {change.column!r} {type_text(change.now)}, and in "
+                f"--output {options.output} it is {type_text(change.was)}. An output keeps the "
+                "types of its columns: they may only be added or left out. Keep the type, or give "
+                "a new --output.",
+                remedy="changed-settings",
+            )
+
+
+def type_text(kind: T.DataType | None) -> str:
+    """Return a type in Spark's spelling, of at most 60 characters."""
+    text = "" if kind is None else kind.simpleString()
+    return text if len(text) <= 60 else f"{text[:57]}..."

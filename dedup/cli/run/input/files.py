@@ -1,0 +1,306 @@
+"""Files of INPUT by their names: which belong to it, and how Spark finds them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from dedup.catalog.uri import literal
+from dedup.cli.run.options import COLUMNAR, RunOptions
+from dedup.errors import ConfigError
+from dedup.sources.files.folder_columns import folder_names
+from dedup.spark.driver.file_order import FileOrder
+
+_SUFFIXES = {
+    "csv": (".csv", ".csv.gz"),
+    "json": (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"),
+    "parquet": (".parquet",),
+    "orc": (".orc",),
+}
+#: RFC 4180: quotes are doubled, whitespace stays, and each file must have the same header.
+_CSV_READ = {"header": "true", "enforceSchema": "false", "escape": '"'}
+#: First bytes of files of the tool lz4. Those of Hadoop, which Spark reads, begin with a length.
+_LZ4_FRAMES = (b"\x04\x22\x4d\x18", b"\x02\x21\x4c\x18")
+
+
+class Stamp(NamedTuple):
+    """Modification time and size, by which a changed file is detected."""
+
+    mtime_ns: int
+    size: int
+
+    @classmethod
+    def of(cls, path: str | Path) -> Stamp:
+        """Return the stamp of a file that exists."""
+        status = os.stat(path)
+        return cls(status.st_mtime_ns, status.st_size)
+
+    @property
+    def mtime_ms(self) -> int:
+        """The modification time in Spark's resolution."""
+        return self.mtime_ns // 1_000_000
+
+
+_NOWHERE = Stamp(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class InputFiles:
+    """Files of INPUT.
+
+    Parameters
+    ----------
+    root : Path
+        Folder of the files; folders below it may be columns.
+    file_format : str
+        ``csv``, ``json``, ``parquet`` or ``orc``.
+    pattern : str or None
+        Glob that file names must match; None: every file that is not hidden.
+    partitioned : bool
+        Names of folders such as ``day=2024-05-01`` are columns.
+    folder_columns : frozenset of str
+        These columns in lower case, from the files that exist now.
+    compressed : bool
+        All files are gzipped.
+    paths : tuple of Path
+        Matching files, in the order of reading.
+    stamps : dict of str to Stamp
+        Their stamps by path, in the same order.
+    left_out : int
+        Number of files that do not match.
+    only_one : bool
+        INPUT is a file.
+    listed : tuple of PurePath
+        Files for the next query; empty: all.
+    """
+
+    root: Path
+    file_format: str
+    pattern: str | None
+    partitioned: bool
+    folder_columns: frozenset[str]
+    compressed: bool
+    paths: tuple[Path, ...]
+    stamps: dict[str, Stamp]
+    left_out: int
+    only_one: bool = False
+    listed: tuple[PurePath, ...] = ()
+
+    @property
+    def partitions(self) -> frozenset[str]:
+        """The folder columns, if folders are columns."""
+        return self.folder_columns if self.partitioned else frozenset()
+
+    @property
+    def place(self) -> str:
+        """Glob of the files, or the folder, for Spark."""
+        if self.only_one:
+            return literal(str(self.paths[0]))
+        root = literal(str(self.root))
+        if not self.listed:
+            return root
+        names = [literal(str(path.relative_to(self.root))) for path in self.listed]
+        if any("/" in name for name in names):
+            # Hadoop expands braces that hold a slash, and removes one escape of each name.
+            names = list(map(literal, names))
+        listed = ",".join(name.replace(",", "\\,") for name in names)
+        return f"{root.rstrip('/')}/{{{listed}}}"
+
+    @property
+    def reader_options(self) -> dict[str, str]:
+        """Options of Spark's file source that select these and later files."""
+        options = {
+            "mode": "FAILFAST",
+            # By default Spark silently skips files that are a week older than the newest one.
+            "maxFileAge": "36500d",
+        }
+        if self.file_format == "csv":
+            options |= _CSV_READ
+        if self.file_format in COLUMNAR:
+            options["mergeSchema"] = "true"
+        if self.pattern is not None:
+            options["pathGlobFilter"] = self.pattern
+        if not self.partitioned:
+            options["recursiveFileLookup"] = "true"
+        elif self.place != str(self.root):
+            options["basePath"] = str(self.root)
+        return options
+
+
+def find_files(options: RunOptions, *, by_name: bool = False) -> InputFiles:
+    """List the files of INPUT; with `by_name` only those that are named by the format.
+
+    Raises ConfigError if the names do not agree on a format and none is given, or if Spark cannot
+    read a file or folder.
+    """
+    only_one = options.input.is_file()
+    root = options.input.parent if only_one else options.input
+    stamps = _stamps([root / options.input.name] if only_one else _visible_files(root))
+    order = file_order(options)
+    files = sorted(stamps, key=lambda path: order.key(stamps[path].mtime_ms, str(path)))
+    kinds = Counter(_format_of(path.name) for path in files)
+    total = len(files)
+    file_format, pattern = options.file_format, None
+    if file_format is None or (by_name and not only_one):
+        file_format = file_format or _guess(options.input, kinds)
+        if not only_one:
+            pattern = "*{" + ",".join(map(_in_any_case, _SUFFIXES[file_format])) + "}"
+        files = [path for path in files if _format_of(path.name) == file_format]
+    _refuse_unreadable(files, stamps)
+    folders = frozenset(name.lower() for path in files for name in folder_names(path, root))
+    return InputFiles(
+        root=root,
+        file_format=file_format,
+        pattern=pattern,
+        partitioned=bool(folders),
+        folder_columns=folders,
+        compressed=bool(files) and all(path.name.lower().endswith(".gz") for path in files),
+        paths=tuple(files),
+        stamps={str(path): stamps[path] for path in files},
+        left_out=total - len(files),
+        only_one=only_one,
+    )
+
+
+def file_order(options: RunOptions) -> FileOrder:
+    """Return the order in which a run reads files."""
+    given = folded(dict(options.read_options))
+    return FileOrder(options.order_files, newest_first=is_true(given, "latestfirst"))
+
+
+def _stamps(paths: Iterable[Path]) -> dict[Path, Stamp]:
+    """Return the stamps of files, `_NOWHERE` for a broken link, nothing for a file that is gone."""
+    stamps = {}
+    for path in paths:
+        try:
+            stamps[path] = Stamp.of(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ELOOP):
+                raise
+            if path.is_symlink():
+                stamps[path] = _NOWHERE
+    return stamps
+
+
+def _refuse_unreadable(files: Iterable[Path], stamps: Mapping[Path, Stamp]) -> None:
+    for path in files:
+        if ":" in path.name:
+            wrong = "has a colon in its name, which Hadoop cannot read; rename it"
+        elif not _is_utf8(str(path)):
+            wrong = "has a name that is not in UTF-8, which Java cannot read; rename it"
+        elif path.suffix.lower() == ".lz4" and _begin(path) in _LZ4_FRAMES:
+            wrong = (
+                "has LZ4 frames, which Spark reads as no rows; pack it with gzip or zstd instead"
+            )
+        elif stamps[path] is _NOWHERE:
+            wrong = (
+                f"is a link to {os.readlink(path)}, which does not exist; restore that file, or "
+            )
+            wrong += "remove the link"
+        else:
+            continue
+        shown = os.fsencode(path).decode("utf-8", errors="replace")
+        raise ConfigError(f"INPUT: {shown} {wrong}.", remedy="input-names")
+
+
+def _begin(path: Path) -> bytes:
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(4)
+    return b""
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_in_folders(files: InputFiles) -> None:
+    """Reject a file without the partition folders of the others: a column would have no value."""
+    if not files.partitioned:
+        return
+    for path in files.paths:
+        own = {name.lower() for name in folder_names(path, files.root)}
+        missing = files.folder_columns - own
+        if missing or not own:
+            raise ConfigError(
+                f"INPUT: {path} is not in a folder such as {min(missing, default='day')}=..., but "
+                "the folders of other files are columns. Move it into such a folder, or elsewhere.",
+                remedy="input-names",
+            )
+
+
+def _visible_files(root: Path) -> Iterator[Path]:
+    """Return the files that Spark's own listing has, links to folders included."""
+    for parent, folders, names in os.walk(root, followlinks=True):
+        folders[:] = sorted(f for f in folders if not _hidden(f))
+        for folder in folders:
+            _refuse_loop(Path(parent, folder), root)
+        for name in sorted(names):
+            if not _hidden(name):
+                yield Path(parent, name)
+
+
+def _refuse_loop(folder: Path, root: Path) -> None:
+    if not folder.is_symlink():
+        return
+    target = folder.resolve()
+    way = [p.resolve() for p in folder.parents if root in (p, *p.parents)]
+    if any(target in (place, *place.parents) for place in way):
+        raise ConfigError(
+            f"INPUT: {folder} is a link to {target}, which contains it: its files would be read "
+            "again and again. Remove the link.",
+            remedy="input-names",
+        )
+
+
+def _hidden(name: str) -> bool:
+    return (
+        name.startswith(".")
+        or (name.startswith("_") and "=" not in name)
+        or name.endswith("._COPYING_")
+    )
+
+
+def _format_of(name: str) -> str | None:
+    lowered = name.lower()
+    return next((f for f, suffixes in _SUFFIXES.items() if lowered.endswith(suffixes)), None)
+
+
+def _guess(root: Path, kinds: Counter[str | None]) -> str:
+    formats = {kind: count for kind, count in kinds.items() if kind is not None}
+    if len(formats) == 1:
+        return next(iter(formats))
+    if not formats:
+        named = "file named as csv, json, parquet or orc; give --format" if kinds else "files"
+        raise ConfigError(f"INPUT {root} holds no {named}.")
+    counts = " and ".join(f"{count} {kind}" for kind, count in sorted(formats.items()))
+    raise ConfigError(f"INPUT {root} holds {counts} files; give --format, or a folder of one kind.")
+
+
+def _in_any_case(suffix: str) -> str:
+    return "".join(f"[{c}{c.upper()}]" if c.isalpha() else c for c in suffix)
+
+
+def folded(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return options of Spark's reader by their names in lower case."""
+    return {name.lower(): value for name, value in settings.items()}
+
+
+def is_true(settings: Mapping[str, str], name: str) -> bool:
+    """Return whether an option of Spark's reader, by its name in lower case, is on."""
+    return settings.get(name, "").lower() == "true"
+
+
+def separator(settings: Mapping[str, str]) -> str:
+    """Return the separator of CSV values, from options by name in lower case."""
+    given = settings.get("sep", settings.get("delimiter", ","))
+    return {"\\t": "\t", "\\\\": "\\"}.get(given, given)

@@ -1,0 +1,152 @@
+"""The query of a run: its columns, and the operator between input and output."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T  # noqa: N812
+
+from dedup.cli.run.input.bad_rows import good_rows
+from dedup.cli.run.input.columns import check_new_schema
+from dedup.cli.run.input.event_time import timestamp_column
+from dedup.cli.run.input.source import InputColumns, read_schema, read_stream, stream_options
+from dedup.cli.run.job import Job
+from dedup.cli.run.options import COLUMNAR, RunOptions, flag
+from dedup.cli.run.record import check_finished
+from dedup.errors import ConfigError
+from dedup.sinks.batch_folders import STAGING
+from dedup.sinks.files.query import FilesQuery, ParquetFolder, SourceFiles, query
+from dedup.sinks.folder_sink import VERDICT
+from dedup.spark.driver.columns import check_carried, named_column
+from dedup.spark.driver.operator import dedup_by_id
+from dedup.tools.check.check_query import check_resume
+
+
+def schema_of(spark: SparkSession, job: Job) -> T.StructType:
+    """Return the input's columns: the first run's, or those of the files or of --schema.
+
+    Raises ConfigError if an option names no column, or --schema does not fit the output.
+    """
+    record, options = job.record, job.options
+    recorded = None if record is None else T.StructType.fromJson(record.schema)
+    if record is None or options.schema not in (None, record.options["schema"]):
+        if record is not None:
+            # Files may have added columns since, so compare the DDL.
+            check_finished(options, "schema", options.schema, record.options["schema"], record)
+        schema = read_schema(spark, job)
+    else:
+        assert recorded is not None
+        schema = recorded
+    for name, column in _named_columns(options):
+        _check_column(flag(name), column, schema.names)
+    if recorded is not None and schema is not recorded:
+        check_new_schema(recorded, schema, options)
+    return schema
+
+
+def check_columns(options: RunOptions, columns: InputColumns) -> None:
+    """Reject columns whose names mean something else in the output, or that it cannot hold."""
+    check_carried(columns.read, case_sensitive=False)
+    names = {name.lower() for name in columns.schema.names}
+    for name, added in (
+        ("duplicates", VERDICT if options.duplicates is not None else None),
+        ("verdict", options.verdict),
+    ):
+        if added is not None and added.lower() in names:
+            raise ConfigError(
+                f"INPUT has a column {added!r}, which {flag(name)} adds; rename it in the input."
+            )
+    if "batch" in names:
+        raise ConfigError(
+            "INPUT has a column 'batch', which the folders batch=<id> of --output would hide from "
+            "readers; rename it in the input."
+        )
+    for field in columns.schema.fields:
+        if _has_no_text(field.dataType, options.output_format or "parquet"):
+            others = "json or parquet" if options.output_format == "csv" else "parquet"
+            raise ConfigError(
+                f"--output-format {options.output_format} has no text for the column "
+                f"{field.name!r} ({field.dataType.simpleString()}); give {others}, or --schema "
+                "with the column as STRING."
+            )
+
+
+def _has_no_text(kind: T.DataType, file_format: str) -> bool:
+    """Return whether Spark writes values of a type as text that cannot be read back."""
+    nested = (T.ArrayType, T.MapType, T.StructType, T.VariantType)
+    if file_format == "csv":
+        return isinstance(kind, (*nested, T.BinaryType))
+    if file_format == "parquet" or not isinstance(kind, nested[:3]):
+        return False
+    if isinstance(kind, T.ArrayType):
+        return _has_no_text(kind.elementType, file_format)
+    if isinstance(kind, T.StructType):
+        return any(_has_no_text(field.dataType, file_format) for field in kind.fields)
+    has_key = not isinstance(kind.keyType, (*nested, T.BinaryType))
+    return not has_key or _has_no_text(kind.valueType, file_format)
+
+
+def _named_columns(options: RunOptions) -> Iterator[tuple[str, str]]:
+    for name in ("id", "timestamp", "source_partition", "order_by", "check_payload"):
+        columns = getattr(options, name)
+        if isinstance(columns, str):
+            columns = (columns,)
+        for column in columns or ():
+            yield name, column
+
+
+def _check_column(given: str, name: str, columns: list[str]) -> None:
+    if name.lower() not in (column.lower() for column in columns):
+        near = ", ".join(map(repr, difflib.get_close_matches(name, columns, n=8, cutoff=0.0)))
+        hint = f"its columns, the nearest first: {near}." if near else "it has none at all."
+        raise ConfigError(f"{given} {name}: INPUT has no such column; {hint}")
+
+
+def transform(
+    spark: SparkSession, job: Job, columns: InputColumns, new: Iterable[str]
+) -> FilesQuery:
+    """Return the query over the new files, checked against the checkpoint.
+
+    Raises DedupError if the query would fail in its first micro-batch, as far as that is known.
+    """
+    options = job.options
+    operator = dedup_by_id(
+        list(map(named_column, options.id)),
+        catalog=str(options.catalog),
+        timestamp=timestamp_column(options, columns.schema),
+        source_partition=list(map(named_column, options.source_partition)),
+        order_by=list(map(named_column, options.order_by)),
+        check_payload=list(map(named_column, options.check_payload)) or False,
+        verdict=VERDICT if options.duplicates is not None else options.verdict,
+        **options.for_operator() | {"shards": job.shards},
+    )
+    rows = read_stream(spark, job, columns)
+    if job.files.file_format not in COLUMNAR:
+        rows = good_rows(rows, job, columns)
+    elif columns.read != columns.schema:
+        rows = rows.select(list(map(named_column, columns.schema.names)))
+    check_resume(rows, operator, str(options.checkpoint))
+    return query(rows, operator, *_ends(job, new))
+
+
+def _ends(job: Job, new: Iterable[str]) -> tuple[SourceFiles | str, ParquetFolder | str]:
+    """Return input and output for the tasks, or why Spark reads or writes them."""
+    options, files = job.options, job.files
+    by_spark = "--parquet spark is given" if options.parquet == "spark" else None
+    source: SourceFiles | str = f"the input is {files.file_format}"
+    if files.file_format == "parquet":
+        source = SourceFiles(
+            place=files.place,
+            options=stream_options(job),
+            folders=files.folder_columns if files.partitioned else frozenset(),
+            paths=tuple(map(Path, new)),
+            by_spark=by_spark,
+        )
+    sink: ParquetFolder | str = f"the output is {options.output_format}"
+    if options.output_format == "parquet":
+        split_by = VERDICT if options.duplicates is not None else None
+        sink = ParquetFolder(staging=options.output / STAGING, split_by=split_by)
+    return source, by_spark or sink

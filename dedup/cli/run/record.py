@@ -1,0 +1,291 @@
+"""Records of earlier runs: the file in the output, the checkpoint's query, and the lock."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from dedup.catalog.layout import certificate_path
+from dedup.cli.run.options import DEFAULTS, METRICS, RunOptions, flag
+from dedup.core import parse
+from dedup.errors import ConfigError, DedupError
+from dedup.sinks.batch_folders import check_not_ahead, published_batches
+from dedup.spark.driver.file_log import last_number
+from dedup.spark.machine import home_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RECORD = "_dedup.json"
+LOG = "_dedup.log"
+_FORMAT = 1
+#: Options with folders; a folder in the output is recorded without the output's path.
+_FOLDERS = ("catalog", "checkpoint", "duplicates", "bad_records")
+#: Options that every release has recorded.
+_NEEDED = {"catalog", "checkpoint", "timestamp", "horizon", "lateness", "late"}
+
+
+def log_of(where: str) -> str:
+    """Return the metrics log of a run whose output is given, else the place itself."""
+    output = home_path(where)
+    return str(output / METRICS) if (output / RECORD).is_file() else where
+
+
+def record_of(where: str) -> Record | None:
+    """Return the record of a run whose output is given, else None."""
+    output = home_path(where)
+    return Record.read(output) if (output / RECORD).is_file() else None
+
+
+def catalog_of(where: str, checkpoint: str | None = None) -> tuple[str, str | None]:
+    """Return catalog and checkpoint of a run whose output is given, else the arguments."""
+    if (record := record_of(where)) is None:
+        return where, checkpoint
+    return record.options["catalog"], checkpoint or record.options["checkpoint"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What runs leave for later runs, as ``OUTPUT/_dedup.json``.
+
+    Parameters
+    ----------
+    options : dict
+        `RunOptions.fixed` of the first run.
+    schema : dict
+        Columns of the output, as Spark's JSON.
+    pattern, partitioned, compressed
+        See `InputFiles`.
+    shards : int
+    rules : dict
+        `RunOptions.rules` of the last run.
+    query_id : str or None
+        Query of the checkpoint; None until its first micro-batch.
+    """
+
+    options: dict[str, Any]
+    schema: dict[str, Any]
+    pattern: str | None
+    partitioned: bool
+    compressed: bool
+    shards: int
+    rules: dict[str, Any]
+    query_id: str | None = None
+
+    def write(self, output: Path) -> None:
+        """Replace the file in one step."""
+        body = {"format": _FORMAT} | {name: getattr(self, name) for name in self.__slots__}
+        for part in ("options", "rules"):
+            body[part] = {name: _shortened(name, v, output) for name, v in body[part].items()}
+        temporary = output / f"{RECORD}.tmp"
+        with temporary.open("w", encoding="utf-8") as handle:
+            json.dump(body, handle, indent=1, sort_keys=True)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(output / RECORD)
+
+    @classmethod
+    def read(cls, output: Path) -> Self | None:
+        """Return the record in an output, or None for a new output.
+
+        Raises ConfigError if it cannot be read, or if there are batches without a record.
+        """
+        path = output / RECORD
+        if not path.exists():
+            if published_batches(output):
+                raise ConfigError(
+                    f"--output {output} holds batches but no {RECORD}, so another program wrote "
+                    "them; give an empty or new folder.",
+                    remedy="output-folder",
+                )
+            return None
+        try:
+            body = json.loads(path.read_text(encoding="utf-8"))
+            if body.pop("format") != _FORMAT:
+                raise ValueError("unknown format")
+            for part in ("options", "rules"):
+                body[part] = {name: _absolute(name, v, output) for name, v in body[part].items()}
+            if lacking := _NEEDED - {*body["options"], *body["rules"]}:
+                raise ValueError(f"it lacks {', '.join(sorted(lacking))}")
+            if body.get("query_id") is not None:
+                parse.name(body["query_id"])
+            return cls(**body)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigError(
+                f"{path} cannot be read ({error}); restore it, or give a new --output.",
+                remedy="output-folder",
+            ) from None
+
+
+def check_same(options: RunOptions, record: Record) -> None:
+    """Reject options that would change the meaning of an output that exists."""
+    now = options.fixed() | {"shards": options.shards or record.shards}
+    before = DEFAULTS | record.options | {"shards": record.shards}
+    # Columns are compared one by one, and then the guess of the first run no longer matters.
+    ignored = {"schema"} if options.schema is None else {"schema", "infer"}
+    # Older releases took Spark's option `mode`, which --bad-records replaces.
+    for given in (now, before):
+        read = given["read_options"]
+        given["read_options"] = {k: v for k, v in read.items() if k.lower() != "mode"}
+    for name, value in now.items():
+        if name in ignored or before.get(name) == value or _is_moved(name, options, record):
+            continue
+        then = _text(before.get(name))
+        way = f" If its files were moved, add --moved-from {then}." if name == "input" else ""
+        raise ConfigError(
+            f"{flag(name)} is {_text(value)} now and was {then} in the run that made --output "
+            f"{options.output}; repeat it, or give a new --output.{way}",
+            remedy="changed-settings",
+        )
+
+
+def _is_moved(name: str, options: RunOptions, record: Record) -> bool:
+    """Return whether a folder has a new place, and holds the data of the query there."""
+    if record.query_id is None:
+        return False
+    if name == "checkpoint":
+        return checkpoint_query_id(options.checkpoint) == record.query_id
+    return name == "catalog" and (options.catalog / certificate_path(record.query_id)).is_file()
+
+
+def check_unfinished(options: RunOptions, record: Record) -> None:
+    """Reject other rules while a micro-batch is published but not committed.
+
+    Spark will replay it, and its folder stays. Under other rules its rows and the memory of them
+    would differ.
+    """
+    before = DEFAULTS | record.rules
+    for name, value in options.rules().items():
+        if name == "new_columns" and name not in record.rules:
+            # Earlier releases left new columns out, which is an error now.
+            continue
+        if before[name] != value and not _is_moved_folder(before[name], value):
+            check_finished(options, name, value, before[name], record)
+
+
+def _is_moved_folder(before: Any, now: Any) -> bool:
+    are_places = all(str(place).startswith("/") for place in (before, now))
+    return are_places and not Path(before).exists() and Path(now).is_dir()
+
+
+def check_finished(
+    options: RunOptions, name: str, now: object, before: object, record: Record
+) -> None:
+    """Reject a changed option while a micro-batch is published but not committed."""
+    begun = unfinished_batch(options)
+    if begun is not None and is_published(begun, options, record):
+        raise ConfigError(
+            f"{flag(name)} is {_text(now)} now and was {_text(before)} in the run before, which "
+            f"ended inside micro-batch {begun}. Run once more with the earlier options, so that it "
+            "can finish; after that change them.",
+            remedy="changed-settings",
+        )
+
+
+def unfinished_batch(options: RunOptions) -> int | None:
+    """Return the micro-batch that was begun but not committed, or None."""
+    begun, done = (last_number(options.checkpoint / log) for log in ("offsets", "commits"))
+    return begun if begun != done else None
+
+
+def is_published(batch_id: int, options: RunOptions, record: Record) -> bool:
+    """Return whether an output folder, of the last run or of this one, shows a micro-batch."""
+    rules = (DEFAULTS | record.rules, options.rules())
+    beside = {given[name] for given in rules for name in ("duplicates", "bad_records")}
+    folders = [Path(folder) for folder in beside - {None, "error", "skip"}]
+    return any(batch_id in published_batches(folder) for folder in (options.output, *folders))
+
+
+def check_query(options: RunOptions, record: Record | None) -> None:
+    """Reject an output that another checkpoint made, or a checkpoint that was put back.
+
+    Both would number micro-batches again that the output shows already. Their folders would count
+    as done, and the new rows would be lost.
+    """
+    query_id = checkpoint_query_id(options.checkpoint)
+    if record is None and query_id is not None:
+        raise ConfigError(
+            f"--checkpoint {options.checkpoint} belongs to another run; give a new folder.",
+            remedy="output-folder",
+        )
+    made_by = record.query_id if record else None
+    if made_by is not None and query_id != made_by:
+        content = f"holds query {query_id}" if query_id else "is empty"
+        raise ConfigError(
+            f"--output {options.output} was made by query {made_by}, but --checkpoint "
+            f"{options.checkpoint} {content}: restore that checkpoint, or give a new --output.",
+            remedy="lost-checkpoint",
+        )
+    check_not_ahead(
+        (options.output, options.duplicates, options.aside),
+        last_number(options.checkpoint / "offsets"),
+        f"which --checkpoint {options.checkpoint} has not begun",
+    )
+
+
+def checkpoint_query_id(checkpoint: Path) -> str | None:
+    """Return the ID of a checkpoint's query, or None before its first start."""
+    try:
+        return parse.name(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(
+            f"{checkpoint}/metadata is damaged; restore the checkpoint, or give a new --output.",
+            remedy="lost-checkpoint",
+        ) from None
+
+
+def observed_so_far(spark: SparkSession, checkpoint: Path, name: str) -> dict[str, int]:
+    """Return the whole numbers that the running micro-batch has observed under a name, if any.
+
+    Spark has no public interface for them, so any error is possible.
+    """
+    query_id = checkpoint_query_id(checkpoint)
+    for query in spark.streams.active:
+        if str(query.id) == query_id:
+            row = query._jsq.streamingQuery().lastExecution().observedMetrics().get(name).get()
+            values = {column: row.get(at) for at, column in enumerate(row.schema().fieldNames())}
+            return {column: int(v) for column, v in values.items() if isinstance(v, int)}
+    return {}
+
+
+@contextmanager
+def exclusive(output: Path) -> Iterator[None]:
+    """Lock the output for one run, until the process ends; DedupError if another run holds it."""
+    output.mkdir(parents=True, exist_ok=True)
+    with (output / "_lock").open("a", encoding="utf-8") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DedupError(
+                f"Another `dedup run` is writing to {output}; wait for it, or stop it.",
+                remedy="output-folder",
+            ) from None
+        yield
+
+
+def _shortened(name: str, value: Any, output: Path) -> Any:
+    """Return an option as recorded: a folder in the output begins with ``_``."""
+    below = f"{output}/_"
+    return value[len(below) - 1 :] if name in _FOLDERS and str(value).startswith(below) else value
+
+
+def _absolute(name: str, value: Any, output: Path) -> Any:
+    if name in _FOLDERS and str(value).startswith("_"):
+        return str(output.resolve() / parse.path_below(value))
+    return value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict) and value:
+        value = [f"{key}={text}" for key, text in value.items()]
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "not given" if value in (None, {}) else str(value)

@@ -1,0 +1,127 @@
+"""`dedup sink`: inspect a sink."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from dedup import tools
+from dedup.cli.commands import Done
+from dedup.cli.failures import OK
+from dedup.cli.flags import InspectSinkFlags, read_properties
+from dedup.core.duration import counted, size
+from dedup.errors import ConfigError
+
+_WIDTH = 80
+#: Staged files, by their role.
+_ROLES = {
+    "planned": "of micro-batch {}, which is about to be published",
+    "left over": "left over from micro-batch {}; the query's next micro-batch removes it",
+    "not planned": "of micro-batch {}, which is running, or of a start that ended in it",
+    "foreign": "of unknown origin",
+}
+
+
+def inspect(flags: InspectSinkFlags) -> Done:
+    """Inspect a sink of Kafka, or a folder of files if no topic is given."""
+    if flags.topic is None:
+        _refuse_kafka_flags(flags)
+        body = tools.inspect_files(flags.where, checkpoint=flags.checkpoint).to_json()
+        return Done(OK, body, folder_lines(body))
+    body = tools.inspect_sink(
+        flags.where,
+        flags.topic,
+        markers=flags.markers,
+        checkpoint=flags.checkpoint,
+        query=flags.query,
+        options=client_properties(flags.command_config),
+    ).to_json()
+    return Done(OK, body, sink_lines(body))
+
+
+def client_properties(where: str | None) -> dict[str, str]:
+    """Return the client properties in a file as options ``kafka.*``."""
+    settings = {} if where is None else read_properties(where, "--command-config")
+    return {f"kafka.{name}": value for name, value in settings.items()}
+
+
+def _refuse_kafka_flags(flags: InspectSinkFlags) -> None:
+    for flag in ("markers", "query", "command_config"):
+        if getattr(flags, flag) is not None:
+            raise ConfigError(
+                f"--{flag.replace('_', '-')} is for Kafka, and without TOPIC {flags.where} is "
+                "a folder of files: give the topic, or leave the flag out."
+            )
+
+
+def sink_lines(body: dict[str, Any]) -> Iterator[str]:
+    """Describe the result of `inspect_sink`."""
+    for sink in body["sinks"]:
+        yield f"query {sink['query_id']}, sink {sink['sink']}"
+        yield from _table(sink["slots"])
+        yield from textwrap.wrap(sink["restart"], _WIDTH, break_long_words=False)
+        yield ""
+    if not body["sinks"]:
+        yield f"Topic {body['markers']} has no markers: nothing is published."
+        yield ""
+    if not body["held_back"]:
+        yield "No open transaction holds readers of committed records back."
+    for held in body["held_back"]:
+        yield from _held(held, body)
+
+
+def folder_lines(body: dict[str, Any]) -> Iterator[str]:
+    """Describe the result of `inspect_files`."""
+    sink = f", sink {body['sink']}" if body["sink"] else ""
+    yield f"query {body['query_id']}{sink}"
+    if body["batch_id"] is None:
+        yield "No micro-batch is published."
+    else:
+        state = "is published" if body["whole"] else "is decided, but not published yet"
+        yield f"Micro-batch {body['batch_id']} {state}."
+        if body["rows"] is not None:
+            yield (
+                f"  {body['rows']:,} rows in {_files(body['files'], body['nbytes'])}, decided "
+                f"{body['time']} by {body['writer'] or 'an unknown writer'}"
+            )
+    yield from textwrap.wrap(body["restart"], _WIDTH, break_long_words=False)
+    yield ""
+    if not body["staged"]:
+        yield "Nothing is staged."
+    for staged in body["staged"]:
+        role = _ROLES[staged["role"]].format(staged["batch_id"])
+        yield f"{staged['folder']}: {_files(staged['files'], staged['nbytes'])}, {role}"
+
+
+def _files(count: int, nbytes: int) -> str:
+    return f"{counted(count, 'file')}, {size(nbytes)}"
+
+
+def _table(slots: list[dict[str, Any]]) -> Iterator[str]:
+    yield f"{'slice':>7} {'micro-batch':>12} {'rows':>13}  {'published':<21} writer"
+    for slot in slots:
+        number = "whole" if slot["slot"] is None else slot["slot"]
+        yield (
+            f"{number:>7} {slot['batch_id']:>12,} {slot['rows']:>13,}  "
+            f"{slot['time']:<21} {slot['writer'] or '-'}"
+        )
+        if slot["attempted"] is not None:
+            state = "its transaction is open" if slot["open"] else "which was aborted"
+            yield f"{'':>7} {slot['attempted']:>12,}  was attempted since; {state}"
+
+
+def _held(held: dict[str, Any], body: dict[str, Any]) -> Iterator[str]:
+    since = f", the first of them from {held['since']}" if held["since"] else ""
+    text = (
+        f"{held['topic']}-{held['partition']}: an open transaction holds readers of committed "
+        f"records back at offset {held['readable']:,}, {held['end'] - held['readable']:,} before "
+        f"the end{since}. It ends when its owner commits, or when its time limit is over"
+    )
+    longest = body["max_timeout_ms"]
+    text += f" (at most {longest / 60_000:.0f} minutes here)." if longest else "."
+    yield from textwrap.wrap(text, _WIDTH, break_long_words=False)
+    yield (
+        f"  kafka-transactions.sh --bootstrap-server {body['servers']} describe-producers "
+        f"--topic {held['topic']} --partition {held['partition']}"
+    )

@@ -1,1 +1,0 @@
-"""`dedup sink`: look into a sink."""

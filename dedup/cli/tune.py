@@ -1,0 +1,244 @@
+"""`dedup tune`: read the load, measure choices of filter sizing, and print the best one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBar
+from rich.text import Text
+
+from dedup import tools
+from dedup.cli.catalog import snapshot
+from dedup.cli.commands import Done
+from dedup.cli.failures import DAMAGE, FAILED, OK
+from dedup.cli.findings import findings_lines
+from dedup.cli.flags import TuneFlags, pairs
+from dedup.cli.printing import say
+from dedup.cli.run.input.bad_rows import explained, good_rows
+from dedup.cli.run.input.column_check import ColumnCheck
+from dedup.cli.run.input.event_time import timestamp_column
+from dedup.cli.run.input.files import file_order
+from dedup.cli.run.input.source import InputColumns, read_files
+from dedup.cli.run.job import Job, resolve
+from dedup.cli.run.options import COLUMNAR, RunOptions
+from dedup.cli.run.query import schema_of
+from dedup.cli.run.record import log_of
+from dedup.cli.session import spark_session
+from dedup.cli.terminal import Terminal
+from dedup.errors import ConfigError, DataError
+from dedup.sources.files.parquet_input import copies_for_spark
+from dedup.spark.driver.columns import named_column
+from dedup.tools import TuneOptions
+from dedup.tools.repair.opening import open_root
+from dedup.tools.tuning import format as words
+from dedup.tools.tuning.candidates import Choice
+from dedup.tools.tuning.read_sample import read_sample as sample_of
+from dedup.tools.tuning.report import check_extra
+from dedup.tools.tuning.sample import Sample
+from dedup.tools.tuning.tune import Progress, Tuning
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Columns that a narrow screen omits, in this order.
+_OPTIONAL = ("waste", "expect", "state", "budget", "sidecar", "reads/s", "bits")
+
+
+def tune(flags: TuneFlags) -> Done:
+    """Measure and recommend; a report that cannot be written is rejected before."""
+    with _progress(quiet=flags.quiet) as tell:
+        result = _measured(flags, tell)
+    code, body, html = DAMAGE if result.false_negatives else OK, result.to_json(), flags.html
+    if html is not None:
+        try:
+            html.write_text(result.page(), encoding="utf-8")
+        except OSError as error:
+            # Print the measurement all the same.
+            failure = f"--html {html} cannot be written: {error.strerror}."
+            say(f"error: {failure}", as_error=True)
+            body["message"], html = failure, None
+            if code == OK:
+                code, body["status"] = FAILED, "failed"
+    if not flags.as_json:
+        _show(result, html)
+    return Done(code, body)
+
+
+def _measured(flags: TuneFlags, tell: Progress) -> Tuning:
+    given = {field.name: getattr(flags, field.name) for field in fields(TuneOptions)}
+    read_options = tuple(sorted(pairs(flags.read_option, "--read-option").items()))
+    if flags.log is not None:
+        given["log"] = log_of(flags.log)
+    if flags.sample is not None:
+        if not flags.id:
+            raise ConfigError("--sample needs --id: the column of the record ID.")
+        given["sample"] = partial(
+            read_sample,
+            input=flags.sample,
+            id=tuple(flags.id),
+            timestamp=flags.timestamp,
+            timestamp_format=flags.timestamp_format,
+            file_format=flags.format,
+            schema=flags.schema,
+            infer=flags.infer,
+            order_files=flags.order_files,
+            read_options=read_options,
+        )
+    options = TuneOptions(**given)
+    if flags.html is not None:
+        check_extra()
+        check_writable(flags.html)
+    tell(0.0, "reading")
+    if options.catalog is not None and isinstance(options.checkpoint, str):
+        root = open_root(options.catalog)
+        options = replace(options, catalog=root, checkpoint=snapshot(root, options.checkpoint))
+    return tools.tune(options, tell)
+
+
+def check_writable(place: Path) -> None:
+    """Reject a file that cannot be written, with the reason; an existing file stays unchanged."""
+    existed = os.path.exists(place)
+    try:
+        with place.open("ab"):
+            pass
+        if not existed:
+            place.unlink()
+    except OSError as error:
+        raise ConfigError(f"--html {place} cannot be written: {error.strerror}.") from None
+
+
+def read_sample(
+    *, input: str, id: tuple[str, ...], timestamp: str | None, spark: SparkSession | None = None,  # noqa: A002
+    **options: Any,
+) -> Sample:  # fmt: skip
+    """Return the records that have an ID, from the files that `dedup run` would read, in its order.
+
+    `options` are further `RunOptions` about reading. Without `spark` it starts a session. Raises
+    ConfigError if files or columns do not fit the options, and DataError if a file cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="dedup-tune-") as scratch:
+        # Nothing is written to the output.
+        run = RunOptions.make(
+            input=input, id=id, timestamp=timestamp, horizon="1 day",
+            output=Path(scratch, "output"), **options,
+        )  # fmt: skip
+        job = resolve(run)
+        if not job.files.paths:
+            raise ConfigError(f"--sample {run.input} holds no {job.files.file_format} files.")
+        files, copy = job.files, Path(scratch, "input")
+        source = job
+        if files.file_format == "parquet" and run.schema is None:
+            names = {name.lower() for name in (*id, timestamp or "")}
+            if copies_for_spark(files.paths, files.root, copy, names):
+                source = replace(job, files=resolve(replace(run, input=copy)).files)
+        if spark is not None:
+            return _sample(spark, job, source, input)
+        with spark_session(
+            master=run.master,
+            driver_memory=run.driver_memory,
+            shards=run.cores,
+            log=Path(scratch, "spark.log"),
+        ) as session:
+            return _sample(session, job, source, input)
+
+
+def _sample(spark: SparkSession, job: Job, source: Job, where: str) -> Sample:
+    """Read the files of `source`, which are the job's or copies that Spark can read."""
+    run, schema = job.options, schema_of(spark, job)
+    columns = InputColumns(schema, schema)
+    ColumnCheck(spark, job, columns).check_text(job.files.paths)
+    frame = read_files(spark, source, columns)
+    if source.files.file_format not in COLUMNAR:
+        frame = good_rows(frame, job, columns)
+    ids, time = [named_column(name) for name in run.id], timestamp_column(run, schema)
+    try:
+        return sample_of(frame, ids, time, where=where, order=file_order(run))
+    except Exception as error:
+        way = "fix it, or take its file out of the sample"
+        cause = explained(error, source, source.files.stamps, way=way)
+        if isinstance(cause, DataError):  # the user knows the file, not its copy
+            text = cause.text.replace(str(source.files.root), str(job.files.root))
+            cause = DataError(text, remedy=cause.remedy)
+        raise cause from None
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Progress]:
+    """Show a bar on a terminal's stderr, else a line for each step."""
+    console = Terminal(stderr=True, quiet=quiet)
+    if console.is_terminal and not quiet:
+        columns = BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+        with ProgressBar(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("", total=1.0)
+            yield lambda done, step: bar.update(task, completed=done, description=step)
+        return
+    last = ""
+
+    def tell(done: float, step: str) -> None:
+        nonlocal last
+        if step != last:
+            last = step
+            console.print(f"{done:4.0%} {step}")
+
+    yield tell
+
+
+def _show(result: Tuning, html: Path | None) -> None:
+    console = Terminal()
+    width = max(40, min(100, console.width)) if console.is_terminal else 100
+    lines = [
+        *Text(words.title(result.demand), style="dim").wrap(console, width),
+        *Text(words.verdict(result.demand, result.choice), style="bold").wrap(console, width),
+        Text(),
+        *table(result.choice, running=result.demand.running, width=width),
+        Text(),
+        *findings_lines(result.findings, width),
+        *Text(result.measured, style="dim").wrap(console, width),
+    ]
+    if html is not None:
+        lines.append(Text(f"report: {html}"))
+    for line in lines:
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+
+
+def table(choice: Choice, *, running: bool, width: int = 100) -> Iterator[Text]:
+    """Return a line for each choice; a narrow screen omits the least informative columns.
+
+    `running` is whether a query uses the first of the choices.
+    """
+    names = [name for name, _, _ in words.COLUMNS]
+    omitted = []
+    while sum(wide + 1 for name, wide, _ in words.COLUMNS if name in names) + 1 > width:
+        omitted.append(next(name for name in _OPTIONAL if name in names))
+        names.remove(omitted[-1])
+        if not set(_OPTIONAL) & set(names):
+            break
+    head = " ".join(f"{name:>{wide}}" for name, wide, _ in words.COLUMNS if name in names)
+    yield Text(f"  {head}", style="dim")
+    for candidate in choice.candidates:
+        kind = words.kind(choice, candidate)
+        mark = {"recommended": ">", "today": "*"}.get(kind, " ")
+        row = zip(words.cells(candidate), words.COLUMNS, strict=True)
+        line = " ".join(f"{cell:>{wide}}" for cell, (name, wide, _) in row if name in names)
+        style = {"recommended": "bold green", "dominated": "dim"}.get(kind, "")
+        yield Text(f"{mark} {line}", style=style)
+    now = "as the query has it, or given" if running else "as given, else the defaults"
+    legend = f"> recommended  * {now}  dim: another is as good or better  K, M: KiB, MiB"
+    yield from _wrapped(legend, width)
+    if omitted:
+        more = f"A wider terminal, --json and --html show {', '.join(omitted)}."
+        yield from _wrapped(more, width)
+
+
+def _wrapped(text: str, width: int) -> list[Text]:
+    return [Text(line) for line in textwrap.wrap(text, width)]

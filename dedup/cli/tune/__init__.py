@@ -1,1 +1,0 @@
-"""`dedup tune`: measure choices of filter sizing, recommend one."""

@@ -1,1 +1,0 @@
-"""`dedup watch`: whether a running query keeps up."""

@@ -1,0 +1,292 @@
+"""The screen of `dedup watch`: one query in full, the others in a line each, from 80x24 up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from dedup.cli.watch_history import history, took
+from dedup.core.duration import iso, size, span
+from dedup.core.metrics import BatchMetrics
+from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
+from dedup.tools.check.producer_rules import NEARLY_FULL
+from dedup.tools.watch.health import Status, share_of
+from dedup.tools.watch.watched import Watched
+
+WIDTH, HEIGHT = 80, 24
+#: Smaller terminals show nothing.
+LEAST_WIDTH, LEAST_HEIGHT = 40, 10
+_LABEL, _VALUE = 17, 21
+_BAR = 20
+#: Exit code and colour of each status, from the least to the most urgent.
+STATUSES = {
+    Status.OK: (0, "green"),
+    Status.LATE: (14, "yellow"),
+    Status.FUTURE: (15, "yellow"),
+    Status.LAGGING: (10, "yellow"),
+    Status.STALLED: (11, "magenta"),
+    Status.STOPPED: (12, "red"),
+    Status.REWOUND: (13, "red"),
+}
+#: Verdicts on sequences that have a line of their own if they occur.
+_RARE = {
+    "fenced": "a newer epoch of their producer was seen",
+    "unknown": "cannot tell whether they are new",
+    "unnumbered": "no producer, epoch or sequence",
+    "untimed": "no timestamp",
+}
+
+
+def worst(watched: Sequence[Watched]) -> Watched:
+    """Return the query with the most urgent status."""
+    return max(watched, key=_urgency)
+
+
+def _urgency(one: Watched) -> int:
+    return list(STATUSES).index(one.health.status)
+
+
+def waiting(why: str, *, width: int = WIDTH) -> list[Text]:
+    """Return lines that say what the command waits for."""
+    return _wrapped(Text.assemble((" WAITING ", "reverse bold yellow"), f" {why}"), width)
+
+
+def is_large_enough(width: int, height: int) -> bool:
+    """Return whether a terminal can show anything of a query."""
+    return width >= LEAST_WIDTH and height >= LEAST_HEIGHT
+
+
+def fit(lines: list[Text], width: int, height: int) -> list[Text]:
+    """Return the lines that a terminal can show, and how many more there are."""
+    if not is_large_enough(width, height):
+        needs = f"dedup watch needs {LEAST_WIDTH}x{LEAST_HEIGHT} at least, {WIDTH}x{HEIGHT} to show"
+        return [Text(f"the terminal is {width}x{height}; {needs} all")]
+    if len(lines) <= height:
+        return lines
+    hidden = len(lines) - height + 1
+    last = Text(
+        f"{hidden} more lines: make the terminal larger ({WIDTH}x{HEIGHT} shows all of one query)",
+        style="reverse",
+    )
+    last.truncate(width, overflow="ellipsis")
+    return [*lines[: height - 1], last]
+
+
+def screen(
+    watched: Sequence[Watched],
+    *,
+    width: int = WIDTH,
+    height: int = HEIGHT,
+    note: str | None = None,
+    past: bool = True,
+) -> list[Text]:
+    """Return the lines of the screen: `note`, the worst query in full, the others, and the past.
+
+    One query may need more lines than `height`; `fit` then shows how many. Only lines of the past
+    are longer than 80 columns; `past` fills the rest of the screen with them.
+    """
+    first, *others = sorted(watched, key=_urgency, reverse=True)
+    unreadable = sum(one.unreadable for one in watched)
+    count = f"lines of the metrics log that cannot be read: {unreadable:,}" if unreadable else None
+    lines = [line for text in (note, count) if text for line in _wrapped(Text(text), width)]
+    lines += _query(first, width)
+    room = max(1, height - len(lines))
+    badges = [_badge(one) for one in others[:room]]
+    if len(others) > room:
+        hidden = others[room - 1 :]
+        unwell = sum(one.health.status is not Status.OK for one in hidden)
+        badges[-1] = Text(f"... and {len(hidden)} more, {unwell} of them not OK")
+    lines += _sources(first, room - len(badges)) + badges
+    for line in lines:
+        line.truncate(min(width, WIDTH), overflow="ellipsis")
+    if past:
+        lines += history(first, width, height - len(lines))
+    return lines
+
+
+def _figure(label: str, value: str | None, more: str) -> Text:
+    text = Text(f"{label:<{_LABEL}}")
+    text.append(f"{value or '-':<{_VALUE}}", style="bold")
+    text.append(more)
+    return text
+
+
+def _rate(per_second: float | None) -> str:
+    if per_second is None:
+        return "-"
+    return f"{per_second:,.0f}" if per_second >= 10 or per_second == 0 else f"{per_second:.1f}"
+
+
+def _query(one: Watched, width: int) -> Iterator[Text]:
+    # Whole, because the reason ends with what to do.
+    yield from _wrapped(_badge(one), width)
+    last = one.last
+    if last is None:
+        return
+    if any(batch.other_queries for batch in one.of_ids):
+        text = (
+            "Its checkpoint is new, and other queries with the same ID columns use its catalog. If "
+            "the checkpoint replaces a lost one: dedup remedies lost-checkpoint"
+        )
+        yield from _wrapped(Text(text, style="yellow"), width)
+    yield Text()
+    yield from _times(one, last)
+    yield Text()
+    yield _pace(one, last)
+    yield _stages(one)
+    if isinstance(last, SequenceMetrics):
+        yield from _producers(one, last)
+        return
+    yield from _amounts(one, last)
+    yield Text()
+    yield from _expiry(one)
+
+
+def _times(one: Watched, last: AnyMetrics) -> Iterator[Text]:
+    gaps = one.gaps()
+    clock = f"{span(gaps['source'])} behind the clock"
+    if isinstance(last, SequenceMetrics) and last.by_query_time:
+        yield _figure("last micro-batch", iso(last.now_ms), clock)
+        yield _figure("expire_after", span(last.remembered_ms), "of query time, without downtime")
+        return
+    yield _figure("newest timestamp", iso(last.newest_ms), clock)
+    behind = f"{span(gaps['watermark'])} behind"
+    yield _figure("low watermark", iso(last.low_watermark_ms), behind + _holder(last, len(behind)))
+    excess_ms = gaps["excess"] or 0
+    options = "expire_after" if one.of_sequences else "horizon and lateness"
+    expected = f"{span(last.remembered_ms)} behind by {options}"
+    more = f"{span(excess_ms)} more than {options}"
+    yield _figure("GC watermark", iso(last.gc_watermark_ms), more if excess_ms > 0 else expected)
+
+
+def _holder(last: AnyMetrics, taken: int) -> str:
+    """Name the source and shard that hold the GC watermark back, in the rest of the line."""
+    if isinstance(last, SequenceMetrics):  # its metrics name none
+        return ""
+    shard = "" if last.gc_shard is None else f" in shard {last.gc_shard}"
+    if not last.gc_source:
+        return f",{shard}" if shard else ""
+    # The list of sources below shows more of a long name.
+    name = Text(last.gc_source)
+    name.truncate(WIDTH - _LABEL - _VALUE - taken - len(": " + shard), overflow="ellipsis")
+    return f": {name.plain}{shard}"
+
+
+def _pace(one: Watched, last: AnyMetrics) -> Text:
+    pace = one.pace()
+    often = "" if pace.every_ms is None else f", started every {took(pace.every_ms)}"
+    if pace.back_to_back:
+        often = ", one after another"
+    duration = f"{last.batch_id} in {took(pace.took_ms)}"
+    return _figure("micro-batch", duration, f"usually {took(pace.usual_ms)}{often}")
+
+
+def _stages(one: Watched) -> Text:
+    stages = one.stage_ms()
+    slowest = ""
+    for stage in sorted(stages, key=lambda stage: -stages[stage]):
+        more = f"{', ' if slowest else ''}{stage} {took(stages[stage])}"
+        if _LABEL + _VALUE + len(slowest + more) > WIDTH:
+            break
+        slowest += more
+    return _figure("time of tasks", f"{took(sum(stages.values()))} in all", slowest)
+
+
+def _amounts(one: Watched, last: BatchMetrics) -> Iterator[Text]:
+    rates = one.rates()
+    verdicts = "  ".join(f"{name} {_rate(rates[name])}" for name in ("unique", "duplicate", "late"))
+    yield _figure("records/s", _rate(rates["records_in"]), verdicts)
+    yield from _shares(one)
+    if rates["conflict"]:
+        yield _figure("conflicts/s", _rate(rates["conflict"]), "copies whose payload differs")
+    if any(batch.unchecked for batch in one.of_ids):
+        yield _figure("not looked up", f"{last.unchecked:,}", "in the last one, at least once")
+    lost = one.expected_lost()
+    if lost is not None:
+        yield _figure("expected lost", f"{lost:,.1f}", "new IDs dropped by false positives")
+    fpr = one.filter_fpr()
+    target = f"target {last.target_fpr:.2%}; {_rate(rates['catalog_reads'])} catalog reads/s"
+    yield _figure("false positives", "-" if fpr is None else f"{fpr:.2%}", target)
+    mean = last.live_ids / last.shards
+    fullest = f"{last.fullest_shard_ids / mean if mean else 1:.2f}x the mean"
+    buckets = f"{last.buckets} buckets; shard {last.fullest_shard} has {fullest}"
+    yield _figure("live IDs", f"{last.live_ids:,}", buckets)
+    parts = f"state {size(last.state_bytes)}, filters {size(last.sidecar_bytes)}"
+    yield _figure("bytes", size(last.stored_bytes), parts)
+
+
+def _shares(one: Watched) -> Iterator[Text]:
+    meanings = {"future": "have a future timestamp: count as now", "late": "came too late"}
+    for count, meaning in meanings.items():
+        if share := share_of(count, (batch for _, batch in one.batches)):
+            line = _figure(f"{count}/s", _rate(one.rates()[count]), f"{share:.0%} {meaning}")
+            line.stylize("yellow")
+            yield line
+
+
+def _producers(one: Watched, last: SequenceMetrics) -> Iterator[Text]:
+    rates, totals, window = one.rates(), one.totals(), len(one.batches)
+    names = ("accept", "duplicate", "gap")
+    verdicts = "  ".join(f"{name} {_rate(rates[name])}" for name in names)
+    yield _figure("records/s", _rate(rates["records_in"]), verdicts)
+    for verdict, meaning in _RARE.items():
+        if totals[verdict]:
+            yield _figure(f"{verdict}/s", _rate(rates[verdict]), meaning)
+    yield from _shares(one)
+    recovered = f"in the last {window if window > 1 else 'one'}; {totals['recovered']:,} came later"
+    yield _figure("missing", f"{totals['missing']:,}", recovered)
+    changes = f"{totals['producers_new']:,} new, {totals['producers_expired']:,} expired since"
+    yield _figure("producers", f"{last.producers:,}", changes)
+    fill = f"{last.fill:.1%} of max_producers, {last.max_producers:,}"
+    fullest = _figure("fullest shard", f"{last.fullest_shard_producers:,}", fill)
+    if last.fill >= NEARLY_FULL:
+        fullest.stylize("yellow")
+    yield fullest
+    each = f", {size(last.state_bytes // last.producers)} a producer" if last.producers else ""
+    yield _figure("bytes", size(last.stored_bytes), f"all in Spark state{each}")
+
+
+def _expiry(one: Watched) -> Iterator[Text]:
+    bands = one.expiry()
+    most = max((ids for _, ids, _ in bands), default=0) or 1
+    yield Text("expires when the GC watermark advances by", style="bold")
+    # Each line shows two eighths of the horizon.
+    for (_, ids, size_bytes), (within_ms, more_ids, more_bytes) in zip(
+        bands[::2], bands[1::2], strict=True
+    ):
+        ids, size_bytes = ids + more_ids, size_bytes + more_bytes
+        bar = "#" * min(_BAR, round(_BAR * ids / (2 * most)))
+        amount = f"{bar:<{_BAR}} {ids:>14,} IDs {size(size_bytes):>10}"
+        yield Text(f"{span(within_ms):>{_LABEL - 1}} {amount}")
+
+
+def _sources(one: Watched, room: int) -> list[Text]:
+    last = one.of_ids[-1] if one.of_ids else None
+    named = [] if last is None else [s for s in last.slowest_sources if s[0]]
+    if last is None or not named or room < 2:
+        return []
+    lines = [Text("slowest source partitions", style="bold")]
+    for name, time_ms, idle in named[: room - 1]:
+        # A partition may be ahead by less than a second.
+        behind_ms = None if last.newest_ms is None else max(0, last.newest_ms - time_ms)
+        why = "  idle, holds nothing back" if idle else ""
+        lines.append(Text(f"{span(behind_ms):>{_LABEL - 1}} {name}{why}"))
+    return lines
+
+
+def _badge(one: Watched) -> Text:
+    health = one.health
+    _, colour = STATUSES[health.status]
+    line = Text()
+    line.append(f" {health.status} ", style=f"reverse bold {colour}")
+    line.append(" " + " ".join((one.name or one.query_id).split()), style="bold")
+    evidence = f" ({health.evidence} of {health.window} micro-batches)"
+    line.append(f": {health.reason}{evidence if health.evidence < health.window else ''}")
+    return line
+
+
+def _wrapped(text: Text, width: int) -> list[Text]:
+    width = min(width, WIDTH)
+    return list(text.wrap(Console(width=width), width))
