@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from dedup.sinks.foreach_batch import SinkFunction, columns_of
 from dedup.sinks.kafka.inspection import inspect_kafka
-from dedup.sinks.kafka.options import FORMAT, KafkaOptions, Partitioner, kafka_options
-from dedup.sinks.kafka.work import KafkaWork, ready
+from dedup.sinks.kafka.options import FORMAT, Partitioner, kafka_options
+from dedup.sinks.kafka.work import ready
 from dedup.sinks.kind import SinkKind
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-
-def _prepare(options: KafkaOptions, schema: StructType) -> KafkaWork:
-    return ready(options, columns_of(schema))
-
 
 KAFKA = SinkKind(
     format_name=FORMAT,
     function_name="kafka_sink",
     parse=kafka_options,
-    prepare=_prepare,
+    prepare=lambda options, schema: ready(options, columns_of(schema)),
     inspect=inspect_kafka,
     to_read='from Kafka, use dedup.kafka_records, or format("kafka")',
     for_batches='df.write.format("kafka")',

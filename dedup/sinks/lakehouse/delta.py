@@ -90,12 +90,6 @@ class DeltaTarget(LakeTarget):
 
     partition_by: tuple[str, ...]
     shape: str
-    table_id: str
-
-    @property
-    def id(self) -> str:
-        """ID of this table."""
-        return self.table_id
 
     def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
         """Write rows to durable data files, under names that no other attempt uses."""
@@ -334,7 +328,7 @@ def delta_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> Del
             "column has no rows. Add another column of the table to the stream, for example a null "
             "of its type."
         )
-    return DeltaTarget(options, columns, partition_by, _shape_of(table), str(table.metadata().id))
+    return DeltaTarget(options, columns, str(table.metadata().id), partition_by, _shape_of(table))
 
 
 def open_delta(options: LakeOptions, schema: str | None = None) -> DeltaTable:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from dedup.sinks.foreach_batch import SinkFunction, columns_of
 from dedup.sinks.kind import SinkKind
@@ -14,19 +13,7 @@ from dedup.sinks.lakehouse.delta import delta_library, delta_target
 from dedup.sinks.lakehouse.iceberg import iceberg_library, iceberg_target
 from dedup.sinks.lakehouse.inspection import inspect_lake
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG, LakeOptions, lake_options
-from dedup.sinks.lakehouse.work import LakeTarget, LakeWork
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-_TARGETS: dict[str, Callable[[LakeOptions, Sequence[tuple[str, str]]], LakeTarget]] = {
-    DELTA: delta_target,
-    ICEBERG: iceberg_target,
-}
-
-
-def _prepare(options: LakeOptions, schema: StructType) -> LakeWork:
-    return ready(options, columns_of(schema))
+from dedup.sinks.lakehouse.work import LakeWork
 
 
 def _kind(format_name: str, function_name: str) -> SinkKind[LakeOptions]:
@@ -34,7 +21,7 @@ def _kind(format_name: str, function_name: str) -> SinkKind[LakeOptions]:
         format_name=format_name,
         function_name=function_name,
         parse=partial(lake_options, format_name),
-        prepare=_prepare,
+        prepare=lambda options, schema: ready(options, columns_of(schema)),
         inspect=inspect_lake,
         to_read="its tables, use any reader of the table's format, such as deltalake, pyiceberg, "
         "DuckDB or Spark's own connector",
@@ -132,7 +119,8 @@ def ready(options: LakeOptions, columns: Sequence[tuple[str, str]]) -> LakeWork:
         Names and Spark types of the stream's columns.
     """
     check_names(columns)
-    return LakeWork(options, _TARGETS[options.format_name](options, columns))
+    target = delta_target if options.format_name == DELTA else iceberg_target
+    return LakeWork(options, target(options, columns))
 
 
 def _function(

@@ -80,11 +80,6 @@ class IcebergTarget(LakeTarget):
     metadata: TableMetadata
     storage: dict[str, str] = field(repr=False)
 
-    @property
-    def id(self) -> str:
-        """ID of this table."""
-        return str(self.metadata.table_uuid)
-
     def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
         """Write rows to durable data files, under names that no other attempt uses."""
         from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
@@ -379,7 +374,8 @@ def iceberg_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> I
     ]
     columns = fit_columns(shown, described, stream)
     _check_partitions(metadata, columns)
-    return IcebergTarget(options, columns, metadata, dict(table.io.properties))
+    table_id, storage = str(metadata.table_uuid), dict(table.io.properties)
+    return IcebergTarget(options, columns, table_id, metadata, storage)
 
 
 def _check_partitions(metadata: TableMetadata, columns: TableColumns) -> None:

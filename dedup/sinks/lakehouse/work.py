@@ -47,15 +47,14 @@ class UncommittedSlice(StagedSlice):
 
 @dataclass(frozen=True)
 class LakeTarget(ABC):
-    """A table whose columns fit the stream. Spark sends it to the tasks."""
+    """A table whose columns fit the stream. Spark sends it to the tasks.
+
+    A table that was dropped and created again has another `table_id`.
+    """
 
     options: LakeOptions
     columns: TableColumns
-
-    @property
-    @abstractmethod
-    def id(self) -> str:
-        """ID of this table; a table that was dropped and created again has another one."""
+    table_id: str
 
     @abstractmethod
     def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
@@ -177,7 +176,7 @@ class LakeWork(SinkWork):
         # A table without rows of this sink may be dropped and created again.
         if any(piece.content.rows for piece in slices) or ledger.published() is not None:
             option = "path" if self.options.format_name == DELTA else "table"
-            ledger.settle({option: self.options.table}, table_id=self.table.id)
+            ledger.settle({option: self.options.table}, table_id=self.table.table_id)
 
     def publish(
         self,

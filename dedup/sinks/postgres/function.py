@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from dedup.sinks.foreach_batch import SinkFunction, columns_of
 from dedup.sinks.kind import SinkKind
 from dedup.sinks.postgres.connections import psycopg_library
 from dedup.sinks.postgres.inspection import inspect_postgres
-from dedup.sinks.postgres.options import FORMAT, PostgresOptions, postgres_options
-from dedup.sinks.postgres.work import PostgresWork, ready
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-
-def _prepare(options: PostgresOptions, schema: StructType) -> PostgresWork:
-    return ready(options, columns_of(schema))
-
+from dedup.sinks.postgres.options import FORMAT, postgres_options
+from dedup.sinks.postgres.work import ready
 
 POSTGRES = SinkKind(
     format_name=FORMAT,
     function_name="postgres_sink",
     parse=postgres_options,
-    prepare=_prepare,
+    prepare=lambda options, schema: ready(options, columns_of(schema)),
     inspect=inspect_postgres,
     to_read='a table, use format("jdbc")',
     for_batches='df.write.format("jdbc")',
