@@ -25,7 +25,6 @@ from dedup.core.filter import (
     blocks_of,
     head_bytes,
 )
-from dedup.core.paged import may_hold
 from dedup.core.segment import SegmentRef
 from dedup.core.sizing import predicted_fpr
 from dedup.errors import FilterDamaged, faults
@@ -113,8 +112,8 @@ class Sidecars:
                     raise FilterDamaged(f"{path} was made for another segment than {seg.name}")
             if head.count != seg.count:
                 raise FilterDamaged(f"{path} holds {head.count} IDs, its segment {seg.count}")
-            return may_hold(
-                head, lambda offset, buffer: read_into(head.nbytes + offset, buffer), spread
+            return head.may_contain(
+                spread, lambda offset, buffer: read_into(head.nbytes + offset, buffer)
             )
 
     def _rebuild(self, seg: SegmentRef) -> SplitBlockFilter:

@@ -23,7 +23,7 @@ then   32*z  bitset: 8 u32 words per block
 ====== ===== ===========================================================
 
 Header and page checksums are the **head**. With its CRC-32 a reader can check any page alone, and
-so probe a filter without loading it (`dedup.core.paged`).
+so probe a filter where it is stored (`FilterHead.may_contain`).
 
 Any other bytes, and a filter made with another hash key, raise `FilterDamaged`. The caller then
 asks the exact catalog. Damage never means "not seen".
@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,11 @@ HEADER_BYTES = 64
 #: Each page has its own checksum.
 PAGE_BYTES = 4096
 PAGE_BLOCKS = PAGE_BYTES // BLOCK_BYTES
+
+#: Pages read and probed at a time.
+WINDOW_PAGES = 256
+#: Fills a buffer with the bytes of the bitset from an offset on, or raises.
+ReadInto = Callable[[int, memoryview], None]
 
 _MAGIC = b"DSBF"
 _VERSION = 2
@@ -211,6 +217,43 @@ class FilterHead:
         """
         if not np.array_equal(kernel.page_sums(pages, PAGE_BYTES), self.sums[numbers]):
             raise damaged("the checksum of a page of its bitset does not match")
+
+    def may_contain(self, hashes: U64, read_into: ReadInto) -> BOOL:
+        """Return False only if a hash was certainly never added; hashes never fall. Shape (n,).
+
+        Reads and checks only the pages that the hashes fall into, in order. So a buffer of 1 MiB
+        probes a filter of any size, from the page cache at the speed of memory. Every page is
+        checked each time that it is read, because bytes on a disk can change after any check.
+
+        Raises FilterDamaged if a page is damaged.
+        """
+        pages, starts = kernel.filter_pages(hashes, self.blocks, PAGE_BLOCKS)
+        answer = np.empty(len(hashes), np.uint8)
+        buffer = np.empty(min(len(pages), WINDOW_PAGES) * PAGE_BYTES, np.uint8)
+        for first in range(0, len(pages), WINDOW_PAGES):
+            window = pages[first : first + WINDOW_PAGES]
+            last = first + len(window)
+            filled = buffer[: self._read(window, read_into, buffer.data)]
+            self.check(filled, window)
+            bits = filled.view("<u4").astype(np.uint32, copy=False)
+            span = slice(int(starts[first]), int(starts[last]))
+            answer[span] = kernel.filter_probe_pages(
+                bits, window, starts[first : last + 1], hashes[span], self.blocks, PAGE_BLOCKS
+            )
+        return answer.view(np.bool_)
+
+    def _read(self, pages: I64, read_into: ReadInto, buffer: memoryview) -> int:
+        """Fill the buffer with the pages, adjacent ones in one read; return the bytes."""
+        ends = np.append(np.flatnonzero(np.diff(pages) != 1) + 1, len(pages)).tolist()
+        size_bytes = self.blocks * BLOCK_BYTES
+        start = filled = 0
+        for end in ends:
+            offset = int(pages[start]) * PAGE_BYTES
+            length = min((end - start) * PAGE_BYTES, size_bytes - offset)
+            read_into(offset, buffer[filled : filled + length])
+            filled += length
+            start = end
+        return filled
 
 
 def head_bytes(blocks: int) -> int:

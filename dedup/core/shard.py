@@ -17,9 +17,8 @@ from dedup.core.admission import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME
 from dedup.core.arrays import BOOL, I64, U8, U64
 from dedup.core.arrival import Verdict, judge
 from dedup.core.clocks import NEVER_MS, Clocks
-from dedup.core.distinct_ids import distinct_ids
 from dedup.core.keys import Keys
-from dedup.core.lookup import Matches, lookup
+from dedup.core.lookup import Matches, distinct_ids, lookup
 from dedup.core.payload import Digested, compare, digests_of, numbered
 from dedup.core.policy import Policy
 from dedup.core.ports import SegmentStore

@@ -31,7 +31,6 @@ from dedup.core import state_row
 from dedup.core.clocks import Observed
 from dedup.core.filter import HEADER_BYTES, FilterHead, SplitBlockFilter, head_bytes
 from dedup.core.keys import Keys
-from dedup.core.paged import may_hold
 from dedup.core.sequence import SequenceRule
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
@@ -265,7 +264,7 @@ def _filters(world: World) -> list[Target]:
 
         try:
             head = FilterHead.from_bytes(data, hash_key_id=key_id)
-            answer = may_hold(head, read_into, asked)
+            answer = head.may_contain(asked, read_into)
         except FilterDamaged:
             return False
         try:

@@ -14,7 +14,6 @@ from dedup.core.entries import Entries
 from dedup.core.filter import FilterHead, SplitBlockFilter, blocks_of, hash_key_id, head_bytes
 from dedup.core.hash_ranges import hash_range, spread_hashes
 from dedup.core.keys import Keys
-from dedup.core.paged import may_hold
 from dedup.core.ports import ABSENT_MS
 from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.errors import SegmentDamaged
@@ -51,7 +50,7 @@ class MemoryStore:
             start = head_bytes(blocks) + offset
             buffer[:] = made[start : start + len(buffer)]
 
-        return may_hold(head, read_into, seg.spread(hashes))
+        return head.may_contain(seg.spread(hashes), read_into)
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
         self._check(seg)

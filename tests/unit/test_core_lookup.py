@@ -10,10 +10,9 @@ import pytest
 from dedup import kernel
 from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.clocks import NEVER_MS
-from dedup.core.distinct_ids import DistinctIds
 from dedup.core.entries import Entries
 from dedup.core.keys import Keys
-from dedup.core.lookup import Matches, lookup
+from dedup.core.lookup import DistinctIds, Matches, lookup
 from dedup.core.policy import Policy
 from dedup.core.segment import SegmentPlan, SegmentRef
 from tests.support.memory_store import HASH_KEY, MemoryStore

@@ -15,9 +15,8 @@ import numpy as np
 
 from dedup import kernel
 from dedup.core.arrays import I64
-from dedup.core.distinct_ids import DistinctIds
 from dedup.core.keys import Keys
-from dedup.core.lookup import Matches, lookup
+from dedup.core.lookup import DistinctIds, Matches, lookup
 from dedup.core.policy import Policy
 from dedup.core.segment import SegmentRef
 from dedup.core.sizing import predicted_fpr, predicted_spread, union_fpr
