@@ -118,7 +118,8 @@ def _id_change(found: Certificate, wanted: Certificate, accepted: Accepted) -> I
     change = f"The ID is {_listed(after, before)} now and was {_listed(before, after)}."
     if [encoded_kind(one.kind) for one in before] != [encoded_kind(one.kind) for one in after]:
         # A changed type always changes the bytes.
-        cast = " or cast the column back" if _same_names(before, after) else ""
+        same_names = [one.expression for one in before] == [one.expression for one in after]
+        cast = " or cast the column back" if same_names else ""
         yield f"{change} Use the earlier ID{cast}."
         return
     token = change_token(before, after)
@@ -190,10 +191,6 @@ def _id_of(
 
 def _same(before: Sequence[Definition], after: Sequence[Definition]) -> bool:
     return len(before) == len(after) and all(map(Definition.same_as, before, after))
-
-
-def _same_names(before: Sequence[Definition], after: Sequence[Definition]) -> bool:
-    return [one.expression for one in before] == [one.expression for one in after]
 
 
 def _listed(definitions: Sequence[Definition], others: Sequence[Definition]) -> str:

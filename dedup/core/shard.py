@@ -103,7 +103,7 @@ def process(
     judgeable = records.judgeable
     lost: list[SegmentRef] = []
     if policy.guarantee == "at-least-once":
-        verdicts[judgeable] = _unchecked(times.late[judgeable])
+        verdicts[judgeable] = np.where(times.late[judgeable], Verdict.LATE, Verdict.UNIQUE)
         judging.counts["unchecked"] += len(judgeable)
     elif len(judgeable):
         asked = _Judgeable.of(records, judgeable, times, policy, digests)
@@ -154,10 +154,6 @@ def effective_times(
     return EffectiveTimes(np.maximum(records.times_ms, np.int64(clocks.late_watermark_ms)), late)
 
 
-def _unchecked(late: BOOL) -> U8:
-    return np.where(late, np.uint8(Verdict.LATE), np.uint8(Verdict.UNIQUE))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Judgeable:
     """The n records of a micro-batch that have an ID and a time."""
@@ -171,7 +167,7 @@ class _Judgeable:
     #: the future.
     late: BOOL
     substituted: BOOL
-    #: Range in which the timestamp lies that the record carried itself.
+    #: Range of the timestamp that the record carried itself.
     own_first_ms: I64
     own_last_ms: I64
     #: Digests of payloads, if the policy compares them.
