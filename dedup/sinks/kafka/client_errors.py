@@ -138,7 +138,7 @@ class _WithoutFencing(logging.Filter):
 
 
 #: Log lines of the sink's producers. librdkafka calls fencing fatal, but Spark runs a task in any
-#: worker, so slots change their owner every day.
+#: worker, so a slot often changes its owner.
 client_log = logging.getLogger("dedup.kafka.client")
 client_log.addFilter(_WithoutFencing())
 

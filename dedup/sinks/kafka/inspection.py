@@ -148,7 +148,7 @@ def _held_back(cluster: Cluster, name: str) -> list[HeldBack]:
             "see it. The topic of markers is named by the sink's option markers; give it with "
             "--markers if it is not <topic>-markers."
         )
-    # In this order, a commit in between makes it look as if nothing was held back.
+    # Ends come first: after a commit in between, nothing seems to be held back.
     ends = cluster.ends(topic, committed=False)
     readable = cluster.ends(topic, committed=True)
     found = {n: (readable[n], end) for n, end in ends.items() if readable[n] < end}

@@ -123,7 +123,7 @@ class KafkaSlot:
             other.producer.purge()
         sender = Sender(self._options)
         config = transactional_config(self._options.clients, self.id)
-        # The output of `kafka.debug` goes to the error stream, librdkafka's default.
+        # With `kafka.debug` librdkafka writes to the error stream, its default.
         sender.connect(config, **({} if "debug" in config else {"logger": client_log}))
         deadline = time.monotonic() + self._options.clients.block_ms / 1000
         faults.point("kafka.init.before")

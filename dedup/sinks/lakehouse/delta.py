@@ -267,7 +267,7 @@ def _is_rolled_back(table: DeltaTable, version: int) -> bool:
         has_rows[here] = has_rows.get(here - 1, True)
         if entry.get("operation") == "RESTORE":
             to = (entry.get("operationParameters") or {}).get("version")
-            # Without a version it was to a time.
+            # RESTORE to a time names no version.
             has_rows[here] = to is not None and has_rows.get(int(to), int(to) > version)
     return not has_rows.get(table.version(), True)
 

@@ -315,7 +315,8 @@ def _is_rolled_back(table: Table, marker: Marker) -> bool:
         if here.parent_snapshot_id is None or (here.sequence_number or 0) < first:
             return True
         here = table.snapshot_by_id(here.parent_snapshot_id)
-    # Without `here` its parent has expired, and nothing is known. A new table has no marker.
+    # Without a current snapshot the rows are gone. If only a parent is missing, it has expired, and
+    # nothing is known.
     return bool(ids) and table.current_snapshot() is None
 
 

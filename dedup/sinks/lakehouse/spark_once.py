@@ -75,7 +75,7 @@ class DeltaOnce(_Once):
     function = "delta_once"
 
     def _app_id(self, query_id: str) -> str:
-        # Apart from the markers of `delta_sink`, which also hold the content.
+        # Separate from the markers of `delta_sink`, which also hold the content.
         return f"{app_id(query_id, self.sink)}/once"
 
     def _sql_name(self) -> str:

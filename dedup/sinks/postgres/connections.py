@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import psycopg
 
 #: Connection defaults, unless the DSN overrides them. A process that waits for an answer notices a
-#: dead peer within half a minute (keepalives), and a process that sends within two. The second time
-#: is longer because Linux also counts a server that reads nothing, as while it waits for a lock.
+#: dead server within half a minute (keepalives), and a process that sends within two minutes. The
+#: second time is longer because a live server does not read either while it waits for a lock.
 _SESSION = {
     "application_name": "dedup",
     "connect_timeout": "10",
