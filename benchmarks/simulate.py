@@ -19,8 +19,7 @@ import numpy as np
 
 from benchmarks.results import FOLDER, finish, median
 from dedup.core.policy import Policy
-from dedup.tools.tuning.counting import CountingStore
-from dedup.tools.tuning.load import Load, drive, synthetic_keys
+from dedup.tools.tuning.load import CountingStore, Load, drive, synthetic_keys
 
 
 def load_of(rows: int, batch_ms: int, horizon_ms: int, duplicates: float = 0.05) -> Load:

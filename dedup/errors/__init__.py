@@ -1,4 +1,4 @@
-"""Errors and warnings of the package. The class says whose fault it is, the text what to do."""
+"""Errors and warnings: the class says who can fix the problem, and the text says how."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def _iso(time_ms: int) -> str:
 
 
 class DedupError(Exception):
-    """Base class of every error that this package raises on purpose.
+    """Base class of all errors of this package.
 
     Parameters
     ----------
     *args
-        As of any exception; the first is the text.
+        The arguments of an exception. The first is the text.
     remedy
-        Topic of ``REMEDIES.md`` that says what to do. The error then ends with the command that
-        prints it, also in the text that reaches the driver from a Python worker.
+        Topic of ``REMEDIES.md`` with the solution. The text then ends with the command that prints
+        the topic, also when it comes from a Python worker.
     """
 
     def __init__(self, *args: object, remedy: str | None = None) -> None:
@@ -35,23 +35,23 @@ class DedupError(Exception):
         return self.text if self.remedy is None else f"{self.text}\n{LINK}{self.remedy}"
 
     def _render_traceback_(self) -> list[str]:
-        """Return the traceback for a notebook: the caller's lines, without this package's."""
-        told = []
+        """Return the traceback for a notebook: only the caller's lines."""
+        lines = []
         for frame in traceback.extract_tb(self.__traceback__):
             if frame.filename.startswith(_PACKAGE):
                 break
             if "IPython" not in frame.filename:
-                told += traceback.format_list([frame])
-        return [*told, f"{type(self).__name__}: {self}"]
+                lines += traceback.format_list([frame])
+        return [*lines, f"{type(self).__name__}: {self}"]
 
     @property
     def text(self) -> str:
-        """What went wrong, without the link: for the text of another error."""
+        """The text without the link to remedies, for use in another error."""
         return super().__str__()
 
 
 class ConfigError(DedupError, ValueError):
-    """The caller's options or settings cannot work; change the option that the text names."""
+    """Options or settings are invalid. Change the option that the text names."""
 
 
 class DataError(DedupError):
@@ -59,15 +59,15 @@ class DataError(DedupError):
 
 
 class CatalogError(DedupError):
-    """Storage at the catalog root is missing, damaged or foreign; the text says the remedy."""
+    """An object at the catalog root is missing, damaged or foreign, or storage does not answer."""
 
 
 class OtherRelease(CatalogError):
-    """An object at the catalog root is whole, and of a format that this release does not read."""
+    """An object at the catalog root is intact, but this release does not read its format."""
 
     @classmethod
     def at(cls, where: str, why: object) -> OtherRelease:
-        """Return the error for the object that ``where`` names."""
+        """Return the error for the object at `where`."""
         return cls(
             f"{where} was written by another release: {why}. It is not damaged, and nothing was "
             "read, changed or lost.",
@@ -76,54 +76,53 @@ class OtherRelease(CatalogError):
 
 
 class ObjectMissing(CatalogError):
-    """There is no object of this name under the catalog root."""
+    """An object is missing at the catalog root."""
 
 
 class FilterDamaged(CatalogError):
-    """Filter bytes cannot be trusted: ask the exact catalog instead, and rebuild the filter."""
+    """Filter bytes are damaged: use the exact catalog instead, and rebuild the filter."""
 
 
 class SegmentDamaged(CatalogError):
-    """A segment is missing or damaged at the root; it can be restored, or its bucket forgotten."""
+    """A segment at the root is missing or damaged. Restore it, or accept its loss."""
 
 
 class StateError(DedupError):
-    """A Spark state row is damaged, or was written by a version that this one cannot read."""
+    """A Spark state row is damaged, or this release does not read its format."""
 
     @classmethod
     def damaged(cls, what: str, *, with_catalog: bool = True) -> StateError:
-        """Return the error for a row whose bytes cannot be trusted."""
+        """Return the error for a damaged row."""
         together = " (with its catalog)" if with_catalog else ""
         return cls(
             f"A state row in the checkpoint is damaged: {what}. Nothing was emitted or lost. "
-            f"Restore the checkpoint from a copy{together}, or roll it back to an "
-            "earlier micro-batch.",
+            f"Restore the checkpoint from a copy{together}, or roll it back to an earlier "
+            "micro-batch.",
             remedy="damaged-state",
         )
 
     @classmethod
-    def of_another(cls, found: str, asked: str) -> StateError:
-        """Return the error for a whole row that another operator wrote."""
+    def of_another(cls, found: str, used: str) -> StateError:
+        """Return the error for the state of another operator."""
         return cls(
-            f"This checkpoint is that of a query with {found}, and is given to one with {asked}, "
-            "which cannot go on with its state. Give each query a checkpoint of its own. Nothing "
-            "was emitted, changed or lost.",
+            f"This checkpoint belongs to a query with {found}. A query with {used} cannot use its "
+            "state. Give each query its own checkpoint. Nothing was emitted, changed or lost.",
             remedy="changed-settings",
         )
 
     @classmethod
     def of_another_catalog(cls) -> StateError:
-        """Return the error for a state that does not belong to the birth certificate."""
+        """Return the error for a state with another birth certificate."""
         return cls(
             "The catalog does not belong to this checkpoint: the state was made with another hash "
             "key than the one in the query's catalog.json. Nothing was emitted or lost. Restore "
-            "the catalog that the checkpoint was last used with.",
+            "the catalog that the checkpoint last used.",
             remedy="missing-catalog",
         )
 
     @classmethod
     def unknown_version(cls, found: int, known: int) -> StateError:
-        """Return the error for a row that another release wrote."""
+        """Return the error for a row of another release."""
         return cls(
             f"A state row in the checkpoint has format {found}; this release of rolling-dedup "
             f"reads format {known}. Install the release that wrote it, or a newer one.",
@@ -132,13 +131,13 @@ class StateError(DedupError):
 
 
 class SinkError(DedupError):
-    """A sink holds what contradicts the query, or does not take part; nothing was written twice."""
+    """A sink contradicts the query, or does not answer. Nothing was written twice."""
 
 
 class SourceError(DedupError):
-    """Kafka or its schema registry does not answer, or contradicts the query; nothing is passed by.
+    """Kafka or its schema registry does not answer, or contradicts the query. Nothing is skipped.
 
-    Trying again may help where a server was away; where a topic was made anew it never does.
+    A retry may help if a server was down. It never helps if a topic was recreated.
     """
 
 
@@ -150,32 +149,31 @@ class ClockError(DedupError):
         """Return the error for a micro-batch that is ahead of the worker's clock."""
         return cls(
             f"The micro-batch's time {_iso(now_ms)} is more than a minute ahead of this worker's "
-            f"clock {_iso(worker_now_ms)}. One of the two machines' clocks is wrong; IDs "
-            "would be forgotten too early. Set the clocks, or accept it with "
-            "accept_clock_jump=True.",
+            f"clock {_iso(worker_now_ms)}. One of the two machines' clocks is wrong, and IDs would "
+            "expire too early. Set the clocks, or accept it with accept_clock_jump=True.",
             remedy="clock",
         )
 
     @classmethod
     def fell(cls, now_ms: int, last_now_ms: int) -> ClockError:
-        """Return the error for a micro-batch before the last one."""
+        """Return the error for a micro-batch that is earlier than the last one."""
         return cls(
             f"The micro-batch's time fell from {_iso(last_now_ms)} to {_iso(now_ms)} within one "
             "run. The driver's clock was set back. Restart the query, or accept it with "
-            "accept_clock_jump=True; time then stands still until the clock has caught up.",
+            "accept_clock_jump=True. Time then stands still until the clock has caught up.",
             remedy="clock",
         )
 
 
 class ExecutorError(DedupError, ImportError):
-    """An executor lacks this package, or has it in another version; the text says which and where.
+    """An executor lacks this package, or has another version of it.
 
-    There it is made without the package, so only its name arrives on the driver.
+    The executor raises it without the package, so only the class name arrives on the driver.
     """
 
 
 def _pip_line(extra: str) -> str | None:
-    """The command that brings an extra's packages, wherever this package itself came from."""
+    """Return the command that installs an extra's packages, or None if it is not known."""
     import shlex
     from importlib import metadata
 
@@ -194,9 +192,9 @@ class MissingExtraError(DedupError, ImportError):
     Parameters
     ----------
     extra
-        Name of the extra that brings it, such as ``"spark"``.
+        Name of the extra that contains it, such as ``"spark"``.
     purpose
-        What needs it, as the start of a sentence, such as ``"The dedup command"``.
+        The feature that needs it, at the start of a sentence, such as ``"The dedup command"``.
     """
 
     def __init__(self, extra: str, purpose: str) -> None:
@@ -208,15 +206,15 @@ class MissingExtraError(DedupError, ImportError):
         )
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
-        # The default would call the class with the message alone.
+        # The default would call the class with the message only.
         return type(self), (self.extra, self.purpose)
 
 
 def cause(failure: BaseException | str | None) -> DedupError | None:
-    """Return the error of this package that is behind a failure of Spark, None where none is.
+    """Return the error of this package that caused a failure of Spark, or None.
 
-    What a task raises reaches the driver as text inside an exception of Spark's, such as
-    StreamingQueryException, on Spark Connect too. So ``except ConfigError`` never sees it::
+    An error of a task reaches the driver as text in an exception of Spark, such as
+    StreamingQueryException, also on Spark Connect. So ``except ConfigError`` never catches it::
 
         try:
             query.awaitTermination()
@@ -226,13 +224,13 @@ def cause(failure: BaseException | str | None) -> DedupError | None:
     Parameters
     ----------
     failure : BaseException, str or None
-        An exception, what ``query.exception()`` returned, or the text that a listener was given.
+        An exception, the result of ``query.exception()``, or the text of a listener's event.
 
     Returns
     -------
     DedupError or None
-        Of the class that was raised, with its text and its remedy; an error of this package is
-        returned as it is. For an exception that another one caused, both are searched.
+        An error of the raised class, with its text and remedy. An error of this package is returned
+        unchanged. The causes of an exception are searched too.
     """
     seen: list[BaseException] = []
     while failure is not None and failure not in seen:
@@ -256,12 +254,12 @@ def _text_of(error: BaseException) -> str:
 
 
 def _class(name: str) -> type[DedupError]:
-    found = globals().get(name)
-    if not isinstance(found, type) or not issubclass(found, DedupError):
+    kind = globals().get(name)
+    if not isinstance(kind, type) or not issubclass(kind, DedupError):
         return DedupError
-    # It is made of other arguments, and no task raises it.
-    return DedupError if found is MissingExtraError else found
+    # It takes other arguments, and no task raises it.
+    return DedupError if kind is MissingExtraError else kind
 
 
 class DedupWarning(RuntimeWarning):
-    """Answers are right, but something is slower or larger than it needs to be."""
+    """Results are right, but something is slower or larger than necessary."""

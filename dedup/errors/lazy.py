@@ -1,4 +1,4 @@
-"""Public names of a package that are imported on first use, and listed by ``dir``."""
+"""Import the public names of a package on first use, and list them by ``dir``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,8 @@ def lazily(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` for a package that can be imported without Spark.
 
-    Parameters
-    ----------
-    package : str
-    public : sequence of str
-        Its public names.
-    homes : mapping of str to str
-        Modules, and the public names that each of them has, with blanks between them. A module
-        without names is public itself.
+    `homes` maps modules to their public names, separated by blanks. A module without names is
+    public itself.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
     modules = {home.rpartition(".")[2]: home for home, names in homes.items() if not names}

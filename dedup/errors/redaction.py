@@ -1,4 +1,4 @@
-"""Remove the secrets of our options from foreign texts, such as errors of libraries and servers."""
+"""Remove secrets from foreign texts, such as errors of libraries and servers."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import quote, unquote
 
-#: Parts of names of options whose values no text may show.
+#: Parts of the names of secret options.
 _SECRET = re.compile(
     r"(?i)password|passwd|passphrase|secret|token|credential|jaas|assertion|\.pem|keystore\.key|"
     r"(?:private|access|account|shared|api).?key|sas(?!l)|signature|connection.string|"
     r"authorization|user\.info|(?:^|[.-])sig$"
 )
-#: How names of options end that only say where a secret is, or of what kind.
+#: Endings of names of options that hold only the place or the kind of a secret.
 _NO_SECRET = re.compile("(?i)(?:location|path|file|url|uri|endpoint|type|mechanism|name|callback)$")
 _NO_VALUE = re.compile(r"(?i)true|false|none|\d{0,3}")
-#: User and password of a URI; a key may have a slash in it, and behind a port there is a path.
+#: User and password of a URI. A key may contain a slash, and a path follows a port.
 _IN_URI = re.compile(r":/+(?P<secret>[^\s'\"<>@/:]{0,999}:(?!\d+/)[^\s<>@]{0,9999})@")
-#: The same of an option, which is a URI as a whole.
+#: The same in an option whose whole value is a URI.
 _IN_OPTION = re.compile(r"://[^/@:]*:(?!\d+/)(.*)@", re.DOTALL)
-#: A name in front of a value, as in JAAS, a DSN or JSON.
+#: A name before a value, as in JAAS, a DSN or JSON.
 _NAMED = re.compile(
     r"(?<![\w.-])(?P<name>[\w.-]{1,256})(?:\s*=|['\"]\s*=|['\"]\s*:\s*(?=['\"]))\s*"
 )
-#: The value, be its quotes escaped, plain or never closed; our advice has "...".
+#: The value, in quotes that may be escaped or unclosed. Advice of this package has "...".
 _VALUE = re.compile(
     r"(?!(['\"]?)\.\.\.\1(?![\w.]))(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|'[^']*'|\"[^\"]*\"|"
     r"['\"]\S+|[^\s'\";,&]+)"
@@ -32,20 +32,20 @@ HIDDEN = "***"
 
 
 def without_secrets(text: object, options: Mapping[str, str]) -> str:
-    """Return a text without any secret of the options, however it is encoded in the text.
+    """Return a text without the secrets of the options, in any encoding, and without others.
 
     Parameters
     ----------
     text : object
-        Mostly an error of a library or a server.
+        Usually an error of a library or a server.
     options : mapping of str to str
-        By name; the values of some are secrets, others are URIs that hold secrets.
+        Options by name. Some values are secrets, others are URIs with secrets.
     """
-    found = {form for secret in _secrets(options) for form in _forms(secret)}
+    secrets = {form for secret in _secrets(options) for form in _forms(secret)}
     plain = str(text)
-    for secret in sorted(found, key=len, reverse=True):
+    for secret in sorted(secrets, key=len, reverse=True):
         plain = plain.replace(secret, HIDDEN)
-    plain = _hidden(plain, (found.span("secret") for found in _IN_URI.finditer(plain)))
+    plain = _hidden(plain, (match.span("secret") for match in _IN_URI.finditer(plain)))
     return _hidden(plain, _named_values(plain))
 
 
@@ -59,9 +59,9 @@ def _hidden(text: str, spans: Iterable[tuple[int, int]]) -> str:
 
 def _named_values(text: str) -> Iterator[tuple[int, int]]:
     end = 0
-    for found in _NAMED.finditer(text):
-        if found.start() >= end and _is_secret(found["name"]):
-            value = _VALUE.match(text, found.end())
+    for match in _NAMED.finditer(text):
+        if match.start() >= end and _is_secret(match["name"]):
+            value = _VALUE.match(text, match.end())
             if value is not None:
                 end = value.end()
                 yield value.span()
@@ -75,11 +75,11 @@ def _secrets(options: Mapping[str, str]) -> Iterator[str]:
     for name, value in options.items():
         if _is_secret(name):
             yield value
-            if ":" in value:  # a client and its secret
+            if ":" in value:  # client:secret
                 yield value.partition(":")[2]
         yield from (value[begin:end].strip("'\"") for begin, end in _named_values(value))
         if in_uri := _IN_OPTION.search(value):
-            # A library that takes a piece of the password for the host cites that piece.
+            # A library may take a part of the password for the host, and show it.
             yield from (in_uri[1], *re.split(r"[@:/?#&=]", in_uri[1]))
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dedup.tools.repair.vacuum import vacuum
     from dedup.tools.sink_state import inspect_files, inspect_sink
     from dedup.tools.tuning.options import TuneOptions
-    from dedup.tools.tuning.read_sample import read_sample
+    from dedup.tools.tuning.sample import read_sample
     from dedup.tools.tuning.tune import tune
 
 __all__ = [
@@ -45,7 +45,7 @@ __getattr__, __dir__ = lazily(
         "dedup.tools.repair.vacuum": "vacuum",
         "dedup.tools.sink_state": "inspect_files inspect_sink",
         "dedup.tools.tuning.options": "TuneOptions",
-        "dedup.tools.tuning.read_sample": "read_sample",
+        "dedup.tools.tuning.sample": "read_sample",
         "dedup.tools.tuning.tune": "tune",
     },
 )

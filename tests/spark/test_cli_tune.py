@@ -22,9 +22,9 @@ from dedup.spark.driver.operator import dedup_by_id
 from dedup.tools import read_checkpoint
 from dedup.tools.check.facts import SHARE_BYTES
 from dedup.tools.repair.opening import open_root
-from dedup.tools.tuning import read_sample as reading
+from dedup.tools.tuning import sample as reading
 from dedup.tools.tuning.demand import Demand, Sizing
-from dedup.tools.tuning.from_query import of_states
+from dedup.tools.tuning.options import of_states
 from dedup.tools.tuning.sample import Sample, of_sample, without_future
 from tests.support.cli_job import FileDrop, Job
 from tests.support.processes import dedup

@@ -113,7 +113,7 @@ def test_java_that_ended_for_lack_of_memory(tmp_path: Path) -> None:
     """Python sees a refused connection, for any reason."""
     log, refused = tmp_path / "spark.log", ConnectionRefusedError(111, "Connection refused")
     log.write_text("ERROR: Uncaught\njava.lang.OutOfMemoryError: Java heap space\n\tat a.b\n")
-    assert "Spark ran out of memory; give a larger" in (memory_fault(refused, log) or "")
+    assert "Spark ran out of memory. Give a larger" in (memory_fault(refused, log) or "")
     assert memory_fault(ValueError("x"), log) is None
     log.write_text("SIGTERM\n")
     assert memory_fault(refused, log) is None

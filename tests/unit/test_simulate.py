@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.simulate import fit, load_of, predicted_ms, simulate, table
-from dedup.tools.tuning.counting import SST_BYTES_BESIDE_KEY
-from dedup.tools.tuning.load import UUID_BYTES
+from dedup.tools.tuning.load import SST_BYTES_BESIDE_KEY, UUID_BYTES
 
 HOUR_MS = 3_600_000
 

@@ -20,7 +20,7 @@ from dedup.core.keys import Keys
 from dedup.core.tail import Tail
 from dedup.errors import CatalogError
 from dedup.spark.machine import machine_cores
-from dedup.tools.tuning import candidates, costs, footprint
+from dedup.tools.tuning import candidates, costs
 from dedup.tools.tuning import load as drive
 from dedup.tools.tuning import tune as tuning
 from dedup.tools.tuning.costs import Costs
@@ -187,13 +187,13 @@ def test_what_is_given_of_the_sizing_is_held_against_the_log(tmp_path: Path) -> 
 def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
     for name in ("one", "two"):
         log(tmp_path, query=name)
-    assert "tells of one, two; say which: --query" in refused("--log", str(tmp_path))
+    assert "has logs of one, two; choose with --query" in refused("--log", str(tmp_path))
     assert demand_of(TuneOptions(log=str(tmp_path), query="two")).origin.count("two")
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [([], "Say what is asked of the query"),
+    [([], "The load is missing"),
      (["--ids-per-day", "many", "--horizon", "1 day"], "--ids-per-day many is not a number"),
      (["--ids-per-day", "-5", "--horizon", "1 day"], "--ids-per-day -5 is not a number"),
      (["--ids-per-day", "0", "--horizon", "1 day"], "error: With 0 new IDs a day (as given)"),
@@ -205,11 +205,11 @@ def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
      ([*ASKED, "--buckets", "129"], "129 buckets per"),
      ([*ASKED, "--id-bytes", "1025"], "IDs of 1,025 bytes"),
      ([*ASKED, "--fpr", "1e-9"], "--fpr 1e-09"),
-     ([*ASKED, "--duplicate-share", "1.5"], "is a share"),
+     ([*ASKED, "--duplicate-share", "1.5"], "must be from 0 to below 1"),
      ([*ASKED, "--html", "/no/such/x.html"], "no folder"),
      (["--log", "/no/such/folder"], "/no/such/folder is no folder of metrics logs"),
-     (["--log", "x", "--shards", "3"], "--shards and --log exclude each other: the log tells"),
-     (["--catalog", "x", "--checkpoint", "y", "--shards", "3"], "the catalog tells the shards"),
+     (["--log", "x", "--shards", "3"], "--shards and --log exclude each other: the log shows"),
+     (["--catalog", "x", "--checkpoint", "y", "--shards", "3"], "the catalog shows the shards"),
      ([*ASKED, "--late", "never"], "--late never must be"),
      # Before the catalog and its checkpoint are read.
      (["--catalog", "x", "--checkpoint", "y", "--horizon", "soon"], "'soon' is not a duration"),
@@ -244,9 +244,9 @@ def test_a_query_of_numbered_records_has_no_filters_to_be_sized(tmp_path: Path) 
 
 
 def test_a_log_folder_without_a_query_is_refused(tmp_path: Path) -> None:
-    assert "tells of no query" in refused("--log", str(tmp_path))
+    assert "has logs of no query" in refused("--log", str(tmp_path))
     given = ("--log", str(log(tmp_path)), "--query", "other")
-    assert "tells of orders; not of other" in refused(*given)
+    assert "has logs of orders; and not other" in refused(*given)
 
 
 def test_a_disk_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,11 +304,11 @@ def test_numbers_are_read_as_people_write_them(text: str, number: float) -> None
 
 @pytest.mark.slow
 def test_a_worker_takes_more_for_more_records() -> None:
-    few, many = (footprint.worker_bytes(rows, 17) for rows in (10, 300_000))
+    few, many = (costs.worker_bytes(rows, 17) for rows in (10, 300_000))
     assert 20 << 20 < few < many
     # Some hundred bytes a record: 25 of them in the state, the rest in sorting and looking up.
     assert 50 < (many - few) / 300_000 < 2_000
-    assert footprint.worker_bytes(4_000_000, 17) > many
+    assert costs.worker_bytes(4_000_000, 17) > many
 
 
 def test_the_scratch_catalog_leaves_nothing_behind() -> None:
@@ -329,7 +329,7 @@ def test_the_output_of_a_run_stands_for_its_log(tmp_path: Path) -> None:
     (tmp_path / "_dedup.json").write_text("{}")
     (tmp_path / "_metrics").mkdir()
     given = ("--horizon", "1 day", "--query", "orders", "--late", "never")
-    assert f"{tmp_path}/_metrics tells of no query" in refused("--log", str(tmp_path))
+    assert f"{tmp_path}/_metrics has logs of no query" in refused("--log", str(tmp_path))
     log(tmp_path / "_metrics")
     assert "late" in refused("--log", str(tmp_path), *given)
     assert log_of(str(tmp_path)) == str(tmp_path / "_metrics")

@@ -32,8 +32,8 @@ from dedup.tools.tuning.candidates import (
     named,
     try_out,
 )
-from dedup.tools.tuning.charts import charts
 from dedup.tools.tuning.demand import DAY_MS, Demand, Repeats, Sizing
+from dedup.tools.tuning.report import charts
 from dedup.tools.tuning.trial import Trial
 from dedup.tools.tuning.tune import Tuning
 from tests.support.tuning import COSTS, candidate, demand
@@ -178,8 +178,8 @@ def test_a_change_comes_with_its_evidence_and_option() -> None:
         # As `dedup check` has it.
         (16, 4, Level.FINE, "the fullest shard holds 1.0"),
         # How many state partitions there are is not known.
-        (17, 4, Level.UNKNOWN, "where spark.sql.shuffle.partitions is already smaller, this costs"),
-        (3, 4, Level.COSTS, "cores stand idle"),
+        (17, 4, Level.UNKNOWN, "If spark.sql.shuffle.partitions is already smaller, this costs"),
+        (3, 4, Level.COSTS, "cores are idle"),
     ],
 )
 def test_shards_fit_the_cores(shards: int, cores: int, level: Level, said: str) -> None:
@@ -194,7 +194,7 @@ def test_shards_fit_the_cores(shards: int, cores: int, level: Level, said: str) 
 def test_shards_of_a_running_query_are_for_check_to_judge() -> None:
     found = advice("shards", demand(shards=17, cores=4, running=True))
     assert (found.level, found.change, found.takes) == (Level.UNKNOWN, None, None)
-    assert "`dedup check` tells how many partitions" in found.evidence
+    assert "`dedup check` shows how many partitions" in found.evidence
     idle = advice("shards", demand(shards=3, cores=4, running=True))
     assert (idle.level, idle.takes) == (Level.COSTS, Takes.BEGINNING)
 
@@ -218,7 +218,7 @@ def test_live_ids_of_a_running_query_are_held_against_the_trials() -> None:
         assert "seen-live-ids" not in rules(demand(seen_live=alike))
     less = advice("seen-live-ids", demand(seen_live=1_000_000))
     assert (less.level, less.takes) == (Level.UNKNOWN, Takes.OUTSIDE)
-    assert "1,000,000 live IDs, the trial of what the query has comes to 2,000,000" in less.evidence
+    assert "1,000,000 live IDs, the trial of the query's options has 2,000,000" in less.evidence
     assert less.change == "give --stable-timestamps --late drop, or --ids-per-day"
     dropping = demand(seen_live=1_000_000, stable_timestamps=True, late="drop")
     assert advice("seen-live-ids", dropping).change == "give --ids-per-day"

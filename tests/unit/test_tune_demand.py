@@ -13,10 +13,9 @@ from dedup.core.keys import Keys
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
 from dedup.tools.tuning.advice import round_up
-from dedup.tools.tuning.counting import CountingStore
 from dedup.tools.tuning.demand import DAY_MS, Demand, Repeats, Sizing, check
-from dedup.tools.tuning.from_query import of_batches, of_states
-from dedup.tools.tuning.load import Load, drive, synthetic_keys
+from dedup.tools.tuning.load import CountingStore, Load, drive, synthetic_keys
+from dedup.tools.tuning.options import of_batches, of_states
 from dedup.tools.tuning.sample import Sample, of_sample, without_future
 from tests.support.batch_metrics import START_MS, batch
 from tests.support.tuning import demand
@@ -63,7 +62,7 @@ def test_what_was_not_looked_up_tells_no_rate() -> None:
     assert mixed.duplicates == pytest.approx(0.1)
     assert "3 micro-batches" in mixed.origin
     for batches in (passed, [*passed, *logged(4)[3:]]):
-        with pytest.raises(ConfigError, match="does not tell which IDs were new"):
+        with pytest.raises(ConfigError, match="does not show which IDs were new"):
             of_batches(BASE, "orders", batches)
 
 
@@ -90,7 +89,7 @@ def test_a_log_tells_the_length_of_ids_by_its_segments() -> None:
         (logged(1), "holds fewer than two micro-batches"),
         (logged(3, newest_ms=START_MS), "its time stood still"),
         (logged(3, newest_ms=None), "its time stood still"),
-        (logged(3, unique=0, duplicate=0), "no data came"),
+        (logged(3, unique=0, duplicate=0), "there are no records"),
     ],
 )
 def test_a_log_that_tells_no_rate_is_refused(batches: list, said: str) -> None:
@@ -138,7 +137,7 @@ def test_states_tell_whether_their_query_forgets_at_the_late_watermark(late: str
 
 def test_states_without_ids_are_refused() -> None:
     for nothing in ({}, {0: ShardState()}):
-        with pytest.raises(ConfigError, match="holds no IDs yet; give --ids-per-day"):
+        with pytest.raises(ConfigError, match="holds no IDs yet"):
             of_states(BASE, "orders", nothing)
 
 
@@ -272,7 +271,7 @@ def test_a_thinned_sample_stands_for_all() -> None:
 
 def test_a_sample_without_time_needs_the_number() -> None:
     timeless = sample([("a", None, 0), ("a", None, 0), ("b", None, 0)])
-    with pytest.raises(ConfigError, match=r"does not tell how many .* --ids-per-day"):
+    with pytest.raises(ConfigError, match=r"does not show how many .* --ids-per-day"):
         of_sample(BASE, timeless, None)
     found = of_sample(BASE, timeless, 1000.0)
     assert (found.ids_per_day, found.event_time, found.lateness_ms) == (1000.0, False, 0)

@@ -1,4 +1,4 @@
-"""What to change, and why: from the candidates that were tried and from what the data show."""
+"""Advice on options, from the measured candidates and from the data."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from dedup.tools.check.findings import (
     unknown,
 )
 from dedup.tools.tuning.candidates import WORTH, Candidate, Choice, value_of, written
+from dedup.tools.tuning.costs import MAX_ROWS
 from dedup.tools.tuning.demand import Demand, Sizing
-from dedup.tools.tuning.footprint import MAX_ROWS
 
-#: Share of records that may be late before lateness is worth a word.
+#: Share of late records up to which lateness is fine.
 LATE_SHARE = 0.001
-#: Live IDs of a running query that differ by more from what is predicted are worth a word.
+#: Factor between measured and predicted live IDs up to which nothing is reported.
 SEEN_LIVE_FACTOR = 1.5
-#: Lengths of time that people write.
+#: Usual durations.
 _LENGTHS_MS = (
     60_000, 300_000, 600_000, 1_800_000, 3_600_000, 2 * 3_600_000, 6 * 3_600_000, 12 * 3_600_000,
     86_400_000,
@@ -39,30 +39,14 @@ _LENGTHS_MS = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerMemory:
-    """Peak memory of one Python worker, measured with `MAX_ROWS` records at most.
-
-    Parameters
-    ----------
-    rows : int
-        Records of a shard in a micro-batch.
-    worker_bytes : int
-        With the package loaded and those records judged, their columns apart.
-    """
+    """Peak memory of one Python worker for so many records of a shard, without their columns."""
 
     rows: int
     worker_bytes: int
 
 
 def advise(demand: Demand, choice: Choice, memory: WorkerMemory | None) -> list[Finding]:
-    """Return what to change and what is well, those that matter most first.
-
-    Parameters
-    ----------
-    demand : Demand
-    choice : Choice
-    memory : WorkerMemory or None
-        None where it was not measured.
-    """
+    """Return the findings, the worst first."""
     return findings(
         [
             *((option.replace("_", "-"), _sizing(choice, option)) for option in asdict(Sizing())),
@@ -81,40 +65,40 @@ def advise(demand: Demand, choice: Choice, memory: WorkerMemory | None) -> list[
 
 def _sizing(choice: Choice, option: str) -> Assessment:
     today = choice.today
-    value, wanted = getattr(today.sizing, option), getattr(choice.recommended.sizing, option)
-    if wanted == value:
+    value, better = getattr(today.sizing, option), getattr(choice.recommended.sizing, option)
+    if better == value:
         tried = {value_of(getattr(c.sizing, option)) for c in choice.candidates}
         return fine(
-            f"{written(option, value)}: of {', '.join(sorted(tried, key=float))} none saves more "
+            f"{written(option, value)}: none of {', '.join(sorted(tried, key=float))} saves more "
             f"than {WORTH:.0%} of time x bytes while the other options stay."
         )
-    changed = replace(today.sizing, **{option: wanted})
+    changed = replace(today.sizing, **{option: better})
     alone = next(c for c in choice.candidates if c.sizing == changed)
     return costs(
         f"{written(option, value)} takes {today.ms_per_million / alone.ms_per_million:.2f} times "
         f"the time and {today.total_bytes / alone.total_bytes:.2f} times the bytes of "
-        f"{written(option, wanted)}: {today.ms_per_million:,.0f} instead of "
+        f"{written(option, better)}: {today.ms_per_million:,.0f} instead of "
         f"{alone.ms_per_million:,.0f} ms per 1 M records, {today.reads_per_s:,.1f} instead "
         f"of {alone.reads_per_s:,.1f} catalog reads/s.",
-        written(option, wanted),
+        written(option, better),
     )
 
 
 def _seen_fpr(demand: Demand, choice: Choice) -> Assessment | None:
     if demand.seen_fpr is None:
         return None
-    wrong, asked = demand.seen_fpr
-    low, high = interval(wrong, asked)
+    wrong, new = demand.seen_fpr
+    low, high = interval(wrong, new)
     target = choice.today.sizing.fpr
     seen = (
-        f"The running query's filters were wrong for {wrong:,} of {asked:,} unknown IDs: "
+        f"The running query's filters were wrong for {wrong:,} of {new:,} new IDs: "
         f"{low:.3%} to {high:.3%}, at a target of {target:.3%}."
     )
     if low <= target:
         return fine(seen)
     return costs(
-        f"{seen} Filters that were made under an earlier fpr live until "
-        "their bucket goes; where there are none, verify the catalog.",
+        f"{seen} Filters of an earlier fpr live until their bucket expires. If there are none, "
+        "verify the catalog.",
         "dedup catalog verify ROOT --checkpoint DIR",
         Takes.OUTSIDE,
     )
@@ -126,16 +110,16 @@ def _seen_live(demand: Demand, choice: Choice) -> Assessment | None:
     seen, predicted = demand.seen_live, choice.today.trial.live_ids * demand.shards
     if predicted / SEEN_LIVE_FACTOR <= seen <= predicted * SEEN_LIVE_FACTOR:
         return None
-    why = "more IDs came a day than in the log's micro-batches, or the horizon was longer"
+    why = "more IDs came per day than in the log's micro-batches, or the horizon was longer"
     option = "--ids-per-day"
     if seen < predicted:
-        why = "fewer IDs came a day than in the log's micro-batches"
+        why = "fewer IDs came per day than in the log's micro-batches"
         if not demand.forgets_at_late:
-            why += ', or the query has stable_timestamps=True and late="drop", which no log tells'
+            why += ', or the query has stable_timestamps=True and late="drop", which no log shows'
             option = "--stable-timestamps --late drop, or --ids-per-day"
     return unknown(
-        f"The log's last micro-batch has {seen:,} live IDs, the trial of what the query has "
-        f"comes to {predicted:,.0f}: {why}. The figures here are those of the trial.",
+        f"The log's last micro-batch has {seen:,} live IDs, the trial of the query's options has "
+        f"{predicted:,.0f}: {why}. The figures here are those of the trial.",
         f"give {option}",
         Takes.OUTSIDE,
     )
@@ -147,8 +131,8 @@ def _seen_segments(demand: Demand, choice: Choice) -> Assessment | None:
     budget = choice.today.sizing.state_budget_bytes
     return unknown(
         f"The query has {demand.seen_segments:,} segments, but under "
-        f"{written('state_budget_bytes', budget)} all its IDs fit into "
-        "Spark state: its budget is smaller, which no catalog tells.",
+        f"{written('state_budget_bytes', budget)} all its IDs fit into Spark state. So its budget "
+        "is smaller; no catalog shows it.",
         "give --state-budget-bytes",
         Takes.OUTSIDE,
     )
@@ -168,14 +152,14 @@ def _shards(demand: Demand) -> Assessment:
     change = f"spark.sql.shuffle.partitions={few}"
     if demand.shards < few:
         level = Level.COSTS if demand.cores_given else Level.UNKNOWN
-        evidence = f"{have}: cores stand idle in the group function; {skew}."
+        evidence = f"{have}: cores are idle in the group function; {skew}."
         return Assessment(level, evidence, change, Takes.BEGINNING)
     evidence = (
-        f"{have}: as many state partitions cost a Python session each in every micro-batch; where "
+        f"{have}: each state partition costs a Python session in every micro-batch. If "
         f"spark.sql.shuffle.partitions is already smaller, this costs nothing; {skew}."
     )
     if demand.running:
-        return unknown(f"{evidence} `dedup check` tells how many partitions there are.")
+        return unknown(f"{evidence} `dedup check` shows how many partitions there are.")
     return unknown(evidence, change, Takes.BEGINNING)
 
 
@@ -187,9 +171,9 @@ def _stable_timestamps(demand: Demand, choice: Choice) -> Assessment | None:
     if not count or repeats.same_timestamp != count:
         return None
     return costs(
-        f"All {count:,} repeats of the sample carry the timestamp of their first copy. If "
-        "the producers promise that, one bucket is asked in place of all: now a new ID is "
-        f"asked of {choice.today.trial.filters_asked:.1f} filters.",
+        f"All {count:,} repeats of the sample carry the timestamp of their first copy. If the "
+        "producers guarantee that, a lookup reads one bucket instead of all: now a new ID probes "
+        f"{choice.today.trial.filters_asked:.1f} filters.",
         "stable_timestamps=True",
         Takes.BEGINNING,
     )
@@ -202,7 +186,7 @@ def _horizon(demand: Demand) -> Assessment | None:
     apart_ms, horizon_ms = repeats.apart_ms, demand.horizon_ms
     horizon = _horizon_of(horizon_ms)
     if not len(apart_ms):
-        return unknown(f"The sample holds no repeats, so nothing speaks for or against {horizon}.")
+        return unknown(f"The sample holds no repeats, so it says nothing about {horizon}.")
     beyond, longest_ms = int((apart_ms > horizon_ms).sum()), int(apart_ms[-1])
     most_ms = int(apart_ms[int(np.ceil(0.999 * len(apart_ms))) - 1])
     spread = (
@@ -211,13 +195,13 @@ def _horizon(demand: Demand) -> Assessment | None:
     )
     if beyond:
         return breaks(
-            f"{beyond:,} repeats come later than {horizon} and go on as new: {spread}.",
+            f"{beyond:,} repeats come later than {horizon} and pass as new: {spread}.",
             _horizon_of(round_up(longest_ms)),
         )
     if repeats.span_ms < horizon_ms:
         return unknown(
             f"{spread.capitalize()}. The sample spans {span(repeats.span_ms)}, less than "
-            f"{horizon}: repeats further apart cannot be in it.",
+            f"{horizon}, so it cannot show repeats further apart.",
             "give a longer sample",
             Takes.OUTSIDE,
         )
@@ -247,11 +231,11 @@ def _lateness(demand: Demand) -> Assessment | None:
     )
     if late / repeats.records <= LATE_SHARE:
         return fine(f"{have}.")
-    # So many may be behind at most.
+    # All but a share of `LATE_SHARE` are behind by at most this.
     enough_ms = int(behind_ms[max(0, len(behind_ms) - 1 - int(LATE_SHARE * repeats.records))])
     return costs(
-        f"{have}, file by file: those that are unknown go on unjudged by what was "
-        f"forgotten, or are dropped (`late=`). 99.9 % are behind by {span(enough_ms)} at most.",
+        f"{have}, file by file. Unknown ones may pass although their IDs have expired, or are "
+        f"dropped (`late=`). 99.9 % are behind by {span(enough_ms)} at most.",
         f'lateness="{format_ms(round_up(enough_ms))}"',
     )
 
@@ -261,10 +245,10 @@ def _cache(best: Candidate) -> Assessment | None:
     if needed <= DEFAULT_CACHE_BYTES:
         return None
     return costs(
-        f"Segments and sidecars come to {needed / 2**30:,.1f} GiB, the cache of each "
-        f"machine holds {DEFAULT_CACHE_BYTES >> 30} GiB at most. With the catalog in an object "
-        "store what does not fit is fetched again; count what one machine's share of the "
-        "shards needs.",
+        f"Segments and sidecars take {needed / 2**30:,.1f} GiB, and the cache of each machine "
+        f"holds {DEFAULT_CACHE_BYTES >> 30} GiB at most. If the catalog is in an object store, "
+        "files that do not fit are fetched again. Calculate with one machine's share of the "
+        "shards.",
         f"cache_bytes={round(1.25 * needed)}",
     )
 
@@ -275,17 +259,16 @@ def _memory(memory: WorkerMemory | None) -> Assessment | None:
     measured = "measured" if memory.rows <= MAX_ROWS else f"measured with {MAX_ROWS:,} records"
     return fine(
         f"A Python worker takes {memory.worker_bytes / 2**20:,.0f} MiB for "
-        f"{counted(memory.rows, 'record')} of a shard and micro-batch ({measured}), not counting "
-        "the records' columns. A share with "
-        f"its columns may take {SHARE_BYTES >> 20:,} MiB (max_shard_batch_bytes, its default); "
-        f"for such shares an executor needs {workers_bytes(1, SHARE_BYTES) >> 20:,} MiB for "
-        "each of its cores outside of the JVM's heap (spark.executor.memoryOverhead). "
-        "`dedup check` holds a query's settings against it."
+        f"{counted(memory.rows, 'record')} of a shard and micro-batch ({measured}), without the "
+        f"records' columns. With columns, a share may take {SHARE_BYTES >> 20:,} MiB "
+        "(max_shard_batch_bytes, its default). For such shares an executor needs "
+        f"{workers_bytes(1, SHARE_BYTES) >> 20:,} MiB for each of its cores outside the JVM's heap "
+        "(spark.executor.memoryOverhead). `dedup check` compares a query's settings with it."
     )
 
 
 def round_up(duration_ms: int) -> int:
-    """Return the next length that people would write."""
+    """Return the next usual duration."""
     for length_ms in _LENGTHS_MS:
         if duration_ms <= length_ms:
             return length_ms

@@ -1,8 +1,8 @@
-"""Choices of options side by side: each is tried, and the one that pays best is recommended.
+"""Try choices of options, and recommend the best.
 
-What a choice costs is its time times its bytes: the knee of the curve of one against the other is
-where that is least. Options change only where another value alone saves more than `WORTH` of it;
-recommended is the cheapest of such changes, one by one and together.
+The cost of a choice is its time times its bytes: at the knee of their curve it is least. An option
+changes only if another value alone saves more than `WORTH`. The cheapest of these changes, one by
+one and together, is recommended.
 """
 
 from __future__ import annotations
@@ -16,30 +16,23 @@ from dedup.tools.tuning.costs import Costs
 from dedup.tools.tuning.demand import Demand, Sizing
 from dedup.tools.tuning.trial import Trial, run, scaled
 
-#: What is tried along each option, beside what the query has.
+#: Values that are tried for each option, besides the query's own.
 FPRS = (0.1, 0.03, 0.01, 0.003, 0.001)
 BUCKETS = (4, 8, 16, 32)
 BUDGETS = (1 << 18, 1 << 20, 1 << 22)
-#: A change that saves less is not worth a restart: Spark's passes, which are not counted here, take
-#: as long again, so half of it is left.
+#: A change that saves less is not worth a restart. Spark's passes, which are not measured here,
+#: take about the same time, so that half of the saving remains.
 WORTH = 0.15
-#: Bytes in all below which none are worth saving.
+#: Total bytes below which saving is pointless.
 LEAST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A choice of options and what it comes to; bytes are those of all shards.
+    """A choice of options and its figures.
 
-    Parameters
-    ----------
-    sizing : Sizing
-    trial : Trial
-    state_bytes, sidecar_bytes, segment_bytes : float
-    reads_per_s : float
-        Blocks read from the catalog.
-    ms_per_million : float
-        Time of one core in the group function for 1 M records.
+    Bytes are those of all shards. `reads_per_s` counts blocks read from the catalog, and
+    `ms_per_million` is the time of one core in the group function for 1 M records.
     """
 
     sizing: Sizing
@@ -62,12 +55,12 @@ class Candidate:
 
     @property
     def measured_fpr(self) -> float:
-        """False positives among the unknown IDs that were asked for."""
+        """Share of false positives among new IDs."""
         return self.trial.false_positives / self.trial.asked
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the true rate lies, with 95 % confidence."""
+        """The 95 % confidence interval of the true rate."""
         return interval(self.trial.false_positives, self.trial.asked, spread=self.trial.spread)
 
     @property
@@ -78,9 +71,9 @@ class Candidate:
 
     @property
     def wasted(self) -> float | None:
-        """Share of the filters' bits that one best possible filter of all IDs would not need.
+        """Share of the filters' bits that one ideal filter of all IDs would not need.
 
-        None where the filters are never wrong, as with nothing sealed.
+        None if the filters have no false positives, for example without segments.
         """
         rate = self.trial.predicted_fpr
         if not self.bits_per_id or not 0 < rate < 1:
@@ -88,7 +81,7 @@ class Candidate:
         return 1 - least_bits_per_id(rate) / self.bits_per_id
 
     def to_json(self) -> dict[str, Any]:
-        """Return all figures, for scripts."""
+        """Return all figures as plain values."""
         low, high = self.interval
         return asdict(self.sizing) | {
             "bits_per_id": self.bits_per_id,
@@ -113,25 +106,18 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """All candidates in the order in which they were tried: first what the query has today.
-
-    Parameters
-    ----------
-    candidates : tuple of Candidate
-    recommended : Candidate
-        One of them.
-    """
+    """All candidates, first the query's own options, and the recommended one of them."""
 
     candidates: tuple[Candidate, ...]
     recommended: Candidate
 
     @property
     def today(self) -> Candidate:
-        """What the query has, or the defaults."""
+        """The query's own options, or the defaults."""
         return self.candidates[0]
 
     def dominated(self, candidate: Candidate) -> bool:
-        """Return whether another takes no more bytes and no more time, and less of one."""
+        """Return whether another needs no more bytes and time, and less of one."""
         own = candidate.total_bytes, candidate.ms_per_million
         return any(
             other.total_bytes <= own[0]
@@ -142,54 +128,48 @@ class Choice:
 
     @property
     def false_negatives(self) -> int:
-        """Over all trials: always 0."""
+        """Sum over all trials: always 0."""
         return sum(candidate.trial.false_negatives for candidate in self.candidates)
 
 
 def choices(base: Sizing) -> list[Sizing]:
     """Return the base, then every other value of one option at a time."""
-    found = [base]
-    found += [replace(base, fpr=fpr) for fpr in FPRS]
-    found += [replace(base, buckets=buckets) for buckets in BUCKETS]
-    found += [replace(base, state_budget_bytes=size) for size in BUDGETS]
-    return list(dict.fromkeys(found))
+    sizings = [base]
+    sizings += [replace(base, fpr=fpr) for fpr in FPRS]
+    sizings += [replace(base, buckets=buckets) for buckets in BUCKETS]
+    sizings += [replace(base, state_budget_bytes=size) for size in BUDGETS]
+    return list(dict.fromkeys(sizings))
 
 
 def explore(demand: Demand, costs: Costs, progress: Callable[[float, str], None]) -> Choice:
     """Try the choices one by one, then the best value of each option together.
 
-    Parameters
-    ----------
-    demand : Demand
-    costs : Costs
-        Of this machine.
-    progress : callable
-        Told the share that is done, and what is being tried.
+    `progress` is called with the finished share and the current choice.
     """
     base = demand.today or Sizing()
-    wanted = choices(base)
+    planned = choices(base)
     tried: list[Candidate] = []
 
     def attempt(sizing: Sizing) -> None:
-        begun, share = len(tried), 1 / (len(wanted) + 1)
+        begun, share = len(tried), 1 / (len(planned) + 1)
 
         def tell(done: float) -> None:
             progress(min(1.0, share * (begun + done)), named(sizing, base))
 
         tried.append(try_out(demand, sizing, costs, tell))
 
-    for sizing in wanted:
+    for sizing in planned:
         attempt(sizing)
     best = best_of_each(tried, base)
     worth = [c for c in tried if changed(c.sizing, base) <= changed(best, base)]
-    if best not in wanted:
+    if best not in planned:
         attempt(best)
         worth.append(tried[-1])
     return Choice(tuple(tried), min(worth, key=lambda c: c.cost) if best != base else tried[0])
 
 
 def best_of_each(tried: Sequence[Candidate], base: Sizing) -> Sizing:
-    """Return the base, with every option changed of which another value alone is worth it."""
+    """Return the base with a change of every option for which another value alone is worth it."""
     today, best = tried[0], base
     for option in asdict(base):
         axis = [c for c in tried if replace(c.sizing, **{option: getattr(base, option)}) == base]
@@ -202,17 +182,7 @@ def best_of_each(tried: Sequence[Candidate], base: Sizing) -> Sizing:
 def try_out(
     demand: Demand, sizing: Sizing, costs: Costs, progress: Callable[[float], None]
 ) -> Candidate:
-    """Run one choice through a trial and work out what it comes to.
-
-    Parameters
-    ----------
-    demand : Demand
-    sizing : Sizing
-    costs : Costs
-        Of this machine.
-    progress : callable
-        Told the share that is done.
-    """
+    """Run a trial of one choice; `progress` is called with the finished share."""
     load, scale = scaled(
         demand.policy(sizing),
         new_per_ms=demand.ids_per_day / 86_400_000 / demand.shards,
@@ -237,22 +207,22 @@ def try_out(
 
 
 def changed(sizing: Sizing, base: Sizing) -> set[tuple[str, float]]:
-    """Return the options in which a choice differs from the base, with their values."""
+    """Return the options that differ from the base, with their values."""
     return set(asdict(sizing).items()) - set(asdict(base).items())
 
 
 def named(sizing: Sizing, base: Sizing) -> str:
-    """Return what tells a choice from the base, as it is written in a call."""
+    """Return the options that differ from the base, as written in a call."""
     different = changed(sizing, base)
     texts = [written(*pair) for pair in asdict(sizing).items() if pair in different]
     return ", ".join(texts) or "as it is"
 
 
 def written(option: str, value: float) -> str:
-    """Return an option as it is written in a call."""
+    """Return an option as written in a call."""
     return f"{option}={value_of(value)}"
 
 
 def value_of(value: float) -> str:
-    """Return an option's value as it is written in a call."""
+    """Return an option's value as written in a call."""
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,16 +1,21 @@
-"""What each unit of a shard's work costs on this machine: the real core over a real catalog.
+"""Time of each unit of a shard's work on this machine, and memory of a Python worker.
 
-Segments, sidecars and views are RocksDB's and this machine's disk's; only Spark is missing. Its
-passes come on top, the same for every choice of options.
+The real core runs over a real catalog on this machine's disk. Only Spark is missing: its passes
+take additional time, the same for every choice of options.
+
+``python -m dedup.tools.tuning.costs ROWS KEY_BYTES`` prints the peak of resident bytes.
 """
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,33 +30,26 @@ from dedup.core.policy import Policy
 from dedup.core.sharding import derive_keys, filter_key_id
 from dedup.core.state import ShardState
 from dedup.tools.tuning.load import HASH_KEY, UNKNOWN, KeysOf, Load, drive, synthetic_keys
-from dedup.tools.tuning.trial import Trial, asked_of
+from dedup.tools.tuning.trial import Trial, filters_of
 
-#: Stages of `process` that belong to none of the other units.
+#: Stages of `process` that count per record.
 _ROW_STAGES = ("hash", "tail", "judge")
 _QUERY = "00000000-0000-4000-8000-000000000000"
 _HOUR_MS = 3_600_000
 _BATCHES = 40
-#: The first micro-batches find nothing to ask.
+#: The first micro-batches have no segments to look up.
 _WARM_UP = 12
+#: Memory for more records than this is extrapolated.
+MAX_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
     """Time of one core, in nanoseconds, per unit of work.
 
-    Parameters
-    ----------
-    row_ns : float
-        Per record: hashing, the exact tail, verdicts.
-    filter_ns : float
-        Per record and filter asked.
-    read_ns : float
-        Per block of the catalog that is read.
-    written_ns : float
-        Per ID written to a segment, merges included.
-    state_ns : float
-        Per byte of a shard's state, which every micro-batch reads, asks and writes.
+    The units are a record (hashing, the exact tail, verdicts), a record looked up in one filter, a
+    block read from the catalog, an ID written to a segment (merges included), and a byte of a
+    shard's state, which every micro-batch reads, searches and writes.
     """
 
     row_ns: float
@@ -61,18 +59,8 @@ class Costs:
     state_ns: float
 
     def ms_per_million(self, trial: Trial, state_bytes: float, rows: float) -> float:
-        """Return the time for 1 M records.
-
-        Parameters
-        ----------
-        trial : Trial
-            Counts per record.
-        state_bytes : float
-            Size of a shard's state row.
-        rows : float
-            Records of a shard in a micro-batch.
-        """
-        # A nanosecond a record is a millisecond a million.
+        """Return the time for 1 M records; bytes and rows are per shard and micro-batch."""
+        # A nanosecond per record is a millisecond per million.
         return (
             self.row_ns
             + self.filter_ns * trial.filters_asked
@@ -83,16 +71,9 @@ class Costs:
 
 
 def measure(keys: KeysOf, progress: Callable[[float], None], rows: int = 40_000) -> Costs:
-    """Return what the units cost here, as medians over micro-batches.
+    """Return the costs on this machine, as medians over micro-batches of so many rows.
 
-    Parameters
-    ----------
-    keys : callable
-        As long as the query's.
-    progress : callable
-        Told the share that is done.
-    rows : int
-        Records per micro-batch.
+    `keys` should make keys as long as the query's. `progress` is called with the finished share.
 
     Raises
     ------
@@ -114,7 +95,7 @@ def measure(keys: KeysOf, progress: Callable[[float], None], rows: int = 40_000)
         last_ns = now_ns
 
     with scratch_store() as (store, hash_key):
-        asked = 0.0
+        filters = 0.0
         for step in drive(
             load, _BATCHES, keys, lambda n: store, hash_key=hash_key, on_stage_end=on_stage_end
         ):
@@ -123,18 +104,18 @@ def measure(keys: KeysOf, progress: Callable[[float], None], rows: int = 40_000)
             if step.number >= _WARM_UP and done.catalog_reads and written:
                 judging_ns = sum(spent_ns[stage] for stage in _ROW_STAGES)
                 units["row_ns"].append(judging_ns / rows)
-                units["filter_ns"].append(spent_ns["probe"] / (rows * asked))
+                units["filter_ns"].append(spent_ns["probe"] / (rows * filters))
                 units["read_ns"].append(spent_ns["lookup"] / done.catalog_reads)
                 units["written_ns"].append(spent_ns["upkeep"] / written)
                 units["state_ns"].append(_state_ns(step.state))
-            asked = sum(share for share, _ in asked_of(step.state, load, step.now_ms))
+            filters = sum(share for share, _ in filters_of(step.state, load, step.now_ms))
             progress((step.number + 1) / _BATCHES)
             spent_ns.clear()
     return Costs(**{name: float(np.median(values)) for name, values in units.items()})
 
 
 def _state_ns(state: ShardState) -> float:
-    """Return the nanoseconds per byte of a state row that is read, asked for one ID and written."""
+    """Return the nanoseconds per byte for reading, searching and writing a state row."""
     row, key_id = state.to_bytes(), filter_key_id(_QUERY)
     one = synthetic_keys()(np.array([UNKNOWN]))
     one_hash = kernel.hash64(one.data, one.offsets, HASH_KEY)
@@ -148,9 +129,43 @@ def _state_ns(state: ShardState) -> float:
 
 @contextmanager
 def scratch_store() -> Iterator[tuple[ShardStore, bytes]]:
-    """Yield a real catalog in a folder for temporary files, and the hash key of its filters."""
+    """Yield a real catalog in a temporary folder, and the hash key of its filters."""
     with tempfile.TemporaryDirectory(prefix="dedup-tune-") as folder:
         root, cache = Root(Path(folder, "catalog")), LocalCache(_QUERY, Path(folder, "cache"))
         attempt = Attempt(0, _QUERY, 0)
         store = ShardStore(ShardFiles(root, cache, _QUERY, 0), attempt)
         yield store, derive_keys(_QUERY)[1]
+
+
+def worker_bytes(rows: int, key_bytes: int) -> int:
+    """Return the peak memory of a process that judges so many records at once."""
+    least, share = _peak(1, key_bytes), min(rows, MAX_ROWS)
+    return least + round(max(0, _peak(share, key_bytes) - least) * rows / share)
+
+
+def _peak(rows: int, key_bytes: int) -> int:
+    command = [sys.executable, "-m", "dedup.tools.tuning.costs", str(rows), str(key_bytes)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def _peak_of_this_process() -> int:
+    with suppress(OSError), open("/proc/self/status") as status:
+        # getrusage would include the memory of the parent process.
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _judge(rows: int, key_bytes: int) -> None:
+    # The modules that a Spark worker has loaded.
+    with suppress(ImportError):
+        import dedup.spark.executor.group  # noqa: F401
+    policy = Policy(horizon_ms=24 * _HOUR_MS, bucket_ms=3 * _HOUR_MS, event_time=True)
+    load = Load(rows=max(2, rows), batch_ms=_HOUR_MS, policy=policy)
+    with scratch_store() as (store, hash_key):
+        for _ in drive(load, 2, synthetic_keys(key_bytes), lambda n: store, hash_key=hash_key):
+            pass
+
+
+if __name__ == "__main__":
+    _judge(*map(int, sys.argv[1:]))
+    print(_peak_of_this_process())  # noqa: T201

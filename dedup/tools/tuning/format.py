@@ -1,4 +1,4 @@
-"""The words of `tune`, on the screen and in the report: verdict, cells of the table, legend."""
+"""Texts of `tune` for screen and report: verdict, cells of the table, legend."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dedup.tools.tuning.demand import Demand
 
 #: Columns of the table: name, width, meaning.
 COLUMNS = (
-    ("fpr", 6, "target rate of all filters that one lookup asks"),
+    ("fpr", 6, "target rate of all filters that one lookup probes"),
     ("buckets", 7, "buckets per horizon"),
     ("budget", 6, "state_budget_bytes of a shard"),
     ("bits", 4, "filter bits per live ID in segments"),
-    ("expect", 6, "false-positive rate that sizes and contents of the filters let expect"),
-    ("measured", 13, "the rate measured on unknown IDs: 95 % interval"),
+    ("expect", 6, "false-positive rate predicted from sizes and contents of the filters"),
+    ("measured", 13, "rate measured on new IDs: 95 % interval"),
     ("state", 6, "bytes in Spark state, rewritten in every micro-batch"),
     ("sidecar", 7, "bytes of filter sidecars"),
     ("segment", 7, "bytes of segments: the exact catalog"),
@@ -24,39 +24,39 @@ COLUMNS = (
     (
         "ms/1M",
         5,
-        "ms of one core in the group function for 1 M records, catching up; Spark's passes apart",
+        "ms of one core in the group function for 1 M records, catching up; without Spark's passes",
     ),
-    ("waste", 5, "share of the filters' bits that one ideal filter of all IDs could do without"),
+    ("waste", 5, "share of the filters' bits that one ideal filter of all IDs would not need"),
 )
 _UNITS = ("B", "K", "M", "G", "T", "P")
 
 
 def verdict(demand: Demand, choice: Choice) -> str:
-    """One line: keep or change what, and what it comes to."""
+    """Return the verdict in one line: the options to keep or change, and the result."""
     best = choice.recommended
     low, high = best.interval
-    comes_to = (
+    result = (
         f"{live_ids(demand, choice):,.0f} live IDs in {size(round(best.total_bytes))}, "
         f"{low:.2%} to {high:.2%} of new IDs cost a read ({best.reads_per_s:,.1f} reads/s)"
     )
     if not best.trial.filters_asked:
-        comes_to = (
+        result = (
             f"{live_ids(demand, choice):,.0f} live IDs all fit into Spark state "
-            f"({size(round(best.state_bytes))}): no filter is ever asked"
+            f"({size(round(best.state_bytes))}): no filter is ever probed"
         )
     if best is choice.today:
         options = ", ".join(written(*pair) for pair in asdict(best.sizing).items())
-        return f"KEEP {options}: {comes_to}; no other choice is worth a change."
+        return f"KEEP {options}: {result}; no other choice is worth a change."
     changed = [
         f"{written(name, asdict(best.sizing)[name])} instead of {value_of(old)}"
         for name, old in asdict(choice.today.sizing).items()
         if asdict(best.sizing)[name] != old
     ]
-    return f"CHANGE to {', '.join(changed)}: {comes_to}."
+    return f"CHANGE to {', '.join(changed)}: {result}."
 
 
 def title(demand: Demand) -> str:
-    """What was sized, in a line."""
+    """Return the load in one line."""
     return (
         f"{demand.ids_per_day:,.0f} new IDs a day ({demand.origin}), horizon "
         f"{format_ms(demand.horizon_ms)}, lateness {format_ms(demand.lateness_ms)}, "
@@ -66,12 +66,12 @@ def title(demand: Demand) -> str:
 
 
 def live_ids(demand: Demand, choice: Choice) -> float:
-    """Of all shards under the recommended choice, as its trial counted them."""
+    """Return the live IDs of all shards in the trial of the recommended choice."""
     return choice.recommended.trial.live_ids * demand.shards
 
 
 def cells(candidate: Candidate) -> list[str]:
-    """One row of the table."""
+    """Return one row of the table."""
     low, high = candidate.interval
     sizing, wasted = candidate.sizing, candidate.wasted
     return [
@@ -84,14 +84,14 @@ def cells(candidate: Candidate) -> list[str]:
         amount(candidate.state_bytes),
         amount(candidate.sidecar_bytes),
         amount(candidate.segment_bytes),
-        few(candidate.reads_per_s),
-        few(candidate.ms_per_million),
+        short_number(candidate.reads_per_s),
+        short_number(candidate.ms_per_million),
         "-" if wasted is None else f"{wasted:.0%}",
     ]
 
 
 def kind(choice: Choice, candidate: Candidate) -> str:
-    """``recommended``, ``today``, ``dominated``, or nothing."""
+    """Return ``recommended``, ``today``, ``dominated``, or an empty text."""
     if candidate is choice.recommended:
         return "recommended"
     if candidate is choice.today:
@@ -100,12 +100,12 @@ def kind(choice: Choice, candidate: Candidate) -> str:
 
 
 def legend() -> Sequence[tuple[str, str]]:
-    """The columns' names and what they mean."""
+    """Return the names of columns and their meanings."""
     return [(name, meaning) for name, _, meaning in COLUMNS]
 
 
 def amount(size_bytes: float) -> str:
-    """Bytes in at most six characters, e.g. ``344M`` and ``3.0G``."""
+    """Return bytes in at most six characters, such as ``344M`` and ``3.0G``."""
     size = float(size_bytes)
     for unit in _UNITS:
         if size < 999.5 or unit == _UNITS[-1]:
@@ -115,19 +115,15 @@ def amount(size_bytes: float) -> str:
 
 
 def rate(share: float) -> str:
-    """A rate in at most six characters."""
+    """Return a rate in at most six characters."""
     percent = 100 * share
-    return (
-        f"{percent:.1f}%"
-        if percent >= 9.95
-        else f"{percent:.2f}%"
-        if percent >= 0.1
-        else (f"{percent:.3f}%" if percent else "0%")
-    )
+    if percent >= 0.1:
+        return f"{percent:.1f}%" if percent >= 9.95 else f"{percent:.2f}%"
+    return f"{percent:.3f}%" if percent else "0%"
 
 
-def few(number: float) -> str:
-    """A number in few characters: whole from 100 on."""
+def short_number(number: float) -> str:
+    """Return a number in few characters: whole from 100 on."""
     if number >= 99_999.5:
         return f"{number / 1000:,.0f}k"
     return f"{number:.0f}" if number >= 99.95 else f"{number:.1f}"

@@ -1,37 +1,47 @@
-"""One shard driven by the real core through micro-batches in which it is known what is a repeat."""
+"""A synthetic load on one shard: the real core over a catalog in memory that counts its work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from dedup.core.arrays import I64
+from dedup import kernel
+from dedup.catalog.blocks import block_count, block_numbers
+from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.arrival import Verdict
 from dedup.core.clocks import Observed
+from dedup.core.entries import Entries
+from dedup.core.filter import PAGE_BLOCKS, PAGE_BYTES, SplitBlockFilter
+from dedup.core.hash_ranges import hash_range, spread_hashes
 from dedup.core.keys import Keys
 from dedup.core.policy import Policy
-from dedup.core.ports import SegmentStore
+from dedup.core.ports import ABSENT_MS, SegmentStore
 from dedup.core.records import Epoch, Records
+from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.core.shard import process
 from dedup.core.state import ShardState
+from dedup.errors import FilterDamaged
 
-#: Gives the keys of numbered IDs.
+#: Returns the keys of numbered IDs.
 KeysOf = Callable[[I64], Keys]
 
-#: A hash key; any will do.
+#: An arbitrary hash key.
 HASH_KEY = bytes(range(16))
-#: Of a UUID.
+#: Length of a UUID's canonical bytes.
 UUID_BYTES = 17
-#: Numbers of IDs that a stream never has: asked of the filters, which must not know them.
+#: Numbers from here on are IDs that never occur in a load.
 UNKNOWN = 1 << 40
-#: Fewest bytes of a key that still tell so many numbers apart.
+#: Shortest key that holds a number.
 _LEAST_KEY = 9
+#: Measured bytes of a segment file per ID, besides the key.
+SST_BYTES_BESIDE_KEY = 4.4
 
 
 def synthetic_keys(key_bytes: int = UUID_BYTES) -> KeysOf:
-    """Return what makes keys of numbers, as many bytes as asked for (at least 9)."""
+    """Return a function that makes keys of this length from numbers; the least is 9 bytes."""
     words = -(-(max(key_bytes, _LEAST_KEY) - 1) // 8)
 
     def keys(numbers: I64) -> Keys:
@@ -41,7 +51,7 @@ def synthetic_keys(key_bytes: int = UUID_BYTES) -> KeysOf:
             with np.errstate(over="ignore"):
                 mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15 + 2 * word)
             data[:, 1 + 8 * word : 9 + 8 * word] = mixed.astype(">u8").view(np.uint8).reshape(-1, 8)
-        # The low bytes of a product take part of the number: the first word stays whole.
+        # Low bytes of a product hold only part of the number: the first word stays complete.
         length = max(key_bytes, _LEAST_KEY)
         flat = np.ascontiguousarray(data[:, :length]).reshape(-1)
         return Keys(flat, np.arange(len(numbers) + 1, dtype=np.int64) * length)
@@ -51,19 +61,20 @@ def synthetic_keys(key_bytes: int = UUID_BYTES) -> KeysOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What one shard is given.
+    """Input and rules of one shard.
 
-    Parameters
+    Attributes
     ----------
     rows : int
         Records per micro-batch.
     batch_ms : int
         Event time that a micro-batch spans.
     policy : Policy
+        Rules of the core.
     duplicates : float
-        Share of records that repeat an earlier one of the shard, at any age within the horizon.
+        Share of records that repeat an earlier one, at any age within the horizon.
     parts : float
-        Segments of the real shard for each of those that a merge makes here out of several ranges.
+        Segments of the real shard per segment that a merge writes here.
     """
 
     rows: int
@@ -79,20 +90,16 @@ class Load:
 
     @property
     def batches_per_horizon(self) -> int:
-        """Micro-batches that pass until an ID may be forgotten, lateness apart."""
+        """Micro-batches after which an ID may expire, without lateness."""
         return self.policy.horizon_ms // self.batch_ms
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One micro-batch: the state behind it, what it counted and got wrong.
+    """One micro-batch: the state after it, its counts, and its wrong verdicts.
 
-    Parameters
-    ----------
-    now_ms : int
-        Newest timestamp that it could have held.
-    passed_again, wrongly_dropped : int
-        Repeats that went on; IDs seen for the first time that did not.
+    `now_ms` is its newest possible timestamp. `passed_again` counts repeats that passed, and
+    `wrongly_dropped` new IDs that did not.
     """
 
     number: int
@@ -112,21 +119,10 @@ def drive(
     hash_key: bytes = HASH_KEY,
     on_stage_end: Callable[[str], None] = lambda stage: None,
 ) -> Iterator[Step]:
-    """Let one shard judge so many micro-batches, in which it is known what is a repeat.
+    """Let one shard judge micro-batches whose repeats are known, and yield a step for each.
 
-    Parameters
-    ----------
-    load : Load
-    batches : int
-        How many micro-batches.
-    keys : callable
-        Gives the keys of numbered IDs.
-    store_of : callable
-        Gives the store for a micro-batch.
-    hash_key : bytes
-        The filters'.
-    on_stage_end : callable
-        Called with a stage's name when it ends.
+    `store_of` returns the store for a micro-batch, and `hash_key` is the key of the filters.
+    `on_stage_end` is called with the name of each stage.
     """
     rng = np.random.default_rng(1)
     state = ShardState()
@@ -152,7 +148,7 @@ def drive(
         outcome = process(state, records, load.policy, store_of(number), epoch, on_stage_end)
         state = outcome.state
         passed = numbers[outcome.verdicts == Verdict.UNIQUE]
-        # Whichever of an ID's copies in the micro-batch in which it is new.
+        # Any copy of a new ID may pass.
         fresh = np.unique(passed[passed >= first])
         yield Step(
             number,
@@ -162,3 +158,89 @@ def drive(
             passed_again=len(passed) - len(fresh),
             wrongly_dropped=load.new - len(fresh),
         )
+
+
+@dataclass(slots=True)
+class CountingStore:
+    """Segments in memory; implements `dedup.core.ports.SegmentStore`."""
+
+    content: dict[str, Entries] = field(default_factory=dict)
+    filters: dict[str, SplitBlockFilter] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    names: int = 0
+
+    def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
+        """Return which hashes the segment's filter may contain."""
+        spread, piece = seg.spread(hashes), self.filters[seg.name]
+        pages, _ = kernel.filter_pages(spread, piece.blocks, PAGE_BLOCKS)
+        self.counts["filter_bytes_read"] += len(pages) * PAGE_BYTES
+        return piece.may_contain(spread)
+
+    def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
+        """Return the timestamp of each key, or `ABSENT_MS` if the segment lacks it."""
+        assert digests is None, "a trial has no payloads"
+        self.counts["blocks_read"] += len(
+            np.unique(block_numbers(seg.spread(hashes), block_count(seg.count)))
+        )
+        entries = self.content[seg.name]
+        times_ms = np.full(len(keys), ABSENT_MS, np.int64)
+        index, entry = kernel.match(
+            entries.keys.data, entries.keys.offsets, entries.hashes, keys.data, keys.offsets, hashes
+        )
+        times_ms[index] = entries.times_ms[entry]
+        return times_ms
+
+    def read_segment(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Entries:
+        """Return the entries of a range of hashes."""
+        entries = self.content[seg.name]
+        inside = hash_range(entries.hashes, hash_ranges, range_index)
+        self.counts["ids_read"] += inside.stop - inside.start
+        return entries[inside]
+
+    def write_segment(
+        self, plan: SegmentPlan, pieces: Sequence[Entries]
+    ) -> tuple[SegmentRef, SplitBlockFilter]:
+        """Return a new segment; FilterDamaged if its filter lacks one of the entries."""
+        entries = Entries.joined(pieces)
+        spread = spread_hashes(entries.hashes, plan.hash_ranges)
+        built = SplitBlockFilter.build(spread, plan.fpr, hash_key_id=1)
+        missing = int((~built.may_contain(spread)).sum())
+        if missing:
+            raise FilterDamaged(
+                f"A filter of this installation ({kernel.PATH} kernel) lacks {missing:,} IDs that "
+                "were added to it: duplicates would pass. Run no query with this installation, and "
+                "report this as a defect of dedup."
+            )
+        name = f"{self.names:08d}"
+        self.names += 1
+        sst_bytes = round(len(entries.keys.data) + SST_BYTES_BESIDE_KEY * len(entries))
+        self.content[name] = entries
+        self.filters[name] = built
+        self.counts["puts"] += 2
+        self.counts["ids_written"] += len(entries)
+        self.counts["bytes_written"] += sst_bytes + built.nbytes
+        size = (len(entries), sst_bytes, 0, built.nbytes, 0)
+        bucket = plan.start_ms, plan.end_ms
+        return SegmentRef(name, *bucket, *size, plan.hash_ranges, plan.range_index), built
+
+    def delete(self, names: Sequence[str]) -> int:
+        """Delete these segments."""
+        self.counts["deletes"] += 2 * len(names)
+        for name in names:
+            self.content.pop(name, None)
+            self.filters.pop(name, None)
+        return len(names)
+
+    def spill_pending(self, names: Sequence[str]) -> str:
+        """Count the object that would hold the names."""
+        self.counts["puts"] += 1
+        return "pending_list"
+
+    def delete_pending(self, pending_list: str) -> int:
+        """Count the deletion."""
+        self.counts["deletes"] += 1
+        return 0
+
+    def loss_accepted(self, seg: SegmentRef) -> bool:
+        """Return False: no loss was accepted."""
+        return False

@@ -1,41 +1,55 @@
-"""What a sample of the data shows: how many IDs a day, and how its repeats come."""
+"""A sample of the data: read with Spark, it shows the IDs per day and how IDs repeat."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from dedup import kernel
+from dedup.catalog.uri import local_path
 from dedup.core.arrays import I64
 from dedup.core.keys import Keys
 from dedup.errors import ConfigError
+from dedup.spark.driver.file_order import FileOrder
 from dedup.tools.tuning.demand import DAY_MS, Demand, Repeats
 from dedup.tools.tuning.load import HASH_KEY
 from dedup.tools.tuning.trial import TRIAL_IDS
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
 #: Default of the option `max_future`.
 _MAX_FUTURE_MS = 600_000
-#: Timestamps at either end that may be stray ones, as a share.
+#: Share of timestamps at either end that may be outliers.
 _STRAY = 0.001
+#: Larger samples keep only some IDs, and all copies of those.
+MAX_RECORDS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """Records with an ID, in the order in which their files came.
+    """Records with an ID, in the order of their files.
 
-    Parameters
+    Attributes
     ----------
     keys : Keys, length n
+        Encoded IDs.
     times_ms : int64 array, shape (n,), or None
-        Timestamps, where a column has them.
+        Timestamps, if a column has them.
     files : int64 array, shape (n,)
-        Number of each record's file, never falling.
+        Number of each record's file, in ascending order.
     one_in : int
-        It holds the records of one in so many IDs.
+        The sample holds the records of one in so many IDs.
     where : str
-        Where it is from, for people.
+        Name of the source, for messages.
     """
 
     keys: Keys
@@ -49,20 +63,12 @@ class Sample:
 
 
 def of_sample(base: Demand, sample: Sample, ids_per_day: float | None) -> Demand:
-    """Return the demand that a sample shows.
-
-    Parameters
-    ----------
-    base : Demand
-        What it does not tell.
-    sample : Sample
-    ids_per_day : float or None
-        In place of the sample's own.
+    """Return the demand of a sample; `base` supplies the rest, and `ids_per_day` overrides it.
 
     Raises
     ------
     ConfigError
-        If it is empty, or tells of no time and the number was not given.
+        If the sample is empty, or has no time span and `ids_per_day` is None.
     """
     count, where = len(sample), sample.where
     if not count:
@@ -74,7 +80,7 @@ def of_sample(base: Demand, sample: Sample, ids_per_day: float | None) -> Demand
     if times_ms is not None:
         newest_before = _newest_before(times_ms, sample.files)
         effective_ms = np.maximum(times_ms, newest_before - base.lateness_ms)
-        # As the operator takes them: file by file, in a file by time.
+        # The operator judges file by file, and within a file by time.
         order = np.lexsort((effective_ms, sample.files))
     keys = sample.keys.take(order)
     hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
@@ -109,17 +115,9 @@ def of_sample(base: Demand, sample: Sample, ids_per_day: float | None) -> Demand
 
 
 def without_future(times_ms: I64, files: I64, now_ms: int) -> I64:
-    """Return the timestamps; one in the future counts as the newest up to its file that is not.
+    """Return the timestamps; each one in the future becomes the newest past one up to its file.
 
-    The operator takes it for the time of its micro-batch, so that it makes nothing late that
-    follows it.
-
-    Parameters
-    ----------
-    times_ms : int64 array, shape (n,)
-    files : int64 array, shape (n,)
-        Number of each record's file, never falling.
-    now_ms : int
+    The operator replaces it with the time of its micro-batch, so it makes no later record late.
     """
     future = times_ms > now_ms + _MAX_FUTURE_MS
     if not future.any():
@@ -140,7 +138,7 @@ def _file_index(files: I64) -> npt.NDArray[np.intp]:
 
 
 def _newest_before(times_ms: I64, files: I64) -> I64:
-    """Return the newest timestamp of the files before each record's; in the first its oldest."""
+    """Return the newest timestamp of the earlier files; for the first file, its oldest."""
     newest = _newest_by_file(times_ms, files)
     before = np.concatenate([[times_ms[files == files[0]].min()], newest[:-1]])
     return before[_file_index(files)]
@@ -151,7 +149,7 @@ def _ids_per_day(
 ) -> float:
     if times_ms is None:
         raise ConfigError(
-            f"--sample {where} without --timestamp does not tell how many IDs come in a day; give "
+            f"--sample {where} without --timestamp does not show how many IDs come per day. Give "
             "--ids-per-day as well."
         )
     new_ms = times_ms[is_first]
@@ -159,13 +157,95 @@ def _ids_per_day(
     span_ms = int(np.ptp(within_ms))
     if span_ms < 1:
         raise ConfigError(
-            f"In --sample {where} no time passes between the first records of its IDs; give "
-            "--ids-per-day, or a sample of a longer time."
+            f"In --sample {where} no time passes between the first records of its IDs. Give "
+            "--ids-per-day, or a longer sample."
         )
     return len(within_ms) * one_in / span_ms * DAY_MS
 
 
 def _without_strays(times_ms: I64) -> I64:
-    """Return timestamps but for a few at either end; of few timestamps all."""
+    """Return the timestamps in order, without a few at either end if there are many."""
     strays = int(_STRAY * len(times_ms))
     return np.sort(times_ms)[strays : len(times_ms) - strays]
+
+
+def read_sample(
+    frame: DataFrame,
+    id: str | Sequence[Column | str],  # noqa: A002
+    timestamp: Column | str | None = None,
+    *,
+    where: str = "the sample",
+    order: FileOrder | None = None,
+) -> Sample:
+    """Return the records with an ID of a batch DataFrame that Spark reads from files.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Rows of files.
+    id : str, or sequence of Column or str
+        The ID column, or several.
+    timestamp : Column or str, optional
+        Event time. Records without one are skipped.
+    where : str
+        Name of the source, for messages.
+    order : FileOrder, optional
+        Order of the files. Default: the one of `dedup run`.
+
+    Raises
+    ------
+    ConfigError
+        If a column is missing or has an unsupported type.
+    """
+    from pyspark.sql import functions as fn
+
+    from dedup.spark.driver.columns import Columns, check_id_type, check_time_type
+    from dedup.spark.executor.pack import millis
+    from dedup.spark.id_encoding import encode_ids
+
+    ids = [id] if isinstance(id, str) else list(id)
+    if not ids:
+        raise ConfigError("A sample needs the columns of the ID. Give one or more names.")
+    columns = Columns(frame, case_sensitive=False)
+    names = [f"id{i}" for i in range(len(ids))]
+    selected = []
+    for name, column in zip(names, ids, strict=True):
+        resolved = columns.resolve(column, "--id")
+        check_id_type(resolved)
+        column = fn.col(column) if isinstance(column, str) else column
+        selected.append(column.alias(name))
+    if timestamp is not None:
+        check_time_type(columns.resolve(timestamp, "--timestamp"))
+        moment = fn.col(timestamp) if isinstance(timestamp, str) else timestamp
+        selected.append(moment.alias("time"))
+    file = frame.metadataColumn("_metadata")
+    modified = fn.unix_millis(file["file_modification_time"]).cast("string")
+    selected.append(fn.concat_ws(" ", modified, file["file_path"]).alias("file"))
+    picked = frame.select(*selected)
+    picked = picked.where(~reduce(and_, (fn.col(name).isNull() for name in names)))
+    if timestamp is not None:
+        picked = picked.where(fn.col("time").isNotNull())
+    one_in = -(-picked.count() // MAX_RECORDS) or 1
+    if one_in > 1:
+        picked = picked.where(fn.pmod(fn.xxhash64(*names), fn.lit(one_in)) == 0)
+    table = picked.toArrow().combine_chunks()
+    coded = _one(table.column("file")).dictionary_encode()
+    key = (order or FileOrder()).key
+    written = [text.partition(" ") for text in coded.dictionary.to_pylist()]
+    keys_of = [key(int(modified_ms), local_path(uri)) for modified_ms, _, uri in written]
+    place = np.argsort(sorted(range(len(written)), key=keys_of.__getitem__))
+    files = place[coded.indices.to_numpy(zero_copy_only=False)]
+    rows = np.argsort(files, kind="stable")
+    keys = encode_ids([_one(table.column(name)) for name in names]).keys.take(rows)
+    times_ms = None
+    if timestamp is not None:
+        times_ms = millis(_one(table.column("time")))[rows]
+        times_ms = without_future(times_ms, files[rows], time.time_ns() // 1_000_000)
+    return Sample(keys=keys, times_ms=times_ms, files=files[rows], one_in=one_in, where=where)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    chunks = column.chunks
+    return (
+        chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks or [pa.array([], column.type)])
+    )

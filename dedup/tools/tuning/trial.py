@@ -1,8 +1,8 @@
-"""What a load does to one shard: driven through more than a horizon, over a catalog in memory.
+"""A trial: drive one shard through more than a horizon, over a catalog in memory, and measure it.
 
-Everything that decides counts and rates is the operator's own: clocks, tail, sealing, merging,
-expiry, filters and verdicts. What a shard of many IDs does, a smaller one does too when IDs, state
-budget and segment size shrink by one factor: it has as many segments, each of as many bits per ID.
+Clocks, tail, sealing, merging, expiry, filters and verdicts are the operator's own. A large shard
+is scaled down: IDs, state budget and segment size shrink by one factor, so that the trial has as
+many segments, with as many bits per ID.
 """
 
 from __future__ import annotations
@@ -22,24 +22,29 @@ from dedup.core.segment import SegmentRef
 from dedup.core.sizing import predicted_fpr, predicted_spread, union_fpr
 from dedup.core.state import ShardState
 from dedup.core.upkeep import SEGMENT_BYTES
-from dedup.tools.tuning.counting import SST_BYTES_BESIDE_KEY, CountingStore
-from dedup.tools.tuning.load import HASH_KEY, UNKNOWN, KeysOf, Load, Step, drive
+from dedup.tools.tuning.load import (
+    HASH_KEY,
+    SST_BYTES_BESIDE_KEY,
+    UNKNOWN,
+    CountingStore,
+    KeysOf,
+    Load,
+    Step,
+    drive,
+)
 
-#: IDs that a trial keeps alive at most.
-TRIAL_IDS = 150_000
-#: Share of repeats from which on a trial's are fewer than asked: what is counted per record hardly
-#: changes any more, and records would be without end.
+#: Greatest number of live IDs in a trial, and with very many repeats.
+TRIAL_IDS, _FEWEST_IDS = 150_000, 25_000
+#: Greatest share of repeats in a trial. Beyond it, counts per record hardly change, but the number
+#: of records grows without limit.
 MOST_DUPLICATES = 0.99
-#: IDs that a trial of so many repeats keeps alive at most.
-_FEWEST_IDS = 25_000
-#: IDs that a full segment of a trial holds at least: smaller filters are no likeness of large ones,
-#: as they are made of whole blocks, and so many of them take hours.
+#: Least number of IDs in a full segment of a trial. Smaller filters do not resemble large ones,
+#: because filters consist of whole blocks, and very many of them take hours.
 LEAST_SEGMENT_IDS = 1024
-#: Micro-batches per horizon at most; more of them would make no deeper buckets.
+#: Greatest number of micro-batches per horizon. More of them would make no deeper buckets.
 MAX_BATCHES = 512
-#: Moments of the second half at which the filters are asked, and IDs asked at each.
-_MOMENTS = 16
-_ASKED = 24_000
+#: Moments of the second half at which filters are probed, and IDs probed at each.
+_MOMENTS, _PROBED = 16, 24_000
 #: Fields of `Trial` that are means over these moments.
 _MEANS = (
     "predicted_fpr", "spread", "live_ids", "tail_ids", "segments", "depth", "sst_bytes",
@@ -49,29 +54,29 @@ _MEANS = (
 
 @dataclass(slots=True, kw_only=True)
 class Trial:
-    """What a load did to one shard, once it forgets as much as it learns.
+    """Measurements of one shard after as many IDs expire as are added.
 
-    Parameters
+    Attributes
     ----------
     scale : float
-        So many IDs of the real shard stand behind each of the trial's.
+        IDs of the real shard per ID of the trial.
     asked, false_positives : int
-        Unknown IDs that all filters were asked for, and how many of them one held for known.
+        New IDs probed in all filters, and the number that a filter took for known.
     predicted_fpr, spread : float
-        Means of what the filters' sizes and contents let expect at the same moments, and by how
-        much the trial's few and small filters are off that by chance.
+        Mean false-positive rate predicted from the filters at the same moments, and its deviation
+        by chance, because the trial's filters are few and small.
     known, forgotten : int
-        Known IDs asked for, and how many of them no filter or segment knew: always 0.
+        Known IDs that were looked up, and the number that was not found: always 0.
     passed_again, wrongly_dropped : int
-        Of all micro-batches: repeats that went on and new IDs that did not: always 0.
+        Repeats that passed, and new IDs that did not: always 0.
     live_ids, tail_ids, segments, depth : float
-        Means; IDs are those of the real shard.
+        Means of the real shard.
     sst_bytes, filter_bytes, tail_bytes, head_bytes : float
-        Means, of the real shard.
+        Means of the real shard.
     filters_asked, blocks_read, ids_written : float
-        Per record.
+        Probed filters, blocks and IDs per record.
     fill : list of (float, dict of int to int)
-        Over time, in horizons: IDs of the real shard in each bucket, by the bucket's number.
+        Times in horizons, and the real shard's IDs in each bucket, by the bucket's number.
     """
 
     scale: float
@@ -98,25 +103,17 @@ class Trial:
 
     @property
     def false_negatives(self) -> int:
-        """IDs that were known and not recognised, or new and taken for known."""
+        """Known IDs that were not recognised, and new IDs that were taken for known."""
         return self.forgotten + self.passed_again + self.wrongly_dropped
 
 
 def scaled(
     policy: Policy, *, new_per_ms: float, rows: float, duplicates: float, key_bytes: int
 ) -> tuple[Load, float]:
-    """Return a load that a trial can hold, and for how many real IDs each of its IDs stands.
+    """Return a load for a trial, and the number of real IDs that each of its IDs represents.
 
-    Parameters
-    ----------
-    policy : Policy
-        Of the real query.
-    new_per_ms : float
-        New IDs of the real shard per millisecond.
-    rows : float
-        Records per micro-batch of the real shard.
-    duplicates : float
-    key_bytes : int
+    Arguments describe the real shard: `new_per_ms` its new IDs per millisecond, `rows` its records
+    per micro-batch.
     """
     live = new_per_ms * (policy.horizon_ms + policy.lateness_ms)
     new_share = 1 - min(duplicates, MOST_DUPLICATES)
@@ -129,7 +126,7 @@ def scaled(
         keep_expired_ms=0,
         retain_epochs=2,
     )
-    # Micro-batches far smaller than what the tail takes at once do what somewhat larger ones do.
+    # Micro-batches far smaller than the tail behave like somewhat larger ones.
     tail_ids = policy.state_budget_bytes / 2 / (key_bytes + 13)
     new = max(rows * (1 - duplicates), tail_ids / 8, live / MAX_BATCHES, scale)
     batch_ms = max(1, min(round(new / new_per_ms), policy.bucket_ms))
@@ -138,22 +135,14 @@ def scaled(
         rows=trial_rows, batch_ms=batch_ms, policy=shrunk, duplicates=1 - new_share,
         parts=max(1.0, LEAST_SEGMENT_IDS / full),
     )  # fmt: skip
-    # About the scale by which all else was shrunk; far less where hardly an ID comes in a bucket.
+    # Roughly `scale`; much smaller if a bucket gets hardly any IDs.
     return load, new_per_ms * batch_ms / load.new
 
 
 def run(load: Load, scale: float, keys: KeysOf, progress: Callable[[float], None]) -> Trial:
-    """Drive a shard until buckets expire, then measure through a bucket or more.
+    """Drive a shard until buckets expire, then measure it for a bucket or more.
 
-    Parameters
-    ----------
-    load : Load
-    scale : float
-        From `scaled`.
-    keys : callable
-        Gives the keys of numbered IDs.
-    progress : callable
-        Told the share that is done.
+    `load` and `scale` come from `scaled`. `progress` is called with the finished share.
     """
     policy, trial, store = load.policy, Trial(scale=scale), CountingStore()
     steady = -(-(policy.horizon_ms + policy.lateness_ms + policy.bucket_ms) // load.batch_ms)
@@ -172,7 +161,7 @@ def run(load: Load, scale: float, keys: KeysOf, progress: Callable[[float], None
             trial.ids_written += store.counts["ids_written"]
         if step.number in moments:
             _add_filters(trial, step, store, load)
-            _add_answers(trial, step, store, load, keys)
+            _add_lookups(trial, step, store, load, keys)
             _add_sizes(trial, step.state, store, load)
         store.counts.clear()
     for name in _MEANS:
@@ -185,16 +174,16 @@ def run(load: Load, scale: float, keys: KeysOf, progress: Callable[[float], None
 def _add_filters(trial: Trial, step: Step, store: CountingStore, load: Load) -> None:
     filters = [
         (share, segment.count, store.filters[segment.name].blocks)
-        for share, segment in asked_of(step.state, load, step.now_ms)
+        for share, segment in filters_of(step.state, load, step.now_ms)
     ]
     trial.filters_asked += sum(share for share, _, _ in filters)
     trial.predicted_fpr += union_fpr(share * predicted_fpr(n, z) for share, n, z in filters)
     trial.spread += math.hypot(*(share * predicted_spread(n, z) for share, n, z in filters))
 
 
-def _add_answers(trial: Trial, step: Step, store: CountingStore, load: Load, keys: KeysOf) -> None:
-    unknown = UNKNOWN + step.number * _ASKED + np.arange(_ASKED, dtype=np.int64)
-    matches = _ask(step, store, load, keys(unknown), np.full(_ASKED, step.now_ms, np.int64))
+def _add_lookups(trial: Trial, step: Step, store: CountingStore, load: Load, keys: KeysOf) -> None:
+    unknown = UNKNOWN + step.number * _PROBED + np.arange(_PROBED, dtype=np.int64)
+    matches = _look_up(step, store, load, keys(unknown), np.full(_PROBED, step.now_ms, np.int64))
     trial.asked += matches.negative + matches.false_positive
     trial.false_positives += matches.false_positive
     count = load.new * (step.number + 1)
@@ -202,8 +191,8 @@ def _add_answers(trial: Trial, step: Step, store: CountingStore, load: Load, key
     if load.policy.forgets_at_late:
         late_ms = step.state.clocks.late_watermark_ms
         oldest = max(oldest, min(count - 1, -(-late_ms * load.new // load.batch_ms)))
-    known = np.unique(np.linspace(oldest, count - 1, _ASKED // 8, dtype=np.int64))
-    matches = _ask(step, store, load, keys(known), known * load.batch_ms // load.new)
+    known = np.unique(np.linspace(oldest, count - 1, _PROBED // 8, dtype=np.int64))
+    matches = _look_up(step, store, load, keys(known), known * load.batch_ms // load.new)
     trial.known += len(known)
     trial.forgotten += len(known) - len(np.unique(matches.index))
 
@@ -221,8 +210,8 @@ def _add_sizes(trial: Trial, state: ShardState, store: CountingStore, load: Load
     trial.filter_bytes += scale * sum(store.filters[s.name].bits.nbytes for s in segments)
 
 
-def _ask(step: Step, store: CountingStore, load: Load, keys: Keys, own_ms: I64) -> Matches:
-    """Return what is remembered of IDs that come now, with timestamps of their own."""
+def _look_up(step: Step, store: CountingStore, load: Load, keys: Keys, own_ms: I64) -> Matches:
+    """Look up IDs that arrive now, with these timestamps."""
     now_ms = np.full(len(keys), step.now_ms, np.int64)
     hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
     distinct = DistinctIds(keys, hashes, now_ms, now_ms, own_ms, own_ms)
@@ -241,28 +230,18 @@ def _fill(step: Step, load: Load, scale: float) -> tuple[float, dict[int, int]]:
     return at, {number: round(scale * count) for number, count in ids.items()}
 
 
-def asked_of(state: ShardState, load: Load, now_ms: int) -> Iterator[tuple[float, SegmentRef]]:
-    """Yield segments whose filters a record of this moment asks, and the share of IDs that do.
-
-    Parameters
-    ----------
-    state : ShardState
-    load : Load
-    now_ms : int
-        The record's timestamp.
-    """
+def filters_of(state: ShardState, load: Load, now_ms: int) -> Iterator[tuple[float, SegmentRef]]:
+    """Yield segments whose filters a record of this time probes, and the share of such IDs."""
     for bucket in state.manifest.buckets:
-        # Kept for records that come late.
+        # Expired, and kept for late records.
         if bucket.end_ms - 1 + load.policy.horizon_ms < now_ms:
             continue
-        # A copy carries the same timestamp: no other bucket can hold it.
+        # A copy has the same timestamp, so no other bucket can hold it.
         stable = load.policy.stable_timestamps and not bucket.clamped
         if stable and not bucket.start_ms <= now_ms < bucket.end_ms:
             continue
         for coverage in bucket.coverages():
             segment = coverage.segment
-            start, end = (
-                segment.range_index / segment.hash_ranges,
-                (segment.range_index + 1) / segment.hash_ranges,
-            )
+            start = segment.range_index / segment.hash_ranges
+            end = (segment.range_index + 1) / segment.hash_ranges
             yield end - max(start, min(end, coverage.ranges_done / coverage.hash_ranges)), segment

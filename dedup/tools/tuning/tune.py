@@ -1,4 +1,4 @@
-"""`tune`: find out what is asked for, measure choices of options here, recommend one."""
+"""`tune`: find the load of a query, measure choices of options on this machine, recommend one."""
 
 from __future__ import annotations
 
@@ -10,36 +10,25 @@ from typing import Any
 from dedup.kernel import PATH
 from dedup.spark.machine import machine_cores
 from dedup.tools.check.findings import Finding
-from dedup.tools.tuning import format as words
+from dedup.tools.tuning import format as texts
 from dedup.tools.tuning import report
 from dedup.tools.tuning.advice import WorkerMemory, advise
 from dedup.tools.tuning.candidates import Choice, explore
-from dedup.tools.tuning.charts import charts
-from dedup.tools.tuning.costs import Costs, measure
+from dedup.tools.tuning.costs import Costs, measure, worker_bytes
 from dedup.tools.tuning.demand import Demand, check
-from dedup.tools.tuning.footprint import worker_bytes
 from dedup.tools.tuning.options import TuneOptions, demand_of
 
-#: Told how far the work is, from 0 to 1, and what is being done.
+#: Called with the finished share of the work, from 0 to 1, and the current step.
 Progress = Callable[[float, str], None]
-#: How far the work is after costs of this machine and memory; the rest are trials.
+#: Finished shares of the work after the costs of this machine, and after memory.
 _COSTS, _MEMORY = 0.15, 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What was asked for, measured and advised.
+    """The load, the measured choices of options, the costs of this machine, and the advice.
 
-    Parameters
-    ----------
-    demand : Demand
-        The load.
-    choice : Choice
-        What was tried: `choice.recommended` is best, `choice.today` is what the query has.
-    costs : Costs
-        Of this machine.
-    findings : tuple of Finding
-        What to change, and why.
+    `choice.recommended` is the best choice, and `choice.today` is the query's own.
     """
 
     demand: Demand
@@ -49,18 +38,18 @@ class Tuning:
 
     @property
     def false_negatives(self) -> int:
-        """Known IDs that a filter did not know, and wrong verdicts: always 0."""
+        """Known IDs that filters or segments lacked, and wrong verdicts: always 0."""
         return self.choice.false_negatives
 
     def to_json(self) -> dict[str, Any]:
-        """What `dedup tune --json` prints."""
+        """Return what `dedup tune --json` prints."""
         demand, choice = self.demand, self.choice
         return {
             "status": "false negatives" if self.false_negatives else "ok",
-            "verdict": words.verdict(demand, choice),
+            "verdict": texts.verdict(demand, choice),
             "origin": demand.origin,
             "ids_per_day": demand.ids_per_day,
-            "live_ids": round(words.live_ids(demand, choice)),
+            "live_ids": round(texts.live_ids(demand, choice)),
             "expected_live_ids": demand.live_ids,
             "duplicates": demand.duplicates,
             "horizon_ms": demand.horizon_ms,
@@ -83,7 +72,7 @@ class Tuning:
                 for c in choice.candidates
             ],
             "findings": [finding.to_json() for finding in self.findings],
-            "shard_ids": list(demand.fill_of_shards(words.live_ids(demand, choice))),
+            "shard_ids": list(demand.fill_of_shards(texts.live_ids(demand, choice))),
             "false_negatives": self.false_negatives,
         }
 
@@ -91,49 +80,48 @@ class Tuning:
         """Return the report as HTML; MissingExtraError without vl-convert-python."""
         demand, choice = self.demand, self.choice
         return report.page(
-            title=f"dedup tune: {words.title(demand)}",
-            verdict=words.verdict(demand, choice),
-            header=[name for name, _, _ in words.COLUMNS],
-            rows=[(words.kind(choice, c), words.cells(c)) for c in choice.candidates],
+            title=f"dedup tune: {texts.title(demand)}",
+            verdict=texts.verdict(demand, choice),
+            header=[name for name, _, _ in texts.COLUMNS],
+            rows=[(texts.kind(choice, c), texts.cells(c)) for c in choice.candidates],
             findings=self.findings,
-            legend=words.legend(),
-            charts=charts(choice),
+            legend=texts.legend(),
+            charts=report.charts(choice),
             foot=self.measured,
         )
 
     @property
     def measured(self) -> str:
-        """What the figures rest on, in a line or two."""
+        """The measurements behind the figures, in one or two lines."""
         costs = self.costs
-        asked = sum(c.trial.asked for c in self.choice.candidates)
+        new = sum(c.trial.asked for c in self.choice.candidates)
         known = sum(c.trial.known for c in self.choice.candidates)
         return (
-            f"Measured on {machine()}: {costs.row_ns:.0f} ns a record, {costs.filter_ns:.1f} ns a "
-            f"filter asked, {costs.read_ns / 1000:.1f} us a catalog block read, "
-            f"{costs.written_ns:.0f} ns an ID written. {asked:,} unknown and "
-            f"{known:,} known IDs were asked for: "
-            f"{self.false_negatives} false negatives."
+            f"Measured on {machine()}: {costs.row_ns:.0f} ns per record, {costs.filter_ns:.1f} ns "
+            f"per filter probed, {costs.read_ns / 1000:.1f} us per catalog block read, "
+            f"{costs.written_ns:.0f} ns per ID written. {new:,} new and {known:,} known IDs were "
+            f"looked up: {self.false_negatives} false negatives."
         )
 
 
 def tune(options: TuneOptions, progress: Progress = lambda done, what: None) -> Tuning:
-    """Measure what choices of filter sizing cost for a load, and recommend one.
+    """Measure the cost of choices of filter sizing for a load, and recommend one.
 
     Parameters
     ----------
     options : TuneOptions
-        The load, and what the query has now.
+        The load, and the query's own options.
     progress : callable, optional
-        Told how far the work is, from 0 to 1, and what is being done.
+        Called with the finished share of the work, from 0 to 1, and the current step.
 
     Raises
     ------
     ConfigError
-        If what was asked cannot be found out or sized, naming the option.
+        If the load is not known or cannot be measured. The error names the option.
     DataError, CatalogError, StateError
         If a sample, a catalog or a checkpoint cannot be read.
     FilterDamaged
-        If a filter does not know an ID that was added to it.
+        If a filter lacks an ID that was added to it.
     """
     progress(0.0, "reading")
     demand = check(demand_of(options))
@@ -150,5 +138,5 @@ def tune(options: TuneOptions, progress: Progress = lambda done, what: None) -> 
 
 
 def machine() -> str:
-    """The machine, as far as times depend on it."""
+    """Return the properties of this machine that affect times."""
     return f"{machine_cores()} cores, {platform.machine()}, {PATH} kernel"
