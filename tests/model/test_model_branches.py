@@ -115,7 +115,7 @@ def test_vacuum_waits_for_a_micro_batch_that_deleted_a_pending_list_and_died(wor
     else:
         pytest.fail("no pending list was deleted")
     root = Root(world.where)
-    with pytest.raises(CatalogError, match="let it do one more micro-batch"):
+    with pytest.raises(CatalogError, match="let it run one more micro-batch"):
         plan_vacuum(
             root, QUERY, {0: world.state(line.base, 0)},
             now_ms=world.now_ms, older_than_ms=0, sole=True,

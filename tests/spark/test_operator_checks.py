@@ -473,7 +473,7 @@ def test_update_mode_is_explained(stream: DataFrame, tmp_path: Path) -> None:
         writer.outputMode("update").start()
     told = cause(refusal.value)
     assert isinstance(told, ConfigError)
-    assert "start the query without outputMode('update')" in str(told)
+    assert "Start the query without outputMode('update')" in str(told)
 
 
 def test_after_an_operator_of_the_users_own(stream: DataFrame, tmp_path: Path) -> None:

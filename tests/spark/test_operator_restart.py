@@ -202,12 +202,12 @@ def test_micro_batches_without_records_come_before_a_first_start(
     made.run()
     assert (made.checkpoint / "commits" / "0").exists()
     assert not list(made.catalog.rglob("catalog.json"))
-    assert "has no memory yet: this is a first start" in asked()
+    assert "has no state yet: this is a first start" in asked()
     with pytest.raises(ConfigError, match="none of its micro-batches has had a record"):
         read_checkpoint(Root(made.catalog), str(made.checkpoint), spark)
     made.add("a@0", "a@1")
     assert made.run().told() == [["a@0 unique", "a@1 duplicate"]]
-    assert "goes on after micro-batch 1" in asked()
+    assert "resumes after micro-batch 1" in asked()
     made.add("a@2", "b@2")
     assert made.run().told() == [["a@2 duplicate", "b@2 unique"]]
     shutil.rmtree(made.catalog)
@@ -226,9 +226,9 @@ def test_what_the_driver_can_ask_of_a_checkpoint(spark: SparkSession, tmp_path: 
         (one,) = [finding for finding in found if finding.rule == "checkpoint"]
         return one.evidence
 
-    assert "has no memory yet: this is a first start, and knows no IDs." in asked()
+    assert "has no state yet: this is a first start, and no ID is known." in asked()
     made.run()
-    assert "goes on after micro-batch 0; its catalog was made with the same ID" in asked()
+    assert "resumes after micro-batch 0. Its catalog was made with the same ID" in asked()
     # A checkpoint that was deleted by mistake would emit all once more.
     shutil.move(made.checkpoint, tmp_path / "lost")
     assert "there is also query" in asked()
@@ -242,7 +242,7 @@ def test_what_the_driver_can_ask_of_a_checkpoint(spark: SparkSession, tmp_path: 
     made.catalog = tmp_path / "safe"
     shutil.move(made.checkpoint, tmp_path / "moved")
     made.checkpoint = tmp_path / "moved"
-    assert "goes on after micro-batch 0" in asked()
+    assert "resumes after micro-batch 0" in asked()
     made.add("a@1", "b@1")
     assert made.run().told() == [["a@1 duplicate", "b@1 unique"]]
 

@@ -446,7 +446,7 @@ def test_one_operator_of_a_query(spark: SparkSession, tmp_path: Path) -> None:
     assert "7 producers" in found["max-producers"].evidence
     assert found["checkpoint"].level == "cannot be told"
     assert found["safety-settings"].level == "fine"
-    with pytest.raises(ConfigError, match="is no operator: give what dedup_by_id or "):
+    with pytest.raises(ConfigError, match=r"is not an operator\. Give the result of"):
         check_query(made.source(), lambda df: df)  # type: ignore[arg-type]
 
 

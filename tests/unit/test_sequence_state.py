@@ -105,9 +105,9 @@ def test_any_flipped_bit_and_any_cut_is_refused() -> None:
 
 
 def test_other_rows_are_refused_by_what_they_are() -> None:
-    with pytest.raises(StateError, match="with dedup_by_id, and is given to one with dedup_by_seq"):
+    with pytest.raises(StateError, match=r"with dedup_by_id\. A query with dedup_by_seq"):
         SequenceState.from_bytes(ShardState().to_bytes())
-    with pytest.raises(StateError, match="with dedup_by_sequence, and is given to one with dedup_"):
+    with pytest.raises(StateError, match=r"with dedup_by_sequence\. A query with dedup_"):
         ShardState.from_bytes(state().to_bytes(), hash_key_id=0)
     with pytest.raises(StateError, match="does not begin like a state row of dedup_by_sequence"):
         SequenceState.from_bytes(b"DDXX" + state().to_bytes()[4:])
