@@ -1,4 +1,4 @@
-"""Inspect the output of a sink, and say what a restart of its query will do."""
+"""Inspect the output of a sink, and predict a restart of its query."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def inspect_files(
     output : path or str
         Output of the file sink or of `dedup_parquet`: a path, or an ``s3://`` URI.
     checkpoint : str, optional
-        Checkpoint of the query: a path, or a URI that pyarrow knows. Needed to say what the next
-        start does.
+        Checkpoint of the query: a path, or a URI that pyarrow knows. Needed to predict the next
+        start.
 
     Raises
     ------
@@ -60,8 +60,8 @@ def inspect_sink(
     markers : str, optional
         Topic of its markers. Default: ``<topic>-markers``.
     checkpoint : str, optional
-        Checkpoint of the query: a path, or a URI that pyarrow knows. Needed to say what the next
-        start does.
+        Checkpoint of the query: a path, or a URI that pyarrow knows. Needed to predict the next
+        start.
     query : str, optional
         ID of the only query to inspect. Default: the checkpoint's query, else all.
     options : mapping of str to str, optional

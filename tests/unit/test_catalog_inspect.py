@@ -85,7 +85,7 @@ def test_every_kind_of_damage_is_told(bench: Bench) -> None:
         "the segment is damaged: ": lambda: os.truncate(sst, 20_000),
         "the segment is damaged: its name is": lambda: shutil.copy(bench.file(seg2), sst),
         "the sidecar is damaged": lambda: flip(sidecar, 1000),
-        "was made of 3000 IDs and lacks": lambda: shutil.copy(bench.file(seg2, ".filter"), sidecar),
+        "built from 3000 IDs and lacks": lambda: shutil.copy(bench.file(seg2, ".filter"), sidecar),
     }
     for message, harm in harms.items():
         originals = [(path, path.read_bytes()) for path in (sst, sidecar)]
@@ -114,7 +114,7 @@ def test_ids_in_wrong_blocks_or_order_are_told(
     seg = write(bench.store(), fixed(1000))
     monkeypatch.undo()
     report = verify_segment(bench.root, QUERY, 0, seg.name, seg)
-    assert any("lie in blocks where a lookup does not find them" in p for p in report.problems)
+    assert any("are in blocks where a lookup does not find them" in p for p in report.problems)
 
 
 def test_a_healthy_sidecar_of_a_swapped_segment_is_not_blamed(bench: Bench) -> None:

@@ -138,7 +138,7 @@ class Facts:
 
     @property
     def partitions(self) -> int | None:
-        """Partitions of the state: the checkpoint's, or those of a first start."""
+        """Partitions of the state: the checkpoint's, or the setting of a first start."""
         if self.state_partitions is not None:
             return self.state_partitions
         return shuffle_partitions(self.setting("spark.sql.shuffle.partitions", "200"))

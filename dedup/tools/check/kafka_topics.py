@@ -29,7 +29,7 @@ class Topics:
 def ask_brokers(
     spark: SparkSession, options: Mapping[str, str], topics: tuple[str, ...]
 ) -> Topics | None:
-    """Return the brokers' answer about these topics, or None if there is none.
+    """Return the brokers' answer about these topics, or None without an answer.
 
     Parameters
     ----------

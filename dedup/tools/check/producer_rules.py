@@ -63,7 +63,7 @@ def checkpoint_alone(facts: Facts) -> Assessment | None:
         return None
     return unknown(
         "The memory of producers is in the checkpoint alone. If the checkpoint is lost, records "
-        "that the source delivers again pass again, whatever expire_after is. This check does not "
+        "that the source delivers again pass again, with any expire_after. This check does not "
         "know whether the checkpoint has backups."
     )
 

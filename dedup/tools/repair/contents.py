@@ -206,7 +206,7 @@ def inspect(
     root
         The catalog.
     checkpoint : optional
-        Checkpoint of a query. Without it, nobody knows which segments are live.
+        Checkpoint of a query. Needed to know which segments are live.
     query : str, optional
         ID of the only query to return. Default: all.
 

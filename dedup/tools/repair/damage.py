@@ -71,7 +71,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossAccepted:
-    """The segment that may be lost, and its bucket, or None if nothing says which bucket."""
+    """The segment that may be lost, and its bucket, or None if the bucket is unknown."""
 
     query_id: str
     shard: int
@@ -96,7 +96,7 @@ def verify(
     """Read every file of a catalog that a query may still need, and return what is damaged.
 
     With a checkpoint, orphans are skipped and checksums of whole files are compared. Without it,
-    all segments are read. Parameters and errors are those of `inspect`.
+    all segments are read. Parameters and errors are the same as in `inspect`.
     """
     root = open_root(root)
     snapshot = snapshot_of(root, checkpoint)

@@ -138,7 +138,7 @@ def explain(
     Raises
     ------
     ConfigError
-        If the values are no ID of this query, or the query is not known, or the checkpoint
+        If the values do not fit the ID columns, or the query is not known, or the checkpoint
         belongs to another.
     SegmentDamaged
         If a segment that may hold the ID is missing or damaged.

@@ -169,7 +169,7 @@ def _content_problems(
         yield f"{outside} IDs have hashes outside range {ref.range_index} of {ref.hash_ranges}"
     misplaced = int((block_numbers(ref.spread(hashes), nblocks) != numbers).sum())
     if misplaced:
-        yield f"{misplaced} IDs lie in blocks where a lookup does not find them"
+        yield f"{misplaced} IDs are in blocks where a lookup does not find them"
     order = kernel.sort_keys(keys.data, keys.offsets, hashes)
     unsorted = int((order != np.arange(len(keys))).sum())
     if unsorted:
@@ -194,6 +194,6 @@ def _sidecar_problems(
         lacking = int((~parsed.may_contain(hashes)).sum())
         if lacking or parsed.count != len(hashes):
             yield (
-                f"the sidecar was made of {parsed.count} IDs and lacks {lacking} of the segment's "
-                f"{len(hashes)}"
+                f"the sidecar was built from {parsed.count} IDs and lacks {lacking} of the "
+                f"segment's {len(hashes)}"
             )

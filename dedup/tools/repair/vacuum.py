@@ -1,6 +1,6 @@
 """Delete orphans, half-written files and the traces of past runs from a catalog.
 
-The operator sweeps the orphans of its own lineage. The rest needs a person's promise: files of
+The operator sweeps orphans of its lineage. The rest needs a person's promise: files of
 starts that failed before their first micro-batch, and everything once a checkpoint was copied or
 restored.
 """

@@ -97,7 +97,7 @@ def _seen_fpr(demand: Demand, choice: Choice) -> Assessment | None:
     if low <= target:
         return fine(seen)
     return costs(
-        f"{seen} Filters of an earlier fpr live until their bucket expires. If there are none, "
+        f"{seen} Filters of an earlier fpr live until their bucket expires. Otherwise "
         "verify the catalog.",
         "dedup catalog verify ROOT --checkpoint DIR",
         Takes.OUTSIDE,
@@ -119,7 +119,7 @@ def _seen_live(demand: Demand, choice: Choice) -> Assessment | None:
             option = "--stable-timestamps --late drop, or --ids-per-day"
     return unknown(
         f"The log's last micro-batch has {seen:,} live IDs, the trial of the query's options has "
-        f"{predicted:,.0f}: {why}. The figures here are those of the trial.",
+        f"{predicted:,.0f}: {why}. The figures here come from the trial.",
         f"give {option}",
         Takes.OUTSIDE,
     )

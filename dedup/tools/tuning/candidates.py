@@ -31,7 +31,7 @@ LEAST_BYTES = 1 << 20
 class Candidate:
     """A choice of options and its figures.
 
-    Bytes are those of all shards. `reads_per_s` counts blocks read from the catalog, and
+    Bytes are sums over all shards. `reads_per_s` counts blocks read from the catalog, and
     `ms_per_million` is the time of one core in the group function for 1 M records.
     """
 

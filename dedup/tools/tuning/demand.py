@@ -41,7 +41,7 @@ class Repeats:
     Attributes
     ----------
     apart_ms : int64 array
-        Effective timestamp of each repeat minus that of the ID's first copy, sorted.
+        Effective timestamp of each repeat minus the first copy's, sorted.
     behind_ms : int64 array
         Delay of each delayed record behind the newest timestamp of earlier files, sorted.
     records : int

@@ -1,6 +1,6 @@
 """Verdicts on a query by its last micro-batches.
 
-There are no thresholds to set. The verdict depends on how a lag developed over a window, as in
+Users set no thresholds. The verdict depends on how a lag developed over a window, as in
 Burrow's consumer lag evaluation (linkedin/Burrow, wiki "Consumer Lag Evaluation Rules").
 """
 
@@ -28,7 +28,7 @@ LEAST_EVIDENCE, LEAST_GROWTH = 5, 9
 LEAST_SLOPE = 0.05
 #: A larger share of the records is reported, unless it is a handful. `dedup run` uses the same.
 NOTABLE_SHARE, LEAST_RECORDS = 0.01, 5
-#: A shorter silence is no stop, because a micro-batch may take long without a sign of life.
+#: A shorter silence is normal: a micro-batch may take long without a sign of life.
 LEAST_SILENCE_MS = 600_000
 #: The same if the time between micro-batches is not known yet.
 UNKNOWN_SILENCE_MS = 3_600_000
@@ -108,14 +108,14 @@ def judge(
     ended : str, optional
         Why the last run ended, if it did. `ENDED` if it did not fail.
     alive : bool
-        Whether the caller knows that the query runs now. Then silence is no stop.
+        Whether the caller knows that the query runs now. Then silence does not mean a stop.
     """
     last = _window(samples)
     verdict = partial(Health, evidence=min(len(last), WINDOW))
     back = _forgot(samples) or _went_back(last)
     if back is not None:
         return verdict(Status.REWOUND, back)
-    # A scheduled job ends after each run: an end alone is no stop.
+    # A scheduled job ends after each run: an end alone does not mean a stop.
     pause_ms = _pause_ms(samples) if ended == ENDED else None
     if ended is not None and pause_ms is None:
         return verdict(Status.STOPPED, ended)

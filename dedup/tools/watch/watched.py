@@ -105,7 +105,7 @@ class Watched:
     ) -> Watched:
         """Return a query from all its known micro-batches, the oldest first.
 
-        `now_ms` and `alive` are those of `judge`, the rest are fields of `QueryLog`.
+        `now_ms` and `alive` are as in `judge`, the rest are fields of `QueryLog`.
         """
         window = tuple(batches[-WINDOW:])
         samples = [TimedBatch(*timed) for timed in batches]
@@ -193,7 +193,7 @@ class Watched:
     def filter_fpr(self) -> float | None:
         """Return the measured false-positive rate of the filters over the window.
 
-        None if there were no lookups in filters, or in the catalog (guarantee at-most-once).
+        None without lookups in filters, or in the catalog (guarantee at-most-once).
         """
         if self.expected_lost() is not None:
             return None
