@@ -41,9 +41,9 @@ from dedup.tools import TuneOptions
 from dedup.tools.repair.opening import open_root
 from dedup.tools.tuning import format as words
 from dedup.tools.tuning.candidates import Choice
-from dedup.tools.tuning.sample import read_sample as sample_of
 from dedup.tools.tuning.report import check_extra
 from dedup.tools.tuning.sample import Sample
+from dedup.tools.tuning.sample import read_sample as sample_of
 from dedup.tools.tuning.tune import Progress, Tuning
 
 if TYPE_CHECKING:

@@ -206,7 +206,7 @@ def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
      ([*ASKED, "--id-bytes", "1025"], "IDs of 1,025 bytes"),
      ([*ASKED, "--fpr", "1e-9"], "--fpr 1e-09"),
      ([*ASKED, "--duplicate-share", "1.5"], "must be from 0 to below 1"),
-     ([*ASKED, "--html", "/no/such/x.html"], "no folder"),
+     ([*ASKED, "--html", "/no/such/x.html"], "cannot be written"),
      (["--log", "/no/such/folder"], "/no/such/folder is no folder of metrics logs"),
      (["--log", "x", "--shards", "3"], "--shards and --log exclude each other: the log shows"),
      (["--catalog", "x", "--checkpoint", "y", "--shards", "3"], "the catalog shows the shards"),
