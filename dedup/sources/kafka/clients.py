@@ -91,12 +91,16 @@ def consumer_config(
     }
 
 
+def admin_config(settings: ClientSettings) -> dict[str, Any]:
+    """Return the properties of an admin client."""
+    # A request about a missing topic of markers must not create it with the broker's defaults,
+    # under which Kafka deletes old records.
+    return connection(settings) | {"allow.auto.create.topics": "false"}
+
+
 def admin_client(settings: ClientSettings, *, purpose: str = "Writing to Kafka") -> AdminClient:
     """Return an admin client, which connects on its first request."""
-    # A query about a missing topic of markers must not create it with the broker's defaults,
-    # under which Kafka deletes old records.
-    config = connection(settings) | {"allow.auto.create.topics": "false"}
-    client: AdminClient = confluent(purpose).admin.AdminClient(config)
+    client: AdminClient = confluent(purpose).admin.AdminClient(admin_config(settings))
     return client
 
 

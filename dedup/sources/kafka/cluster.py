@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from dedup.errors import ConfigError
 from dedup.sources.kafka.client_options import ClientSettings
-from dedup.sources.kafka.clients import confluent, connection, is_passing, rejected
+from dedup.sources.kafka.clients import admin_config, confluent, is_passing, rejected
 
 T = TypeVar("T")
 #: A broker that does not answer for this long counts as unreachable.
@@ -54,7 +54,7 @@ class Cluster:
         self.settings = settings
         self._library = confluent(purpose)
         self._errors: deque[Any] = deque(maxlen=100)
-        config = connection(settings) | {"error_cb": self._errors.append, "log_level": 0}
+        config = admin_config(settings) | {"error_cb": self._errors.append, "log_level": 0}
         try:
             self._admin = self._library.admin.AdminClient(config)
         except self._library.KafkaException as error:

@@ -2,9 +2,6 @@
 
 Confluent's registry has this interface, and so do Karapace, Redpanda and Apicurio:
 ``GET /schemas/ids/{id}`` and ``GET /subjects/{subject}/versions/{version}``.
-
-The client of confluent-kafka would save some 40 lines here. It cannot send further headers, does
-not bound the size of an answer, and needs ten more packages on every machine.
 """
 
 from __future__ import annotations
