@@ -390,7 +390,7 @@ def test_an_arrow_compression_that_python_cannot_read(
     operator = daily("id", catalog=tmp_path / "c")
     frames = (stream, spark.range(1).select(F.lit("").alias("id")))
     for frame in frames:
-        with refused(f"{name}=LZ4: .* every value is null or empty .* Set it to zstd or none"):
+        with refused(f"{name}=LZ4: .* every value is null or empty.* Set it to zstd or none"):
             frame.transform(operator)
     spark.conf.set(name, "zstd")
     for frame in frames:
@@ -413,7 +413,7 @@ def test_too_many_partitions_for_a_local_master(
     assert warned() == []
     spark.conf.set("spark.sql.shuffle.partitions", "9")
     (text,) = warned(shards=2)
-    assert text.startswith("spark.sql.shuffle.partitions=9 on a local master with 2 cores: each of")
+    assert text.startswith("spark.sql.shuffle.partitions=9 on a local master with 2 cores: each")
     assert 'spark.conf.set("spark.sql.shuffle.partitions", "2")' in text
     monkeypatch.setattr(checks, "master_of", lambda _: "spark://somewhere:7077")
     assert warned(shared_local=True) == []
