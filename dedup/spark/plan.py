@@ -19,7 +19,7 @@ from dedup.core.sequence import SEQUENCE_VERDICTS, SequenceRule
 #: Names of the columns that the operator adds for itself; they never leave it.
 HELPER_PREFIX = "__dedup_"
 #: The pass that writes rows to local files (`dedup.spark.executor.bodies`).
-Bodies: TypeAlias = Literal["pack", "group", "nobody"]
+Bodies: TypeAlias = Literal["pack", "group", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Plan:
     #: Drawn at the same time. A new query puts it into its certificate; a batch derives its hash
     #: keys from it.
     secret: bytes = field(default=b"", repr=False)
-    bodies: Bodies = "nobody"
+    bodies: Bodies = "none"
     #: Whether the driver left a mark at the root that every executor must see.
     marked: bool = False
     numbering: Numbering | None = None

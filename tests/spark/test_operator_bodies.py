@@ -150,13 +150,13 @@ def test_a_batch_leaves_no_file_however_much_of_it_is_asked_for(spark: SparkSess
 def test_who_writes_files(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = spark.readStream.format("rate").load()
     assert build.who_writes_bodies(stream) == "pack"
-    assert build.who_writes_bodies(spark.range(1).toDF("id")) == "nobody"
+    assert build.who_writes_bodies(spark.range(1).toDF("id")) == "none"
     # A master other than this session's changes nothing.
     spark.conf.set("spark.master", "spark://elsewhere:7077")
     assert build.who_writes_bodies(stream) == "pack"
     # Only at the start of a session can it be set.
     monkeypatch.setattr(checks, "setting", lambda *_: "true")
-    assert build.who_writes_bodies(stream) == "nobody"
+    assert build.who_writes_bodies(stream) == "none"
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ class Chosen:
 
 PACK: Any = Chosen("pack")
 GROUP: Any = Chosen("group")
-NOBODY: Any = Chosen("nobody")
+NOBODY: Any = Chosen("none")
 
 
 def of_map_task(at: Task) -> BodyFile:

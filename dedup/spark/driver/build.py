@@ -239,11 +239,11 @@ def _payload(
 def who_writes_bodies(df: DataFrame) -> Bodies:
     """Return the pass that writes the rows to a file; see `dedup.spark.executor.bodies`."""
     spark = df.sparkSession
-    # Spark may read a batch's rows at any time, or never. And if it encrypts its local files, rows
-    # must not lie beside them in plain text.
+    # Spark may read a batch's rows at any time, or never. If it encrypts its local files, rows must
+    # not be there in plain text.
     is_encrypted = checks.setting(spark, "spark.io.encryption.enabled", "false").lower() == "true"
     if not df.isStreaming or is_encrypted:
-        return "nobody"
+        return "none"
     return "group" if checks.local_cores(spark) is None else "pack"
 
 
@@ -255,7 +255,7 @@ def output_schema(df: DataFrame, options: Options) -> T.StructType:
 def with_verdict(
     df: DataFrame, name: str | None, emitted: Iterable[str], verdicts: Iterable[str]
 ) -> T.StructType:
-    """Return the columns with that of the verdicts, if it has a name."""
+    """Return the columns, with a column for verdicts if it has a name."""
     fields = list(df.schema.fields)
     if name is not None:
         metadata = {GOES_ON: sorted(emitted), EVERY_VERDICT: list(verdicts)}
@@ -304,7 +304,7 @@ def assemble(
     group : GroupPass
         The second pass.
     first, last : callable of (Plan, iterator of record batches), optional
-        In place of `pack` and `unpack`.
+        Default: `pack` and `unpack`.
     """
     load_plan, load_first, load_last = (
         shipped(plan),

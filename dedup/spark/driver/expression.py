@@ -1,8 +1,8 @@
 """Expressions as text that stays the same in every release of Spark and on Connect.
 
 Spark prints expressions in one way today and in another tomorrow, and numbers the variables of
-lambdas anew in each process. The birth certificate keeps a query's ID for years, so the text is
-built from the calls that the user made: functions with their arguments, casts, literals, columns.
+lambdas differently in each process. The birth certificate keeps a query's ID for years, so the text
+has the calls that the user made: functions with their arguments, casts, literals, columns.
 The readers for classic sessions (`org.apache.spark.sql.internal.ColumnNode` and Catalyst) and for
 Connect (`spark.connect.Expression`) return the same text.
 """

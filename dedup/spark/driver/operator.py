@@ -169,11 +169,11 @@ def dedup_by_id(
     Notes
     -----
     Guarantee, over effective timestamps and per committed micro-batch: no two records that pass
-    share an ID and lie within the horizon of each other. For every record dropped as a duplicate,
+    share an ID within the horizon of each other. For every record dropped as a duplicate,
     a record with the same ID bytes within the horizon passed before. Both hold across task
     retries, executor loss, restarts from the checkpoint and rollback.
 
-    The design is that of Google Dataflow's exactly-once shuffle: Akidau, Chernyak, Lax,
+    The design follows Google Dataflow's exactly-once shuffle: Akidau, Chernyak, Lax,
     *Streaming Systems*, chapter 5.
     """
     return Operator(Options(**locals()))

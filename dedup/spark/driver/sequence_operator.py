@@ -51,13 +51,13 @@ def dedup_by_sequence(
 
     Use it as ``events.transform(dedup_by_sequence("device", "n", expire_after="7 days"))``, on a
     stream or a batch DataFrame. The result has the same columns, types and rows, without
-    duplicates. There is no catalog: Spark state holds about 60 bytes per producer, however many
+    duplicates. It needs no catalog: Spark state holds about 60 bytes per producer, however many
     records it has sent, and 16 for each gap in its numbers, up to `ranges`.
 
     Parameters
     ----------
     producer : str, Column, or several
-        Who numbers the records; the types are those of an ID of `dedup_by_id`.
+        Who numbers the records; the types are as for an ID of `dedup_by_id`.
     sequence : str or Column
         An integer: 0 for a producer's first record, one more for each record after it. After
         2^31 - 1 it may start again at 0 or count on: only its remainder by 2^31 counts.

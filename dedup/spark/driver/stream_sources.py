@@ -70,7 +70,7 @@ def _hosts(servers: str) -> set[str]:
 def stream_sources_of(df: DataFrame) -> tuple[Source, ...] | None:
     """Return the stream's sources and their options from the plan in the JVM, or None.
 
-    The plan is no public interface: if it is not as expected, the sources are not known.
+    The plan is not a public interface, so None also means a plan of another shape.
     """
     try:
         leaves = df._jdf.queryExecution().analyzed().collectLeaves()

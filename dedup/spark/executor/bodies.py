@@ -10,7 +10,7 @@ its **place**: file, offset, length and checksum. `Plan.bodies` names the pass t
 - ``"group"``, on a cluster: Spark shuffles the body, and the group function writes it for unpack,
   which runs in the same task and unlinks the file when it opens it. If unpack does not find the
   file, the task fails, and its retry sends the bodies through Spark.
-- ``"nobody"``: the body goes through Spark all the way.
+- ``"none"``: the body goes through Spark all the way.
 
 Files are in Spark's folders for local data, and Spark deletes them with the session or executor.
 One attempt writes a file, and each place names the file of the attempt that sent it.
@@ -53,7 +53,7 @@ _HANDED_ON = b"shard-"
 
 @dataclass(slots=True)
 class BodyFile:
-    """The bodies of one attempt, in a file of its own that the first body creates."""
+    """The bodies of one attempt, in one file that the first body creates."""
 
     path: Path
     _file: io.FileIO | None = None

@@ -79,7 +79,7 @@ def _refusal(call: Call, records: Records, bad: I64, option: str, what: str) -> 
     return DataError(
         f'{len(bad)} records are {what}, and {option}="error" is set. '
         f"{first_of(call.plan, row, np.ones(1, np.bool_))} It is sequence {sequences[first[0]]} of "
-        f"epoch {epochs[first[0]]}. Nothing of this micro-batch was emitted. Find out what "
+        f"epoch {epochs[first[0]]}. Nothing of this micro-batch was emitted. Check what "
         f'happened to the producer, then restart with {option}="emit" or "drop".',
         remedy="bad-records",
     )

@@ -160,7 +160,7 @@ def add_observed(total: ObservedSources, observed: Mapping[str, tuple[Observed, 
 
 
 def key_column(plan: Plan, schema: pa.Schema) -> int | None:
-    """Return the position of the user's column that the keys stand for, or None."""
+    """Return the position of the user's column that the keys replace, or None."""
     if len(plan.id_columns) != 1:
         return None
     name, _, kind = plan.id_columns[0]
@@ -176,7 +176,7 @@ def without(schema: pa.Schema, position: int | None) -> pa.Schema:
 def restored(
     body: pa.RecordBatch, keys: Keys | None, schema: pa.Schema, position: int | None
 ) -> pa.RecordBatch:
-    """Return the rows of a body with the column that the keys stand for, in its place."""
+    """Return the rows of a body, with the column that the keys replace."""
     if position is None:
         return body
     assert keys is not None
