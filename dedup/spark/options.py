@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, get_args
 
@@ -413,11 +413,4 @@ class SequenceOptions(_Options):
 
     def rule(self) -> SequenceRule:
         """Return the rules of the verdicts for the core."""
-        return SequenceRule(
-            gaps=self.gaps,
-            unknown=self.unknown,
-            fenced=self.fenced,
-            unnumbered=self.unnumbered,
-            ranges=self.ranges,
-            max_producers=self.max_producers,
-        )
+        return SequenceRule(**{f.name: getattr(self, f.name) for f in fields(SequenceRule)})
