@@ -29,7 +29,7 @@ def implementation(name: str) -> Kernel:
     Raises
     ------
     ConfigError
-        If there is no path of that name.
+        If the name is unknown.
     ImportError
         If the C extension is not installed.
     """

@@ -15,8 +15,8 @@ from dedup.kernel.arrays import I64, U8, U32, U64
 _MIN_ENTRY_BYTES = 11
 
 _native: Any = _kernel._native
-#: Whether the functions of this module can be called. An extension that was built before them still
-#: serves everything else.
+#: Whether the functions of this module can be called. An older extension may
+#: lack them.
 AVAILABLE = kernel.PATH != "numpy" and hasattr(_native, "table_checksum")
 
 
