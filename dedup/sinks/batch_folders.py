@@ -1,7 +1,7 @@
-"""Folders ``batch=<id>`` that each show a micro-batch whole, and how one comes into its place.
+"""Folders ``batch=<id>``: each shows one micro-batch, which one rename makes visible.
 
-What is being written is below ``_staging``: names that begin with ``_`` are skipped by Spark,
-pyarrow and most other readers of such folders. One rename makes all of a micro-batch visible.
+Files are staged below ``_staging``. Spark, pyarrow and most other readers skip names that begin
+with ``_``.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from dedup.errors import ConfigError
 
 STAGING = "_staging"
 _BATCH = re.compile("batch=([0-9]+)")
-#: Earlier versions compacted outputs, and kept new and replaced files aside under these names.
+#: Earlier versions compacted outputs, and kept new and replaced files under these names.
 _COMPACTION = "_compaction"
 _COMPACTED = re.compile("(?:new|replaced-[0-9]+)-[0-9a-f]{32}")
 
 
 def folder_of(batch_id: int) -> str:
-    """Return the name of the folder that shows a micro-batch."""
+    """Return the name of a micro-batch's folder."""
     return f"batch={batch_id}"
 
 
 def number_of(folder: str) -> int | None:
-    """Return the micro-batch that a folder of this name shows; None for any other folder."""
+    """Return the micro-batch of a folder with this name, or None."""
     found = _BATCH.fullmatch(folder)
     return int(found[1]) if found else None
 
 
 def published_batches(root: Path) -> list[int]:
-    """IDs of the micro-batches that a folder shows, ascending."""
+    """Return the micro-batches that a folder shows, ascending."""
     if not root.is_dir():
         return []
     found = (number_of(entry.name) for entry in root.iterdir())
@@ -45,28 +45,23 @@ def published_batches(root: Path) -> list[int]:
 
 
 def check_not_ahead(folders: Iterable[Path | None], begun: int, which: str) -> None:
-    """Refuse folders that show micro-batches which their query has yet to begin.
+    """Raise ConfigError if folders show micro-batches that their query has not begun.
 
     Parameters
     ----------
     folders : iterable of Path or None
     begun : int
-        The last one that it has begun.
+        The last micro-batch that the query has begun.
     which : str
-        How the message says so.
-
-    Raises
-    ------
-    ConfigError
-        Naming the folder and the micro-batches.
+        Words for that, for the error.
     """
     for folder in folders:
         ahead = [n for n in published_batches(folder) if n > begun] if folder else []
         if ahead:
             raise ConfigError(
-                f"{folder} holds micro-batches {ahead[0]} to {ahead[-1]}, {which}: they would be "
-                "taken for done, and new rows be lost. Where the checkpoint was adopted, or put "
-                "back to an earlier day, move those batch=N folders elsewhere first.",
+                f"{folder} holds micro-batches {ahead[0]} to {ahead[-1]}, {which}. The query would "
+                "take them for done, and lose new rows. If the checkpoint was adopted, or restored "
+                "to an earlier day, move those batch=N folders elsewhere first.",
                 remedy="batches-ahead",
             )
 
@@ -77,25 +72,20 @@ def data_files(folder: Path) -> list[Path]:
 
 
 def publish_folder(source: Path, root: Path, batch_id: int) -> None:
-    """Make a folder that is written the one of a micro-batch, by one rename, durably.
+    """Make a staged folder the folder of a micro-batch, durably, by one rename.
 
-    Parameters
-    ----------
-    source : Path
-        Is removed where the micro-batch has its folder already.
-    root : Path
-    batch_id : int
+    If the micro-batch has a folder already, that one stays and `source` is removed.
 
     Raises
     ------
     OSError
-        When the disk fails. Nothing of it is visible then.
+        If the disk fails. Nothing is visible then.
     """
     target = root / folder_of(batch_id)
     if target.exists():
         shutil.rmtree(source, ignore_errors=True)
         return
-    # Success markers and checksum files of Hadoop's writer; renamed data would not match them.
+    # Success markers and checksum files of Hadoop's writer, which would not match renamed files.
     for path in source.rglob("*"):
         if path.is_file() and path.name.startswith(("_", ".")):
             path.unlink()
@@ -103,12 +93,12 @@ def publish_folder(source: Path, root: Path, batch_id: int) -> None:
     try:
         source.rename(target)
     except OSError as error:
-        if target.exists():  # a start that was thought dead has done it meanwhile
+        if target.exists():  # a start that was thought dead has just done it
             shutil.rmtree(source, ignore_errors=True)
             return
         if error.errno != errno.EXDEV:
             raise
-        # The side output may lie on another file system; the last step is a rename there too.
+        # The side output may be on another file system. The last step is a rename there too.
         near = root / STAGING / source.parent.name
         shutil.copytree(source, near)
         flush(near)
@@ -117,7 +107,7 @@ def publish_folder(source: Path, root: Path, batch_id: int) -> None:
 
 
 def clear_compaction(root: Path) -> None:
-    """Remove what a compaction by an earlier version left, unless one is still at work."""
+    """Remove what a compaction by an earlier version left, unless one still runs."""
     folder = root / _COMPACTION
     with suppress(OSError), (folder / "_lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,7 +119,7 @@ def clear_compaction(root: Path) -> None:
 
 
 def flush(folder: Path) -> None:
-    """Bring a folder's files and names to the disk, from its innermost folders outwards."""
+    """Bring a folder's files and names to the disk, innermost folders first."""
     for parent, _, names in os.walk(folder, topdown=False):
         for name in names:
             sync(Path(parent, name))

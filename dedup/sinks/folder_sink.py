@@ -1,9 +1,8 @@
 """A folder of files that shows each micro-batch whole, once, or not at all.
 
 A micro-batch is written below ``DIR/_staging/``, flushed to disk, and published by one rename to
-``DIR/batch=<id>/``. Spark may run a micro-batch again (a crash between the publication and Spark's
-own commit); the folder that is already there holds the same rows and is kept. Names that begin
-with ``_`` are skipped by Spark, pyarrow and most other readers of such folders.
+``DIR/batch=<id>/``. If Spark runs a micro-batch again (after a crash between publication and its
+own commit), the existing folder has the same rows and stays.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from dedup.sinks.utf8 import exact_texts, naming_texts
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Column that tells the side output's rows apart.
+#: Column with the verdict of each row of the side output.
 VERDICT = "dedup_verdict"
 
 
 class RowsWriter(Protocol):
-    """Writes the rows of a micro-batch to a folder that nobody reads yet."""
+    """Writes the rows of a micro-batch to a staged folder."""
 
     def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
         """Write all rows, in one Spark action.
@@ -36,33 +35,25 @@ class RowsWriter(Protocol):
         ----------
         batch : DataFrame
         folder : Path
-            That is not there yet.
+            A new folder.
         split_by : str or None
-            Column whose values become folders such as ``verdict=duplicate``, and which the files
-            in them lack.
+            Column that is not in the files: its values become folders such as
+            ``verdict=duplicate``.
         """
 
     def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
-        """Leave a file with the columns alone, so that the folder reads as an empty table."""
+        """Write a file of the columns alone, so that the folder reads as an empty table."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkRows:
-    """Rows that Spark writes.
-
-    Parameters
-    ----------
-    file_format : str
-        Spark data source to write with: ``csv``, ``json`` or ``parquet``.
-    options : Mapping[str, str]
-        Options of that data source.
-    """
+    """Rows that Spark writes with a data source: ``csv``, ``json`` or ``parquet``."""
 
     file_format: str
     options: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
-        """As `RowsWriter` says."""
+        """Implement `RowsWriter`."""
         rows = batch
         if self.file_format != "parquet":
             rows = exact_texts(batch, self.file_format, split_by, self.options)
@@ -73,9 +64,9 @@ class SparkRows:
             writer.save(str(folder))
 
     def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
-        """As `RowsWriter` says."""
+        """Implement `RowsWriter`."""
         rows = batch if without is None else batch.drop(without)
-        # Made afresh: the micro-batch itself, even cut to no rows, could run again.
+        # A new DataFrame: the micro-batch, even limited to no rows, could run again.
         empty = batch.sparkSession.createDataFrame([], rows.schema).coalesce(1)
         empty.write.format(self.file_format).options(**self.options).save(str(folder))
 
@@ -87,37 +78,36 @@ class StagedFiles:
     Parameters
     ----------
     output : Path
-        Folder of the rows that go on; on a local file system.
+        Folder on a local file system for the rows that pass.
     writer : RowsWriter
-        Writes the rows aside.
+        Writes the rows to a staged folder.
     duplicates : Path or None
-        Folder of the rows that do not go on. They are told apart by the `verdict` column, which
-        becomes a partition folder there and is absent from `output`.
+        Folder of the rows that do not pass. The `verdict` column names partition folders there, and
+        is absent from `output`.
     verdict : str
-        Name of the column; read only where `duplicates` is given.
+        Name of the column; used only with `duplicates`.
     goes_on : frozenset of str
         Verdicts whose rows belong in `output`.
     aside : Path or None
-        Folder of what `rows_aside` gives, as JSON lines; a micro-batch without such rows has no
+        Folder for the rows of `rows_aside`, as JSON lines. A micro-batch without such rows has no
         folder there.
     rows_aside : callable or None
-        From the number of a micro-batch to the rows to set aside, or None; called when the rows
-        of the micro-batch have been written, and not yet published.
+        Returns the rows of a micro-batch to set aside, or None. It is called when the rows of the
+        micro-batch are written and not yet published.
     before_publishing : callable or None
-        Is given the number of a micro-batch at that time; what it raises keeps the micro-batch
-        from being published.
+        Called with the number of a micro-batch at the same time; an error from it prevents the
+        publication.
 
     Raises
     ------
     OSError
-        From a call, where the disk is full or a folder cannot be written. Nothing of the
-        micro-batch is visible then, or only its side outputs; running the micro-batch again
-        completes it.
+        From a call, if the disk is full or a folder cannot be written. Then nothing of the
+        micro-batch is visible, or only its side outputs. Running it again completes it.
 
     Notes
     -----
-    One writer at a time: `open` removes what earlier writers left in the staging folders. Each
-    call runs one Spark action over the micro-batch, whether or not there are side outputs.
+    One writer at a time: `open` removes what earlier writers left in the staging folders. Each call
+    runs one Spark action over the micro-batch, with or without side outputs.
     """
 
     output: Path
@@ -162,7 +152,7 @@ class StagedFiles:
             faults.point("sink.side.published")
         if not data_files(passed):
             self._write_no_rows(batch, passed)
-        # The output comes last: where it is there, its side outputs are there too.
+        # The output comes last: if it is visible, its side outputs are too.
         faults.point("sink.staged")
         publish_folder(passed, self.output, batch_id)
         faults.point("sink.published")

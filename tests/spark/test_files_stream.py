@@ -109,7 +109,7 @@ def test_an_output_belongs_to_one_query(run: Any, files: FileDrop, tmp_path: Pat
     (tmp_path / "out" / "batch=1").mkdir()
     (tmp_path / "out" / "batch=2").mkdir()
     files.table("2.parquet", pa.table({"id": ["b"]}))
-    with pytest.raises(Exception, match="holds micro-batches 2 to 2, and the query goes on with 1"):
+    with pytest.raises(Exception, match="holds micro-batches 2 to 2, and the query is at 1"):
         run()
 
 
@@ -128,7 +128,7 @@ def test_nothing_in_an_output_of_somebody_else_is_touched(
 def test_a_side_output_that_is_ahead_is_refused(run: Any, files: FileDrop, tmp_path: Path) -> None:
     (tmp_path / "dup" / "batch=3").mkdir(parents=True)
     files.table("1.parquet", pa.table({"id": ["a"]}))
-    with pytest.raises(Exception, match="dup holds micro-batches 3 to 3, and the query goes on"):
+    with pytest.raises(Exception, match="dup holds micro-batches 3 to 3, and the query is at"):
         run(duplicates=tmp_path / "dup")
 
 
@@ -138,7 +138,7 @@ def test_what_cannot_work_is_refused_before_the_start(
     files.table("1.parquet", pa.table({"id": ["a"]}))
     with pytest.raises(ConfigError, match="overlap; give each its own folder"):
         run(duplicates=tmp_path / "out" / "dup")
-    with pytest.raises(ConfigError, match="verdict= lets every row go on"):
+    with pytest.raises(ConfigError, match="verdict= lets every row pass"):
         run(duplicates=tmp_path / "dup", operator={"verdict": "v"})
     with pytest.raises(ConfigError, match="is a URI, but must be the path of a folder"):
         run(duplicates="s3://bucket/dup")
@@ -147,8 +147,8 @@ def test_what_cannot_work_is_refused_before_the_start(
 def test_the_snippet_of_the_page(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = Path(dedup.__file__).with_name("sinks").joinpath("files/PARQUET.md").read_text()
-    (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    page = Path(dedup.__file__).with_name("sinks").joinpath("files/README.md").read_text()
+    *_, snippet = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     ts = pa.array([0, 1, 2], pa.timestamp("us", "UTC"))

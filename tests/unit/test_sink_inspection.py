@@ -8,10 +8,9 @@ import pytest
 
 from dedup.cli.sink import client_properties, sink_lines
 from dedup.errors import ConfigError
-from dedup.sinks.inspection import SinkState, SlotState
+from dedup.sinks.inspection import SinkState, SlotState, next_start
 from dedup.sinks.kafka.inspection import HeldBack, KafkaInspection
 from dedup.sinks.marker import BATCH_SLOT, Marker
-from dedup.sinks.restart import next_start
 from dedup.spark.driver.checkpoint_log import Progress, read_progress
 
 

@@ -16,9 +16,9 @@ from dedup.sinks.batch_folders import STAGING, published_batches
 from dedup.sinks.files.output_root import OutputRoot
 from dedup.sinks.files.plans import BatchPlan, BatchPlans, is_whole
 from dedup.sinks.files.slice_files import batch_of_staged
+from dedup.sinks.inspection import next_start
 from dedup.sinks.options import located
 from dedup.sinks.output_owner import foreign_to_all, owner_of
-from dedup.sinks.restart import next_start
 from dedup.spark.driver.checkpoint_log import Progress
 
 

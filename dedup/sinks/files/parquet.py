@@ -28,6 +28,7 @@ from dedup.spark.driver.build import Operator
 from dedup.spark.machine import home_path
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrameReader
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 logger = logging.getLogger("dedup")
@@ -44,34 +45,34 @@ def dedup_parquet(
     schema: T.StructType | str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataStreamWriter:
-    """Return a query over a folder of files whose unique rows go to another folder, as Parquet.
+    """Return a query that writes the unique rows of a folder of files to another, as Parquet.
 
-    It is yet to be started: give it ``option("checkpointLocation", ...)``, a trigger and a name,
-    and call ``start()``. Each micro-batch appears as the folder ``batch=<number>`` of the output,
-    whole, once, or not at all. Where pyarrow reads and writes Parquet with Spark's meaning, the
-    query's own tasks do so, and no row goes through the JVM; else Spark does, and a warning of the
-    logger ``dedup`` says why. Spark reads ORC.
+    Give it ``option("checkpointLocation", ...)``, a trigger and a name, and call ``start()``. Each
+    micro-batch appears as the folder ``batch=<number>`` of the output, whole, once, or not at all.
+    If pyarrow reads and writes the Parquet files with Spark's meaning, the query's tasks do so, and
+    no row goes through the JVM. Otherwise Spark does, and a warning of the logger ``dedup`` gives
+    the reason. Spark reads ORC.
 
     Parameters
     ----------
     spark : SparkSession
         Classic, not Spark Connect.
     source : path
-        Folder with files; partition folders such as ``day=2024-05-01`` are columns.
+        Folder with files. Partition folders such as ``day=2024-05-01`` are columns.
     operator : Operator
         Made by `dedup_by_id`, without the option `verdict` if `duplicates` is given.
     output : path
-        Folder on the local disk; with ``shared_local=True`` of the operator, on a mount that all
+        Folder on the local disk, or with ``shared_local=True`` of the operator on a mount that all
         machines share. It belongs to one query.
     duplicates : path, optional
-        Folder of the rows that do not go on, in folders ``dedup_verdict=<verdict>`` of each
-        micro-batch. On the same terms.
+        A second such folder, for the rows that do not pass. Each micro-batch has folders
+        ``dedup_verdict=<verdict>`` there.
     source_format : {"parquet", "orc"}, default "parquet"
-        Of the files that are read.
+        Format of the input.
     schema : StructType or DDL, optional
-        The columns. Default: those of the files that are there.
+        The columns. Default: the columns of the existing files.
     options : mapping of str to str, optional
-        Those of Spark's file source, such as ``maxFilesPerTrigger``.
+        Options of Spark's file source, such as ``maxFilesPerTrigger``.
 
     Raises
     ------
@@ -82,81 +83,87 @@ def dedup_parquet(
     """
     _check_classic(spark)
     choice("parquet", "orc").check(source_format, "source_format")
-    places = {"source": source, "output": output}
-    if duplicates is not None:
-        places["duplicates"] = duplicates
-    folders = {name: _folder(name, place) for name, place in places.items()}
-    _check_apart(folders)
-    if checks.local_cores(spark) is None and not operator.options.shared_local:
-        raise ConfigError(
-            f"output={folders['output']} is a local path, but Spark runs on "
-            f"{checks.master_of(spark) or 'a cluster'}: every executor would see another disk. "
-            "Set shared_local=True in dedup_by_id if it is the same mount on every machine.",
-            remedy="unshared-root",
-        )
+    folders = _folders(source=source, output=output, duplicates=duplicates)
+    _check_shared(spark, operator, folders["output"])
     if duplicates is not None:
         if operator.options.verdict is not None:
             raise ConfigError(
-                "verdict= lets every row go on, so that duplicates= would have none; give one of "
-                "them."
+                "verdict= lets every row pass, so that duplicates= would stay empty. Give only one "
+                "of them."
             )
         operator = Operator(replace(operator.options, verdict=VERDICT))
-    given = dict(options or {})
-    place = str(folders["source"])
-    reader = spark.read.format(source_format).options(**given)
-
-    def listed() -> list[str]:
-        # The columns do not matter: the files are listed, not read.
-        files = spark.read.format(source_format).options(**given).schema(schema or "_ INT")
-        return [local_path(uri) for uri in files.load(place).inputFiles()]
-
-    paths = tuple(map(Path, listed()))
-    if schema is None:
-        schema = spark_columns(reader, place, paths, folders["source"])
-    stream = spark.readStream.format(source_format).schema(schema)
-    rows = stream.options(**given).load(place)
-    names = (name for path in paths for name in folder_names(path, folders["source"]))
+    files = _InputFiles(spark, folders["source"], source_format, dict(options or {}), schema)
     made = query(
-        rows,
+        files.rows,
         operator,
-        SourceFiles(
-            place=place,
-            options=given,
-            folders=frozenset(name.lower() for name in names),
-            paths=paths,
-        )
-        if source_format == "parquet"
-        else f"the input is {source_format}",
+        files.for_tasks() if source_format == "parquet" else f"the input is {source_format}",
         ParquetFolder(
             staging=folders["output"] / STAGING,
             split_by=VERDICT if duplicates is not None else None,
         ),
     )
-    for told in made.left_to_spark():
-        logger.warning(told)
-    checked = set[str]()
-
-    def check_times(_: int) -> None:
-        """Check the files of a micro-batch, and all others that are new."""
-        new = set(listed()) - checked
-        check_orc_times(spark, map(Path, new), rows.schema)
-        checked.update(new)
-
+    for line in made.left_to_spark():
+        logger.warning(line)
     handling = operator.options.handling
     sink = StagedFiles(
         output=folders["output"],
         writer=made.writer or SparkRows("parquet"),
         duplicates=folders.get("duplicates"),
         verdict=VERDICT,
-        before_publishing=check_times if source_format == "orc" else None,
+        before_publishing=files.check_new_times if source_format == "orc" else None,
         goes_on=handling.emitted if duplicates is not None else handling.passing,
     )
     return made.stream.writeStream.foreachBatch(_OwnedOutput(sink))
 
 
 @dataclass(slots=True)
+class _InputFiles:
+    """The input of a query: the files that Spark lists now, and `rows` as Spark reads them."""
+
+    spark: SparkSession
+    folder: Path
+    file_format: str
+    options: Mapping[str, str]
+    schema: T.StructType | str | None
+    paths: tuple[Path, ...] = field(init=False)
+    rows: DataFrame = field(init=False)
+    _checked: set[Path] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self.paths = self._listed()
+        if self.schema is None:
+            self.schema = spark_columns(self._reader(), str(self.folder), self.paths, self.folder)
+        stream = self.spark.readStream.format(self.file_format).schema(self.schema)
+        self.rows = stream.options(**self.options).load(str(self.folder))
+
+    def for_tasks(self) -> SourceFiles:
+        """Return the input for tasks that read it themselves."""
+        names = (name for path in self.paths for name in folder_names(path, self.folder))
+        return SourceFiles(
+            place=str(self.folder),
+            options=self.options,
+            folders=frozenset(name.lower() for name in names),
+            paths=self.paths,
+        )
+
+    def check_new_times(self, _: int) -> None:
+        """Check the times in ORC files that are new, which include the files of a micro-batch."""
+        new = set(self._listed()) - self._checked
+        check_orc_times(self.spark, new, self.rows.schema)
+        self._checked |= new
+
+    def _listed(self) -> tuple[Path, ...]:
+        # Any columns do: the files are listed, not read.
+        files = self._reader().schema(self.schema or "_ INT").load(str(self.folder))
+        return tuple(Path(local_path(uri)) for uri in files.inputFiles())
+
+    def _reader(self) -> DataFrameReader:
+        return self.spark.read.format(self.file_format).options(**self.options)
+
+
+@dataclass(slots=True)
 class _OwnedOutput:
-    """Function for ``foreachBatch`` that lets one query alone write to an output."""
+    """Function for ``foreachBatch`` that lets only one query write to an output."""
 
     sink: StagedFiles
     _owner: str | None = field(default=None)
@@ -166,12 +173,12 @@ class _OwnedOutput:
         if query_id is None:
             raise ConfigError("dedup_parquet works inside a streaming query alone: start it.")
         if self._owner != query_id:
-            # Before anything in there is touched: what is being staged may be somebody else's.
+            # Before touching anything there: another query may be staging files.
             own_output(Root(self.sink.output), query_id)
             check_not_ahead(
                 (self.sink.output, self.sink.duplicates),
                 batch_id,
-                f"and the query goes on with {batch_id}",
+                f"and the query is at {batch_id}",
             )
             self.sink.open()
             self._owner = query_id
@@ -184,20 +191,33 @@ def _check_classic(spark: SparkSession) -> None:
     except Exception:
         raise ConfigError(
             "dedup_parquet needs a classic session: over Spark Connect it can neither see the "
-            "files nor know which query runs. Start Spark in this program, without remote()."
+            "files nor know its query. Start Spark in this program, without remote()."
         ) from None
 
 
-def _folder(option: str, place: str | os.PathLike[str]) -> Path:
-    text = os.fspath(place)
-    check_local(text, option)
-    return home_path(text).resolve()
+def _check_shared(spark: SparkSession, operator: Operator, output: Path) -> None:
+    if checks.local_cores(spark) is None and not operator.options.shared_local:
+        raise ConfigError(
+            f"output={output} is a local path, but Spark runs on "
+            f"{checks.master_of(spark) or 'a cluster'}: every executor would see another disk. "
+            "Set shared_local=True in dedup_by_id if it is the same mount on every machine.",
+            remedy="unshared-root",
+        )
 
 
-def _check_apart(folders: Mapping[str, Path]) -> None:
-    names = list(folders)
-    for i, one in enumerate(names):
-        for other in names[i + 1 :]:
-            a, b = folders[one], folders[other]
-            if a.is_relative_to(b) or b.is_relative_to(a):
-                raise ConfigError(f"{one}={a} and {other}={b} overlap; give each its own folder.")
+def _folders(**places: str | os.PathLike[str] | None) -> dict[str, Path]:
+    """Return the folders that are given by option, all of them local and apart."""
+    folders: dict[str, Path] = {}
+    for option, place in places.items():
+        if place is None:
+            continue
+        text = os.fspath(place)
+        check_local(text, option)
+        folder = home_path(text).resolve()
+        for other, taken in folders.items():
+            if folder.is_relative_to(taken) or taken.is_relative_to(folder):
+                raise ConfigError(
+                    f"{other}={taken} and {option}={folder} overlap; give each its own folder."
+                )
+        folders[option] = folder
+    return folders

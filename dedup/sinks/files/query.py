@@ -1,4 +1,4 @@
-"""The operator between files, read and written by the tasks themselves where they may."""
+"""The operator between files, which its tasks read and write themselves if they can."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from dedup.spark.plan import Plan
 if TYPE_CHECKING:
     from dedup.spark.driver.build import MapPass
 
-#: A part of a large file that one task reads at a time: as large as the row groups of most writers.
+#: Part of a file that one task reads: as large as the row groups of most writers.
 SPLIT_BYTES = 128 << 20
-#: Options of Spark's reader that say which files there are, and not what is in them.
+#: Options of Spark's reader that select files, and do not change how it reads them.
 _LISTING = frozenset(
     {
         "basepath", "cleansource", "filenameonly", "latestfirst", "maxbytespertrigger",
@@ -42,7 +42,7 @@ _LISTING = frozenset(
         "modifiedbefore", "pathglobfilter", "recursivefilelookup", "sourcearchivedir",
     }
 )  # fmt: skip
-#: Columns of Spark's list of files; none of them needs the files to be read.
+#: Columns of Spark's list of files. None of them makes Spark read the files.
 _LISTED = {
     "path": T.StringType(),
     "modificationTime": T.TimestampType(),
@@ -60,13 +60,13 @@ class SourceFiles:
     place : str
         Folder, file or glob, as Spark's reader takes it.
     options : Mapping[str, str]
-        Those of Spark's reader.
+        Options of Spark's reader.
     folders : frozenset of str
-        Columns that are named by folders in lower case.
+        Columns that folders name, in lower case.
     paths : tuple of Path
-        Files to compare with the columns before the start; tasks compare all others.
+        Files to compare with the columns before the start. Tasks compare all others.
     by_spark : str or None
-        Why Spark is to read them, even if tasks can.
+        Why Spark has to read the files even if tasks can.
     """
 
     place: str
@@ -78,15 +78,7 @@ class SourceFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetFolder:
-    """The output of a stream.
-
-    Parameters
-    ----------
-    staging : Path
-        Where tasks write, on the file system of the output.
-    split_by : str or None
-        Column whose values name folders.
-    """
+    """The output of a stream: where tasks write, and the column whose values name folders."""
 
     staging: Path
     split_by: str | None = None
@@ -99,13 +91,13 @@ class FilesQuery:
     Parameters
     ----------
     stream : DataFrame
-        To be started.
+        Not started yet.
     columns : StructType
-        Those of the rows that leave the operator.
+        The columns of the rows that the operator emits.
     writer : TaskFiles or None
-        Writes its micro-batches; None where they hold the rows themselves, for Spark to write.
+        Writes the micro-batches. None if Spark has to write their rows.
     read_by_spark, written_by_spark : str or None
-        Why it is Spark that reads, or writes, the files.
+        Why Spark reads, or writes, the files.
     """
 
     stream: DataFrame
@@ -115,7 +107,7 @@ class FilesQuery:
     written_by_spark: str | None
 
     def left_to_spark(self) -> list[str]:
-        """Say what Spark does itself, and why."""
+        """Return a sentence for each part that Spark does itself, with the reason."""
         whys = {"reads": self.read_by_spark, "writes": self.written_by_spark}
         return [
             f"Spark itself {does} the files, which takes longer: {why}."
@@ -127,22 +119,18 @@ class FilesQuery:
 def query(
     rows: DataFrame, operator: Operator, source: SourceFiles | str, sink: ParquetFolder | str
 ) -> FilesQuery:
-    """Put the operator between files, of which its tasks read and write what they may.
+    """Put the operator between files, which its tasks read and write if they can.
 
     Parameters
     ----------
     rows : DataFrame
         The input as Spark reads it.
     operator : Operator
+        Its own checks raise DedupError.
     source : SourceFiles or str
-        The same input; a text says why Spark is to read it.
+        The same input, or why Spark has to read it.
     sink : ParquetFolder or str
-        The output; a text says why Spark is to write it.
-
-    Raises
-    ------
-    DedupError
-        As the operator does when it is applied.
+        The output, or why Spark has to write it.
     """
     prepared, plan = prepare(rows, operator.options)
     given = output_schema(rows, operator.options)
@@ -211,11 +199,11 @@ def _scanned(
 
 
 def _splits(spark: SparkSession, source: SourceFiles, folders: list[T.StructField]) -> DataFrame:
-    """Return the parts of the files of each micro-batch, spread over the tasks."""
+    """Return the file parts of each micro-batch, spread over the tasks."""
     listed = T.StructType([*(T.StructField(*column) for column in _LISTED.items()), *folders])
     reader = spark.readStream.format("binaryFile").schema(listed).options(**source.options)
-    # As Spark listed them. Its columns `length` and `modificationTime` are of when a task looks: a
-    # file that was emptied meanwhile would be passed over, and never be read again.
+    # Sizes and times from Spark's listing. Tasks read its columns `length` and `modificationTime`
+    # later, and would skip a file that was emptied in between, which is never listed again.
     files = reader.load(source.place)
     metadata = files.metadataColumn("_metadata")  # also if a folder names such a column
     listed_size = metadata["file_size"]
@@ -229,7 +217,7 @@ def _splits(spark: SparkSession, source: SourceFiles, folders: list[T.StructFiel
         F.current_timestamp().alias("now"),
         *([F.struct(*shown).alias("folders")] if shown else []),
     ).withColumn("number", F.explode(F.expr("sequence(0, `count` - 1)")))
-    # From one task Spark deals them out in turn; from several each would begin anywhere.
+    # From one task Spark deals them out evenly; several tasks would each start anywhere.
     return splits.coalesce(1).repartition(spark.sparkContext.defaultParallelism)
 
 
@@ -247,10 +235,10 @@ def _writer(spark: SparkSession, rows: T.StructType, sink: ParquetFolder | str) 
 def _fault(
     source: SourceFiles, look: Callable[[ParquetInput], str | None], unsupported: str | None
 ) -> str | None:
-    """Say what is wrong with the first file in which a look finds something.
+    """Return what `look` finds wrong with the first such file, or None.
 
-    A file that cannot be read at all is named by the task that reads it. `unsupported` is what is
-    wrong with a file that pyarrow does not know how to read.
+    A file that cannot be read at all passes: the task that reads it names it. `unsupported` is the
+    answer for a file with features that pyarrow lacks.
     """
 
     def wrong(path: Path) -> str | None:
@@ -270,7 +258,7 @@ def _fault(
 
 
 def _check_spark_reads(source: SourceFiles, schema: T.StructType, why: str) -> None:
-    """Refuse files that Spark itself would not read, or of which it would cut values."""
+    """Refuse files that Spark would not read, or whose values it would cut."""
     known: list[pa.Field] = []
     for column in schema.fields:
         with suppress(LeftToSpark):

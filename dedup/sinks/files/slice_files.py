@@ -158,7 +158,7 @@ def batch_of_staged(name: str) -> int | None:
 
 
 def gather(files: Iterable[WrittenFile], folder: Path) -> None:
-    """Move files of tasks to a new folder, as it is to be published.
+    """Move files of tasks to a new folder, ready to be published.
 
     Raises
     ------

@@ -74,7 +74,7 @@ class FilesWork(SinkWork):
         output, owner = output_of(self.options).root, (batch.query_id, self.name)
         setting = {"path": output.url()}
         if ledger.differs(setting):
-            # Checked before the query takes possession of an output that nobody owns.
+            # Checked before the query takes possession of an unowned output.
             ledger.settle(setting, is_moved=owner_of(output) == owner)
         own_output(output, *owner)
         ledger.settle(setting)
@@ -121,7 +121,7 @@ class FilesSink:
         self._slot = BatchFolderSlot(self)
 
     def slots(self) -> Collection[int]:
-        """Return nothing: no slice is published by itself."""
+        """Return nothing: slices are published together."""
         return ()
 
     def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
@@ -135,7 +135,7 @@ class FilesSink:
         return {BATCH_SLOT: newest.marker}
 
     def _staged_again(self, planned: Marker) -> list[WrittenFile] | None:
-        """Return the files that are staged now, if they may replace those of the plan.
+        """Return the files that are staged now, if they may replace the plan's.
 
         They hold the rows that were planned, and the micro-batch was never completely published: if
         it was, somebody has removed it on purpose.
