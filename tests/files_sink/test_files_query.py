@@ -138,7 +138,7 @@ def test_what_cannot_be_is_refused_before_the_query_starts(
 ) -> None:
     query = FilesQuery(spark, str(tmp_path / "out"), tmp_path)
     query.numbers(range(3))
-    for options, why in (({"partition.by": "nope"}, "names 'nope', which is no column"),
+    for options, why in (({"partition.by": "nope"}, "names 'nope', which the stream lacks"),
                          ({"compresion": "zstd"}, "Did you mean compression"),
                          ({"path": "dbfs:/x"}, "cannot be used")):  # fmt: skip
         with pytest.raises(Exception, match=why) as refused:
