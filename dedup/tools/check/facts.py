@@ -47,73 +47,52 @@ class ProducerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Facts about a query; None if unknown. Options have their resolved values.
+    """Facts about a query; None if unknown. Options have their resolved values."""
 
-    Attributes
-    ----------
-    settings : mapping of str to str
-        Spark settings of the next start.
-    complete : bool
-        Whether `settings` is complete, so that every other setting has Spark's default.
-    pinned : mapping of str to str, or None
-        Settings that the checkpoint keeps for ever, or None before the first start.
-    state_partitions, checkpoint_format : int or None
-        The checkpoint's partitions of the state, and version of its commit log: 1, or 2 if state
-        files have unique names.
-    cores : int or None
-        Tasks that run at a time, on all machines.
-    machine_bytes : int or None
-        Memory of the machine, for a local master.
-    shards : int or None
-        Number in the certificate, or else the option.
-    kafka_retention_ms : int or None
-        Time that Kafka keeps records, or `FOREVER_MS`.
-    event_time : bool or None
-        False for processing time.
-    by_source : bool or None
-        Whether `source_partition` gives every partition its own clock.
-    catalog_local : str or None
-        The catalog's path if it is a local one.
-    unstable_id : str or None
-        Why the expression of an option gives another value in a replay.
-    concerns : tuple of (str, str), or None
-        Problems of the log's last micro-batches: a status such as ``LATE``, and why.
-    batch_records_max, batch_took_max_ms : int or None
-        Records of the largest, and duration of the longest recent micro-batch.
-    kafka_sinks : tuple of str
-        Names of the query's known sinks that publish in Kafka transactions.
-    sink_options : mapping of str to str
-        Their known options, names in lower case.
-    producers : ProducerFacts or None
-        Present if the query is one of `dedup_by_sequence`.
-    """
-
+    #: Spark settings of the next start.
     settings: Mapping[str, str] = field(default_factory=dict)
+    #: Whether `settings` is complete, so that every other setting has Spark's default.
     complete: bool = False
+    #: Settings that the checkpoint keeps for ever, or None before the first start.
     pinned: Mapping[str, str] | None = None
+    #: The checkpoint's partitions of the state, and version of its commit log: 1, or 2 if state
+    #: files have unique names.
     state_partitions: int | None = None
     checkpoint_format: int | None = None
     spark_version: str | None = None
+    #: Tasks that run at a time, on all machines.
     cores: int | None = None
+    #: Memory of the machine, for a local master.
     machine_bytes: int | None = None
+    #: Number in the certificate, or else the option.
     shards: int | None = None
     max_shard_batch_bytes: int | None = None
     sources: tuple[Source, ...] | None = None
+    #: Time that Kafka keeps records, or `FOREVER_MS`.
     kafka_retention_ms: int | None = None
     horizon_ms: int | None = None
     lateness_ms: int | None = None
     late: Literal["emit", "drop"] | None = None
     guarantee: Guarantee | None = None
+    #: False for processing time.
     event_time: bool | None = None
+    #: Whether `source_partition` gives every partition its own clock.
     by_source: bool | None = None
     shared_local: bool | None = None
+    #: The catalog's path if it is a local one.
     catalog_local: str | None = None
+    #: Why the expression of an option gives another value in a replay.
     unstable_id: str | None = None
+    #: Problems of the log's last micro-batches: a status such as ``LATE``, and why.
     concerns: tuple[tuple[str, str], ...] | None = None
+    #: Records of the largest, and duration of the longest recent micro-batch.
     batch_records_max: int | None = None
     batch_took_max_ms: int | None = None
+    #: Names of the query's known sinks that publish in Kafka transactions.
     kafka_sinks: tuple[str, ...] = ()
+    #: Their known options, names in lower case.
     sink_options: Mapping[str, str] = field(default_factory=dict)
+    #: Present if the query is one of `dedup_by_sequence`.
     producers: ProducerFacts | None = None
 
     def setting(self, name: str, default: str) -> str | None:

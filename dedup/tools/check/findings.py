@@ -27,23 +27,14 @@ class Takes(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """A rule's verdict on the facts.
-
-    Attributes
-    ----------
-    level : Level
-        Severity.
-    evidence : str
-        The reason with its numbers, in whole sentences.
-    change : str or None
-        The new option or setting, such as ``fpr=0.003``, or None if nothing is to be changed.
-    takes : Takes or None
-        When the change takes effect.
-    """
+    """A rule's verdict on the facts."""
 
     level: Level
+    #: The reason with its numbers, in whole sentences.
     evidence: str
+    #: The new option or setting, such as ``fpr=0.003``, or None if nothing is to be changed.
     change: str | None = None
+    #: When the change takes effect.
     takes: Takes | None = None
 
 

@@ -26,28 +26,18 @@ from dedup.tools.repair.opening import Where, only_query, open_root
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """The start of a new checkpoint.
+    """The start of a new checkpoint."""
 
-    Attributes
-    ----------
-    root, checkpoint : str
-        The catalog, and the new checkpoint.
-    query_id : str
-        The query, old and new.
-    epoch : int
-        Newest micro-batch of the old checkpoint in a backup.
-    ids, segments : int
-        Remembered IDs, and the segments that hold them.
-    shards, unknown_shards : int
-        All shards, and those without a backup, because they never wrote a segment.
-    """
-
+    #: The catalog, and the new checkpoint.
     root: str
     checkpoint: str
     query_id: str
+    #: Newest micro-batch of the old checkpoint in a backup.
     epoch: int
+    #: Remembered IDs, and the segments that hold them.
     ids: int
     segments: int
+    #: All shards, and those without a backup, because they never wrote a segment.
     shards: int
     unknown_shards: int
 

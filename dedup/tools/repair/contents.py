@@ -39,23 +39,13 @@ LISTED, UNKNOWN = "listed", "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """A shard after a micro-batch.
-
-    Attributes
-    ----------
-    epoch : int
-        The micro-batch.
-    manifest : Manifest
-        Its segments.
-    tail_ids : int or None
-        IDs in Spark state, or None if only the manifest backup is known.
-    gc_watermark_ms : int or None
-        GC watermark, or None before the first.
-    """
+    """A shard after a micro-batch."""
 
     epoch: int
     manifest: Manifest
+    #: IDs in Spark state, or None if only the manifest backup is known.
     tail_ids: int | None = None
+    #: GC watermark, or None before the first.
     gc_watermark_ms: int | None = None
 
     def to_json(self, number: int) -> dict[str, Any]:
@@ -92,28 +82,17 @@ class QueryMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A segment that the catalog or a manifest names.
-
-    Attributes
-    ----------
-    query_id, shard, name
-        Its place.
-    standing : str
-        ``live``, ``expired``, ``loss accepted``, ``orphan`` or ``unknown``; without a checkpoint
-        ``listed`` or ``unknown``.
-    ref : SegmentRef or None
-        The manifest's entry of a live or listed segment.
-    sst_bytes, filter_bytes : int or None
-        Sizes of segment and sidecar, or None if the file is missing.
-    loss_accepted : bool
-        Whether its loss was accepted.
-    """
+    """A segment that the catalog or a manifest names."""
 
     query_id: str
     shard: int
     name: str
+    #: ``live``, ``expired``, ``loss accepted``, ``orphan`` or ``unknown``; without a checkpoint
+    #: ``listed`` or ``unknown``.
     standing: str
+    #: The manifest's entry of a live or listed segment.
     ref: SegmentRef | None
+    #: Sizes of segment and sidecar, or None if the file is missing.
     sst_bytes: int | None
     filter_bytes: int | None
     loss_accepted: bool

@@ -31,56 +31,34 @@ from dedup.tools.repair.opening import Checkpoint, Where, only_query, open_root,
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A remembered record with this ID that passed through.
+    """A remembered record with this ID that passed through."""
 
-    Attributes
-    ----------
-    time_ms : int
-        Its effective timestamp.
-    segment : str or None
-        The segment that keeps it, or None if Spark state does.
-    start_ms, end_ms : int
-        Its bucket, which expires once the GC watermark has reached `end_ms`.
-    """
-
+    #: Its effective timestamp.
     time_ms: int
+    #: The segment that keeps it, or None if Spark state does.
     segment: str | None
+    #: Its bucket, which expires once the GC watermark has reached `end_ms`.
     start_ms: int
     end_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Everything that a query remembers of one record ID.
-
-    Attributes
-    ----------
-    root, query_id : str
-        Catalog and query.
-    id : dict of str to str
-        Values by column.
-    shard : int
-        Shard of the ID.
-    as_of : int or None
-        Last micro-batch that the answer includes, or None if the shard is unknown.
-    certain : bool
-        Whether a checkpoint was read. Without one the newest IDs are unknown.
-    stable_timestamps : bool
-        The query's option.
-    seen : tuple of Sighting
-        Remembered records, the oldest first.
-    gc_watermark_ms, late_watermark_ms : int or None
-        The shard's watermarks, or None before the first.
-    """
+    """Everything that a query remembers of one record ID."""
 
     root: str
     query_id: str
+    #: Values by column.
     id: dict[str, str]
     shard: int
+    #: Last micro-batch that the answer includes, or None if the shard is unknown.
     as_of: int | None
+    #: Whether a checkpoint was read. Without one the newest IDs are unknown.
     certain: bool
     stable_timestamps: bool
+    #: Remembered records, the oldest first.
     seen: tuple[Sighting, ...]
+    #: The shard's watermarks, or None before the first.
     gc_watermark_ms: int | None
     late_watermark_ms: int | None
 

@@ -25,20 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A query's state after its last committed micro-batch.
-
-    Attributes
-    ----------
-    query_id : str
-        ID of the query.
-    states : dict of int to ShardState
-        State of each shard.
-    read_ms : int
-        This machine's clock before the read. Files that the states do not name may be newer.
-    """
+    """A query's state after its last committed micro-batch."""
 
     query_id: str
+    #: State of each shard.
     states: dict[int, ShardState]
+    #: This machine's clock before the read. Files that the states do not name may be newer.
     read_ms: int
 
 

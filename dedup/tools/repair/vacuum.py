@@ -27,26 +27,17 @@ _PROMISE = "other checkpoint of this query is in use, promise it with --sole."
 
 @dataclass(frozen=True, slots=True)
 class VacuumPlan:
-    """Files and runs that may go.
+    """Files and runs that may go."""
 
-    Attributes
-    ----------
-    files : tuple of CatalogFile
-        Orphans and half-written files that are old enough.
-    young : int
-        Number of younger ones, which stay.
-    foreign : tuple of CatalogFile
-        Files that this library did not write. They stay.
-    branches : tuple of Run
-        Runs that continued an earlier state of this checkpoint. Their traces go.
-    lineage : Lineage
-        Runs that the checkpoint descends from.
-    """
-
+    #: Orphans and half-written files that are old enough.
     files: tuple[CatalogFile, ...]
+    #: Number of younger ones, which stay.
     young: int
+    #: Files that this library did not write. They stay.
     foreign: tuple[CatalogFile, ...]
+    #: Runs that continued an earlier state of this checkpoint. Their traces go.
     branches: tuple[Run, ...]
+    #: Runs that the checkpoint descends from.
     lineage: Lineage
 
     @property

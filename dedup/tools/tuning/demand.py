@@ -36,89 +36,61 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """Statistics of the repeats in a sample.
+    """Statistics of the repeats in a sample."""
 
-    Attributes
-    ----------
-    apart_ms : int64 array
-        Effective timestamp of each repeat minus the first copy's, sorted.
-    behind_ms : int64 array
-        Delay of each delayed record behind the newest timestamp of earlier files, sorted.
-    records : int
-        Records with an ID and a timestamp.
-    same_timestamp : int
-        Repeats with the same timestamp as the first copy.
-    span_ms : int
-        Time from the oldest to the newest timestamp.
-    """
-
+    #: Effective timestamp of each repeat minus the first copy's, sorted.
     apart_ms: np.ndarray
+    #: Delay of each delayed record behind the newest timestamp of earlier files, sorted.
     behind_ms: np.ndarray
+    #: Records with an ID and a timestamp.
     records: int
+    #: Repeats with the same timestamp as the first copy.
     same_timestamp: int
+    #: Time from the oldest to the newest timestamp.
     span_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """The load of a query.
+    """The load of a query."""
 
-    Attributes
-    ----------
-    origin : str
-        Source of the figures, for messages.
-    ids_per_day : float
-        New IDs per day of event time.
-    duplicates : float
-        Share of records that repeat an ID, in [0, 1).
-    batch_ms : int
-        Time between micro-batches; `batch_known` is False if it is assumed.
-    cores : int
-        Cores of all executors; `cores_given` is False if they are this machine's.
-    key_bytes : int
-        Mean length of an ID's canonical bytes.
-    today : Sizing or None
-        Options of a running query, if known.
-    shard_ids : tuple of int
-        Live IDs in each shard, or empty if unknown.
-    fullest : float or None
-        Live IDs of the fullest shard divided by the mean, if only that is known.
-    keys : Keys or None
-        IDs of a sample, each once.
-    repeats : Repeats or None
-        Repeats in a sample with timestamps.
-    running : bool
-        Whether the query has started, so that some options are fixed.
-    seen_fpr : tuple of (int, int) or None
-        False positives and lookups of new IDs of a running query.
-    seen_live : int or None
-        Live IDs of a running query whose oldest IDs have expired.
-    seen_segments : int or None
-        Segments of a running query.
-    """
-
+    #: Source of the figures, for messages.
     origin: str
+    #: New IDs per day of event time.
     ids_per_day: float
+    #: Share of records that repeat an ID, in [0, 1).
     duplicates: float = 0.05
     horizon_ms: int
     lateness_ms: int
     event_time: bool = True
     stable_timestamps: bool = False
     late: Literal["emit", "drop"] = "emit"
+    #: Time between micro-batches; `batch_known` is False if it is assumed.
     batch_ms: int = 60_000
     batch_known: bool = False
     shards: int
+    #: Cores of all executors; `cores_given` is False if they are this machine's.
     cores: int
     cores_given: bool = True
+    #: Mean length of an ID's canonical bytes.
     key_bytes: int = UUID_BYTES
+    #: Options of a running query, if known.
     today: Sizing | None = None
+    #: Live IDs in each shard, or empty if unknown.
     shard_ids: tuple[int, ...] = ()
+    #: Live IDs of the fullest shard divided by the mean, if only that is known.
     fullest: float | None = None
+    #: IDs of a sample, each once.
     keys: Keys | None = None
+    #: Repeats in a sample with timestamps.
     repeats: Repeats | None = None
+    #: Whether the query has started, so that some options are fixed.
     running: bool = False
+    #: False positives and lookups of new IDs of a running query.
     seen_fpr: tuple[int, int] | None = None
+    #: Live IDs of a running query whose oldest IDs have expired.
     seen_live: int | None = None
+    #: Segments of a running query.
     seen_segments: int | None = None
 
     @property

@@ -61,26 +61,16 @@ def synthetic_keys(key_bytes: int = UUID_BYTES) -> KeysOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Input and rules of one shard.
+    """Input and rules of one shard."""
 
-    Attributes
-    ----------
-    rows : int
-        Records per micro-batch.
-    batch_ms : int
-        Event time that a micro-batch spans.
-    policy : Policy
-        Rules of the core.
-    duplicates : float
-        Share of records that repeat an earlier one, at any age within the horizon.
-    parts : float
-        Segments of the real shard per segment that a merge writes here.
-    """
-
+    #: Records per micro-batch.
     rows: int
+    #: Event time that a micro-batch spans.
     batch_ms: int
     policy: Policy
+    #: Share of records that repeat an earlier one, at any age within the horizon.
     duplicates: float = 0.05
+    #: Segments of the real shard per segment that a merge writes here.
     parts: float = 1.0
 
     @property

@@ -36,26 +36,16 @@ MAX_RECORDS = 2_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """Records with an ID, in the order of their files.
-
-    Attributes
-    ----------
-    keys : Keys, length n
-        Encoded IDs.
-    times_ms : int64 array, shape (n,), or None
-        Timestamps, if a column has them.
-    files : int64 array, shape (n,)
-        Number of each record's file, in ascending order.
-    one_in : int
-        The sample holds the records of one in so many IDs.
-    where : str
-        Name of the source, for messages.
-    """
+    """Records with an ID, in the order of their files."""
 
     keys: Keys
+    #: Timestamps, if a column has them.
     times_ms: I64 | None
+    #: Number of each record's file, in ascending order.
     files: I64
+    #: The sample holds the records of one in so many IDs.
     one_in: int = 1
+    #: Name of the source, for messages.
     where: str = "the sample"
 
     def __len__(self) -> int:

@@ -54,51 +54,38 @@ _MEANS = (
 
 @dataclass(slots=True, kw_only=True)
 class Trial:
-    """Measurements of one shard after as many IDs expire as are added.
+    """Measurements of one shard after as many IDs expire as are added."""
 
-    Attributes
-    ----------
-    scale : float
-        IDs of the real shard per ID of the trial.
-    asked, false_positives : int
-        New IDs probed in all filters, and the number that a filter took for known.
-    predicted_fpr, spread : float
-        Mean false-positive rate predicted from the filters at the same moments, and its deviation
-        by chance, because the trial's filters are few and small.
-    known, forgotten : int
-        Known IDs that were looked up, and the number that was not found: always 0.
-    passed_again, wrongly_dropped : int
-        Repeats that passed, and new IDs that did not: always 0.
-    live_ids, tail_ids, segments, depth : float
-        Means of the real shard.
-    sst_bytes, filter_bytes, tail_bytes, head_bytes : float
-        Means of the real shard.
-    filters_asked, blocks_read, ids_written : float
-        Probed filters, blocks and IDs per record.
-    fill : list of (float, dict of int to int)
-        Times in horizons, and the real shard's IDs in each bucket, by the bucket's number.
-    """
-
+    #: IDs of the real shard per ID of the trial.
     scale: float
+    #: New IDs probed in all filters, and the number that a filter took for known.
     asked: int = 0
     false_positives: int = 0
+    #: Mean false-positive rate predicted from the filters at the same moments, and its deviation by
+    #: chance, because the trial's filters are few and small.
     predicted_fpr: float = 0.0
     spread: float = 0.0
+    #: Known IDs that were looked up, and the number that was not found: always 0.
     known: int = 0
     forgotten: int = 0
+    #: Repeats that passed, and new IDs that did not: always 0.
     passed_again: int = 0
     wrongly_dropped: int = 0
+    #: Means of the real shard.
     live_ids: float = 0.0
     tail_ids: float = 0.0
     segments: float = 0.0
     depth: float = 0.0
+    #: Means of the real shard.
     sst_bytes: float = 0.0
     filter_bytes: float = 0.0
     tail_bytes: float = 0.0
     head_bytes: float = 0.0
+    #: Probed filters, blocks and IDs per record.
     filters_asked: float = 0.0
     blocks_read: float = 0.0
     ids_written: float = 0.0
+    #: Times in horizons, and the real shard's IDs in each bucket, by the bucket's number.
     fill: list[tuple[float, dict[int, int]]] = field(default_factory=list)
 
     @property

@@ -42,35 +42,24 @@ logger = logging.getLogger("dedup")
 
 @dataclass
 class QueryLog:
-    """The state of a query, from the end of its metrics log or from a listener.
-
-    Attributes
-    ----------
-    batches : list of (int, BatchMetrics or SequenceMetrics)
-        The time of each report, and the micro-batch.
-    heard_ms : int or None
-        Last sign of life.
-    ended : str or None
-        Why the last run ended, or None if that is over. A failure lasts until a later run has done
-        a micro-batch or waits for input; a start alone proves nothing.
-    ended_run : str or None
-        ID of the run that ended.
-    running : bool
-        Whether a run is active.
-    failures : int
-        Number of failed runs since the last micro-batch.
-    unreadable : int
-        Lines that are not events of a metrics log.
-    """
+    """The state of a query, from the end of its metrics log or from a listener."""
 
     query_id: str
     name: str | None = None
+    #: The time of each report, and the micro-batch.
     batches: list[tuple[int, AnyMetrics]] = field(default_factory=list)
+    #: Last sign of life.
     heard_ms: int | None = None
+    #: Why the last run ended, or None if that is over. A failure lasts until a later run has done a
+    #: micro-batch or waits for input; a start alone proves nothing.
     ended: str | None = None
+    #: ID of the run that ended.
     ended_run: str | None = None
+    #: Whether a run is active.
     running: bool = False
+    #: Number of failed runs since the last micro-batch.
     failures: int = 0
+    #: Lines that are not events of a metrics log.
     unreadable: int = 0
 
     def batch(self, metrics: AnyMetrics, at_ms: int) -> bool:

@@ -25,25 +25,14 @@ _UNITS = {"_ms": 1e-3, "_us": 1e-6, "_millionths": 1e-6}
 
 @dataclass(frozen=True)
 class Series:
-    """One metric.
+    """One metric."""
 
-    Attributes
-    ----------
-    name : str
-        Without the prefix, and without ``_total`` of counters.
-    kind : {"counter", "gauge"}
-        Counters sum over micro-batches; gauges have the value of the last one.
-    about : str
-        The help text.
-    fields : dict of str to str
-        Fields of BatchMetrics or SequenceMetrics by label value; "" if there is no label.
-    label : str
-        Name of the label.
-    """
-
+    #: Without the prefix, and without ``_total`` of counters.
     name: str
+    #: Counters sum over micro-batches; gauges have the value of the last one.
     kind: Literal["counter", "gauge"]
     about: str
+    #: Fields of BatchMetrics or SequenceMetrics by label value; "" if there is no label.
     fields: dict[str, str]
     label: str = ""
 

@@ -62,33 +62,20 @@ class Pace:
 
 @dataclass(frozen=True)
 class Watched:
-    """One query at one moment.
-
-    Attributes
-    ----------
-    query_id, name : str, str or None
-        ID and name of the query.
-    now_ms : int
-        The watcher's clock.
-    health : Health
-        The verdict.
-    batches : tuple of (int, BatchMetrics or SequenceMetrics)
-        The window: the time of each report, and the micro-batch. All belong to one operator.
-    heard_ms : int or None
-        Last sign of life, with or without a micro-batch.
-    unreadable : int
-        Number of unreadable lines in the metrics log.
-    history : tuple of (int, BatchMetrics or SequenceMetrics)
-        Like `batches`, with up to `HISTORY` micro-batches.
-    """
+    """One query at one moment."""
 
     query_id: str
     name: str | None
+    #: The watcher's clock.
     now_ms: int
     health: Health
+    #: The window: the time of each report, and the micro-batch. All belong to one operator.
     batches: tuple[tuple[int, AnyMetrics], ...]
+    #: Last sign of life, with or without a micro-batch.
     heard_ms: int | None = None
+    #: Number of unreadable lines in the metrics log.
     unreadable: int = 0
+    #: Like `batches`, with up to `HISTORY` micro-batches.
     history: tuple[tuple[int, AnyMetrics], ...] = ()
 
     @staticmethod
