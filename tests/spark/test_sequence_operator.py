@@ -304,7 +304,7 @@ def test_each_verdict_to_a_sink_of_its_own(spark: SparkSession, tmp_path: Path) 
         "on": ["None/0:0", "a/0:0", "b/1:0", "c/0:5"], "again": ["a/0:0"], "gap": ["a/0:2"],
         "fenced": ["b/0:3"],
     }  # fmt: skip
-    with pytest.raises(ConfigError, match="late=: the operator of this stream gives no such verd"):
+    with pytest.raises(ConfigError, match="late=: the operator of this stream has no such verdict"):
         split(made.result(), unique=into("on"), late=into("late"))
 
 
