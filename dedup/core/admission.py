@@ -111,7 +111,7 @@ class Handling:
         now_ms, max_future_ms : int
             A time later than both together is in the future.
         in_id : bool
-            The timestamp is part of the ID, so a record without an ID lacks nothing else.
+            The timestamp is part of the ID, so a record without an ID does not lack a time too.
         """
         no_id = (flags & FLAG_NULL_ID) != 0
         future = (times_ms > now_ms + max_future_ms) & ~null
@@ -125,7 +125,7 @@ def observed_times(times_ms: I64, flags: U8) -> tuple[BOOL, I64]:
     """Return which records a clock observes, and the times that it believes (or NEVER_MS).
 
     A record without a time must not create a source partition, because the low watermark would
-    wait for it: a broken line is null in all columns. A replaced time says nothing about a clock.
+    wait for it: a broken line is null in all columns. A replaced time is not evidence of a clock.
     """
     timed: BOOL = (flags & FLAG_UNTIMED) == 0
     own = (flags & (FLAG_FUTURE | FLAG_NULL_TIME | FLAG_UNTIMED)) == 0

@@ -17,7 +17,7 @@ from dedup.errors import ConfigError
 
 #: Default of an option that the user must give.
 REQUIRED: Any = object()
-#: Options that Spark itself adds to those of a sink.
+#: Options that Spark itself passes to a sink.
 _SPARKS_OWN = {"path", "queryname", "checkpointlocation"}
 
 
@@ -49,7 +49,7 @@ class Kind:
 
 
 def fits(test: Callable[[Any], bool], rule: str) -> Callable[[Any, str], Any]:
-    """Return a check that passes the values that meet a test; `rule` says which do."""
+    """Return a check that passes the values that meet a test; `rule` names them in the error."""
 
     def check(value: Any, name: str) -> Any:
         if test(value):
@@ -77,7 +77,7 @@ def whole(least: int = 1, most: int | None = None, hint: str = "") -> Kind:
 
 
 def number(test: Callable[[float], bool], bounds: str, takes: type = float) -> Kind:
-    """A number that meets a test; `bounds` says which does."""
+    """A number that meets a test; `bounds` describes it in the error."""
     types, noun = ((int,), "whole number") if takes is int else ((int, float), "number")
     rule = f"be a {noun} {bounds}."
     meets = fits(lambda v: isinstance(v, types) and not isinstance(v, bool) and test(v), rule)
@@ -135,11 +135,11 @@ class Option:
         As in Python, or as in ``writeStream.option``, where it may have dots.
     kind : Kind
     default : object
-        `REQUIRED` if there is none; None also means that None is a value.
+        `REQUIRED`: the user must give a value. None: None is a value too.
     help : str
         One line for help screens and tables; of a required option, what to give.
     metavar : str
-        Default: that of the kind.
+        Default: the kind's.
     flag : str
         Default: ``--`` and the name, with hyphens.
     """
@@ -161,7 +161,7 @@ class Option:
         return re.sub(r"\W", "_", self.name).lower()
 
     def check(self, value: Any, name: str = "") -> Any:
-        """Return the value that a typed value stands for, or raise ConfigError.
+        """Return a typed value as the kind returns it, or raise ConfigError.
 
         `name` is what the error calls the option; default: its name in Python.
         """
@@ -170,15 +170,15 @@ class Option:
         return self.kind.check(value, name or self.name)
 
     def check_flag(self, value: Any) -> Any:
-        """Return what a flag's value stands for, None if it was not given; errors as `check`."""
+        """Check the value of a flag, None if it was not given; result and errors as `check`."""
         return None if value is None else self.kind.check(value, self.flag)
 
     def read(self, given: str, name: str = "") -> Any:
-        """Return the value that a text stands for; errors as `check`."""
+        """Return the value of a text; errors as `check`."""
         try:
             value = self.kind.parse(given)
         except ValueError:
-            value = given  # the check says what it must be
+            value = given  # the check names the rule
         return self.kind.check(value, name or self.name)
 
 
