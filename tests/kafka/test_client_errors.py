@@ -88,11 +88,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str | None, type[DedupError], str]] = {
                               "Let the sink's user write there"),
 }  # fmt: skip
 #: The client waits for a topic that does not exist.
-QUICK = [case for case in REFUSED if "no such" not in case]
+AT_ONCE = [case for case in REFUSED if "no such" not in case]
 
 
 @pytest.mark.parametrize("mode", ["exactly-once", long("at-least-once")])
-@pytest.mark.parametrize("case", some_long([*REFUSED], *QUICK))
+@pytest.mark.parametrize("case", some_long([*REFUSED], *AT_ONCE))
 def test_what_is_refused_at_every_attempt_says_what_to_change(
     topics: str, broker_process: Broker, tmp_path: Path, mode: str, case: str
 ) -> None:
