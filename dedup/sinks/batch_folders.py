@@ -45,15 +45,9 @@ def published_batches(root: Path) -> list[int]:
 
 
 def check_not_ahead(folders: Iterable[Path | None], begun: int, which: str) -> None:
-    """Raise ConfigError if folders show micro-batches that their query has not begun.
+    """Raise ConfigError if folders show micro-batches after the last one that the query has begun.
 
-    Parameters
-    ----------
-    folders : iterable of Path or None
-    begun : int
-        The last micro-batch that the query has begun.
-    which : str
-        Words for that, for the error.
+    The error describes them with the words `which`.
     """
     for folder in folders:
         ahead = [n for n in published_batches(folder) if n > begun] if folder else []

@@ -134,18 +134,7 @@ class SinkFunction(NamedSink):
 def query_of_checkpoint(checkpoint: str, batch_id: int, name: str) -> str:
     """Return the ID of the checkpoint's query, which must be running this micro-batch now.
 
-    Parameters
-    ----------
-    checkpoint : str
-        As `located` returns it.
-    batch_id : int
-    name : str
-        The function that asks, for the error.
-
-    Raises
-    ------
-    ConfigError
-        If the query runs another micro-batch, or none.
+    Otherwise a ConfigError shows the `name` of the calling function.
     """
     found = read_progress(checkpoint)
     if not found.again or found.next_batch_id != batch_id:

@@ -90,14 +90,7 @@ class SinkInspection:
 
 
 def sink_states(slots: Iterable[SlotState], progress: Progress | None) -> tuple[SinkState, ...]:
-    """Return the states of sinks from the states of their slots.
-
-    Parameters
-    ----------
-    slots : iterable of SlotState
-    progress : Progress or None
-        From the checkpoint of one of the queries, for its next start.
-    """
+    """Return the states of sinks; `progress` is of one of the queries, for its next start."""
     by_sink: defaultdict[tuple[str, str], list[SlotState]] = defaultdict(list)
     for slot in slots:
         by_sink[slot.marker.query_id, slot.marker.sink].append(slot)
@@ -118,15 +111,7 @@ def sink_states(slots: Iterable[SlotState], progress: Progress | None) -> tuple[
 
 
 def next_start(slots: Collection[Marker], progress: Progress | None) -> str:
-    """Return, as sentences, what the next start of a query does.
-
-    Parameters
-    ----------
-    slots : collection of Marker
-        The newest marker of each slot.
-    progress : Progress or None
-        From the query's checkpoint, if it is known.
-    """
+    """Return, as sentences, what the next start does, from the newest marker of each slot."""
     newest = max((marker.batch_id for marker in slots), default=-1)
     published = sorted(marker.slot for marker in slots if marker.batch_id == newest)
     if BATCH_SLOT in published:

@@ -39,8 +39,7 @@ class SinkKind(Generic[O]):
     parse : callable
         Turns what the user gave into the sink's options, or raises ConfigError.
     prepare : callable
-        Checks options, the columns of the stream and the place that the sink writes to, and returns
-        the work of the sink, or raises ConfigError.
+        Checks options, columns and output, and returns the sink's work, or raises ConfigError.
     inspect : callable
         Returns what a sink with these options has published.
     to_read, for_batches : str

@@ -41,9 +41,9 @@ class Ledger:
 
         Parameters
         ----------
-        setting : mapping of str to str
+        setting
             Options and their values.
-        table_id : str, optional
+        table_id
             Identifies the table: it changes if somebody drops and recreates the table, and
             stays if somebody renames the table.
         is_moved : bool

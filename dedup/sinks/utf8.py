@@ -21,13 +21,7 @@ _INVALID = "INVALID_UTF8_STRING"
 
 @contextmanager
 def only_utf8(where: str) -> Iterator[None]:
-    """Replace Python's error for an invalid text by a DataError that shows the text.
-
-    Parameters
-    ----------
-    where : str
-        What cannot store the text, for the error.
-    """
+    """Replace Python's error for an invalid text by a DataError; `where` cannot store the text."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -59,17 +53,8 @@ def exact_texts(
     """Return rows that Spark's writer of text files can write without loss or change.
 
     Each text is validated, because the writer replaces bytes that are not UTF-8 by U+FFFD. A CSV
-    file of one column has ``""`` for null, because the writer leaves out empty lines.
-
-    Parameters
-    ----------
-    rows : DataFrame
-    file_format : str
-        ``csv`` or ``json``.
-    split_by : str or None
-        Column that is not in the files.
-    options : mapping of str to str
-        Options of the writer.
+    file of one column has ``""`` for null, because the writer leaves out empty lines. The
+    column `split_by` is not in the files.
     """
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql import types as T  # noqa: N812

@@ -92,11 +92,8 @@ class SinkWork(ABC):
     ) -> Callable[[], None] | None:
         """Publish what the tasks have staged, by `publish_staged` or `commit_batch`.
 
-        Returns
-        -------
-        callable or None
-            Deletes what was staged. None if the sink has no trace of this micro-batch, because it
-            has no rows.
+        Returns a function that deletes what was staged, or None if a micro-batch without rows has
+        left no trace in the sink.
         """
 
     def complete(self, results: Sequence[TaskResult]) -> None:
@@ -143,18 +140,7 @@ def _nothing_staged() -> None:
 
 
 def current_batch(name: str) -> tuple[Batch, int]:
-    """Return the micro-batch and the number of the running task of a streaming query.
-
-    Parameters
-    ----------
-    name : str
-        Name of the sink.
-
-    Raises
-    ------
-    SinkError
-        If no streaming query runs.
-    """
+    """Return the running task's micro-batch, for the sink of this name, and its number."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

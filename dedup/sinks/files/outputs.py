@@ -44,16 +44,8 @@ class Output(Protocol):
     def carry_out(self, plan: BatchPlan, again: Sequence[WrittenFile] | None = None) -> None:
         """Make a planned micro-batch visible. Any start may repeat it, with the same result.
 
-        Parameters
-        ----------
-        plan : BatchPlan
-        again : sequence of WrittenFile, optional
-            The same rows, staged again, to publish if the files of the plan are gone.
-
-        Raises
-        ------
-        SinkError
-            If files of the plan are neither in their place nor staged.
+        If the files of the plan are gone, `again` replaces them: the same rows, staged again. A
+        SinkError says that files are neither in their place nor staged.
         """
 
     def unplanned(self, batch_id: int) -> Sequence[str]:

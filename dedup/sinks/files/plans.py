@@ -114,13 +114,7 @@ class BatchPlans:
         That is a later micro-batch's plan, which shows that the output is ahead, or else its own,
         which shows that it is published, or else the newest earlier one. A micro-batch without rows
         has a plan too, but one for which Spark ran no task has none. So if the one before has no
-        plan, all are listed.
-
-        Parameters
-        ----------
-        batch_id : int
-        known_batch_id : int, optional
-            A micro-batch, maybe a later one, that certainly has a plan.
+        plan, all are listed. `known_batch_id`, maybe a later one, certainly has a plan.
         """
         ahead = max(batch_id + 1, -1 if known_batch_id is None else known_batch_id)
         for number in (ahead, batch_id + 1, batch_id, batch_id - 1):
