@@ -144,10 +144,7 @@ class TableColumns:
     def rows(self, batch: pa.RecordBatch) -> pa.Table:
         """Return rows of the stream in the table's types, without columns that the stream lacks.
 
-        Raises
-        ------
-        DataError
-            If a value is missing that the table requires.
+        Raises DataError if a value is missing that the table requires.
         """
         arrays, fields = [], []
         for column in self.columns:
@@ -180,10 +177,7 @@ def fit_columns(
 ) -> TableColumns:
     """Return how a stream's columns, as names and Spark types, go into a table, by their names.
 
-    Raises
-    ------
-    ConfigError
-        If a column does not fit.
+    Raises ConfigError if a column does not fit.
     """
     names = [name for name, _ in stream]
     there = {column.name: column for column in columns}
@@ -225,12 +219,8 @@ def split_rows(
 ) -> Iterator[tuple[tuple[object, ...], pa.Table]]:
     """Yield the rows of each partition, after the partition's values.
 
-    Each of `keys` has a value for each row; without keys there is one partition.
-
-    Raises
-    ------
-    DataError
-        If a key is a time or date outside Python's calendar.
+    Each of `keys` has a value for each row; without keys there is one partition. Raises DataError
+    if a key is a time or date outside Python's calendar.
     """
     if not keys:
         yield (), rows

@@ -297,12 +297,7 @@ def _check_files(table: DeltaTable, files: Sequence[DataFile]) -> None:
 def delta_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> DeltaTarget:
     """Return the table for a stream's columns; create it first with the option `create`.
 
-    Raises
-    ------
-    ConfigError
-        If the table does not exist, or something about it does not fit.
-    MissingExtraError
-        If the extra ``delta`` is not installed.
+    Raises ConfigError if the table does not exist, or something about it does not fit.
     """
     shown = options.table
     table = open_delta(options, _schema_json(stream) if options.create else None)
@@ -334,12 +329,7 @@ def delta_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> Del
 def open_delta(options: LakeOptions, schema: str | None = None) -> DeltaTable:
     """Return the newest version of the table; with a `schema`, create it first if it is missing.
 
-    Raises
-    ------
-    ConfigError
-        If the table does not exist.
-    SinkError
-        If its storage does not answer, or delta-rs cannot read it.
+    Raises ConfigError if the table does not exist, and SinkError if delta-rs cannot read it.
     """
     deltalake = delta_library()
     properties = dict(options.properties) or None

@@ -347,12 +347,7 @@ def _shape_of(metadata: TableMetadata) -> tuple[Any, ...]:
 def iceberg_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> IcebergTarget:
     """Return the table for a stream's columns; create it first with the option `create`.
 
-    Raises
-    ------
-    ConfigError
-        If the table does not exist, or something about it does not fit.
-    MissingExtraError
-        If the extra ``iceberg`` is not installed.
+    Raises ConfigError if the table does not exist, or something about it does not fit.
     """
     iceberg_library()
     if options.create:
@@ -413,12 +408,7 @@ def _create(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> None:
 def open_iceberg(options: LakeOptions) -> Table:
     """Return the newest version of the table.
 
-    Raises
-    ------
-    ConfigError
-        If the table does not exist.
-    SinkError
-        If its catalog does not answer.
+    Raises ConfigError if the table does not exist, and SinkError if its catalog does not answer.
     """
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
@@ -480,13 +470,7 @@ def _inner(given: Any, is_required: bool) -> SparkType:
 
 
 def schema_of(stream: Sequence[tuple[str, str]]) -> Schema:
-    """Return the schema of a new table with a stream's columns, given as names and Spark types.
-
-    Raises
-    ------
-    ConfigError
-        If Iceberg does not have a column's type, or this sink does not write it.
-    """
+    """Return the schema of a new table for a stream's columns, or raise ConfigError."""
     from pyiceberg.schema import Schema
     from pyiceberg.types import NestedField
 
