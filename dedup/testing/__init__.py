@@ -1,7 +1,8 @@
 """Tools for tests of pipelines with `dedup_by_id`.
 
-`small_query` makes temporary folders for a query, `Oracle` says which records must pass through,
-and `dedup.testing.faults` makes processes fail at named steps. None needs a test framework.
+`small_query` makes temporary folders for a query, `Oracle` computes the records that must pass
+through, and `dedup.testing.faults` makes processes fail at named steps. None needs a test
+framework.
 
 >>> oracle = Oracle(horizon="1 hour")
 >>> batches = [[("a", 0), ("b", 5), ("a", 9)], [("a", 3_600_001), ("a", 3_600_002)]]
@@ -79,7 +80,7 @@ def small_query() -> Iterator[SmallQuery]:
 
 
 class Oracle:
-    """Says which records pass through, by comparing each with all that passed before it.
+    """Computes the records that pass through, by comparing each with all earlier ones that passed.
 
     It has no buckets, filters or segments, and never forgets. It follows one query from its first
     micro-batch. The query has one clock and ``late="emit"``, and no timestamp is null or in the

@@ -137,7 +137,7 @@ class FaultInjected(RuntimeError):
 def arm(folder: str | os.PathLike[str], name: str, kind: str, number: int = 0) -> None:
     """Make the next visit to a point fail, in any process that started with this folder."""
     if name not in POINTS or kind not in KINDS:
-        raise ValueError(f"there is no fault {kind!r} at {name!r}")
+        raise ValueError(f"unknown fault {kind!r} at {name!r}")
     with open(os.path.join(folder, f"{name}~{number:06d}~{kind}"), "x"):
         pass
 

@@ -69,7 +69,7 @@ def adopt(
     Raises
     ------
     ConfigError
-        If there is no catalog, the query is not known, the folder is not empty, or the query's
+        If catalog or query do not exist, the folder is not empty, or the query's
         history has branched and `sole` is not given.
     CatalogError
         If segments or backups are missing, or storage fails.

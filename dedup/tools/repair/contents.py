@@ -192,7 +192,7 @@ def inspect(
     Raises
     ------
     ConfigError
-        If there is no catalog, or no such checkpoint.
+        If the catalog or the checkpoint does not exist.
     CatalogError
         If the catalog cannot be read.
     """

@@ -139,7 +139,7 @@ def accept_loss(
     Raises
     ------
     ConfigError
-        If there is no catalog, or if no segment or several segments have this name.
+        If the catalog does not exist, or no segment or several segments have this name.
     """
     root = open_root(root)
     places = {

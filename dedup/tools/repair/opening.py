@@ -48,7 +48,7 @@ def open_root(where: Where) -> Root:
     Raises
     ------
     ConfigError
-        If there is no catalog.
+        If the catalog does not exist.
     CatalogError
         If the storage rejects the request or does not answer.
     """
@@ -124,7 +124,7 @@ def read_checkpoint(
     Raises
     ------
     ConfigError
-        If there is no checkpoint of a query with `dedup_by_id`, or no catalog of its query.
+        If the checkpoint of a query with `dedup_by_id`, or its catalog, does not exist.
     CatalogError
         If the query's certificate is damaged.
     StateError

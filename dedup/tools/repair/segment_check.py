@@ -60,8 +60,8 @@ def verify_segment(
     Raises
     ------
     CatalogError
-        If the storage cannot be reached or the local disk fails. This says nothing about the
-        segment.
+        If the storage cannot be reached or the local disk fails. The segment may be
+        intact then.
     """
     name = layout.shard_path(query_id, shard, segment)
     secret = _secret(root, query_id)
@@ -115,7 +115,7 @@ def write_accepted_loss(root: Root, query_id: str, shard: int, segment: str) -> 
     Raises
     ------
     ConfigError
-        If there is no catalog of this query.
+        If the query has no catalog.
     CatalogError
         If the root cannot be read or written.
     """

@@ -96,7 +96,7 @@ def vacuum(
     Raises
     ------
     ConfigError
-        If there is no catalog or checkpoint, or the query's history has branched and `sole` is
+        If catalog or checkpoint do not exist, or the query's history has branched and `sole` is
         not given.
     CatalogError
         If the catalog cannot be read or written.
