@@ -93,7 +93,7 @@ def test_two_clusters_with_a_topic_of_one_name_need_a_column_that_tells_them_apa
     for given in (*ids, record_id.from_columns(*place), F.concat_ws("-", *place)):
         told = refused(both, given)
         assert told is not None
-        assert f"two Kafka clusters ({here} and {there}), and id= has nothing" in told
+        assert f"two Kafka clusters ({here} and {there}), and id= does not" in told
         assert "withColumn('cluster', F.lit('one'))" in told
     assert "source_partition= has nothing" in str(refused(both, "key", clock))
     assert "partition= has nothing" in str(refused(both, clock, sequence=True))

@@ -53,7 +53,7 @@ def topics(broker: str) -> Iterator[str]:
     """Topics that take records, but not all; only alice may not write to ``denied``."""
     make_topic(broker, "any", 2)
     make_topic(broker, "any-markers", 1, cleanup_policy="compact")
-    make_topic(broker, "compacted", 1, cleanup_policy="compact")
+    make_topic(broker, "only-keyed", 1, cleanup_policy="compact")
     make_topic(broker, "small", 1, max_message_bytes=1000)
     make_topic(broker, "recent", 1, message_timestamp_before_max_ms=HOUR_S * 1000)
     make_topic(broker, "denied", 1)
@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str | None, type[DedupError], str]] = {
     "too large with headers": (
         {"headers": pa.array([[{"key": "k", "value": b"x" * 2_000_000}]], HEADERS)}, "any",
         DataError, "headers count, too"),
-    "without a key": ({}, "compacted", DataError, "Give each record a key"),
+    "without a key": ({}, "only-keyed", DataError, "Give each record a key"),
     "not allowed": (ALICE, "denied", ConfigError, "Let the sink's user write there"),
     "not allowed by column": ({"topic": ["denied"], **ALICE}, None, ConfigError,
                               "Let the sink's user write there"),
