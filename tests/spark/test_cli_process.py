@@ -146,7 +146,7 @@ def test_an_end_of_java_prints_nothing_through_pyspark() -> None:
         "    print(spark.sparkContext._accumulatorServer.handle_error.func.__name__)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "_tell_unless_ended"
+    assert done.stdout.strip() == "_handle_server_error"
 
 
 @pytest.mark.slow
