@@ -1,7 +1,7 @@
 """A start with a cold local cache: what the first micro-batches fetch and build, and their time.
 
 A catalog is built through the real operator, once on a local root and once in an S3 store
-(moto's server on this machine, so there is no network in between). Then the query starts anew
+(moto's server on this machine, without a network in between). Then the query starts again
 twice, in a new JVM: with its local cache, and after that was lost. The difference is what the
 loss of an executor's disk costs.
 

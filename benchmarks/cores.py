@@ -1,7 +1,7 @@
 """One core and two, one executor to four: time, and bytes per record through shuffle and state.
 
 A session for each place, one after another; in each, all contenders are fed in turn. As many
-shards as cores. Executors are those of a standalone cluster on this machine (`local-cluster`), of
+shards as cores. Executors belong to a standalone cluster on this machine (`local-cluster`), of
 one core each; more of them than the machine has cores show what they cost, not what they gain.
 
     python -m benchmarks.cores
@@ -111,7 +111,7 @@ def one(place: Place, events: Events, arguments: argparse.Namespace) -> dict[str
             p.name: {
                 "batch_ms": p.batch_ms,
                 "shuffle_bytes": shuffled[p.name],
-                # Nobody deletes a checkpoint's files within so few micro-batches.
+                # Spark deletes no checkpoint files within so few micro-batches.
                 "checkpoint_bytes": bytes_in(work / str(place_of) / "checkpoint"),
                 "catalog_bytes": bytes_in(work / str(place_of) / "catalog"),
             }

@@ -66,7 +66,7 @@ class Cpu:
 
 
 def _stat(folder: Path) -> tuple[str, int, float, float] | None:
-    """Name, parent, CPU ms of its own and of its children that have ended; None if it is gone."""
+    """Name, parent, CPU ms of the process and its ended children; None if it is gone."""
     try:
         text = (folder / "stat").read_text()
     except OSError:

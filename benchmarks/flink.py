@@ -5,7 +5,7 @@ python -m benchmarks.flink SOURCE OUTPUT WORK CORES MEMORY SCHEMA
 The query is the one that Flink's manual gives ("Deduplication"): the first row of each ID by
 processing time, which the planner turns into one flag of keyed state per ID, with a time to live.
 Its jars come from Maven Central through Ivy, which PySpark has; Hadoop's, which Parquet needs, are
-PySpark's own. A JVM of its own is told what to do through py4j, so nothing has to be compiled.
+PySpark's own. py4j drives a separate JVM, so nothing has to be compiled.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def main() -> None:
     *definitions, insertion = statements(source, output, schema)
     for definition in definitions:
         tables.executeSql(definition)
-    getattr(tables.executeSql(insertion), "await")()  # which is no name of Python's
+    getattr(tables.executeSql(insertion), "await")()  # which Python does not allow as a name
 
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ def parser(
     driver_memory: str | None = None,
     name: str | None = None,
 ) -> argparse.ArgumentParser:
-    """What every benchmark is told: size and number of micro-batches, and where files go.
+    """Arguments of every benchmark: size and number of micro-batches, and where files go.
 
     Those with a driver's memory also take the share of duplicates, those with a name may keep their
     result under another.
@@ -234,7 +234,7 @@ def side_by_side(spark: SparkSession, pipelines: list[Pipeline], work: Path) -> 
 def comparison(
     arguments: argparse.Namespace, pipelines: list[Pipeline], **options: Any
 ) -> Iterator[None]:
-    """A `session` of its own in which all pipelines run, in a folder that is removed."""
+    """A separate `session` in which all pipelines run, in a folder that is removed."""
     with (
         work_folder(arguments) as work,
         session(**options) as spark,

@@ -39,7 +39,7 @@ _KEPT = {"retention_bytes": 200_000_000, "segment_bytes": 50_000_000}
 
 
 def to_kafka(address: str, topic: str, mode: str | None) -> Sink:
-    """Spark's own sink where there is no mode."""
+    """Spark's own sink if the mode is None."""
 
     def sink(writer: DataStreamWriter, folder: Path) -> DataStreamWriter:
         to = writer.option("kafka.bootstrap.servers", address).option("topic", topic)
@@ -69,7 +69,7 @@ def sinks(address: str, size: int) -> list[Pipeline]:
 
 @dataclass
 class FromKafka(Pipeline):
-    """A pipeline that reads a topic of its own."""
+    """A pipeline that reads a separate topic."""
 
     address: str = ""
     topic: str = ""

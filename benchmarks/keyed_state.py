@@ -1,7 +1,7 @@
 """Spark's arbitrary state with a time to live per ID: `transformWithState`.
 
-Rows are grouped by shard, whose map holds the IDs. A group of its own for each ID, with one flag,
-took twice as long: PySpark then sends every row as a record batch of its own.
+Rows are grouped by shard, whose map holds the IDs. A separate group for each ID, with one flag,
+took twice as long: PySpark then sends every row as a separate record batch.
 """
 
 from __future__ import annotations

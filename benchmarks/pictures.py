@@ -107,7 +107,7 @@ def photograph(page: Path) -> None:
     """The report in Chromium."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
-        print(f"{REPORT.relative_to(ROOT)}: left as it is, for want of Chromium")
+        print(f"{REPORT.relative_to(ROOT)}: unchanged, because Chromium is missing")
         return
     subprocess.run(
         [chromium, "--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,1680",

@@ -3,7 +3,7 @@
 python -m benchmarks.pipelines --batches 10
 
 A contender whose rows are not as many as there are IDs fails the run. One that takes many times as
-long as ours, or dies, is fed no further, and the result says so.
+long as ours, or dies, is stopped, and the result records it.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def by_jdbc(url: str, table: str) -> Sink:
 
 
 def contenders(server: Server, pool: ProcessPoolExecutor, part: str) -> list[Pipeline | Bare]:
-    """All that write the same rows, each into a table of its own."""
+    """All writers of the same rows, each into a separate table."""
     upsert = part == "upsert"
     dsn, count = server.dsn(), 0
     schema = T.StructType.fromDDL(SCHEMAS["narrow"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks import flink, oneoff
 from benchmarks.harness import HORIZON
 
-#: What every pipeline that brings equal IDs together must do, and nothing else.
+#: The least that a pipeline must do to bring equal IDs together.
 BASE = "Spark: scan + repartition(id) + write"
 OURS = "dedup run"
 FLINK = f"Flink {flink.VERSION}, keyed state with TTL"
@@ -28,7 +28,7 @@ spark.read.parquet(source).STEP.write.parquet(output)
 
 @dataclass(frozen=True)
 class Job:
-    """What a program is told.
+    """Arguments of a program.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Whole runs over a folder of Parquet files, each a process of its own with its start.
+"""Whole runs over a folder of Parquet files, each in a separate process, with its start.
 
 python -m benchmarks.runs --shape wide --files 10
 
 A program that writes more or fewer rows than there are IDs fails the benchmark. One that fails, or
-takes many times as long as ours, is not run again, and the result says so.
+takes many times as long as ours, is not run again, and the result records it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def fetch_flink() -> None:
         flink.jars()
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SystemExit(
-            f"Flink's jars are not to be had from Maven Central: {error}\n"
+            f"Flink's jars cannot be fetched from Maven Central: {error}\n"
             "Name the others with --only to do without it."
         ) from None
 

@@ -58,14 +58,14 @@ def simulate(load: Load, batches: int) -> list[dict[str, Any]]:
     return figures
 
 
-#: What a micro-batch's time is made of.
+#: The parts of a micro-batch's time.
 UNITS = ("rows", "blocks_read", "ids_written", "filter_bytes_read")
 
 
 def fit(measured: list[dict[str, float]], batch_ms: list[float]) -> dict[str, float]:
     """Cost of each unit in ms and of a micro-batch as such, from group-function stage times.
 
-    Rows and the micro-batch itself cannot be told apart in a run of equal micro-batches: the fixed
+    Rows and the micro-batch itself cannot be separated in a run of equal micro-batches: the fixed
     part is what a micro-batch of 1,000 rows takes (`benchmarks.small`).
     """
     fixed_ms = measured[0]["fixed_ms"]

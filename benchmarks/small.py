@@ -21,7 +21,7 @@ WARM_UP = 15
 
 
 def drop_duplicates(events: DataFrame, folder: Path) -> DataFrame:
-    """Spark's own, which keeps every ID for ever."""
+    """Spark's own, which keeps every ID permanently."""
     return events.dropDuplicates(["event_id"])
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.stages --batches 8
 
-Times of our own Python are taken inside the workers, in wrappers that only this benchmark puts
+Times of our Python are taken inside the workers, in wrappers that only this benchmark puts
 around the three passes; they come back through an accumulator. Of each pass ``own`` is our code,
 ``input`` is waiting for rows and decoding them, ``output`` is everything that Spark does with what
 was yielded. CPU times count: wall times of a shared machine are hints.
