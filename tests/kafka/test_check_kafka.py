@@ -95,8 +95,8 @@ def test_two_clusters_with_a_topic_of_one_name_need_a_column_that_tells_them_apa
         assert told is not None
         assert f"two Kafka clusters ({here} and {there}), and id= does not" in told
         assert "withColumn('cluster', F.lit('one'))" in told
-    assert "source_partition= has nothing" in str(refused(both, "key", clock))
-    assert "partition= has nothing" in str(refused(both, clock, sequence=True))
+    assert "source_partition= does not distinguish" in str(refused(both, "key", clock))
+    assert "partition= does not distinguish" in str(refused(both, clock, sequence=True))
     prefixed = [read(server, metadata="k_") for server in (here, there)]
     assert refused(prefixed[0].union(prefixed[1]), "k_key", ["k_topic", "k_partition"]) is not None
     assert refused(both, "key", "key") is None

@@ -300,4 +300,4 @@ def test_what_is_published_is_inspected_with_the_options_of_the_sink(
     assert (found["query_id"], found["sink"], found["batch_id"]) == (QUERY, "postgres", 1)
     published = [(slot["slot"], slot["rows"]) for slot in found["slots"] if slot["batch_id"] == 1]
     assert published == [(0, 1), (1, 2)]
-    assert "micro-batch 2, of which nothing is published" in found["restart"]
+    assert "micro-batch 2 again, of which nothing is published" in found["restart"]

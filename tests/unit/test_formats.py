@@ -103,7 +103,7 @@ def test_the_first_backups_are_of_a_format_that_no_release_reads() -> None:
 
 def test_the_page_names_the_versions_that_are_written() -> None:
     page = (Path(segments.__file__).parent / "FORMATS.md").read_text()
-    table = page.partition("| object | written |")[2].partition("\n\n")[0]
+    table = page.partition("| object | format written |")[2].partition("\n\n")[0]
     rows = dict(re.findall(r"^\| ([^|]+?) \| (\d+) \|", table, re.MULTILINE))
     assert {kind: int(version) for kind, version in rows.items()} == {
         "segment (its metadata)": segments.SEGMENT_FORMAT,
@@ -113,7 +113,7 @@ def test_the_page_names_the_versions_that_are_written() -> None:
         "birth certificate": certificates.CERTIFICATE_FORMAT,
         "pending list": pending_lists.PENDING_LIST_FORMAT,
         "run": runs.RUN_FORMAT,
-        "manifest backup, what was adopted": backups.BACKUP_FORMAT,
+        "manifest backup, adopted memory": backups.BACKUP_FORMAT,
         "accepted loss": accepted_loss.ACCEPTED_LOSS_FORMAT,
     }
 

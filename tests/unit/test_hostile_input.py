@@ -89,7 +89,7 @@ def test_ten_thousand_source_partitions_fit_into_the_state_row() -> None:
 
 def test_countless_source_partitions_are_refused() -> None:
     driver = drive(horizon_ms=100_000, bucket_ms=10_000)
-    with pytest.raises(ConfigError, match=r"more than 20,000 source partitions.*not records"):
+    with pytest.raises(ConfigError, match=r"more than 20,000 source partitions.*not a record"):
         sources(driver, MAX_SOURCES + 1, 100)
     assert driver.state.clocks.low_watermark_ms == NEVER_MS
 
