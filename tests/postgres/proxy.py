@@ -96,8 +96,9 @@ class CommitProxy:
     def _strike(
         self, harm: Harm, data: bytes, client: socket.socket, server: socket.socket
     ) -> None:
-        client.shutdown(socket.SHUT_RDWR)
+        # First: the client may be done with its error before this thread runs again.
         self.struck.set()
+        client.shutdown(socket.SHUT_RDWR)
         if harm is Harm.HOLD:
             self._release.wait(60)
         with suppress(OSError):
