@@ -34,15 +34,7 @@ def register(spark: SparkSession) -> None:
     ConfigError
         On PySpark 4.0.
     """
-    from pyspark.sql import datasource
-
-    if not hasattr(datasource, "DataSourceStreamArrowWriter"):
-        raise ConfigError(
-            f"PySpark {version('pyspark')} hands a streaming sink single rows; the formats "
-            "dedup_delta, dedup_files, dedup_iceberg, dedup_kafka and dedup_postgres need PySpark "
-            "4.1 or newer. Use writeStream.foreachBatch(dedup.kafka_sink(...)), or postgres_sink, "
-            "files_sink, delta_sink or iceberg_sink of dedup, which do the same."
-        )
+    _check_pyspark()
     from dedup.sinks.data_source import source_of
 
     for kind in sink_kinds():
@@ -69,6 +61,7 @@ def check_sink(sink: object, schema: StructType, checkpoint: str | os.PathLike[s
     kinds = {kind.format_name: kind for kind in sink_kinds()}
     match sink:
         case (str(name), Mapping() as given) if name in kinds:
+            _check_pyspark()
             options = {} if checkpoint is None else {"checkpointLocation": os.fspath(checkpoint)}
             for option, value in given.items():
                 options[option] = str(value).lower() if isinstance(value, bool) else str(value)
@@ -108,6 +101,19 @@ def inspect_format(format_name: str, options: Mapping[str, str]) -> OutputInspec
     parsed = kind.parse(options)
     where = {name.lower(): value for name, value in options.items()}.get("checkpointlocation")
     return kind.inspect(parsed, read_progress(located(where)) if where else None)
+
+
+def _check_pyspark() -> None:
+    """Reject a PySpark that hands a sink of a stream single rows."""
+    from pyspark.sql import datasource
+
+    if not hasattr(datasource, "DataSourceStreamArrowWriter"):
+        raise ConfigError(
+            f"PySpark {version('pyspark')} hands a streaming sink single rows; the formats "
+            "dedup_delta, dedup_files, dedup_iceberg, dedup_kafka and dedup_postgres need PySpark "
+            "4.1 or newer. Use writeStream.foreachBatch(dedup.kafka_sink(...)), or postgres_sink, "
+            "files_sink, delta_sink or iceberg_sink of dedup, which do the same."
+        )
 
 
 def sink_kinds() -> tuple[SinkKind[Any], ...]:

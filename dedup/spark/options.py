@@ -130,7 +130,7 @@ BY_ID = by_name(
     Option("check_payload", Kind(_payload, metavar="COL"), False, "Column that copies share."),
     Option(
         "conflicts", choice(*get_args(Conflicts)), "drop",
-        "Duplicates that differ in a column of check_payload.",
+        "Duplicates that differ in a compared column.",
     ),
     Option("shards", whole(), None, "Number of shards. Fixed at the first start."),
     Option("buckets", whole(1, MAX_BUCKETS, "; 8 is best"), 8, "Buckets per horizon."),
@@ -147,7 +147,7 @@ BY_ID = by_name(
     Option("keep_expired", duration(), "24 hours", "How long expired files stay."),
     _SHARED["accept_clock_jump"],
     Option("shared_local", switch(), False, "The catalog is one mount on all machines."),
-    Option("cache_dir", text(), None, "Local directory for copies of segments.", "DIR"),
+    Option("cache_dir", text("(?s).*"), None, "Local directory for copies of segments.", "DIR"),
     Option("cache_bytes", whole(), None, "Bound of the local copies of a machine."),
     _SHARED["max_shard_batch_bytes"],
     Option("metrics", _NAME, "dedup", _METRICS),

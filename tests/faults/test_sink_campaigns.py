@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dedup.testing import faults
+from tests.postgres.server import need_server
 from tests.support.kafka_needs import need_broker, need_library
 from tests.support.needs import long
 from tests.support.processes import python
@@ -35,6 +36,8 @@ def test_every_row_is_there_once_whatever_is_killed(package: str, kills: int) ->
     if package == "kafka":
         need_library()
         need_broker()
+    if package == "postgres":
+        need_server()
     prefix, seed = CAMPAIGNS[package]
     command = ("-m", f"tests.{package}.campaign", "--kills", kills, "--seed", seed)
     done = python(*command, timeout_s=1700)

@@ -441,6 +441,8 @@ def test_tables_that_cannot_be_reached(
         (DELTA, {}, "option path is missing"),
         (ICEBERG, {}, "option table is missing"),
         (ICEBERG, {"table": "orders"}, "must be its name with the namespace"),
+        (DELTA, {"path": "/a%20b"}, "has a percent sign"),
+        (DELTA, {"path": "s3://b/a#b/t"}, "has a '#'"),
         (DELTA, {"path": "/x", "name": "a b"}, "letters, digits"),
         (DELTA, {"path": "/x", "craete": "true"}, "Did you mean create"),
         (DELTA, {"path": "/x", "storage.AWS_ENDPOINT_URL": "x"}, "storage.AWS_ENDPOINT_URL is not"),

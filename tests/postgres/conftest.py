@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -10,22 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.postgres.server import Server, own_server
-from tests.support.needs import do_without
+from tests.postgres.server import Server, need_server
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """The server; who lets it crash starts it again."""
+    need_server()
     # Not below pytest's own folder, which is closed to the user that a server of root's runs as.
     with tempfile.TemporaryDirectory(prefix="dedup-postgres-") as folder:
         Path(folder).chmod(0o755)
-        found = own_server(Path(folder, "data"))
-        if isinstance(found, str):
-            if sys.version_info >= (3, 13):  # which the wheel is not made for
-                pytest.skip(found)
-            do_without("SKIP_POSTGRES", found)
-        with found:
+        with Server(Path(folder, "data")) as found:
             yield found
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from tests.support.needs import do_without
 
 
 def free_port() -> int:
@@ -108,8 +113,8 @@ class Server:
         self._pg_ctl(list(arguments), pgdata=self._folder, user=self._user, timeout=60)
 
 
-def own_server(folder: Path) -> Server | str:
-    """Return a server, or the reason why none can run."""
+def missing() -> str | None:
+    """Return why no server can run here, or None."""
     try:
         import pgpq  # noqa: F401
         import psycopg  # noqa: F401
@@ -122,4 +127,17 @@ def own_server(folder: Path) -> Server | str:
             f"a PostgreSQL server needs {error.name}, which is not installed (pgserver is made for "
             "Python 3.11 and 3.12: make test PYTHON=python3.12 VENV=.venv-3.12)"
         )
-    return Server(folder)
+    return None
+
+
+def own_server(folder: Path) -> Server | str:
+    """Return a server, or the reason why none can run."""
+    return missing() or Server(folder)
+
+
+def need_server() -> None:
+    """Without a server for this Python, skip the running test; if it can be installed, fail."""
+    if (reason := missing()) is not None:
+        if sys.version_info >= (3, 13):  # which the wheel is not made for
+            pytest.skip(reason)
+        do_without("SKIP_POSTGRES", reason)

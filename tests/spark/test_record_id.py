@@ -370,8 +370,8 @@ def test_a_random_column_before_the_operator_gives_one_warning(
     one = spark.range(1).select(F.expr("uuid()")).scalar()
     for frame in (drawn, below, below.union(below), stream.withColumn("u", one)):
         assert warned(frame, F.upper("u")) == 1
-    assert warned(stream.where(F.rand() < 0.5)) == 1
-    for frame in (stream, stream.withColumn("u", F.current_timestamp())):
+    filtered = stream.where(F.rand() < 0.5)  # a quarantine of Kafka records is such a filter
+    for frame in (stream, stream.withColumn("u", F.current_timestamp()), filtered):
         assert warned(frame) == 0
     # A batch may find the rows of one record again by an ID that was drawn for it.
     batch = spark.createDataFrame([], RECORDS).withColumn("u", F.expr("uuid()"))

@@ -11,11 +11,14 @@ from collections import Counter
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import orc
 
+from dedup.cli.run.input import source
 from dedup.cli.run.input.as_read import NAME, FilesAsRead, warning
 from dedup.cli.run.input.files import Stamp, check_in_folders, find_files
 from dedup.cli.run.input.text import line_of
@@ -477,3 +480,15 @@ def test_a_time_that_arrow_cannot_hold_hides_no_column_before_1970(tmp_path: Pat
     columns = {"until": pa.array([late], kind), "t": pa.array([early], kind)}
     orc.write_table(pa.table(columns), tmp_path / "1.orc")
     assert list(columns_before_1970(str(tmp_path / "1.orc"))) == ["t"]
+
+
+def test_of_no_files_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty list is not the whole input."""
+    job: Any = SimpleNamespace(files=SimpleNamespace(root="/in", place="/in/*"))
+    nothing: Any = SimpleNamespace(read=None)
+    read: list[Any] = []
+    monkeypatch.setattr(source, "read_settings", lambda _: {})
+    monkeypatch.setattr(source, "_read", lambda _, places, *rest: read.append(places))
+    source.read_files(nothing, job, nothing, [])
+    source.read_files(nothing, job, nothing)
+    assert read == [[], "/in/*"]

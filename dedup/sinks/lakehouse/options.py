@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,7 +16,8 @@ from dedup.sinks.options import ACCEPT, folder, named
 DELTA, ICEBERG = "dedup_delta", "dedup_iceberg"
 #: Prefix of the options that go to the library, by format.
 PREFIXES = {DELTA: "storage.", ICEBERG: "catalog."}
-
+#: A percent-encoded character.
+_ENCODED = re.compile("%[0-9A-Fa-f]{2}")
 #: What delta-rs may be configured with: how it connects to a store, but not to which, nor as whom.
 _CONNECTION = frozenset({
     "allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only",
@@ -106,10 +108,21 @@ def _location(path: str) -> str:
             "driver and executors (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)."
         )
     if scheme in ("s3a", "s3n"):
-        return "s3" + path[len(scheme) :].rstrip("/")
+        path = "s3" + path[len(scheme) :]
     if scheme not in (None, "file"):
+        if "#" in path:
+            raise ConfigError(
+                f"Option path={path!r} has a '#', where delta-rs would cut it off and write to "
+                "another table. Rename the folder."
+            )
         return path.rstrip("/")
-    return os.path.abspath(local_path(path) if scheme else path)
+    place = os.path.abspath(local_path(path) if scheme else path)
+    if _ENCODED.search(place):
+        raise ConfigError(
+            f"Option path={place!r} has a percent sign and two digits, which delta-rs decodes: "
+            "log and data files would be in two folders. Rename the folder."
+        )
+    return place
 
 
 def _check_storage(properties: Mapping[str, str]) -> None:

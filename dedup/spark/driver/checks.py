@@ -21,7 +21,7 @@ from dedup.catalog.root import Root
 from dedup.catalog.timeouts import reach
 from dedup.core.policy import Policy
 from dedup.errors import CatalogError, ConfigError, DedupWarning
-from dedup.spark.driver.plan_steps import is_deterministic
+from dedup.spark.driver.plan_steps import makes_random_columns
 from dedup.spark.machine import shuffle_partitions
 
 #: Settings that must have one value, or Spark would lose or mix up state.
@@ -207,7 +207,7 @@ def check_upstream(df: DataFrame, found: Counter[str], operator: str) -> None:
             "one of them per query. Give one composite ID, or write the first result to a table "
             "or topic and read it with a second query."
         )
-    if not is_deterministic(df):
+    if makes_random_columns(df):
         warnings.warn(
             f"Spark calls a step before {operator} nondeterministic, such as uuid() or "
             "input_file_name(). If ID or timestamp depend on a random function or on the current "

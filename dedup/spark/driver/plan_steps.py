@@ -38,6 +38,8 @@ _CLOCKS = CLOCK_KEYWORDS | {"now", "curdate"}
 _IDENTITY = ("id", "producer", "partition", "epoch", "sequence")
 #: Spark calls it nondeterministic, but a record that is read again comes from the same file.
 _STABLE_ALL_THE_SAME = "input_file_name"
+#: Steps that make no column.
+_NO_COLUMNS = ("Filter", "CollectMetrics")
 #: A tilde marks the steps of a stream.
 _STEP_LINE = re.compile(r"^[ :|+-]*~?([A-Z]\w+)", re.M)
 _ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)(?:\n== |\Z)", re.S)
@@ -140,10 +142,23 @@ def _why_unstable(selected: DataFrame, expression: Expression, option: str) -> s
     return None
 
 
-def is_deterministic(df: DataFrame) -> bool:
-    """Return Spark's `deterministic` flag of the plan; True on Connect, which hides the plan."""
+def makes_random_columns(df: DataFrame) -> bool:
+    """Return whether a step makes a column that Spark calls nondeterministic.
+
+    It is False on Spark Connect, which hides the plan.
+    """
     classic = getattr(df, "_jdf", None)
-    return classic is None or bool(classic.queryExecution().analyzed().deterministic())
+    return classic is not None and _is_random(classic.queryExecution().analyzed())
+
+
+def _is_random(plan: Any) -> bool:
+    if plan.deterministic():
+        return False
+    if class_name(plan) not in _NO_COLUMNS and not all(
+        expression.deterministic() for expression in each(plan.expressions())
+    ):
+        return True
+    return any(_is_random(child) for child in each(plan.children()))
 
 
 def _names(plan: Any) -> Iterator[str]:

@@ -45,6 +45,7 @@ def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
 def _base(call: Call, row: bytes | None) -> tuple[ShardState, dict[str, int]]:
     root, lay = call.plan.root, call.layout
     if root is None:
+        assert not call.plan.streaming, "a stream without a catalog would forget every ID"
         return ShardState(), {}
     if row is not None:
         base = ShardState.from_bytes(row, hash_key_id=lay.key_id)

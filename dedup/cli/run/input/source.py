@@ -179,11 +179,11 @@ def read_stream(spark: SparkSession, job: Job, columns: InputColumns) -> DataFra
 
 
 def read_files(
-    spark: SparkSession, job: Job, columns: InputColumns, paths: Iterable[str | Path] = ()
+    spark: SparkSession, job: Job, columns: InputColumns, paths: Iterable[str | Path] | None = None
 ) -> DataFrame:
     """Return some files, or all, as a batch with the columns of `read_stream`."""
     settings = read_settings(job) | {"basePath": str(job.files.root)}
-    places = [literal(str(path)) for path in paths] or job.files.place
+    places = job.files.place if paths is None else [literal(str(path)) for path in paths]
     return _read(spark.read, places, job, columns, settings)
 
 
