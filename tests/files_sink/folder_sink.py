@@ -14,6 +14,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.sinks.files.function import ready
 from dedup.sinks.files.options import files_options
+from dedup.sinks.files.outputs import output_of
 from dedup.sinks.files.work import FilesWork
 from tests.support.sink_double import QUERY, SinkDouble
 from tests.support.sink_double import once as once
@@ -50,6 +51,11 @@ class FolderSink(SinkDouble):
     def numbers(self) -> Counter[int]:
         """Return how often a plain reader of the folder finds each number."""
         return seen(self.path, self.work.options.file_format)
+
+
+def left(sink: FolderSink) -> list[str]:
+    """Return the names of what is below _staging."""
+    return [found.name for found in output_of(sink.work.options).root.list("_staging")]
 
 
 def seen(path: str, file_format: str = "parquet") -> Counter[int]:

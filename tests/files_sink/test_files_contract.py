@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dedup.sinks.files.outputs import output_of
-from tests.files_sink.folder_sink import FolderSink
+from tests.files_sink.folder_sink import FolderSink, left
 from tests.support.needs import long
 from tests.support.object_store import ObjectStore
 from tests.support.sink_contract import Output, SinkContract
@@ -36,4 +36,9 @@ class TestContract(SinkContract):
         def lose_markers() -> None:
             output_of(sink(tmp_path / "checkpoint").work.options).root.delete_folder("_batches")
 
-        return Output(sink, tmp_path, lose_markers, one_commit=True, shared=False)
+        def leftovers() -> list[str]:
+            return left(sink(tmp_path / "checkpoint"))
+
+        return Output(
+            sink, tmp_path, lose_markers, one_commit=True, shared=False, leftovers=leftovers
+        )

@@ -27,14 +27,9 @@ from dedup.sinks.files.outputs import output_of
 from dedup.sinks.files.plans import BatchPlan, BatchPlans
 from dedup.sinks.files.work import FilesSink
 from dedup.testing import faults
-from tests.files_sink.folder_sink import FolderSink, batch_of, once
+from tests.files_sink.folder_sink import FolderSink, batch_of, left, once
 from tests.support.object_store import ObjectStore
 from tests.support.small_disk import DISK_BYTES, small_disk
-
-
-def left(sink: FolderSink) -> list[str]:
-    """What is below _staging."""
-    return [found.name for found in output_of(sink.work.options).root.list("_staging")]
 
 
 def test_a_micro_batch_without_rows_has_no_folder(tmp_path: Path) -> None:

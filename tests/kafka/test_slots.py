@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dedup.errors import SinkError
 from dedup.sinks.content import Content
 from dedup.sinks.kafka import slots as transactions
 from dedup.sinks.kafka.options import KafkaOptions
@@ -14,7 +15,7 @@ from dedup.sinks.kafka.slots import KafkaSink, KafkaSlot
 from dedup.sinks.kafka.staging import KafkaStaging
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.protocol import Batch, Fenced
-from tests.kafka.records import make_topic
+from tests.kafka.records import delete_topic, make_topic
 from tests.kafka.slots import Sink, numbers, ready_options
 
 
@@ -57,6 +58,22 @@ def test_the_driver_holds_all_slots_however_few_a_process_keeps(
     assert len(transactions._held) == 2
     published = {number: publish(sink.slot(number), "many") for number in slots}
     assert KafkaSink(options, "q", KafkaStaging(str(tmp_path), "q")).acquire(slots) == published
+
+
+def test_a_topic_of_markers_that_is_gone_is_refused(broker: str, tmp_path: Path) -> None:
+    """It is not created again: the slots could not tell what they have published."""
+    topic = make_topic(broker, "gone", 1)
+    markers = make_topic(broker, f"{topic}-markers", 1, cleanup_policy="compact")
+    sink = Sink(broker, topic, tmp_path, kafka_max_block_ms="3000")
+    sink.batch("run1", 0, [0])
+    delete_topic(broker, markers)
+    sink.forget()
+    with pytest.raises(
+        SinkError, match="The topic of the markers, 'gone-markers', is gone"
+    ) as gone:
+        sink.batch("run2", 1, [1])
+    assert gone.value.remedy == "sink-markers"
+    assert sink.numbers() == Counter([0])
 
 
 @pytest.mark.parametrize("count", [1, 10_000], ids=["one-record", "many-records"])

@@ -26,6 +26,12 @@ def run(dsn: str, *statements: str) -> list[tuple[Any, ...]]:
         return done.fetchall() if done.description else []
 
 
+def staging_tables(dsn: str) -> list[str]:
+    """Return the names of the tables in which tasks stage rows."""
+    found = run(dsn, "SELECT relname FROM pg_class WHERE relname ~ '^dedup_[0-9a-f]{16}_'")
+    return [row[0] for row in found]
+
+
 class Sink(SinkDouble):
     """A sink into a table ``numbers(n int, text text)``.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.postgres.tables import Sink, run
+from tests.postgres.tables import Sink, run, staging_tables
 from tests.support.needs import long
 from tests.support.sink_contract import Output, SinkContract
 
@@ -26,4 +26,7 @@ class TestContract(SinkContract):
             run(dsn, "TRUNCATE dedup_markers")
 
         sink, whole = partial(Sink, dsn, **options), options.get("mode") == "atomic"
-        return Output(sink, tmp_path, lose_markers, one_commit=whole, compares=not whole)
+        return Output(
+            sink, tmp_path, lose_markers, one_commit=whole, compares=not whole,
+            leftovers=partial(staging_tables, dsn),
+        )  # fmt: skip

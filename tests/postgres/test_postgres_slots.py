@@ -15,7 +15,7 @@ from dedup.sinks.postgres.connections import forget_connections
 from dedup.sinks.protocol import PublishedSlice, StagedSlice
 from tests.postgres.proxy import CommitProxy, Harm
 from tests.postgres.server import Server
-from tests.postgres.tables import QUERY, Sink, batch_of, once, run
+from tests.postgres.tables import QUERY, Sink, batch_of, once, run, staging_tables
 
 
 @pytest.fixture
@@ -25,11 +25,6 @@ def sink(dsn: str, tmp_path: Path) -> Sink:
     made.batch("run1", 0, [0, 1], [2])
     made.batch("run1", 1, [3], [4, 5])
     return made
-
-
-def staging_tables(dsn: str) -> list[str]:
-    found = run(dsn, "SELECT relname FROM pg_class WHERE relname ~ '^dedup_[0-9a-f]{16}_'")
-    return [row[0] for row in found]
 
 
 def test_tasks_publish_by_themselves_once_a_start_is_known(sink: Sink) -> None:
@@ -256,6 +251,17 @@ def test_markers_in_another_table_would_not_be_seen(sink: Sink, dsn: str, tmp_pa
     with pytest.raises(ValueError, match="Option markers is"):
         other.batch("run2", 2, [6])
     assert sink.numbers() == once(6)
+
+
+def test_sinks_of_one_query_share_a_table_of_markers(sink: Sink, dsn: str, tmp_path: Path) -> None:
+    """Each has a table of its own, and reads its own markers only."""
+    run(dsn, "CREATE TABLE others (n integer, text text)")
+    other = Sink(dsn, tmp_path, name="other", table="others")
+    other.batch("run1", 0, [0], [1])
+    sink.batch("run1", 2, [6], [7])
+    assert (sink.numbers(), other.numbers()) == (once(8), once(2))
+    markers = run(dsn, "SELECT sink, count(*) FROM dedup_markers GROUP BY sink ORDER BY sink")
+    assert markers == [("other", 3), ("postgres", 3)]
 
 
 def test_connections_are_kept_and_few(sink: Sink, dsn: str) -> None:

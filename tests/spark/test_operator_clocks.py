@@ -50,6 +50,18 @@ def test_max_future_is_a_bound_on_trust(spark: SparkSession, tmp_path: Path) -> 
     assert run.metrics[0].late_watermark_ms == now_ms - 86_400_000
 
 
+def test_the_source_partition_that_holds_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
+    """It is ten horizons behind: its records are not late, and the metrics name it."""
+    run = trace(
+        spark, tmp_path, [["f@600/fast", "s@0/slow"], ["s@5/slow", "t@7/slow", "f@601/fast"]],
+        horizon="60 seconds", lateness="10 seconds", source_partition="src",
+    )  # fmt: skip
+    assert run.told()[1] == ["f@601 duplicate", "s@5 duplicate", "t@7 unique"]
+    last = run.metrics[-1]
+    assert last.gc_source == '"slow"'
+    assert last.low_watermark_ms == int(BASE.timestamp()) * 1000 + 7_000
+
+
 @pytest.mark.slow
 def test_an_idle_source_partition_lets_the_watermark_go(
     spark: SparkSession, tmp_path: Path

@@ -139,6 +139,20 @@ def test_the_horizon_is_inclusive_and_duplicates_do_not_prolong_it(
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("policy", "passed"), [("emit", ["-@-", "a@-", "b@9"]), ("drop", ["b@9"])])
+def test_records_without_an_id_or_a_time_and_no_verdict_column(
+    spark: SparkSession, tmp_path: Path, policy: str, passed: list[str]
+) -> None:
+    run = trace(
+        spark, tmp_path, [["-@-", "a@-", "b@9"]], horizon="1 day", verdict=None,
+        null_ids=policy, null_timestamps=policy,
+    )  # fmt: skip
+    assert run.told() == [passed]
+    sums_hold(run.metrics, [3])
+    (m,) = run.metrics
+    assert (m.untimed, m.null_id, m.null_timestamp, m.emitted) == (1, 1, 2, len(passed))
+
+
 def test_null_ids_and_null_timestamps_as_errors(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(
         StreamingQueryException,

@@ -37,6 +37,8 @@ class Output:
         Whether the sink compares a replay with the output. If not, it ignores the replay.
     shared : bool
         Whether several sinks may write to the output, each under its own name.
+    leftovers : callable
+        Returns the names of what tasks have staged and nobody has removed.
     """
 
     sink: Callable[..., SinkDouble]
@@ -45,6 +47,7 @@ class Output:
     one_commit: bool
     compares: bool = True
     shared: bool = True
+    leftovers: Callable[[], list[str]] = list
 
     def start(self, checkpoint: str = "checkpoint", **options: str) -> SinkDouble:
         """Start the query again, which forgets what its process knew."""
@@ -66,6 +69,7 @@ class SinkContract:
         sink.batch("run2", 1, [3], [4, 5])
         sink.batch("run2", 2, [], [6])
         assert sink.numbers() == once(7)
+        assert output.leftovers() == []
 
     def test_a_micro_batch_without_rows(self, output: Output) -> None:
         sink = output.start()
@@ -99,6 +103,7 @@ class SinkContract:
         accepting.batch("run3", 0, [0, 9], [2])
         accepting.batch("run3", 1, [3])
         assert accepting.numbers() == once(4)
+        assert output.leftovers() == []
 
     def test_a_checkpoint_that_is_older_than_the_output(self, output: Output) -> None:
         sink = output.start()
@@ -141,6 +146,7 @@ class SinkContract:
         with pytest.raises(RuntimeError, match="the rows end here"):
             sink.task("run1", 1, 0, rows())
         assert sink.numbers() == once(1)
+        assert output.leftovers() == []
         sink.batch("run1", 1, [1])
         assert sink.numbers() == once(2)
 
