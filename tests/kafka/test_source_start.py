@@ -11,10 +11,17 @@ import warnings
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import NewPartitions
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -29,6 +36,8 @@ from dedup import (
     kafka_records,
 )
 from dedup.errors import ConfigError, DedupWarning, SourceError, StateError
+from dedup.sources.kafka.client_options import client_settings
+from dedup.sources.kafka.cluster import Cluster
 from dedup.sources.kafka.topic_ids import FILE
 from tests.kafka.broker import Broker
 from tests.kafka.records import admin, delete_topic, make_topic, partitions_of, send
@@ -117,6 +126,28 @@ def test_a_stream_begins_at_the_end_where_a_group_has_nothing(
     finally:
         query.stop()
     assert sorted(row.value for row in written(rows, tmp_path)) == [b"a1", b"b1"]
+
+
+def test_offsets_that_a_transaction_commits_are_waited_for(broker: str) -> None:
+    topic, group = new_topic(broker), "transactional-group"
+    commit(broker, group, topic, {0: 1})
+    settings = {"kafka.bootstrap.servers": broker, "kafka.max.block.ms": "1500"}
+    cluster = Cluster(client_settings(settings))
+    found = cluster.topic(topic)
+    assert found is not None
+    member = Consumer({"bootstrap.servers": broker, "group.id": group})
+    producer = Producer({"bootstrap.servers": broker, "transactional.id": topic})
+    producer.init_transactions(30)
+    try:
+        producer.begin_transaction()
+        end = [TopicPartition(topic, 0, 2)]
+        producer.send_offsets_to_transaction(end, member.consumer_group_metadata(), 30)
+        with pytest.raises(ConfigError, match="A transaction that commits them is open"):
+            cluster.group_offsets(group, [found])
+        Timer(0.5, producer.commit_transaction).start()
+        assert cluster.group_offsets(group, [found]) == {topic: {0: 2}}
+    finally:
+        member.close()
 
 
 def test_offsets_that_are_not_to_be_had_are_refused(spark: SparkSession, broker: str) -> None:

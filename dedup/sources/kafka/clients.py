@@ -157,4 +157,5 @@ def is_passing(error: Any) -> bool:
         codes.NOT_LEADER_FOR_PARTITION, codes.LEADER_NOT_AVAILABLE, codes.UNKNOWN_TOPIC_OR_PART,
         codes.FENCED_LEADER_EPOCH, codes.UNKNOWN_LEADER_EPOCH, codes.REPLICA_NOT_AVAILABLE,
         codes.COORDINATOR_LOAD_IN_PROGRESS, codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR,
+        codes.UNSTABLE_OFFSET_COMMIT,
     )  # fmt: skip

@@ -69,8 +69,12 @@ class Cluster:
         """Return the names of all topics that the user may see."""
         try:
             return list(self._admin.list_topics(timeout=self._timeout_s).topics)
-        except self._library.KafkaException:
-            raise self._silent() from None
+        except self._library.KafkaException as error:
+            self._check_refused()
+            if self._is_silence(error.args[0]):
+                raise self._silent() from None
+            why = self._text(error.args[0])
+            raise ConfigError(f"The topics of {self.settings.servers}: {why}.") from None
 
     def topic(self, name: str) -> Topic | None:
         """Return a topic, or None if it does not exist or is hidden from the user."""
@@ -160,25 +164,39 @@ class Cluster:
             raise ConfigError(f"Topic {topic.name!r}: {why}.") from None
 
     def group_offsets(self, group: str, topics: Iterable[Topic]) -> dict[str, dict[int, int]]:
-        """Return the offsets that a consumer group has committed, by topic and partition."""
+        """Return the offsets that a consumer group has committed, by topic and partition.
+
+        It waits for transactions that commit offsets of the group.
+        """
         library = self._library
         places = [library.TopicPartition(t.name, n) for t in topics for n in range(t.partitions)]
         offsets: dict[str, dict[int, int]] = {}
         if not places:
             return offsets
         request = library.ConsumerGroupTopicPartitions(group, places)
-        ask = self._admin.list_consumer_group_offsets
-        try:
-            answer = self._repeated(lambda: self._answer(ask([request])[group]))
-            for place in answer.topic_partitions:
+
+        def ask() -> list[Any]:
+            answers = self._admin.list_consumer_group_offsets([request], require_stable=True)
+            answered: list[Any] = self._answer(answers[group]).topic_partitions
+            for place in answered:
                 if place.error is not None:
                     raise library.KafkaException(place.error)
+            return answered
+
+        try:
+            for place in self._repeated(ask):
                 if place.offset >= 0:
                     offsets.setdefault(place.topic, {})[place.partition] = place.offset
         except library.KafkaException as error:
+            way_out = (
+                "A transaction that commits them is open. Start again when it has ended."
+                if error.args[0].code() == library.KafkaError.UNSTABLE_OFFSET_COMMIT
+                else "Let this user read them: kafka-acls.sh --add ... --operation Describe "
+                f"--group {group}"
+            )
             raise ConfigError(
-                f"The offsets of group {group} cannot be read: {self._text(error.args[0])}. Let "
-                f"this user read them: kafka-acls.sh --add ... --operation Describe --group {group}"
+                f"The offsets of group {group} cannot be read: {self._text(error.args[0])}. "
+                f"{way_out}"
             ) from None
         return offsets
 
@@ -203,22 +221,30 @@ class Cluster:
 
     def _answer(self, future: Future[T]) -> T:
         """Return an answer, or raise KafkaException if the broker refuses the request itself."""
-        codes = self._library.KafkaError
         deadline = time.monotonic() + self._timeout_s
         while True:
-            self._admin.poll(0)
-            refused = [e for e in self._errors if e.code() in (codes._AUTHENTICATION, codes._SSL)]
-            if refused:
-                raise self._refused(refused[0])
+            self._check_refused()
             try:
                 return future.result(timeout=_POLL_S)
             except Late:
                 if time.monotonic() > deadline:
                     raise self._silent() from None
             except self._library.KafkaException as error:
-                if error.args[0].code() in (codes._TIMED_OUT, codes._TRANSPORT):
+                if self._is_silence(error.args[0]):
                     raise self._silent() from None
                 raise
+
+    def _is_silence(self, error: Any) -> bool:
+        codes = self._library.KafkaError
+        return error.code() in (codes._TIMED_OUT, codes._TIMED_OUT_QUEUE, codes._TRANSPORT)
+
+    def _check_refused(self) -> None:
+        """Raise ConfigError if a broker has refused the connection."""
+        codes = self._library.KafkaError
+        self._admin.poll(0)
+        for error in self._errors:
+            if error.code() in (codes._AUTHENTICATION, codes._SSL):
+                raise self._refused(error)
 
     def _refused(self, error: Any) -> ConfigError:
         what, way_out = (
