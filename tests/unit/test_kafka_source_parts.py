@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -188,3 +190,14 @@ def test_a_newer_job_takes_the_place_of_one_that_waits(caplog: pytest.LogCapture
     assert work.drain(10)
     assert done == ["first", "third"]
     assert "work: no harm" in caplog.text
+
+
+def test_a_job_that_waits_does_not_hold_pythons_exit() -> None:
+    code = (
+        "import threading, dedup.sources.kafka.listeners as listeners\n"
+        "begun = threading.Event()\n"
+        "work = listeners.NewestJob('work')\n"
+        "work.submit(lambda: (begun.set(), threading.Event().wait(120)))\n"
+        "assert begun.wait(60)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -190,28 +190,43 @@ class NewestJob:
     """A thread that runs jobs for a listener, which must not wait.
 
     A new job replaces one that has not begun. An exception in a job is logged and goes no further.
+    Python does not wait for a job when it exits, as it would for a `ThreadPoolExecutor`: a job may
+    wait for silent brokers.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._thread = ThreadPoolExecutor(1, name)
-        self._newest: Future[None] | None = None
+        self._change = threading.Condition()
+        self._next: Callable[[], None] | None = None
+        self._is_busy = False
+        self._thread: threading.Thread | None = None
 
     def submit(self, job: Callable[[], None]) -> None:
         """Run a job soon, instead of one that has not begun."""
-        if self._newest is not None:
-            self._newest.cancel()
-        self._newest = self._thread.submit(self._run, job)
+        with self._change:
+            self._next = job
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            self._change.notify_all()
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until all jobs are done; return False after the timeout."""
-        return not wait([self._newest] if self._newest else [], timeout_s).not_done
+        with self._change:
+            return self._change.wait_for(lambda: not (self._next or self._is_busy), timeout_s)
 
-    def _run(self, job: Callable[[], None]) -> None:
-        try:
-            job()
-        except Exception as error:
-            logger.warning("%s: %s", self._name, error)
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                self._is_busy = False
+                self._change.notify_all()
+                while self._next is None:
+                    self._change.wait()
+                job, self._next, self._is_busy = self._next, None, True
+            try:
+                job()
+            except Exception as error:
+                logger.warning("%s: %s", self._name, error)
 
 
 def end_offsets(progress: Any) -> dict[str, dict[int, int]]:
