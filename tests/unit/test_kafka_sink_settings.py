@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dedup import kafka_sink
-from dedup.errors import ConfigError, SinkError
+from dedup.errors import CatalogError, ConfigError, SinkError
 from dedup.sinks.foreach_batch import SinkFunction, query_of_checkpoint
 from dedup.sinks.kafka.options import kafka_options
 from dedup.sinks.kafka.staging import KafkaStaging
@@ -126,6 +126,15 @@ def test_a_manifest_whose_files_are_gone_is_refused_with_the_way_out(tmp_path: P
     (tmp_path / "q" / "manifests/4.json").unlink()
     assert str(tmp_path / "q" / "manifests/4.json") in str(e.value)
     assert staging.manifest(4, [second]) == [second]
+
+
+def test_a_manifest_is_that_of_its_micro_batch(tmp_path: Path) -> None:
+    staging = KafkaStaging(str(tmp_path), "q")
+    staging.manifest(4, [])
+    folder = tmp_path / "q/manifests"
+    (folder / "4.json").rename(folder / "5.json")
+    with pytest.raises(CatalogError, match="it is the manifest of micro-batch 4"):
+        staging.manifest(5, [])
 
 
 def test_a_relative_checkpoint_means_the_same_in_every_process() -> None:

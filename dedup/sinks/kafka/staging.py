@@ -97,7 +97,7 @@ class KafkaStaging:
         faults.point("kafka.manifest.before")
         self._root.create_bytes(name, to_document(body, version=FORMAT))
         faults.point("kafka.manifest.after")
-        pieces = read_document(self._root, name, _slices)
+        pieces = read_document(self._root, name, lambda found: _slices(found, batch_id))
         if pieces != list(slices):
             self._refuse_lost_files(name, batch_id, pieces)
         return pieces
@@ -120,7 +120,9 @@ class KafkaStaging:
             self._root.delete(name for name in names if _batch_of(name) <= batch_id)
 
 
-def _slices(found: dict[str, Any]) -> list[StagedSlice]:
+def _slices(found: dict[str, Any], batch_id: int) -> list[StagedSlice]:
+    if found["batch_id"] != batch_id:
+        raise ValueError(f"it is the manifest of micro-batch {found['batch_id']!r:.80}")
     pieces = [
         StagedSlice(integer(each["slot"], 0), Content(**each["content"]), text(each["file"]))
         for each in found["slices"]
