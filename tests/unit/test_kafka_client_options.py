@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import dedup
+from dedup import OffsetsToGroup
 from dedup.errors import ConfigError, MissingExtraError
 from dedup.sources.kafka.client_options import (
     RENAMED,
@@ -17,6 +18,7 @@ from dedup.sources.kafka.client_options import (
     client_settings,
 )
 from dedup.sources.kafka.clients import (
+    admin_client,
     check_known,
     confluent,
     connection,
@@ -24,6 +26,7 @@ from dedup.sources.kafka.clients import (
     producer_config,
     transactional_config,
 )
+from dedup.sources.kafka.cluster import Cluster
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password='
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required "
@@ -100,6 +103,10 @@ def test_the_longest_wait_is_javas_max_block() -> None:
         ({"max_block_ms": "1 minute"}, "kafka.max.block.ms", "must be an integer"),
         ({"max_request_size": "1", "message_max_bytes": "2"}, "kafka.message.max.bytes",
          "Give one of them"),
+        ({"ssl_keystore_type": "PEM", "ssl_keystore_location": "/me.pem",
+          "ssl_keystore_password": "p"}, "kafka.ssl.keystore.password", "kafka.ssl.key.password"),
+        ({"ssl_keystore_key": "K", "ssl_keystore_certificate_chain": "C",
+          "ssl_keystore_password": "p"}, "kafka.ssl.keystore.password", "kafka.ssl.key.password"),
     ],
 )  # fmt: skip
 def test_what_would_break_the_guarantee_is_refused_with_the_way_out(
@@ -157,6 +164,20 @@ def test_librdkafka_judges_names_and_values(given: dict[str, str], text: str) ->
     with pytest.raises(ConfigError) as refused:
         check_known(settings(**given))
     assert text in str(refused.value)
+
+
+@pytest.mark.usefixtures("kafka_library")
+def test_a_store_that_only_java_reads_is_refused_by_every_client() -> None:
+    options = {"kafka.ssl.truststore.location": "t.jks"}
+    given = client_settings(options | {"kafka.bootstrap.servers": "h:1"})
+    text = "librdkafka rejects the options kafka.*Java TrustStores are not supported"
+    for build in (
+        lambda: admin_client(given),
+        lambda: Cluster(given),
+        lambda: OffsetsToGroup("h:1", "g", options=options),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            build()
 
 
 @pytest.mark.usefixtures("kafka_library")

@@ -144,6 +144,11 @@ def client_settings(options: Mapping[str, str]) -> ClientSettings:
                 "Give one of them."
             )
         properties[name], named[name] = value, PREFIX + option
+    if "ssl.keystore.password" in properties and "ssl.keystore.location" not in properties:
+        raise ConfigError(
+            "Option kafka.ssl.keystore.password is of PKCS12 keystores only, and none is given. "
+            "Leave it out. The password of a PEM key is kafka.ssl.key.password."
+        )
     if not properties.get("bootstrap.servers"):
         raise ConfigError(
             "Option kafka.bootstrap.servers is missing. Give the addresses of some of the "

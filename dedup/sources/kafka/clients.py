@@ -99,8 +99,15 @@ def admin_config(settings: ClientSettings) -> dict[str, Any]:
 
 
 def admin_client(settings: ClientSettings, *, purpose: str = "Writing to Kafka") -> AdminClient:
-    """Return an admin client, which connects on its first request."""
-    client: AdminClient = confluent(purpose).admin.AdminClient(admin_config(settings))
+    """Return an admin client, which connects on its first request.
+
+    Options that librdkafka rejects raise ConfigError.
+    """
+    library = confluent(purpose)
+    try:
+        client: AdminClient = library.admin.AdminClient(admin_config(settings))
+    except library.KafkaException as error:
+        raise rejected(settings, error.args[0].str()) from None
     return client
 
 
