@@ -32,7 +32,6 @@ def aside(folder: Path) -> dict[str, list[tuple[str, str, str]]]:
     }
 
 
-@pytest.mark.slow
 def test_csv(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     job.files.text("1.csv", "id,n,t\na,1,2024-01-01\n")
     bad = job.files.text(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -59,36 +60,29 @@ def end_whole_group(running: subprocess.Popen[str]) -> None:
     running.send_signal(signal.SIGCONT)
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.slow
-def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
-    for number in range(8):
-        files.text(f"\u00e9{number:02d}.csv", f"id,x\na,{number}\nk{number},0\n")
-    output = tmp_path / "out"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [
-        *_RUN,
-        str(files.folder),
-        *("--id", "id", "--horizon", "1 day", "--output", str(output)),
-        *("--files-per-trigger", "1", "--master", "local[2]", "--driver-memory", "512m", "--json"),
-        *("--prometheus-port", str(port)),
-    ]
-    for whole_group in (False, True):
-        begun = len(list(output.glob("batch=*")))
+@dataclass(frozen=True)
+class Run:
+    """A run over eight files, one for each micro-batch."""
+
+    output: Path
+    port: int
+    command: list[str]
+
+    def interrupt(self, *, whole_group: bool = False) -> None:
+        """Start it, interrupt it after two micro-batches, and check what it says."""
+        begun = len(list(self.output.glob("batch=*")))
         with subprocess.Popen(
-            command,
+            self.command,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
             env=POSIX,
         ) as running:
-            wait_for_batch(running, output, begun + 1)
+            wait_for_batch(running, self.output, begun + 1)
             commands = commands_of_session(running.pid).values()
             assert any("dedup.spark.daemon" in command for command in commands)
-            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as answer:
                 assert b"\ndedup_" in answer.read()
             if whole_group:
                 end_whole_group(running)
@@ -102,26 +96,56 @@ def test_interrupted_and_continued(files: FileDrop, tmp_path: Path) -> None:
         assert whole_group or "is left for the next run" in err
         assert "Traceback" not in err
         assert "error: " not in err
-        seen = len(list(output.glob("batch=*")))
+        seen = len(list(self.output.glob("batch=*")))
         assert seen < 8
         told = re.search(r"Of this run's micro-batches, (\d+|none) are", err)
         assert told is not None, err
         # The last one may be seen before Spark has noted it.
         assert seen - begun - int(told[1].replace("none", "0")) in (0, 1)
 
-    done = python(*command[1:], env=POSIX)
+
+@pytest.fixture
+def run(files: FileDrop, tmp_path: Path) -> Run:
+    for number in range(8):
+        files.text(f"\u00e9{number:02d}.csv", f"id,x\na,{number}\nk{number},0\n")
+    output = tmp_path / "out"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        *_RUN,
+        str(files.folder),
+        *("--id", "id", "--horizon", "1 day", "--output", str(output)),
+        *("--files-per-trigger", "1", "--master", "local[2]", "--driver-memory", "512m", "--json"),
+        *("--prometheus-port", str(port)),
+    ]
+    return Run(output, port, command)
+
+
+def test_interrupted(run: Run) -> None:
+    run.interrupt()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.slow
+def test_interrupted_and_continued(run: Run) -> None:
+    run.interrupt()
+    run.interrupt(whole_group=True)
+    done = python(*run.command[1:], env=POSIX)
     assert done.returncode == 0, done.stderr
     body = json.loads(done.stdout)
     assert done.stdout.count("\n") == 1
     assert body["status"] == "ok"
     assert body["records_in"] == body["unique"] + body["duplicate"]
-    lines = [line for p in output.glob("batch=*/*.csv") for line in p.read_text().split("\n")[1:]]
+    lines = [
+        line for p in run.output.glob("batch=*/*.csv") for line in p.read_text().split("\n")[1:]
+    ]
     ids = sorted(line.split(",")[0] for line in lines if line)
     assert ids == sorted(["a", *(f"k{n}" for n in range(8))])
     # What Spark and its workers print belongs in the log.
     assert "WARN" not in done.stderr
     assert "\x1b" not in done.stderr + done.stdout
-    assert (output / "_dedup.log").stat().st_size > 0
+    assert (run.output / "_dedup.log").stat().st_size > 0
 
 
 @pytest.mark.slow

@@ -270,7 +270,6 @@ def test_a_large_file_is_read_in_parts_and_written_in_row_groups(
 
 
 @pytest.mark.parametrize("ending", ["parquet", long("orc")])
-@pytest.mark.slow
 def test_a_damaged_file_is_named(job: Job, ending: str) -> None:
     job.files.table(f"1.{ending}", pa.table({"id": ["a"]}))
     job()

@@ -419,7 +419,7 @@ def test_too_many_partitions_for_a_local_master(
     assert warned(shared_local=True) == []
 
 
-@pytest.mark.parametrize("given", [*map(long, ("auto", "", " "))])
+@pytest.mark.parametrize("given", ["auto", *map(long, ("", " "))])
 def test_an_unknown_number_of_partitions(
     stream: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:

@@ -69,7 +69,6 @@ def test_keys_derive_from_a_secret_that_nothing_but_the_certificate_holds(
         assert repr(born.secret) not in text
 
 
-@pytest.mark.slow
 def test_a_start_that_failed_in_its_first_micro_batch_leaves_its_keys(
     spark: SparkSession, tmp_path: Path
 ) -> None:
