@@ -242,7 +242,6 @@ def test_an_executor_without_the_package(
             assert part in answer["error"]
 
 
-@pytest.mark.slow
 def test_an_executor_with_another_version(driver: DriverProcess, bare: BarePython) -> None:
     other = bare.extra / "dedup"
     other.mkdir()
@@ -250,8 +249,12 @@ def test_an_executor_with_another_version(driver: DriverProcess, bare: BarePytho
     answer = driver.ask("batch", settings=settings(bare), options={"horizon": "1 hour"})
     assert f"it has rolling-dedup 0.0.9 ({other}/__init__.py)" in answer["error"]
     assert f"Install rolling-dedup=={dedup.__version__} there" in answer["error"]
-    # Nothing else was wrong with that Python.
     shutil.rmtree(other)
-    other.symlink_to(Path(dedup.__file__).parent)
+
+
+@pytest.mark.slow
+def test_an_executor_that_has_the_package(driver: DriverProcess, bare: BarePython) -> None:
+    """Nothing else was wrong with that Python."""
+    (bare.extra / "dedup").symlink_to(Path(dedup.__file__).parent)
     answer = driver.ask("batch", settings=settings(bare), options={"horizon": "1 hour"})
     assert answer == {"unique": 3}

@@ -60,14 +60,17 @@ def test_the_driver_holds_all_slots_however_few_a_process_keeps(
     assert KafkaSink(options, "q", KafkaStaging(str(tmp_path), "q")).acquire(slots) == published
 
 
-def test_a_topic_of_markers_that_is_gone_is_refused(broker: str, tmp_path: Path) -> None:
+def test_a_topic_of_markers_that_is_gone_is_refused(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is not created again: the slots could not tell what they have published."""
     topic = make_topic(broker, "gone", 1)
     markers = make_topic(broker, f"{topic}-markers", 1, cleanup_policy="compact")
-    sink = Sink(broker, topic, tmp_path, kafka_max_block_ms="3000")
+    sink = Sink(broker, topic, tmp_path)
     sink.batch("run1", 0, [0])
     delete_topic(broker, markers)
     sink.forget()
+    monkeypatch.setattr("dedup.sinks.kafka.markers._NEW_TOPIC_S", 1)
     with pytest.raises(
         SinkError, match="The topic of the markers, 'gone-markers', is gone"
     ) as gone:
