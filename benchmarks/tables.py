@@ -51,10 +51,8 @@ def _window(times: list[int], end: int) -> float | None:
     return median(times[end - _WINDOW : end]) if len(times) >= end else None
 
 
-def _against(value: float | None, ours: float | None) -> str:
-    if value is None or ours is None:
-        return "stopped"
-    return f"{value:.0f}" if value is ours else f"{value:.0f} ({value / ours:.1f}x)"
+def _against(value: float | None, ours: float) -> str:
+    return "stopped" if value is None else f"{value:.0f} ({value / ours:.1f}x)"
 
 
 def pipelines() -> str:
@@ -69,9 +67,12 @@ def pipelines() -> str:
     for _, name, end in columns:
         times = result(name)["batch_ms"]
         ours = _window(times[OURS], end)
+        assert ours
         for contender, line in cells.items():
-            value = ours if contender == OURS else _window(times[contender], end)
-            line.append(_against(value, ours))
+            is_ours = contender == OURS
+            line.append(
+                f"{ours:.0f}" if is_ours else _against(_window(times[contender], end), ours)
+            )
     head = ["live IDs, and rows", *(title for title, _, _ in columns)]
     return rows(head, ([PIPELINES[name], *line] for name, line in cells.items()))
 

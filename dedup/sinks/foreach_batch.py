@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -72,6 +72,18 @@ class SinkFunction(NamedSink):
         #: By query: ID of the run, its newest micro-batch, and whether that was published.
         self._runs: dict[str, tuple[str, int, bool]] = {}
         self._token = str(uuid.uuid4())
+
+    @classmethod
+    def of(
+        cls,
+        kind: SinkKind[Any],
+        checkpoint: str,
+        given: Mapping[str, str],
+        options: Mapping[str, str] | None,
+    ) -> SinkFunction:
+        """Return the function of a kind of sink; `options` override `given`."""
+        texts = {"checkpointLocation": checkpoint, **given, **(options or {})}
+        return cls(kind, kind.parse(texts), checkpoint)
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Publish the rows of a micro-batch.

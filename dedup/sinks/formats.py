@@ -37,7 +37,7 @@ def register(spark: SparkSession) -> None:
     _check_pyspark()
     from dedup.sinks.data_source import source_of
 
-    for kind in sink_kinds():
+    for kind in sink_kinds().values():
         spark.dataSource.register(source_of(kind))
 
 
@@ -58,7 +58,7 @@ def check_sink(sink: object, schema: StructType, checkpoint: str | os.PathLike[s
     if isinstance(sink, SinkFunction):
         sink.prepare(schema)
         return
-    kinds = {kind.format_name: kind for kind in sink_kinds()}
+    kinds = sink_kinds()
     match sink:
         case (str(name), Mapping() as given) if name in kinds:
             _check_pyspark()
@@ -94,7 +94,7 @@ def inspect_format(format_name: str, options: Mapping[str, str]) -> OutputInspec
     from dedup.sinks.options import located
     from dedup.spark.driver.checkpoint_log import read_progress
 
-    kinds = {kind.format_name: kind for kind in sink_kinds()}
+    kinds = sink_kinds()
     if format_name not in kinds:
         raise ConfigError(f"Format {format_name!r} is unknown. Formats are {', '.join(kinds)}.")
     kind = kinds[format_name]
@@ -116,11 +116,12 @@ def _check_pyspark() -> None:
         )
 
 
-def sink_kinds() -> tuple[SinkKind[Any], ...]:
-    """Return every kind of sink."""
+def sink_kinds() -> dict[str, SinkKind[Any]]:
+    """Return every kind of sink, by the name of its format."""
     from dedup.sinks.files.function import FILES
     from dedup.sinks.kafka.function import KAFKA
     from dedup.sinks.lakehouse.function import DELTA_LAKE, ICEBERG_TABLES
     from dedup.sinks.postgres.function import POSTGRES
 
-    return KAFKA, POSTGRES, FILES, DELTA_LAKE, ICEBERG_TABLES
+    kinds = (KAFKA, POSTGRES, FILES, DELTA_LAKE, ICEBERG_TABLES)
+    return {kind.format_name: kind for kind in kinds}

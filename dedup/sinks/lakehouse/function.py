@@ -66,7 +66,7 @@ def delta_sink(
     """
     delta_library()
     given = {"path": os.fspath(path), "create": str(create).lower()}
-    return _function(DELTA_LAKE, checkpoint, given | dict(options or {}))
+    return SinkFunction.of(DELTA_LAKE, checkpoint, given, options)
 
 
 def iceberg_sink(
@@ -106,7 +106,7 @@ def iceberg_sink(
     """
     iceberg_library()
     given = {"table": table, "catalog": catalog, "create": str(create).lower()}
-    return _function(ICEBERG_TABLES, checkpoint, given | dict(options or {}))
+    return SinkFunction.of(ICEBERG_TABLES, checkpoint, given, options)
 
 
 def ready(options: LakeOptions, columns: Sequence[tuple[str, str]]) -> LakeWork:
@@ -121,9 +121,3 @@ def ready(options: LakeOptions, columns: Sequence[tuple[str, str]]) -> LakeWork:
     check_names(columns)
     target = delta_target if options.format_name == DELTA else iceberg_target
     return LakeWork(options, target(options, columns))
-
-
-def _function(
-    kind: SinkKind[LakeOptions], checkpoint: str, given: Mapping[str, str]
-) -> SinkFunction:
-    return SinkFunction(kind, kind.parse({"checkpointLocation": checkpoint, **given}), checkpoint)

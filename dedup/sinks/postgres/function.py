@@ -64,9 +64,9 @@ def postgres_sink(
         If the extra ``postgres`` is not installed.
     """
     psycopg_library()
-    given = {"dsn": dsn, "table": table, "checkpointLocation": checkpoint, "mode": mode}
+    given = {"dsn": dsn, "table": table, "mode": mode}
     if key:
         given["key"] = ",".join([key] if isinstance(key, str) else key)
     if version is not None:
         given["version"] = version
-    return SinkFunction(POSTGRES, postgres_options(given | dict(options or {})), checkpoint)
+    return SinkFunction.of(POSTGRES, checkpoint, given, options)
