@@ -20,7 +20,7 @@ from benchmarks.cpu import Cpu
 from benchmarks.results import finish, median
 from dedup.cli.run.input.csv_records import CsvRecords
 from dedup.cli.run.input.csv_values import as_text, with_types
-from dedup.spark.driver.strict_json import CAUSE, FIELDS, with_fields, with_tagged
+from dedup.sources.strict_json import CAUSE, FIELDS, with_fields, with_tagged
 
 FIELDS_OF_ORDER = {
     "order_id": T.StringType(), "amount": T.DoubleType(), "items": T.LongType(),

@@ -11,6 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from dedup.cli import made_events as made
+from dedup.cli.class_archive import cache_folder, class_archive, keep, use_option
 from dedup.cli.commands import Done
 from dedup.cli.failures import OK
 from dedup.cli.flags import PrepareFlags
@@ -20,7 +21,6 @@ from dedup.cli.run.work import run
 from dedup.cli.session import last_line, spark_session
 from dedup.core.duration import format_ms, size
 from dedup.errors import DedupError
-from dedup.spark.driver.class_archive import cache_folder, class_archive, keep, use_option
 
 _EVENTS = 5_000
 _SEED = 1

@@ -19,11 +19,11 @@ from pathlib import Path
 from socketserver import BaseServer
 from typing import TYPE_CHECKING, Any
 
+from dedup.cli.class_archive import class_archive, use_option, write_option
 from dedup.cli.printing import ShownLog
 from dedup.cli.stop import StopRequest
 from dedup.errors import DedupError, MissingExtraError
 from dedup.errors.cause import out_of_memory
-from dedup.spark.driver.class_archive import class_archive, use_option, write_option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

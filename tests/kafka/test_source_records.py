@@ -25,7 +25,7 @@ from dedup import (
     quarantined_records,
 )
 from dedup.errors import ConfigError, DataError
-from dedup.spark.driver.strict_json import NOT_STRICT
+from dedup.sources.strict_json import NOT_STRICT
 from tests.kafka.records import make_topic, partitions_of, read_topic, send
 from tests.kafka.source_query import failure, replay, roll_back, run, start, written
 

@@ -517,14 +517,14 @@ MUTANTS = (
     ),
     _mutant(
         "JSON with something behind its value is read",
-        "spark/driver/strict_json.py",
+        "sources/strict_json.py",
         "F.coalesce(is_one & ~has_half & F.is_valid_utf8(text), F.lit(False))",
         "F.lit(True)",
         "spark/test_values.py",
     ),
     _mutant(
         "a number is rounded to fit its DECIMAL",
-        "spark/driver/strict_json.py",
+        "sources/strict_json.py",
         "(decimals <= kind.scale)",
         "F.lit(True)",
         "spark/test_values.py",
@@ -714,7 +714,7 @@ MUTANTS = (
     ),
     _mutant(
         "files of one second are read in the order of writing",
-        "spark/driver/file_order.py",
+        "sources/files/file_order.py",
         "seconds = mtime_ms // 1000 if",
         "seconds = mtime_ms if",
         "unit/test_file_order.py",

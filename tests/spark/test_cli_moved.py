@@ -13,7 +13,7 @@ from dedup.catalog import localfile
 from dedup.cli.failures import OK
 from dedup.cli.run.work import plan
 from dedup.errors import ConfigError
-from dedup.spark.driver import file_log
+from dedup.sources.files import file_log
 from tests.support.cli_job import FileDrop, Job, catalog_command
 from tests.support.needs import long
 

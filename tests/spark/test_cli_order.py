@@ -13,7 +13,7 @@ from dedup.cli.progress import Reporter
 from dedup.cli.run.options import RunOptions
 from dedup.cli.run.work import plan, run
 from dedup.cli.tune import read_sample
-from dedup.spark.driver import file_order
+from dedup.sources.files import file_order
 from tests.support.cli_job import FileDrop, Job
 from tests.support.needs import long
 

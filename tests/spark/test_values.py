@@ -21,7 +21,7 @@ from dedup.errors import DataError
 from dedup.sources.files.bypass import arrow_schema
 from dedup.sources.files.orc_times import check_orc_times
 from dedup.sources.files.parquet_input import ParquetInput, spark_columns
-from dedup.spark.driver.strict_json import CAUSE, FIELDS, NOT_STRICT, with_fields, with_tagged
+from dedup.sources.strict_json import CAUSE, FIELDS, NOT_STRICT, with_fields, with_tagged
 from tests.support.values_page import Row, table
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dedup.spark.driver import class_archive as archives
+from dedup.cli import class_archive as archives
 
 
 @pytest.fixture

@@ -32,8 +32,8 @@ from dedup.cli.run.record import (
     exclusive,
 )
 from dedup.errors import ConfigError, DedupError
+from dedup.sources.files.file_log import FileLog
 from dedup.sources.files.orc_times import columns_before_1970
-from dedup.spark.driver.file_log import FileLog
 
 
 def options_for(folder: Path, *names: str, **options: object) -> RunOptions:

@@ -10,8 +10,8 @@ import pytest
 from dedup.cli.run.input.files import find_files
 from dedup.cli.run.options import RunOptions
 from dedup.errors import ConfigError
-from dedup.spark.driver import file_order
-from dedup.spark.driver.file_order import FileOrder
+from dedup.sources.files import file_order
+from dedup.sources.files.file_order import FileOrder
 
 
 def in_order(order: FileOrder, **mtimes_ms: int) -> list[str]:

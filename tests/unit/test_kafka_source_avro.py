@@ -18,7 +18,7 @@ import pytest
 from dedup.errors import ConfigError
 from dedup.sources.kafka.avro_rows import AvroDecoder
 from dedup.sources.kafka.avro_types import AvroSchema
-from dedup.spark.driver.strict_json import CAUSE, FIELDS
+from dedup.sources.strict_json import CAUSE, FIELDS
 from tests.support.values_page import Row, table
 
 

@@ -15,7 +15,7 @@ import pytest
 from dedup.sources.kafka import avro_bounds
 from dedup.sources.kafka.avro_bounds import MAX_DECIMAL_BYTES, MAX_DEPTH, MAX_EMPTY
 from dedup.sources.kafka.avro_rows import AvroDecoder
-from dedup.spark.driver.strict_json import CAUSE, FIELDS
+from dedup.sources.strict_json import CAUSE, FIELDS
 from tests.support.processes import python
 
 ID = {"name": "id", "type": "string"}

@@ -18,7 +18,7 @@ from dedup.errors import ConfigError, SourceError
 from dedup.sources.kafka import avro_rows
 from dedup.sources.kafka import registry as registry_module
 from dedup.sources.kafka.avro_rows import AvroDecoder
-from dedup.spark.driver.strict_json import CAUSE, FIELDS
+from dedup.sources.strict_json import CAUSE, FIELDS
 from tests.support.schema_registry import SchemaRegistry, running_registry
 
 

@@ -38,8 +38,8 @@ from dedup.sinks.kafka.staging import KafkaStaging
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.protocol import StagedSlice
+from dedup.sources.files.file_log import FileLog
 from dedup.spark.driver.checkpoint_log import read_progress
-from dedup.spark.driver.file_log import FileLog
 from tests.support.catalog import certificate
 
 BAD = ["/home/victim", "../victim", "x/../../victim", "..", ".hidden", "", "a/b", "x\0y", 7, None]

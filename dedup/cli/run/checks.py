@@ -17,8 +17,8 @@ from dedup.cli.run.options import RunOptions
 from dedup.cli.run.record import observed_so_far
 from dedup.errors import DataError
 from dedup.sinks.batch_folders import published_batches
+from dedup.sources.files.file_log import FileLog
 from dedup.sources.files.orc_times import check_orc_times
-from dedup.spark.driver.file_log import FileLog
 
 _ORDERS = {"time": "modification times", "name": "names"}
 

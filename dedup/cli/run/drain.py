@@ -28,7 +28,7 @@ from dedup.core.duration import counted
 from dedup.errors import DataError
 from dedup.sinks.files.query import FilesQuery
 from dedup.sinks.folder_sink import VERDICT, SparkRows, StagedFiles
-from dedup.spark.driver.file_log import FileLog
+from dedup.sources.files.file_log import FileLog
 
 _POLL_S = 0.25
 #: Options of Spark's reader by which a user leaves out files.

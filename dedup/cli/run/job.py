@@ -8,7 +8,7 @@ from dedup.cli.run.input.files import InputFiles, check_in_folders, find_files, 
 from dedup.cli.run.options import COLUMNAR, RunOptions
 from dedup.cli.run.record import Record, check_query, check_same, check_unfinished
 from dedup.errors import ConfigError
-from dedup.spark.driver.strict_json import check_options
+from dedup.sources.strict_json import check_options
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from dedup.cli.flags import QuietFlags, pairs
 from dedup.core.option import Kind, choice, number, text, whole
 from dedup.errors import ConfigError
 from dedup.sinks.output_owner import list_keeper
-from dedup.spark.driver.file_order import ORDERS
+from dedup.sources.files.file_order import ORDERS
 from dedup.spark.machine import home_path, machine_cores
 from dedup.spark.options import BY_ID
 

@@ -19,7 +19,7 @@ from dedup.cli.progress import Reporter
 from dedup.cli.run.input.bad_rows import BAD, METRIC
 from dedup.cli.run.options import RunOptions
 from dedup.core.metrics import BatchMetrics, check_together
-from dedup.spark.driver.file_log import FileLog
+from dedup.sources.files.file_log import FileLog
 from dedup.spark.observations import from_progress
 from dedup.tools.watch.listener import DedupListener
 

@@ -16,7 +16,7 @@ from dedup.cli.run.options import DEFAULTS, METRICS, RunOptions, flag
 from dedup.core import parse
 from dedup.errors import ConfigError, DedupError
 from dedup.sinks.batch_folders import check_not_ahead, published_batches
-from dedup.spark.driver.file_log import last_number
+from dedup.sources.files.file_log import last_number
 from dedup.spark.machine import home_path
 
 if TYPE_CHECKING:

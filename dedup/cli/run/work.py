@@ -30,7 +30,7 @@ from dedup.core.duration import size
 from dedup.errors import ConfigError, DedupWarning
 from dedup.sinks.files.query import FilesQuery
 from dedup.sinks.foreach_batch import columns_of
-from dedup.spark.driver.file_log import FileLog
+from dedup.sources.files.file_log import FileLog
 
 #: Text files of this size take some seconds to check.
 _MUCH_BYTES = 256 << 20

@@ -16,7 +16,7 @@ from dedup.errors import ConfigError
 from dedup.sources.kafka.avro_bounds import AvroBounds
 from dedup.sources.kafka.avro_types import AvroSchema, Parsed, other_time, parsed
 from dedup.sources.kafka.registry import Registry, WriterSchema
-from dedup.spark.driver.strict_json import CAUSE, FIELDS
+from dedup.sources.strict_json import CAUSE, FIELDS
 
 #: Returns a record's fields from its bytes. Foreign bytes may raise any exception.
 Decode: TypeAlias = Callable[[bytes], dict[str, Any]]

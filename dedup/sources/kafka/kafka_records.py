@@ -22,7 +22,7 @@ from dedup.sources.kafka.record_columns import RecordId, column_names, selected
 from dedup.sources.kafka.start import Start, check_start, matching, start_options
 from dedup.sources.kafka.topic_ids import Checkpoint, check_same_topics, ids_to_store, topic_ids
 from dedup.sources.kafka.values import ValueFormat, parser
-from dedup.spark.driver.strict_json import CAUSE
+from dedup.sources.strict_json import CAUSE
 
 #: How long a broker holds a request until records arrive; Kafka's default is 500. Spark's reader
 #: asks for offsets after each answer. After the last records its consumer has already asked for

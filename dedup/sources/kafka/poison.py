@@ -23,8 +23,8 @@ from dedup.catalog.location import FileSystemFactory
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError, SourceError, faults
 from dedup.errors.cause import LINK
+from dedup.sources.strict_json import CAUSE
 from dedup.spark.driver.shipping import shipped
-from dedup.spark.driver.strict_json import CAUSE
 from dedup.spark.observations import as_dict
 
 #: What `kafka_records` takes as ``on_error``.

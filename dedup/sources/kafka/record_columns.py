@@ -11,8 +11,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup.errors import ConfigError
+from dedup.sources.strict_json import FIELDS
 from dedup.spark.driver.stream_sources import PLACE_IN_KAFKA
-from dedup.spark.driver.strict_json import FIELDS
 
 #: The columns of Spark's source besides the value, in its order.
 KAFKA = ("key", "topic", "partition", "offset", "timestamp", "timestampType", "headers")

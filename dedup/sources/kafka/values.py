@@ -14,10 +14,10 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from dedup.errors import ConfigError, MissingExtraError
 from dedup.errors.cause import spark_cause
+from dedup.sources import strict_json
 from dedup.sources.kafka.registry import Registry
-from dedup.spark.driver import strict_json
+from dedup.sources.strict_json import CAUSE, FIELDS
 from dedup.spark.driver.shipping import shipped
-from dedup.spark.driver.strict_json import CAUSE, FIELDS
 
 if TYPE_CHECKING:
     from dedup.sources.kafka.avro_rows import AvroDecoder

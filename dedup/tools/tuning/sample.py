@@ -18,7 +18,7 @@ from dedup.catalog.uri import local_path
 from dedup.core.arrays import I64
 from dedup.core.keys import Keys
 from dedup.errors import ConfigError
-from dedup.spark.driver.file_order import FileOrder
+from dedup.sources.files.file_order import FileOrder
 from dedup.tools.tuning.demand import DAY_MS, Demand, Repeats
 from dedup.tools.tuning.load import HASH_KEY
 from dedup.tools.tuning.trial import TRIAL_IDS

@@ -11,7 +11,7 @@ from dedup.cli.run.input.files import Stamp
 from dedup.cli.run.options import RunOptions
 from dedup.cli.run.record import Record
 from dedup.errors import ConfigError, DataError
-from dedup.spark.driver.file_log import FileLog
+from dedup.sources.files.file_log import FileLog
 
 NAME = "_dedup.files"
 _SHOWN_PATHS = 5

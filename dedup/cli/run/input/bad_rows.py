@@ -27,10 +27,10 @@ from dedup.cli.run.record import observed_so_far
 from dedup.errors import DataError, DedupError, StateError
 from dedup.errors.cause import LINK, own_error, unreadable_file
 from dedup.sources.files.exact_values import WRITE_AGAIN, unreadable
+from dedup.sources.files.file_log import FileLog
 from dedup.sources.files.orc_times import columns_before_1970
+from dedup.sources.strict_json import CAUSE
 from dedup.spark.driver.columns import named_column
-from dedup.spark.driver.file_log import FileLog
-from dedup.spark.driver.strict_json import CAUSE
 
 #: Name under which Spark observes the number of bad rows and of all rows.
 METRIC, BAD, ALL = "dedup_bad", "rows", "all"

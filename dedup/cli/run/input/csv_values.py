@@ -18,8 +18,8 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.run.input.files import separator
 from dedup.cli.run.input.json_files import FILE, OF_TIMES, TEXT, with_file
+from dedup.sources.strict_json import CAUSE, TOO_FINE, decimal
 from dedup.spark.driver.columns import named_column
-from dedup.spark.driver.strict_json import CAUSE, TOO_FINE, decimal
 from dedup.spark.plan import HELPER_PREFIX
 
 #: Helper column with the values of a record, joined by `BETWEEN`, or the text of a ragged record.

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from dedup.catalog.uri import literal
 from dedup.cli.run.options import COLUMNAR, RunOptions
 from dedup.errors import ConfigError
+from dedup.sources.files.file_order import FileOrder
 from dedup.sources.files.folder_columns import folder_names
-from dedup.spark.driver.file_order import FileOrder
 
 _SUFFIXES = {
     "csv": (".csv", ".csv.gz"),

@@ -17,8 +17,8 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from dedup.cli.run.input.files import folded, is_true
 from dedup.cli.run.input.text import open_text
+from dedup.sources.strict_json import CAUSE, FIELDS, TAGGED, elements, with_fields, with_tagged
 from dedup.spark.driver.columns import named_column
-from dedup.spark.driver.strict_json import CAUSE, FIELDS, TAGGED, elements, with_fields, with_tagged
 from dedup.spark.plan import HELPER_PREFIX
 
 #: Helper columns: the text of a record, and its file.

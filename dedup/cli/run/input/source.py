@@ -26,7 +26,7 @@ from dedup.cli.run.job import Job
 from dedup.cli.run.options import COLUMNAR
 from dedup.errors import ConfigError, DataError
 from dedup.sources.files.parquet_input import spark_columns
-from dedup.spark.driver.strict_json import CAUSE
+from dedup.sources.strict_json import CAUSE
 
 #: Spark's default formats end at milliseconds.
 _MICROSECONDS = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from dedup.spark.driver.file_log import java_path
+from dedup.sources.files.file_log import java_path
 
 #: Files are ordered by modification time and then by name, or by name only.
 ORDERS = ("time", "name")
