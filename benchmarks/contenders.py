@@ -16,12 +16,11 @@ from benchmarks.harness import HORIZON, TUNED_ROCKSDB, Pipeline, into_parquet
 from benchmarks.keyed_state import ids_per_shard
 from dedup import dedup_by_id
 from dedup.core.metrics import COLUMNS, TEXTS
-from dedup.spark.driver import build
+from dedup.spark.driver import plans
 from dedup.spark.driver.build import prepare
 from dedup.spark.executor import wire
-from dedup.spark.executor.group import OUTPUT_SCHEMA
+from dedup.spark.executor.group import STATE_SCHEMA, output_schema
 from dedup.spark.executor.pack import pack
-from dedup.spark.executor.shell import STATE_SCHEMA
 from dedup.spark.executor.unpack import unpack
 
 
@@ -48,7 +47,7 @@ def operator(
 
 def as_on_a_cluster(events: DataFrame, folder: Path) -> DataFrame:
     """The operator as it works where tasks share no disk: rows cross the shuffle."""
-    with patch.object(build, "who_writes_bodies", lambda _: "group"):
+    with patch.object(plans, "who_writes_bodies", lambda _: "group"):
         return operator()(events, folder)
 
 
@@ -94,7 +93,7 @@ def pass_through(events: DataFrame, folder: Path) -> DataFrame:
 
     packed = prepared.mapInArrow(pack_rows, wire.SENT_SCHEMA).drop("pack_us")
     passed = packed.groupBy("shard").applyInPandasWithState(
-        let_pass, OUTPUT_SCHEMA, STATE_SCHEMA, "append", GroupStateTimeout.NoTimeout
+        let_pass, output_schema(plan), STATE_SCHEMA, "append", GroupStateTimeout.NoTimeout
     )
     return passed.mapInArrow(unpack_rows, events.schema)
 

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from dedup.sources.kafka.registry import Registry
     from dedup.sources.kafka.start import FromGroup, FromOffsets
     from dedup.sources.kafka.values import Avro, ConfluentAvro, Json
-    from dedup.spark.driver.operator import dedup_by_id
-    from dedup.spark.driver.sequence_operator import dedup_by_sequence
+    from dedup.spark.driver.operator import dedup_by_id, dedup_by_sequence
     from dedup.spark.idtime import time_from_id
     from dedup.tools.check.check_query import check_query
     from dedup.tools.watch.listener import DedupListener
@@ -98,8 +97,7 @@ __getattr__, __dir__ = lazily(
         "dedup.sources.kafka.start": "FromGroup FromOffsets",
         "dedup.sources.kafka.values": "Avro ConfluentAvro Json",
         "dedup.sources.record_id": "",
-        "dedup.spark.driver.operator": "dedup_by_id",
-        "dedup.spark.driver.sequence_operator": "dedup_by_sequence",
+        "dedup.spark.driver.operator": "dedup_by_id dedup_by_sequence",
         "dedup.spark.idtime": "time_from_id",
         "dedup.tools": "",
         "dedup.tools.check.check_query": "check_query",

@@ -42,23 +42,26 @@ from dedup.core.sequence_metrics import (
     SEQUENCE_WHOLE_NUMBERS,
     SequenceMetrics,
 )
+from dedup.spark.plan import Plan
 
 _WHOLE_NUMBERS = (
     *COUNTED, *HELD, *GREATEST, *SETTINGS, "fullest_shard", "fullest_shard_ids", "epochs_apart",
 )  # fmt: skip
-SEQUENCE_DDL = ", ".join([*(f"{name} bigint" for name in SEQUENCE_COLUMNS), "shard_index int"])
-DDL = ", ".join(
-    [
-        *(f"{name} bigint" for name in COLUMNS),
-        "shard_index int",
-        *(f"{name} string" for name in TEXTS),
-        "expiring array<bigint>",
-    ]
-)
 
 
-def observations() -> list[Column]:
-    """Return the aggregates over the output of `dedup_by_id`'s group function."""
+def counters_ddl(plan: Plan) -> str:
+    """Return the columns of a shard's counters."""
+    by_id = plan.numbering is None
+    others = [*(f"{name} string" for name in TEXTS), "expiring array<bigint>"] if by_id else []
+    whole = (f"{name} bigint" for name in (COLUMNS if by_id else SEQUENCE_COLUMNS))
+    return ", ".join([*whole, "shard_index int", *others])
+
+
+def observations(plan: Plan) -> list[Column]:
+    """Return the aggregates over the output of the group function."""
+    if plan.numbering is not None:
+        stages = (f"{stage}_us" for stage in SEQUENCE_GROUP_STAGES)
+        return _aggregates((*SEQUENCE_COUNTED, *stages), SEQUENCE_HELD, SEQUENCE_MAXIMA)
     texts = ", ".join(TEXTS)
     # Text, so that Connect and progress as JSON carry it as classic sessions do.
     expiring = ", ".join(f"sum(expiring[{i}])" for i in range(2 * BANDS))
@@ -75,12 +78,6 @@ def observations() -> list[Column]:
         f"({fullest}).live_ids AS fullest_shard_ids",
         f"to_json(array({expiring})) AS expiring",
     )
-
-
-def sequence_observations() -> list[Column]:
-    """Return the aggregates over the output of `dedup_by_sequence`'s group function."""
-    stages = (f"{stage}_us" for stage in SEQUENCE_GROUP_STAGES)
-    return _aggregates((*SEQUENCE_COUNTED, *stages), SEQUENCE_HELD, SEQUENCE_MAXIMA)
 
 
 def pack_observation() -> Column:

@@ -44,7 +44,7 @@ from dedup.errors import ConfigError, DedupWarning
 from dedup.spark.idtime import IdTime
 
 if TYPE_CHECKING:
-    from dedup.spark.driver.derived_id import ColumnOrName, DerivedId
+    from dedup.spark.driver.columns import ColumnOrName, DerivedId
 
 Columns: TypeAlias = "tuple[ColumnOrName, ...]"
 Duration: TypeAlias = str | timedelta
@@ -185,6 +185,7 @@ BY_SEQUENCE = by_name(
 class _Options:
     """What the two operators have in common."""
 
+    FUNCTION: ClassVar[str]
     DECLARED: ClassVar[Mapping[str, Option]]
 
     timestamp: ColumnOrName | IdTime | None
@@ -212,8 +213,8 @@ class _Options:
         """The option in milliseconds."""
         return duration_ms(self.max_future, option="max_future")
 
-    def as_call(self, function: str) -> str:
-        """Return how an operator was made: the options that differ from their defaults."""
+    def as_call(self) -> str:
+        """Return how the operator was made: the options that differ from their defaults."""
         shown = []
         for option in self.DECLARED.values():
             value, default = getattr(self, option.name), option.default
@@ -224,7 +225,7 @@ class _Options:
             # A Column's == returns a Column, so the types are compared first.
             if value is not default and (type(value) is not type(default) or value != default):
                 shown.append(f"{option.name}={value!r}")
-        return f"{function}({', '.join(shown)})"
+        return f"{self.FUNCTION}({', '.join(shown)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +238,7 @@ class Options(_Options):
         If a value can work with no DataFrame.
     """
 
+    FUNCTION = "dedup_by_id"
     DECLARED = BY_ID
 
     id: tuple[ColumnOrName | DerivedId, ...]
@@ -368,6 +370,7 @@ class Options(_Options):
 class SequenceOptions(_Options):
     """The arguments of `dedup_by_sequence`; errors as `Options`."""
 
+    FUNCTION = "dedup_by_sequence"
     DECLARED = BY_SEQUENCE
 
     producer: Columns

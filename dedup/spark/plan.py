@@ -22,6 +22,19 @@ HELPER_PREFIX = "__dedup_"
 Bodies: TypeAlias = Literal["pack", "group", "none"]
 
 
+@dataclass(frozen=True, slots=True)
+class TimeSource:
+    """Where timestamps come from."""
+
+    #: For people.
+    text: str
+    definition: Definition
+    #: None in processing-time mode, or if the ID carries the time.
+    column: str | None = None
+    #: Whether the ID is a version-7 UUID, which carries the time.
+    in_id: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbering:
     """What `dedup_by_sequence` adds to a plan, in which producer and partition are the ID."""
@@ -48,14 +61,9 @@ class Plan:
     #: Column in pack's input, and the name and Spark type that the birth certificate holds.
     id_columns: tuple[tuple[str, str, str], ...]
     id_definitions: tuple[Definition, ...]
-    #: None in processing-time mode, or if the ID carries the time.
-    time_column: str | None
-    #: Description of the timestamp for people.
-    time_source: str
-    time_definition: Definition
+    time: TimeSource
     #: Changes of ID and timestamp that the user accepts.
     accepted: Accepted = field(default_factory=Accepted)
-    id_time: Literal["uuid7"] | None = None
     #: Time of the micro-batch; None in processing-time mode.
     now_column: str | None
     source_columns: tuple[str, ...]

@@ -29,6 +29,7 @@ from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
 from dedup.errors import SegmentDamaged
 from dedup.spark.executor import task
+from dedup.spark.plan import TimeSource
 from tests.damage.harm import Harm, harms, some
 from tests.damage.judge import Outcomes, Wrong
 from tests.damage.world import EPOCH, OLD_RUN, OTHER_QUERY, QUERY, RUN, World, state_content
@@ -153,8 +154,9 @@ def _read_certificate(world: World) -> str:
         id_definitions=tuple(
             Definition(expression=n, kind=k) for n, k in world.certificate.id_columns
         ),
-        time_source=world.certificate.timestamp_source,
-        time_definition=Definition(expression="ts", kind="timestamp"),
+        time=TimeSource(
+            world.certificate.timestamp_source, Definition(expression="ts", kind="timestamp")
+        ),
         accepted=Accepted(),
         policy=SimpleNamespace(stable_timestamps=False),
         shards=None,

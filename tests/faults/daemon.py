@@ -14,7 +14,6 @@ from pyspark.daemon import manager
 import dedup.catalog.store
 import dedup.spark.executor.group
 import dedup.spark.executor.pack
-import dedup.spark.executor.sequence_group
 import dedup.spark.executor.unpack  # noqa: F401
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def failing(points: dict[int, str], marks: Path) -> Callable[..., Iterator[Any]]
         from dedup.catalog.backup import write_backup
         from dedup.catalog.compatibility import create_or_check
         from dedup.catalog.root import Root
-        from dedup.spark.executor import group, task
+        from dedup.spark.executor import by_id, group, task
         from dedup.spark.observations import Stopwatch
 
         chosen = points.get(task.Task.current(plan).epoch)
@@ -91,7 +91,7 @@ def failing(points: dict[int, str], marks: Path) -> Callable[..., Iterator[Any]]
                 (Stopwatch, "lap", lap_and_strike),
                 (Root, "put_file", put_and_strike),
                 (task, "create_or_check", create_and_strike),
-                (group, "write_backup", backup_and_strike),
+                (by_id, "write_backup", backup_and_strike),
             ):
                 stack.enter_context(patch.object(where, name, instead))
             strike("start")

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dedup import dedup_by_id
 from dedup.errors import DedupError, cause
-from dedup.spark.driver import build, checks
+from dedup.spark.driver import build, checks, plans
 from dedup.spark.executor.bodies import FOLDER
 from tests.support.oracle import Oracle
 from tests.support.small_disk import fill, small_disk
@@ -25,7 +25,7 @@ from tests.support.spark_query import Query, Run
 def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which pass writes the files: on one machine, or on a cluster."""
     name: str = request.param
-    monkeypatch.setattr(build, "who_writes_bodies", lambda _: name)
+    monkeypatch.setattr(plans, "who_writes_bodies", lambda _: name)
     return name
 
 
@@ -110,7 +110,7 @@ def test_a_worker_dies_that_wrote_or_read_a_file(
 def test_a_cluster_keeps_no_file(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "who_writes_bodies", lambda _: "group")
+    monkeypatch.setattr(plans, "who_writes_bodies", lambda _: "group")
     monkeypatch.setattr(build, "unpack", counting(tmp_path))
     given = tables(2)
     made = query(spark, tmp_path / "query", given)
@@ -149,14 +149,14 @@ def test_a_batch_leaves_no_file_however_much_of_it_is_asked_for(spark: SparkSess
 
 def test_who_writes_files(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = spark.readStream.format("rate").load()
-    assert build.who_writes_bodies(stream) == "pack"
-    assert build.who_writes_bodies(spark.range(1).toDF("id")) == "none"
+    assert plans.who_writes_bodies(stream) == "pack"
+    assert plans.who_writes_bodies(spark.range(1).toDF("id")) == "none"
     # A master other than this session's changes nothing.
     spark.conf.set("spark.master", "spark://elsewhere:7077")
-    assert build.who_writes_bodies(stream) == "pack"
+    assert plans.who_writes_bodies(stream) == "pack"
     # Only at the start of a session can it be set.
     monkeypatch.setattr(checks, "setting", lambda *_: "true")
-    assert build.who_writes_bodies(stream) == "none"
+    assert plans.who_writes_bodies(stream) == "none"
 
 
 @pytest.mark.slow

@@ -148,10 +148,10 @@ def test_clock_jumps_stop_processing_time(
     def a_year_back(plan: Any, key: Any, frames: Any, state: Any) -> Any:
         from unittest.mock import patch
 
-        from dedup.spark.executor import group, shell
+        from dedup.spark.executor import group
 
-        now_ms = shell.wall_clock_ms() - 365 * 86_400_000
-        with patch.object(shell, "wall_clock_ms", lambda: now_ms):
+        now_ms = group.wall_clock_ms() - 365 * 86_400_000
+        with patch.object(group, "wall_clock_ms", lambda: now_ms):
             yield from group.dedup_stream(plan, key, frames, state)
 
     monkeypatch.setattr(dedup.spark.driver.build, "dedup_stream", a_year_back)

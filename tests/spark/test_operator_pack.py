@@ -29,7 +29,7 @@ from dedup.spark.executor import pack, wire
 from dedup.spark.executor.pack import Packer
 from dedup.spark.executor.task import Layout
 from dedup.spark.executor.wire import key_column, restored, without
-from dedup.spark.plan import Plan
+from dedup.spark.plan import Plan, TimeSource
 from tests.support.processes import run_python
 
 BASE = datetime(2024, 1, 1, tzinfo=UTC)
@@ -37,6 +37,7 @@ SHARDS = 3
 #: Of rows that are compressed: all of these, none.
 WIDTHS = (0, 1 << 20)
 EVENT = Policy(horizon_ms=86_400_000, bucket_ms=3_600_000, event_time=True)
+TIME = TimeSource("column ts timestamp", Definition(expression="ts", kind="timestamp"), "ts")
 SOURCED = replace(EVENT, source_columns=("source",))
 
 
@@ -44,9 +45,7 @@ def plan(**changes: Any) -> Plan:
     given: dict[str, Any] = {
         "id_columns": (("id", "id", "string"),),
         "id_definitions": (Definition(expression="id", kind="string"),),
-        "time_column": "ts", "time_source": "column ts timestamp",
-        "time_definition": Definition(expression="ts", kind="timestamp"),
-        "accepted": Accepted(), "id_time": None, "now_column": "now", "source_columns": (),
+        "time": TIME, "accepted": Accepted(), "now_column": "now", "source_columns": (),
         "order_columns": (), "user_columns": 10, "body_columns": 10,
         "handling": Handling(null_timestamps="now"), "emitted": frozenset({"unique"}),
         "max_future_ms": 600_000, "shards": SHARDS,
@@ -341,10 +340,10 @@ def test_who_needs_a_timestamp(policy: str) -> None:
 
 def test_a_broken_uuid7_and_a_null_one() -> None:
     """If the time is in the ID, a record without an ID lacks no time, under any option."""
-    times = {"id_time": "uuid7", "time_column": None, "time_source": "uuid7 in the record ID"}
+    time = replace(TIME, column=None, in_id=True)
     for policy in ("emit", "now"):
         batch = rows(3).set_column(0, "id", pa.array(["no UUID", None, None]))
-        sent = packed([batch], plan(handling=Handling(null_timestamps=policy), **times))
+        sent = packed([batch], plan(handling=Handling(null_timestamps=policy), time=time))
         broken = FLAG_NULL_TIME | (FLAG_UNTIMED if policy == "emit" else 0)
         assert heads(sent, "flags") == sorted([broken, *[FLAG_NULL_ID | FLAG_UNTIMED] * 2])
         assert wire.read_observed(sent[-1]["head"]).keys() == (set() if policy == "emit" else {""})
@@ -411,7 +410,7 @@ def test_clocks_are_told_per_source_partition() -> None:
     one = wire.read_observed(packed([batch])[-1]["head"])
     assert one[""][0].newest_ms == base_ms + 10_000
     assert one[""][0].records == 12
-    untimed = replace(plan(), policy=Policy(horizon_ms=1, bucket_ms=1), time_column=None)
+    untimed = replace(plan(), policy=Policy(horizon_ms=1, bucket_ms=1))
     assert wire.read_observed(packed([batch], untimed)[-1]["head"]) == {}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from dedup import dedup_by_id
 from dedup.catalog.certificate import Certificate, load_certificate
@@ -16,7 +16,10 @@ from dedup.catalog.layout import certificate_path
 from dedup.catalog.root import Root
 from dedup.core.sharding import derive_keys, filter_key_id
 from dedup.errors import cause
-from dedup.spark.driver import build
+from dedup.spark.driver.build import Operator
+from dedup.spark.driver.plans import plan_of, user_columns
+from dedup.spark.options import Options
+from dedup.spark.plan import Plan
 from dedup.tools import explain, verify
 from dedup.tools import inspect as inspect_catalog
 from tests.support.spark_query import Query, seeded
@@ -61,7 +64,7 @@ def test_keys_derive_from_a_secret_that_nothing_but_the_certificate_holds(
     told = explain(query.catalog, one["id"], checkpoint=query.checkpoint)
     assert [seen.time_ms for seen in told.seen]
     shown = [repr(born), json.dumps(inspect_catalog(query.catalog).to_json()), repr(told)]
-    shown.append(repr(build.plan_of(query.source(), options_of(query))))
+    shown.append(repr(planned(query.source(), query)))
     files = [path for path in query.checkpoint.rglob("*") if path.is_file()]
     shown += [path.read_bytes().hex() for path in files]
     for text in shown:
@@ -111,13 +114,18 @@ def test_batches_draw_keys_of_their_own_and_judge_alike(
 ) -> None:
     query = Query(spark, tmp_path, {"horizon": "1 hour"}).add("a@1", "a@1", "a@1", "b@1")
     rows = spark.read.schema(query.schema).parquet(str(query.input))
-    operator = build.Operator(options_of(query))
+    operator = operator_of(query)
     found = [sorted((row.id, row.n) for row in operator(rows).collect()) for _ in range(3)]
     assert found[0] == found[1] == found[2], "the same of several copies goes on each time"
-    plans = [build.plan_of(rows, options_of(query)) for _ in range(2)]
+    plans = [planned(rows, query) for _ in range(2)]
     keys = {derive_keys("batch", plan.secret) for plan in plans} | {derive_keys("batch")}
     assert len(keys) == 3
 
 
-def options_of(query: Query) -> build.Options:
-    return dedup_by_id("id", catalog=str(query.catalog), **query.options).options
+def operator_of(query: Query) -> Operator[Options]:
+    return dedup_by_id("id", catalog=str(query.catalog), **query.options)
+
+
+def planned(rows: DataFrame, query: Query) -> Plan:
+    options = operator_of(query).options
+    return plan_of(user_columns(rows, options), options)

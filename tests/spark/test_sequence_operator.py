@@ -18,7 +18,7 @@ import dedup.spark
 from dedup import DedupListener, check_query, dedup_by_id, dedup_by_sequence, split, time_from_id
 from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError, DataError, DedupError, cause
-from dedup.spark.driver import build
+from dedup.spark.driver import plans
 from dedup.testing import faults
 from dedup.tools.watch.query_log import read_logs
 from tests.support.needs import long
@@ -157,7 +157,7 @@ def test_workers_die_at_each_step(
     bodies: str,
     points: tuple[str, ...],
 ) -> None:
-    monkeypatch.setattr(build, "who_writes_bodies", lambda _: bodies)
+    monkeypatch.setattr(plans, "who_writes_bodies", lambda _: bodies)
     for path in FAULTS.iterdir():
         path.unlink()
     made, batches = seeded(tmp_path, spark)

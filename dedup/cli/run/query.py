@@ -128,7 +128,7 @@ def transform(
         rows = good_rows(rows, job, columns)
     elif columns.read != columns.schema:
         rows = rows.select(list(map(named_column, columns.schema.names)))
-    check_resume(rows, operator, str(options.checkpoint))
+    check_resume(rows, operator.options, str(options.checkpoint))
     return query(rows, operator, *_ends(job, new))
 
 

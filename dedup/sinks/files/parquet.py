@@ -26,6 +26,7 @@ from dedup.sources.files.parquet_input import spark_columns
 from dedup.spark.driver import checks
 from dedup.spark.driver.build import Operator
 from dedup.spark.machine import home_path
+from dedup.spark.options import Options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader
@@ -37,7 +38,7 @@ logger = logging.getLogger("dedup")
 def dedup_parquet(
     spark: SparkSession,
     source: str | os.PathLike[str],
-    operator: Operator,
+    operator: Operator[Options],
     *,
     output: str | os.PathLike[str],
     duplicates: str | os.PathLike[str] | None = None,
@@ -195,7 +196,7 @@ def _check_classic(spark: SparkSession) -> None:
         ) from None
 
 
-def _check_shared(spark: SparkSession, operator: Operator, output: Path) -> None:
+def _check_shared(spark: SparkSession, operator: Operator[Options], output: Path) -> None:
     if checks.local_cores(spark) is None and not operator.options.shared_local:
         raise ConfigError(
             f"output={output} is a local path, but Spark runs on "

@@ -23,10 +23,11 @@ from dedup.sources.files.exact_values import WRITE_AGAIN, NotExact
 from dedup.sources.files.parquet_input import ParquetInput
 from dedup.sources.files.scan import Scan
 from dedup.spark.driver import checks
-from dedup.spark.driver.build import Operator, assemble, by_id, output_schema, prepare
+from dedup.spark.driver.build import Operator, assemble, emitted_schema, prepare
 from dedup.spark.driver.columns import named_column
 from dedup.spark.executor.pack import pack
 from dedup.spark.executor.unpack import unpack
+from dedup.spark.options import Options
 from dedup.spark.plan import Plan
 
 if TYPE_CHECKING:
@@ -117,7 +118,10 @@ class FilesQuery:
 
 
 def query(
-    rows: DataFrame, operator: Operator, source: SourceFiles | str, sink: ParquetFolder | str
+    rows: DataFrame,
+    operator: Operator[Options],
+    source: SourceFiles | str,
+    sink: ParquetFolder | str,
 ) -> FilesQuery:
     """Put the operator between files, which its tasks read and write if they can.
 
@@ -133,7 +137,7 @@ def query(
         The output, or why Spark has to write it.
     """
     prepared, plan = prepare(rows, operator.options)
-    given = output_schema(rows, operator.options)
+    given = emitted_schema(rows, plan)
     why_read = why_written = None
     frame: DataFrame = prepared
     first: MapPass = pack
@@ -157,7 +161,6 @@ def query(
             output=given if writer is None else WRITTEN,
             first=first,
             last=writer or unpack,
-            group=by_id(),
         ),
         columns=given,
         writer=writer,

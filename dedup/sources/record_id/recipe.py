@@ -13,7 +13,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import ConfigError
 from dedup.sources.record_id.canonical import ID_BYTES, VERSION
-from dedup.spark.driver.derived_id import DerivedId
+from dedup.spark.driver.columns import DerivedId
 
 ColumnOrName: TypeAlias = str | Column
 

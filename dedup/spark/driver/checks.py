@@ -10,7 +10,6 @@ import sys
 import uuid
 import warnings
 from collections import Counter
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from pyspark.sql.utils import is_remote
 
 from dedup.catalog.root import Root
 from dedup.catalog.timeouts import reach
-from dedup.core.policy import Policy
 from dedup.errors import CatalogError, ConfigError, DedupWarning
 from dedup.spark.driver.plan_steps import makes_random_columns
 from dedup.spark.machine import shuffle_partitions
@@ -125,16 +123,26 @@ def is_mount(spark: SparkSession, root: Root) -> bool:
     return root.local_path("catalog.json") is not None and local_cores(spark) is None
 
 
-def check_root(spark: SparkSession, root: Root, *, shared_local: bool) -> None:
+def a_stream_needs_a_catalog() -> ConfigError:
+    """Return the error for a stream without the option."""
+    return ConfigError(
+        "A stream needs catalog=: a path or URI where its memory can live, such as "
+        "catalog='s3://bucket/dedup/orders'."
+    )
+
+
+def check_root(spark: SparkSession, root: Root | None, *, shared_local: bool) -> None:
     """Reject a root that executors cannot share or the driver cannot write.
 
     Raises
     ------
     ConfigError
-        For a local path on a cluster.
+        Without a root, or for a local path on a cluster.
     CatalogError
         If nothing can be written there, or the storage does not answer.
     """
+    if root is None:
+        raise a_stream_needs_a_catalog()
     reach(root, lambda: _check_root(spark, root, shared_local=shared_local))
 
 
@@ -216,9 +224,3 @@ def check_upstream(df: DataFrame, found: Counter[str], operator: str) -> None:
             DedupWarning,
             stacklevel=4,
         )
-
-
-def with_retention(spark: SparkSession, policy: Policy) -> Policy:
-    """Return the policy with the number of micro-batches that Spark can roll back."""
-    retained = int(setting(spark, "spark.sql.streaming.minBatchesToRetain", "100"))
-    return replace(policy, retain_epochs=retained)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -13,11 +15,13 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.catalog.definition import Definition
 from dedup.errors import ConfigError
-from dedup.spark.driver.derived_id import DerivedId
 from dedup.spark.driver.expression import Expression, column_text, mentioned, read_expression
 from dedup.spark.driver.plan_steps import check_row_by_row, steps
 from dedup.spark.plan import HELPER_PREFIX
 
+#: What users may give for a column of a record.
+ColumnOrName: TypeAlias = str | Column
+ColumnsOption: TypeAlias = ColumnOrName | Sequence[ColumnOrName]
 _FIXED_WIDTH = (
     T.ByteType,
     T.ShortType,
@@ -36,6 +40,23 @@ _NOT_CARRIED = {
     "interval": "CAST(col AS STRING) and back with make_interval",
     "void": "CAST(col AS STRING)",
 }
+
+
+class DerivedId(ABC):
+    """A way to compute a record ID; `dedup.record_id` has the ways."""
+
+    @abstractmethod
+    def of(self, df: DataFrame) -> Column:
+        """Return the ID as a column of the DataFrame."""
+
+    @abstractmethod
+    def chosen(self, df: DataFrame) -> list[Column]:
+        """Return the columns that the ID is computed from."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Its name in the birth certificate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,126 +1,151 @@
-"""The second pass of `dedup_by_id`: one shard of one micro-batch, with its catalog."""
+"""Second pass: the group function, which runs once per shard and micro-batch.
+
+It decodes a shard's packed rows, lets the operator's engine judge them, stores the shard's next
+state, and passes the blobs on untouched with one verdict byte per row: unpack decodes the rows
+anyway, so it filters them. Bodies are opened only for records that tie in ID and timestamp. Nothing
+here sets a timeout: an expiry happens when the shard is next called (invariant 12).
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from dedup.catalog.backup import backup_is_due, read_adopted, write_backup
-from dedup.catalog.cache import LocalCache
-from dedup.catalog.gc.housekeeping import ShardTask, housekeep
-from dedup.catalog.root import Root
-from dedup.catalog.shard_files import ShardFiles
-from dedup.catalog.store import Attempt, ShardStore
-from dedup.core.clocks import known_ms
-from dedup.core.forecast import SLOWEST_SOURCES, expiry_bands, slowest_sources
-from dedup.core.metrics import COLUMNS, GROUP_STAGES, SETTINGS, TIMES
-from dedup.core.ports import SegmentStore
-from dedup.core.shard import Outcome, process
-from dedup.core.state import ShardState
-from dedup.errors import StateError, faults
-from dedup.spark.executor.shell import SCHEMA, Call, Engine, judge_batch, judge_stream
-from dedup.spark.executor.task import warn_of_others
-from dedup.spark.observations import DDL
+from dedup.core.arrays import U8
+from dedup.core.records import Epoch
+from dedup.errors import faults
+from dedup.spark.executor import wire
+from dedup.spark.executor.bodies import BodyFile, drop_earlier, handed_on
+from dedup.spark.executor.by_id import ById
+from dedup.spark.executor.by_sequence import BySequence
+from dedup.spark.executor.call import Call, Judged, ShardInput
+from dedup.spark.executor.task import Layout, Task, freeze_gc, layout, release_memory
+from dedup.spark.machine import wall_clock_ms
+from dedup.spark.observations import Stopwatch, counters_ddl
 from dedup.spark.plan import Plan
 
-OUTPUT_SCHEMA = f"{SCHEMA}, {DDL}"
+STATE_SCHEMA = "shard_state binary"
+
+
+def output_schema(plan: Plan) -> str:
+    """Return the columns of the group function's output."""
+    return f"rows int, keys binary, body binary, verdicts binary, {counters_ddl(plan)}"
 
 
 def dedup_stream(
     plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any
 ) -> Iterator[pd.DataFrame]:
-    """Yield one shard's verdicts of a stream's micro-batch, and set its next state."""
-    yield from judge_stream(_ENGINE, plan, key, frames, state)
+    """Yield one shard's verdicts of a micro-batch, and set the shard's next state."""
+    freeze_gc()
+    yield _judge_stream(plan, key, frames, state)
+    faults.point("group.end")
+    release_memory()
+
+
+def _judge_stream(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any) -> pd.DataFrame:
+    faults.point("group.begin")
+    task = Task.current(plan)
+    if plan.bodies == "group":
+        drop_earlier(task)
+    lay = layout(plan, task, has_state=state.exists)
+    call = _call(plan, task, lay, key, frames, state.getCurrentProcessingTimeMs())
+    base, counts = call.base(bytes(state.get[0]) if state.exists else None)
+    call.watch.lap("read")
+    faults.point("group.read")
+    outcome = call.judge(base)
+    faults.point("group.judged")
+    row = outcome.state.to_bytes()
+    faults.point("group.update.before")
+    state.update((row,))
+    faults.point("group.update.after")
+    call.watch.lap("write")
+    counts |= {"state_bytes": len(row), "base_epoch": base.epoch}
+    return _output(call, outcome, counts, handed_on(plan, task, call.shard))
 
 
 def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one shard's verdicts of a batch DataFrame."""
-    return judge_batch(_ENGINE, plan, key, frame)
+    """Return one shard's verdicts of a batch DataFrame, by the same rule; nothing is kept."""
+    freeze_gc()
+    task = Task.current(plan)
+    call = _call(plan, task, layout(plan, task), key, [frame], wall_clock_ms())
+    base, _ = call.base(None)
+    call.watch.lap("read")
+    return _output(call, call.judge(base), {}, None)
 
 
-def _base(call: Call, row: bytes | None) -> tuple[ShardState, dict[str, int]]:
-    root, lay = call.plan.root, call.layout
-    if root is None:
-        assert not call.plan.streaming, "a stream without a catalog would forget every ID"
-        return ShardState(), {}
-    if row is not None:
-        base = ShardState.from_bytes(row, hash_key_id=lay.key_id)
-        if lay.secret and base.hash_key_id is None:
-            raise StateError.of_another_catalog()
-        call.task.check_follows(base.epoch)
-        return base, {}
-    query_id = call.task.query_id
-    adopted = read_adopted(root, query_id, call.shard)
-    base = adopted or ShardState()
-    base.check_key(lay.key_id)
-    is_born = call.shard == 0 and adopted is None
-    counts = {"other_queries": warn_of_others(root, query_id)} if is_born else {}
-    return replace(base, hash_key_id=lay.key_id if lay.secret else None), counts
+def _call(
+    plan: Plan, task: Task, lay: Layout, key: Any, frames: Iterable[pd.DataFrame], now_ms: int
+) -> Call:
+    watch = Stopwatch()
+    shard = lay.slot_keys.index(int(key[0]))
+    epoch = Epoch(
+        number=task.epoch,
+        run_id=task.run_id,
+        now_ms=now_ms,
+        worker_now_ms=wall_clock_ms(),
+        shard=shard,
+        hash_key=lay.filter_key,
+    )
+    by_rule = ById if plan.numbering is None else BySequence
+    return by_rule(plan, task, lay, shard, ShardInput.of(plan, lay, frames), epoch, watch)
 
 
-def _judge(call: Call, base: ShardState) -> Outcome:
-    root, lap = call.plan.root, call.watch.lap
-    if root is None:
-        policy = replace(call.plan.policy, state_budget_bytes=1 << 62, accept_clock_jump=True)
-        nothing: SegmentStore = None  # type: ignore[assignment]  # nothing names or seals a segment
-        return process(base, call.input.records(), policy, nothing, call.epoch, lap)
-    task, shard = call.task, call.shard
-    if backup_is_due(root, task.query_id, shard, base, task.run_id):
-        faults.point("backup.put.before")
-        write_backup(root, task.query_id, shard, base)
-        faults.point("backup.put.after")
-    here = ShardTask(task.query_id, task.run_id, shard, task.epoch, call.epoch.now_ms)
-    state, deleted = housekeep(root, here, base, call.plan.policy)
-    lap("upkeep")
-    store = _store(call, root)
-    made = process(state, call.input.records(), call.plan.policy, store, call.epoch, lap)
-    counts = {**asdict(store.counters), **made.counts, "orphans_deleted": deleted}
-    return replace(made, counts=counts)
-
-
-def _store(call: Call, root: Root) -> ShardStore:
-    task = call.task
-    cache = LocalCache(task.query_id, call.plan.cache_dir, call.plan.cache_bytes)
-    files = ShardFiles(root, cache, task.query_id, call.shard, call.layout.secret)
-    return ShardStore(files, Attempt(task.epoch, task.run_id, task.attempt_id))
-
-
-def _levels(call: Call, outcome: Outcome) -> dict[str, int | None]:
-    state, policy = outcome.state, call.plan.policy
-    clocks, manifest = state.clocks, state.manifest
-    segment_bytes, sidecar_bytes = manifest.live_bytes()
-    return {
-        "live_ids": manifest.ids + len(state.tail),
-        "tail_ids": len(state.tail),
-        "segments": sum(1 for _ in manifest.segments()),
-        "buckets": state.live_buckets,
-        "segments_pending": manifest.pending,
-        "segments_lost": state.accepted_losses,
-        "filter_state_bytes": sum(built.nbytes for built in state.filters.values()),
-        "segment_bytes": segment_bytes,
-        "sidecar_bytes": sidecar_bytes,
-        "orphan_files": state.stray_files[0],
-        "foreign_files": state.stray_files[1],
-        "branches": state.branches,
-        **{name: known_ms(getattr(clocks, name)) for name in TIMES},
-        **{name: getattr(policy, name) for name in SETTINGS},
-        "fpr_ppb": round(policy.fpr * 1e9),
+def _output(
+    call: Call, outcome: Judged, counts: Mapping[str, int], body_file: BodyFile | None
+) -> pd.DataFrame:
+    """Return the control row with the counters, then the blobs of which any row passes."""
+    columns, emitted = _judged_rows(call, outcome.verdicts, body_file)
+    call.watch.lap("write")
+    numbers = {
+        **outcome.counts,
+        **counts,
+        **{f"{stage}_us": call.watch.us[stage] for stage in call.STAGES},
+        **call.levels(outcome),
+        "emitted": outcome.counts["records_in"] if call.plan.verdict_column else emitted,
     }
+    blank = [None] * (len(columns["rows"]) - 1)
+    for name in call.COLUMNS:
+        columns[name] = pd.array([numbers.get(name, 0), *blank], dtype="Int64")
+    columns["shard_index"] = pd.array([call.shard, *blank], dtype="Int32")
+    for name, value in call.others(outcome).items():
+        columns[name] = pd.Series([value, *blank], dtype=object)
+    return pd.DataFrame(columns)
 
 
-def _others(call: Call, outcome: Outcome) -> dict[str, str | list[int] | None]:
-    state, policy = outcome.state, call.plan.policy
-    slowest = slowest_sources(state, policy, SLOWEST_SOURCES)
-    ids, sizes = zip(*expiry_bands(state, policy), strict=True)
-    return {
-        "gc_source": state.clocks.holder(policy) if policy.event_time else None,
-        "slowest_sources": json.dumps(slowest, separators=(",", ":")),
-        "expiring": [*ids, *sizes],
+def _judged_rows(
+    call: Call, verdicts: U8, body_file: BodyFile | None
+) -> tuple[dict[str, Any], int]:
+    """Return the columns of the blobs, and how many records the user's options let pass.
+
+    Bodies go into the file, if there is one.
+    """
+    passes = call.plan.passes
+    given = call.input
+    rows, keys, bodies = [wire.CONTROL], list[bytes | None]([None]), [given.schema_bytes]
+    judged_blobs: list[bytes | None] = [None]
+    needs_keys = given.unpack_needs_keys
+    first = emitted = 0
+    for head, key_blob, body in zip(given.heads, given.key_blobs, given.blobs, strict=True):
+        judged = verdicts[first : first + head.num_rows]
+        first += head.num_rows
+        kept = int(passes[judged].sum())
+        emitted += kept
+        if kept:
+            rows.append(head.num_rows)
+            keys.append(key_blob if needs_keys else None)
+            if body_file is not None:
+                body = body_file.append(np.frombuffer(body, np.uint8))
+            bodies.append(body)
+            judged_blobs.append(judged.tobytes())
+    if body_file is not None:
+        body_file.close()
+    columns: dict[str, Any] = {
+        "rows": pd.array(rows, dtype="int32"),
+        "keys": pd.Series(keys, dtype=object),
+        "body": pd.Series(bodies, dtype=object),
+        "verdicts": pd.Series(judged_blobs, dtype=object),
     }
-
-
-_ENGINE = Engine(_base, _judge, _levels, COLUMNS, GROUP_STAGES, _others)
+    return columns, emitted

@@ -23,8 +23,7 @@ from dedup.spark.executor import wire
 from dedup.spark.executor.bad_records import first_of, plain
 from dedup.spark.executor.bodies import BodyFile, drop_earlier, packed_bodies
 from dedup.spark.executor.rowhash import hash_rows
-from dedup.spark.executor.task import Layout, Task, layout
-from dedup.spark.executor.worker import freeze_gc, release_memory
+from dedup.spark.executor.task import Layout, Task, freeze_gc, layout, release_memory
 from dedup.spark.id_encoding import encode_ids
 from dedup.spark.idtime import uuid7_ms
 from dedup.spark.observations import Stopwatch
@@ -192,22 +191,22 @@ class Packer:
             return np.zeros(batch.num_rows, np.int64)
         now_ms = int(millis(batch.column(plan.now_column))[0])
         no_id = (flags & FLAG_NULL_ID) != 0
-        if plan.id_time is not None:
+        if plan.time.in_id:
             times_ms, null = uuid7_ms(keys)
         else:
-            column = batch.column(plan.time_column)
+            column = batch.column(plan.time.column)
             times_ms = millis(column).copy()
             null = column.is_null().to_numpy(zero_copy_only=False)
         # A record without an ID needs no time.
         first = partial(first_of, plan, batch)
-        plan.handling.check_times(null & ~no_id, plan.time_source, first)
+        plan.handling.check_times(null & ~no_id, plan.time.text, first)
         plan.handling.substitute_times(
             times_ms,
             null,
             flags,
             now_ms=now_ms,
             max_future_ms=plan.max_future_ms,
-            in_id=plan.id_time is not None,
+            in_id=plan.time.in_id,
         )
         return times_ms
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T  # noqa: N812
 
 from dedup.catalog.certificate import load_certificate
 from dedup.catalog.compatibility import check_fit
@@ -16,14 +17,14 @@ from dedup.catalog.root import Root
 from dedup.catalog.similar_queries import similar_queries, similar_query_warning
 from dedup.catalog.timeouts import reach
 from dedup.errors import ConfigError
-from dedup.spark.driver.build import Operator, a_stream_needs_a_catalog, plan_of, with_verdict
+from dedup.spark.driver.build import Operator
 from dedup.spark.driver.checkpoint_log import read_checkpoint
-from dedup.spark.driver.checks import local_cores
-from dedup.spark.driver.sequence_operator import SequenceOperator, plan_of_sequences
+from dedup.spark.driver.checks import a_stream_needs_a_catalog, local_cores
+from dedup.spark.driver.plans import plan_of, user_columns
 from dedup.spark.driver.stream_sources import stream_sources_of
 from dedup.spark.executor.task import missing_catalog, of_plan
 from dedup.spark.machine import machine_bytes
-from dedup.spark.options import SequenceOptions
+from dedup.spark.options import Options, SequenceOptions
 from dedup.spark.plan import Plan
 from dedup.spark.stream_source import Source
 from dedup.tools.check.facts import Facts, ProducerFacts, cores_of, retention
@@ -35,7 +36,7 @@ from dedup.tools.repair.opening import has_state
 
 def check_query(
     df: DataFrame,
-    operator: Operator | SequenceOperator,
+    operator: Operator[Options] | Operator[SequenceOptions],
     *,
     checkpoint: str | os.PathLike[str] | None = None,
     kafka_retention: str | timedelta | None = None,
@@ -54,7 +55,7 @@ def check_query(
     ----------
     df : DataFrame
         The stream that the operator will be applied to.
-    operator : Operator or SequenceOperator
+    operator : Operator
         Result of `dedup_by_id` or `dedup_by_sequence`.
     checkpoint : str or PathLike, optional
         Value of the query's option ``checkpointLocation``: a local path, or a URI that `pyarrow.fs`
@@ -89,7 +90,7 @@ def check_query(
     -----
     On Spark Connect the sources' options are unknown, and findings say so.
     """
-    if not isinstance(operator, (Operator, SequenceOperator)):
+    if not isinstance(operator, Operator):
         raise ConfigError(
             f"{operator!r:.80} is not an operator. Give the result of dedup_by_id or "
             "dedup_by_sequence."
@@ -98,8 +99,10 @@ def check_query(
         # Here, because that module imports every format.
         from dedup.sinks.formats import check_sink
 
-        output = with_verdict(df, operator.options.verdict, (), ())
-        check_sink(sink, output if written is None else written.schema, checkpoint)
+        verdict = operator.options.verdict
+        more = [] if verdict is None else [T.StructField(verdict, T.StringType(), False)]
+        output = T.StructType([*df.schema.fields, *more]) if written is None else written.schema
+        check_sink(sink, output, checkpoint)
     spark = df.sparkSession
     options, policy = operator.options, operator.options.policy()
     settings = _Settings(spark)
@@ -126,11 +129,10 @@ def check_query(
         guarantee=policy.guarantee,
         event_time=policy.event_time,
         by_source=bool(options.source_partition),
-        unstable_id=_unstable_id(df, operator),
+        unstable_id=_unstable_id(df, options),
     )
-    if isinstance(operator, SequenceOperator):
-        return _of_sequences(facts, operator.options, checkpoint)
-    options = operator.options
+    if isinstance(options, SequenceOptions):
+        return _of_sequences(facts, options, checkpoint)
     place = None if options.root is None else options.root.local_path("catalog.json")
     findings = advise(
         replace(
@@ -141,11 +143,11 @@ def check_query(
         )
     )
     if checkpoint is not None:
-        findings.append(check_resume(df, operator, os.fspath(checkpoint)))
+        findings.append(check_resume(df, options, os.fspath(checkpoint)))
     return findings
 
 
-def check_resume(df: DataFrame, operator: Operator, checkpoint: str) -> Finding:
+def check_resume(df: DataFrame, options: Options, checkpoint: str) -> Finding:
     """Return after which micro-batch the query resumes, and make its tasks' checks on the driver.
 
     Raises
@@ -156,10 +158,10 @@ def check_resume(df: DataFrame, operator: Operator, checkpoint: str) -> Finding:
     CatalogError
         If the checkpoint has a state and the catalog is missing or damaged.
     """
-    root = operator.options.root
+    root = options.root
     if root is None:
         raise a_stream_needs_a_catalog()
-    plan = plan_of(df, operator.options)
+    plan = plan_of(user_columns(df, options), options)
     log = read_checkpoint(checkpoint, missing_ok=True)
     certificate = None if log is None else reach(root, lambda: load_certificate(root, log.query_id))
     if log is None or certificate is None:
@@ -205,12 +207,9 @@ def _of_sequences(
     return in_order(findings)
 
 
-def _unstable_id(df: DataFrame, operator: Operator | SequenceOperator) -> str | None:
+def _unstable_id(df: DataFrame, options: Options | SequenceOptions) -> str | None:
     try:
-        if isinstance(operator, SequenceOperator):
-            plan_of_sequences(df, operator.options)
-        else:
-            plan_of(df, operator.options)
+        plan_of(user_columns(df, options), options)
     except ConfigError as error:
         # Applying the operator raises the other errors.
         return error.text if error.remedy == "unstable-id" else None

@@ -1,16 +1,11 @@
-"""The group function that both operators share: it runs once per shard and micro-batch.
-
-It decodes a shard's packed rows, lets the operator's engine judge them, stores the shard's next
-state, and passes the blobs on untouched with one verdict byte per row: unpack decodes the rows
-anyway, so it filters them. Bodies are opened only for records that tie in ID and timestamp. Nothing
-here sets a timeout: an expiry happens when the shard is next called (invariant 12).
-"""
+"""One call of the group function: a shard in a micro-batch, and its packed rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,27 +14,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.catalog.compatibility import began_twice
-from dedup.core.arrays import I64, U8
+from dedup.core.arrays import I64
 from dedup.core.keys import Keys
 from dedup.core.records import Epoch, Records
 from dedup.core.sequence_shard import SequenceOutcome
-from dedup.core.sequence_state import SequenceState
 from dedup.core.shard import Outcome
 from dedup.core.sharding import derive_keys
-from dedup.core.state import ShardState
-from dedup.errors import ConfigError, faults
+from dedup.errors import ConfigError
 from dedup.spark.executor import wire
-from dedup.spark.executor.bodies import BodyFile, BodyReader, drop_earlier, handed_on
+from dedup.spark.executor.bodies import BodyReader
 from dedup.spark.executor.rowhash import hash_rows
-from dedup.spark.executor.task import Layout, Task, layout
-from dedup.spark.executor.worker import freeze_gc, release_memory
-from dedup.spark.machine import wall_clock_ms
+from dedup.spark.executor.task import Layout, Task
 from dedup.spark.observations import Stopwatch
 from dedup.spark.plan import Plan
 
-#: Columns of every group function's output; the operator's counters follow.
-SCHEMA = "rows int, keys binary, body binary, verdicts binary"
-STATE_SCHEMA = "shard_state binary"
+#: What an engine of `dedup.core` returns.
+Judged: TypeAlias = Outcome | SequenceOutcome
 
 
 @dataclass(slots=True)
@@ -167,8 +157,12 @@ class ShardInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One call of the group function: a shard in a micro-batch."""
+class Call(ABC):
+    """A shard in a micro-batch; a subclass judges it by an operator's rules."""
+
+    #: Counters of the output that are whole numbers, and stages of the stopwatch.
+    COLUMNS: ClassVar[tuple[str, ...]]
+    STAGES: ClassVar[tuple[str, ...]]
 
     plan: Plan
     task: Task
@@ -178,144 +172,18 @@ class Call:
     epoch: Epoch
     watch: Stopwatch
 
+    @abstractmethod
+    def base(self, row: bytes | None) -> tuple[Any, dict[str, int]]:
+        """Return the checked state to start from, and counters, given the state row if any."""
 
-Judged: TypeAlias = Outcome | SequenceOutcome
+    @abstractmethod
+    def judge(self, base: Any) -> Judged:
+        """Return the verdicts and the next state."""
 
+    @abstractmethod
+    def levels(self, outcome: Any) -> Mapping[str, int | None]:
+        """Return the counters that describe the next state."""
 
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """What one operator adds to the shared group function."""
-
-    #: From the state row, or None, to the checked state to start from, and counters.
-    base: Callable[[Call, bytes | None], tuple[ShardState | SequenceState, dict[str, int]]]
-    #: From the base state to the outcome.
-    judge: Callable[[Call, Any], Judged]
-    #: From the outcome to the counters that describe the next state.
-    levels: Callable[[Call, Any], Mapping[str, int | None]]
-    #: Counters of the output that are whole numbers.
-    columns: tuple[str, ...]
-    #: Stages of the stopwatch.
-    stages: tuple[str, ...]
-    #: From the outcome to the other columns of the output.
-    others: Callable[[Call, Any], Mapping[str, str | list[int] | None]] = lambda *_: {}
-
-
-def judge_stream(
-    engine: Engine, plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any
-) -> Iterator[pd.DataFrame]:
-    """Yield one shard's verdicts of a micro-batch, and set the shard's next state."""
-    freeze_gc()
-    yield _judge_stream(engine, plan, key, frames, state)
-    faults.point("group.end")
-    release_memory()
-
-
-def _judge_stream(
-    engine: Engine, plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any
-) -> pd.DataFrame:
-    faults.point("group.begin")
-    task = Task.current(plan)
-    if plan.bodies == "group":
-        drop_earlier(task)
-    lay = layout(plan, task, has_state=state.exists)
-    call = _call(plan, task, lay, key, frames, state.getCurrentProcessingTimeMs())
-    base, counts = engine.base(call, bytes(state.get[0]) if state.exists else None)
-    call.watch.lap("read")
-    faults.point("group.read")
-    outcome = engine.judge(call, base)
-    faults.point("group.judged")
-    row = outcome.state.to_bytes()
-    faults.point("group.update.before")
-    state.update((row,))
-    faults.point("group.update.after")
-    call.watch.lap("write")
-    counts |= {"state_bytes": len(row), "base_epoch": base.epoch}
-    return _output(engine, call, outcome, counts, handed_on(plan, task, call.shard))
-
-
-def judge_batch(engine: Engine, plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one shard's verdicts of a batch DataFrame, by the same rule; nothing is kept."""
-    freeze_gc()
-    task = Task.current(plan)
-    call = _call(plan, task, layout(plan, task), key, [frame], wall_clock_ms())
-    base, _ = engine.base(call, None)
-    call.watch.lap("read")
-    return _output(engine, call, engine.judge(call, base), {}, None)
-
-
-def _call(
-    plan: Plan, task: Task, lay: Layout, key: Any, frames: Iterable[pd.DataFrame], now_ms: int
-) -> Call:
-    watch = Stopwatch()
-    shard = lay.slot_keys.index(int(key[0]))
-    epoch = Epoch(
-        number=task.epoch,
-        run_id=task.run_id,
-        now_ms=now_ms,
-        worker_now_ms=wall_clock_ms(),
-        shard=shard,
-        hash_key=lay.filter_key,
-    )
-    return Call(plan, task, lay, shard, ShardInput.of(plan, lay, frames), epoch, watch)
-
-
-def _output(
-    engine: Engine,
-    call: Call,
-    outcome: Judged,
-    counts: Mapping[str, int],
-    body_file: BodyFile | None,
-) -> pd.DataFrame:
-    """Return the control row with the counters, then the blobs of which any row passes."""
-    columns, emitted = _judged_rows(call, outcome.verdicts, body_file)
-    call.watch.lap("write")
-    numbers = {
-        **outcome.counts,
-        **counts,
-        **{f"{stage}_us": call.watch.us[stage] for stage in engine.stages},
-        **engine.levels(call, outcome),
-        "emitted": outcome.counts["records_in"] if call.plan.verdict_column else emitted,
-    }
-    blank = [None] * (len(columns["rows"]) - 1)
-    for name in engine.columns:
-        columns[name] = pd.array([numbers.get(name, 0), *blank], dtype="Int64")
-    columns["shard_index"] = pd.array([call.shard, *blank], dtype="Int32")
-    for name, value in engine.others(call, outcome).items():
-        columns[name] = pd.Series([value, *blank], dtype=object)
-    return pd.DataFrame(columns)
-
-
-def _judged_rows(
-    call: Call, verdicts: U8, body_file: BodyFile | None
-) -> tuple[dict[str, Any], int]:
-    """Return the columns of `SCHEMA`, and how many records the user's options let pass.
-
-    Bodies go into the file, if there is one.
-    """
-    passes = call.plan.passes
-    given = call.input
-    rows, keys, bodies = [wire.CONTROL], list[bytes | None]([None]), [given.schema_bytes]
-    judged_blobs: list[bytes | None] = [None]
-    needs_keys = given.unpack_needs_keys
-    first = emitted = 0
-    for head, key_blob, body in zip(given.heads, given.key_blobs, given.blobs, strict=True):
-        judged = verdicts[first : first + head.num_rows]
-        first += head.num_rows
-        kept = int(passes[judged].sum())
-        emitted += kept
-        if kept:
-            rows.append(head.num_rows)
-            keys.append(key_blob if needs_keys else None)
-            if body_file is not None:
-                body = body_file.append(np.frombuffer(body, np.uint8))
-            bodies.append(body)
-            judged_blobs.append(judged.tobytes())
-    if body_file is not None:
-        body_file.close()
-    columns: dict[str, Any] = {
-        "rows": pd.array(rows, dtype="int32"),
-        "keys": pd.Series(keys, dtype=object),
-        "body": pd.Series(bodies, dtype=object),
-        "verdicts": pd.Series(judged_blobs, dtype=object),
-    }
-    return columns, emitted
+    def others(self, outcome: Any) -> Mapping[str, str | list[int] | None]:
+        """Return the other columns of the output."""
+        return {}

@@ -1,0 +1,222 @@
+"""From the user's options and a DataFrame to the plan for the tasks."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from dedup.catalog.certificate import SECRET_BYTES
+from dedup.catalog.compatibility import Accepted
+from dedup.catalog.definition import Definition, encoded_kind, name_of_columns
+from dedup.errors import ConfigError
+from dedup.spark.driver import checks
+from dedup.spark.driver.columns import (
+    ColumnOrName,
+    Columns,
+    Resolved,
+    check_carried,
+    check_id_type,
+    check_order_type,
+    check_time_type,
+    check_whole,
+)
+from dedup.spark.driver.stream_sources import check_clusters
+from dedup.spark.idtime import IdTime
+from dedup.spark.machine import shuffle_partitions
+from dedup.spark.options import Options, SequenceOptions
+from dedup.spark.plan import Bodies, Numbering, Plan, TimeSource
+
+_NOTHING = Definition(expression="", kind="")
+
+
+def user_columns(df: DataFrame, options: Options | SequenceOptions) -> Columns:
+    """Return the stream's columns for options to name; ConfigError if Python cannot take them."""
+    verdict = options.verdict
+    case_sensitive = checks.setting(df.sparkSession, "spark.sql.caseSensitive", "false") == "true"
+    check_carried(df.schema, case_sensitive=case_sensitive)
+    if verdict is not None and verdict.lower() in map(str.lower, df.columns):
+        raise ConfigError(f"verdict={verdict!r} is already a column; choose another name.")
+    zone = checks.setting(df.sparkSession, "spark.sql.session.timeZone", "UTC")
+    ansi = checks.setting(df.sparkSession, "spark.sql.ansi.enabled", "true")
+    return Columns(df, case_sensitive, zone, ansi.lower())
+
+
+def plan_of(columns: Columns, options: Options | SequenceOptions) -> Plan:
+    """Return the plan for the tasks, and add the helper columns that it names.
+
+    This does not access the catalog. ConfigError as `Operator` raises it.
+    """
+    if isinstance(options, SequenceOptions):
+        return _by_sequence(columns, options)
+    return _by_id(columns, options)
+
+
+def _by_id(columns: Columns, options: Options) -> Plan:
+    df = columns.df
+    # Order expressions come first among the helpers: they alone travel with the rows.
+    orders = columns.each(options.order_by, "order_by", check_order_type)
+    body_columns = len(df.columns) + len(columns.helpers)
+    ids = columns.each(options.id, "id", check_id_type)
+    sources = columns.each(options.source_partition, "source_partition", check_id_type)
+    check_clusters(df, id=ids, source_partition=sources)
+    time = _time_source(columns, options.timestamp, ids)
+    payload = _payload(columns, options, {time.column, *(r.column for r in (*ids, *sources))})
+    root = options.root if df.isStreaming else None
+    retained = int(checks.setting(df.sparkSession, "spark.sql.streaming.minBatchesToRetain", "100"))
+    return _plan(
+        columns,
+        options,
+        ids=ids,
+        sources=sources,
+        time=time,
+        policy=replace(
+            options.policy(),
+            retain_epochs=retained,
+            payload=name_of_columns([r.definition for r in payload]) if payload else None,
+        ),
+        emitted=options.handling.emitted,
+        accepted=Accepted(options.accept_changed_id, options.accept_changed_timestamp),
+        order_columns=tuple(r.column for r in orders),
+        body_columns=body_columns,
+        shards=options.shards or _batch_shards(df),
+        root=root,
+        cache_dir=options.cache_dir,
+        cache_bytes=options.cache_bytes,
+        payload_columns=tuple(r.column for r in payload),
+        marked=root is not None and checks.is_mount(df.sparkSession, root),
+    )
+
+
+def _by_sequence(columns: Columns, options: SequenceOptions) -> Plan:
+    df = columns.df
+    producers = columns.each(options.producer, "producer", check_id_type)
+    partitions = columns.each(options.partition, "partition", check_id_type)
+    sources = columns.each(options.source_partition, "source_partition", check_id_type)
+    check_clusters(df, partition=partitions, source_partition=sources)
+    (sequence,) = columns.each((options.sequence,), "sequence", check_whole)
+    given = () if options.epoch is None else (options.epoch,)
+    epochs = columns.each(given, "epoch", check_whole)
+    time = _time_source(columns, options.timestamp)
+    made_of = [
+        *(_made_of("producer", r.definition) for r in producers),
+        *(_made_of("partition", r.definition) for r in partitions),
+        *([_made_of("epoch", _of_any_width(r.definition)) for r in epochs] or ["no epoch"]),
+        _made_of("sequence", _of_any_width(sequence.definition)),
+        _made_of("timestamp", time.definition),
+    ]
+    return _plan(
+        columns,
+        options,
+        ids=[*producers, *partitions],
+        sources=sources,
+        time=time,
+        policy=options.policy(),
+        emitted=options.rule().emitted(untimed=options.null_timestamps == "emit"),
+        body_columns=len(df.columns),
+        shards=_batch_shards(df),
+        numbering=Numbering(
+            producer_columns=tuple(r.column for r in producers),
+            sequence_column=sequence.column,
+            epoch_column=epochs[0].column if epochs else None,
+            rule=options.rule(),
+            made_of=tuple(made_of),
+            stateful=df.isStreaming,
+        ),
+    )
+
+
+def _plan(
+    columns: Columns,
+    options: Options | SequenceOptions,
+    *,
+    ids: Sequence[Resolved],
+    sources: Sequence[Resolved],
+    **others: Any,
+) -> Plan:
+    """Return a plan with the fields that both operators resolve in the same way, and others."""
+    policy = replace(others.pop("policy"), source_columns=tuple(r.name for r in sources))
+    return Plan(
+        id_columns=tuple((r.column, r.name, r.kind.simpleString()) for r in ids),
+        id_definitions=tuple(r.definition for r in ids),
+        now_column=columns.add(F.current_timestamp()) if policy.event_time else None,
+        source_columns=tuple(r.column for r in sources),
+        user_columns=len(columns.df.columns),
+        handling=options.handling,
+        max_future_ms=options.max_future_ms,
+        policy=policy,
+        max_shard_batch_bytes=options.max_shard_batch_bytes,
+        start_id=str(uuid.uuid4()),
+        secret=secrets.token_bytes(SECRET_BYTES),
+        bodies=who_writes_bodies(columns.df),
+        **others,
+    )
+
+
+def _time_source(
+    columns: Columns, given: ColumnOrName | IdTime | None, ids: Sequence[Resolved] = ()
+) -> TimeSource:
+    """Return what the option `timestamp` refers to; ConfigError if it is not a timestamp."""
+    if given is not None and not isinstance(given, IdTime):
+        resolved = columns.resolve(given, "timestamp")
+        check_time_type(resolved)
+        text = f"column {resolved.name} {resolved.kind.simpleString()}"
+        return TimeSource(text, resolved.definition, resolved.column)
+    if given is not None and (len(ids) != 1 or not isinstance(ids[0].kind, T.StringType)):
+        raise ConfigError("time_from_id('uuid7') needs an ID of one string column.")
+    text = "processing time" if given is None else f"{given.scheme} in the record ID"
+    return TimeSource(text, Definition(expression=text, kind=""), in_id=given is not None)
+
+
+def _payload(columns: Columns, options: Options, others: set[str | None]) -> list[Resolved]:
+    """Return the columns of the payload, in an order that does not depend on the user's."""
+    given = options.check_payload
+    if given is False:
+        return []
+    found = columns.each(columns.df.columns if given is True else given, "check_payload")
+    if given is True:
+        found = [resolved for resolved in found if resolved.column not in others]
+        if not found:
+            raise ConfigError(
+                "check_payload=True: the stream has only the columns of ID, timestamp and source "
+                "partition, so there is nothing to compare."
+            )
+    return sorted(found, key=lambda resolved: repr(resolved.definition))
+
+
+def _batch_shards(df: DataFrame) -> int | None:
+    """Return the number of shards of a batch query: any number gives the same answer.
+
+    A stream has as many as Spark pinned state partitions at its first start.
+    """
+    if df.isStreaming:
+        return None
+    return shuffle_partitions(checks.setting(df.sparkSession, checks.PARTITIONS, "")) or 200
+
+
+def who_writes_bodies(df: DataFrame) -> Bodies:
+    """Return the pass that writes the rows to a file; see `dedup.spark.executor.bodies`."""
+    spark = df.sparkSession
+    # Spark may read a batch's rows at any time, or never. If it encrypts its local files, rows must
+    # not be there in plain text.
+    is_encrypted = checks.setting(spark, "spark.io.encryption.enabled", "false").lower() == "true"
+    if not df.isStreaming or is_encrypted:
+        return "none"
+    return "group" if checks.local_cores(spark) is None else "pack"
+
+
+def _made_of(option: str, definition: Definition) -> str:
+    """Return an option's text; equal texts make equal values."""
+    shown = replace(definition, kind=encoded_kind(definition.kind))
+    return f"{option}={shown.text_beside(_NOTHING)}"
+
+
+def _of_any_width(definition: Definition) -> Definition:
+    """Return the definition of a number, which keeps its value in a wider type."""
+    return replace(definition, kind="")

@@ -1,0 +1,105 @@
+"""What the group function does for `dedup_by_id`: a shard with its catalog."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from dedup.catalog.backup import backup_is_due, read_adopted, write_backup
+from dedup.catalog.cache import LocalCache
+from dedup.catalog.gc.housekeeping import ShardTask, housekeep
+from dedup.catalog.root import Root
+from dedup.catalog.shard_files import ShardFiles
+from dedup.catalog.store import Attempt, ShardStore
+from dedup.core.clocks import known_ms
+from dedup.core.forecast import SLOWEST_SOURCES, expiry_bands, slowest_sources
+from dedup.core.metrics import COLUMNS, GROUP_STAGES, SETTINGS, TIMES
+from dedup.core.ports import SegmentStore
+from dedup.core.shard import Outcome, process
+from dedup.core.state import ShardState
+from dedup.errors import StateError, faults
+from dedup.spark.executor.call import Call
+from dedup.spark.executor.task import warn_of_others
+
+
+@dataclass(frozen=True, slots=True)
+class ById(Call):
+    """A shard in a micro-batch of `dedup_by_id`."""
+
+    COLUMNS = COLUMNS
+    STAGES = GROUP_STAGES
+
+    def base(self, row: bytes | None) -> tuple[ShardState, dict[str, int]]:
+        root, lay, task = self.plan.root, self.layout, self.task
+        if root is None:
+            assert not self.plan.streaming, "a stream without a catalog would forget every ID"
+            return ShardState(), {}
+        if row is not None:
+            base = ShardState.from_bytes(row, hash_key_id=lay.key_id)
+            if lay.secret and base.hash_key_id is None:
+                raise StateError.of_another_catalog()
+            task.check_follows(base.epoch)
+            return base, {}
+        adopted = read_adopted(root, task.query_id, self.shard)
+        base = adopted or ShardState()
+        base.check_key(lay.key_id)
+        is_born = self.shard == 0 and adopted is None
+        counts = {"other_queries": warn_of_others(root, task.query_id)} if is_born else {}
+        return replace(base, hash_key_id=lay.key_id if lay.secret else None), counts
+
+    def judge(self, base: ShardState) -> Outcome:
+        root, task, shard, policy = self.plan.root, self.task, self.shard, self.plan.policy
+        lap = self.watch.lap
+        if root is None:
+            policy = replace(policy, state_budget_bytes=1 << 62, accept_clock_jump=True)
+            nothing: SegmentStore = None  # type: ignore[assignment]  # nothing names a segment
+            return process(base, self.input.records(), policy, nothing, self.epoch, lap)
+        if backup_is_due(root, task.query_id, shard, base, task.run_id):
+            faults.point("backup.put.before")
+            write_backup(root, task.query_id, shard, base)
+            faults.point("backup.put.after")
+        here = ShardTask(task.query_id, task.run_id, shard, task.epoch, self.epoch.now_ms)
+        state, deleted = housekeep(root, here, base, policy)
+        lap("upkeep")
+        store = self._store(root)
+        made = process(state, self.input.records(), policy, store, self.epoch, lap)
+        counts = {**asdict(store.counters), **made.counts, "orphans_deleted": deleted}
+        return replace(made, counts=counts)
+
+    def _store(self, root: Root) -> ShardStore:
+        plan, task = self.plan, self.task
+        cache = LocalCache(task.query_id, plan.cache_dir, plan.cache_bytes)
+        files = ShardFiles(root, cache, task.query_id, self.shard, self.layout.secret)
+        return ShardStore(files, Attempt(task.epoch, task.run_id, task.attempt_id))
+
+    def levels(self, outcome: Outcome) -> dict[str, int | None]:
+        state, policy = outcome.state, self.plan.policy
+        clocks, manifest = state.clocks, state.manifest
+        segment_bytes, sidecar_bytes = manifest.live_bytes()
+        return {
+            "live_ids": manifest.ids + len(state.tail),
+            "tail_ids": len(state.tail),
+            "segments": sum(1 for _ in manifest.segments()),
+            "buckets": state.live_buckets,
+            "segments_pending": manifest.pending,
+            "segments_lost": state.accepted_losses,
+            "filter_state_bytes": sum(built.nbytes for built in state.filters.values()),
+            "segment_bytes": segment_bytes,
+            "sidecar_bytes": sidecar_bytes,
+            "orphan_files": state.stray_files[0],
+            "foreign_files": state.stray_files[1],
+            "branches": state.branches,
+            **{name: known_ms(getattr(clocks, name)) for name in TIMES},
+            **{name: getattr(policy, name) for name in SETTINGS},
+            "fpr_ppb": round(policy.fpr * 1e9),
+        }
+
+    def others(self, outcome: Outcome) -> dict[str, str | list[int] | None]:
+        state, policy = outcome.state, self.plan.policy
+        slowest = slowest_sources(state, policy, SLOWEST_SOURCES)
+        ids, sizes = zip(*expiry_bands(state, policy), strict=True)
+        return {
+            "gc_source": state.clocks.holder(policy) if policy.event_time else None,
+            "slowest_sources": json.dumps(slowest, separators=(",", ":")),
+            "expiring": [*ids, *sizes],
+        }
