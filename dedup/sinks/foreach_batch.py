@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from dedup.errors import ConfigError, SinkError
 from dedup.sinks.kind import SinkKind
-from dedup.sinks.options import located
-from dedup.sinks.work import SinkWork, TaskResult, WorkOptions, new_batch
+from dedup.sinks.options import SinkOptions, located
+from dedup.sinks.work import SinkWork, TaskResult, new_batch
 from dedup.spark.driver.checkpoint_log import read_progress
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class SinkFunction(NamedSink):
     what is published, as after a start.
     """
 
-    def __init__(self, kind: SinkKind[Any], options: WorkOptions, checkpoint: str) -> None:
+    def __init__(self, kind: SinkKind[Any], options: SinkOptions, checkpoint: str) -> None:
         self.kind, self.options = kind, options
         self.sink, self.checkpoint = options.name, checkpoint
         self._located = located(checkpoint)

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from dedup.sinks.work import SinkWork, WorkOptions
+from dedup.sinks.options import SinkOptions
+from dedup.sinks.work import SinkWork
 from dedup.spark.driver.checkpoint_log import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-O = TypeVar("O", bound=WorkOptions)  # noqa: E741
+O = TypeVar("O", bound=SinkOptions)  # noqa: E741
 
 
 class OutputInspection(Protocol):

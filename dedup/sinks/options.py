@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from dedup.catalog.uri import scheme_of
-from dedup.core.option import Option, switch, text, whole
+from dedup.core.option import Option, read_options, switch, text, whole
 from dedup.errors import ConfigError
 
 #: A name that becomes part of markers, folders and transactional IDs.
@@ -27,10 +29,31 @@ ACCEPT = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """The values of the options that every sink has, and the folder of its ledger.
+
+    `ledger` is None if the sink publishes without markers.
+    """
+
+    name: str
+    ledger: str | None = field(repr=False)
+    accept_difference: int | None
+    accept_lost_markers: bool
+
+
 def named(name: str) -> Option:
     """Return the option `name` of a sink, with its default."""
     help_text = "name of the sink within its query; two sinks need two names"
     return Option("name", NAME, name, help_text)
+
+
+def sink_values(
+    format_name: str, given: Mapping[str, str], declared: Iterable[Option], prefix: str = ""
+) -> dict[str, Any]:
+    """Return the values of the declared options that a user gave, and of `ledger`."""
+    values = read_options(given, declared, owner=f"format {format_name}", prefix=prefix)
+    return values | {"ledger": folder(given, values["name"])}
 
 
 def folder(given: Mapping[str, str], name: str) -> str:

@@ -248,35 +248,62 @@ class SinkPort(Protocol[S]):
         """Return the rows of staged slices, from their files."""
 
 
-def publish_staged(
-    batch: Batch,
-    sink: SinkPort[S],
-    slices: Sequence[PublishedSlice | StagedSlice],
-    *,
-    atomic: Callable[[], Sequence[StagedSlice]] | None = None,
-    compare_atomic: bool = False,
-    known_batch_id: int | None = None,
-    accept_difference: bool = False,
-) -> None:
-    """Publish what the tasks of a micro-batch have staged, unless it is published.
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """A micro-batch as the driver gets it from the tasks.
 
     Parameters
     ----------
     batch : Batch
-    sink : SinkPort
     slices : sequence
         What every task of the micro-batch returned.
-    atomic : callable, optional
-        Publish the micro-batch in one transaction, from the slices that this returns. An
-        earlier run may have chosen them, for `slices` may differ from run to run.
-    compare_atomic : bool, optional
-        If the batch slot has this micro-batch already, refuse `slices` that hold other rows.
     known_batch_id : int, optional
         A micro-batch that this sink has certainly published: a marker of it, or of a later one,
         must be there.
     accept_difference : bool, optional
         Publish the missing slices although the published ones hold other rows. That may repeat or
         lose rows of this micro-batch.
+    """
+
+    batch: Batch
+    slices: Sequence[PublishedSlice | StagedSlice]
+    known_batch_id: int | None = None
+    accept_difference: bool = False
+
+    def check_markers(self, newest: Mapping[int, Marker]) -> None:
+        """Refuse markers that are lost, or newer than this micro-batch."""
+        known = self.known_batch_id
+        found = max((marker.batch_id for marker in newest.values()), default=None)
+        if known is not None and (found is None or found < known):
+            raise SinkError(
+                f"Markers of this sink are lost: it has published micro-batch {known}, and the "
+                f"newest marker is of {'none' if found is None else f'micro-batch {found}'}. "
+                f"Without them the sink cannot know what of micro-batch {self.batch.batch_id} is "
+                "published already. Nothing was written.",
+                remedy="sink-markers",
+            )
+        for marker in newest.values():
+            refuse_older_checkpoint(self.batch, marker)
+
+
+def publish_staged(
+    staged: StagedBatch,
+    sink: SinkPort[S],
+    *,
+    atomic: Callable[[], Sequence[StagedSlice]] | None = None,
+    compare_atomic: bool = False,
+) -> None:
+    """Publish what the tasks of a micro-batch have staged, unless it is published.
+
+    Parameters
+    ----------
+    staged : StagedBatch
+    sink : SinkPort
+    atomic : callable, optional
+        Publish the micro-batch in one transaction, from the slices that this returns. An
+        earlier run may have chosen them, for the slices may differ from run to run.
+    compare_atomic : bool, optional
+        If the batch slot has this micro-batch already, refuse slices that hold other rows.
 
     Raises
     ------
@@ -285,7 +312,7 @@ def publish_staged(
     Fenced
         If another run of the query has acquired the sink.
     """
-    driver = _Driver(batch, sink, slices, atomic, compare_atomic, known_batch_id, accept_difference)
+    driver = _Driver(staged, sink, atomic, compare_atomic)
     reason: Exception | None = None
     for _ in range(ATTEMPTS):
         try:
@@ -295,9 +322,9 @@ def publish_staged(
             continue
         return
     raise SinkError(
-        f"{ATTEMPTS} transactions for micro-batch {batch.batch_id} were aborted or had no answer, "
-        f"the last one because: {reason}. Start the query again. It finds what is published, and "
-        "publishes the rest."
+        f"{ATTEMPTS} transactions for micro-batch {staged.batch.batch_id} were aborted or had no "
+        f"answer, the last one because: {reason}. Start the query again. It finds what is "
+        "published, and publishes the rest."
     )
 
 
@@ -305,19 +332,20 @@ def publish_staged(
 class _Driver(Generic[S]):
     """A micro-batch on the driver; the fields are the parameters of `publish_staged`."""
 
-    batch: Batch
+    given: StagedBatch
     sink: SinkPort[S]
-    slices: Sequence[PublishedSlice | StagedSlice]
     atomic: Callable[[], Sequence[StagedSlice]] | None
     compare_atomic: bool
-    known_batch_id: int | None
-    accept_difference: bool
 
     def decide(self) -> None:
         """Acquire, compare, revoke, publish; the first commit that fails ends it."""
-        batch, sink = self.batch, self.sink
-        staged = {each.slot: each for each in self.slices if isinstance(each, StagedSlice)}
-        newest = self._acquire(staged)
+        batch, slices, sink = self.given.batch, self.given.slices, self.sink
+        staged = {each.slot: each for each in slices if isinstance(each, StagedSlice)}
+        # The batch slot as well: an earlier run may have had the other mode.
+        newest = self.sink.acquire(
+            [BATCH_SLOT, *sorted({*self.sink.slots(), *staged} - {BATCH_SLOT})]
+        )
+        self.given.check_markers(newest)
         published = {n: m for n, m in newest.items() if m.batch_id == batch.batch_id}
         self._compare(published)
         if BATCH_SLOT in published:
@@ -332,33 +360,32 @@ class _Driver(Generic[S]):
             _revoke(batch, sink, newest)
             # In this order two drivers that divide the rows differently meet at the first slot.
             for number in missing:
-                _publish(batch, number, sink, [staged[number]], len(self.slices))
-
-    def _acquire(self, staged: Collection[int]) -> Mapping[int, Marker]:
-        """Acquire all slots, and return their markers if these can be trusted."""
-        # The batch slot as well: an earlier run may have had the other mode.
-        newest = self.sink.acquire(
-            [BATCH_SLOT, *sorted({*self.sink.slots(), *staged} - {BATCH_SLOT})]
-        )
-        refuse_lost_markers(self.batch, newest, self.known_batch_id)
-        for marker in newest.values():
-            refuse_older_checkpoint(self.batch, marker)
-        return newest
+                _publish(batch, number, sink, [staged[number]], len(slices))
 
     def _compare(self, published: Mapping[int, Marker]) -> None:
         """Refuse slices that differ from what is published of this micro-batch."""
-        if self.accept_difference:
+        slices = self.given.slices
+        if self.given.accept_difference:
             return
         if BATCH_SLOT in published:
             if self.compare_atomic or not self.atomic:
-                refuse_other_content(published[BATCH_SLOT], content_of_slices(self.slices))
+                refuse_other_content(published[BATCH_SLOT], content_of_slices(slices))
             return
-        now = {each.slot: each.content for each in self.slices}
+        now = {each.slot: each.content for each in slices}
         for number, marker in sorted(published.items()):
             if number in now:
                 refuse_other_content(marker, now[number])
             elif marker.rows:  # an empty slice may be missing from this division
-                raise _other_division(marker, len(now))
+                raise SinkError(
+                    f"Micro-batch {marker.batch_id} was published in part when it ran before: "
+                    f"slice {marker.slot} by {marker.writer or 'an earlier run'}, {marker.rows:,} "
+                    f"rows. Now it is divided into {len(now)} slices, and lacks slice "
+                    f"{marker.slot}. Nothing was published by this run. Start the query once with "
+                    "the settings that divided it then (cores, spark.sql.shuffle.partitions, "
+                    "spark.sql.files.maxPartitionBytes, adaptive execution), and change them "
+                    "after this micro-batch.",
+                    remedy="sink-differs",
+                )
 
 
 def _revoke(batch: Batch, sink: SinkPort[S], newest: Mapping[int, Marker]) -> None:
@@ -398,18 +425,6 @@ def _publish(
     slot.commit()
 
 
-def _other_division(marker: Marker, slices: int) -> SinkError:
-    return SinkError(
-        f"Micro-batch {marker.batch_id} was published in part when it ran before: slice "
-        f"{marker.slot} by {marker.writer or 'an earlier run'}, {marker.rows:,} rows. Now it is "
-        f"divided into {slices} slices, and lacks slice {marker.slot}. Nothing was published "
-        "by this run. Start the query once with the settings that divided it then (cores, "
-        "spark.sql.shuffle.partitions, spark.sql.files.maxPartitionBytes, adaptive execution), and "
-        "change them after this micro-batch.",
-        remedy="sink-differs",
-    )
-
-
 def refuse_other_content(marker: Marker, content: Content) -> None:
     """Refuse a slice that holds other rows than its marker says."""
     if (marker.rows, marker.content) == (content.rows, content.hash):
@@ -436,21 +451,4 @@ def refuse_older_checkpoint(batch: Batch, newest: Marker | None) -> None:
             "restored or copied would publish again what is there. After `dedup catalog adopt` "
             "the sink needs a new name.",
             remedy="sink-older-checkpoint",
-        )
-
-
-def refuse_lost_markers(
-    batch: Batch, newest: Mapping[int, Marker], known_batch_id: int | None
-) -> None:
-    """Refuse markers that end before a micro-batch that was certainly published."""
-    if known_batch_id is None:
-        return
-    found = max((marker.batch_id for marker in newest.values()), default=None)
-    if found is None or found < known_batch_id:
-        raise SinkError(
-            f"Markers of this sink are lost: it has published micro-batch {known_batch_id}, and "
-            f"the newest marker is of {'none' if found is None else f'micro-batch {found}'}. "
-            f"Without them the sink cannot know what of micro-batch {batch.batch_id} is published "
-            "already. Nothing was written.",
-            remedy="sink-markers",
         )

@@ -17,14 +17,12 @@ import time
 from typing import Protocol
 
 from dedup.errors import SinkError
-from dedup.sinks.content import Content
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.protocol import (
     Aborted,
-    Batch,
     Indefinite,
-    refuse_lost_markers,
-    refuse_older_checkpoint,
+    StagedBatch,
+    content_of_slices,
     refuse_other_content,
 )
 
@@ -67,27 +65,8 @@ class TablePort(Protocol):
         """Return whether this port has sent the marker that was read."""
 
 
-def commit_batch(
-    batch: Batch,
-    port: TablePort,
-    content: Content,
-    *,
-    known_batch_id: int | None = None,
-    accept_difference: bool = False,
-) -> Publication:
+def commit_batch(staged: StagedBatch, port: TablePort) -> Publication:
     """Publish a micro-batch in one commit, unless it is published.
-
-    Parameters
-    ----------
-    batch : Batch
-    port : TablePort
-    content : Content
-        What all slices hold together.
-    known_batch_id : int, optional
-        A micro-batch that this sink has certainly published: a marker of it, or of a later one,
-        must be there.
-    accept_difference : bool, optional
-        Take the micro-batch for published although other rows of it are there.
 
     Raises
     ------
@@ -95,16 +74,16 @@ def commit_batch(
         If what is published contradicts this micro-batch; nothing is published then. Also if no
         attempt succeeds.
     """
+    batch, content = staged.batch, content_of_slices(staged.slices)
     reason: Exception | None = None
     unanswered = 0
     for attempt in range(ATTEMPTS):
         newest = port.newest()
-        refuse_lost_markers(batch, {} if newest is None else {BATCH_SLOT: newest}, known_batch_id)
-        refuse_older_checkpoint(batch, newest)
+        staged.check_markers({} if newest is None else {BATCH_SLOT: newest})
         if newest is not None and newest.batch_id == batch.batch_id:
             if port.is_own(newest):
                 return Publication.COMMITTED
-            if not accept_difference:
+            if not staged.accept_difference:
                 refuse_other_content(newest, content)
             return Publication.FOUND
         if not content.rows:

@@ -8,13 +8,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from dedup.errors import SinkError, faults
 from dedup.sinks.ledger import Ledger
-from dedup.sinks.protocol import Batch, Fenced, PublishedSlice, StagedSlice
+from dedup.sinks.options import SinkOptions
+from dedup.sinks.protocol import Batch, Fenced, PublishedSlice, StagedBatch, StagedSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +24,6 @@ class TaskResult:
 
     batch: Batch
     slice: PublishedSlice | StagedSlice
-
-
-class WorkOptions(Protocol):
-    """The options that every sink has."""
-
-    @property
-    def name(self) -> str:
-        """The sink's name within its query."""
-
-    @property
-    def ledger(self) -> str | None:
-        """Folder of the sink's ledger, or None if the sink publishes without markers."""
-
-    @property
-    def accept_difference(self) -> int | None:
-        """A micro-batch that counts as published although its rows differ now."""
-
-    @property
-    def accept_lost_markers(self) -> bool:
-        """Whether to publish although the sink's markers are lost."""
 
 
 class SinkWork(ABC):
@@ -54,11 +35,14 @@ class SinkWork(ABC):
         First part of the names of the sink's fault points, such as ``kafka``.
     fenced_because : str
         What else fences the driver of this sink, beside another start of the query.
+    notes_every_batch : bool
+        Whether the ledger notes micro-batches that the tasks have published alone.
     """
 
     room: ClassVar[str]
     fenced_because: ClassVar[str] = ""
-    options: WorkOptions
+    notes_every_batch: ClassVar[bool] = True
+    options: SinkOptions
 
     @property
     def name(self) -> str:
@@ -78,18 +62,11 @@ class SinkWork(ABC):
         """
 
     @abstractmethod
-    def settle(self, ledger: Ledger, batch: Batch, slices: Sequence[StagedSlice]) -> None:
+    def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
         """Fix in the ledger what may not change once the sink has published."""
 
     @abstractmethod
-    def publish(
-        self,
-        batch: Batch,
-        slices: Sequence[PublishedSlice | StagedSlice],
-        *,
-        known_batch_id: int | None,
-        accept_difference: bool,
-    ) -> Callable[[], None] | None:
+    def publish(self, staged: StagedBatch) -> Callable[[], None] | None:
         """Publish what the tasks have staged, by `publish_staged` or `commit_batch`.
 
         Returns a function that deletes what was staged, or None if a micro-batch without rows has
@@ -111,23 +88,24 @@ class SinkWork(ABC):
             return
         batch, slices = results[0].batch, [result.slice for result in results]
         ledger = Ledger(options.ledger, batch.query_id)
-        clean: Callable[[], None] | None = _nothing_staged
-        if staged := [each for each in slices if isinstance(each, StagedSlice)]:
+        if any(isinstance(each, StagedSlice) for each in slices):
             faults.point(f"{self.room}.driver.before")
-            self.settle(ledger, batch, staged)
+            known = None if options.accept_lost_markers else ledger.published()
+            accept_difference = options.accept_difference == batch.batch_id
+            staged = StagedBatch(batch, slices, known, accept_difference)
+            self.settle(ledger, staged)
             try:
-                clean = self.publish(
-                    batch,
-                    slices,
-                    known_batch_id=None if options.accept_lost_markers else ledger.published(),
-                    accept_difference=options.accept_difference == batch.batch_id,
-                )
+                clean = self.publish(staged)
             except Fenced as error:
                 raise SinkError(
                     f"Another start of the query publishes micro-batch {batch.batch_id} now"
                     f"{self.fenced_because}: {error}. Let only one start run, and start it again: "
                     "it finds what is published already."
                 ) from None
+        elif self.notes_every_batch:
+            clean = _nothing_staged
+        else:
+            return
         faults.point(f"{self.room}.driver.published")
         if clean is not None:
             ledger.note_published(batch.batch_id)

@@ -26,6 +26,7 @@ from dedup.sinks.files.options import FilesOptions, files_options
 from dedup.sinks.files.outputs import output_of
 from dedup.sinks.files.plans import BatchPlan, BatchPlans
 from dedup.sinks.files.work import FilesSink
+from dedup.sinks.protocol import StagedBatch
 from dedup.testing import faults
 from tests.files_sink.folder_sink import FolderSink, batch_of, left, once
 from tests.support.object_store import ObjectStore
@@ -222,9 +223,9 @@ def test_two_drivers_publish_the_same(place: str, tmp_path: Path, armed: Path, p
     sink.batch("run1", 0, [0])
     answers = [sink.task("run1", 1, n, [n + 1]) for n in range(2)]
     batch, output = answers[0].batch, output_of(sink.work.options)
-    first = FilesSink(output, batch)
-    first.acquire([-1])
     slices = [answer.slice for answer in answers]
+    first = FilesSink(output, StagedBatch(batch, slices))
+    first.acquire([-1])
     rows = first.rows(slices)
     slot = first.slot(-1)
     rows.send_first(slot)

@@ -235,4 +235,5 @@ def _drive(spec: Spec, batch: real.Batch, asked: _Answers, variant: Variant) -> 
         return typed(asked.ask(Call("manifest")))
 
     whole: Callable[[], Any] | None = manifest if spec.whole else None
-    protocol.publish_staged(batch, _Sink(asked, variant), typed(spec.slices), atomic=whole)
+    staged = protocol.StagedBatch(batch, typed(spec.slices))
+    protocol.publish_staged(staged, _Sink(asked, variant), atomic=whole)

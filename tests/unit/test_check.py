@@ -214,7 +214,7 @@ def test_a_sink_is_known_by_what_it_staged(tmp_path: Path) -> None:
 
 def test_the_sink_stages_where_it_is_looked_for() -> None:
     given = {"kafka.bootstrap.servers": "h:1", "topic": "t", "checkpointLocation": "/c"}
-    assert kafka_options(given).staging == f"/c/{SINKS}/kafka"
+    assert kafka_options(given).ledger == f"/c/{SINKS}/kafka"
 
 
 def test_exit_code_4_where_the_guarantee_breaks(tmp_path: Path) -> None:

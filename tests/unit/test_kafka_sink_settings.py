@@ -141,7 +141,7 @@ def test_a_relative_checkpoint_means_the_same_in_every_process() -> None:
     options = kafka_options(
         {"kafka.bootstrap.servers": "a:9", "topic": "t", "checkpointLocation": "here"}
     )
-    assert options.staging == f"{os.getcwd()}/here/dedup-sinks/kafka"
+    assert options.ledger == f"{os.getcwd()}/here/dedup-sinks/kafka"
 
 
 def test_a_function_that_chooses_partitions_is_known_again() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from dedup.sinks.protocol import (
     Fenced,
     Indefinite,
     PublishedSlice,
+    StagedBatch,
     StagedSlice,
     publish_slice,
     publish_staged,
@@ -133,6 +135,17 @@ class Rows:
     def stage(self) -> StagedSlice:
         self.done = "staged"
         return staged(self.slot, self.rows)
+
+
+def publish(
+    memory: Memory,
+    slices: Sequence[PublishedSlice | StagedSlice],
+    batch: Batch = BATCH,
+    *,
+    atomic: Callable[[], Sequence[StagedSlice]] | None = None,
+    **more: Any,
+) -> None:
+    publish_staged(StagedBatch(batch, slices, **more), memory, atomic=atomic)
 
 
 def earlier(batch: Batch, by: int = 1) -> Batch:
@@ -254,7 +267,7 @@ def test_the_end_of_an_attempt_is_not_hidden(error: Exception) -> None:
 def test_the_driver_owns_every_slot_and_that_of_whole_micro_batches_first() -> None:
     memory = Memory()
     memory.put(earlier(BEFORE), 5, "c")
-    publish_staged(BATCH, memory, [staged(1, "b"), staged(0, "a")])
+    publish(memory, [staged(1, "b"), staged(0, "a")])
     assert memory.asked[0] == "own [-1, 0, 1, 5]"
     assert memory.visible == ["a", "b"]
     assert memory.newest[0] == BATCH.marker(0, content("a"), tasks=2)
@@ -263,7 +276,7 @@ def test_the_driver_owns_every_slot_and_that_of_whole_micro_batches_first() -> N
 
 def test_the_driver_commits_to_the_slot_of_whole_micro_batches_before_it_publishes() -> None:
     memory = Memory()
-    publish_staged(BATCH, memory, [staged(0, "a"), staged(1, "b")])
+    publish(memory, [staged(0, "a"), staged(1, "b")])
     assert memory.transactions() == ["commit -1: ", "commit 0: a", "commit 1: b"]
     assert memory.newest[BATCH_SLOT].batch_id == -1
     assert memory.newest[BATCH_SLOT].run_id == NO_RUN
@@ -272,7 +285,7 @@ def test_the_driver_commits_to_the_slot_of_whole_micro_batches_before_it_publish
 def test_what_the_slot_of_whole_micro_batches_tells_stays() -> None:
     memory = Memory()
     whole = memory.put(earlier(BEFORE), BATCH_SLOT, "abc")
-    publish_staged(BATCH, memory, [staged(0, "a")])
+    publish(memory, [staged(0, "a")])
     assert memory.newest[BATCH_SLOT] == whole
 
 
@@ -283,11 +296,11 @@ def test_slots_of_earlier_starts_are_retired_before_anything_is_published() -> N
     mine = memory.put(earlier(BATCH), 3, "c")
     there = memory.put(BEFORE, 1, "b")
     slices = [staged(0, "a"), staged(1, "b")]
-    publish_staged(BATCH, memory, slices)
+    publish(memory, slices)
     assert memory.transactions() == ["commit -1: ", "commit 0: ", "commit 0: a"]
     assert (memory.newest[1], memory.newest[2], memory.newest[3]) == (there, nobody, mine)
     memory.put(replace(earlier(BEFORE), batch_id=3), 9, "c")
-    publish_staged(replace(BATCH, batch_id=8), memory, [staged(0, "b")])
+    publish(memory, [staged(0, "b")], replace(BATCH, batch_id=8))
     assert memory.newest[9] == replace(old, slot=9, batch_id=3, run_id=NO_RUN)
 
 
@@ -296,14 +309,14 @@ def test_nothing_is_committed_where_all_is_published() -> None:
     for slot, rows in enumerate("ab"):
         memory.put(BEFORE, slot, rows)
     memory.put(earlier(BEFORE), 2, "c")
-    publish_staged(BATCH, memory, [staged(0, "a"), published(1, "b")])
+    publish(memory, [staged(0, "a"), published(1, "b")])
     assert memory.asked == ["own [-1, 0, 1, 2]"]
 
 
 def test_only_what_is_missing_is_published() -> None:
     memory = Memory()
     memory.put(BEFORE, 1, "b")
-    publish_staged(BATCH, memory, [staged(0, "a"), staged(1, "b"), published(2, "c")])
+    publish(memory, [staged(0, "a"), staged(1, "b"), published(2, "c")])
     assert memory.visible == ["a"]
 
 
@@ -313,7 +326,7 @@ def test_a_slice_that_there_is_no_more_is_refused() -> None:
     with pytest.raises(
         SinkError, match=r"slice 1 by there, 1 rows\. Now it is divided into 1 sl"
     ) as e:
-        publish_staged(BATCH, memory, [staged(0, "abc")])
+        publish(memory, [staged(0, "abc")])
     assert e.value.remedy == "sink-differs"
     assert not memory.transactions()
 
@@ -321,7 +334,7 @@ def test_a_slice_that_there_is_no_more_is_refused() -> None:
 def test_an_empty_slice_may_be_missing_in_another_division() -> None:
     memory = Memory()
     memory.put(BEFORE, 1, "")
-    publish_staged(BATCH, memory, [staged(0, "abc")])
+    publish(memory, [staged(0, "abc")])
     assert memory.visible == ["a", "b", "c"]
 
 
@@ -329,7 +342,7 @@ def test_a_slice_that_holds_other_rows_is_refused() -> None:
     memory = Memory()
     memory.put(BEFORE, 0, "a")
     with pytest.raises(SinkError, match=r"slice 0 was published with 1 rows .* by there, and hold"):
-        publish_staged(BATCH, memory, [staged(0, "ab"), staged(1, "c")])
+        publish(memory, [staged(0, "ab"), staged(1, "c")])
     assert not memory.transactions()
 
 
@@ -337,7 +350,7 @@ def test_a_difference_that_is_accepted_is_published_beside() -> None:
     memory = Memory()
     memory.put(BEFORE, 0, "a")
     slices = [staged(0, "ab"), staged(1, "c")]
-    publish_staged(BATCH, memory, slices, accept_difference=True)
+    publish(memory, slices, accept_difference=True)
     assert memory.visible == ["c"]
 
 
@@ -347,7 +360,7 @@ def test_the_driver_refuses_a_checkpoint_that_is_older_than_the_sink() -> None:
     with pytest.raises(
         SinkError, match=r"is at micro-batch 7, and the sink holds micro-batch 8"
     ) as e:
-        publish_staged(BATCH, memory, [staged(0, "a")], accept_difference=True)
+        publish(memory, [staged(0, "a")], accept_difference=True)
     assert e.value.remedy == "sink-older-checkpoint"
     assert not memory.transactions()
 
@@ -358,7 +371,7 @@ def test_lost_markers_are_refused(newest: int | None, text: str) -> None:
     if newest is not None:
         memory.put(replace(BEFORE, batch_id=newest), 0, "a")
     with pytest.raises(SinkError, match=rf"has published micro-batch 6, .*{text}") as e:
-        publish_staged(BATCH, memory, [staged(0, "a")], known_batch_id=6)
+        publish(memory, [staged(0, "a")], known_batch_id=6)
     assert e.value.remedy == "sink-markers"
     assert not memory.transactions()
 
@@ -367,14 +380,14 @@ def test_lost_markers_are_refused(newest: int | None, text: str) -> None:
 def test_markers_that_are_not_lost_pass(newest: int) -> None:
     memory = Memory()
     memory.put(replace(BEFORE, batch_id=newest), 0, "a")
-    publish_staged(BATCH, memory, [staged(0, "a"), staged(1, "b")], known_batch_id=6)
+    publish(memory, [staged(0, "a"), staged(1, "b")], known_batch_id=6)
     assert memory.visible[-1] == "b"
 
 
 def test_files_that_do_not_hold_what_was_staged_are_not_published() -> None:
     memory = Memory(files={"a": "ab"})
     with pytest.raises(SinkError, match=r"slice 0 of micro-batch 7 is not there any more"):
-        publish_staged(BATCH, memory, [staged(0, "a")])
+        publish(memory, [staged(0, "a")])
     assert memory.asked[-1] == "abort 0"
     assert not memory.visible
 
@@ -385,7 +398,7 @@ def test_files_that_do_not_hold_what_was_staged_are_not_published() -> None:
 def test_the_whole_is_published_in_one_transaction_from_what_was_kept() -> None:
     memory = Memory()
     kept = [staged(0, "a"), staged(1, "b")]
-    publish_staged(BATCH, memory, [staged(0, "abc")], atomic=lambda: kept)
+    publish(memory, [staged(0, "abc")], atomic=lambda: kept)
     assert memory.transactions() == ["commit -1: ab"]
     assert memory.newest[BATCH_SLOT] == BATCH.marker(BATCH_SLOT, content("ab"), tasks=2)
 
@@ -393,14 +406,14 @@ def test_the_whole_is_published_in_one_transaction_from_what_was_kept() -> None:
 def test_a_whole_that_is_published_is_not_published_again_whatever_a_replay_gives() -> None:
     memory = Memory()
     memory.put(BEFORE, BATCH_SLOT, "ab")
-    publish_staged(BATCH, memory, [staged(0, "c")], atomic=lambda: pytest.fail("not asked for"))
+    publish(memory, [staged(0, "c")], atomic=lambda: pytest.fail("not asked for"))
     assert not memory.transactions()
 
 
 def test_the_whole_retires_slots_too() -> None:
     memory = Memory()
     memory.put(earlier(BEFORE), 1, "c")
-    publish_staged(BATCH, memory, [], atomic=lambda: [staged(0, "a")])
+    publish(memory, [], atomic=lambda: [staged(0, "a")])
     assert memory.transactions() == ["commit 1: ", "commit -1: a"]
     assert memory.newest[1].run_id == NO_RUN
 
@@ -409,18 +422,18 @@ def test_slices_that_an_earlier_start_published_are_completed_by_slices() -> Non
     memory = Memory()
     memory.put(BEFORE, 0, "a")
     slices = [staged(0, "a"), staged(1, "b")]
-    publish_staged(BATCH, memory, slices, atomic=lambda: pytest.fail("not asked for"))
+    publish(memory, slices, atomic=lambda: pytest.fail("not asked for"))
     assert memory.visible == ["b"]
 
 
 def test_slices_of_a_whole_that_is_published_are_compared_with_it() -> None:
     memory = Memory()
     memory.put(BEFORE, BATCH_SLOT, "abc")
-    publish_staged(BATCH, memory, [staged(0, "ca"), staged(1, "b")])
+    publish(memory, [staged(0, "ca"), staged(1, "b")])
     other = [staged(0, "a"), staged(1, "b")]
     with pytest.raises(SinkError, match=r"the micro-batch was published with 3 rows"):
-        publish_staged(BATCH, memory, other)
-    publish_staged(BATCH, memory, other, accept_difference=True)
+        publish(memory, other)
+    publish(memory, other, accept_difference=True)
     assert not memory.transactions()
 
 
@@ -429,7 +442,7 @@ def test_slices_of_a_whole_that_is_published_are_compared_with_it() -> None:
 
 def test_an_unanswered_commit_of_the_driver_is_settled_by_owning_all_slots_again() -> None:
     memory = Memory(commits=["answered", "applied"])
-    publish_staged(BATCH, memory, [staged(0, "a"), staged(1, "b")])
+    publish(memory, [staged(0, "a"), staged(1, "b")])
     assert [each for each in memory.asked if each.startswith("own")] == ["own [-1, 0, 1]"] * 2
     assert memory.visible == ["a", "b"]
 
@@ -439,7 +452,7 @@ def test_a_transaction_of_the_driver_that_was_aborted_is_tried_again(
     outcome: str | Exception,
 ) -> None:
     memory = Memory(commits=["answered", outcome])
-    publish_staged(BATCH, memory, [staged(0, "a")])
+    publish(memory, [staged(0, "a")])
     assert memory.visible == ["a"]
 
 
@@ -454,19 +467,19 @@ def test_the_driver_compares_again_after_an_unanswered_commit() -> None:
 
     memory.acquire = acquire  # type: ignore[method-assign]
     with pytest.raises(SinkError, match="gives other rows"):
-        publish_staged(BATCH, memory, [staged(0, "a")])
+        publish(memory, [staged(0, "a")])
     assert not memory.visible
 
 
 def test_the_driver_gives_up_after_some_attempts_and_says_why() -> None:
     memory = Memory(commits=[Aborted("too slow")] * ATTEMPTS)
     with pytest.raises(SinkError, match=r"3 transactions for micro-batch 7 .*because: too slow\."):
-        publish_staged(BATCH, memory, [staged(0, "a")])
+        publish(memory, [staged(0, "a")])
     assert len(memory.transactions()) == ATTEMPTS
 
 
 def test_a_driver_that_is_fenced_ends() -> None:
     memory = Memory(commits=["answered", Fenced("by another start")])
     with pytest.raises(Fenced):
-        publish_staged(BATCH, memory, [staged(0, "a"), staged(1, "b")])
+        publish(memory, [staged(0, "a"), staged(1, "b")])
     assert not memory.visible

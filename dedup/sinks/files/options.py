@@ -7,20 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from dedup.catalog.uri import scheme_of, without_credentials
-from dedup.core.option import (
-    REQUIRED,
-    Option,
-    choice,
-    names,
-    nbytes,
-    read_options,
-    refused,
-    switch,
-    text,
-)
+from dedup.core.option import REQUIRED, Option, choice, names, nbytes, refused, switch, text
 from dedup.errors import ConfigError
 from dedup.sinks.files.output_root import parsed_s3
-from dedup.sinks.options import ACCEPT, folder, located, named
+from dedup.sinks.options import ACCEPT, SinkOptions, located, named, sink_values
 
 FORMAT = "dedup_files"
 #: By format: its codecs, the first being the default.
@@ -48,8 +38,8 @@ OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilesOptions:
-    """The values of `OPTIONS`, and the folder of the sink's ledger.
+class FilesOptions(SinkOptions):
+    """The values of `OPTIONS`.
 
     `path` is absolute, or an ``s3://`` URI as pyarrow takes it.
     """
@@ -60,10 +50,6 @@ class FilesOptions:
     header: bool
     partition_by: tuple[str, ...]
     target_bytes: int | None
-    name: str
-    ledger: str = field(repr=False)
-    accept_difference: int | None
-    accept_lost_markers: bool
 
     @property
     def is_on_s3(self) -> bool:
@@ -79,7 +65,7 @@ def files_options(given: Mapping[str, str]) -> FilesOptions:
     ConfigError
         If one is unknown, missing or invalid.
     """
-    values = read_options(given, OPTIONS, owner=f"format {FORMAT}")
+    values = sink_values(FORMAT, given, OPTIONS)
     values["path"] = path = _checked_path(located(values["path"]))
     file_format = values["file_format"]
     values["compression"] = _compression(values["compression"], file_format)
@@ -88,7 +74,7 @@ def files_options(given: Mapping[str, str]) -> FilesOptions:
     values["header"] = bool(values["header"])
     largest = values.pop("target_file_size")
     values["target_bytes"] = largest or (_LARGEST_ON_S3_BYTES if scheme_of(path) else None)
-    made = FilesOptions(ledger=folder(given, values["name"]), **values)
+    made = FilesOptions(**values)
     texts = {name.lower(): value.strip() for name, value in given.items()}
     _check_apart(made, texts.get("checkpointlocation", ""))
     return made

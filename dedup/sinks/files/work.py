@@ -22,6 +22,7 @@ from dedup.sinks.protocol import (
     Batch,
     Fenced,
     PublishedSlice,
+    StagedBatch,
     StagedSlice,
     content_of_slices,
     publish_staged,
@@ -69,9 +70,9 @@ class FilesWork(SinkWork):
         faults.point("files.task.end")
         return TaskResult(batch, WrittenSlice(slot, content, "", tuple(staged)))
 
-    def settle(self, ledger: Ledger, batch: Batch, slices: Sequence[StagedSlice]) -> None:
+    def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
         """Make the output this sink's, and fix its path in the ledger."""
-        output, owner = output_of(self.options).root, (batch.query_id, self.name)
+        output, owner = output_of(self.options).root, (staged.batch.query_id, self.name)
         setting = {"path": output.url()}
         if ledger.differs(setting):
             # Checked before the query takes possession of an unowned output.
@@ -79,27 +80,13 @@ class FilesWork(SinkWork):
         own_output(output, *owner)
         ledger.settle(setting)
 
-    def publish(
-        self,
-        batch: Batch,
-        slices: Sequence[PublishedSlice | StagedSlice],
-        *,
-        known_batch_id: int | None,
-        accept_difference: bool,
-    ) -> Callable[[], None]:
+    def publish(self, staged: StagedBatch) -> Callable[[], None]:
         """Publish all slices as one folder."""
         output = output_of(self.options)
-        staged = [each for each in slices if isinstance(each, WrittenSlice)]
-        publish_staged(
-            batch,
-            FilesSink(output, batch, known_batch_id, staged),
-            slices,
-            atomic=lambda: staged,
-            compare_atomic=True,
-            known_batch_id=known_batch_id,
-            accept_difference=accept_difference,
-        )
-        return lambda: output.clean(batch.batch_id)
+        written = [each for each in staged.slices if isinstance(each, WrittenSlice)]
+        sink = FilesSink(output, staged)
+        publish_staged(staged, sink, atomic=lambda: written, compare_atomic=True)
+        return lambda: output.clean(staged.batch.batch_id)
 
 
 class FilesSink:
@@ -109,27 +96,20 @@ class FilesSink:
     decided (`dedup.sinks.files.plans`).
     """
 
-    def __init__(
-        self,
-        output: Output,
-        batch: Batch,
-        known_batch_id: int | None = None,
-        staged: Sequence[WrittenSlice] = (),
-    ) -> None:
-        self.output, self.batch, self.plans = output, batch, BatchPlans(output.root)
-        self._known_batch_id, self._staged = known_batch_id, staged
+    def __init__(self, output: Output, staged: StagedBatch) -> None:
+        self.output, self.staged, self.plans = output, staged, BatchPlans(output.root)
         self._slot = BatchFolderSlot(self)
 
     def slots(self) -> Collection[int]:
-        """Return nothing: slices are published together."""
         return ()
 
     def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
         """Read the newest plan, and carry it out if it is this micro-batch's."""
-        newest = self.plans.newest(self.batch.batch_id, self._known_batch_id)
+        batch_id = self.staged.batch.batch_id
+        newest = self.plans.newest(batch_id, self.staged.known_batch_id)
         if newest is None:
             return {}
-        if newest.marker.batch_id == self.batch.batch_id:
+        if newest.marker.batch_id == batch_id:
             # The driver that decided it may be dead, or frozen.
             self.output.carry_out(newest, self._staged_again(newest.marker))
         return {BATCH_SLOT: newest.marker}
@@ -140,20 +120,18 @@ class FilesSink:
         They hold the rows that were planned, and the micro-batch was never completely published: if
         it was, somebody has removed it on purpose.
         """
-        known = self._known_batch_id
+        known, slices = self.staged.known_batch_id, self.staged.slices
         was_published = known is not None and known >= planned.batch_id
-        content = content_of_slices(self._staged)
+        content = content_of_slices(slices)
         if was_published or (planned.rows, planned.content) != (content.rows, content.hash):
             return None
-        return files_of(self._staged)
+        return _files_of(slices)
 
     def slot(self, number: int) -> BatchFolderSlot:
-        """Return the batch slot."""
         return self._slot
 
     def rows(self, slices: Sequence[StagedSlice]) -> StagedFilesRows:
-        """Return the files of staged slices."""
-        return StagedFilesRows([each for each in slices if isinstance(each, WrittenSlice)])
+        return StagedFilesRows(slices)
 
 
 class BatchFolderSlot:
@@ -167,7 +145,6 @@ class BatchFolderSlot:
         self._plan: BatchPlan | None = None
 
     def acquire(self) -> Marker | None:
-        """Return the newest marker, and carry out what was decided."""
         return self._sink.acquire([BATCH_SLOT]).get(BATCH_SLOT)
 
     def begin(self) -> None:
@@ -175,9 +152,8 @@ class BatchFolderSlot:
 
     def pre_commit(self, marker: Marker) -> None:
         """Arrange all files as the plan needs them, in a folder that readers skip."""
-        number = self._sink.batch.batch_id
-        self._refuse_unplanned(number)
-        folder, files = self._sink.output.plan_files(number, self.files)
+        self._refuse_unplanned(marker.batch_id)
+        folder, files = self._sink.output.plan_files(marker.batch_id, self.files)
         self._plan = BatchPlan(marker, folder, tuple(files))
         faults.point("files.laid.out")
 
@@ -206,21 +182,18 @@ class BatchFolderSlot:
         """Do nothing: the next micro-batch removes what is staged."""
 
 
+@dataclass(frozen=True, slots=True)
 class StagedFilesRows:
     """Rows in staged files; implements `dedup.sinks.protocol.RowsToSend`."""
 
-    def __init__(self, slices: Sequence[WrittenSlice]) -> None:
-        self._slices = slices
+    slices: Sequence[StagedSlice]
 
     def send_first(self, slot: BatchFolderSlot) -> None:
-        """Hand over the files."""
-        slot.files = files_of(self._slices)
+        slot.files = _files_of(self.slices)
 
     def send_rest(self, slot: BatchFolderSlot) -> Content:
-        """Return what they hold."""
-        return content_of_slices(self._slices)
+        return content_of_slices(self.slices)
 
 
-def files_of(slices: Sequence[WrittenSlice]) -> list[WrittenFile]:
-    """Return the files of some slices."""
-    return [file for each in slices for file in each.files]
+def _files_of(slices: Sequence[PublishedSlice | StagedSlice]) -> list[WrittenFile]:
+    return [file for each in slices if isinstance(each, WrittenSlice) for file in each.files]

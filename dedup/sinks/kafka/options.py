@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dedup.core.option import Option, choice, read_options, text
 from dedup.errors import ConfigError
-from dedup.sinks.options import ACCEPT, NAME, folder, named
+from dedup.sinks.options import ACCEPT, NAME, SinkOptions, folder, named
 from dedup.sources.kafka.client_options import PREFIX, ClientSettings, client_settings
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaOptions:
+class KafkaOptions(SinkOptions):
     """The values of `OPTIONS`, and the settings of the clients from the options ``kafka.*``.
 
-    `topic` is None if a column names the topic of each record. `staging` is None in modes without
-    transactions. `partitioner` may also be a function.
+    `topic` is None if a column names the topic of each record. `ledger`, where slices are staged as
+    well, is None in modes without transactions. `partitioner` may also be a function.
     """
 
     clients: ClientSettings
@@ -61,16 +61,7 @@ class KafkaOptions:
     mode: str
     partitioner: str | Partitioner
     markers: str
-    staging: str | None = field(repr=False)
     transactional_id_prefix: str
-    name: str
-    accept_difference: int | None
-    accept_lost_markers: bool
-
-    @property
-    def ledger(self) -> str | None:
-        """Folder of the sink's ledger, which is beside the staged slices."""
-        return self.staging
 
     @property
     def transactional(self) -> bool:
@@ -95,8 +86,9 @@ def kafka_options(given: Mapping[str, str], partitioner: Partitioner | None = No
     values["markers"] = values["markers"] or f"{topic or 'dedup'}-markers"
     if values["markers"] == topic:
         raise ConfigError(f"Option markers={topic!r} must name another topic than topic.")
+    del values["staging"]
     is_transactional = values["mode"] in (EXACTLY_ONCE, ATOMIC)
-    values["staging"] = folder(given, values["name"]) if is_transactional else None
+    values["ledger"] = folder(given, values["name"]) if is_transactional else None
     if partitioner is not None:
         values["partitioner"] = partitioner
     clients = client_settings({name.lower(): text.strip() for name, text in given.items()})

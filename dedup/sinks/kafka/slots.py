@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -37,10 +38,11 @@ from dedup.sinks.kafka.client_errors import (
 )
 from dedup.sinks.kafka.markers import KafkaMarkers
 from dedup.sinks.kafka.options import KafkaOptions, partitioner_key
-from dedup.sinks.kafka.records import RecordShape, Sender
+from dedup.sinks.kafka.records import Sender
 from dedup.sinks.kafka.staging import KafkaStaging
 from dedup.sinks.marker import Marker
 from dedup.sinks.protocol import Aborted, Fenced, Indefinite, StagedSlice
+from dedup.sinks.slot_work import SlotRows, SlotSink
 from dedup.sources.kafka.clients import confluent, transactional_config
 
 #: Producers that a process keeps between attempts; each has its own threads and connections.
@@ -105,12 +107,10 @@ class KafkaSlot:
 
     @property
     def last(self) -> Marker | None:
-        """What this process committed last to the slot, or None if it does not know."""
         held = self._mine if self._chosen else _held.get(self._key)
         return held.last if held and not held.repeated else None
 
     def acquire(self) -> Marker | None:
-        """Fence all others, settle what they left open, and only then read the newest marker."""
         self.initialise()
         markers = kafka_markers(self._options)
         self.know(markers.newest(self._query_id, self._options.name, self.number))
@@ -170,7 +170,6 @@ class KafkaSlot:
         self._open().last = newest
 
     def begin(self) -> None:
-        """Open a transaction."""
         held = self._open()
         if held.repeated:
             self.drop()
@@ -223,7 +222,6 @@ class KafkaSlot:
             )
 
     def pre_commit(self, marker: Marker) -> None:
-        """Bring all rows and the marker to the broker, where no reader sees them yet."""
         faults.point("kafka.marker.before")
         held, markers = self._open(), kafka_markers(self._options)
         count = held.sender.partitions(markers.topic)
@@ -235,7 +233,6 @@ class KafkaSlot:
         faults.point("kafka.marker.after")
 
     def commit(self) -> None:
-        """Make the transaction visible; raises `Indefinite` if no answer comes."""
         held = self._open()
         marker, held.last = held.last, None
         faults.point("kafka.commit.before")
@@ -308,88 +305,40 @@ class KafkaSlot:
         return self._options.clients.without_secrets(str(error.args[0].str()))
 
 
-class KafkaRows:
-    """Records, in Kafka's columns, that can be read once: a `dedup.sinks.protocol.RowsToSend`."""
-
-    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
-        self._batches = iter(batches)
-        self._first: pa.RecordBatch | None = None
+class KafkaRows(SlotRows):
+    """Records, in Kafka's columns; implements `dedup.sinks.protocol.SliceRows`."""
 
     def send_first(self, slot: KafkaSlot) -> None:
-        """Send some rows within the open transaction and wait for the broker to take them."""
-        if self._first is None:
-            self._first = next((batch for batch in self._batches if batch.num_rows), None)
-        if self._first is not None:
-            slot.send(self._first)
+        if self.first is None:
+            self.first = next((batch for batch in self.rows if batch.num_rows), None)
+        if self.first is not None:
+            slot.send(self.first)
             slot.flush()
             faults.point("kafka.rows.first")
         elif not slot.is_just_owned:
             raise Aborted("a slice without rows cannot show whether its slot is still owned")
 
     def send_rest(self, slot: KafkaSlot) -> Content:
-        """Send the other rows within the open transaction; return what the slice holds."""
-        content = Content() if self._first is None else content_of(self._first)
-        for batch in self._batches:
+        content = Content() if self.first is None else content_of(self.first)
+        for batch in self.rows:
             slot.send(batch)
             content += content_of(batch)
         faults.point("kafka.rows.sent")
         return content
 
-    def all(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows, also the ones that `send_first` took."""
-        if self._first is not None:
-            yield self._first
-        yield from self._batches
 
-
-class KafkaTaskRows(KafkaRows):
-    """The rows that Spark hands to a task; implements `dedup.sinks.protocol.SliceRows`."""
-
-    def __init__(
-        self,
-        rows: Iterable[pa.RecordBatch],
-        shape: RecordShape,
-        staging: KafkaStaging,
-        batch_id: int,
-        slot: int,
-    ) -> None:
-        super().__init__(_records(rows, shape))
-        self._staging, self._batch_id, self._slot = staging, batch_id, slot
-
-    def consume(self) -> Content:
-        """Read all rows and send none; return what the slice holds."""
-        return sum((content_of(batch) for batch in self.all()), Content())
-
-    def stage(self) -> StagedSlice:
-        """Write all rows to a durable file, which is not part of the output."""
-        faults.point("kafka.stage.before")
-        staged = self._staging.write(self._batch_id, self._slot, self.all())
-        faults.point("kafka.stage.after")
-        return staged
-
-
-def _records(rows: Iterable[pa.RecordBatch], shape: RecordShape) -> Iterator[pa.RecordBatch]:
-    before = 0
-    for batch in rows:
-        yield shape.records(batch, before)
-        before += batch.num_rows
-
-
-class KafkaSink:
-    """All slots of the sink in the hands of the driver: a `dedup.sinks.protocol.SinkPort`."""
+class KafkaSink(SlotSink[KafkaSlot]):
+    """All slots of the sink in the hands of the driver."""
 
     def __init__(self, options: KafkaOptions, query_id: str, staging: KafkaStaging) -> None:
+        super().__init__(partial(KafkaSlot, options, query_id))
         self._options, self._query_id, self._staging = options, query_id, staging
-        # The driver keeps the producers of all slots until the micro-batch is published.
-        self._slots: dict[int, KafkaSlot] = {}
 
     def slots(self) -> Collection[int]:
-        """Return the slots that ever published, or tried to."""
         markers = kafka_markers(self._options)
         return markers.all_newest(self._query_id, self._options.name, committed=False).keys()
 
     def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
-        """Own slots, the first before all others, and only then read their newest markers."""
         first, *others = [self.slot(number) for number in slots]
         first.initialise()
         with ThreadPoolExecutor(_OWNERS) as pool:
@@ -399,17 +348,5 @@ class KafkaSink:
             self.slot(number).know(newest.get(number))
         return {number: marker for number, marker in newest.items() if number in slots}
 
-    def slot(self, number: int) -> KafkaSlot:
-        """Return a slot that `own` has owned."""
-        if number not in self._slots:
-            self._slots[number] = KafkaSlot(self._options, self._query_id, number)
-        return self._slots[number]
-
     def rows(self, slices: Sequence[StagedSlice]) -> KafkaRows:
-        """Return the rows of staged slices, from their files, one after another."""
         return KafkaRows(batch for piece in slices for batch in self._staging.read(piece))
-
-    def close(self) -> None:
-        """Give the slots up: the tasks of the next micro-batch own them."""
-        for slot in self._slots.values():
-            slot.drop()

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from dedup.errors import SinkError, faults
+from dedup.errors import SinkError
 from dedup.sinks.content import Content
 from dedup.sinks.kafka.client_errors import describe_message, permanent_error
 from dedup.sinks.kafka.options import AT_LEAST_ONCE, ATOMIC, KafkaOptions, partitioner_key
 from dedup.sinks.kafka.preflight import check_sink
 from dedup.sinks.kafka.records import RecordShape, Sender, record_shape
-from dedup.sinks.kafka.slots import KafkaSink, KafkaSlot, KafkaTaskRows
+from dedup.sinks.kafka.slots import KafkaRows, KafkaSink, KafkaSlot
 from dedup.sinks.kafka.staging import KafkaStaging
 from dedup.sinks.ledger import Ledger
-from dedup.sinks.protocol import (
-    Aborted,
-    Batch,
-    Fenced,
-    PublishedSlice,
-    StagedSlice,
-    publish_slice,
-    publish_staged,
-)
-from dedup.sinks.work import SinkWork, TaskResult
+from dedup.sinks.protocol import Batch, PublishedSlice, StagedBatch, StagedSlice
+from dedup.sinks.slot_work import SlotWork
+from dedup.sinks.work import TaskResult
 from dedup.sources.kafka.clients import confluent, producer_config
 
 logger = logging.getLogger("dedup")
@@ -40,38 +33,44 @@ _AGAIN = "Spark retries the task, or start the query again; records may then be 
 
 
 @dataclass(frozen=True)
-class KafkaWork(SinkWork):
+class KafkaWork(SlotWork[KafkaSlot]):
     """The work of a Kafka sink; `ready` makes it."""
 
     options: KafkaOptions
     shape: RecordShape
     room = "kafka"
     fenced_because = ", or a transaction reached its time limit (kafka.transaction.timeout.ms)"
+    # The driver does nothing in a micro-batch that the tasks have published.
+    notes_every_batch = False
+
+    @property
+    def is_atomic(self) -> bool:
+        return self.options.mode == ATOMIC
+
+    def slot(self, batch: Batch, number: int) -> KafkaSlot:
+        return KafkaSlot(self.options, batch.query_id, number)
+
+    def staging(self, batch: Batch) -> KafkaStaging:
+        assert self.options.ledger is not None, "only modes without transactions have none"
+        return KafkaStaging(self.options.ledger, batch.query_id)
+
+    def task_rows(
+        self,
+        rows: Iterable[pa.RecordBatch],
+        stage: Callable[[Iterable[pa.RecordBatch]], StagedSlice],
+    ) -> KafkaRows:
+        return KafkaRows(_records(rows, self.shape), stage)
+
+    def sink(self, batch: Batch) -> KafkaSink:
+        return KafkaSink(self.options, batch.query_id, self.staging(batch))
+
+    def chosen(self, batch: Batch, slices: Sequence[StagedSlice]) -> Sequence[StagedSlice]:
+        return self.staging(batch).manifest(batch.batch_id, slices)
 
     def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
-        """Publish or stage the rows of a task."""
-        faults.point("kafka.task.begin")
         if not self.options.transactional:
             return TaskResult(batch, PublishedSlice(slot, self._send(slot, rows)))
-        slice_rows = KafkaTaskRows(rows, self.shape, self._staging(batch), batch.batch_id, slot)
-        if self.options.mode == ATOMIC:
-            return TaskResult(batch, slice_rows.stage())
-        holder = KafkaSlot(self.options, batch.query_id, slot)
-        try:
-            result = TaskResult(batch, publish_slice(batch, slot, holder, slice_rows))
-        except (Fenced, Aborted) as error:
-            holder.drop()
-            raise SinkError(
-                f"This attempt to write slice {slot} of micro-batch {batch.batch_id} is over, and "
-                f"it published nothing: {error}. Another attempt owns the slice by now, or the "
-                "transaction was aborted, for example by its time limit "
-                "(kafka.transaction.timeout.ms). Spark retries the task, or start the query again."
-            ) from None
-        except BaseException:
-            holder.drop()  # the next owner settles an open transaction
-            raise
-        faults.point("kafka.task.end")
-        return result
+        return super().write(batch, slot, rows)
 
     def _send(self, slot: int, rows: Iterable[pa.RecordBatch]) -> Content:
         """Send rows without a transaction; return what they hold."""
@@ -100,12 +99,7 @@ class KafkaWork(SinkWork):
                 )
         return content
 
-    def complete(self, results: Sequence[TaskResult]) -> None:
-        """Publish what is staged; the driver has no work if tasks have published all slices."""
-        if any(isinstance(result.slice, StagedSlice) for result in results):
-            super().complete(results)
-
-    def settle(self, ledger: Ledger, batch: Batch, slices: Sequence[StagedSlice]) -> None:
+    def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
         """Fix where records and markers go, and the names of transactions."""
         options = self.options
         ledger.settle(
@@ -116,35 +110,12 @@ class KafkaWork(SinkWork):
             }
         )
 
-    def publish(
-        self,
-        batch: Batch,
-        slices: Sequence[PublishedSlice | StagedSlice],
-        *,
-        known_batch_id: int | None,
-        accept_difference: bool,
-    ) -> Callable[[], None]:
-        """Publish staged slices; in mode atomic, the manifest's slices in one transaction."""
-        staging = self._staging(batch)
-        staged = [piece for piece in slices if isinstance(piece, StagedSlice)]
-        is_atomic = self.options.mode == ATOMIC
-        sink = KafkaSink(self.options, batch.query_id, staging)
-        try:
-            publish_staged(
-                batch,
-                sink,
-                slices,
-                atomic=(lambda: staging.manifest(batch.batch_id, staged)) if is_atomic else None,
-                known_batch_id=known_batch_id,
-                accept_difference=accept_difference,
-            )
-        finally:
-            sink.close()
-        return lambda: staging.clean(batch.batch_id)
 
-    def _staging(self, batch: Batch) -> KafkaStaging:
-        assert self.options.staging is not None, "only modes without transactions have none"
-        return KafkaStaging(self.options.staging, batch.query_id)
+def _records(rows: Iterable[pa.RecordBatch], shape: RecordShape) -> Iterator[pa.RecordBatch]:
+    before = 0
+    for batch in rows:
+        yield shape.records(batch, before)
+        before += batch.num_rows
 
 
 def ready(options: KafkaOptions, columns: Sequence[tuple[str, str]]) -> KafkaWork:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dedup.catalog.uri import local_path, scheme_of, without_credentials
-from dedup.core.option import REQUIRED, Option, read_options, switch, text
+from dedup.core.option import REQUIRED, Option, switch, text
 from dedup.errors import ConfigError
 from dedup.errors.redaction import without_secrets
-from dedup.sinks.options import ACCEPT, folder, named
+from dedup.sinks.options import ACCEPT, SinkOptions, named, sink_values
 
 DELTA, ICEBERG = "dedup_delta", "dedup_iceberg"
 #: Prefix of the options that go to the library, by format.
@@ -43,8 +43,8 @@ OPTIONS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LakeOptions:
-    """The values of `OPTIONS`, the library's properties, and the folder of the sink's ledger.
+class LakeOptions(SinkOptions):
+    """The values of `OPTIONS`, and the library's properties.
 
     `table` is the location of a Delta table, or the name of an Iceberg table.
     """
@@ -54,10 +54,6 @@ class LakeOptions:
     catalog: str = ""
     properties: Mapping[str, str] = field(repr=False)
     create: bool
-    name: str
-    ledger: str = field(repr=False)
-    accept_difference: int | None
-    accept_lost_markers: bool
 
     def without_secrets(self, text: object) -> str:
         """Return a text of a library without the secrets of these options."""
@@ -80,8 +76,7 @@ def lake_options(format_name: str, given: Mapping[str, str]) -> LakeOptions:
         If an option is unknown, missing or invalid.
     """
     prefix = PREFIXES[format_name]
-    owner = f"format {format_name}"
-    values = read_options(given, OPTIONS[format_name], owner=owner, prefix=prefix)
+    values = sink_values(format_name, given, OPTIONS[format_name], prefix)
     # Spark passes these names in lower case or as they were written, depending on its version.
     properties = {
         key[len(prefix) :]: value.strip()
@@ -91,12 +86,7 @@ def lake_options(format_name: str, given: Mapping[str, str]) -> LakeOptions:
     if format_name == DELTA:
         values["table"] = _location(values.pop("path"))
         _check_storage(properties)
-    return LakeOptions(
-        format_name=format_name,
-        properties=properties,
-        ledger=folder(given, values["name"]),
-        **values,
-    )
+    return LakeOptions(format_name=format_name, properties=properties, **values)
 
 
 def _location(path: str) -> str:

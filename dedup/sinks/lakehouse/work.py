@@ -20,7 +20,7 @@ from dedup.sinks.lakehouse.columns import CHUNK_BYTES, TableColumns
 from dedup.sinks.lakehouse.options import DELTA, LakeOptions
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import Marker
-from dedup.sinks.protocol import Batch, PublishedSlice, StagedSlice
+from dedup.sinks.protocol import Batch, StagedBatch, StagedSlice
 from dedup.sinks.single_commit import Publication, commit_batch
 from dedup.sinks.utf8 import check_utf8, only_utf8
 from dedup.sinks.work import SinkWork, TaskResult
@@ -171,29 +171,16 @@ class LakeWork(SinkWork):
         faults.point("lakehouse.stage.after")
         return files
 
-    def settle(self, ledger: Ledger, batch: Batch, slices: Sequence[StagedSlice]) -> None:
+    def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
         """Fix the table and its ID."""
         # A table without rows of this sink may be dropped and created again.
-        if any(piece.content.rows for piece in slices) or ledger.published() is not None:
+        if any(piece.content.rows for piece in staged.slices) or ledger.published() is not None:
             option = "path" if self.options.format_name == DELTA else "table"
             ledger.settle({option: self.options.table}, table_id=self.table.table_id)
 
-    def publish(
-        self,
-        batch: Batch,
-        slices: Sequence[PublishedSlice | StagedSlice],
-        *,
-        known_batch_id: int | None,
-        accept_difference: bool,
-    ) -> Callable[[], None] | None:
+    def publish(self, staged: StagedBatch) -> Callable[[], None] | None:
         """Commit the data files of all slices, together with the marker."""
-        staged = [piece for piece in slices if isinstance(piece, UncommittedSlice)]
-        port = self.table.port(batch, [file for piece in staged for file in piece.files])
-        outcome = commit_batch(
-            batch,
-            port,
-            sum((piece.content for piece in staged), Content()),
-            known_batch_id=known_batch_id,
-            accept_difference=accept_difference,
-        )
+        slices = [each for each in staged.slices if isinstance(each, UncommittedSlice)]
+        port = self.table.port(staged.batch, [file for each in slices for file in each.files])
+        outcome = commit_batch(staged, port)
         return None if outcome is Publication.NOTHING else lambda: port.clean(outcome)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dedup.core.option import REQUIRED, Option, choice, names, read_options, text, whole
+from dedup.core.option import REQUIRED, Option, choice, names, text, whole
 from dedup.errors import ConfigError
-from dedup.sinks.options import ACCEPT, folder, named
+from dedup.sinks.options import ACCEPT, SinkOptions, named, sink_values
 
 FORMAT = "dedup_postgres"
 APPEND, UPSERT, ATOMIC = "append", "upsert", "atomic"
@@ -32,8 +32,8 @@ OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresOptions:
-    """The values of `OPTIONS`, and the folder of the sink's ledger.
+class PostgresOptions(SinkOptions):
+    """The values of `OPTIONS`.
 
     The driver fills `markers`, `staging_schema` and `quarantine` with names that contain the
     schema.
@@ -48,10 +48,6 @@ class PostgresOptions:
     quarantine: str | None
     staging_schema: str | None
     timeout_seconds: int
-    name: str
-    ledger: str = field(repr=False)
-    accept_difference: int | None
-    accept_lost_markers: bool
 
 
 def postgres_options(given: Mapping[str, str]) -> PostgresOptions:
@@ -62,8 +58,7 @@ def postgres_options(given: Mapping[str, str]) -> PostgresOptions:
     ConfigError
         If an option is unknown, missing or invalid.
     """
-    values = read_options(given, OPTIONS, owner=f"format {FORMAT}")
-    options = PostgresOptions(ledger=folder(given, values["name"]), **values)
+    options = PostgresOptions(**sink_values(FORMAT, given, OPTIONS))
     if options.mode == UPSERT and not options.key:
         raise ConfigError("Mode upsert needs the option key: the columns that identify a row.")
     if options.mode == APPEND and options.key:

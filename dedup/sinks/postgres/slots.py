@@ -7,8 +7,9 @@ reader sees part of it, and it cannot commit after another attempt has owned the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,9 +29,10 @@ from dedup.sinks.postgres.copy_rows import CopyRows
 from dedup.sinks.postgres.markers import PostgresMarkers
 from dedup.sinks.postgres.options import PostgresOptions
 from dedup.sinks.postgres.quarantine import RejectedRecords
-from dedup.sinks.postgres.staging import PostgresStaging, rejected_of
+from dedup.sinks.postgres.staging import rejected_of
 from dedup.sinks.postgres.tables import TargetTable
 from dedup.sinks.protocol import Fenced, Indefinite, StagedSlice
+from dedup.sinks.slot_work import SlotRows, SlotSink
 
 if TYPE_CHECKING:
     import psycopg
@@ -64,11 +66,9 @@ class PostgresSlot:
 
     @property
     def last(self) -> Marker | None:
-        """What this process committed last to the slot, or None if it does not know."""
         return self._owned[1] if self._owned else None
 
     def acquire(self) -> Marker | None:
-        """Fence all others, settle what they left open, and only then read the newest marker."""
         faults.point("postgres.own.before")
         owner, newest = self._markers.acquire([self.number])
         faults.point("postgres.own.after")
@@ -159,7 +159,6 @@ class PostgresSlot:
         return rows
 
     def pre_commit(self, marker: Marker) -> None:
-        """Put the marker beside the rows, where no reader sees either of them yet."""
         faults.point("postgres.marker.before")
         assert self._owned is not None, "begin has compared it"
         with self._translated_errors():
@@ -175,7 +174,6 @@ class PostgresSlot:
         faults.point("postgres.marker.after")
 
     def commit(self) -> None:
-        """Make the transaction visible; raises `Indefinite` if no answer comes."""
         faults.point("postgres.commit.before")
         connection = self._open()
         try:
@@ -192,11 +190,12 @@ class PostgresSlot:
         faults.point("postgres.commit.after")
 
     def abort(self) -> None:
-        """Roll back the open transaction, if there is one."""
         connection, self._connection = self._connection, None
         self._copy, self._rejected = None, None
         if connection is not None:
             give_back(self._options.dsn, connection)
+
+    drop = abort
 
     def _fenced(self) -> Fenced:
         self.abort()
@@ -210,35 +209,20 @@ class PostgresSlot:
         return translated_errors(self._table.shown)
 
 
-class PostgresTaskRows:
+class PostgresTaskRows(SlotRows):
     """The rows that Spark hands to a task; implements `dedup.sinks.protocol.SliceRows`."""
-
-    def __init__(
-        self, batches: Iterable[pa.RecordBatch], staging: PostgresStaging, batch_id: int, slot: int
-    ) -> None:
-        self._batches, self._staging = iter(batches), staging
-        self._batch_id, self._slot = batch_id, slot
 
     def send_first(self, slot: PostgresSlot) -> None:
         """Send nothing: the open transaction already shows that this attempt owns the slot."""
 
     def send_rest(self, slot: PostgresSlot) -> Content:
-        """Send the rows within the open transaction; return what the slice holds."""
         content = Content()
-        for batch in self._batches:
+        for batch in self.rows:
             slot.send(batch)
             content += content_of(batch)
         slot.flush()
         faults.point("postgres.rows.sent")
         return content
-
-    def consume(self) -> Content:
-        """Read all rows and send none; return what the slice holds."""
-        return sum((content_of(batch) for batch in self._batches), Content())
-
-    def stage(self) -> StagedSlice:
-        """Write all rows to a staging table."""
-        return self._staging.write(self._batch_id, self._slot, self._batches)
 
 
 class PostgresRows:
@@ -251,7 +235,6 @@ class PostgresRows:
         """Send nothing, like `PostgresTaskRows`."""
 
     def send_rest(self, slot: PostgresSlot) -> Content:
-        """Move the rows within the open transaction; return what the slices hold."""
         content = Content()
         for piece in self._slices:
             if piece.file and slot.take(piece.file) != piece.content.rows:
@@ -261,21 +244,18 @@ class PostgresRows:
         return content
 
 
-class PostgresSink:
-    """All slots of the sink in the hands of the driver: a `dedup.sinks.protocol.SinkPort`."""
+class PostgresSink(SlotSink[PostgresSlot]):
+    """All slots of the sink in the hands of the driver."""
 
     def __init__(self, options: PostgresOptions, table: TargetTable, query_id: str) -> None:
-        self._options, self._table, self._query_id = options, table, query_id
-        self._markers = PostgresMarkers(options, query_id)
-        self._slots: dict[int, PostgresSlot] = {}
+        super().__init__(partial(PostgresSlot, options, table, query_id))
+        self._table, self._markers = table, PostgresMarkers(options, query_id)
 
     def slots(self) -> Collection[int]:
-        """Return the slots that ever had an owner."""
         with translated_errors(self._table.shown):
             return self._markers.slots()
 
     def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
-        """Own slots, the first before all others, and only then read their newest markers."""
         faults.point("postgres.own.before")
         owner, newest = self._markers.acquire(slots)
         faults.point("postgres.own.after")
@@ -283,17 +263,5 @@ class PostgresSink:
             self.slot(number).know(owner, marker)
         return {number: marker for number, marker in newest.items() if marker is not None}
 
-    def slot(self, number: int) -> PostgresSlot:
-        """Return a slot that `own` has owned."""
-        if number not in self._slots:
-            self._slots[number] = PostgresSlot(self._options, self._table, self._query_id, number)
-        return self._slots[number]
-
     def rows(self, slices: Sequence[StagedSlice]) -> PostgresRows:
-        """Return the rows of staged slices."""
         return PostgresRows(slices)
-
-    def close(self) -> None:
-        """Roll back what is open."""
-        for slot in self._slots.values():
-            slot.abort()

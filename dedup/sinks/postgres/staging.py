@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dedup.errors import faults
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.postgres.columns import quoted
 from dedup.sinks.postgres.connections import psycopg_library, transaction, translated_errors
@@ -48,7 +47,6 @@ class PostgresStaging:
 
     def write(self, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
         """Write the rows of a slice to a new table; return what it holds."""
-        faults.point("postgres.stage.before")
         name = f"{self._schema}.{quoted(f'{self._prefix}{batch_id}_{slot}_{uuid.uuid4().hex[:8]}')}"
         content = Content()
         is_made = False
@@ -77,7 +75,6 @@ class PostgresStaging:
                 rejected.set_aside(connection, aside, self._query_id, self._options.name, batch_id)
             if is_made:
                 self._table.check_types(connection)
-        faults.point("postgres.stage.after")
         return StagedSlice(slot, content, name if is_made else "")
 
     def clean(self, batch_id: int) -> None:

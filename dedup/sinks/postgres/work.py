@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dedup.errors import ConfigError, SinkError, faults
+from dedup.errors import ConfigError, SinkError
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.postgres.connections import transaction, translated_errors
 from dedup.sinks.postgres.markers import make_marker_table
@@ -17,76 +17,44 @@ from dedup.sinks.postgres.quarantine import make_quarantine_table
 from dedup.sinks.postgres.slots import PostgresSink, PostgresSlot, PostgresTaskRows
 from dedup.sinks.postgres.staging import PostgresStaging
 from dedup.sinks.postgres.tables import TargetTable, find_table
-from dedup.sinks.protocol import (
-    Aborted,
-    Batch,
-    Fenced,
-    PublishedSlice,
-    StagedSlice,
-    publish_slice,
-    publish_staged,
-)
-from dedup.sinks.work import SinkWork, TaskResult
+from dedup.sinks.protocol import Aborted, Batch, StagedBatch, StagedSlice
+from dedup.sinks.slot_work import SlotWork
 
 if TYPE_CHECKING:
     import psycopg
 
 
 @dataclass(frozen=True)
-class PostgresWork(SinkWork):
+class PostgresWork(SlotWork[PostgresSlot]):
     """The work of a PostgreSQL sink; `ready` makes it."""
 
     options: PostgresOptions
     table: TargetTable
     room = "postgres"
 
-    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
-        """Publish or stage the rows of a task."""
-        faults.point("postgres.task.begin")
-        staging = PostgresStaging(self.options, self.table, batch.query_id)
-        slot_rows = PostgresTaskRows(rows, staging, batch.batch_id, slot)
-        holder = PostgresSlot(self.options, self.table, batch.query_id, slot)
-        try:
-            if self.options.mode == ATOMIC:
-                return TaskResult(batch, slot_rows.stage())
-            return TaskResult(batch, publish_slice(batch, slot, holder, slot_rows))
-        except (Fenced, Aborted) as error:
-            raise SinkError(
-                f"This attempt to write slice {slot} of micro-batch {batch.batch_id} is over, and "
-                f"it published nothing: {error}. Spark retries the task, or start the query again."
-            ) from None
-        finally:
-            holder.abort()
-            faults.point("postgres.task.end")
+    @property
+    def is_atomic(self) -> bool:
+        return self.options.mode == ATOMIC
 
-    def settle(self, ledger: Ledger, batch: Batch, slices: Sequence[StagedSlice]) -> None:
+    def slot(self, batch: Batch, number: int) -> PostgresSlot:
+        return PostgresSlot(self.options, self.table, batch.query_id, number)
+
+    def staging(self, batch: Batch) -> PostgresStaging:
+        return PostgresStaging(self.options, self.table, batch.query_id)
+
+    def task_rows(
+        self,
+        rows: Iterable[pa.RecordBatch],
+        stage: Callable[[Iterable[pa.RecordBatch]], StagedSlice],
+    ) -> PostgresTaskRows:
+        return PostgresTaskRows(rows, stage)
+
+    def sink(self, batch: Batch) -> PostgresSink:
+        return PostgresSink(self.options, self.table, batch.query_id)
+
+    def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
         """Fix the table and the table of its markers."""
         ledger.settle({"table": self.table.name, "markers": str(self.options.markers)})
-
-    def publish(
-        self,
-        batch: Batch,
-        slices: Sequence[PublishedSlice | StagedSlice],
-        *,
-        known_batch_id: int | None,
-        accept_difference: bool,
-    ) -> Callable[[], None]:
-        """Publish staged slices, in mode atomic all of them in one transaction."""
-        staged = [piece for piece in slices if isinstance(piece, StagedSlice)]
-        sink = PostgresSink(self.options, self.table, batch.query_id)
-        try:
-            publish_staged(
-                batch,
-                sink,
-                slices,
-                atomic=(lambda: staged) if self.options.mode == ATOMIC else None,
-                known_batch_id=known_batch_id,
-                accept_difference=accept_difference,
-            )
-        finally:
-            sink.close()
-        staging = PostgresStaging(self.options, self.table, batch.query_id)
-        return lambda: staging.clean(batch.batch_id)
 
 
 def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> PostgresWork:
