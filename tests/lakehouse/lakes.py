@@ -59,6 +59,23 @@ class Lake:
 
         return load_catalog("default", **self.catalog).load_table(f"shop.{table}")
 
+    def divide(self, columns: pa.Schema, *names: str, **transforms: Any) -> None:
+        """Make the table of numbers, divided by columns, or in Iceberg by `transforms` of them."""
+        if self.format == DELTA:
+            from deltalake import DeltaTable, Schema
+
+            where = str(self.folder / "numbers")
+            by = [*names, *transforms]
+            DeltaTable.create(where, Schema.from_arrow(columns), partition_by=by)
+            return
+        from pyiceberg.catalog import load_catalog
+
+        catalog = load_catalog("default", **self.catalog)
+        catalog.create_namespace("shop")
+        with catalog.create_table("shop.numbers", columns).update_spec() as spec:
+            for name, transform in {**dict.fromkeys(names, "identity"), **transforms}.items():
+                spec.add_field(name, transform)
+
     def read(self, table: str = "numbers") -> pa.Table:
         """All rows of a table, by a reader of polars' own where there is one."""
         if self.format == DELTA:

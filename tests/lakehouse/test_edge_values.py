@@ -45,30 +45,8 @@ def test_values_at_the_edges(lake: Lake, tmp_path: Path) -> None:
             assert list(map(told, from_files[name])) == values, name
 
 
-def divided(lake: Lake) -> None:
-    """Make a table that is divided by a text."""
-    if lake.format == DELTA:
-        from deltalake import DeltaTable, Schema
-
-        told = pa.schema([("text", pa.string()), ("n", pa.int64())])
-        where = str(lake.folder / "numbers")
-        DeltaTable.create(where, Schema.from_arrow(told), partition_by=["text"])
-        return
-    from pyiceberg.catalog import load_catalog
-    from pyiceberg.partitioning import PartitionField, PartitionSpec
-    from pyiceberg.transforms import IdentityTransform
-
-    from dedup.sinks.lakehouse.iceberg import schema_of
-
-    catalog = load_catalog("default", **lake.catalog)
-    catalog.create_namespace("shop")
-    spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "text"))
-    schema = schema_of([("text", "string"), ("n", "bigint")])
-    catalog.create_table("shop.numbers", schema, partition_spec=spec)
-
-
 def test_texts_that_divide_a_table(lake: Lake, tmp_path: Path) -> None:
-    divided(lake)
+    lake.divide(pa.schema([("text", pa.string()), ("n", pa.int64())]), "text")
     sink = Sink(lake, tmp_path / "checkpoint", [("text", "string"), ("n", "bigint")])
     texts = [*TEXTS, "é" * 200, "y" * 5000, None]
     if lake.format == DELTA:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pyarrow as pa
 import pyspark
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import ConfigError
+from dedup.sinks.columns import refuse_twins
 from dedup.sinks.files.options import FilesOptions
 from dedup.sinks.files.output_files import with_spark_metadata
 from dedup.sinks.files.slice_files import FileShape
@@ -22,13 +21,7 @@ _FOLDERS = (
 
 def file_shape(options: FilesOptions, schema: T.StructType) -> FileShape:
     """Return the shape of the files of a stream, or raise ConfigError naming a column."""
-    twice = [n for n, count in Counter(f.name.lower() for f in schema.fields).items() if count > 1]
-    if twice:
-        raise ConfigError(
-            f"The stream has several columns named {twice[0]!r}, or names that differ in case "
-            "alone. Readers of files could not distinguish them. Rename them with "
-            "withColumnRenamed."
-        )
+    refuse_twins(schema.fieldNames())
     by_name = {field.name: field for field in schema.fields}
     if "batch" in {name.lower() for name in by_name}:
         raise ConfigError(

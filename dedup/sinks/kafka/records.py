@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.errors import ConfigError, DataError
+from dedup.sinks.columns import refuse_twins
 from dedup.sinks.kafka.client_errors import describe_record, permanent_error
 from dedup.sinks.kafka.options import BY_KEY, BY_TASK, KafkaOptions, load_partitioner
 from dedup.sinks.utf8 import check_utf8, only_utf8
@@ -89,9 +90,8 @@ def record_shape(columns: Sequence[tuple[str, str]], options: KafkaOptions) -> R
         )
     if options.topic is None and "topic" not in names:
         raise ConfigError("The sink knows no topic: give the option topic, or a column `topic`.")
+    refuse_twins(name for name, _ in columns if name.lower() in names)
     for name in names:
-        if [other.lower() for other, _ in columns].count(name) > 1:
-            raise ConfigError(f"Two columns are named `{name}`: drop or rename one of them.")
         if types[name] not in _COLUMNS[name][1]:
             raise ConfigError(
                 f"Column `{name}` is {types[name]}, and must be {' or '.join(_COLUMNS[name][1])}: "

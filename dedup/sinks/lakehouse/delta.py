@@ -22,27 +22,16 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from dedup.catalog.root import Root
-from dedup.errors import ConfigError, DataError, MissingExtraError, SinkError, faults
-from dedup.sinks.lakehouse.columns import (
-    NotWritten,
-    SparkType,
-    TableColumn,
-    fit_columns,
-    spark_type,
-    split_rows,
-    table_column,
-)
+from dedup.errors import ConfigError, DataError, MissingExtraError, SinkError
+from dedup.sinks.lakehouse.columns import fit_columns, new_columns, spark_name, split_rows
 from dedup.sinks.lakehouse.options import LakeOptions
 from dedup.sinks.lakehouse.work import DataFile, LakePort, LakeTarget
 from dedup.sinks.marker import BATCH_SLOT, Marker
-from dedup.sinks.protocol import Aborted, Batch, Indefinite
+from dedup.sinks.protocol import Aborted, Batch
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-#: Delta's names of types that differ from Spark's.
-_SPARK_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
-_DELTA_NAMES = {spark: delta for delta, spark in _SPARK_NAMES.items()}
 _PARTITION_KINDS = ("boolean", "tinyint", "smallint", "int", "bigint", "string", "date")
 #: Features that ask nothing of a writer that appends, or something that this module checks.
 _KNOWN_FEATURES = frozenset({
@@ -171,13 +160,11 @@ class DeltaPort(LakePort[DeltaTarget]):
         marker, version, self._found = delta_marker(self._table, shown, query_id, sink)
         return marker, marker is None or not _is_rolled_back(self._table, version)
 
-    def commit(self, marker: Marker) -> None:
-        """Make rows and marker visible, as the version right after the one that was read last."""
+    def _commit(self, marker: Marker) -> None:
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, RemoveAction
 
-        _check_files(self._table, self.files)
         mine = app_id(self.batch.query_id, self.batch.sink)
         content = int(marker.content, 16)
         numbers = {
@@ -205,7 +192,6 @@ class DeltaPort(LakePort[DeltaTarget]):
                 Transaction(name, number, marker.time_ms) for name, number in numbers.items()
             ],
         )
-        faults.point("lakehouse.commit.before")
         try:
             self._table.create_write_transaction(
                 actions,
@@ -214,19 +200,20 @@ class DeltaPort(LakePort[DeltaTarget]):
                 list(self.target.partition_by),
                 commit_properties=properties,
             )
-            faults.point("lakehouse.commit.after")
         except CommitFailedError as error:
             text = self.target.options.without_secrets(error)
             raise Aborted(f"another writer was first ({text})") from None
-        except Exception as error:
-            raise Indefinite(self.target.options.without_secrets(error)) from None
+
+    def _sizes(self) -> list[int | None]:
+        from deltalake.fs import DeltaStorageHandler
+
+        store = pafs.PyFileSystem(DeltaStorageHandler.from_table(self._table._table))
+        return [info.size for info in store.get_file_info([file.path for file in self.files])]
 
     def is_own(self, marker: Marker) -> bool:
-        """Return whether this port committed the marker that was read."""
         return self._found == self._own
 
     def delete(self, path: str) -> None:
-        """Delete a data file."""
         Root(self.target.options.table).delete([path])
 
 
@@ -272,50 +259,30 @@ def _is_rolled_back(table: DeltaTable, version: int) -> bool:
     return not has_rows.get(table.version(), True)
 
 
-def _check_files(table: DeltaTable, files: Sequence[DataFile]) -> None:
-    """Reject data files that are missing where delta-rs commits: deleted, or in another store."""
-    from deltalake.fs import DeltaStorageHandler
-
-    try:
-        store = pafs.PyFileSystem(DeltaStorageHandler.from_table(table._table))
-        found = store.get_file_info([file.path for file in files])
-    except Exception as error:
-        raise SinkError(
-            f"The table at {table.table_uri} cannot be read: {error}. Start the query again once "
-            "it can be read. It finds a commit that has become visible."
-        ) from None
-    for file, info in zip(files, found, strict=True):
-        if info.size != file.size_bytes:
-            raise SinkError(
-                f"The data file {file.path} of table {table.table_uri} is gone or changed before "
-                "it was committed. VACUUM and other cleaners must keep files that are younger than "
-                "a micro-batch takes, and driver and executors need the same AWS_ENDPOINT_URL and "
-                "credentials, of one store. Then start the query again."
-            )
-
-
 def delta_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> DeltaTarget:
     """Return the table for a stream's columns; create it first with the option `create`.
 
     Raises ConfigError if the table does not exist, or something about it does not fit.
     """
     shown = options.table
-    table = open_delta(options, _schema_json(stream) if options.create else None)
+    table = open_delta(options, new_columns(stream) if options.create else None)
     _check_features(shown, table)
-    partition_by = tuple(table.metadata().partition_columns)
-    described = [_column(one) for one in json.loads(table.schema().to_json())["fields"]]
-    columns = fit_columns(shown, described, stream)
-    kinds = {column.name: column.kind for column in described}
+    fields, partition_by = table.schema().fields, tuple(table.metadata().partition_columns)
+    limited = [field.name for field in fields if _LONGEST in field.metadata]
+    why = "the table limits its length, which this sink does not check"
+    described = [field.remove_metadata() for field in pa.schema(table.schema().to_arrow())]
+    columns = fit_columns(shown, described, stream, dict.fromkeys(limited, why))
     for name in partition_by:
         if name not in columns.given:
             raise ConfigError(
                 f"Table {shown} is divided by column {name!r}, which the stream lacks. Add it to "
                 "the stream."
             )
-        if kinds[name] not in _PARTITION_KINDS:
+        kind = spark_name(columns.columns.field(name).type)
+        if kind not in _PARTITION_KINDS:
             raise ConfigError(
-                f"Table {shown} is divided by column {name!r} of type {kinds[name]}; this sink "
-                f"only writes partitions of {', '.join(_PARTITION_KINDS)}."
+                f"Table {shown} is divided by column {name!r} of type {kind}; this sink only "
+                f"writes partitions of {', '.join(_PARTITION_KINDS)}."
             )
     if not set(columns.given) - set(partition_by):
         raise ConfigError(
@@ -326,31 +293,25 @@ def delta_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> Del
     return DeltaTarget(options, columns, str(table.metadata().id), partition_by, _shape_of(table))
 
 
-def open_delta(options: LakeOptions, schema: str | None = None) -> DeltaTable:
-    """Return the newest version of the table; with a `schema`, create it first if it is missing.
+def open_delta(options: LakeOptions, columns: pa.Schema | None = None) -> DeltaTable:
+    """Return the newest version of the table; with `columns`, create it first if it is missing.
 
     Raises ConfigError if the table does not exist, and SinkError if delta-rs cannot read it.
     """
     deltalake = delta_library()
     properties = dict(options.properties) or None
     try:
-        if schema is not None:
-            columns = deltalake.Schema.from_json(schema)
+        if columns is not None:
+            schema = deltalake.Schema.from_arrow(columns)
             deltalake.DeltaTable.create(
-                options.table, columns, mode="ignore", storage_options=properties
+                options.table, schema, mode="ignore", storage_options=properties
             )
         table: DeltaTable = deltalake.DeltaTable(options.table, storage_options=properties)
         return table
     except Exception as error:
-        if schema is None and isinstance(error, deltalake.exceptions.TableNotFoundError):
-            raise ConfigError(
-                f"No Delta Lake table exists at {options.table}. Create it, correct the path, "
-                "or let the option create=true make it from the columns of the stream."
-            ) from None
-        raise SinkError(
-            f"The table at {options.table} cannot be opened: {options.without_secrets(error)}. "
-            "Start the query again once it can. It finds a commit that has become visible."
-        ) from None
+        if columns is None and isinstance(error, deltalake.exceptions.TableNotFoundError):
+            raise options.missing() from None
+        raise options.unreadable(error) from None
 
 
 def _shape_of(table: DeltaTable) -> str:
@@ -393,62 +354,3 @@ def _check_features(shown: str, table: DeltaTable) -> None:
                 f"Table {shown} has {what}, which this sink does not write. Write with Spark's own "
                 "connector and dedup.delta_once, or drop the feature (ALTER TABLE)."
             )
-
-
-def _column(field: dict[str, Any]) -> TableColumn:
-    is_required = not field.get("nullable", True)
-    column = table_column(field["name"], lambda: _type(field["type"]), is_required)
-    if _LONGEST in (field.get("metadata") or {}):
-        why = "the table limits its length, which this sink does not check"
-        return TableColumn(column.name, column.kind, column.arrow, is_required, why)
-    return column
-
-
-def _type(given: Any) -> SparkType:
-    """Return the type that Delta's JSON describes, or raise NotWritten."""
-    if isinstance(given, str):
-        return SparkType(_SPARK_NAMES.get(given, given))
-    name = given["type"]
-    if name == "array":
-        return SparkType(name, (("element", _inner(given["elementType"], given["containsNull"])),))
-    if name == "map":
-        value = _inner(given["valueType"], given["valueContainsNull"])
-        return SparkType(name, (("key", _type(given["keyType"])), ("value", value)))
-    if name == "struct":
-        fields = given["fields"]
-        return SparkType(
-            name, tuple((f["name"], _inner(f["type"], f.get("nullable", True))) for f in fields)
-        )
-    raise NotWritten(str(name))
-
-
-def _inner(given: Any, is_nullable: bool) -> SparkType:
-    if not is_nullable:
-        raise NotWritten("nested and requires a value, which this sink does not check")
-    return _type(given)
-
-
-def _schema_json(stream: Sequence[tuple[str, str]]) -> str:
-    """Return Delta's description of a table with the columns of a stream."""
-    fields = [_field(name, spark_type(kind)) for name, kind in stream]
-    for column in map(_column, fields):
-        if column.unsuitable:
-            raise ConfigError(f"Column {column.name!r} cannot be created: {column.unsuitable}.")
-    return json.dumps({"type": "struct", "fields": fields})
-
-
-def _field(name: str, kind: SparkType) -> dict[str, Any]:
-    return {"name": name, "type": _delta_type(kind), "nullable": True, "metadata": {}}
-
-
-def _delta_type(kind: SparkType) -> Any:
-    inner = [_delta_type(each) for _, each in kind.inner]
-    if kind.name == "array":
-        return {"type": "array", "elementType": inner[0], "containsNull": True}
-    if kind.name == "map":
-        return {
-            "type": "map", "keyType": inner[0], "valueType": inner[1], "valueContainsNull": True,
-        }  # fmt: skip
-    if kind.name == "struct":
-        return {"type": "struct", "fields": [_field(*each) for each in kind.inner]}
-    return _DELTA_NAMES.get(kind.name, kind.name)

@@ -6,14 +6,45 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from dedup.errors import ConfigError
+from dedup.sinks.columns import refuse_twins
 from dedup.sinks.foreach_batch import SinkFunction, columns_of
+from dedup.sinks.inspection import SinkInspection, SlotState, sink_states
 from dedup.sinks.kind import SinkKind
-from dedup.sinks.lakehouse.columns import check_names
-from dedup.sinks.lakehouse.delta import delta_library, delta_target
-from dedup.sinks.lakehouse.iceberg import iceberg_library, iceberg_target
-from dedup.sinks.lakehouse.inspection import inspect_lake
+from dedup.sinks.lakehouse.delta import delta_library, delta_marker, delta_target, open_delta
+from dedup.sinks.lakehouse.iceberg import (
+    iceberg_library,
+    iceberg_marker,
+    iceberg_target,
+    open_iceberg,
+)
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG, LakeOptions, lake_options
 from dedup.sinks.lakehouse.work import LakeWork
+from dedup.spark.driver.checkpoint_log import Progress
+
+
+def inspect_lake(options: LakeOptions, progress: Progress | None) -> SinkInspection:
+    """Return what the query of a checkpoint has published through a sink of these options.
+
+    Raises
+    ------
+    ConfigError
+        If the table or the checkpoint does not exist.
+    SinkError
+        If the table cannot be read, or its marker is damaged.
+    """
+    if progress is None:
+        raise ConfigError("Markers are found by the query's ID: give the checkpointLocation.")
+    if options.format_name == DELTA:
+        table = open_delta(options)
+        marker = delta_marker(table, options.table, progress.query_id, options.name)[0]
+    else:
+        iceberg_library()
+        marker = iceberg_marker(
+            open_iceberg(options), options.table, progress.query_id, options.name
+        )
+    found = [] if marker is None else [SlotState(marker=marker)]
+    return SinkInspection(sinks=sink_states(found, progress))
 
 
 def _kind(format_name: str, function_name: str) -> SinkKind[LakeOptions]:
@@ -118,6 +149,6 @@ def ready(options: LakeOptions, columns: Sequence[tuple[str, str]]) -> LakeWork:
     columns : sequence of (str, str)
         Names and Spark types of the stream's columns.
     """
-    check_names(columns)
+    refuse_twins(name for name, _ in columns)
     target = delta_target if options.format_name == DELTA else iceberg_target
     return LakeWork(options, target(options, columns))

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -20,22 +19,13 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from dedup.catalog.localfile import sync
-from dedup.errors import ConfigError, MissingExtraError, SinkError, faults
+from dedup.errors import ConfigError, MissingExtraError
 from dedup.errors.redaction import without_secrets
-from dedup.sinks.lakehouse.columns import (
-    DECIMAL,
-    NotWritten,
-    SparkType,
-    TableColumns,
-    fit_columns,
-    spark_type,
-    split_rows,
-    table_column,
-)
+from dedup.sinks.lakehouse.columns import TableColumns, fit_columns, new_columns, split_rows
 from dedup.sinks.lakehouse.options import LakeOptions
 from dedup.sinks.lakehouse.work import DataFile, LakePort, LakeTarget
 from dedup.sinks.marker import Marker
-from dedup.sinks.protocol import Aborted, Batch, Indefinite
+from dedup.sinks.protocol import Aborted, Batch
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -49,15 +39,6 @@ if TYPE_CHECKING:
 _LONGEST_FOLDER = 255
 #: Newer formats require row IDs, and more, from their writers.
 _NEWEST_FORMAT = 2
-#: Iceberg's names of types that differ from Spark's.
-_SPARK_NAMES = {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
-#: pyiceberg's class of each Spark type; Iceberg has no integers of 8 and 16 bits.
-_CLASSES = {
-    "boolean": "BooleanType", "tinyint": "IntegerType", "smallint": "IntegerType",
-    "int": "IntegerType", "bigint": "LongType", "float": "FloatType", "double": "DoubleType",
-    "string": "StringType", "binary": "BinaryType", "date": "DateType",
-    "timestamp": "TimestamptzType", "timestamp_ntz": "TimestampType",
-}  # fmt: skip
 
 
 def iceberg_library() -> None:
@@ -101,14 +82,13 @@ class IcebergTarget(LakeTarget):
 
     def _with_all_columns(self, rows: pa.Table) -> pa.Table:
         """Return rows with all columns of the table, null if the stream lacks the column."""
-        arrays, fields = [], []
-        for column in self.columns.columns:
-            is_given = column.name in self.columns.given
-            arrays.append(
-                rows.column(column.name) if is_given else pa.nulls(len(rows), column.arrow)
-            )
-            fields.append(pa.field(column.name, column.arrow, not column.is_required))
-        return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+        arrays = [
+            rows.column(column.name)
+            if column.name in self.columns.given
+            else pa.nulls(len(rows), column.type)
+            for column in self.columns.columns
+        ]
+        return pa.Table.from_arrays(arrays, schema=self.columns.columns)
 
     def _file(self, slot: int, part: pa.Table, key: PartitionKey | None) -> DataFile:
         """Write one data file, and return its entry for a manifest."""
@@ -225,33 +205,28 @@ class IcebergPort(LakePort[IcebergTarget]):
         marker = iceberg_marker(self._table, shown, query_id, sink)
         return marker, marker is None or not _is_rolled_back(self._table, marker)
 
-    def commit(self, marker: Marker) -> None:
-        """Make rows and marker visible, as the version right after the one that was read last."""
+    def _commit(self, marker: Marker) -> None:
         table = self._table
-        for file in self.files:
-            _check_file(table, file)
         self._sent = marker
         table.catalog = cast("Catalog", _SingleCommitCatalog(table.catalog))
         name = marker_property(marker.query_id, marker.sink)
-        faults.point("lakehouse.commit.before")
-        try:
-            with table.transaction() as transaction:
-                with transaction.update_snapshot(_summary_of(marker)).fast_append() as append:
-                    for file in self.files:
-                        append.append_data_file(file.entry)  # type: ignore[arg-type]
-                transaction.set_properties({name: marker.to_bytes().decode()})
-            faults.point("lakehouse.commit.after")
-        except Aborted:
-            raise
-        except Exception as error:
-            raise Indefinite(self.target.options.without_secrets(error)) from None
+        with table.transaction() as transaction:
+            with transaction.update_snapshot(_summary_of(marker)).fast_append() as append:
+                for file in self.files:
+                    append.append_data_file(file.entry)  # type: ignore[arg-type]
+            transaction.set_properties({name: marker.to_bytes().decode()})
+
+    def _sizes(self) -> Iterator[int | None]:
+        for file in self.files:
+            size = None
+            with suppress(FileNotFoundError):
+                size = len(self._table.io.new_input(file.path))
+            yield size
 
     def is_own(self, marker: Marker) -> bool:
-        """Return whether this port committed the marker that was read."""
         return self._sent is not None and marker == self._sent
 
     def delete(self, path: str) -> None:
-        """Delete a data file."""
         self._table.io.delete(path)
 
 
@@ -320,20 +295,6 @@ def _is_rolled_back(table: Table, marker: Marker) -> bool:
     return bool(ids) and table.current_snapshot() is None
 
 
-def _check_file(table: Table, file: DataFile) -> None:
-    """Reject a data file that somebody has removed, for example as an orphan."""
-    try:
-        size_bytes = len(table.io.new_input(file.path))
-    except Exception:
-        size_bytes = -1
-    if size_bytes != file.size_bytes:
-        raise SinkError(
-            f"The data file {file.path} is gone or changed before it was committed. Nothing of the "
-            "micro-batch is in the table. remove_orphan_files and other cleaners must keep files "
-            "that are younger than a micro-batch takes. Then start the query again."
-        )
-
-
 def _shape_of(metadata: TableMetadata) -> tuple[Any, ...]:
     return (
         metadata.table_uuid,
@@ -350,8 +311,10 @@ def iceberg_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> I
     Raises ConfigError if the table does not exist, or something about it does not fit.
     """
     iceberg_library()
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
     if options.create:
-        _create(options, stream)
+        _create(options, new_columns(stream))
     table = open_iceberg(options)
     metadata, shown = table.metadata, options.table
     if metadata.format_version > _NEWEST_FORMAT:
@@ -364,18 +327,14 @@ def iceberg_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> I
         raise ConfigError(
             f"Table {shown} asks for files of {file_format}; this sink writes Parquet."
         )
-    described = [
-        table_column(one.name, lambda one=one: _type(one.field_type), one.required, large=True)  # type: ignore[misc]
-        for one in metadata.schema().fields
-    ]
-    columns = fit_columns(shown, described, stream)
+    described = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
+    columns = fit_columns(shown, [field.remove_metadata() for field in described], stream, {})
     _check_partitions(metadata, columns)
     table_id, storage = str(metadata.table_uuid), dict(table.io.properties)
     return IcebergTarget(options, columns, table_id, metadata, storage)
 
 
 def _check_partitions(metadata: TableMetadata, columns: TableColumns) -> None:
-    arrow = {column.name: column.arrow for column in columns.columns}
     for each in metadata.spec().fields:
         source = metadata.schema().find_field(each.source_id)
         prefix = f"Table {columns.shown} is divided by {each.transform}({source.name}), "
@@ -383,26 +342,23 @@ def _check_partitions(metadata: TableMetadata, columns: TableColumns) -> None:
             raise ConfigError(f"{prefix}and the stream has no top-level column of this name.")
         try:
             transform = each.transform.pyarrow_transform(source.field_type)
-            transform(pa.nulls(1, arrow[source.name]))
+            transform(pa.nulls(1, columns.columns.field(source.name).type))
         except Exception as error:
             raise ConfigError(f"{prefix}which pyiceberg cannot compute here: {error}.") from None
 
 
-def _create(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> None:
+def _create(options: LakeOptions, columns: pa.Schema) -> None:
     from pyiceberg.exceptions import TableAlreadyExistsError
 
     try:
         catalog = _catalog(options)
         with suppress(TableAlreadyExistsError):
             catalog.create_namespace_if_not_exists(options.table.rpartition(".")[0])
-            catalog.create_table(options.table, schema_of(stream))
+            catalog.create_table(options.table, columns)
     except ConfigError:
         raise
     except Exception as error:
-        raise SinkError(
-            f"Table {options.table} could not be created: {options.without_secrets(error)}. Start "
-            "the query again once it can."
-        ) from None
+        raise options.unreadable(error) from None
 
 
 def open_iceberg(options: LakeOptions) -> Table:
@@ -415,17 +371,11 @@ def open_iceberg(options: LakeOptions) -> Table:
     try:
         return _catalog(options).load_table(options.table)
     except (NoSuchNamespaceError, NoSuchTableError):
-        raise ConfigError(
-            f"Catalog {options.catalog} has no table {options.table}. Create it, correct the "
-            "option table, or let the option create=true make it from the columns of the stream."
-        ) from None
+        raise options.missing() from None
     except ConfigError:
         raise
     except Exception as error:
-        raise SinkError(
-            f"Table {options.table} cannot be read: {options.without_secrets(error)}. Start the "
-            "query again once it can. It finds a commit that has become visible."
-        ) from None
+        raise options.unreadable(error) from None
 
 
 def _catalog(options: LakeOptions) -> Catalog:
@@ -444,65 +394,3 @@ def _connected(name: str, properties: tuple[tuple[str, str], ...]) -> Catalog:
             f"{without_secrets(error, dict(properties))}. Give options such as catalog.type and "
             "catalog.uri, or pyiceberg's own configuration."
         ) from None
-
-
-def _type(given: Any) -> SparkType:
-    """Return the type that pyiceberg describes, or raise NotWritten."""
-    from pyiceberg.types import ListType, MapType, StructType
-
-    if isinstance(given, ListType):
-        element = _inner(given.element_type, given.element_required)
-        return SparkType("array", (("element", element),))
-    if isinstance(given, MapType):
-        value = _inner(given.value_type, given.value_required)
-        return SparkType("map", (("key", _type(given.key_type)), ("value", value)))
-    if isinstance(given, StructType):
-        fields = [(one.name, _inner(one.field_type, one.required)) for one in given.fields]
-        return SparkType("struct", tuple(fields))
-    name = str(given).replace(" ", "")
-    return SparkType(_SPARK_NAMES.get(name, name))
-
-
-def _inner(given: Any, is_required: bool) -> SparkType:
-    if is_required:
-        raise NotWritten("nested and requires a value, which this sink does not check")
-    return _type(given)
-
-
-def schema_of(stream: Sequence[tuple[str, str]]) -> Schema:
-    """Return the schema of a new table for a stream's columns, or raise ConfigError."""
-    from pyiceberg.schema import Schema
-    from pyiceberg.types import NestedField
-
-    numbers = count(1)
-    fields = []
-    for name, kind in stream:
-        number = next(numbers)
-        try:
-            made = _iceberg_type(spark_type(kind), numbers)
-        except NotWritten as error:
-            raise ConfigError(
-                f"Column {name!r} cannot be created: Iceberg has no {error}, or this sink does not "
-                "write it. Cast it to another type."
-            ) from None
-        fields.append(NestedField(number, name, made, required=False))
-    return Schema(*fields)
-
-
-def _iceberg_type(kind: SparkType, numbers: Iterator[int]) -> Any:
-    from pyiceberg import types
-
-    inner = [(next(numbers), name, _iceberg_type(each, numbers)) for name, each in kind.inner]
-    if kind.name == "array":
-        return types.ListType(inner[0][0], inner[0][2], False)
-    if kind.name == "map":
-        (key, _, key_type), (value, _, value_type) = inner
-        return types.MapType(key, key_type, value, value_type, False)
-    if kind.name == "struct":
-        fields = [types.NestedField(number, name, made, False) for number, name, made in inner]
-        return types.StructType(*fields)
-    if decimal := DECIMAL.fullmatch(kind.name):
-        return types.DecimalType(int(decimal[1]), int(decimal[2]))
-    if kind.name not in _CLASSES:
-        raise NotWritten(kind.name)
-    return getattr(types, _CLASSES[kind.name])()

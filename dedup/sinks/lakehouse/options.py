@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from dedup.catalog.uri import local_path, scheme_of, without_credentials
 from dedup.core.option import REQUIRED, Option, switch, text
-from dedup.errors import ConfigError
+from dedup.errors import ConfigError, SinkError
 from dedup.errors.redaction import without_secrets
 from dedup.sinks.options import ACCEPT, SinkOptions, named, sink_values
 
@@ -58,6 +58,21 @@ class LakeOptions(SinkOptions):
     def without_secrets(self, text: object) -> str:
         """Return a text of a library without the secrets of these options."""
         return without_secrets(text, self.properties)
+
+    def missing(self) -> ConfigError:
+        """Return the error for a table that does not exist."""
+        where = f" in catalog {self.catalog}" if self.catalog else ""
+        return ConfigError(
+            f"Table {self.table} does not exist{where}. Create it, correct the option that names "
+            "it, or let the option create=true make it from the columns of the stream."
+        )
+
+    def unreadable(self, error: Exception) -> SinkError:
+        """Return the error for a table that the library cannot read or create."""
+        return SinkError(
+            f"Table {self.table} cannot be opened: {self.without_secrets(error)}. Start the query "
+            "again once it can. It finds a commit that has become visible."
+        )
 
 
 def lake_options(format_name: str, given: Mapping[str, str]) -> LakeOptions:

@@ -20,7 +20,7 @@ from dedup.sinks.lakehouse.columns import CHUNK_BYTES, TableColumns
 from dedup.sinks.lakehouse.options import DELTA, LakeOptions
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import Marker
-from dedup.sinks.protocol import Batch, StagedBatch, StagedSlice
+from dedup.sinks.protocol import Aborted, Batch, Indefinite, StagedBatch, StagedSlice
 from dedup.sinks.single_commit import Publication, commit_batch
 from dedup.sinks.utf8 import check_utf8, only_utf8
 from dedup.sinks.work import SinkWork, TaskResult
@@ -104,9 +104,41 @@ class LakePort(ABC, Generic[T]):
     def _marker(self) -> tuple[Marker | None, bool]:
         """Return this sink's marker, and whether the table still has the marker's rows."""
 
-    @abstractmethod
     def commit(self, marker: Marker) -> None:
         """Make rows and marker visible, as the version right after the one that was read last."""
+        self._check_files()
+        faults.point("lakehouse.commit.before")
+        try:
+            self._commit(marker)
+            faults.point("lakehouse.commit.after")
+        except Aborted:
+            raise
+        except Exception as error:
+            raise Indefinite(self.target.options.without_secrets(error)) from None
+
+    @abstractmethod
+    def _commit(self, marker: Marker) -> None:
+        """Commit; raise Aborted if another commit has become the version."""
+
+    def _check_files(self) -> None:
+        """Refuse data files that are missing where the library commits, or changed."""
+        table = self.target.options.table
+        try:
+            sizes = list(self._sizes())
+        except Exception as error:
+            raise self.target.options.unreadable(error) from None
+        for file, size in zip(self.files, sizes, strict=True):
+            if size != file.size_bytes:
+                raise SinkError(
+                    f"The data file {file.path} of table {table} is gone or changed before it was "
+                    "committed. VACUUM, remove_orphan_files and other cleaners must keep files "
+                    "that are younger than a micro-batch takes, and driver and executors need the "
+                    "same endpoint and credentials, of one store. Then start the query again."
+                )
+
+    @abstractmethod
+    def _sizes(self) -> Iterable[int | None]:
+        """Return the sizes of the data files as the library sees them, None for a missing one."""
 
     @abstractmethod
     def is_own(self, marker: Marker) -> bool:

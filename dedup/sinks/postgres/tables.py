@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dedup.errors import ConfigError
+from dedup.sinks.columns import check_names
 from dedup.sinks.postgres.columns import Encoding, Unsuitable, encoding, quoted
 from dedup.sinks.postgres.connections import psycopg_library, rejected_record
 from dedup.sinks.postgres.options import PostgresOptions
@@ -143,7 +144,7 @@ def find_table(
         raise ConfigError(f"{options.table} is not a table: this sink only writes to tables.")
     there = {row[0]: row[1:] for row in connection.execute(_COLUMNS, [oid])}
     names = [name for name, _ in columns]
-    _check_names(options, there, names)
+    check_names(options.table, {name: column[2] for name, column in there.items()}, names)
     _check_key(options, names, [set(row[0]) for row in connection.execute(_UNIQUE, [oid])])
     encodings = []
     for name, spark in columns:
@@ -186,27 +187,6 @@ def _find(connection: psycopg.Connection[Any], table: str) -> tuple[Any, ...]:
 def _types(connection: psycopg.Connection[Any], table: str, columns: Sequence[str]) -> str:
     row = connection.execute(_TYPES, [table, list(columns)]).fetchone()
     return str(row and row[0])
-
-
-def _check_names(
-    options: PostgresOptions, there: Mapping[str, tuple[Any, ...]], names: Sequence[str]
-) -> None:
-    for name in names:
-        if name not in there:
-            near = [other for other in there if other.lower() == name.lower()]
-            hint = f"it has {near[0]!r}" if near else f"it has {_some(there)}"
-            raise ConfigError(
-                f"Table {options.table} has no column {name!r}; {hint}. Rename or drop the column "
-                "of the stream, or add it to the table."
-            )
-    if len(set(names)) < len(names):
-        raise ConfigError("The stream has two columns of one name: rename one of them.")
-    for name, (_, _, is_needed, _) in there.items():
-        if is_needed and name not in names:
-            raise ConfigError(
-                f"Column {name!r} of table {options.table} must have a value, and the stream has "
-                "no such column. Add it to the stream, or give the column a default."
-            )
 
 
 def _check_key(options: PostgresOptions, names: Sequence[str], unique: Sequence[set[str]]) -> None:
