@@ -194,7 +194,7 @@ def test_columns_that_name_folders(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ddl", "options", "why"),
     [
-        ("a int, A int", {}, "several columns named 'a'"),
+        ("a int, A int", {}, "two columns of the name 'A'"),
         ("Batch int", {}, "a column 'batch'"),
         ("a interval day to second", {}, "column 'a' is interval"),
         ("a struct<b:interval year to month>", {}, r"column 'a\.b' is interval"),

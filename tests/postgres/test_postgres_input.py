@@ -133,7 +133,6 @@ def dsn_of_test(server: Server) -> Iterator[str]:
         ("CREATE DOMAIN whole AS int NOT NULL; CREATE TABLE rows (n whole, text text)",
          [("text", "string")], {}, "Column 'n' of table rows must have a value"),
         (MAKE, [("n", "bigint")], {}, "Column 'n' of the stream does not go .*bigint"),
-        (MAKE, [("n", "int"), ("n", "int")], {}, "two columns of one name"),
         ("CREATE TABLE rows (n int, m int GENERATED ALWAYS AS (n) STORED)",
          [("n", "int"), ("m", "int")], {}, "the table computes it"),
         ("CREATE TABLE rows (n int GENERATED ALWAYS AS IDENTITY)", [("n", "int")], {},
