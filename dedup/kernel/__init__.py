@@ -7,9 +7,9 @@ the same results bit for bit. ``PATH`` names the one in use: ``"native-avx2"``,
 
 Arrays are one-dimensional, C-contiguous numpy arrays of exactly the annotated dtype; alignment does
 not matter. ``data`` and ``offsets`` are a column of n keys: key ``i`` is
-``data[offsets[i]:offsets[i + 1]]``. An argument of another type raises TypeError, one of wrong size
-or content ValueError. A function writes only to arguments that its text names, and the caller must
-not write to any during a call. The C functions release the GIL.
+``data[offsets[i]:offsets[i + 1]]``. A function writes only to arguments that its text names, and
+the caller must not write to any during a call. The C functions release the GIL. They raise
+TypeError for an argument of another type, and ValueError for one of wrong size or content.
 """
 
 from __future__ import annotations

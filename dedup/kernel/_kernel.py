@@ -111,8 +111,6 @@ class Kernel(Protocol):
     ) -> U8:
         """Return which of n hashes a filter may hold, reading only the pages they fall into.
 
-        Raises ValueError if a hash is not in its page; the text names the first.
-
         Parameters
         ----------
         bits

@@ -1,4 +1,4 @@
-"""SipHash-1-3 and the split-block Bloom filter in numpy."""
+"""SipHash-1-3, the split-block Bloom filter and checksums of its pages in numpy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dedup.kernel import _checks
 from dedup.kernel.arrays import I64, U8, U32, U64
 
 #: Bytes that SipHash absorbs at a time.
@@ -75,8 +74,7 @@ def _sip_words(v: list[int], words: Sequence[int]) -> list[int]:
 
 
 def hash64(data: U8, offsets: I64, key: bytes) -> U64:
-    n = _checks.keys(data, offsets)
-    _checks.key16(key)
+    n = len(offsets) - 1
     k0, k1 = struct.unpack("<QQ", key)
     starts, lengths = offsets[:-1], np.diff(offsets)
     words = words_of(data)
@@ -130,25 +128,63 @@ def lane_masks(hashes: U64) -> U32:
 
 
 def filter_add(bits: U32, hashes: U64) -> None:
-    blocks = _checks.filter_bits(bits, "bits")
-    _checks.array(hashes, np.uint64, "hashes")
-    if not bits.flags.writeable:
+    if not bits.flags.writeable:  # `ufunc.at` writes to it
         raise ValueError("bits must be writable")
-    words = block_index(hashes, blocks)[:, None] * 8 + np.arange(8)
+    words = block_index(hashes, len(bits) // 8)[:, None] * 8 + np.arange(8)
     np.bitwise_or.at(bits, words.ravel(), lane_masks(hashes).ravel())
 
 
 def filter_probe(filters: Sequence[U32], hashes: U64) -> U64:
-    if not isinstance(filters, list):
-        raise TypeError(f"filters must be a list, not {type(filters).__name__}")
-    if len(filters) > 64:
-        raise ValueError(f"at most 64 filters at a time, not {len(filters)}")
-    _checks.array(hashes, np.uint64, "hashes")
-    blocks = [_checks.filter_bits(bits, f"filters[{i}]") for i, bits in enumerate(filters)]
     out = np.zeros(len(hashes), np.uint64)
     masks = lane_masks(hashes)
     for i, bits in enumerate(filters):
-        found = bits.reshape(-1, 8)[block_index(hashes, blocks[i])]
+        found = bits.reshape(-1, 8)[block_index(hashes, len(bits) // 8)]
         hit = ((found & masks) == masks).all(axis=1)
         out |= hit.astype(np.uint64) << np.uint64(i)
     return out
+
+
+# ---- pages of a filter ----
+
+
+def _multipliers(count: int) -> U64:
+    """Return SplitMix64's numbers for the first digits of pi, all but the first made odd."""
+    step = np.arange(1, count + 1, dtype=np.uint64)
+    z = np.uint64(0x243F6A8885A308D3) + step * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    z[1:] |= np.uint64(1)
+    return z
+
+
+#: For the largest page, of 64 KiB.
+_M = _multipliers(65536 // WORD_BYTES + 1)
+
+
+def page_sums(data: U8, page_bytes: int) -> U64:
+    count = -(-len(data) // page_bytes)
+    padded = np.zeros(count * page_bytes, np.uint8)
+    padded[: len(data)] = data
+    words = padded.view("<u8").astype(np.uint64, copy=False)
+    in_page = page_bytes // WORD_BYTES
+    folded = (words ^ (words >> np.uint64(32))).reshape(count, in_page)
+    sums: U64 = folded @ _M[1 : in_page + 1] + _M[0]
+    return sums
+
+
+def filter_pages(hashes: U64, blocks: int, page_blocks: int) -> tuple[I64, I64]:
+    page = block_index(hashes, blocks) // page_blocks
+    first = np.flatnonzero(np.diff(page, prepend=-1))
+    return page[first], np.r_[first, len(hashes)].astype(np.int64, copy=False)
+
+
+def filter_probe_pages(
+    bits: U32, pages: I64, starts: I64, hashes: U64, blocks: int, page_blocks: int
+) -> U8:
+    place = np.repeat(np.arange(len(pages)), np.diff(starts))
+    block = block_index(hashes, blocks) - pages[place] * page_blocks
+    masks = lane_masks(hashes)
+    found = bits.reshape(-1, 8)[place * page_blocks + block]
+    hit: U8 = ((found & masks) == masks).all(axis=1).astype(np.uint8)
+    return hit

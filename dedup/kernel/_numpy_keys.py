@@ -1,4 +1,4 @@
-"""Equality, joins, order and gathering of keys in numpy, and UUID text."""
+"""Equality, joins, order and gathering of keys in numpy, UUID text, and verdicts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dedup.kernel import _checks
 from dedup.kernel._numpy_hash import FEW, WORD_BYTES, words_of
 from dedup.kernel.arrays import I64, U8, U64
 
@@ -17,6 +16,7 @@ Bools = npt.NDArray[np.bool_]
 
 #: Pairs of keys compared at a time: bounds the memory of a join.
 _PAIRS = 1 << 20
+_INT64_MAX = np.iinfo(np.int64).max
 
 
 class Column:
@@ -54,8 +54,7 @@ def equal(a: Column, ai: I64, b: Column, bi: I64) -> Bools:
 
 
 def first_occurrence(data: U8, offsets: I64, hashes: U64) -> I64:
-    n = _checks.keys(data, offsets)
-    _checks.sized(hashes, np.uint64, n, "hashes")
+    n = len(hashes)
     if n == 0:
         return np.empty(0, np.int64)
     order = np.argsort(hashes, kind="stable")
@@ -98,10 +97,6 @@ def chunks(counts: I64) -> Iterator[slice]:
 def match(
     b_data: U8, b_offsets: I64, b_hashes: U64, p_data: U8, p_offsets: I64, p_hashes: U64
 ) -> tuple[I64, I64]:
-    n = _checks.keys(b_data, b_offsets, "b_")
-    _checks.sized(b_hashes, np.uint64, n, "b_hashes")
-    m = _checks.keys(p_data, p_offsets, "p_")
-    _checks.sized(p_hashes, np.uint64, m, "p_hashes")
     build, probe = Column(b_data, b_offsets), Column(p_data, p_offsets)
     order = np.argsort(b_hashes, kind="stable")
     sorted_hashes = b_hashes[order]
@@ -118,11 +113,9 @@ def match(
 
 
 def sort_keys(data: U8, offsets: I64, hashes: U64) -> I64:
-    n = _checks.keys(data, offsets)
-    _checks.sized(hashes, np.uint64, n, "hashes")
     order = np.argsort(hashes, kind="stable").astype(np.int64, copy=False)
     sorted_hashes = hashes[order]
-    bounds = np.r_[np.flatnonzero(np.r_[True, sorted_hashes[1:] != sorted_hashes[:-1]]), n]
+    bounds = np.flatnonzero(np.r_[True, sorted_hashes[1:] != sorted_hashes[:-1], True])
     column = Column(data, offsets)
     for r in np.flatnonzero(np.diff(bounds) > 1).tolist():
         part = slice(int(bounds[r]), int(bounds[r + 1]))
@@ -131,11 +124,6 @@ def sort_keys(data: U8, offsets: I64, hashes: U64) -> I64:
 
 
 def take_keys(data: U8, offsets: I64, index: I64) -> tuple[U8, I64]:
-    n = _checks.keys(data, offsets)
-    _checks.array(index, np.int64, "index")
-    outside = (index < 0) | (index >= n)
-    if bool(outside.any()):
-        raise ValueError(f"index[{np.argmax(outside)}] must be below {n} and not negative")
     lengths = np.diff(offsets)[index]
     out_offsets = np.zeros(len(index) + 1, np.int64)
     np.cumsum(lengths, out=out_offsets[1:])
@@ -152,8 +140,7 @@ _NIBBLE[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 
 
 def encode_uuid(data: U8, offsets: I64) -> tuple[U8, I64]:
-    n = _checks.keys(data, offsets)
-    lengths = np.diff(offsets)
+    n, lengths = len(offsets) - 1, np.diff(offsets)
     candidates = np.flatnonzero(lengths == 36)
     text = data[offsets[candidates][:, None] + np.arange(36)]
     nibbles = _NIBBLE[text[:, _DIGITS]]
@@ -180,7 +167,6 @@ _GROUPS = ((0, 2, 8), (9, 10, 4), (14, 14, 4), (19, 18, 4), (24, 22, 4), (28, 26
 
 
 def decode_uuid(data: U8, offsets: I64) -> tuple[U8, I64]:
-    _checks.keys(data, offsets)
     data, offsets = data[offsets[0] : offsets[-1]], offsets - offsets[0]
     lengths = np.diff(offsets)
     filled = lengths > 0
@@ -215,3 +201,52 @@ def _uuid_text(data: U8) -> U8:
         group: np.ndarray[Any, Any] = np.ndarray((count,), f"V{width}", digits, start, (34,))
         np.ndarray((count,), f"V{width}", text.data, to, (36,))[:] = group
     return text
+
+
+# ---- verdicts ----
+
+
+def scan_verdicts(group: I64, time_ms: I64, known: U8, droppable: U8, horizon_ms: int) -> U8:
+    same = group[1:] == group[:-1]
+    verdict = np.where(droppable != 0, 2, 0).astype(np.uint8)
+    verdict[known != 0] = 1
+    # Only candidates can be taken.
+    candidates = np.flatnonzero(verdict == 0)
+    if not len(candidates):
+        return verdict
+    group_number = np.cumsum(np.r_[False, ~same])
+    chosen = candidates[_taken(group_number[candidates], time_ms[candidates], horizon_ms)]
+    # Any other record within the horizon of the last one taken in its group is a duplicate.
+    last = np.full(len(group), -1, np.int64)
+    last[chosen] = chosen
+    last = np.maximum.accumulate(last)
+    near = (last >= 0) & (group_number[last] == group_number)
+    age = time_ms.astype(np.uint64) - time_ms[last].astype(np.uint64)
+    near &= age <= np.uint64(horizon_ms)
+    near[chosen] = False
+    verdict[near] = 1
+    return verdict
+
+
+def _taken(group: I64, time_ms: I64, horizon_ms: int) -> Bools:
+    """Return which candidates are taken, starting with the first one of each group.
+
+    The next one taken is always the first beyond the horizon of the one before.
+    """
+    times = np.unique(time_ms)
+    # The sum may overflow, and is not used then.
+    limit = np.where(time_ms > _INT64_MAX - horizon_ms, _INT64_MAX, time_ms + np.int64(horizon_ms))
+    span = len(times) + 1
+    place = group * span + np.searchsorted(times, time_ms)
+    following = np.searchsorted(place, group * span + np.searchsorted(times, limit, side="right"))
+    end = len(group)
+    following = np.where(np.r_[group, -1][following] == group, following, end)
+    taken = np.zeros(end + 1, bool)
+    taken[:end] = np.r_[True, group[1:] != group[:-1]]
+    jump = np.r_[following, end]
+    while True:
+        reached = taken.copy()
+        reached[jump[taken]] = True
+        if (jump == end).all():
+            return reached[:end]
+        taken, jump = reached, jump[jump]

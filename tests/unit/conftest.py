@@ -20,3 +20,9 @@ def tested(request: pytest.FixtureRequest) -> Kernel:
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
+
+
+@pytest.fixture
+def compiled() -> Kernel:
+    """The path in C, which checks its arguments."""
+    return load("native")

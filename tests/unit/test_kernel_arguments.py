@@ -1,4 +1,4 @@
-"""What the kernel refuses, on every path alike, and how a path is chosen."""
+"""Which arguments the kernel in C refuses, and how a path is chosen."""
 
 from __future__ import annotations
 
@@ -86,21 +86,21 @@ def test_good_arguments_are_accepted(tested: Kernel, function: str) -> None:
 
 
 @pytest.mark.parametrize(("function", "position"), ARRAYS)
-def test_other_types_are_refused(tested: Kernel, function: str, position: int) -> None:
+def test_other_types_are_refused(compiled: Kernel, function: str, position: int) -> None:
     good = GOOD[function][position]
     swapped = good.astype(good.dtype.newbyteorder()) if good.itemsize > 1 else good.astype("i1")
     arrays = (good.astype(np.float64), good.astype(np.int16), good.view("i1"), swapped)
     for value in (*arrays, None, 3, good.tolist()):
         with pytest.raises(TypeError):
-            call(tested, function, position, value)
+            call(compiled, function, position, value)
 
 
 @pytest.mark.parametrize(("function", "position"), ARRAYS)
-def test_other_shapes_are_refused(tested: Kernel, function: str, position: int) -> None:
+def test_other_shapes_are_refused(compiled: Kernel, function: str, position: int) -> None:
     good = GOOD[function][position]
     for value in (np.repeat(good, 2)[::2], good.reshape(1, -1).repeat(2, 0)):
         with pytest.raises(ValueError, match=r"contiguous|one-dimensional"):
-            call(tested, function, position, value)
+            call(compiled, function, position, value)
 
 
 @pytest.mark.parametrize(("function", "position"), OFFSET_ARGUMENTS)
@@ -110,49 +110,49 @@ def test_other_shapes_are_refused(tested: Kernel, function: str, position: int) 
      [-(2**63), 0, 1], [-(2**63), 2**63 - 1, 2**63 - 1]],
 )  # fmt: skip
 def test_offsets_outside_the_data_are_refused(
-    tested: Kernel, function: str, position: int, offsets: list[int]
+    compiled: Kernel, function: str, position: int, offsets: list[int]
 ) -> None:
     with pytest.raises(ValueError, match="offsets"):
-        call(tested, function, position, i64(*offsets))
+        call(compiled, function, position, i64(*offsets))
 
 
 @pytest.mark.parametrize(("function", "position"), SIZED_ARGUMENTS)
 @pytest.mark.parametrize("n", [0, 1, 3])
 def test_sizes_that_differ_are_refused(
-    tested: Kernel, function: str, position: int, n: int
+    compiled: Kernel, function: str, position: int, n: int
 ) -> None:
     dtype = GOOD[function][position].dtype
     with pytest.raises(ValueError, match="items"):
-        call(tested, function, position, np.zeros(n, dtype))
+        call(compiled, function, position, np.zeros(n, dtype))
 
 
 @pytest.mark.parametrize("function", ["blocks_find", "blocks_encode"])
-def test_digests_are_as_many_as_keys(tested: Kernel, function: str) -> None:
-    getattr(tested, function)(*GOOD[function], u64(1, 2))
+def test_digests_are_as_many_as_keys(compiled: Kernel, function: str) -> None:
+    getattr(compiled, function)(*GOOD[function], u64(1, 2))
     for n in (0, 1, 3):
         with pytest.raises(ValueError, match="items"):
-            getattr(tested, function)(*GOOD[function], np.zeros(n, np.uint64))
+            getattr(compiled, function)(*GOOD[function], np.zeros(n, np.uint64))
     for other in (i64(1, 2), [1, 2], 3):
         with pytest.raises(TypeError):
-            getattr(tested, function)(*GOOD[function], other)
+            getattr(compiled, function)(*GOOD[function], other)
 
 
 @pytest.mark.parametrize("words", [0, 1, 7, 9])
-def test_filters_of_no_or_broken_blocks_are_refused(tested: Kernel, words: int) -> None:
+def test_filters_of_no_or_broken_blocks_are_refused(compiled: Kernel, words: int) -> None:
     bits = np.zeros(words, np.uint32)
     with pytest.raises(ValueError, match="8 words per block"):
-        call(tested, "filter_add", 0, bits)
+        call(compiled, "filter_add", 0, bits)
     with pytest.raises(ValueError, match="8 words per block"):
-        call(tested, "filter_probe", 0, [BITS, bits])
+        call(compiled, "filter_probe", 0, [BITS, bits])
 
 
-def test_filters_must_be_a_list_of_at_most_64(tested: Kernel) -> None:
+def test_filters_must_be_a_list_of_at_most_64(compiled: Kernel) -> None:
     with pytest.raises(ValueError, match="at most 64"):
-        call(tested, "filter_probe", 0, [BITS] * 65)
+        call(compiled, "filter_probe", 0, [BITS] * 65)
     items = (None, [1], BITS.view(np.int32), BITS.view(np.uint64))
     for filters in ((BITS,), BITS, None, {0: BITS}, *([BITS, item] for item in items)):
         with pytest.raises(TypeError):
-            call(tested, "filter_probe", 0, filters)
+            call(compiled, "filter_probe", 0, filters)
 
 
 def test_read_only_filter_is_not_added_to(tested: Kernel) -> None:
@@ -163,13 +163,13 @@ def test_read_only_filter_is_not_added_to(tested: Kernel) -> None:
     assert not bits.any()
 
 
-def test_hash_key_is_16_bytes(tested: Kernel) -> None:
+def test_hash_key_is_16_bytes(compiled: Kernel) -> None:
     for key in (b"", KEY[:15], KEY + b"\0"):
         with pytest.raises(ValueError, match="16 bytes"):
-            call(tested, "hash64", 2, key)
+            call(compiled, "hash64", 2, key)
     for key in (None, "0123456789abcdef", bytearray(KEY), 5):
         with pytest.raises(TypeError):
-            call(tested, "hash64", 2, key)
+            call(compiled, "hash64", 2, key)
 
 
 @pytest.mark.parametrize("function", sorted(GOOD.keys() - {"filter_add"}))  # adds in place

@@ -86,12 +86,12 @@ def test_take_keys_of_one_length(tested: Kernel, length: int) -> None:
 
 
 @pytest.mark.parametrize("keys", [[], [b"a"], [b"a", b"bc"], [b""] * 3])
-def test_take_keys_outside_the_column(tested: Kernel, keys: list[bytes]) -> None:
+def test_take_keys_outside_the_column(compiled: Kernel, keys: list[bytes]) -> None:
     for wrong in (len(keys), -1, 2**63 - 1, -(2**63)):
         index = array([0, wrong, wrong] if keys else [wrong], "i8")
         at = len(index) // 2
         with pytest.raises(ValueError, match=rf"index\[{at}\] must be below {len(keys)} and not"):
-            tested.take_keys(*column(keys), index)
+            compiled.take_keys(*column(keys), index)
 
 
 @given(

@@ -80,14 +80,16 @@ def test_no_records(tested: Kernel) -> None:
 
 
 @pytest.mark.parametrize(("group", "time_ms"), [([1, 0], [0, 0]), ([0, 0], [1, 0])])
-def test_unsorted_records_are_refused(tested: Kernel, group: list[int], time_ms: list[int]) -> None:
+def test_unsorted_records_are_refused(
+    compiled: Kernel, group: list[int], time_ms: list[int]
+) -> None:
     with pytest.raises(ValueError, match="sorted by group"):
-        verdicts(tested, group, time_ms, 1)
+        verdicts(compiled, group, time_ms, 1)
 
 
-def test_horizon_outside_int64(tested: Kernel) -> None:
+def test_horizon_outside_int64(compiled: Kernel) -> None:
     for horizon_ms in (-1, 2**63, -(2**64)):
         with pytest.raises(ValueError, match="horizon_ms"):
-            verdicts(tested, [], [], horizon_ms)
+            verdicts(compiled, [], [], horizon_ms)
     with pytest.raises(TypeError, match="horizon_ms"):
-        verdicts(tested, [], [], 1.0)  # type: ignore[arg-type]
+        verdicts(compiled, [], [], 1.0)  # type: ignore[arg-type]
