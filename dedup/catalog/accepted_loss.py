@@ -9,12 +9,11 @@ from zlib import crc32
 from dedup.catalog.document import canonical, from_document, to_document
 from dedup.catalog.layout import ACCEPTED_LOSS_SUFFIX, shard_path
 from dedup.catalog.root import ObjectMissing, Root
-from dedup.core.parse import integer, mapping, name
+from dedup.core.parse import integer, name, record
 from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError
 
 ACCEPTED_LOSS_FORMAT = 2
-_FIELDS = frozenset(("segment", "start_ms", "end_ms"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +30,11 @@ class AcceptedLoss:
     @classmethod
     def from_bytes(cls, data: bytes) -> AcceptedLoss:
         _, fields = from_document(data, version=ACCEPTED_LOSS_FORMAT, before={1: _crc32})
-        mapping(fields, needed=_FIELDS, allowed=_FIELDS)
-        bucket = fields["start_ms"], fields["end_ms"]
-        if bucket != (None, None):
-            bucket = integer(bucket[0]), integer(bucket[1])
-        return cls(name(fields["segment"]), *bucket)
+        return cls(**record(fields, {"segment": name, "start_ms": _time, "end_ms": _time}))
+
+
+def _time(value: object) -> int | None:
+    return None if value is None else integer(value)
 
 
 def accepted_loss_path(query_id: str, shard: int, segment: str) -> str:

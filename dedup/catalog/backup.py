@@ -16,14 +16,12 @@ from dedup.catalog.gc.runs import read_lineage
 from dedup.catalog.layout import ADOPTED_FILE, MANIFEST_FILE, parse, shard_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.lineage import Run
-from dedup.core.parse import mapping
+from dedup.core.parse import count, name, record
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
-from dedup.errors import CatalogError, OtherRelease, StateError
+from dedup.errors import CatalogError, OtherRelease
 
 BACKUP_FORMAT = 3
-
-_FIELDS = frozenset(("query_id", "shard", "state"))
 
 
 def write_backup(root: Root, query_id: str, shard: int, state: ShardState) -> None:
@@ -76,8 +74,8 @@ def backup_is_due(root: Root, query_id: str, shard: int, base: ShardState, run_i
 
 def check_backup(root: Root, query_id: str, shard: int) -> ShardState:
     """Return a shard's manifest backup; ObjectMissing if there is none, ValueError if damaged."""
-    name = shard_path(query_id, shard, MANIFEST_FILE)
-    return root.read(name, lambda data: _from_bytes(data, query_id, shard))
+    path = shard_path(query_id, shard, MANIFEST_FILE)
+    return root.read(path, lambda data: _from_bytes(data, query_id, shard))
 
 
 def write_adopted(root: Root, query_id: str, shard: int, state: ShardState) -> None:
@@ -91,9 +89,9 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
     Raises CatalogError if it is damaged, another shard's or release's, or missing although other
     shards have one. Starting with nothing would emit everything again.
     """
-    name = shard_path(query_id, shard, ADOPTED_FILE)
+    path = shard_path(query_id, shard, ADOPTED_FILE)
     try:
-        return root.read(name, lambda data: _from_bytes(data, query_id, shard))
+        return root.read(path, lambda data: _from_bytes(data, query_id, shard))
     except ObjectMissing:
         if not any(parse(found.name).kind == "adopted" for found in root.list(query_id)):
             return None
@@ -101,7 +99,7 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
     except ValueError as exc:
         why = exc
     raise CatalogError(
-        f"{root.url(name)}, which a new checkpoint starts with, cannot be used: {why}. Run "
+        f"{root.url(path)}, which a new checkpoint starts with, cannot be used: {why}. Run "
         "dedup catalog adopt again, into another new checkpoint.",
         remedy="lost-checkpoint",
     )
@@ -116,11 +114,8 @@ def _to_bytes(query_id: str, shard: int, state: ShardState) -> bytes:
 def _from_bytes(data: bytes, query_id: str, shard: int) -> ShardState:
     """Return the state; ValueError if the bytes are damaged, or another shard's or query's."""
     _, fields = from_document(data, version=BACKUP_FORMAT)
-    mapping(fields, needed=_FIELDS, allowed=_FIELDS)
-    owner = fields["query_id"], fields["shard"]
-    if owner != (query_id, shard):
-        raise ValueError(f"it belongs to shard {owner[1]!r:.80} of query {owner[0]!r:.80}")
-    try:
-        return ShardState.from_head(fields["state"])
-    except StateError as exc:
-        raise ValueError(exc.text) from exc
+    read = record(fields, {"query_id": name, "shard": count, "state": ShardState.from_head})
+    if (read["query_id"], read["shard"]) != (query_id, shard):
+        raise ValueError(f"it belongs to shard {read['shard']} of query {read['query_id']}")
+    state: ShardState = read["state"]
+    return state

@@ -14,7 +14,19 @@ from dedup.catalog.definition import Definition
 from dedup.catalog.document import checksum, from_document, to_document
 from dedup.catalog.layout import certificate_path
 from dedup.catalog.root import ObjectMissing, Root
-from dedup.core.parse import OtherVersion, array, integer, mapping, name, text
+from dedup.core.parse import (
+    OtherVersion,
+    Parser,
+    boolean,
+    count,
+    hash_key_id,
+    integer,
+    name,
+    record,
+    row,
+    text,
+    tuple_of,
+)
 from dedup.errors import CatalogError, ConfigError, OtherRelease
 
 #: The format that is written. Older formats, without secret or definitions, stay readable.
@@ -93,50 +105,34 @@ class Certificate:
 
     @classmethod
     def _from_fields(cls, version: int, fields: dict[str, Any]) -> Certificate:
-        defined = version != _WITHOUT_DEFINITIONS
-        every = _FIELDS if defined else _FIELDS - _DEFINITIONS
-        if version != CERTIFICATE_FORMAT:
-            every = every - {"secret"}
-        mapping(fields, needed=every, allowed=every)
-        columns = (array(column, 2) for column in array(fields["id_columns"]))
-        if type(fields["stable_timestamps"]) is not bool:
-            raise ValueError("stable timestamps are neither true nor false")
-        read = cls(
-            query_id=name(fields["query_id"]),
-            id_columns=tuple((text(name), text(kind)) for name, kind in columns),
-            encoding=text(fields["encoding"]),
-            timestamp_source=text(fields["timestamp_source"]),
-            stable_timestamps=fields["stable_timestamps"],
-            shards=integer(fields["shards"], 1),
-            slot_keys=tuple(integer(key, 0) for key in array(fields["slot_keys"])),
-            hash_key_id=_key_id(text(fields["hash_key_id"])),
-            birth_batch=integer(fields["birth_batch"], 0),
-            id_definitions=tuple(map(Definition.from_json, array(fields["id_definitions"])))
-            if defined
-            else None,
-            timestamp_definition=Definition.from_json(fields["timestamp_definition"])
-            if defined
-            else None,
-            secret=bytes.fromhex(text(fields.get("secret", ""))),
-        )
-        if len(read.secret) != (SECRET_BYTES if version == CERTIFICATE_FORMAT else 0):
+        absent = {"secret"} if version < CERTIFICATE_FORMAT else set()
+        absent |= _DEFINITIONS if version == _WITHOUT_DEFINITIONS else set()
+        parsers = {name: parse for name, parse in _PARSERS.items() if name not in absent}
+        read = cls(**record(fields, parsers))
+        if len(read.secret) != (0 if "secret" in absent else SECRET_BYTES):
             raise ValueError(f"its secret has {len(read.secret)} bytes")
-        if defined and len(read.id_definitions or ()) != len(read.id_columns):
+        if read.id_definitions is not None and len(read.id_definitions) != len(read.id_columns):
             raise ValueError(f"{len(read.id_columns)} ID columns, but not as many definitions")
         if len(read.slot_keys) != read.shards or len(set(read.slot_keys)) != read.shards:
             raise ValueError(f"{read.shards} shards, but {len(set(read.slot_keys))} slot keys")
         return read
 
 
-def _key_id(value: str) -> int:
-    number = int(value, 16)
-    if value != f"{number:016x}":
-        raise ValueError(f"{value!r:.80} is not the ID of a hash key")
-    return number
-
-
-_FIELDS = frozenset(Certificate.__slots__)
-_DEFINITIONS = frozenset({"id_definitions", "timestamp_definition"})
+_PARSERS: dict[str, Parser] = {
+    "query_id": name,
+    "id_columns": tuple_of(row(text, text)),
+    "encoding": text,
+    "timestamp_source": text,
+    "stable_timestamps": boolean,
+    "shards": lambda value: integer(value, 1),
+    "slot_keys": tuple_of(count),
+    "hash_key_id": hash_key_id,
+    "birth_batch": count,
+    "id_definitions": tuple_of(Definition.from_json),
+    "timestamp_definition": Definition.from_json,
+    "secret": lambda value: bytes.fromhex(text(value)),
+}
+_DEFINITIONS = {"id_definitions", "timestamp_definition"}
 
 
 def load_certificate(root: Root, query_id: str) -> Certificate | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dedup.core.parse import array, mapping, text
+from dedup.core.parse import record, row, text, tuple_of
 
 #: Version of the encoding in `dedup.spark.executor.rowhash`: another one makes other payloads.
 _PAYLOAD_ENCODING = 1
@@ -61,16 +61,8 @@ class Definition:
 
     @classmethod
     def from_json(cls, value: Any) -> Definition:
-        every = frozenset(cls.__slots__)
-        fields = mapping(value, needed=every, allowed=every)
-        pairs = (array(pair, 2) for pair in array(fields["inputs"]))
-        return cls(
-            expression=text(fields["expression"]),
-            kind=text(fields["kind"]),
-            inputs=tuple((text(name), text(kind)) for name, kind in pairs),
-            time_zone=text(fields["time_zone"]),
-            ansi=text(fields["ansi"]),
-        )
+        texts = dict.fromkeys(cls.__slots__, text)
+        return cls(**record(value, {**texts, "inputs": tuple_of(row(text, text))}))
 
 
 def encoded_kind(kind: str) -> str:

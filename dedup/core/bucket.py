@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from dedup.core.hash_ranges import MAX_HASH_RANGES
-from dedup.core.parse import array, integer
+from dedup.core.hash_ranges import check_hash_ranges
+from dedup.core.parse import integer, row, tuple_of
 from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError
 
@@ -176,32 +176,20 @@ class Bucket:
 
     @staticmethod
     def from_json(value: object) -> Bucket:
-        start_ms, end_ms, clamped, runs, merges = array(value, 5)
-        if not integer(start_ms) < integer(end_ms) or integer(clamped, 0) > 1:
+        start_ms, end_ms, clamped, runs, merges = _BUCKET(value)
+        if start_ms >= end_ms or clamped not in (0, 1):
             raise ValueError(f"{[start_ms, end_ms, clamped]} is not a bucket")
-        bucket = Bucket(
-            start_ms,
-            end_ms,
-            bool(clamped),
-            tuple(_run(segments) for segments in array(runs)),
-            tuple(_merge(merge) for merge in array(merges)),
-        )
+        for _, hash_ranges, done, _ in merges:
+            check_hash_ranges(hash_ranges, done)
+        merging = tuple(Merge(*merge) for merge in merges)
+        bucket = Bucket(start_ms, end_ms, bool(clamped), runs, merging)
         for segment in bucket.segments:
             if (segment.start_ms, segment.end_ms) != bucket.range:
                 raise ValueError(f"segment {segment.name} is outside bucket {bucket.range}")
         return bucket
 
 
-def _run(value: object) -> SortedRun:
-    return tuple(map(SegmentRef.from_json, array(value)))
-
-
-def _merge(value: object) -> Merge:
-    runs, hash_ranges, done, output = array(value, 4)
-    if (
-        not 1 <= integer(hash_ranges) <= MAX_HASH_RANGES
-        or hash_ranges & (hash_ranges - 1)
-        or not 0 <= integer(done) < hash_ranges
-    ):
-        raise ValueError(f"a merge cannot have {done} of {hash_ranges} ranges done")
-    return Merge(tuple(_run(run) for run in array(runs)), hash_ranges, done, _run(output))
+_RUN = tuple_of(SegmentRef.from_json)
+_BUCKET = row(
+    integer, integer, integer, tuple_of(_RUN), tuple_of(row(tuple_of(_RUN), integer, integer, _RUN))
+)

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from dedup.core import parse
+from dedup.core.parse import integer, record, row, text, tuple_of
 from dedup.core.policy import Policy
 from dedup.errors import ClockError, ConfigError
 
@@ -224,10 +226,24 @@ class Clocks:
         }
 
     @staticmethod
-    def from_json(value: dict[str, Any]) -> Clocks:
-        sources = {name: SourceClock(*numbers) for name, numbers in value["sources"].items()}
-        named_by = tuple(value["named_by"])
-        return Clocks(**{**value, "sources": sources, "named_by": named_by})
+    def from_json(value: object) -> Clocks:
+        """Return the clocks; ValueError if `to_json` cannot have returned the value."""
+        return Clocks(**record(value, _PARSERS))
+
+
+def _sources(value: object) -> dict[str, SourceClock]:
+    if not isinstance(value, dict):
+        raise ValueError("the clocks of its sources are not an object")
+    numbers = row(integer, integer, integer, integer)
+    return {source: SourceClock(*numbers(clock)) for source, clock in value.items()}
+
+
+_PARSERS = {
+    **{field.name: integer for field in fields(Clocks)},
+    "run_id": lambda value: value if value == "" else parse.name(value),
+    "named_by": tuple_of(text),
+    "sources": _sources,
+}
 
 
 def check_sources(count: int) -> None:

@@ -10,6 +10,13 @@ from dedup.core.arrays import I64, U64
 MAX_HASH_RANGES = 1 << 16
 
 
+def check_hash_ranges(hash_ranges: int, index: int) -> None:
+    """Raise ValueError unless this is one of so many ranges, a power of two."""
+    power = 1 <= hash_ranges <= MAX_HASH_RANGES and hash_ranges & (hash_ranges - 1) == 0
+    if not power or not 0 <= index < hash_ranges:
+        raise ValueError(f"there is no range {index} of {hash_ranges}")
+
+
 def range_indexes(hashes: U64, hash_ranges: int) -> I64:
     """Return which of up to 2**32 equal ranges each hash is in; it rises with the hash."""
     # The upper half times the number of ranges: no division, and the product fits.

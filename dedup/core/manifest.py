@@ -7,14 +7,12 @@ not exist, regardless of the files at the catalog root.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from dedup.core.bucket import Bucket
-from dedup.core.parse import array, integer, mapping, name
+from dedup.core.parse import count, integer, name, record, row, tuple_of
 from dedup.core.segment import SegmentRef
-
-_FIELDS = frozenset(("buckets", "expired", "graves"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +148,22 @@ class Manifest:
     def to_json(self) -> dict[str, Any]:
         return {
             "buckets": [bucket.to_json() for bucket in self.buckets],
-            "expired": [[e.name, e.epoch, e.since_ms] for e in self.expired],
-            "graves": [[g.name, g.count, g.epoch, g.since_ms] for g in self.pending_lists],
+            "expired": [list(astuple(entry)) for entry in self.expired],
+            "graves": [list(astuple(listed)) for listed in self.pending_lists],
         }
 
     @staticmethod
     def from_json(value: object) -> Manifest:
-        fields = mapping(value, needed=_FIELDS, allowed=_FIELDS)
-        expired = (array(entry, 3) for entry in array(fields["expired"]))
-        pending_lists = (array(entry, 4) for entry in array(fields["graves"]))
+        fields = record(value, _PARSERS)
         return Manifest(
-            tuple(Bucket.from_json(bucket) for bucket in array(fields["buckets"])),
-            tuple(Expired(name(n), integer(epoch), integer(ms)) for n, epoch, ms in expired),
-            tuple(
-                PendingList(name(n), integer(count, 0), integer(epoch), integer(ms))
-                for n, count, epoch, ms in pending_lists
-            ),
+            fields["buckets"],
+            tuple(Expired(*entry) for entry in fields["expired"]),
+            tuple(PendingList(*entry) for entry in fields["graves"]),
         )
+
+
+_PARSERS = {
+    "buckets": tuple_of(Bucket.from_json),
+    "expired": tuple_of(row(name, integer, integer)),
+    "graves": tuple_of(row(name, count, integer, integer)),
+}

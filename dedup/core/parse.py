@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeAlias
 
+#: Returns a JSON value as the engine uses it, or raises ValueError.
+Parser: TypeAlias = Callable[[Any], Any]
 #: Numbers that we write are smaller, so that sums and differences fit in an int64.
 _LIMIT = 1 << 62
 #: Name of a query, a run or a segment: a file of that name stays in its folder.
@@ -46,6 +49,31 @@ def mapping(value: object, *, needed: frozenset[str], allowed: frozenset[str]) -
     return value
 
 
+def record(
+    value: object, parsers: Mapping[str, Parser], optional: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the fields of a JSON object, each as its parser returns it; it may have no others."""
+    fields = mapping(
+        value, needed=frozenset(parsers).difference(optional), allowed=frozenset(parsers)
+    )
+    return {name: parse(fields[name]) for name, parse in parsers.items() if name in fields}
+
+
+def tuple_of(parse: Parser) -> Parser:
+    """Return the parser of an array of any length."""
+    return lambda value: tuple(map(parse, array(value)))
+
+
+def row(*parsers: Parser) -> Parser:
+    """Return the parser of an array with one value for each of these parsers."""
+
+    def parse(value: object) -> tuple[Any, ...]:
+        values = array(value, len(parsers))
+        return tuple(parser(each) for parser, each in zip(parsers, values, strict=True))
+
+    return parse
+
+
 def array(value: object, length: int | None = None) -> list[Any]:
     """Return a JSON array, of this length if one is given."""
     if not isinstance(value, list) or length not in (None, len(value)):
@@ -79,6 +107,25 @@ def integer(value: object, low: int = -_LIMIT) -> int:
     if type(value) is not int or not low <= value <= _LIMIT:
         raise ValueError(f"{value!r:.80} is not an integer in range")
     return value
+
+
+def boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r:.80} is neither true nor false")
+    return value
+
+
+def count(value: object) -> int:
+    """Return a JSON integer that is not negative."""
+    return integer(value, 0)
+
+
+def hash_key_id(value: object) -> int:
+    """Return a number of 64 bits from its 16 hexadecimal digits."""
+    number = int(text(value), 16)
+    if value != f"{number:016x}":
+        raise ValueError(f"{value!r:.80} is not the ID of a hash key")
+    return number
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import astuple, dataclass
 
 from dedup.core.arrays import U64
-from dedup.core.hash_ranges import MAX_HASH_RANGES, hash_range, spread_hashes
+from dedup.core.hash_ranges import check_hash_ranges, hash_range, spread_hashes
 from dedup.core.parse import array, integer, name
-from dedup.errors import StateError
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +57,13 @@ class SegmentRef:
 
     @classmethod
     def from_json(cls, fields: object) -> SegmentRef:
-        with suppress(ValueError):
-            segment, *numbers = array(fields, 10)
-            start_ms, end_ms, *others = map(integer, numbers)
-            hash_ranges, range_index = others[-2:]
-            power = 1 <= hash_ranges <= MAX_HASH_RANGES and hash_ranges & (hash_ranges - 1) == 0
-            if start_ms < end_ms and min(others) >= 0 and power and range_index < hash_ranges:
-                return cls(name(segment), start_ms, end_ms, *others)
-        raise StateError(
-            f"The manifest in the state row holds {fields!r:.300}, which is not a segment. "
-            "Restore the checkpoint together with its catalog from a backup.",
-            remedy="damaged-state",
-        )
+        segment, *numbers = array(fields, 10)
+        start_ms, end_ms, *others = map(integer, numbers)
+        hash_ranges, range_index = others[-2:]
+        check_hash_ranges(hash_ranges, range_index)
+        if start_ms >= end_ms or min(others) < 0:
+            raise ValueError(f"{fields!r:.300} is not a segment")
+        return cls(name(segment), start_ms, end_ms, *others)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,18 @@ from typing import Any
 
 from dedup.core import state_row
 from dedup.core.clocks import Clocks
-from dedup.core.parse import array, integer, mapping, text
+from dedup.core.parse import count, integer, record, row, text, tuple_of
 from dedup.core.producers import Producers
-from dedup.core.state import clocks_of
 from dedup.errors import StateError
 
 MAGIC = b"DDSQ"
 VERSION = 1
-_FIELDS = frozenset(("epoch", "clocks", "shard", "made_of"))
+_HEAD = {
+    "epoch": lambda value: integer(value, -1),
+    "clocks": Clocks.from_json,
+    "shard": row(count, count),
+    "made_of": tuple_of(text),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,21 +57,13 @@ class SequenceState:
     @staticmethod
     def from_bytes(data: bytes) -> SequenceState:
         """Return the state; StateError if the row is damaged or of another version or operator."""
-        row = state_row.read(
+        found = state_row.read(
             data, MAGIC, (VERSION,), content="producers", damaged=SequenceState.damaged
         )
         try:
-            head = row.fields()
-            if row.parts or len(row.rest):
+            head = found.fields()
+            if found.parts or len(found.rest):
                 raise ValueError("something follows its producers")
-            fields = mapping(head, needed=_FIELDS, allowed=_FIELDS)
-            shard, shards = (integer(number, 0) for number in array(fields["shard"], 2))
-            return SequenceState(
-                epoch=integer(fields["epoch"], -1),
-                shard=(shard, shards),
-                made_of=tuple(map(text, array(fields["made_of"]))),
-                clocks=clocks_of(fields["clocks"]),
-                producers=Producers.from_bytes(row.body),
-            )
+            return SequenceState(producers=Producers.from_bytes(found.body), **record(head, _HEAD))
         except (ValueError, zlib.error) as exc:
             raise SequenceState.damaged(f"it contradicts itself: {exc}") from exc

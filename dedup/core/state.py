@@ -13,16 +13,15 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from dataclasses import fields as dataclass_fields
 from typing import Any
 
 import numpy as np
 
-from dedup.core import parse, state_row
+from dedup.core import state_row
 from dedup.core.clocks import NEVER_MS, Clocks
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.manifest import Manifest
-from dedup.core.parse import array, integer, mapping, text
+from dedup.core.parse import Parser, count, hash_key_id, integer, record, row, text, tuple_of
 from dedup.core.tail import Tail
 from dedup.errors import FilterDamaged, StateError
 
@@ -37,13 +36,22 @@ _BEFORE = 2
 _VERSIONS = (_BEFORE, VERSION, WITH_PAYLOADS, WITH_KEY, WITH_KEY_AND_PAYLOADS)
 _CRC = struct.Struct("<I")
 
-_LATER_FIELDS = frozenset(("run_began", "branches", "payloads", "hash_key_id"))
-_FIELDS = _LATER_FIELDS | {
-    "epoch", "bucket_ms", "clocks", "manifest", "slices", "forgotten", "stray_files",
-    "forgotten_before_ms",
-}  # fmt: skip
-_CLOCK_FIELDS = frozenset(clock.name for clock in dataclass_fields(Clocks))
-_CLOCK_NUMBERS = _CLOCK_FIELDS - {"run_id", "named_by", "sources"}
+_HEAD: dict[str, Parser] = {
+    "epoch": lambda value: integer(value, -1),
+    "bucket_ms": count,
+    "clocks": Clocks.from_json,
+    "manifest": Manifest.from_json,
+    "slices": tuple_of(text),
+    "forgotten": count,
+    "stray_files": row(count, count),
+    "run_began": count,
+    "branches": count,
+    "forgotten_before_ms": integer,
+    "payloads": tuple_of(text),
+    "hash_key_id": hash_key_id,
+}
+#: The oldest format lacks the first two; a head has the others if there is something to hold.
+_OPTIONAL = ("run_began", "branches", "payloads", "hash_key_id")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,30 +122,11 @@ class ShardState:
     def from_head(head: object) -> ShardState:
         """Return the state that a head describes, with an empty tail and no filters.
 
-        Raises
-        ------
-        ValueError, StateError
-            If `head` cannot have returned it.
+        Raises ValueError if `head` cannot have returned it.
         """
-        fields = mapping(head, needed=_FIELDS - _LATER_FIELDS, allowed=_FIELDS)
-        orphans, foreign = array(fields["stray_files"], 2)
-        payloads = array(fields.get("payloads", []))
-        for named in (*array(fields["slices"]), *payloads):
-            text(named)
-        return ShardState(
-            epoch=integer(fields["epoch"], -1),
-            bucket_ms=integer(fields["bucket_ms"], 0),
-            clocks=clocks_of(fields["clocks"]),
-            manifest=Manifest.from_json(fields["manifest"]),
-            accepted_losses=integer(fields["forgotten"], 0),
-            stray_files=(integer(orphans, 0), integer(foreign, 0)),
-            # Absent in the oldest format.
-            run_began=integer(fields.get("run_began", 0), 0),
-            branches=integer(fields.get("branches", 0), 0),
-            forgotten_before_ms=integer(fields["forgotten_before_ms"]),
-            payloads=tuple(payloads),
-            hash_key_id=int(text(fields["hash_key_id"]), 16) if "hash_key_id" in fields else None,
-        )
+        fields = record(head, _HEAD, _OPTIONAL)
+        del fields["slices"]
+        return ShardState(accepted_losses=fields.pop("forgotten"), **fields)
 
     def check_key(self, hash_key_id: int) -> None:
         """Raise StateError if the state was made with another hash key."""
@@ -170,15 +159,15 @@ class ShardState:
         Raises StateError if the row is damaged, of an unknown version, another operator's, or made
         with another hash key.
         """
-        row = state_row.read(data, MAGIC, _VERSIONS, content="manifest and tail")
-        with_payloads = row.version in (WITH_PAYLOADS, WITH_KEY_AND_PAYLOADS)
+        found = state_row.read(data, MAGIC, _VERSIONS, content="manifest and tail")
+        with_payloads = found.version in (WITH_PAYLOADS, WITH_KEY_AND_PAYLOADS)
         try:
-            head = row.fields()
+            head = found.fields()
             state = ShardState.from_head(head)
-            tail = Tail.from_bytes(row.body, digested=with_payloads)
+            tail = Tail.from_bytes(found.body, digested=with_payloads)
             if bool(state.payloads) != with_payloads:
                 raise ValueError("its version does not match its sets of columns")
-            if (state.hash_key_id is not None) != (row.version >= WITH_KEY):
+            if (state.hash_key_id is not None) != (found.version >= WITH_KEY):
                 raise ValueError("its version does not match the ID of its hash key")
             if len(tail) and state.bucket_ms == 0:
                 raise ValueError("it holds IDs, but buckets have no length")
@@ -186,25 +175,8 @@ class ShardState:
             raise StateError.damaged(f"its manifest or tail contradicts itself: {exc}") from exc
         state.check_key(hash_key_id)
         names: list[str] = head["slices"]
-        filters = _filters(row.rest, names[: row.parts], state.manifest, hash_key_id)
+        filters = _filters(found.rest, names[: found.parts], state.manifest, hash_key_id)
         return replace(state, tail=tail, filters=filters)
-
-
-def clocks_of(value: object) -> Clocks:
-    """Return the clocks of a head; ValueError if a value is not what `Clocks.to_json` writes."""
-    fields = mapping(value, needed=_CLOCK_FIELDS, allowed=_CLOCK_FIELDS)
-    if fields["run_id"] != "":
-        parse.name(fields["run_id"])
-    for number in _CLOCK_NUMBERS:
-        integer(fields[number])
-    for column in array(fields["named_by"]):
-        text(column)
-    if not isinstance(fields["sources"], dict):
-        raise ValueError("the clocks of its sources are not an object")
-    for numbers in fields["sources"].values():
-        for number in array(numbers, 4):
-            integer(number)
-    return Clocks.from_json(fields)
 
 
 def _filters(

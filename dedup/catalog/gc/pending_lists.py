@@ -13,10 +13,9 @@ from typing import Any
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.layout import PENDING_LIST_SUFFIX, shard_path
 from dedup.catalog.root import ObjectMissing, Root
-from dedup.core.parse import array, mapping, name
+from dedup.core.parse import array, name, record, text, tuple_of
 
 PENDING_LIST_FORMAT = 3
-_FIELDS = frozenset(("place", "segments"))
 
 
 def write_pending_list(
@@ -56,11 +55,10 @@ def check_pending_list(root: Root, query_id: str, shard: int, pending_list: str)
 
 def _names(data: bytes, place: str) -> list[str]:
     _, fields = from_document(data, version=PENDING_LIST_FORMAT, before={2: _checksum_of_names})
-    mapping(fields, needed=_FIELDS, allowed=_FIELDS)
-    names = [name(segment) for segment in array(fields["segments"])]
-    if fields["place"] != place:
-        raise ValueError(f"it was written as {fields['place']}")
-    return names
+    read = record(fields, {"place": text, "segments": tuple_of(name)})
+    if read["place"] != place:
+        raise ValueError(f"it was written as {read['place']}")
+    return list(read["segments"])
 
 
 def _checksum_of_names(fields: dict[str, Any]) -> str:

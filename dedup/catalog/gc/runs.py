@@ -17,11 +17,10 @@ from dedup.catalog.document import from_document, to_document
 from dedup.catalog.layout import RUNS_FOLDER, ObjectName, checked_query_id, parse, run_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.lineage import Lineage, Run
-from dedup.core.parse import array, integer, mapping, name
+from dedup.core.parse import count, name, record, row, tuple_of
 from dedup.core.state import ShardState
 
 RUN_FORMAT = 2
-_FIELDS = frozenset(("runs",))
 
 
 def list_runs(root: Root, query_id: str) -> list[Run]:
@@ -81,9 +80,8 @@ def lineage_from(root: Root, query_id: str, base: ShardState, run: Run) -> Linea
 
 def _lineage(data: bytes, run: Run) -> Lineage:
     _, fields = from_document(data, version=RUN_FORMAT, before={1: _checksum_of_runs})
-    mapping(fields, needed=_FIELDS, allowed=_FIELDS)
-    listed = (array(entry, 2) for entry in array(fields["runs"]))
-    runs = tuple(Run(name(run_id), integer(began, 0)) for run_id, began in listed)
+    listed = record(fields, {"runs": tuple_of(row(name, count))})["runs"]
+    runs = tuple(Run(*entry) for entry in listed)
     if runs[-1:] != (Run(run.run_id, run.began_epoch),):
         raise ValueError("it is another run's")
     return Lineage(runs)
