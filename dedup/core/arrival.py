@@ -18,6 +18,7 @@ from dedup import kernel
 from dedup.core.arrays import BOOL, I64, U8
 from dedup.core.horizon import within_horizon
 from dedup.core.lookup import Matches
+from dedup.core.payload import pairs_in_groups
 
 
 class Verdict(IntEnum):
@@ -119,11 +120,7 @@ def _seen(
 ) -> U8:
     """Return for each record, sorted by group, whether an entry is within the horizon."""
     seen = np.zeros(len(records), np.uint8)
-    start = np.searchsorted(groups, entry_group, "left")
-    count = np.searchsorted(groups, entry_group, "right") - start
-    entry = np.repeat(np.arange(len(entry_group)), count)
-    within = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)
-    record = start[entry] + within
+    entry, record = pairs_in_groups(entry_group, groups)
     first_ms, last_ms = (ms[entry] for ms in entry_ms)
     near = within_horizon(times_ms[records[record]], first_ms, last_ms, horizon_ms)
     seen[record[near]] = 1

@@ -34,17 +34,17 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dedup import kernel
 from dedup.core.arrays import BOOL, I64, U8, U64
 from dedup.core.parse import OtherVersion
 from dedup.core.sizing import MAX_BLOCKS, blocks_for
 from dedup.errors import FilterDamaged
+from dedup.kernel.arrays import U32
 
 BLOCK_BYTES = 32
 HEADER_BYTES = 64
@@ -72,30 +72,18 @@ def hash_key_id(key16: bytes) -> int:
     return int(kernel.hash64(data, np.array([0, len(data)], np.int64), key16)[0])
 
 
+@dataclass(slots=True, eq=False)
 class SplitBlockFilter:
-    """A split-block Bloom filter. Only its creator adds to it; reading needs no lock.
+    """A split-block Bloom filter. Only its creator adds to it; reading needs no lock."""
 
-    Parameters
-    ----------
-    bits
-        The bitset of z blocks, shape (8 * z,); used without a copy.
-    count
-        Number of hashes added.
-    fpr
-        False-positive rate that it was sized for.
-    hash_key_id
-        Which key its hashes were made with, from `hash_key_id`.
-    """
-
-    __slots__ = ("bits", "count", "fpr", "hash_key_id")
-
-    def __init__(
-        self, bits: npt.NDArray[np.uint32], *, count: int, fpr: float, hash_key_id: int
-    ) -> None:
-        self.bits = bits
-        self.count = count
-        self.fpr = fpr
-        self.hash_key_id = hash_key_id
+    #: The bitset of z blocks, shape (8 * z,).
+    bits: U32 = field(repr=False)
+    #: Number of hashes added.
+    count: int
+    #: False-positive rate that it was sized for.
+    fpr: float
+    #: Which key its hashes were made with, from `hash_key_id`.
+    hash_key_id: int
 
     @classmethod
     def sized(cls, n: int, fpr: float, *, hash_key_id: int) -> SplitBlockFilter:
@@ -158,9 +146,6 @@ class SplitBlockFilter:
         head.check(bitset, np.arange(len(head.sums)))
         bits = bitset.view("<u4").astype(np.uint32, copy=True)
         return cls(bits, count=head.count, fpr=head.fpr, hash_key_id=head.hash_key_id)
-
-    def __repr__(self) -> str:
-        return f"SplitBlockFilter({self.count} hashes, {self.blocks} blocks, fpr {self.fpr:g})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

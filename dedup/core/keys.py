@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dedup import kernel
 from dedup.core.arrays import I64, U8
-
-T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,14 +17,9 @@ class Keys:
     """An immutable column of keys (canonical bytes of record IDs, 0 or more bytes each).
 
     The constructor normalises, so that ``offsets[0] == 0`` and ``offsets[-1] == len(data)``; both
-    arrays are C-contiguous read-only views. Bytes are never copied.
+    arrays are read-only views. Bytes are never copied.
 
-    Raises
-    ------
-    TypeError
-        If an array has another dtype, is not one-dimensional or not contiguous.
-    ValueError
-        If offsets are empty, fall, or leave the data.
+    Raises ValueError if offsets fall or leave the data.
 
     Examples
     --------
@@ -43,10 +34,7 @@ class Keys:
     offsets: I64
 
     def __post_init__(self) -> None:
-        data = _plain(self.data, np.uint8, "data")
-        offsets = _plain(self.offsets, np.int64, "offsets")
-        if len(offsets) == 0:
-            raise ValueError("offsets of n keys have n + 1 entries, so at least one; got none")
+        data, offsets = self.data, self.offsets
         start, end = int(offsets[0]), int(offsets[-1])
         if start < 0 or end > len(data) or bool((offsets[1:] < offsets[:-1]).any()):
             raise ValueError(
@@ -71,23 +59,13 @@ class Keys:
 
     @classmethod
     def from_arrow(cls, array: pa.Array) -> Keys:
-        """Return the keys of a binary or large_binary array, without copying their bytes.
+        """Return the keys of a binary or large_binary array without nulls; copies no bytes.
 
-        Raises
-        ------
-        TypeError
-            If the array has another type.
-        ValueError
-            If it holds nulls: the caller takes such records out first.
+        Raises ValueError for any other array: the caller takes records without an ID out first.
         """
-        if pa.types.is_large_binary(array.type):
-            width = "=i8"
-        elif pa.types.is_binary(array.type):
-            width = "=i4"
-        else:
-            raise TypeError(f"keys must be binary or large_binary, not {array.type}")
-        if array.null_count:
-            raise ValueError(f"{array.null_count} of {len(array)} keys are null")
+        width = {pa.binary(): "=i4", pa.large_binary(): "=i8"}.get(array.type)
+        if array.null_count or width is None:
+            raise ValueError(f"{array.type} with {array.null_count} nulls cannot be keys")
         _, offset_buffer, data_buffer = array.buffers()
         if len(array) == 0:  # its buffers may be absent
             return cls.empty()
@@ -138,15 +116,6 @@ class Keys:
         """Return the keys as an Arrow array over the same memory."""
         buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
         return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self), buffers)
-
-
-def _plain(array: npt.NDArray[T], dtype: type[T], name: str) -> npt.NDArray[T]:
-    if not isinstance(array, np.ndarray) or array.dtype != dtype:
-        got = getattr(array, "dtype", type(array).__name__)
-        raise TypeError(f"{name} must be a numpy array of {np.dtype(dtype)}, not {got}")
-    if array.ndim != 1 or not array.flags.c_contiguous:
-        raise TypeError(f"{name} must be one-dimensional and C-contiguous")
-    return array
 
 
 def _offsets_of(lengths: I64) -> I64:

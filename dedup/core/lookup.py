@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -108,14 +108,9 @@ class Matches:
     #: Digests of the entries' payloads, shape (m,), 0 without one; None unless the policy
     #: compares payloads.
     digests: U64 | None = None
-    #: Number of IDs that no filter may hold; that a filter may hold and the catalog confirmed;
-    #: refuted; was not asked about.
-    negative: int = 0
-    true_positive: int = 0
-    false_positive: int = 0
-    unconfirmed: int = 0
-    #: Expected number of new IDs among the unconfirmed ones, from the fill of the filters.
-    expected_lost: float = 0.0
+    #: For the metrics: IDs that no filter may hold; that a filter may hold and the catalog
+    #: confirmed; refuted; was not asked about; and how many of the last are new by expectation.
+    counts: Mapping[str, int] = field(default_factory=dict)
     #: Damaged segments whose loss the user had accepted.
     lost: list[SegmentRef] = field(default_factory=list)
 
@@ -127,6 +122,7 @@ class _Search:
     distinct: DistinctIds
     policy: Policy
     store: SegmentStore
+    #: As in `Matches`.
     settled: BOOL
     #: Logarithm of the chance that every filter asked so far is right, shape (u,), or None.
     log_right: Floats | None
@@ -296,18 +292,21 @@ def lookup(
     else:
         confirmed = search.read_segments(hits)
     on_stage_end("lookup")
+    clear = unsettled[~maybe[unsettled]]
     return Matches(
         np.concatenate(search.index),
         np.concatenate(search.first_ms),
         np.concatenate(search.last_ms),
         search.settled,
         np.concatenate(search.digests) if search.wants_digests else None,
-        negative=len(unsettled) - int(maybe.sum()),
-        true_positive=int(confirmed.sum()),
-        false_positive=0 if believes else int((maybe & ~confirmed).sum()),
-        unconfirmed=int(maybe.sum()) if believes else 0,
-        expected_lost=search.expected_lost(unsettled[~maybe[unsettled]]),
-        lost=search.lost,
+        {
+            "filter_negative": len(unsettled) - int(maybe.sum()),
+            "filter_true_positive": int(confirmed.sum()),
+            "filter_false_positive": 0 if believes else int((maybe & ~confirmed).sum()),
+            "filter_unconfirmed": int(maybe.sum()) if believes else 0,
+            "expected_lost_millionths": round(1e6 * search.expected_lost(clear)),
+        },
+        search.lost,
     )
 
 

@@ -67,6 +67,17 @@ class Digested:
     times_ms: I64
     digests: U64
 
+    def take(self, index: I64) -> Digested:
+        return Digested(self.groups[index], self.times_ms[index], self.digests[index])
+
+
+def pairs_in_groups(groups: I64, others: I64) -> tuple[I64, I64]:
+    """Return all pairs of positions of equal numbers; ``others`` never fall."""
+    start = np.searchsorted(others, groups, "left")
+    count = np.searchsorted(others, groups, "right") - start
+    index = np.repeat(np.arange(len(groups)), count)
+    return index, np.arange(len(index)) + np.repeat(start - (np.cumsum(count) - count), count)
+
 
 def compare(duplicates: Digested, taken: Digested, horizon_ms: int) -> tuple[BOOL, BOOL]:
     """Return which of n duplicates conflict, and which have nothing to compare with.
@@ -82,11 +93,8 @@ def compare(duplicates: Digested, taken: Digested, horizon_ms: int) -> tuple[BOO
     """
     order = np.argsort(duplicates.groups, kind="stable")
     groups = duplicates.groups[order]
-    start = np.searchsorted(groups, taken.groups, "left")
-    count = np.searchsorted(groups, taken.groups, "right") - start
-    entry = np.repeat(np.arange(len(taken.groups)), count)
-    within = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)
-    record = order[start[entry] + within]
+    entry, place = pairs_in_groups(taken.groups, groups)
+    record = order[place]
     taken_ms = taken.times_ms[entry]
     near = within_horizon(duplicates.times_ms[record], taken_ms, taken_ms, horizon_ms)
     record, entry = record[near], entry[near]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +46,10 @@ class Producers:
     def __len__(self) -> int:
         return len(self.epochs)
 
+    @property
+    def _columns(self) -> tuple[Any, ...]:
+        return self.epochs, self.heard_ms, self.floors, self.counts, self.firsts, self.lasts
+
     def memory(self, row: int) -> ProducerMemory | None:
         """Return what is remembered of one producer, or None if it has no ranges yet."""
         count = int(self.counts[row])
@@ -57,16 +62,15 @@ class Producers:
     def grown(self, keys: Keys) -> Producers:
         """Return a mutable copy, with empty rows for the keys that follow the present ones."""
         new = len(keys) - len(self)
-        none, ranges = np.zeros(new, np.int64), np.zeros((new, self.firsts.shape[1]), np.int64)
-        return Producers(
+        grown = Producers(
             keys,
-            np.concatenate([self.epochs, none]),
-            np.concatenate([self.heard_ms, np.full(new, NEVER_MS, np.int64)]),
-            np.concatenate([self.floors, none]),
-            np.concatenate([self.counts, np.zeros(new, np.uint8)]),
-            np.concatenate([self.firsts, ranges]),
-            np.concatenate([self.lasts, ranges]),
+            *(
+                np.concatenate([column, np.zeros((new, *column.shape[1:]), column.dtype)])
+                for column in self._columns
+            ),
         )
+        grown.heard_ms[len(self) :] = NEVER_MS
+        return grown
 
     def wide_enough(self, count: int) -> Producers:
         """Return the producers with room for ``count`` ranges each."""
@@ -88,13 +92,7 @@ class Producers:
         if bool(mask.all()):
             return self
         return Producers(
-            self.keys.take(np.flatnonzero(mask)),
-            self.epochs[mask],
-            self.heard_ms[mask],
-            self.floors[mask],
-            self.counts[mask],
-            self.firsts[mask],
-            self.lasts[mask],
+            self.keys.take(np.flatnonzero(mask)), *(column[mask] for column in self._columns)
         )
 
     def to_bytes(self) -> bytes:

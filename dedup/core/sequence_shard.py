@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -86,9 +86,9 @@ def process_sequences(
     if len(judgeable):
         times_ms = np.full(len(judgeable), advanced.query_time_ms)
         if policy.event_time:
-            times_ms = effective_times(records, clocks, policy, epoch).effective_ms[judgeable]
-        judging = _NumberedRecords.begin(producers, records, judgeable, epoch.hash_key)
-        verdicts[judgeable] = judging.run(rule, counts)
+            times_ms = effective_times(records, clocks, policy, epoch)[0][judgeable]
+        judging = _NumberedRecords.begin(producers, records, epoch.hash_key, rule, counts)
+        verdicts[judgeable] = judging.run()
         # As in a broker, fenced records do not keep a producer alive. Otherwise an epoch that was
         # raised by mistake would never expire.
         alive = verdicts[judgeable] != SequenceVerdict.FENCED
@@ -149,13 +149,22 @@ class _NumberedRecords:
     sequences: I64
     records: Records
     judgeable: I64
+    rule: SequenceRule
+    counts: Counter[str]
+    #: Of each distinct position: its verdict, and whether it is remembered.
+    judged: U8 = field(init=False)
+    remembered: BOOL = field(init=False)
 
     @staticmethod
     def begin(
-        producers: Producers, records: Records, judgeable: I64, hash_key: bytes
+        producers: Producers,
+        records: Records,
+        hash_key: bytes,
+        rule: SequenceRule,
+        counts: Counter[str],
     ) -> _NumberedRecords:
         """Find the producer of each record; StateError if the state holds a producer twice."""
-        known = len(producers)
+        known, judgeable = len(producers), records.judgeable
         keys = Keys.concat([producers.keys, records.keys.take(judgeable)])
         hashes = kernel.hash64(keys.data, keys.offsets, hash_key)
         first = kernel.first_occurrence(keys.data, keys.offsets, hashes)
@@ -175,9 +184,11 @@ class _NumberedRecords:
             sequences=sequences,
             records=records,
             judgeable=judgeable,
+            rule=rule,
+            counts=counts,
         )
 
-    def run(self, rule: SequenceRule, counts: Counter[str]) -> U8:
+    def run(self) -> U8:
         """Return the verdict of each record, and update the table."""
         positions = self._positions()
         order = np.lexsort((positions, self.epochs, self.rows))
@@ -196,11 +207,10 @@ class _NumberedRecords:
             lasts=at[distinct[np.append(starts[1:], len(distinct)) - 1]],
             starts=starts,
         )
-        judged = np.full(len(distinct), SequenceVerdict.ACCEPT, np.uint8)
-        remembered = np.ones(len(distinct), np.bool_)
-        slow = self._settle(runs, rule, judged, remembered, counts)
-        self._judge(runs, slow, rule, judged, remembered, counts)
-        return self._of_records(order, is_first, judged, remembered)
+        self.judged = np.full(len(distinct), SequenceVerdict.ACCEPT, np.uint8)
+        self.remembered = np.ones(len(distinct), np.bool_)
+        self._judge(runs, self._settle(runs))
+        return self._of_records(order, is_first)
 
     def _positions(self) -> I64:
         rows, epochs = self.rows, self.epochs
@@ -219,15 +229,13 @@ class _NumberedRecords:
             positions[begun] = _from_the_widest_hole(group, self.sequences[begun])
         return positions
 
-    def _settle(
-        self, runs: _Runs, rule: SequenceRule, judged: U8, remembered: BOOL, counts: Counter[str]
-    ) -> I64:
+    def _settle(self, runs: _Runs) -> I64:
         """Judge the plain runs all at once; return the indexes of the others.
 
         A run is plain if it is its producer's only one, is not dropped, and follows the newest
         position, begins a producer, is within the newest range, or adds a range ahead of it.
         """
-        rows = runs.rows
+        rows, rule = runs.rows, self.rule
         only = np.bincount(rows, minlength=len(self.table.epochs))[rows] == 1
         begun = self.table.counts[rows] > 0
         column = np.maximum(self.table.counts[rows].astype(np.int64), 1) - 1
@@ -241,10 +249,10 @@ class _NumberedRecords:
         self.table.floors[rows[new]] = self.table.firsts[rows[new], 0] = runs.firsts[new]
         self.table.lasts[rows[new], 0] = runs.lasts[new]
         self.table.counts[rows[new]] = 1
-        judged[runs.starts[new & ~at_zero]] = SequenceVerdict.UNKNOWN
+        self.judged[runs.starts[new & ~at_zero]] = SequenceVerdict.UNKNOWN
         again = goes_on & (runs.firsts >= self.table.firsts[rows, column]) & (runs.lasts <= newest)
-        repeated = np.repeat(again, runs.lengths(len(judged)))
-        judged[repeated], remembered[repeated] = SequenceVerdict.DUPLICATE, False
+        repeated = np.repeat(again, np.diff(np.append(runs.starts, len(self.judged))))
+        self.judged[repeated], self.remembered[repeated] = SequenceVerdict.DUPLICATE, False
         ranges = self.table.counts[rows]
         ahead = goes_on & (runs.firsts > newest + 1) & (ranges < rule.ranges)
         ahead &= rule.gaps == "emit"
@@ -252,19 +260,12 @@ class _NumberedRecords:
         self.table.firsts[rows[ahead], ranges[ahead]] = runs.firsts[ahead]
         self.table.lasts[rows[ahead], ranges[ahead]] = runs.lasts[ahead]
         self.table.counts[rows[ahead]] += 1
-        judged[runs.starts[ahead]] = SequenceVerdict.GAP
-        counts["missing"] += int((runs.firsts - newest - 1)[ahead].sum())
+        self.judged[runs.starts[ahead]] = SequenceVerdict.GAP
+        self.counts["missing"] += int((runs.firsts - newest - 1)[ahead].sum())
         return np.flatnonzero(~(follows | new | again | ahead))
 
-    def _judge(
-        self,
-        runs: _Runs,
-        slow: I64,
-        rule: SequenceRule,
-        judged: U8,
-        remembered: BOOL,
-        counts: Counter[str],
-    ) -> None:
+    def _judge(self, runs: _Runs, slow: I64) -> None:
+        """Judge the runs of these indexes one after another."""
         columns = (runs.rows, runs.epochs, runs.firsts, runs.lasts, runs.starts)
         at, memory = -1, None
         for row, epoch, first, last, start in zip(
@@ -273,12 +274,12 @@ class _NumberedRecords:
             if row != at:
                 self._keep(at, memory)
                 at, memory = row, self.table.memory(row)
-            found = judge_run(memory, epoch, first, last, rule)
+            found = judge_run(memory, epoch, first, last, self.rule)
             for piece in found.pieces:
                 part = slice(start + piece.first - first, start + piece.last - first + 1)
-                judged[part], remembered[part] = piece.verdict, piece.remembered
-            counts["missing"] += found.missing
-            counts["recovered"] += found.recovered
+                self.judged[part], self.remembered[part] = piece.verdict, piece.remembered
+            self.counts["missing"] += found.missing
+            self.counts["recovered"] += found.recovered
             memory = found.memory
         self._keep(at, memory)
 
@@ -286,13 +287,13 @@ class _NumberedRecords:
         if memory is not None:
             self.table = self.table.remember(row, memory)
 
-    def _of_records(self, order: I64, is_first: BOOL, judged: U8, remembered: BOOL) -> U8:
+    def _of_records(self, order: I64, is_first: BOOL) -> U8:
         """Return the verdicts of records, in their order, from the verdicts of positions."""
         number = np.cumsum(is_first) - 1
-        verdicts = judged[number]
+        verdicts = self.judged[number]
         if not is_first.all():
             # If several could be emitted, the one that ranks first is.
-            copied = remembered & (np.bincount(number) > 1)
+            copied = self.remembered & (np.bincount(number) > 1)
             tied = np.flatnonzero(copied[number])
             if len(tied):
                 rank = self.records.tie_rank(self.judgeable[order[tied]])
@@ -316,9 +317,6 @@ class _Runs:
     firsts: I64
     lasts: I64
     starts: I64
-
-    def lengths(self, distinct: int) -> I64:
-        return np.diff(np.append(self.starts, distinct))
 
 
 def _from_the_widest_hole(groups: I64, sequences: I64) -> I64:

@@ -53,13 +53,52 @@ class _Judging:
     def upkeep(self, state: ShardState) -> Upkeep:
         return Upkeep(state, self.policy, self.store, self.epoch, self.counts)
 
+    def judge(
+        self, state: ShardState, asked: _Judgeable, tie_rank: Callable[[I64], I64]
+    ) -> tuple[U8, Tail, list[SegmentRef]]:
+        """Return verdicts, the entries of the records taken, and segments found to be lost."""
+        policy, hash_key = self.policy, self.epoch.hash_key
+        distinct, first = distinct_ids(
+            asked.keys, asked.times_ms, asked.own_first_ms, asked.own_last_ms, hash_key=hash_key
+        )
+        self.on_stage_end("hash")
+        matches = lookup(
+            state, distinct, policy, self.store, hash_key=hash_key, on_stage_end=self.on_stage_end
+        )
+        self.counts.update(matches.counts)
+        verdicts = judge(
+            first,
+            asked.times_ms,
+            matches,
+            asked.late & (policy.late == "drop"),
+            policy.horizon_ms,
+            lambda index: tie_rank(asked.index[index]),
+        )
+        taken = np.flatnonzero(verdicts == Verdict.UNIQUE)
+        verdicts[taken[asked.late[taken]]] = Verdict.LATE
+        if asked.digests is not None:
+            records = Digested(first, asked.times_ms, asked.digests)
+            self._mark_conflicts(verdicts, records, taken, matches)
+        entries = asked.entries(taken)
+        self.on_stage_end("judge")
+        return verdicts, entries, matches.lost
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EffectiveTimes:
-    """Effective timestamps of the records, and whether each is behind the late watermark."""
-
-    effective_ms: I64
-    late: BOOL
+    def _mark_conflicts(
+        self, verdicts: U8, records: Digested, taken: I64, matches: Matches
+    ) -> None:
+        """Mark the duplicates whose payload differs from the emitted record's, in place."""
+        first_records = np.flatnonzero(records.groups == np.arange(len(records.groups)))
+        assert matches.digests is not None, "the policy asks for them"
+        remembered = Digested(
+            np.concatenate([first_records[matches.index], records.groups[taken]]),
+            np.concatenate([matches.first_ms, records.times_ms[taken]]),
+            np.concatenate([matches.digests, records.digests[taken]]),
+        )
+        duplicates = np.flatnonzero(verdicts == Verdict.DUPLICATE)
+        asked = records.take(duplicates)
+        conflicts, unknown = compare(asked, remembered, self.policy.horizon_ms)
+        verdicts[duplicates[conflicts]] = Verdict.CONFLICT
+        self.counts["payload_unknown"] = int(unknown.sum())
 
 
 def process(
@@ -94,20 +133,26 @@ def process(
         now_ms=epoch.now_ms, worker_now_ms=epoch.worker_now_ms, run_id=epoch.run_id, policy=policy
     )
     judging = _Judging(policy, store, epoch, on_stage_end)
-    state = _on_grid(state, judging)
-    state, digests = _digests(state, records, policy)
+    if state.bucket_ms != policy.bucket_ms:
+        state = replace(judging.upkeep(state).seal_all(), bucket_ms=policy.bucket_ms)
+    digests = None
+    if policy.payload is not None and records.payload_hashes is not None:
+        payloads, column_set = numbered(state.payloads, policy.payload)
+        state = replace(state, payloads=payloads)
+        digests = digests_of(records.payload_hashes, column_set)
 
-    times = effective_times(records, clocks, policy, epoch)
+    times_ms, late = effective_times(records, clocks, policy, epoch)
     verdicts = np.full(len(records.flags), Verdict.UNTIMED, np.uint8)
     verdicts[(records.flags & FLAG_NULL_ID) != 0] = Verdict.NULL_ID
     judgeable = records.judgeable
     lost: list[SegmentRef] = []
     if policy.guarantee == "at-least-once":
-        verdicts[judgeable] = np.where(times.late[judgeable], Verdict.LATE, Verdict.UNIQUE)
+        verdicts[judgeable] = np.where(late[judgeable], Verdict.LATE, Verdict.UNIQUE)
         judging.counts["unchecked"] += len(judgeable)
     elif len(judgeable):
+        times = times_ms[judgeable], late[judgeable]
         asked = _Judgeable.of(records, judgeable, times, policy, digests)
-        verdicts[judgeable], taken, lost = _judge(state, asked, records.tie_rank, judging)
+        verdicts[judgeable], taken, lost = judging.judge(state, asked, records.tie_rank)
         state = replace(state, tail=state.tail.append(taken))
     advanced = clocks.advance(
         records.observed, now_ms=epoch.now_ms, run_id=epoch.run_id, policy=policy
@@ -117,7 +162,7 @@ def process(
         upkeep.drop_lost(segment)
     state = upkeep.run()
     on_stage_end("upkeep")
-    judging.counts["returned_from_idle"] = _returned_from_idle(records, times.late, clocks, policy)
+    judging.counts["returned_from_idle"] = _returned_from_idle(records, late, clocks, policy)
     judging.counts.update(records.counts(verdicts, Verdict))
     return Outcome(verdicts, state, dict(judging.counts))
 
@@ -133,25 +178,14 @@ def _check_late(state: ShardState, policy: Policy) -> None:
         )
 
 
-def _on_grid(state: ShardState, judging: _Judging) -> ShardState:
-    """Return the state with its tail on the policy's bucket grid; seal the tail on another grid."""
-    bucket_ms = judging.policy.bucket_ms
-    if state.bucket_ms == bucket_ms:
-        return state
-    if len(state.tail):
-        state = judging.upkeep(state).seal_all()
-    return replace(state, bucket_ms=bucket_ms)
-
-
 def effective_times(
     records: Records, clocks: Clocks, policy: Policy, epoch: Epoch
-) -> EffectiveTimes:
-    n = len(records.flags)
+) -> tuple[I64, BOOL]:
+    """Return effective timestamps of n records, and whether each is behind the late watermark."""
+    n, late_ms = len(records.flags), clocks.late_watermark_ms
     if not policy.event_time:
-        now_ms = np.full(n, clocks.effective_now(epoch.now_ms), np.int64)
-        return EffectiveTimes(now_ms, np.zeros(n, np.bool_))
-    late = records.times_ms < clocks.late_watermark_ms
-    return EffectiveTimes(np.maximum(records.times_ms, np.int64(clocks.late_watermark_ms)), late)
+        return np.full(n, clocks.effective_now(epoch.now_ms), np.int64), np.zeros(n, np.bool_)
+    return np.maximum(records.times_ms, np.int64(late_ms)), records.times_ms < late_ms
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,9 +209,10 @@ class _Judgeable:
 
     @staticmethod
     def of(
-        records: Records, index: I64, times: EffectiveTimes, policy: Policy, digests: U64 | None
+        records: Records, index: I64, times: tuple[I64, BOOL], policy: Policy, digests: U64 | None
     ) -> _Judgeable:
-        keys, times_ms, flags = records.keys, times.effective_ms[index], records.flags[index]
+        keys, flags = records.keys, records.flags[index]
+        times_ms, late = times
         own_ms = records.times_ms[index] if policy.event_time else times_ms
         # A time in the future was replaced; another copy may have been taken under it before the
         # clock was set back. A null time may have been any.
@@ -187,7 +222,7 @@ class _Judgeable:
             index=index,
             keys=keys.take(index) if len(index) < len(keys) else keys,
             times_ms=times_ms,
-            late=times.late[index],
+            late=late,
             substituted=substituted,
             own_first_ms=np.where(null, NEVER_MS, own_ms),
             own_last_ms=np.where(substituted, _FOREVER_MS, own_ms),
@@ -201,73 +236,6 @@ class _Judgeable:
             self.substituted[taken] | self.late[taken],
             None if self.digests is None else self.digests[taken],
         )
-
-
-def _digests(state: ShardState, records: Records, policy: Policy) -> tuple[ShardState, U64 | None]:
-    """Return the state that knows the set of columns, and the digest of each record's payload."""
-    if policy.payload is None or records.payload_hashes is None:
-        return state, None
-    payloads, number = numbered(state.payloads, policy.payload)
-    return replace(state, payloads=payloads), digests_of(records.payload_hashes, number)
-
-
-def _judge(
-    state: ShardState, asked: _Judgeable, tie_rank: Callable[[I64], I64], judging: _Judging
-) -> tuple[U8, Tail, list[SegmentRef]]:
-    policy, hash_key = judging.policy, judging.epoch.hash_key
-    distinct, first = distinct_ids(
-        asked.keys, asked.times_ms, asked.own_first_ms, asked.own_last_ms, hash_key=hash_key
-    )
-    judging.on_stage_end("hash")
-    matches = lookup(
-        state, distinct, policy, judging.store, hash_key=hash_key, on_stage_end=judging.on_stage_end
-    )
-    droppable = asked.late if policy.late == "drop" else np.zeros(len(asked.late), np.bool_)
-    verdicts = judge(
-        first,
-        asked.times_ms,
-        matches,
-        droppable,
-        policy.horizon_ms,
-        lambda index: tie_rank(asked.index[index]),
-    )
-    taken = np.flatnonzero(verdicts == Verdict.UNIQUE)
-    verdicts[taken[asked.late[taken]]] = Verdict.LATE
-    _count_matches(matches, judging.counts)
-    if asked.digests is not None:
-        records = Digested(first, asked.times_ms, asked.digests)
-        _mark_conflicts(verdicts, records, taken, matches, judging)
-    entries = asked.entries(taken)
-    judging.on_stage_end("judge")
-    return verdicts, entries, matches.lost
-
-
-def _count_matches(matches: Matches, counts: defaultdict[str, int]) -> None:
-    counts["filter_negative"] += matches.negative
-    counts["filter_true_positive"] += matches.true_positive
-    counts["filter_false_positive"] += matches.false_positive
-    counts["filter_unconfirmed"] += matches.unconfirmed
-    counts["expected_lost_millionths"] += round(1e6 * matches.expected_lost)
-
-
-def _mark_conflicts(
-    verdicts: U8, records: Digested, taken: I64, matches: Matches, judging: _Judging
-) -> None:
-    """Mark the duplicates whose payload differs from the emitted record's, in place."""
-    duplicates = np.flatnonzero(verdicts == Verdict.DUPLICATE)
-    first_records = np.flatnonzero(records.groups == np.arange(len(records.groups)))
-    assert matches.digests is not None, "the policy asks for them"
-    remembered = Digested(
-        np.concatenate([first_records[matches.index], records.groups[taken]]),
-        np.concatenate([matches.first_ms, records.times_ms[taken]]),
-        np.concatenate([matches.digests, records.digests[taken]]),
-    )
-    asked = Digested(
-        records.groups[duplicates], records.times_ms[duplicates], records.digests[duplicates]
-    )
-    conflicts, unknown = compare(asked, remembered, judging.policy.horizon_ms)
-    verdicts[duplicates[conflicts]] = Verdict.CONFLICT
-    judging.counts["payload_unknown"] += int(unknown.sum())
 
 
 def _returned_from_idle(records: Records, late: BOOL, base: Clocks, policy: Policy) -> int:

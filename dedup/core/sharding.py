@@ -7,7 +7,6 @@ import hashlib
 from dedup.core.arrays import I64, U64
 from dedup.core.filter import hash_key_id
 from dedup.core.hash_ranges import range_indexes
-from dedup.errors import ConfigError
 
 _SPARK_HASH_SEED = 42
 _MASK = 0xFFFFFFFF
@@ -51,15 +50,11 @@ def slot_keys(shards: int, partitions: int) -> tuple[int, ...]:
 
     They are the smallest distinct 32-bit integers >= 0 that do so.
 
-    Raises ConfigError if either number is below 1.
-
     Notes
     -----
     Spark places a row by ``pmod(hash(key), partitions)``. The keys 0 to n-1 would leave a third of
     the partitions empty.
     """
-    if shards < 1 or partitions < 1:
-        raise ConfigError(f"shards ({shards}) and partitions ({partitions}) must be at least 1")
     waiting = [list(range(p, shards, partitions))[::-1] for p in range(min(shards, partitions))]
     keys = [0] * shards
     left, key = shards, 0

@@ -25,13 +25,7 @@ def predicted_fpr(n: int, z: int) -> float:
     Keys per block follow Poisson(n / z). A lane with j keys answers yes with 1 - (31/32)**j, and
     all eight lanes must. (The closed form (1 - exp(-8/b))**8 that some readers use is 1.5 to 4.5
     times too low.)
-
-    Raises ConfigError if ``n`` is negative or ``z`` is not 1 to 2**31 - 1.
     """
-    if n < 0:
-        raise ConfigError(f"a filter cannot hold {n} keys: give 0 or more")
-    if not 1 <= z <= MAX_BLOCKS:
-        raise ConfigError(f"a filter cannot have {z} blocks: give 1 to {MAX_BLOCKS}")
     return _fpr_of_load(n / z)
 
 
@@ -40,7 +34,7 @@ def predicted_spread(n: int, z: int) -> float:
 
     Keys fall into random blocks, and their bits into random lanes, so a filter's rate differs from
     `predicted_fpr` by about 1 / sqrt(z). With d bits set, a lane answers yes with d / 32; the
-    moments of d equal the moments of j balls in 32 cells. Errors as `predicted_fpr`.
+    moments of d equal the moments of j balls in 32 cells.
     """
     mean, load = predicted_fpr(n, z), n / z
     if not 0 < load <= _FULL_LOAD:
@@ -57,13 +51,8 @@ def predicted_spread(n: int, z: int) -> float:
 def blocks_for(n: int, fpr: float) -> int:
     """Return the smallest number of blocks that keeps ``n`` distinct keys at or below ``fpr``.
 
-    Raises ConfigError if ``n`` is negative, ``fpr`` is not between 0 and 1, or 2**31 - 1 blocks (64
-    GiB) are not enough.
+    ``fpr`` is between 0 and 1. Raises ConfigError if 2**31 - 1 blocks (64 GiB) are not enough.
     """
-    if n < 0:
-        raise ConfigError(f"a filter cannot hold {n} keys: give 0 or more")
-    if not 0 < fpr < 1:
-        raise ConfigError(f"fpr must be between 0 and 1, such as 0.01; got {fpr}")
     load = _load_for(fpr)
     z = max(1, math.ceil(n / load)) if load > 0 else MAX_BLOCKS + 1
     if z > MAX_BLOCKS:

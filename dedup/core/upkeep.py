@@ -143,11 +143,14 @@ class Upkeep:
         if self.sealed < 1 / MERGE_STRIDE and not its_turn and not deep:
             return
         self._begin_merges()
-        room = max(1.0, MERGE_RATE * self.sealed)
         for bucket in self.state.manifest.buckets:
             for merge in bucket.merges:
                 deep = self._deep(self.state.manifest.bucket(*bucket.range))
-                self._advance(bucket.range, merge, max(room, HURRIED_ROOM if deep else 0))
+                room = max(HURRIED_ROOM if deep else 1, MERGE_RATE * self.sealed)
+                rest: Merge | None = merge
+                while rest is not None and room > 0:
+                    rest, share = self._step(self.state.manifest.bucket(*bucket.range), rest)
+                    room -= step_cost(share)
 
     def _deep(self, bucket: Bucket) -> bool:
         """Return whether the bucket's next segments may exceed its bound."""
@@ -199,12 +202,6 @@ class Upkeep:
         fits = runs is not None and is_done_in_time(bucket.depth, self._share_of(runs))
         return runs if fits else None
 
-    def _advance(self, range_ms: tuple[int, int], merge: Merge | None, room: float) -> None:
-        while merge is not None and room > 0:
-            bucket = self.state.manifest.bucket(*range_ms)
-            merge, share = self._step(bucket, merge)
-            room -= step_cost(share)
-
     def _share(self, ids: int, sst_bytes: int) -> float:
         """Return how many segments of full size this makes: the unit in which merging is paced."""
         return max(ids / self.policy.segment_ids, sst_bytes / SEGMENT_BYTES)
@@ -239,11 +236,10 @@ class Upkeep:
                 lost.append(segment)
             else:
                 pieces.append(content)
+        for segment in lost:
+            self.drop_lost(segment)
         if lost:
-            # The next step merges the range without them.
-            for segment in lost:
-                self.drop_lost(segment)
-            return None, 0.0
+            return None, 0.0  # the next step merges the range without them
         new = None
         if pieces:
             last = self._ended(bucket) and bucket.is_most(merge)

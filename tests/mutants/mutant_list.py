@@ -132,16 +132,16 @@ MUTANTS = (
     _mutant(
         "a new bucket grid leaves the tail unchanged",
         "core/shard.py",
-        "    if len(state.tail):\n",
-        "    if False:\n",
+        "judging.upkeep(state).seal_all()",
+        "state",
         UPKEEP,
     ),
     # --- the verdict
     _mutant(
         "the watermark of this micro-batch is applied to it",
         "core/shard.py",
-        "times = effective_times(records, clocks, policy, epoch)",
-        "times = effective_times(records, clocks.advance(records.observed, now_ms=epoch.now_ms, "
+        "= effective_times(records, clocks, policy, epoch)",
+        "= effective_times(records, clocks.advance(records.observed, now_ms=epoch.now_ms, "
         "run_id=epoch.run_id, policy=policy), policy, epoch)",
         VERDICTS,
     ),
@@ -178,8 +178,8 @@ MUTANTS = (
     _mutant(
         "late records keep their own time",
         "core/shard.py",
-        "EffectiveTimes(np.maximum(records.times_ms, np.int64(clocks.late_watermark_ms)), late)",
-        "EffectiveTimes(records.times_ms, late)",
+        "return np.maximum(records.times_ms, np.int64(late_ms)), ",
+        "return records.times_ms, ",
         VERDICTS,
     ),
     _mutant(

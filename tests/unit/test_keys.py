@@ -69,39 +69,20 @@ def test_immutable() -> None:
         made.data = data  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("offsets", [[0, 4], [-1, 3], [0, 2, 1]])
+def test_offsets_outside_the_data_are_refused(offsets: list[int]) -> None:
+    with pytest.raises(ValueError, match="never fall and stay within"):
+        Keys(np.zeros(3, np.uint8), np.array(offsets, np.int64))
+
+
 @pytest.mark.parametrize(
-    ("data", "offsets", "error"),
-    [
-        (np.zeros(3, np.int8), np.array([0, 3], np.int64), TypeError),
-        (np.zeros(3, np.uint8), np.array([0, 3], np.int32), TypeError),
-        (b"abc", np.array([0, 3], np.int64), TypeError),
-        (np.zeros(6, np.uint8)[::2], np.array([0, 3], np.int64), TypeError),
-        (np.zeros((1, 3), np.uint8), np.array([0, 3], np.int64), TypeError),
-        (np.zeros(3, np.uint8), np.array([], np.int64), ValueError),
-        (np.zeros(3, np.uint8), np.array([0, 4], np.int64), ValueError),
-        (np.zeros(3, np.uint8), np.array([-1, 3], np.int64), ValueError),
-        (np.zeros(3, np.uint8), np.array([0, 2, 1], np.int64), ValueError),
-    ],
+    "array",
+    [pa.array([b"a", None, b"b"], kind) for kind in (pa.binary(), pa.large_binary())]
+    + [pa.array([], kind) for kind in (pa.string(), pa.int64(), pa.binary(3), pa.binary_view())],
 )
-def test_bad_parts_are_refused(
-    data: np.ndarray, offsets: np.ndarray, error: type[Exception]
-) -> None:
-    with pytest.raises(error):
-        Keys(data, offsets)
-
-
-@pytest.mark.parametrize("large", [False, True])
-def test_nulls_are_no_keys(large: bool) -> None:
-    array = pa.array([b"a", None, b"b"], pa.large_binary() if large else pa.binary())
-    with pytest.raises(ValueError, match="1 of 3 keys are null"):
+def test_nulls_and_other_types_are_no_keys(array: pa.Array) -> None:
+    with pytest.raises(ValueError, match="cannot be keys"):
         Keys.from_arrow(array)
-    assert list(Keys.from_arrow(array.slice(2))) == [b"b"]
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.int64(), pa.binary(3), pa.binary_view()])
-def test_other_arrow_types_are_refused(kind: pa.DataType) -> None:
-    with pytest.raises(TypeError, match=r"binary or large_binary, not "):
-        Keys.from_arrow(pa.array([], kind))
 
 
 @given(keys=st.lists(st.binary(max_size=5), min_size=1), data=st.data())

@@ -171,8 +171,9 @@ def _add_filters(trial: Trial, step: Step, store: CountingStore, load: Load) -> 
 def _add_lookups(trial: Trial, step: Step, store: CountingStore, load: Load, keys: KeysOf) -> None:
     unknown = UNKNOWN + step.number * _PROBED + np.arange(_PROBED, dtype=np.int64)
     matches = _look_up(step, store, load, keys(unknown), np.full(_PROBED, step.now_ms, np.int64))
-    trial.asked += matches.negative + matches.false_positive
-    trial.false_positives += matches.false_positive
+    wrong = matches.counts["filter_false_positive"]
+    trial.asked += matches.counts["filter_negative"] + wrong
+    trial.false_positives += wrong
     count = load.new * (step.number + 1)
     oldest = max(0, count - load.new * load.batches_per_horizon)
     if load.policy.forgets_at_late:
