@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from copy import copy
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from importlib import import_module
 from inspect import Parameter, Signature, getdoc
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
 
 import typer
 from typer import rich_utils
@@ -24,28 +23,39 @@ from dedup.errors.cause import LINK
 rich_utils.Console = SafeConsole  # type: ignore[attr-defined]
 
 
-def argument(metavar: str, text: str) -> Any:
-    """Declare a positional argument."""
-    return typer.Argument(metavar=metavar, help=text)
+def argument(metavar: str, text: str, *, default: Any = MISSING, **more: Any) -> Any:
+    """Declare a field that holds a positional argument; `more` as for `option`."""
+    shown = typer.Argument(metavar=metavar, help=text)
+    return field(default=default, metadata=more | {"shown": shown})
 
 
 def option(
-    metavar: str, text: str, *names: str, least: float | None = None, most: float | None = None
+    metavar: str | None,
+    text: str,
+    *names: str,
+    default: Any = None,
+    panel: str | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    **more: Any,
 ) -> Any:
-    """Declare an option that takes a value."""
-    return typer.Option(..., *names, metavar=metavar, help=text, min=least, max=most)
+    """Declare a field that holds an option; `default=MISSING` if it must be given.
+
+    `panel` is the part of the help screen that shows it. The field's metadata has `more`.
+    """
+    shown = typer.Option(
+        ..., *names, metavar=metavar, help=text, min=least, max=most, rich_help_panel=panel
+    )
+    return field(default=default, metadata=more | {"shown": shown})
 
 
-def switch(text: str, *names: str) -> Any:
-    """Declare an option that takes no value."""
-    return typer.Option(..., *names, help=text)
+def switch(text: str, *names: str, **more: Any) -> Any:
+    """Declare a field that holds an option without a value; `more` as for `option`."""
+    return option(None, text, *names, default=False, **more)
 
 
-def parameter(name: str, kind: Any, shown: Any, default: Any, panel: str = "") -> Parameter:
+def parameter(name: str, kind: Any, shown: Any, default: Any) -> Parameter:
     """Return a parameter for typer; without a default (`MISSING`) it is required."""
-    if panel:
-        shown = copy(shown)
-        shown.rich_help_panel = panel
     default = Parameter.empty if default is MISSING else default
     annotation = Annotated[kind, shown]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
@@ -55,8 +65,7 @@ def parameter(name: str, kind: Any, shown: Any, default: Any, panel: str = "") -
 class Flags:
     """Base of a command's flags; the docstring of a subclass is the help text of its command.
 
-    The annotation of a field holds its type, the result of `option`, `switch` or `argument`, and
-    optionally the panel of the help screen that shows it.
+    `option`, `switch` or `argument` declares each field.
 
     Attributes
     ----------
@@ -70,7 +79,7 @@ class Flags:
     work: ClassVar[str]
     example: ClassVar[str]
 
-    as_json: Annotated[bool, switch("Print one JSON object on stdout.", "--json")] = False
+    as_json: bool = switch("Print one JSON object on stdout.", "--json")
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
@@ -80,11 +89,11 @@ class Flags:
     @classmethod
     def parameters(cls) -> Iterator[Parameter]:
         """Return the parameters that typer reads: the command's own flags, then inherited ones."""
-        hints = get_type_hints(cls, include_extras=True)
-        for field in sorted(fields(cls), key=lambda field: field.name not in cls.__annotations__):
-            if get_origin(hints[field.name]) is Annotated:
-                kind, shown, *panel = get_args(hints[field.name])
-                yield parameter(field.name, kind, shown, field.default, *panel)
+        hints = get_type_hints(cls)
+        for each in sorted(fields(cls), key=lambda each: each.name not in cls.__annotations__):
+            if "shown" in each.metadata:
+                shown = each.metadata["shown"]
+                yield parameter(each.name, hints[each.name], shown, each.default)
 
 
 class Done(NamedTuple):

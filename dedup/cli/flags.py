@@ -4,46 +4,53 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from dedup.cli.commands import Flags, argument, option, switch
 from dedup.errors import ConfigError
 from dedup.spark.machine import home_path
 from dedup.spark.options import BY_ID
 
-TIMESTAMP_FORMAT = option(
-    "FMT", "Spark's pattern ('yyyy-MM-dd HH:mm:ss'), or seconds or milliseconds since 1970."
-)
-FORMAT = option("FMT", "csv, json, parquet or orc; else by file names.", "--format")
-INFER = switch("CSV: guess types (default: every column a string).", "--infer")
-READ_OPTION = option("KEY=VALUE", "Option of Spark's reader, such as sep=';'.", "--read-option")
-ORDER_FILES = option(
-    "time|name",
-    "Read files in the order of their modification times (by name within a second), or of their "
-    "names alone.",
-)
-_LOG = option("DIR", "Metrics log: DIR of DedupListener(log=DIR), or OUTPUT of `dedup run`.")
 _PROPERTY = re.compile(r"\s*([^\s=:]+)\s*[\s=:]\s*(.*?)\s*")
 _LOAD, _NOW, _READ = "Load", "What the query has now", "Reading a sample"
 
-_Root = Annotated[str, argument("ROOT", "Path or URI of the catalog, or OUTPUT of `dedup run`.")]
-_OnlyQuery = Annotated[str | None, option("ID", "Only this query.")]
+# Declarations of fields that several classes have.
+timestamp_format_flag = partial(
+    option, "FMT", "Spark's pattern ('yyyy-MM-dd HH:mm:ss'), or seconds or milliseconds since 1970."
+)
+format_flag = partial(option, "FMT", "csv, json, parquet or orc; else by file names.", "--format")
+infer_flag = partial(switch, "CSV: guess types (default: every column a string).", "--infer")
+read_option_flag = partial(
+    option, "KEY=VALUE", "Option of Spark's reader, such as sep=';'.", "--read-option"
+)
+order_files_flag = partial(
+    option,
+    "time|name",
+    "Read files in the order of their modification times (by name within a second), or of their "
+    "names alone.",
+    default="time",
+)
+_root = partial(argument, "ROOT", "Path or URI of the catalog, or OUTPUT of `dedup run`.")
+_only_query = partial(option, "ID", "Only this query.")
+_log_flag = partial(
+    option, "DIR", "Metrics log: DIR of DedupListener(log=DIR), or OUTPUT of `dedup run`."
+)
 
 
-def operator_option(name: str, *, has_default: bool = True) -> Any:
-    """Return an option of `dedup_by_id` as a flag; its help names a default that the flag lacks."""
+def operator_option(name: str, note: str = "", **more: Any) -> Any:
+    """Declare a field that holds an option of `dedup_by_id`; `note` ends its help text."""
     declared = BY_ID[name]
-    hidden = "" if has_default or declared.default is None else f" Default: {declared.default}."
-    return option(declared.metavar, declared.help + hidden, declared.flag)
+    return option(declared.metavar, declared.help + note, declared.flag, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuietFlags(Flags):
     """Flags of every command that reports its progress."""
 
-    quiet: Annotated[bool, switch("Print only errors.", "--quiet", "-q")] = False
+    quiet: bool = switch("Print only errors.", "--quiet", "-q")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +60,11 @@ class VerifyFlags(Flags):
     work = "dedup.cli.catalog:verify"
     example = "dedup catalog verify catalog --checkpoint checkpoint"
 
-    root: _Root
-    checkpoint: Annotated[
-        str | None, option("DIR", "Checkpoint of the query: only it shows which segments are live.")
-    ] = None
-    query: _OnlyQuery = None
+    root: str = _root()
+    checkpoint: str | None = option(
+        "DIR", "Checkpoint of the query: only it shows which segments are live."
+    )
+    query: str | None = _only_query()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +74,7 @@ class InspectFlags(VerifyFlags):
     work = "dedup.cli.catalog:inspect"
     example = "dedup catalog inspect catalog"
 
-    list_segments: Annotated[bool, switch("List every segment.", "--segments")] = False
+    list_segments: bool = switch("List every segment.", "--segments")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +87,10 @@ class AcceptLossFlags(Flags):
     work = "dedup.cli.catalog:accept_loss"
     example = "dedup catalog accept-loss catalog --segment NAME"
 
-    root: _Root
-    segment: Annotated[str, option("NAME", "Segment, as the query's error names it.")]
-    query: _OnlyQuery = None
-    shard: Annotated[int | None, option("N", "Only this shard.")] = None
+    root: str = _root()
+    segment: str = option("NAME", "Segment, as the query's error names it.", default=MISSING)
+    query: str | None = _only_query()
+    shard: int | None = option("N", "Only this shard.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,15 +100,17 @@ class VacuumFlags(Flags):
     work = "dedup.cli.catalog:vacuum"
     example = "dedup catalog vacuum catalog --checkpoint checkpoint --dry-run"
 
-    root: _Root
-    checkpoint: Annotated[str, option("DIR", "Checkpoint of the query: files that it names stay.")]
-    older_than: Annotated[
-        str, option("TIME", "Younger files may belong to a running micro-batch.")
-    ] = "24 hours"
-    sole: Annotated[
-        bool, switch("You promise that no other checkpoint of this query will run again.", "--sole")
-    ] = False
-    dry_run: Annotated[bool, switch("List the files, delete none.", "--dry-run")] = False
+    root: str = _root()
+    checkpoint: str = option(
+        "DIR", "Checkpoint of the query: files that it names stay.", default=MISSING
+    )
+    older_than: str = option(
+        "TIME", "Younger files may belong to a running micro-batch.", default="24 hours"
+    )
+    sole: bool = switch(
+        "You promise that no other checkpoint of this query will run again.", "--sole"
+    )
+    dry_run: bool = switch("List the files, delete none.", "--dry-run")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,16 +125,13 @@ class AdoptFlags(Flags):
     work = "dedup.cli.catalog:adopt"
     example = "dedup catalog adopt catalog --checkpoint new-checkpoint"
 
-    root: _Root
-    checkpoint: Annotated[str, option("DIR", "Place of the new checkpoint.")]
-    query: _OnlyQuery = None
-    sole: Annotated[
-        bool,
-        switch(
-            "Several checkpoints used it; you promise that the sink has everything they wrote.",
-            "--sole",
-        ),
-    ] = False
+    root: str = _root()
+    checkpoint: str = option("DIR", "Place of the new checkpoint.", default=MISSING)
+    query: str | None = _only_query()
+    sole: bool = switch(
+        "Several checkpoints used it; you promise that the sink has everything they wrote.",
+        "--sole",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,30 +144,22 @@ class CheckFlags(Flags):
     work = "dedup.cli.check:check"
     example = "dedup check checkpoint --log metrics"
 
-    checkpoint: Annotated[str, argument("DIR", "Checkpoint, or the OUTPUT of `dedup run`.")]
-    catalog: Annotated[str | None, option("ROOT", "Path or URI of the catalog.")] = None
-    log: Annotated[str | None, _LOG] = None
-    query: Annotated[str | None, option("ID", "ID or name that the query should have.")] = None
-    conf: Annotated[list[str] | None, option("KEY=VALUE", "Spark setting of the next start.")] = (
-        None
+    checkpoint: str = argument("DIR", "Checkpoint, or the OUTPUT of `dedup run`.")
+    catalog: str | None = option("ROOT", "Path or URI of the catalog.")
+    log: str | None = _log_flag()
+    query: str | None = option("ID", "ID or name that the query should have.")
+    conf: list[str] | None = option("KEY=VALUE", "Spark setting of the next start.")
+    properties: str | None = option(
+        "FILE", "All of them, as spark-defaults.conf; the rest is default."
     )
-    properties: Annotated[
-        str | None, option("FILE", "All of them, as spark-defaults.conf; the rest is default.")
-    ] = None
-    source_option: Annotated[
-        list[str] | None, option("KEY=VALUE", "Option of the source: failOnDataLoss=...")
-    ] = None
-    sink_option: Annotated[
-        list[str] | None, option("KEY=VALUE", "Option of the Kafka sink: topic=...")
-    ] = None
-    kafka_retention: Annotated[
-        str | None, option("DURATION", "retention.ms: '7 days', or forever.")
-    ] = None
-    horizon: Annotated[str | None, option("DURATION", "Horizon of the next start.")] = None
-    late: Annotated[str | None, option("emit|drop", "Option late= of the next start.")] = None
-    every: Annotated[
-        bool, switch("List every rule that needs another option to be judged.", "--all")
-    ] = False
+    source_option: list[str] | None = option(
+        "KEY=VALUE", "Option of the source: failOnDataLoss=..."
+    )
+    sink_option: list[str] | None = option("KEY=VALUE", "Option of the Kafka sink: topic=...")
+    kafka_retention: str | None = option("DURATION", "retention.ms: '7 days', or forever.")
+    horizon: str | None = option("DURATION", "Horizon of the next start.")
+    late: str | None = option("emit|drop", "Option late= of the next start.")
+    every: bool = switch("List every rule that needs another option to be judged.", "--all")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,9 +169,9 @@ class DemoFlags(QuietFlags):
     work = "dedup.cli.demo:demo"
     example = "dedup demo --folder demo"
 
-    folder: Annotated[Path | None, option("DIR", "Keep everything here. Default: nowhere.")] = None
-    events: Annotated[int, option("N", "Events before copies.")] = 400_000
-    seed: Annotated[int, option("N", "Same seed, same events.")] = 7
+    folder: Path | None = option("DIR", "Keep everything here. Default: nowhere.")
+    events: int = option("N", "Events before copies.", default=400_000)
+    seed: int = option("N", "Same seed, same events.", default=7)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,12 +185,10 @@ class ExplainFlags(Flags):
     work = "dedup.cli.explain:explain"
     example = "dedup explain catalog order-42 --checkpoint checkpoint"
 
-    root: _Root
-    id: Annotated[list[str], argument("ID...", "Value of each ID column, in order.")]
-    checkpoint: Annotated[
-        str | None, option("DIR", "Checkpoint of the query: only it knows the newest IDs.")
-    ] = None
-    query: Annotated[str | None, option("ID", "Which query.")] = None
+    root: str = _root()
+    id: list[str] = argument("ID...", "Value of each ID column, in order.")
+    checkpoint: str | None = option("DIR", "Checkpoint of the query: only it knows the newest IDs.")
+    query: str | None = option("ID", "Which query.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +198,7 @@ class PrepareFlags(QuietFlags):
     work = "dedup.cli.prepare:prepare"
     example = "dedup prepare"
 
-    again: Annotated[bool, switch("Replace the file of an earlier run.", "--again")] = False
+    again: bool = switch("Replace the file of an earlier run.", "--again")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +208,7 @@ class RemediesFlags(Flags):
     work = "dedup.cli.remedies:remedies"
     example = "dedup remedies late"
 
-    topic: Annotated[str | None, argument("[TOPIC]", "As the error's last line names it.")] = None
+    topic: str | None = argument("[TOPIC]", "As the error's last line names it.", default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,28 +225,21 @@ class InspectSinkFlags(Flags):
     work = "dedup.cli.sink:inspect"
     example = "dedup sink inspect localhost:9092 orders-once --checkpoint checkpoint"
 
-    where: Annotated[
-        str,
-        argument(
-            "SERVERS|FOLDER",
-            "Kafka's addresses, host:port, with commas; or the path or s3:// URI of a folder of "
-            "files.",
-        ),
-    ]
-    topic: Annotated[
-        str | None, argument("[TOPIC]", "Topic that the sink writes to; leave it out for a folder.")
-    ] = None
-    markers: Annotated[str | None, option("TOPIC", "Topic of its markers; else TOPIC-markers.")] = (
-        None
+    where: str = argument(
+        "SERVERS|FOLDER",
+        "Kafka's addresses, host:port, with commas; or the path or s3:// URI of a folder of files.",
     )
-    checkpoint: Annotated[
-        str | None, option("DIR", "Checkpoint of the query: shows what its next start does.")
-    ] = None
-    query: _OnlyQuery = None
-    command_config: Annotated[
-        str | None,
-        option("FILE", "Client's properties (security.protocol=...), as for Kafka's tools."),
-    ] = None
+    topic: str | None = argument(
+        "[TOPIC]", "Topic that the sink writes to; leave it out for a folder.", default=None
+    )
+    markers: str | None = option("TOPIC", "Topic of its markers; else TOPIC-markers.")
+    checkpoint: str | None = option(
+        "DIR", "Checkpoint of the query: shows what its next start does."
+    )
+    query: str | None = _only_query()
+    command_config: str | None = option(
+        "FILE", "Client's properties (security.protocol=...), as for Kafka's tools."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,43 +253,36 @@ class TuneFlags(Flags):
     work = "dedup.cli.tune:tune"
     example = "dedup tune --ids-per-day 20M --horizon '7 days'"
 
-    ids_per_day: Annotated[str | None, option("N", "New IDs a day: 20M."), _LOAD] = None
-    sample: Annotated[str | None, option("INPUT", "Files as of `dedup run`."), _LOAD] = None
-    log: Annotated[str | None, _LOG, _LOAD] = None
-    query: Annotated[str | None, option("ID", "Which of the log's."), _LOAD] = None
-    catalog: Annotated[str | None, option("ROOT", "Catalog of a query."), _LOAD] = None
-    checkpoint: Annotated[str | None, option("DIR", "Its checkpoint."), _LOAD] = None
-    horizon: Annotated[str | None, operator_option("horizon")] = None
-    lateness: Annotated[str | None, operator_option("lateness")] = None
-    duplicate_share: Annotated[
-        float | None, option("P", "Share of records that repeat an ID: 0.05.")
-    ] = None
-    batch: Annotated[
-        str | None,
-        option("DURATION", "From micro-batch to micro-batch. Default: the log's, else a minute."),
-    ] = None
-    id_bytes: Annotated[int | None, option("N", "Length of an ID; a UUID has 17.")] = None
-    cores: Annotated[
-        int | None, option("N", "Of all executors together. Default: this machine's.")
-    ] = None
-    shards: Annotated[
-        int | None, option("N", "Default: as many as cores; else as the log or catalog has.")
-    ] = None
-    buckets: Annotated[int | None, operator_option("buckets"), _NOW] = None
-    fpr: Annotated[float | None, operator_option("fpr"), _NOW] = None
-    state_budget_bytes: Annotated[int | None, operator_option("state_budget_bytes"), _NOW] = None
-    stable_timestamps: Annotated[bool, operator_option("stable_timestamps"), _NOW] = False
-    late: Annotated[str | None, option("emit|drop", "Default: emit."), _NOW] = None
-    id: Annotated[list[str] | None, operator_option("id"), _READ] = None
-    timestamp: Annotated[str | None, option("COL", "Event time."), _READ] = None
-    timestamp_format: Annotated[str | None, TIMESTAMP_FORMAT, _READ] = None
-    format: Annotated[str | None, FORMAT, _READ] = None
-    schema: Annotated[str | None, option("DDL", "Columns: 'id STRING, amount INT'."), _READ] = None
-    infer: Annotated[bool, INFER, _READ] = False
-    read_option: Annotated[list[str] | None, READ_OPTION, _READ] = None
-    order_files: Annotated[str, ORDER_FILES, _READ] = "time"
-    html: Annotated[Path | None, option("FILE", "Write a report with charts.")] = None
-    quiet: Annotated[bool, switch("Report no progress.", "--quiet", "-q")] = False
+    ids_per_day: str | None = option("N", "New IDs a day: 20M.", panel=_LOAD)
+    sample: str | None = option("INPUT", "Files as of `dedup run`.", panel=_LOAD)
+    log: str | None = _log_flag(panel=_LOAD)
+    query: str | None = option("ID", "Which of the log's.", panel=_LOAD)
+    catalog: str | None = option("ROOT", "Catalog of a query.", panel=_LOAD)
+    checkpoint: str | None = option("DIR", "Its checkpoint.", panel=_LOAD)
+    horizon: str | None = operator_option("horizon")
+    lateness: str | None = operator_option("lateness")
+    duplicate_share: float | None = option("P", "Share of records that repeat an ID: 0.05.")
+    batch: str | None = option(
+        "DURATION", "From micro-batch to micro-batch. Default: the log's, else a minute."
+    )
+    id_bytes: int | None = option("N", "Length of an ID; a UUID has 17.")
+    cores: int | None = option("N", "Of all executors together. Default: this machine's.")
+    shards: int | None = option("N", "Default: as many as cores; else as the log or catalog has.")
+    buckets: int | None = operator_option("buckets", panel=_NOW)
+    fpr: float | None = operator_option("fpr", panel=_NOW)
+    state_budget_bytes: int | None = operator_option("state_budget_bytes", panel=_NOW)
+    stable_timestamps: bool = operator_option("stable_timestamps", default=False, panel=_NOW)
+    late: str | None = option("emit|drop", "Default: emit.", panel=_NOW)
+    id: list[str] | None = operator_option("id", panel=_READ)
+    timestamp: str | None = option("COL", "Event time.", panel=_READ)
+    timestamp_format: str | None = timestamp_format_flag(panel=_READ)
+    format: str | None = format_flag(panel=_READ)
+    schema: str | None = option("DDL", "Columns: 'id STRING, amount INT'.", panel=_READ)
+    infer: bool = infer_flag(panel=_READ)
+    read_option: list[str] | None = read_option_flag(panel=_READ)
+    order_files: str = order_files_flag(panel=_READ)
+    html: Path | None = option("FILE", "Write a report with charts.")
+    quiet: bool = switch("Report no progress.", "--quiet", "-q")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,17 +298,14 @@ class WatchFlags(Flags):
     work = "dedup.cli.watch:watch"
     example = "dedup watch unique"
 
-    where: Annotated[
-        str,
-        argument(
-            "DIR|URL",
-            "DedupListener(log=DIR), the OUTPUT of `dedup run`, or where "
-            "DedupListener(prometheus_port=...) serves.",
-        ),
-    ]
-    query: Annotated[str | None, option("ID", "Which query, by ID or name.")] = None
-    once: Annotated[bool, switch("Look once and leave.", "--once")] = False
-    every: Annotated[float, option("SECONDS", "How often to look.", least=0.1, most=86_400)] = 2.0
+    where: str = argument(
+        "DIR|URL",
+        "DedupListener(log=DIR), the OUTPUT of `dedup run`, or where "
+        "DedupListener(prometheus_port=...) serves.",
+    )
+    query: str | None = option("ID", "Which query, by ID or name.")
+    once: bool = switch("Look once and leave.", "--once")
+    every: float = option("SECONDS", "How often to look.", least=0.1, most=86_400, default=2.0)
 
 
 def pairs(texts: Iterable[str] | None, flag: str) -> dict[str, str]:

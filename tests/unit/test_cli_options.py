@@ -51,8 +51,6 @@ def test_json_is_plain(given: dict[str, Any], tmp_path: Path) -> None:
     [
         ({"input": "/no/such/folder"}, "INPUT /no/such/folder does not exist"),
         ({"input": "s3://bucket/in"}, "INPUT s3://bucket/in is a URI"),
-        ({"id": ()}, "--id needs the name of a column"),
-        ({"id": ("a", "b", "a")}, "--id a is given twice"),
         ({"horizon": "soon"}, "'soon' is not a duration"),
         ({"horizon": "0 seconds"}, "--horizon 0 seconds must be at least a millisecond"),
         ({"file_format": "xml"}, "--format xml must be one of csv, json, parquet, orc"),
@@ -70,9 +68,7 @@ def test_json_is_plain(given: dict[str, Any], tmp_path: Path) -> None:
         ({"timestamp": "t", "idle_timeout": "soon"}, "'soon' is not a duration"),
         ({"new_columns": "drop"}, "--new-columns drop must be one of error, ignore, add"),
         ({"verdict": "batch"}, "--verdict batch must be the name of a column other"),
-        ({"check_payload": ("n",), "guarantee": "at-least-once"}, "--guarantee at-least-once and"),
         ({"verdict": "v", "duplicates": "/tmp/d"}, "--verdict emits every row"),
-        ({"bad_records": "drop"}, "--bad-records drop is not one of error, skip"),
         ({"files_per_trigger": 0}, "--files-per-trigger 0 must be a whole number of at least 1"),
         ({"file_format": ""}, "--format  must be one of csv, json, parquet, orc"),
         ({"output_format": ""}, "--output-format  must be one of csv, json, parquet"),

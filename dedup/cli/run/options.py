@@ -9,15 +9,23 @@ from functools import partial
 from inspect import Parameter
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self, get_args, get_origin, get_type_hints
+from typing import Any, Self, get_origin, get_type_hints
 
 from typer.models import ArgumentInfo
 
 from dedup.catalog.uri import scheme_of
-from dedup.cli import flags as shared
 from dedup.cli.commands import argument, option, parameter, switch
-from dedup.cli.flags import QuietFlags, pairs
-from dedup.core.option import Kind, choice, number, text, whole
+from dedup.cli.flags import (
+    QuietFlags,
+    format_flag,
+    infer_flag,
+    operator_option,
+    order_files_flag,
+    pairs,
+    read_option_flag,
+    timestamp_format_flag,
+)
+from dedup.core.option import choice, number, text, whole
 from dedup.errors import ConfigError
 from dedup.sinks.output_owner import list_keeper
 from dedup.sources.files.file_order import ORDERS
@@ -30,8 +38,6 @@ _OWN_FOLDERS = ("_staging", "_lock", "_dedup.json", "_dedup.log", "_dedup.files"
 #: Formats whose files hold their own columns, as people write them.
 COLUMNAR = {"parquet": "Parquet", "orc": "ORC"}
 _OUTPUT_FORMATS = ("csv", "json", "parquet")
-#: Likely typos for `skip`, which would become folders.
-_NO_FOLDERS = ("drop", "ignore", "emit", "fail", "true", "false")
 _MASTER = re.compile(r"local(?:\[([1-9]\d*|\*)(?:,\d+)?\])?")
 #: Panels of the help screen.
 _INPUT, _TIME, _OUTPUT = "Input", "Time", "Output"
@@ -40,220 +46,167 @@ _SIZING, _WATCHING, _SPARK = "Sizing", "Watching", "Spark"
 #: read. A run may change a rule, which decides what becomes of a record, but not between a
 #: micro-batch and its replay. It may change other options at any time.
 _FIXED, _RULE = "fixed", "rule"
+_TIMED_RULE: dict[str, Any] = {"panel": _TIME, "kept": _RULE, "timed": True}
+_OUTPUT_RULE: dict[str, Any] = {"panel": _OUTPUT, "kept": _RULE}
 
 
-class _Declaration(NamedTuple):
-    """An option: how the help screen shows it, its values, and what depends on it.
-
-    Without `shown` it is the option of `dedup_by_id` with the same name. With `timed` it has no
-    meaning without ``--timestamp``.
-    """
-
-    shown: Any
-    panel: str
-    kept: str
-    kind: Kind | None
-    timed: bool
-
-
-def _known(
-    shown: Any, panel: str = "", kept: str = "", kind: Kind | None = None, *, timed: bool = False
-) -> Any:
-    return _Declaration(shown, panel, kept, kind, timed)
-
-
-def _own(metavar: str, text: str, *rest: Any, **more: Any) -> Any:
-    return _known(option(metavar, text), *rest, **more)
-
-
-def _operators(panel: str = "", kept: str = "", *, timed: bool = False) -> Any:
-    return _known(None, panel, kept, timed=timed)
+def _operators(name: str, default: Any = None, **more: Any) -> Any:
+    """Declare an option that `dedup_by_id` takes unchanged; the help names a default of its own."""
+    declared = BY_ID[name]
+    usual = None if default is not None else declared.default
+    note = "" if usual is None else f" Default: {usual}."
+    return operator_option(
+        name, note, default=default, kind=declared.kind, for_operator=True, **more
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """Options of `dedup run` with absolute paths; `make` checks them.
 
-    ``bad_records`` is ``error``, ``skip``, or the folder of the rows that cannot be read.
+    The metadata of a field has ``kept``, the ``kind`` that checks its value, and ``timed`` if the
+    option has no meaning without ``--timestamp``. ``bad_records`` is ``error``, ``skip``, or the
+    folder of the rows that cannot be read.
     """
 
-    input: Annotated[Path, _known(argument("INPUT", "Folder of files, or one file."), kept=_FIXED)]
-    moved_from: Annotated[
-        Path | None,
-        _own("OLD", "INPUT was OLD before, and holds the same files: take only new ones.", _INPUT),
-    ] = None
-    id: Annotated[tuple[str, ...], _known(shared.operator_option("id"), kept=_FIXED)]
-    horizon: Annotated[str, _operators(kept=_RULE)]
-    output: Annotated[Path, _own("DIR", "Folder of the unique rows.")]
-    file_format: Annotated[
-        str | None, _known(shared.FORMAT, _INPUT, _FIXED, choice(*_OUTPUT_FORMATS, "orc"))
-    ] = None
-    schema: Annotated[
-        str | None,
-        _own(
-            "DDL",
-            "Columns: 'id STRING, amount INT'. May add some later.",
-            _INPUT,
-            _FIXED,
-            text(r"(?s).*\S.*", "name columns such as 'id STRING, amount INT'."),
-        ),
-    ] = None
-    infer: Annotated[bool, _known(shared.INFER, _INPUT, _FIXED)] = False
-    read_options: Annotated[
-        tuple[tuple[str, str], ...], _known(shared.READ_OPTION, _INPUT, _FIXED)
-    ] = ()
-    new_columns: Annotated[
-        str,
-        _own(
-            "error|ignore|add",
-            "Columns of later files that the output lacks.",
-            _INPUT,
-            _RULE,
-            choice("error", "ignore", "add"),
-        ),
-    ] = "error"
-    bad_records: Annotated[
-        str,
-        _own(
-            "error|skip|DIR",
-            "Rows that cannot be read: stop, leave them out, or set them aside in DIR.",
-            _INPUT,
-            _RULE,
-        ),
-    ] = "error"
-    null_ids: Annotated[str, _operators(_INPUT, _RULE)] = "emit"
-    files_per_trigger: Annotated[int, _own("N", "Files a micro-batch.", _INPUT, kind=whole())] = 10
-    order_files: Annotated[str, _known(shared.ORDER_FILES, _INPUT, kind=choice(*ORDERS))] = "time"
-    timestamp: Annotated[
-        str | None,
-        _own(
-            "COL",
-            "Event time, by which the horizon is measured. Default: the run's own clock.",
-            _TIME,
-            _FIXED,
-        ),
-    ] = None
-    timestamp_format: Annotated[
-        str | None, _known(shared.TIMESTAMP_FORMAT, _TIME, _FIXED, timed=True)
-    ] = None
-    null_timestamps: Annotated[str, _operators(_TIME, _RULE, timed=True)] = "error"
-    source_partition: Annotated[
-        tuple[str, ...],
-        _own(
-            "COL",
-            "Column that tells clocks apart, such as a producer; repeat for several.",
-            _TIME,
-            _RULE,
-            timed=True,
-        ),
-    ] = ()
-    lateness: Annotated[str | None, _operators(_TIME, _RULE, timed=True)] = None
-    late: Annotated[str, _operators(_TIME, _RULE, timed=True)] = "emit"
-    max_late: Annotated[
-        float,
-        _own(
-            "PERCENT",
-            "With --late drop, stop when more of the run's records are late.",
-            _TIME,
-            kind=number(lambda share: 0 <= share <= 100, "from 0 to 100"),
-        ),
-    ] = 1.0
-    stable_timestamps: Annotated[bool, _operators(_TIME, _FIXED, timed=True)] = False
-    max_future: Annotated[str | None, _operators(_TIME, _RULE, timed=True)] = None
-    idle_timeout: Annotated[str | None, _operators(_TIME, _RULE, timed=True)] = None
-    order_by: Annotated[
-        tuple[str, ...],
-        _own(
-            "COL",
-            "Of copies in one micro-batch with one timestamp, keep the smallest COL.",
-            _OUTPUT,
-            _RULE,
-        ),
-    ] = ()
-    guarantee: Annotated[str, _operators(_OUTPUT, _RULE)] = "exactly-once"
-    check_payload: Annotated[
-        tuple[str, ...],
-        _own(
-            "COL",
-            "Column in which copies may not differ: one that does is a conflict.",
-            _OUTPUT,
-            _RULE,
-        ),
-    ] = ()
-    conflicts: Annotated[str, _operators(_OUTPUT, _RULE)] = "drop"
-    duplicates: Annotated[
-        Path | None, _own("DIR", "Folder of the rows that are left out.", _OUTPUT, _RULE)
-    ] = None
-    verdict: Annotated[
-        str | None,
-        _own(
-            "COL",
-            "Add a column with each row's verdict, and emit every row.",
-            _OUTPUT,
-            _RULE,
-            text("(?i)(?!batch$).+", "be the name of a column other than batch."),
-        ),
-    ] = None
-    output_format: Annotated[
-        str | None,
-        _own(
-            "FMT",
-            "csv, json or parquet; else as the input, and parquet for orc.",
-            _OUTPUT,
-            _FIXED,
-            choice(*_OUTPUT_FORMATS),
-        ),
-    ] = None
-    catalog: Annotated[Path, _own("DIR", "Default: OUTPUT/_catalog.", panel=_OUTPUT, kept=_FIXED)]
-    checkpoint: Annotated[
-        Path, _own("DIR", "Default: OUTPUT/_checkpoint.", panel=_OUTPUT, kept=_FIXED)
-    ]
-    shards: Annotated[
-        int | None, _own("N", "Default: as many as cores. Permanent.", _SIZING, kind=whole())
-    ] = None
-    buckets: Annotated[int | None, _operators(_SIZING)] = None
-    fpr: Annotated[float | None, _operators(_SIZING)] = None
-    state_budget_bytes: Annotated[int | None, _operators(_SIZING)] = None
-    keep_expired: Annotated[str | None, _operators(_SIZING)] = None
-    log: Annotated[
-        Path,
-        _own(
-            "DIR",
-            "Metrics log. Default: OUTPUT/_metrics, which `dedup watch OUTPUT` follows.",
-            panel=_WATCHING,
-        ),
-    ]
-    prometheus_port: Annotated[
-        int | None,
-        _own(
-            "PORT",
-            "Serve the metrics to Prometheus during the run.",
-            _WATCHING,
-            kind=whole(0, 65_535),
-        ),
-    ] = None
-    prometheus_address: Annotated[
-        str, _own("HOST", "Where: 0.0.0.0 for all networks of this machine.", _WATCHING)
-    ] = "127.0.0.1"
-    parquet: Annotated[
-        str,
-        _own(
-            "auto|spark",
-            "Who reads and writes Parquet: dedup if it can, faster, or Spark.",
-            _SPARK,
-            kind=choice("auto", "spark"),
-        ),
-    ] = "auto"
-    master: Annotated[str, _own("local[N]", "Cores to use.", _SPARK)] = "local[*]"
-    driver_memory: Annotated[
-        str,
-        _own(
-            "SIZE",
-            "Memory of the JVM.",
-            _SPARK,
-            kind=text(r"(?i)\d+[kmgt]", "be a size such as 2g."),
-        ),
-    ] = "2g"
+    input: Path = argument("INPUT", "Folder of files, or one file.", kept=_FIXED)
+    moved_from: Path | None = option(
+        "OLD", "INPUT was OLD before, and holds the same files: take only new ones.", panel=_INPUT
+    )
+    id: tuple[str, ...] = operator_option("id", default=MISSING, kept=_FIXED)
+    horizon: str = _operators("horizon", MISSING, kept=_RULE)
+    output: Path = option("DIR", "Folder of the unique rows.", default=MISSING)
+    file_format: str | None = format_flag(
+        panel=_INPUT, kept=_FIXED, kind=choice(*_OUTPUT_FORMATS, "orc")
+    )
+    schema: str | None = option(
+        "DDL",
+        "Columns: 'id STRING, amount INT'. May add some later.",
+        panel=_INPUT,
+        kept=_FIXED,
+        kind=text(r"(?s).*\S.*", "name columns such as 'id STRING, amount INT'."),
+    )
+    infer: bool = infer_flag(panel=_INPUT, kept=_FIXED)
+    read_options: tuple[tuple[str, str], ...] = read_option_flag(
+        default=(), panel=_INPUT, kept=_FIXED
+    )
+    new_columns: str = option(
+        "error|ignore|add",
+        "Columns of later files that the output lacks.",
+        default="error",
+        panel=_INPUT,
+        kept=_RULE,
+        kind=choice("error", "ignore", "add"),
+    )
+    bad_records: str = option(
+        "error|skip|DIR",
+        "Rows that cannot be read: stop, leave them out, or set them aside in DIR.",
+        default="error",
+        panel=_INPUT,
+        kept=_RULE,
+    )
+    null_ids: str = _operators("null_ids", "emit", panel=_INPUT, kept=_RULE)
+    files_per_trigger: int = option(
+        "N", "Files a micro-batch.", default=10, panel=_INPUT, kind=whole()
+    )
+    order_files: str = order_files_flag(panel=_INPUT, kind=choice(*ORDERS))
+    timestamp: str | None = option(
+        "COL",
+        "Event time, by which the horizon is measured. Default: the run's own clock.",
+        panel=_TIME,
+        kept=_FIXED,
+    )
+    timestamp_format: str | None = timestamp_format_flag(panel=_TIME, kept=_FIXED, timed=True)
+    null_timestamps: str = _operators("null_timestamps", "error", **_TIMED_RULE)
+    source_partition: tuple[str, ...] = option(
+        "COL",
+        "Column that tells clocks apart, such as a producer; repeat for several.",
+        default=(),
+        **_TIMED_RULE,
+    )
+    lateness: str | None = _operators("lateness", **_TIMED_RULE)
+    late: str = _operators("late", "emit", **_TIMED_RULE)
+    max_late: float = option(
+        "PERCENT",
+        "With --late drop, stop when more of the run's records are late.",
+        default=1.0,
+        panel=_TIME,
+        kind=number(lambda share: 0 <= share <= 100, "from 0 to 100"),
+    )
+    stable_timestamps: bool = _operators(
+        "stable_timestamps", False, panel=_TIME, kept=_FIXED, timed=True
+    )
+    max_future: str | None = _operators("max_future", **_TIMED_RULE)
+    idle_timeout: str | None = _operators("idle_timeout", **_TIMED_RULE)
+    order_by: tuple[str, ...] = option(
+        "COL",
+        "Of copies in one micro-batch with one timestamp, keep the smallest COL.",
+        default=(),
+        **_OUTPUT_RULE,
+    )
+    guarantee: str = _operators("guarantee", "exactly-once", **_OUTPUT_RULE)
+    check_payload: tuple[str, ...] = option(
+        "COL",
+        "Column in which copies may not differ: one that does is a conflict.",
+        default=(),
+        **_OUTPUT_RULE,
+    )
+    conflicts: str = _operators("conflicts", "drop", **_OUTPUT_RULE)
+    duplicates: Path | None = option("DIR", "Folder of the rows that are left out.", **_OUTPUT_RULE)
+    verdict: str | None = option(
+        "COL",
+        "Add a column with each row's verdict, and emit every row.",
+        kind=text("(?i)(?!batch$).+", "be the name of a column other than batch."),
+        **_OUTPUT_RULE,
+    )
+    output_format: str | None = option(
+        "FMT",
+        "csv, json or parquet; else as the input, and parquet for orc.",
+        panel=_OUTPUT,
+        kept=_FIXED,
+        kind=choice(*_OUTPUT_FORMATS),
+    )
+    catalog: Path = option("DIR", "Default: OUTPUT/_catalog.", panel=_OUTPUT, kept=_FIXED)
+    checkpoint: Path = option("DIR", "Default: OUTPUT/_checkpoint.", panel=_OUTPUT, kept=_FIXED)
+    shards: int | None = option(
+        "N", "Default: as many as cores. Permanent.", panel=_SIZING, kind=whole()
+    )
+    buckets: int | None = _operators("buckets", panel=_SIZING)
+    fpr: float | None = _operators("fpr", panel=_SIZING)
+    state_budget_bytes: int | None = _operators("state_budget_bytes", panel=_SIZING)
+    keep_expired: str | None = _operators("keep_expired", panel=_SIZING)
+    log: Path = option(
+        "DIR",
+        "Metrics log. Default: OUTPUT/_metrics, which `dedup watch OUTPUT` follows.",
+        panel=_WATCHING,
+    )
+    prometheus_port: int | None = option(
+        "PORT",
+        "Serve the metrics to Prometheus during the run.",
+        panel=_WATCHING,
+        kind=whole(0, 65_535),
+    )
+    prometheus_address: str = option(
+        "HOST",
+        "Where: 0.0.0.0 for all networks of this machine.",
+        default="127.0.0.1",
+        panel=_WATCHING,
+    )
+    parquet: str = option(
+        "auto|spark",
+        "Who reads and writes Parquet: dedup if it can, faster, or Spark.",
+        default="auto",
+        panel=_SPARK,
+        kind=choice("auto", "spark"),
+    )
+    master: str = option("local[N]", "Cores to use.", default="local[*]", panel=_SPARK)
+    driver_memory: str = option(
+        "SIZE",
+        "Memory of the JVM.",
+        default="2g",
+        panel=_SPARK,
+        kind=text(r"(?i)\d+[kmgt]", "be a size such as 2g."),
+    )
 
     @classmethod
     def make(cls, **options: Any) -> Self:
@@ -297,11 +250,13 @@ class RunOptions:
         return self._kept(_RULE)
 
     def _kept(self, kept: str) -> dict[str, Any]:
-        return {n: value for n, value in self.to_json().items() if OPTIONS[n].kept == kept}
+        kept_names = {name for name, each in OPTIONS.items() if each.metadata.get("kept") == kept}
+        return {name: value for name, value in self.to_json().items() if name in kept_names}
 
     def for_operator(self) -> dict[str, Any]:
         """Return the options that `dedup_by_id` takes unchanged, as far as they were given."""
-        given = {name: value for name in _OPERATORS if (value := getattr(self, name)) is not None}
+        taken = [name for name, each in OPTIONS.items() if "for_operator" in each.metadata]
+        given = {name: value for name in taken if (value := getattr(self, name)) is not None}
         return given | ({"idle_timeout": None} if self.idle_timeout == "never" else {})
 
     def to_json(self) -> dict[str, Any]:
@@ -311,44 +266,16 @@ class RunOptions:
     def _check(self) -> None:
         if not self.input.exists():
             raise ConfigError(f"INPUT {self.input} does not exist.")
-        if not self.id or not all(self.id):
-            raise ConfigError("--id needs the name of a column.")
-        for name in self.id:
-            if self.id.count(name) > 1:
-                raise ConfigError(f"--id {name} is given twice; name each column once.")
-        for name, declared in OPTIONS.items():
-            value = getattr(self, name)
+        for name, each in OPTIONS.items():
+            value, kind = getattr(self, name), each.metadata.get("kind")
             never = (name, value) == ("idle_timeout", "never")
-            if declared.kind is not None and value is not None and not never:
-                declared.kind.check(value, flag(name))
-            if declared.timed and self.timestamp is None and _plain(name, value) != DEFAULTS[name]:
+            if kind is not None and value is not None and not never:
+                kind.check(value, flag(name))
+            if "timed" in each.metadata and self.timestamp is None and value != each.default:
                 shown = f"{flag(name)} drop" if name == "late" else flag(name)
                 raise ConfigError(f"{shown} has no meaning without --timestamp; name the column.")
-        self._check_together()
-        folders = {name: getattr(self, name) for name in ("catalog", "checkpoint", "duplicates")}
-        folders |= {"bad_records": self.aside, "log": self.log}
-        others = {flag(name): path for name, path in folders.items() if path is not None}
-        _check_folders(self.input, self.output, others)
-
-    def _check_together(self) -> None:
-        if self.conflicts != "drop" and not self.check_payload:
-            raise ConfigError(
-                f"--conflicts {self.conflicts} has no meaning without --check-payload; name the "
-                "columns to compare."
-            )
-        if self.check_payload and self.guarantee != "exactly-once":
-            raise ConfigError(
-                f"--guarantee {self.guarantee} and --check-payload contradict each other: the "
-                "payloads to compare with are in the catalog, which is not read then. Leave one of "
-                "them out."
-            )
         if self.schema is not None and self.infer:
             raise ConfigError("--schema and --infer contradict each other; give one of them.")
-        if self.aside is not None and self.aside.name in _NO_FOLDERS:
-            raise ConfigError(
-                f"--bad-records {self.aside.name} is not one of error, skip; a folder needs "
-                "another name."
-            )
         if self.verdict is not None and self.duplicates is not None:
             raise ConfigError(
                 "--verdict emits every row, so --duplicates would get none; give one of them."
@@ -358,6 +285,10 @@ class RunOptions:
                 f"--master {self.master} is not a local one: `dedup run` works on one machine, "
                 "give local[N] or local[*]. On a cluster, use dedup_by_id in your own job."
             )
+        folders = {name: getattr(self, name) for name in ("catalog", "checkpoint", "duplicates")}
+        folders |= {"bad_records": self.aside, "log": self.log}
+        others = {flag(name): path for name, path in folders.items() if path is not None}
+        _check_folders(self.input, self.output, others)
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -368,30 +299,19 @@ def _plain(name: str, value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _resolved(name: str, declaration: _Declaration) -> _Declaration:
-    if declaration.shown is not None:
-        return declaration
-    default = RunOptions.__dataclass_fields__[name].default
-    shown = shared.operator_option(name, has_default=default is not None)
-    return declaration._replace(shown=shown, kind=BY_ID[name].kind)
-
-
-_HINTS = get_type_hints(RunOptions, include_extras=True)
-#: Options that `dedup_by_id` takes unchanged.
-_OPERATORS = [name for name, hint in _HINTS.items() if get_args(hint)[1].shown is None]
-#: Declarations by name of the field.
-OPTIONS = {name: _resolved(name, get_args(hint)[1]) for name, hint in _HINTS.items()}
+#: Fields by name.
+OPTIONS = {each.name: each for each in fields(RunOptions)}
 #: Values of options that the record of an earlier release lacks.
 DEFAULTS = {
-    each.name: _plain(each.name, each.default)
-    for each in fields(RunOptions)
+    name: _plain(name, each.default)
+    for name, each in OPTIONS.items()
     if each.default is not MISSING
 }
 
 
 def flag(name: str) -> str:
     """Return how a user gives an option, such as ``--late``."""
-    shown = OPTIONS[name].shown
+    shown = OPTIONS[name].metadata["shown"]
     if isinstance(shown, ArgumentInfo):
         return str(shown.metavar)
     return next(iter(shown.param_decls or ()), f"--{name.replace('_', '-')}")
@@ -408,9 +328,7 @@ class RunFlags(QuietFlags):
     example = "dedup run events --id order_id --horizon '7 days' --output unique"
 
     given: Mapping[str, Any]
-    dry_run: Annotated[
-        bool, switch("Check everything, print the plan, take no rows.", "--dry-run")
-    ] = False
+    dry_run: bool = switch("Check everything, print the plan, take no rows.", "--dry-run")
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
@@ -421,27 +339,24 @@ class RunFlags(QuietFlags):
     @classmethod
     def parameters(cls) -> Iterator[Parameter]:
         """Return one parameter for each option, then those for the command's other flags."""
-        for each in fields(RunOptions):
-            declared, default = OPTIONS[each.name], each.default
-            kind = get_args(_HINTS[each.name])[0]
+        hints = get_type_hints(RunOptions)
+        for name, each in OPTIONS.items():
+            kind, default = hints[name], each.default
             if get_origin(kind) is tuple:
                 kind, default = list[str], default or None
-            elif kind not in (bool, int | None, float | None, int, float):
+            elif kind in (Path, Path | None):
                 kind = str
-            if default is MISSING and each.name in ("catalog", "checkpoint", "log"):
-                default = None
-            yield parameter(each.name, kind, declared.shown, default, declared.panel)
+            yield parameter(name, kind, each.metadata["shown"], default)
         yield from super().parameters()
 
     def options(self) -> RunOptions:
         """Return the checked options of the run."""
-        given = dict(self.given)
-        read = pairs(given["read_options"], "--read-option")
-        given["read_options"] = tuple(sorted(read.items()))
-        for name, value in given.items():
-            if isinstance(value, list) or (value is None and DEFAULTS.get(name) == []):
-                given[name] = tuple(value or ())
-        return RunOptions.make(**given)
+        read = sorted(pairs(self.given["read_options"], "--read-option").items())
+        given = {
+            name: tuple(value or ()) if OPTIONS[name].default == () or name == "id" else value
+            for name, value in self.given.items()
+        }
+        return RunOptions.make(**given | {"read_options": tuple(read)})
 
 
 def local_folder(option: str, value: str | Path) -> Path:
@@ -483,7 +398,17 @@ def _check_folders(source: Path, output: Path, others: Mapping[str, Path]) -> No
             "give a folder elsewhere."
         )
     for name, path in others.items():
-        _check_hidden(name, path, output)
+        # Readers of the output search folders in it, unless their names begin with an underscore.
+        first = path.relative_to(output).parts[:1] if path.is_relative_to(output) else ()
+        if first and not first[0].startswith("_"):
+            raise ConfigError(
+                f"{name} {path} is in --output {output}, where readers would find it; give a "
+                "folder elsewhere, or one whose name begins with an underscore."
+            )
+        if first and first[0] in _OWN_FOLDERS:
+            raise ConfigError(
+                f"{name} {path}: {first[0]} is used by `dedup run`; choose another name."
+            )
     for (one, a), (other, b) in combinations(places.items(), 2):
         if a == b or (a.is_relative_to(b) and b != output) or (b.is_relative_to(a) and a != output):
             raise ConfigError(f"{one} {a} and {other} {b} overlap; give each its own folder.")
@@ -491,17 +416,3 @@ def _check_folders(source: Path, output: Path, others: Mapping[str, Path]) -> No
 
 def _has_folder(path: Path, name: str) -> bool:
     return (path / name).is_dir()
-
-
-def _check_hidden(name: str, path: Path, output: Path) -> None:
-    """Reject a folder in the output that readers of the output would search."""
-    if path == output or not path.is_relative_to(output):
-        return
-    first = path.relative_to(output).parts[0]
-    if not first.startswith("_"):
-        raise ConfigError(
-            f"{name} {path} is in --output {output}, where readers would find it; give a folder "
-            "elsewhere, or one whose name begins with an underscore."
-        )
-    if first in _OWN_FOLDERS:
-        raise ConfigError(f"{name} {path}: {first} is used by `dedup run`; choose another name.")
