@@ -1,4 +1,4 @@
-"""`dedup catalog`: inspect, verify, clean up and repair a catalog.
+"""`dedup catalog` and `dedup explain`: inspect, verify, clean up and repair a catalog.
 
 Reports are lines of 80 columns, the same on a terminal and in a pipe. Names of files and segments
 are never broken, so that they can be copied.
@@ -6,17 +6,24 @@ are never broken, so that they can be copied.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dedup import tools
 from dedup.catalog.root import Root
 from dedup.cli.commands import Done
-from dedup.cli.failures import DAMAGE, NOT_FOUND, OK
-from dedup.cli.flags import AcceptLossFlags, AdoptFlags, InspectFlags, VacuumFlags, VerifyFlags
+from dedup.cli.failures import CANNOT_TELL, DAMAGE, NOT_FOUND, OK
+from dedup.cli.flags import (
+    AcceptLossFlags,
+    AdoptFlags,
+    ExplainFlags,
+    InspectFlags,
+    VacuumFlags,
+    VerifyFlags,
+)
 from dedup.cli.run.record import catalog_of
 from dedup.cli.session import reading_session
+from dedup.cli.terminal import wrapped
 from dedup.core.duration import duration_ms, size
 from dedup.tools.repair.contents import LOSS_ACCEPTED
 from dedup.tools.repair.opening import Snapshot, checkpoint_place, open_root
@@ -25,6 +32,8 @@ _WIDTH = 80
 _LABEL = 20
 #: IDs of 29 bytes that fill half of the default `state_budget_bytes`, when a shard seals them.
 _NEWEST_IDS = 18_000
+#: Exit codes of the answers of `explain`.
+_CODES = {"remembered": OK, "not remembered": NOT_FOUND, "cannot tell": CANNOT_TELL}
 #: Columns of the table of shards, and the fields that they show.
 _SHARD_COLUMNS = {
     "shard": "shard",
@@ -98,6 +107,43 @@ def adopt(flags: AdoptFlags) -> Done:
     return Done(OK if adopted.ids else NOT_FOUND, body, _adoption_lines(body))
 
 
+def explain(flags: ExplainFlags) -> Done:
+    """Look a record ID up; the exit code is the answer."""
+    root, snapshot = open_catalog(flags.root, flags.checkpoint)
+    body = tools.explain(root, flags.id, snapshot, flags.query).to_json()
+    return Done(_CODES[body["status"]], body, sentences(body))
+
+
+def sentences(body: dict[str, Any]) -> Iterator[str]:
+    """Describe the result of `tools.explain`, the answer first."""
+    name = ", ".join(f"{column}={text}" for column, text in body["id"].items())
+    yield f"{name}: {_answer(body)}"
+    if not body["certain"] and body["seen"]:
+        yield "  only the catalog was searched; --checkpoint DIR adds the newest micro-batches"
+    elif not body["certain"]:
+        yield "  the newest IDs are in Spark state alone, which --checkpoint DIR reads"
+    for entry in body["seen"]:
+        yield f"  emitted at {entry['at']}, kept in {entry['where']}"
+        late = " (with late='drop': the late watermark)" if body["stable_timestamps"] else ""
+        yield f"  forgotten when the GC watermark reaches {entry['bucket_end']}{late}"
+    yield f"  shard {body['shard']} of query {body['query_id']}"
+    if body["as_of"] is None:
+        yield "  nothing is known of this shard"
+    else:
+        as_of = "as adopted" if body["as_of"] < 0 else f"as of micro-batch {body['as_of']}"
+        yield f"  GC watermark {body['gc_watermark'] or 'not set yet'}, {as_of}"
+
+
+def _answer(body: dict[str, Any]) -> str:
+    if body["status"] == "remembered":
+        return "remembered"
+    if body["status"] == "not remembered":
+        return "not remembered: it was never emitted, or it is forgotten"
+    if body["certain"]:
+        return "unknown: the checkpoint holds no state of its shard"
+    return "not known from the catalog alone"
+
+
 def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[str]:
     """Describe the result of `inspect`."""
     for number, query in enumerate(body["queries"]):
@@ -158,9 +204,7 @@ def _adoption_lines(body: dict[str, Any]) -> Iterator[str]:
     )
     for step in steps:
         indent = "   " if step[0].isdigit() else ""
-        yield from textwrap.wrap(
-            step, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-        )
+        yield from wrapped(step, _WIDTH, indent=indent)
 
 
 def _query(query: dict[str, Any]) -> Iterator[str]:
@@ -200,8 +244,7 @@ def _shards(shards: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _line(label: str, value: str) -> Iterator[str]:
-    parts = textwrap.wrap(value, _WIDTH - _LABEL, break_long_words=False, break_on_hyphens=False)
-    for number, part in enumerate(parts or [""]):
+    for number, part in enumerate(wrapped(value, _WIDTH - _LABEL) or [""]):
         yield f"{'' if number else label:<{_LABEL}}{part}"
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from rich.text import Text
 
@@ -17,7 +16,7 @@ from dedup.cli.findings import WIDTH, findings_lines, summary_line
 from dedup.cli.flags import CheckFlags, pairs, read_properties
 from dedup.cli.run.record import Record, log_of, record_of
 from dedup.cli.session import reading_session, stream_settings
-from dedup.cli.terminal import Terminal
+from dedup.cli.terminal import lines_width
 from dedup.core.duration import duration_ms
 from dedup.core.policy import default_lateness_ms
 from dedup.core.sequence_metrics import SequenceMetrics
@@ -26,7 +25,7 @@ from dedup.spark.driver.checkpoint_log import CheckpointLog, read_checkpoint
 from dedup.spark.machine import machine_bytes, machine_cores, shuffle_partitions
 from dedup.spark.options import BY_ID
 from dedup.tools.check.facts import Facts, ProducerFacts, cores_of, retention
-from dedup.tools.check.findings import Finding, Level
+from dedup.tools.check.findings import Level
 from dedup.tools.check.rules import advise
 from dedup.tools.repair.opening import has_state
 from dedup.tools.watch.health import TimedBatch, concerns
@@ -72,23 +71,13 @@ def check(flags: CheckFlags) -> Done:
         "status": "breaks" if broken else "ok",
         "findings": [finding.to_json() for finding in findings],
     }
-    if not flags.as_json:
-        console = Terminal()
-        width = min(WIDTH, console.width) if console.is_terminal else WIDTH
-        for line in _lines(body, findings, width, fold=not flags.every):
-            console.print(line, soft_wrap=True)
-    return Done(UNSAFE if broken else OK, body)
-
-
-def _lines(
-    body: Mapping[str, Any], findings: Sequence[Finding], width: int, *, fold: bool
-) -> Iterator[str | Text]:
-    name = f" ({body['name']})" if body["name"] else ""
-    batch_id = body["batch_id"]
-    since = "not started yet" if batch_id is None else f"as of micro-batch {batch_id}"
-    yield f"query {body['query_id']}{name}, {since}"
-    yield from findings_lines(findings, width, fold=fold)
-    yield summary_line(findings)
+    since = "not started yet" if log.batch_id is None else f"as of micro-batch {log.batch_id}"
+    lines: list[str | Text] = [
+        f"query {log.query_id}{f' ({name})' if name else ''}, {since}",
+        *findings_lines(findings, lines_width(WIDTH), fold=not flags.every),
+        summary_line(findings),
+    ]
+    return Done(UNSAFE if broken else OK, body, lines)
 
 
 def _refuse_id_flags(flags: CheckFlags, query_id: str) -> None:

@@ -11,12 +11,13 @@ from inspect import Parameter, Signature, getdoc
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
 
 import typer
+from rich.console import RenderableType
 from typer import rich_utils
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from dedup.cli.failures import INTERRUPTED, TRACEBACK, explain
-from dedup.cli.printing import say, while_read
-from dedup.cli.terminal import SafeConsole
+from dedup.cli.printing import say
+from dedup.cli.terminal import SafeConsole, print_lines
 from dedup.errors.cause import LINK
 
 # Typer's errors quote arguments, which may be file names that a shell expanded.
@@ -101,7 +102,7 @@ class Done(NamedTuple):
 
     code: int
     body: dict[str, Any]
-    lines: Iterable[str] = ()
+    lines: Iterable[RenderableType] = ()
 
 
 def finish(work: Callable[[], Done], *, as_json: bool) -> None:
@@ -123,14 +124,12 @@ def finish(work: Callable[[], Done], *, as_json: bool) -> None:
             body["remedy"] = failure.remedy
             say(f"{LINK}{failure.remedy}", as_error=True)
         done = Done(failure.exit_code, body)
-    with while_read():
-        if as_json:
-            # JSON escapes every control code except DEL.
-            text = json.dumps(done.body | {"exit_code": done.code}, sort_keys=True)
-            say(text.replace("\x7f", "\\u007f"))
-        else:
-            for line in done.lines:
-                say(line)
+    lines = done.lines
+    if as_json:
+        # JSON escapes every control code except DEL.
+        text = json.dumps(done.body | {"exit_code": done.code}, sort_keys=True)
+        lines = [text.replace("\x7f", "\\u007f")]
+    print_lines(lines)
     raise typer.Exit(done.code)
 
 

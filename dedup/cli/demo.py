@@ -26,7 +26,6 @@ from dedup.cli.run.drain import RunOutcome
 from dedup.cli.run.options import RunOptions
 from dedup.cli.run.work import run
 from dedup.cli.stop import StopRequest, stop_on_signals
-from dedup.cli.terminal import Terminal
 from dedup.core.duration import format_ms, iso
 from dedup.errors import ConfigError
 
@@ -101,19 +100,19 @@ def _demo(folder: Path, flags: DemoFlags, reporter: Reporter, stop: StopRequest)
     checks += _second_checks(second, sent)
 
     good = all(check.good for check in checks)
-    if not (flags.quiet or flags.as_json):
-        console = Terminal()
-        console.print(check_table(checks))
-        console.print(table(first.figures, "first run"))
-        verdict = "Every figure is right." if good else "SOME FIGURES ARE WRONG."
-        console.print(f"{verdict} {time.monotonic() - begin_s:.0f} s.")
+    verdict = "Every figure is right." if good else "SOME FIGURES ARE WRONG."
+    lines: list[str | Table] = [
+        check_table(checks),
+        table(first.figures, "first run"),
+        f"{verdict} {time.monotonic() - begin_s:.0f} s.",
+    ]
     body = {
         "status": "ok" if good else "wrong",
         "first_run": first.figures.to_json(),
         "second_run": second.figures.to_json(),
         "checks": [asdict(check) for check in checks],
     }
-    return Done(OK if good else FAILED, body)
+    return Done(OK if good else FAILED, body, [] if flags.quiet else lines)
 
 
 def _first_checks(figures: Figures, truth: made.Truth) -> list[Check]:

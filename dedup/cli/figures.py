@@ -9,6 +9,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from dedup.cli.terminal import Terminal
 from dedup.core.duration import counted, iso, size, span
 from dedup.core.metrics import RECORDS, VERDICTS, BatchMetrics
 
@@ -40,6 +41,8 @@ LEVELS = (
     "gc_lag_newest_ms",
     "gc_lag_now_ms",
 )
+#: A narrower screen would break the notes beside the figures.
+_WIDTH_OF_NOTES = 70
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +186,8 @@ def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = 
     line("seconds", f"{figures.seconds:.1f}", pace)
     for note in notes:
         line(*note)
+    if Terminal().width < _WIDTH_OF_NOTES:
+        rows.columns.pop()
     return rows
 
 

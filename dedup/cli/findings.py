@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
+from dedup.cli.terminal import wrapped
 from dedup.tools.check.findings import Finding, Level, in_order
 
 WIDTH = 80
@@ -77,9 +77,7 @@ def _head(level: Level, title: str) -> Text:
 
 
 def _sentence(text: str, width: int) -> Iterator[Text]:
-    room = max(20, width - len(_INDENT))
-    # Keep the names of settings whole.
-    for line in textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False):
+    for line in wrapped(text, max(20, width - len(_INDENT))):
         yield Text(_INDENT + line)
 
 

@@ -182,7 +182,7 @@ class ExplainFlags(Flags):
     --checkpoint the newest IDs are unknown.
     """
 
-    work = "dedup.cli.explain:explain"
+    work = "dedup.cli.catalog:explain"
     example = "dedup explain catalog order-42 --checkpoint checkpoint"
 
     root: str = _root()

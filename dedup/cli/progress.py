@@ -19,67 +19,44 @@ _PLAIN_EVERY_S = 10.0
 
 
 class Reporter:
-    """Receives a run's progress and prints nothing; every method returns at once."""
+    """Prints the progress of a run to a console, or nothing without one.
 
-    def note(self, text: str) -> None:
-        """Print a message."""
+    A terminal has one line that changes. In a pipe a line is printed every 10 seconds.
+    """
 
-    def update(self, figures: Figures, total_files: int) -> None:
-        """Show the figures so far."""
-
-    def close(self) -> None:
-        """Restore the terminal."""
-
-
-class PlainLines(Reporter):
-    """Prints a line every 10 seconds, for logs and pipes."""
-
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         self._console = console
+        self._live: Live | None = None
         self._next_s = 0.0
-        self._printed = (-1, -1)
+        self._printed = (0, 0)
+        if console is not None and console.is_terminal:
+            self._live = Live(Text("starting"), console=console, transient=True)
+            self._live.start()
 
     def note(self, text: str) -> None:
-        """Print a message."""
-        self._console.print(text, soft_wrap=True)
+        """Print a message, above the line of a terminal."""
+        if self._console is not None:
+            self._console.print(text, soft_wrap=True)
 
     def update(self, figures: Figures, total_files: int) -> None:
-        """Print a line if the last one is old enough and something has changed."""
-        state = (figures.batches, figures.files)
-        if time.monotonic() < self._next_s or state == self._printed or not figures.batches:
-            return
-        self._next_s = time.monotonic() + _PLAIN_EVERY_S
-        self._printed = state
-        self.note(one_line(figures, total_files))
-
-
-class LiveLine(Reporter):
-    """Updates one line of a terminal."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = Live(Text("starting"), console=console, refresh_per_second=4, transient=True)
-        self._live.start()
-
-    def note(self, text: str) -> None:
-        """Print a message above the line."""
-        self._console.print(text, soft_wrap=True)
-
-    def update(self, figures: Figures, total_files: int) -> None:
-        """Update the line."""
-        self._live.update(Text(one_line(figures, total_files), overflow="ellipsis", no_wrap=True))
+        """Show the figures so far, or in a pipe print them if something has changed."""
+        line, state = one_line(figures, total_files), (figures.batches, figures.files)
+        if self._live is not None:
+            self._live.update(Text(line, overflow="ellipsis", no_wrap=True))
+        elif figures.batches and state != self._printed and time.monotonic() >= self._next_s:
+            self._next_s, self._printed = time.monotonic() + _PLAIN_EVERY_S, state
+            self.note(line)
 
     def close(self) -> None:
-        """Remove the line."""
-        self._live.stop()
+        """Remove the line of a terminal."""
+        if self._live is not None:
+            self._live.stop()
 
 
 @contextmanager
 def reporting(*, quiet: bool) -> Iterator[Reporter]:
-    """Give the reporter that fits stderr, and close it at the end."""
-    console = Terminal(stderr=True)
-    talks = LiveLine if console.is_terminal else PlainLines
-    reporter = Reporter() if quiet else talks(console)
+    """Give a reporter to stderr, and close it at the end."""
+    reporter = Reporter(None if quiet else Terminal(stderr=True))
     try:
         yield reporter
     finally:

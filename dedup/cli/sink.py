@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,10 +9,10 @@ from dedup import tools
 from dedup.cli.commands import Done
 from dedup.cli.failures import OK
 from dedup.cli.flags import InspectSinkFlags, read_properties
+from dedup.cli.terminal import wrapped
 from dedup.core.duration import counted, size
 from dedup.errors import ConfigError
 
-_WIDTH = 80
 #: Staged files, by their role.
 _ROLES = {
     "planned": "of micro-batch {}, which is about to be published",
@@ -60,7 +59,7 @@ def sink_lines(body: dict[str, Any]) -> Iterator[str]:
     for sink in body["sinks"]:
         yield f"query {sink['query_id']}, sink {sink['sink']}"
         yield from _table(sink["slots"])
-        yield from textwrap.wrap(sink["restart"], _WIDTH, break_long_words=False)
+        yield from wrapped(sink["restart"])
         yield ""
     if not body["sinks"]:
         yield f"Topic {body['markers']} has no markers: nothing is published."
@@ -85,7 +84,7 @@ def folder_lines(body: dict[str, Any]) -> Iterator[str]:
                 f"  {body['rows']:,} rows in {_files(body['files'], body['nbytes'])}, decided "
                 f"{body['time']} by {body['writer'] or 'an unknown writer'}"
             )
-    yield from textwrap.wrap(body["restart"], _WIDTH, break_long_words=False)
+    yield from wrapped(body["restart"])
     yield ""
     if not body["staged"]:
         yield "Nothing is staged."
@@ -120,7 +119,7 @@ def _held(held: dict[str, Any], body: dict[str, Any]) -> Iterator[str]:
     )
     longest = body["max_timeout_ms"]
     text += f" (at most {longest / 60_000:.0f} minutes here)." if longest else "."
-    yield from textwrap.wrap(text, _WIDTH, break_long_words=False)
+    yield from wrapped(text)
     yield (
         f"  kafka-transactions.sh --bootstrap-server {body['servers']} describe-producers "
         f"--topic {held['topic']} --partition {held['partition']}"

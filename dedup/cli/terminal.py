@@ -1,14 +1,17 @@
-"""Consoles whose texts cannot send control codes (`dedup.cli.printing`)."""
+"""Consoles whose texts cannot send control codes (`dedup.cli.printing`), and lines for them."""
 
 from __future__ import annotations
 
+import sys
+import textwrap
 from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
-from dedup.cli.printing import shown
+from dedup.cli.printing import say, shown, while_read
 
 
 class SafeConsole(Console):
@@ -28,3 +31,30 @@ class Terminal(SafeConsole):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+
+def lines_width(most: int, least: int = 0) -> int:
+    """Return the width of lines: the terminal's, within bounds, or `most` in a pipe."""
+    console = Terminal()
+    return max(least, min(most, console.width)) if console.is_terminal else most
+
+
+def wrapped(text: str, width: int = 80, *, indent: str = "") -> list[str]:
+    """Return lines of a text, in which names and paths stay whole; `indent` begins later lines."""
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def print_lines(lines: Iterable[RenderableType]) -> None:
+    """Print the result of a command to stdout, until the reader closes the pipe."""
+    console = Terminal()
+    with while_read():
+        for line in lines:
+            if isinstance(line, str):
+                say(line)
+                continue
+            # On a closed pipe the console itself would exit with another code.
+            with console.capture() as printed:
+                console.print(line, soft_wrap=isinstance(line, Text))
+            sys.stdout.write(printed.get())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -33,7 +32,7 @@ from dedup.cli.run.options import COLUMNAR, RunOptions
 from dedup.cli.run.query import schema_of
 from dedup.cli.run.record import log_of
 from dedup.cli.session import spark_session
-from dedup.cli.terminal import Terminal
+from dedup.cli.terminal import Terminal, lines_width, wrapped
 from dedup.errors import ConfigError, DataError
 from dedup.sources.files.parquet_input import copies_for_spark
 from dedup.spark.driver.columns import named_column
@@ -57,20 +56,18 @@ def tune(flags: TuneFlags) -> Done:
     """Measure and recommend; a report that cannot be written is rejected before."""
     with _progress(quiet=flags.quiet) as tell:
         result = _measured(flags, tell)
-    code, body, html = DAMAGE if result.false_negatives else OK, result.to_json(), flags.html
-    if html is not None:
+    code, body, lines = DAMAGE if result.false_negatives else OK, result.to_json(), _lines(result)
+    if flags.html is not None:
         try:
-            html.write_text(result.page(), encoding="utf-8")
+            flags.html.write_text(result.page(), encoding="utf-8")
+            lines.append(f"report: {flags.html}")
         except OSError as error:
             # Print the measurement all the same.
-            failure = f"--html {html} cannot be written: {error.strerror}."
-            say(f"error: {failure}", as_error=True)
-            body["message"], html = failure, None
+            body["message"] = f"--html {flags.html} cannot be written: {error.strerror}."
+            say(f"error: {body['message']}", as_error=True)
             if code == OK:
                 code, body["status"] = FAILED, "failed"
-    if not flags.as_json:
-        _show(result, html)
-    return Done(code, body)
+    return Done(code, body, lines)
 
 
 def _measured(flags: TuneFlags, tell: Progress) -> Tuning:
@@ -192,23 +189,21 @@ def _progress(*, quiet: bool) -> Iterator[Progress]:
     yield tell
 
 
-def _show(result: Tuning, html: Path | None) -> None:
-    console = Terminal()
-    width = max(40, min(100, console.width)) if console.is_terminal else 100
-    lines = [
-        *Text(words.title(result.demand), style="dim").wrap(console, width),
-        *Text(words.verdict(result.demand, result.choice), style="bold").wrap(console, width),
-        Text(),
-        *table(result.choice, running=result.demand.running, width=width),
-        Text(),
+def _lines(result: Tuning) -> list[str | Text]:
+    width, demand, choice = lines_width(100, 40), result.demand, result.choice
+    return [
+        *_styled(words.title(demand), "dim", width),
+        *_styled(words.verdict(demand, choice), "bold", width),
+        "",
+        *table(choice, running=demand.running, width=width),
+        "",
         *findings_lines(result.findings, width),
-        *Text(result.measured, style="dim").wrap(console, width),
+        *_styled(result.measured, "dim", width),
     ]
-    if html is not None:
-        lines.append(Text(f"report: {html}"))
-    for line in lines:
-        line.rstrip()
-        console.print(line, soft_wrap=True)
+
+
+def _styled(text: str, style: str, width: int) -> list[Text]:
+    return [Text(line, style=style) for line in wrapped(text, width)]
 
 
 def table(choice: Choice, *, running: bool, width: int = 100) -> Iterator[Text]:
@@ -234,11 +229,7 @@ def table(choice: Choice, *, running: bool, width: int = 100) -> Iterator[Text]:
         yield Text(f"{mark} {line}", style=style)
     now = "as the query has it, or given" if running else "as given, else the defaults"
     legend = f"> recommended  * {now}  dim: another is as good or better  K, M: KiB, MiB"
-    yield from _wrapped(legend, width)
+    yield from _styled(legend, "", width)
     if omitted:
         more = f"A wider terminal, --json and --html show {', '.join(omitted)}."
-        yield from _wrapped(more, width)
-
-
-def _wrapped(text: str, width: int) -> list[Text]:
-    return [Text(line) for line in textwrap.wrap(text, width)]
+        yield from _styled(more, "", width)

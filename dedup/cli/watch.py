@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from rich.console import Group
 from rich.live import Live
@@ -38,7 +37,7 @@ def watch(flags: WatchFlags) -> Done:
     """Show the screen until someone leaves, or once."""
     look = looker(flags.where, flags.query)
     if flags.once or flags.as_json:
-        return Done(*_once(look, as_json=flags.as_json))
+        return _once(look, as_json=flags.as_json)
     with stop_on_signals(tidy=True) as stop:
         follow(look, stop, every_s=flags.every, where=flags.where)
     return Done(OK, {})
@@ -95,25 +94,17 @@ def _heard_ms(log: QueryLog) -> int:
     return log.heard_ms or 0
 
 
-def _once(look: Look, *, as_json: bool) -> tuple[int, dict[str, Any]]:
-    """Look once, and return the exit code of the worst verdict and the JSON."""
+def _once(look: Look, *, as_json: bool) -> Done:
+    """Look once; the exit code is the worst verdict."""
     watched, trouble = look()
-    status = worst(watched).health.status
-    if not as_json:
-        console = Terminal(width=max(WIDTH, Terminal().width))
-        past, width = console.is_terminal, console.width
-        # A file takes more lines than a screen.
-        height = console.height if past else 1000
-        with while_read():
-            # On a closed pipe the console itself would exit with another code.
-            with console.capture() as printed:
-                for line in screen(watched, width=width, height=height, note=trouble, past=past):
-                    console.print(line, no_wrap=True)
-            sys.stdout.write(printed.get())
-    elif trouble is not None:
+    if as_json and trouble is not None:
         say(trouble, as_error=True)
-    code, _ = STATUSES[status]
-    return code, {"status": str(status), "queries": [one.to_json() for one in watched]}
+    console, status = Terminal(), worst(watched).health.status
+    # A file takes more lines than a screen.
+    past, height = console.is_terminal, console.height if console.is_terminal else 1000
+    lines = screen(watched, width=max(WIDTH, console.width), height=height, note=trouble, past=past)
+    body = {"status": str(status), "queries": [one.to_json() for one in watched]}
+    return Done(STATUSES[status][0], body, lines)
 
 
 def follow(look: Look, stop: StopRequest, *, every_s: float, where: str) -> None:

@@ -18,9 +18,10 @@ import pytest
 from dedup.cli.failures import FAILED, USAGE
 from dedup.cli.figures import Figures
 from dedup.cli.progress import Reporter
-from dedup.cli.run.command import show_plan
+from dedup.cli.run.command import plan_lines
 from dedup.cli.run.work import plan, run
 from dedup.cli.stop import StopRequest
+from dedup.cli.terminal import print_lines
 from dedup.cli.watch import looker
 from dedup.sinks.batch_folders import published_batches
 from dedup.sinks.folder_sink import StagedFiles
@@ -480,7 +481,7 @@ def test_a_dry_run_leaves_no_trace(job: Job, capsys: pytest.CaptureFixture[str])
     assert not job.output.exists()
     assert not job.duplicates.exists()
     assert planned["columns"] == {"id": "string", "x": "string"}
-    show_plan(planned)
+    print_lines(plan_lines(planned))
     shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
     at = next(n for n, line in enumerate(shown) if re.fullmatch("columns +id string", line))
     assert shown[at + 1] == "x string"

@@ -16,8 +16,7 @@ from dedup import tools
 from dedup.catalog.backup import read_backup
 from dedup.cli import catalog as catalog_work
 from dedup.cli.app import app
-from dedup.cli.catalog import inspection_lines
-from dedup.cli.explain import sentences
+from dedup.cli.catalog import inspection_lines, sentences
 from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK
 from dedup.cli.run.options import RunOptions
 from dedup.cli.run.record import Record

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from dedup.cli import made_events as made
 from dedup.cli.figures import COUNTS, LEVELS, Figures, table
-from dedup.cli.progress import PlainLines, one_line
+from dedup.cli.progress import Reporter, one_line
 from dedup.core.duration import iso, span
 
 
@@ -87,7 +87,7 @@ def test_span() -> None:
 
 def test_plain_lines_stay_few() -> None:
     out = io.StringIO()
-    lines = PlainLines(Console(file=out, width=40))
+    lines = Reporter(Console(file=out, width=40))
     lines.update(figures(), 9)
     for n in range(5):
         lines.update(figures(*[batch(records_in=1)] * (n + 1)), 9)

@@ -20,7 +20,7 @@ from dedup.cli.app import app
 from dedup.cli.commands import Done, finish
 from dedup.cli.figures import Figures
 from dedup.cli.printing import shown
-from dedup.cli.progress import LiveLine, PlainLines
+from dedup.cli.progress import Reporter
 from dedup.cli.terminal import Terminal
 from dedup.cli.watch_screen import screen, waiting
 from dedup.errors import DataError
@@ -88,7 +88,7 @@ def assert_safe(text: str) -> None:
 def test_notes_titles_and_cells() -> None:
     told = io.StringIO()
     console = Terminal(file=told, width=200)
-    PlainLines(console).note(f"[bold]{EVIL}")
+    Reporter(console).note(f"[bold]{EVIL}")
     table = Table(title=f"dedup run [/x]{EVIL}")
     table.add_row(f"[red]{EVIL}", Text(EVIL))
     console.print(table)
@@ -102,7 +102,7 @@ def test_notes_titles_and_cells() -> None:
 
 def test_a_live_line_has_the_codes_of_its_styles_alone() -> None:
     told = io.StringIO()
-    line = LiveLine(Terminal(file=told, force_terminal=True, width=200))
+    line = Reporter(Terminal(file=told, force_terminal=True, width=200))
     line.note(EVIL)
     line.update(Figures.of([], emitted=frozenset(), files=0, seconds=1.0), 3)
     line.close()

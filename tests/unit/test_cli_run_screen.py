@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 
 from dedup.cli.app import app
 from dedup.cli.figures import Figures
-from dedup.cli.run.command import show_plan
+from dedup.cli.run.command import plan_lines
 from dedup.cli.run.drain import RunOutcome
 from dedup.cli.run.options import RunOptions
+from dedup.cli.terminal import print_lines
 from dedup.core.metrics import BatchMetrics
 from tests.support.batch_metrics import batch
 
@@ -42,7 +43,7 @@ def test_a_plan_shows_the_types_of_the_id_and_no_empty_values(
     options = RunOptions.make(input=tmp_path, output="/o", id=("n", "N"), horizon="1 day")
     columns = {"n": "int", "x": "string"}
     plan = options.to_json() | {"columns": columns, "output_columns": columns, "written_again": []}
-    show_plan(plan | {"notes": ["Listen."]})
+    print_lines(plan_lines(plan | {"notes": ["Listen."]}))
     shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     at = shown.index("id n int")
     assert shown[at + 1] == "N"

@@ -12,14 +12,9 @@ from dedup.cli.failures import INTERRUPTED, OK
 from dedup.cli.figures import table
 from dedup.cli.progress import reporting
 from dedup.cli.run import work
-from dedup.cli.run.drain import RunOutcome
-from dedup.cli.run.options import RunFlags, RunOptions
+from dedup.cli.run.options import RunFlags
 from dedup.cli.session import unless_java_ended
 from dedup.cli.stop import stop_on_signals
-from dedup.cli.terminal import Terminal
-
-#: A narrower screen would break the notes beside the figures.
-_WIDTH_OF_NOTES = 70
 
 
 def run(flags: RunFlags) -> Done:
@@ -27,9 +22,7 @@ def run(flags: RunFlags) -> Done:
     options, outcome = flags.options(), None
     if flags.dry_run:
         plan = work.plan(options)
-        if not flags.as_json:
-            show_plan(plan)
-        return Done(OK, {"status": "dry run", "plan": plan})
+        return Done(OK, {"status": "dry run", "plan": plan}, plan_lines(plan))
     with (
         reporting(quiet=flags.quiet) as reporter,
         stop_on_signals() as stop,
@@ -38,35 +31,25 @@ def run(flags: RunFlags) -> Done:
         outcome = work.run(options, reporter, stop=stop)
     if outcome is None:
         raise KeyboardInterrupt
-    # Without a micro-batch all figures would be zero, and the run has printed the reason.
-    if outcome.figures.batches and not (flags.quiet or flags.as_json):
-        _show(outcome, options)
+    clock = options.timestamp or "the run's own clock"
     body = {
         "status": "interrupted" if outcome.interrupted else "ok",
         "output": str(options.output),
         "query_id": outcome.query_id,
-        "time": _clock(options),
+        "time": clock,
         "written_again": list(outcome.written_again),
     }
-    code = INTERRUPTED if outcome.interrupted else OK
-    return Done(code, body | outcome.figures.to_json())
-
-
-def _clock(options: RunOptions) -> str:
-    return options.timestamp or "the run's own clock"
-
-
-def _show(outcome: RunOutcome, options: RunOptions) -> None:
     why = "the column of --timestamp" if options.timestamp else "no --timestamp is given"
-    console = Terminal()
-    rows = table(outcome.figures, f"dedup run {options.output}", [("time", _clock(options), why)])
-    if console.width < _WIDTH_OF_NOTES:
-        rows.columns.pop()
-    console.print(rows)
+    title, notes = f"dedup run {options.output}", [("time", clock, why)]
+    code = INTERRUPTED if outcome.interrupted else OK
+    # Without a micro-batch all figures would be zero, and the run has printed the reason.
+    shown = outcome.figures.batches and not flags.quiet
+    lines = [table(outcome.figures, title, notes)] if shown else []
+    return Done(code, body | outcome.figures.to_json(), lines)
 
 
-def show_plan(plan: dict[str, Any]) -> None:
-    """Print the plan of a dry run, without what was not given."""
+def plan_lines(plan: dict[str, Any]) -> list[str | Table]:
+    """Return the plan of a dry run, without what was not given."""
     rows = Table(box=box.SIMPLE, show_header=False, title="dry run", title_justify="left")
     shown = plan | {"id": {name: plan["columns"].get(name, "") for name in plan["id"]}}
     if plan["output_columns"] == plan["columns"]:
@@ -78,7 +61,4 @@ def show_plan(plan: dict[str, Any]) -> None:
             value = [f"{key} {text}" for key, text in value.items()]
         lines = value if isinstance(value, list) else [value]
         rows.add_row(name.replace("_", " "), "\n".join(map(str, lines)))
-    console = Terminal()
-    console.print(rows)
-    for note in plan["notes"]:
-        console.print(note, soft_wrap=True)
+    return [rows, *plan["notes"]]
