@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import select
 import sys
+import termios
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import tty
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from rich.console import Group
 from rich.live import Live
@@ -62,7 +64,7 @@ def looker(where: str, query: str | None) -> Look:
             place = log_of(where)
             folder = folders.setdefault(place, LogFolder(place))
             logs = folder.look()
-            chosen = [log for log in logs if log.query_id == query] or _in_use(logs)
+            chosen = [log for log in logs if log.query_id == query] or [*_in_use(logs)]
             every, trouble = [log.watched(now_ms) for log in chosen], folder.trouble
         watched = [one for one in every if query is None or query in (one.query_id, one.name)]
         if not watched:
@@ -77,21 +79,15 @@ def looker(where: str, query: str | None) -> Look:
     return look
 
 
-def _in_use(logs: Iterable[QueryLog]) -> list[QueryLog]:
+def _in_use(logs: Sequence[QueryLog]) -> Iterator[QueryLog]:
     """Omit queries that another one of the same name replaced, with a new checkpoint."""
-    newest = {log.name: log for log in sorted(logs, key=_heard_ms)}
-    return [log for log in logs if log.name is None or not _replaced(log, newest[log.name])]
-
-
-def _replaced(log: QueryLog, newer: QueryLog) -> bool:
-    if log is newer:
-        return False
-    # Show both of two that run at the same time.
-    return log.ended is not None or (bool(newer.batches) and _heard_ms(log) < newer.batches[0][0])
-
-
-def _heard_ms(log: QueryLog) -> int:
-    return log.heard_ms or 0
+    newest = {log.name: log for log in sorted(logs, key=lambda log: log.heard_ms or 0)}
+    for log in logs:
+        newer = newest[log.name]
+        # Show both of two that run at the same time.
+        silent = bool(newer.batches) and (log.heard_ms or 0) < newer.batches[0][0]
+        if log.name is None or log is newer or (log.ended is None and not silent):
+            yield log
 
 
 def _once(look: Look, *, as_json: bool) -> Done:
@@ -115,16 +111,17 @@ def follow(look: Look, stop: StopRequest, *, every_s: float, where: str) -> None
             _follow_plainly(look, stop, every_s)
         return
     # Keys first: they must be read until the screen is gone.
-    with _keys(stop) as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+    with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         # An endpoint may be slow to answer.
         lines = waiting(f"for {where}", width=console.width)
-        live.update(Group(*_with_help(lines, *console.size, keys.help)), refresh=True)
-        while True:
+        help_text = "Ctrl-C leaves" if keys is None else "q leaves, as Ctrl-C does"
+        live.update(Group(*_with_help(lines, *console.size, help_text)), refresh=True)
+        leaves = False
+        while not leaves:
             width, height = console.size
             lines = _lines(look, width, height - 1)
-            live.update(Group(*_with_help(lines, width, height, keys.help)), refresh=True)
-            if keys.leave(every_s):
-                return
+            live.update(Group(*_with_help(lines, width, height, help_text)), refresh=True)
+            leaves = _leaves(stop, keys, every_s)
 
 
 def _lines(look: Look, width: int, height: int) -> list[Text]:
@@ -169,53 +166,39 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-class _Keys:
-    """Waits for a request to stop, or for the key `q` of a terminal that returns each key."""
-
-    def __init__(self, stop: StopRequest, terminal: int | None) -> None:
-        self._stop, self._terminal = stop, terminal
-
-    @property
-    def help(self) -> str:
-        return "Ctrl-C leaves" if self._terminal is None else "q leaves, as Ctrl-C does"
-
-    def leave(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s`, and return whether to leave."""
-        if self._terminal is None:
-            return self._stop.wait(timeout_s)
-        end_s = time.monotonic() + timeout_s
-        while not self._stop.is_set():
-            left_s = end_s - time.monotonic()
-            if select.select([self._terminal], [], [], max(0.0, min(_STEP_S, left_s)))[0]:
-                pressed = os.read(self._terminal, 64)
-                if b"q" in pressed.lower():
-                    return True
-                if not pressed:  # the terminal is gone
-                    self._terminal = None
-                    return self._stop.wait(max(0.0, left_s))
-            elif left_s <= 0:
-                return False
-        return True
+def _leaves(stop: StopRequest, keys: int | None, timeout_s: float) -> bool:
+    """Wait for a request to stop, or for the key `q`, and return whether there was one."""
+    if keys is None:
+        return stop.wait(timeout_s)
+    end_s = time.monotonic() + timeout_s
+    while not stop.is_set():
+        left_s = end_s - time.monotonic()
+        if select.select([keys], [], [], max(0.0, min(_STEP_S, left_s)))[0]:
+            pressed = os.read(keys, 64)
+            # The terminal is gone if there is no key.
+            if b"q" in pressed.lower() or not pressed:
+                return True
+        elif left_s <= 0:
+            return False
+    return True
 
 
 @contextmanager
-def _keys(stop: StopRequest) -> Iterator[_Keys]:
-    """Read keys if stdin is a terminal, and restore its mode."""
+def _keys() -> Iterator[int | None]:
+    """Give stdin if it is a terminal that now returns each key, and restore its mode."""
     try:
-        import termios
-        import tty
-
         terminal = sys.stdin.fileno()
         before = termios.tcgetattr(terminal)
         # A command in the background must not change the terminal.
         ours = os.tcgetpgrp(terminal) == os.getpgrp()
-    except (ImportError, AttributeError, OSError, ValueError, termios.error):
+    except (AttributeError, OSError, ValueError, termios.error):
         ours = False
     if not ours:
-        yield _Keys(stop, None)
+        yield None
         return
     try:
         tty.setcbreak(terminal)
-        yield _Keys(stop, terminal)
+        yield terminal
     finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        with suppress(termios.error):
+            termios.tcsetattr(terminal, termios.TCSADRAIN, before)

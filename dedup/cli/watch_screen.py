@@ -1,19 +1,21 @@
-"""The screen of `dedup watch`: one query in full, the others in a line each, from 80x24 up."""
+"""The screen of `dedup watch`: one query in full, the others in a line each, from 80x24 up.
+
+A large screen also shows the past: curves and a table of the last micro-batches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from dedup.cli.watch_history import history, took
 from dedup.core.duration import iso, size, span
-from dedup.core.metrics import BatchMetrics
-from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
+from dedup.core.metrics import STAGES, BatchMetrics
+from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics, SequenceMetrics
 from dedup.tools.check.producer_rules import NEARLY_FULL
 from dedup.tools.watch.health import Status, share_of
-from dedup.tools.watch.watched import Watched
+from dedup.tools.watch.watched import PacedBatch, Watched
 
 WIDTH, HEIGHT = 80, 24
 #: Smaller terminals show nothing.
@@ -37,6 +39,41 @@ _RARE = {
     "unnumbered": "no producer, epoch or sequence",
     "untimed": "no timestamp",
 }
+#: Rows of the table at most, and fewest rows that justify its head.
+_ROWS, _LEAST_ROWS = 30, 3
+_LEVELS = "▁▂▃▄▅▆▇█"
+_ENDS = 30
+#: The table's first columns, and the widths of these and of the figures.
+_COLUMNS = ("number", "done (UTC)", "took", "every")
+_WIDTHS = (8, 10, 8, 8, 10, 10, 8, 11)
+_TABLE_WIDTH = sum(_WIDTHS) + len(_WIDTHS) - 1
+#: Label, field or property, and format of a micro-batch's figures.
+_Figures = Sequence[tuple[str, str, Callable[[int | None], str]]]
+
+
+def _count(value: int | None) -> str:
+    return f"{value or 0:,}"
+
+
+_CURVES: _Figures = (
+    ("records", "records_in", _count), ("duplicates", "duplicate", _count),
+    ("live IDs", "live_ids", _count), ("bytes", "stored_bytes", size),
+    ("GC lag", "gc_lag_newest_ms", span),
+)  # fmt: skip
+_CELLS: _Figures = (
+    ("records", "records_in", _count), ("duplicate", "duplicate", _count),
+    ("late", "late", _count), ("GC lag", "gc_lag_newest_ms", span),
+)  # fmt: skip
+_SEQUENCE_CURVES: _Figures = (
+    *_CURVES[:2], ("missing", "missing", _count), ("producers", "producers", _count),
+    ("bytes", "stored_bytes", size),
+)  # fmt: skip
+_SEQUENCE_CELLS: _Figures = (
+    *_CELLS[:2], ("missing", "missing", _count), ("producers", "producers", _count),
+)  # fmt: skip
+_STAGE_WIDTH = 9
+#: Longer times are shown in seconds alone.
+_EXACT_MS = 100_000
 
 
 def worst(watched: Sequence[Watched]) -> Watched:
@@ -290,3 +327,70 @@ def _badge(one: Watched) -> Text:
 def _wrapped(text: Text, width: int) -> list[Text]:
     width = min(width, WIDTH)
     return list(text.wrap(Console(width=width), width))
+
+
+def took(duration_ms: float | None) -> str:
+    """Return a short time as ``0.81 s``, and from 100 s on as ``00:02:03``."""
+    if duration_ms is None:
+        return "-"
+    if duration_ms >= _EXACT_MS:
+        return span(round(duration_ms))
+    seconds = duration_ms / 1000
+    return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
+
+
+def history(one: Watched, width: int, room: int) -> list[Text]:
+    """Return curves of the known micro-batches and a table of the last ones, newest first.
+
+    They fill `width` columns and at most `room` lines. More than 80 columns show stages too.
+    """
+    steps = one.steps()
+    if len(steps) < 2:
+        return []
+    recent = steps[-max(1, width - _LABEL - _ENDS) :]
+    curves = [_curve("duration", [step.took_ms for step in recent], took)]
+    for label, field, written in _SEQUENCE_CURVES if one.of_sequences else _CURVES:
+        curves.append(_curve(label, [getattr(step.batch, field) for step in recent], written))
+    if room < len(curves) + 2:
+        return []
+    lines = [Text(), Text(f"the last {len(steps)} micro-batches", style="bold"), *curves]
+    rows = min(room - len(lines) - 2, _ROWS)
+    if rows >= _LEAST_ROWS and width >= _TABLE_WIDTH:
+        lines += [Text(), *_table(one, steps[: -rows - 1 : -1], width)]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return lines
+
+
+def _curve(label: str, values: Sequence[int | None], written: Callable[[int | None], str]) -> Text:
+    known = [value for value in values if value is not None]
+    least, most = min(known, default=None), max(known, default=None)
+    marks = "".join(
+        " " if value is None else _LEVELS[min(7, max(0, value) * 8 // (most or 1))]
+        for value in values
+    )
+    low, high = written(least), written(most)
+    line = Text(f"{label:<{_LABEL}}")
+    line.append(marks, style="cyan")
+    return line.append(f"  {low}" if low == high else f"  {low} to {high}")
+
+
+def _table(one: Watched, steps: Sequence[PacedBatch], width: int) -> Iterator[Text]:
+    known: Sequence[str] = SEQUENCE_STAGES if one.of_sequences else STAGES
+    figures = _SEQUENCE_CELLS if one.of_sequences else _CELLS
+    room = (width - _TABLE_WIDTH) // (_STAGE_WIDTH + 1)
+    total = {stage: sum(step.batch.stage_us.get(stage, 0) for step in steps) for stage in known}
+    longest = sorted(known, key=lambda stage: -total[stage])[:room]
+    stages = [stage for stage in known if stage in longest]
+    rows = [(*_COLUMNS, *(name for name, _, _ in figures), *(f"{stage} ms" for stage in stages))]
+    for step in steps:
+        batch = step.batch
+        rows.append((
+            str(batch.batch_id), (iso(step.at_ms) or "-")[11:19], took(step.took_ms),
+            took(step.every_ms), *(written(getattr(batch, field)) for _, field, written in figures),
+            *(f"{batch.stage_us.get(stage, 0) / 1000:,.0f}" for stage in stages),
+        ))  # fmt: skip
+    widths = (*_WIDTHS, *(_STAGE_WIDTH for _ in stages))
+    for number, row in enumerate(rows):
+        line = " ".join(f"{cell:>{wide}}" for cell, wide in zip(row, widths, strict=True))
+        yield Text(line, style="" if number else "dim")
