@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import ConfigError
+from dedup.errors.cause import LINK
 from dedup.spark.plan import HELPER_PREFIX
 
 #: Added columns: the fields, or null and the cause.
@@ -60,6 +61,18 @@ _MAX_SECONDS = 9e12
 _MAX_EXPONENT = 99
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
+
+
+def is_good(topic: str, *parts: str | Column) -> Column:
+    """Return whether a record has no `CAUSE`; the first that has one stops the query.
+
+    The error is the DataError that a Python task would raise, with these parts as its text.
+    """
+    # It begins on its own line, like the error of a Python task.
+    text = "\ndedup.errors.DataError: ", *parts, f"\n{LINK}{topic}"
+    columns = [F.lit(part) if isinstance(part, str) else part for part in text]
+    stop = F.raise_error(F.concat(*columns)).cast("boolean")
+    return F.when(F.col(CAUSE).isNull(), True).otherwise(stop)
 
 
 def check_options(options: Mapping[str, str], others: Mapping[str, str], shown: str) -> None:

@@ -161,7 +161,7 @@ def test_offsets_that_are_not_to_be_had_are_refused(spark: SparkSession, broker:
         (FromOffsets({topic: {0: 9}}), "offset 9, but Kafka has offsets 2 to 3"),
         (FromOffsets({topic: {5: 0}}), f"{topic}-5, which is not read"),
         (FromOffsets({"other": {0: 0}}), "other-0, which is not read"),
-        (FromOffsets({topic: {0: -1}}), "not negative"),
+        (FromOffsets({topic: {0: -1}}), "offset -1, but Kafka has offsets 2 to 3"),
         (FromGroup("g", otherwise="newest"), "is unknown"),  # type: ignore[arg-type]
     ]:
         with pytest.raises(ConfigError, match=said):

@@ -101,12 +101,6 @@ def test_the_longest_wait_is_javas_max_block() -> None:
         ({"enable_auto_commit": "true"}, "kafka.enable.auto.commit", "leave it out"),
         ({"buffer_memory": "32m"}, "kafka.buffer.memory", "must be an integer"),
         ({"max_block_ms": "1 minute"}, "kafka.max.block.ms", "must be an integer"),
-        ({"max_request_size": "1", "message_max_bytes": "2"}, "kafka.message.max.bytes",
-         "Give one of them"),
-        ({"ssl_keystore_type": "PEM", "ssl_keystore_location": "/me.pem",
-          "ssl_keystore_password": "p"}, "kafka.ssl.keystore.password", "kafka.ssl.key.password"),
-        ({"ssl_keystore_key": "K", "ssl_keystore_certificate_chain": "C",
-          "ssl_keystore_password": "p"}, "kafka.ssl.keystore.password", "kafka.ssl.key.password"),
     ],
 )  # fmt: skip
 def test_what_would_break_the_guarantee_is_refused_with_the_way_out(
@@ -201,10 +195,8 @@ def test_good_settings_are_known_to_librdkafka() -> None:
         {"sasl_jaas_config": 'a.OddModule required password="s3cret";'},
         {"sasl_jaas_config": 's3cret password="s3cret'},
         {"sasl_mechanism": "PLAIN", "sasl_jaas_config": PLAIN + '"s3cret" s3cret;'},
-        {"sasl_password": "s3cret", "sasl_mechanism": "PLAIN",
-         "sasl_jaas_config": PLAIN + '"s3cret";'},
     ],
-)  # fmt: skip
+)
 @pytest.mark.usefixtures("kafka_library")
 def test_no_error_shows_a_secret(given: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as refused:

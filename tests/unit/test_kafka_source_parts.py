@@ -14,39 +14,33 @@ import pandas as pd
 import pytest
 
 from dedup.errors import ConfigError, SourceError, StateError
+from dedup.sources.kafka.cluster import Topic
 from dedup.sources.kafka.listeners import NewestJob, end_offsets
 from dedup.sources.kafka.poison import Quarantine, poison_counts
 from dedup.sources.kafka.start import matching
-from dedup.sources.kafka.topic_ids import FILE, Checkpoint, check_same_topics, ids_to_store
-
-NOW = {"a": "1", "b": "2", "gone": None}
+from dedup.sources.kafka.topic_ids import FILE, Checkpoint, checked_ids
 
 
 @pytest.mark.parametrize(
-    ("noted", "read", "refused"),
+    ("noted", "read", "told"),
     [
-        ({}, {"a"}, None),
-        ({"a": "1"}, {"a"}, None),
-        ({"a": "0"}, set(), None),
-        ({"a": "0"}, {"b"}, None),
-        ({"a": "0", "elsewhere": "9"}, {"elsewhere"}, None),
+        ({}, {"a"}, {"a": "1", "b": "2"}),
+        ({"a": "1"}, {"a"}, {"a": "1", "b": "2"}),
+        ({"a": "0", "gone": "3"}, {"b"}, {"a": "1", "b": "2", "gone": "3"}),
+        ({"b": "2", "elsewhere": "9"}, {"elsewhere"}, {"a": "1", "b": "2", "elsewhere": "9"}),
         ({"a": "0"}, {"a"}, "Topic a was deleted and created again .ID 0 then, 1 now"),
         ({"gone": "3"}, {"gone"}, "Topic gone does not exist any more"),
     ],
 )
 def test_a_topic_with_another_id_is_refused_where_it_was_read(
-    noted: dict[str, str], read: set[str], refused: str | None
+    noted: dict[str, str], read: set[str], told: dict[str, str] | str
 ) -> None:
-    if refused is None:
-        check_same_topics(noted, NOW, read)
+    now = {"a": "1", "b": "2", "gone": None}
+    if isinstance(told, str):
+        with pytest.raises(SourceError, match=told):
+            checked_ids(noted, now, read)
     else:
-        with pytest.raises(SourceError, match=refused):
-            check_same_topics(noted, NOW, read)
-
-
-def test_what_was_read_keeps_the_id_that_it_had() -> None:
-    noted = {"a": "0", "b": "0", "gone": "3"}
-    assert ids_to_store(noted, NOW, {"a"}) == {"a": "0", "b": "2", "gone": "3"}
+        assert checked_ids(noted, now, read) == told
 
 
 def test_a_checkpoint_tells_the_topics_of_its_newest_offsets(tmp_path: Path) -> None:
@@ -64,8 +58,10 @@ def test_a_checkpoint_tells_the_topics_of_its_newest_offsets(tmp_path: Path) -> 
     assert checkpoint.topics_read() == {"a", "b"}
     (log / "11").write_text(f'v2\n{about}\nsource-0:{{"c":{{"0":1}}}}')
     assert checkpoint.topics_read() == {"c"}
-    checkpoint.store_ids({"b": "2", "a": "1"})
-    assert checkpoint.topic_ids() == {"a": "1", "b": "2"}
+    topic = Topic(name="c", partitions=1, replicas=1, allowed=None, id="1")
+    for store, stored in ((False, {}), (True, {"c": "1"})):
+        checkpoint.compare({"c": topic, "gone": None}, {"c"}, store=store)
+        assert checkpoint.topic_ids() == stored
     whole = b'{"format": 1, "topics": {"a": "1\xff"}}'
     for damaged in (
         b"",

@@ -17,6 +17,8 @@ from dedup.errors.redaction import without_secrets
 PREFIX = "kafka."
 #: Default of Java's ``max.block.ms``.
 BLOCK_MS = 60_000
+#: A broker that does not answer for this long counts as unreachable.
+REACH_MS = 15_000
 #: Default of ``transaction.timeout.ms`` in both clients.
 TRANSACTION_TIMEOUT_MS = 60_000
 #: Minimum delay before librdkafka repeats an unanswered request, less 20 % jitter. It is above
@@ -84,6 +86,11 @@ class ClientSettings:
         return self.properties["bootstrap.servers"]
 
     @property
+    def timeout_s(self) -> float:
+        """Longest wait for an answer about the cluster, in seconds."""
+        return min(self.block_ms, REACH_MS) / 1000
+
+    @property
     def transaction_timeout_ms(self) -> int:
         """Time after which the broker aborts a transaction that was not committed."""
         return self.whole("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
@@ -118,8 +125,8 @@ def client_settings(options: Mapping[str, str]) -> ClientSettings:
     Raises
     ------
     ConfigError
-        If the servers are missing, an option would break the guarantee, or two options set one
-        property. No text holds a value that may be secret.
+        If the servers are missing, or an option would break the guarantee. No text holds a value
+        that may be secret.
 
     Examples
     --------
@@ -138,17 +145,7 @@ def client_settings(options: Mapping[str, str]) -> ClientSettings:
     properties: dict[str, str] = {}
     named: dict[str, str] = {}
     for name, option, value in _translated(kafka):
-        if name in properties:
-            raise ConfigError(
-                f"Options {named[name]} and {PREFIX}{option} set the same property of librdkafka. "
-                "Give one of them."
-            )
         properties[name], named[name] = value, PREFIX + option
-    if "ssl.keystore.password" in properties and "ssl.keystore.location" not in properties:
-        raise ConfigError(
-            "Option kafka.ssl.keystore.password is of PKCS12 keystores only, and none is given. "
-            "Leave it out. The password of a PEM key is kafka.ssl.key.password."
-        )
     if not properties.get("bootstrap.servers"):
         raise ConfigError(
             "Option kafka.bootstrap.servers is missing. Give the addresses of some of the "

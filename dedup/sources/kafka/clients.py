@@ -91,23 +91,21 @@ def consumer_config(
     }
 
 
-def admin_config(settings: ClientSettings) -> dict[str, Any]:
-    """Return the properties of an admin client."""
-    # A request about a missing topic of markers must not create it with the broker's defaults,
-    # under which Kafka deletes old records.
-    return connection(settings) | {"allow.auto.create.topics": "false"}
-
-
-def admin_client(settings: ClientSettings, *, purpose: str = "Writing to Kafka") -> AdminClient:
-    """Return an admin client, which connects on its first request.
+def admin_client(
+    settings: ClientSettings, *, purpose: str = "Writing to Kafka", **more: Any
+) -> AdminClient:
+    """Return an admin client with `more` properties, which connects on its first request.
 
     Options that librdkafka rejects raise ConfigError.
     """
     library = confluent(purpose)
+    # A request about a missing topic of markers must not create it with the broker's defaults,
+    # under which Kafka deletes old records.
+    config = connection(settings) | {"allow.auto.create.topics": "false"} | more
     try:
-        client: AdminClient = library.admin.AdminClient(admin_config(settings))
+        client: AdminClient = library.admin.AdminClient(config)
     except library.KafkaException as error:
-        raise rejected(settings, error.args[0].str()) from None
+        raise _rejected(settings, error.args[0].str()) from None
     return client
 
 
@@ -132,10 +130,10 @@ def check_known(settings: ClientSettings, *, transactional: bool = True) -> None
         if alone is not None and not alone.startswith("Failed to create"):
             reason = settings.without_secrets(alone)
             raise ConfigError(f"Option {settings.option(name)} cannot be used: {reason}.")
-    raise rejected(settings, problem)
+    raise _rejected(settings, problem)
 
 
-def rejected(settings: ClientSettings, problem: str) -> ConfigError:
+def _rejected(settings: ClientSettings, problem: str) -> ConfigError:
     """Return the error for a combination of options that librdkafka does not accept."""
     reason = settings.without_secrets(problem.strip().rstrip("."))
     return ConfigError(f"librdkafka rejects the options kafka.*: {reason}.")

@@ -16,17 +16,10 @@ from typing import Any, TypeVar
 
 from dedup.errors import ConfigError
 from dedup.sources.kafka.client_options import ClientSettings
-from dedup.sources.kafka.clients import admin_config, confluent, is_passing, rejected
+from dedup.sources.kafka.clients import admin_client, confluent, is_passing
 
 T = TypeVar("T")
-#: A broker that does not answer for this long counts as unreachable.
-REACH_MS = 15_000
 _POLL_S = 0.05
-
-
-def timeout_s(settings: ClientSettings) -> float:
-    """Return the longest wait for an answer, in seconds."""
-    return min(settings.block_ms, REACH_MS) / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +47,10 @@ class Cluster:
         self.settings = settings
         self._library = confluent(purpose)
         self._errors: deque[Any] = deque(maxlen=100)
-        config = admin_config(settings) | {"error_cb": self._errors.append, "log_level": 0}
-        try:
-            self._admin = self._library.admin.AdminClient(config)
-        except self._library.KafkaException as error:
-            raise rejected(settings, error.args[0].str()) from None
-        self._timeout_s = timeout_s(settings)
+        self._admin: Any = admin_client(
+            settings, purpose=purpose, error_cb=self._errors.append, log_level=0
+        )
+        self._timeout_s = settings.timeout_s
 
     def broker_ids(self) -> list[int]:
         """Return the IDs of the brokers that are up."""

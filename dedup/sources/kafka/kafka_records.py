@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pyspark.errors import AnalysisException
@@ -20,7 +19,7 @@ from dedup.sources.kafka.listeners import TopicGuard
 from dedup.sources.kafka.poison import ON_ERROR, OnError, Quarantine, counted, quarantined, refused
 from dedup.sources.kafka.record_columns import RecordId, column_names, selected
 from dedup.sources.kafka.start import Start, check_start, matching, start_options
-from dedup.sources.kafka.topic_ids import Checkpoint, check_same_topics, ids_to_store, topic_ids
+from dedup.sources.kafka.topic_ids import Checkpoint
 from dedup.sources.kafka.values import ValueFormat, parser
 from dedup.sources.strict_json import CAUSE
 
@@ -28,17 +27,14 @@ from dedup.sources.strict_json import CAUSE
 #: asks for offsets after each answer. After the last records its consumer has already asked for
 #: more, and the broker answers the requests in turn.
 _FETCH_MAX_WAIT_MS = 10
-_TOPICS, _START = "topics= or pattern= names what to read", "start= says where to begin"
-_BATCH = "a batch reads to the newest record"
-#: Options of Spark's source that a parameter replaces.
-_REPLACED = {
-    "assign": _TOPICS, "subscribe": _TOPICS, "subscribepattern": _TOPICS,
-    "endingoffsets": _BATCH, "endingoffsetsbytimestamp": _BATCH, "endingtimestamp": _BATCH,
-    "includeheaders": "headers are always there",
-    "kafka.bootstrap.servers": "servers= names them",
-    "startingoffsets": _START, "startingoffsetsbytimestamp": _START,
-    "startingoffsetsbytimestampstrategy": _START, "startingtimestamp": _START,
-}  # fmt: skip
+#: Options of Spark's source that parameters replace.
+_REPLACED = frozenset(
+    {
+        "assign", "endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp", "includeheaders",
+        "kafka.bootstrap.servers", "startingoffsets", "startingoffsetsbytimestamp",
+        "startingoffsetsbytimestampstrategy", "startingtimestamp", "subscribe", "subscribepattern",
+    }
+)  # fmt: skip
 
 
 def kafka_records(
@@ -149,21 +145,38 @@ def kafka_records(
     joined = servers if isinstance(servers, str) else ",".join(servers)
     listed = _topic_names(topics)
     own = dict(source_options if client_options is None else client_options)
-    own["kafka.bootstrap.servers"] = joined
+    settings = client_settings(own | {"kafka.bootstrap.servers": joined})
     # The format is checked before the checkpoint stores anything.
     parse = parser(spark, value, listed)
     folder = None if quarantine is None else Quarantine(quarantine)
     if folder is not None:
         folder.check()
-    records = _Source(
-        topics=listed,
-        pattern=pattern,
-        start=start,
-        checkpoint=None if checkpoint is None else Checkpoint(os.fspath(checkpoint)),
-        options=source_options,
-        settings=client_settings(own),
-        stream=stream,
-    ).load(spark)
+    where = None if checkpoint is None else Checkpoint(os.fspath(checkpoint))
+    begin = _begin(spark, settings, listed, pattern, start, where, stream=stream)
+    what = {"subscribe": ",".join(listed)} if pattern is None else {"subscribePattern": pattern}
+    reader = spark.readStream if stream else spark.read
+    reader = reader.format("kafka").options(
+        **{
+            # What a producer aborted was never sent.
+            "kafka.isolation.level": "read_committed",
+            "kafka.fetch.max.wait.ms": str(_FETCH_MAX_WAIT_MS),
+            **source_options,
+            **what,
+            **begin,
+            "kafka.bootstrap.servers": joined,
+            "includeHeaders": "true",
+            "failOnDataLoss": "true",
+        }
+    )
+    try:
+        records = reader.load()
+    except AnalysisException as error:
+        if "Kafka Integration Guide" not in str(error):
+            raise
+        raise ConfigError(
+            "This session lacks Spark's Kafka connector. Start it with the option spark.jars, "
+            "dedup.kafka_jars(); or call dedup.add_kafka_connector(spark)."
+        ) from None
     if tombstones == "drop":
         records = records.where(F.col("value").isNotNull())
     if parse is not None:
@@ -177,88 +190,45 @@ def kafka_records(
     return selected(records, names, record_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
-    """Spark's own Kafka source, with the checks before its start."""
-
-    topics: tuple[str, ...]
-    pattern: str | None
-    start: Start | None
-    checkpoint: Checkpoint | None
-    options: Mapping[str, str]
-    settings: ClientSettings
-    stream: bool
-
-    def load(self, spark: SparkSession) -> DataFrame:
-        begin = self._begin(spark)
-        what = (
-            {"subscribe": ",".join(self.topics)}
-            if self.pattern is None
-            else {"subscribePattern": self.pattern}
-        )
-        reader = spark.readStream if self.stream else spark.read
-        options = {
-            # What a producer aborted was never sent.
-            "kafka.isolation.level": "read_committed",
-            "kafka.fetch.max.wait.ms": str(_FETCH_MAX_WAIT_MS),
-            **self.options,
-            **what,
-            **begin,
-            "kafka.bootstrap.servers": self.settings.servers,
-            "includeHeaders": "true",
-            "failOnDataLoss": "true",
-        }
-        try:
-            return reader.format("kafka").options(**options).load()
-        except AnalysisException as error:
-            if "Kafka Integration Guide" not in str(error):
-                raise
+def _begin(
+    spark: SparkSession,
+    settings: ClientSettings,
+    topics: tuple[str, ...],
+    pattern: str | None,
+    start: Start | None,
+    checkpoint: Checkpoint | None,
+    *,
+    stream: bool,
+) -> dict[str, str]:
+    """Check the topics, and return the options of the start."""
+    cluster = Cluster(settings, purpose="Reading from Kafka")
+    cluster.broker_ids()  # distinguishes a silent broker from rejected credentials
+    names = topics if pattern is None else matching(pattern, cluster.topic_names())
+    read = None if checkpoint is None else checkpoint.topics_read()
+    # Other sources may read the remaining topics of a checkpoint.
+    ours = {*topics} & (read or set()) if pattern is None else {*matching(pattern, read or ())}
+    found = cluster.topics(sorted({*names, *ours}))
+    if checkpoint is not None:
+        checkpoint.compare(found, ours, store=stream)
+    for name in topics:
+        if found[name] is None:
             raise ConfigError(
-                "This session lacks Spark's Kafka connector. Start it with the option spark.jars, "
-                "dedup.kafka_jars(); or call dedup.add_kafka_connector(spark)."
-            ) from None
-
-    def _begin(self, spark: SparkSession) -> dict[str, str]:
-        """Check the topics, and return the options of the start."""
-        cluster = Cluster(self.settings, purpose="Reading from Kafka")
-        cluster.broker_ids()  # distinguishes a silent broker from rejected credentials
-        names = self.topics
-        if self.pattern is not None:
-            names = matching(self.pattern, cluster.topic_names())
-        read = None if self.checkpoint is None else self.checkpoint.topics_read()
-        ours = self._ours(read or ())
-        found = cluster.topics(sorted({*names, *ours}))
-        if self.checkpoint is not None:
-            stored, current = self.checkpoint.topic_ids(), topic_ids(found)
-            check_same_topics(stored, current, ours)
-        for name in self.topics:
-            if found[name] is None:
-                raise ConfigError(
-                    f"Topic {name} does not exist at {self.settings.servers}. Create it, or "
-                    "correct topics=. To read topics that are created later, give pattern=."
-                )
-        if self.checkpoint is not None and self.stream:
-            wanted = ids_to_store(stored, current, ours)
-            if wanted != stored:
-                self.checkpoint.store_ids(wanted)
-            spark.streams.addListener(TopicGuard(spark, self.checkpoint, self.settings))
-        if self.checkpoint is not None and read is not None:
-            if self.start is not None:
-                warnings.warn(
-                    f"start={self.start!r} is ignored: the checkpoint {self.checkpoint.url} has "
-                    "offsets, and the query continues from them.",
-                    DedupWarning,
-                    stacklevel=4,
-                )
-            return {"startingOffsets": "earliest"}
-        existing = {name: topic for name, topic in found.items() if topic is not None}
-        return start_options(self.start or "earliest", existing, cluster)
-
-    def _ours(self, read: Iterable[str]) -> frozenset[str]:
-        """Return the topics of a checkpoint that this source reads; others may read the rest."""
-        if self.pattern is None:
-            return frozenset(read) & frozenset(self.topics)
-        return frozenset(matching(self.pattern, read))
+                f"Topic {name} does not exist at {settings.servers}. Create it, or correct "
+                "topics=. To read topics that are created later, give pattern=."
+            )
+    if checkpoint is not None and stream:
+        spark.streams.addListener(TopicGuard(spark, checkpoint, settings))
+    if checkpoint is not None and read is not None:
+        if start is not None:
+            warnings.warn(
+                f"start={start!r} is ignored: the checkpoint {checkpoint.url} has offsets, and the "
+                "query continues from them.",
+                DedupWarning,
+                stacklevel=3,
+            )
+        return {"startingOffsets": "earliest"}
+    existing = {name: topic for name, topic in found.items() if topic is not None}
+    return start_options(start or "earliest", existing, cluster)
 
 
 def _topic_names(topics: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -292,4 +262,7 @@ def _check_options(options: Mapping[str, str]) -> None:
                 "Kafka deleted before they were read. Leave it out."
             )
         if name.lower() in _REPLACED:
-            raise ConfigError(f"Option {name} cannot be given: {_REPLACED[name.lower()]}.")
+            raise ConfigError(
+                f"Option {name} cannot be given: kafka_records sets it, from topics=, pattern=, "
+                "servers=, start= and stream=. Leave it out."
+            )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from queue import Queue
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -20,8 +20,8 @@ from pyspark.sql.streaming.listener import (
 from dedup.errors import ConfigError, DedupError, SourceError
 from dedup.sources.kafka.client_options import ClientSettings, client_settings
 from dedup.sources.kafka.clients import admin_client, confluent
-from dedup.sources.kafka.cluster import Cluster, timeout_s
-from dedup.sources.kafka.topic_ids import Checkpoint, check_same_topics, ids_to_store, topic_ids
+from dedup.sources.kafka.cluster import Cluster
+from dedup.sources.kafka.topic_ids import Checkpoint, offsets_in
 
 logger = logging.getLogger("dedup")
 
@@ -81,17 +81,12 @@ class TopicGuard(StreamingQueryListener):
         # An error closes the connection, so that the next check is not rejected for an old error.
         cluster, self._cluster = self._cluster, None
         cluster = cluster or Cluster(self._settings, purpose="Reading from Kafka")
-        current = topic_ids(cluster.topics(sorted(self._read)))
-        stored = self._checkpoint.topic_ids()
+        topics = cluster.topics(sorted(self._read))
         self._cluster = cluster
         try:
-            check_same_topics(stored, current, self._read)
+            self._checkpoint.compare(topics, self._read)
         except SourceError as error:
             self._stop(error)
-            return
-        wanted = ids_to_store(stored, current, self._read)
-        if wanted != stored:
-            self._checkpoint.store_ids(wanted)
 
     def _stop(self, why: SourceError) -> None:
         query_id, run_id = self._run or ("", "")
@@ -146,7 +141,7 @@ class OffsetsToGroup(StreamingQueryListener):
         self._query = query
         joined = servers if isinstance(servers, str) else ",".join(servers)
         settings = client_settings({**(options or {}), "kafka.bootstrap.servers": joined})
-        self._wait_s = timeout_s(settings)
+        self._wait_s = settings.timeout_s
         self._admin: Any = admin_client(settings, purpose="Committing offsets to Kafka")
         self._work = NewestJob(f"dedup: offsets to group {group}")
         self._ends: dict[tuple[str, int], int] = {}
@@ -196,37 +191,29 @@ class NewestJob:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._change = threading.Condition()
-        self._next: Callable[[], None] | None = None
-        self._is_busy = False
-        self._thread: threading.Thread | None = None
+        self._jobs = Queue[Callable[[], None]]()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, job: Callable[[], None]) -> None:
         """Run a job soon, instead of one that has not begun."""
-        with self._change:
-            self._next = job
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-            self._change.notify_all()
+        self._jobs.put(job)
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until all jobs are done; return False after the timeout."""
-        with self._change:
-            return self._change.wait_for(lambda: not (self._next or self._is_busy), timeout_s)
+        done = self._jobs.all_tasks_done
+        with done:
+            return done.wait_for(lambda: not self._jobs.unfinished_tasks, timeout_s)
 
     def _run(self) -> None:
         while True:
-            with self._change:
-                self._is_busy = False
-                self._change.notify_all()
-                while self._next is None:
-                    self._change.wait()
-                job, self._next, self._is_busy = self._next, None, True
+            job = self._jobs.get()
             try:
-                job()
+                if self._jobs.empty():
+                    job()
             except Exception as error:
                 logger.warning("%s: %s", self._name, error)
+            finally:
+                self._jobs.task_done()
 
 
 def end_offsets(progress: Any) -> dict[str, dict[int, int]]:
@@ -238,19 +225,9 @@ def end_offsets(progress: Any) -> dict[str, dict[int, int]]:
     for source in progress.sources:
         if not str(source.description).startswith("KafkaV2["):
             continue
-        for topic, partitions in _parsed(source.endOffset).items():
+        for topic, partitions in offsets_in(source.endOffset).items():
             known = ends.setdefault(topic, {})
             for number, offset in partitions.items():
                 # Two sources may read one partition: done is what both have read.
-                other = known.get(int(number), int(offset))
-                known[int(number)] = min(other, int(offset))
+                known[number] = min(known.get(number, offset), offset)
     return ends
-
-
-def _parsed(offset: Any) -> dict[str, dict[str, int]]:
-    if isinstance(offset, str):
-        try:
-            offset = json.loads(offset)
-        except ValueError:
-            return {}
-    return offset if isinstance(offset, dict) else {}

@@ -22,8 +22,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 from dedup.catalog.location import FileSystemFactory
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError, SourceError, faults
-from dedup.errors.cause import LINK
-from dedup.sources.strict_json import CAUSE
+from dedup.sources.strict_json import CAUSE, is_good
 from dedup.spark.driver.shipping import shipped
 from dedup.spark.observations import as_dict
 
@@ -95,23 +94,21 @@ def poison_counts(progress: Any, metrics: str = "kafka_source") -> dict[str, dic
 
 def refused(records: DataFrame) -> DataFrame:
     """Return the records; the first poison one stops the query with an error that names it."""
-    text = F.concat(
-        # On its own line, like the error of a Python task.
-        F.lit("\ndedup.errors.DataError: The record at offset "),
-        F.col("offset").cast("string"),
-        F.lit(" of partition "),
-        F.col("partition").cast("string"),
-        F.lit(" of topic "),
-        F.col("topic"),
-        F.lit(" is a poison record. "),
-        F.col(CAUSE),
-        F.lit(
+    return records.where(
+        is_good(
+            "poison-records",
+            "The record at offset ",
+            F.col("offset").cast("string"),
+            " of partition ",
+            F.col("partition").cast("string"),
+            " of topic ",
+            F.col("topic"),
+            " is a poison record. ",
+            F.col(CAUSE),
             ' No record of its micro-batch was skipped. on_error="quarantine" sets such records '
-            f"aside.\n{LINK}poison-records"
-        ),
+            "aside.",
+        )
     )
-    fine = F.when(F.col(CAUSE).isNull(), True).otherwise(F.raise_error(text).cast("boolean"))
-    return records.where(fine)
 
 
 def quarantined(records: DataFrame, quarantine: Quarantine) -> DataFrame:

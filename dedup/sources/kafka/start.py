@@ -88,9 +88,8 @@ def start_options(start: Start, topics: Mapping[str, Topic], cluster: Cluster) -
         origin = f"Group {start.group}"
     else:
         wanted, origin = start.offsets, "start"
-        _check_listed(wanted, topics)
-    for name in wanted:
-        _check_kept(wanted[name], topics[name], cluster, origin)
+    for name, offsets in wanted.items():
+        _check_offsets(offsets, name, topics.get(name), cluster, origin)
     otherwise = _SPARK_END[start.otherwise]
     begin = {
         name: {str(n): wanted.get(name, {}).get(n, otherwise) for n in range(topic.partitions)}
@@ -111,25 +110,18 @@ def matching(pattern: str, topics: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(topic for topic in topics if compiled.fullmatch(topic)))
 
 
-def _check_listed(offsets: _Offsets, topics: Mapping[str, Topic]) -> None:
-    for name, numbers in offsets.items():
-        for number, offset in numbers.items():
-            if name not in topics or number not in range(topics[name].partitions):
-                raise ConfigError(
-                    f"start has an offset of {name}-{number}, which is not read. Either the "
-                    "partition does not exist, or topics= or pattern= leaves it out."
-                )
-            if type(offset) is not int or offset < 0:
-                raise ConfigError(
-                    f"start has the offset {offset!r} of {name}-{number}. Give an integer that is "
-                    "not negative. Partitions that are not listed begin at otherwise=."
-                )
-
-
-def _check_kept(wanted: Mapping[int, int], topic: Topic, cluster: Cluster, origin: str) -> None:
-    """Refuse offsets whose records Kafka has deleted, or that it has not reached."""
-    begins, ends = cluster.begins(topic), cluster.ends(topic, committed=False)
+def _check_offsets(
+    wanted: Mapping[int, int], name: str, topic: Topic | None, cluster: Cluster, origin: str
+) -> None:
+    """Refuse offsets that are not read, or whose records Kafka has deleted or not reached."""
+    begins = {} if topic is None else cluster.begins(topic)
+    ends = {} if topic is None else cluster.ends(topic, committed=False)
     for number, offset in wanted.items():
+        if number not in begins:
+            raise ConfigError(
+                f"{origin} has an offset of {name}-{number}, which is not read. Either the "
+                "partition does not exist, or topics= or pattern= leaves it out."
+            )
         if begins[number] <= offset <= ends[number]:
             continue
         why = (
@@ -138,7 +130,7 @@ def _check_kept(wanted: Mapping[int, int], topic: Topic, cluster: Cluster, origi
             else "the topic was deleted and created again, or its end was cut off"
         )
         raise ConfigError(
-            f"{origin} begins {topic.name}-{number} at offset {offset}, but Kafka has offsets "
+            f"{origin} begins {name}-{number} at offset {offset}, but Kafka has offsets "
             f"{begins[number]} to {ends[number]} of it: {why}. Give FromOffsets with an offset "
             "that Kafka has."
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError, ObjectMissing, SourceError, StateError
@@ -50,7 +51,7 @@ class Checkpoint:
             return None
         text = self._read(f"offsets/{numbers[-1]}") or b""
         lines = text.decode(errors="replace").splitlines()[2:]
-        return frozenset(topic for line in lines for topic in _topics(line))
+        return frozenset(topic for line in lines for topic in offsets_in(line[line.find("{") :]))
 
     def topic_ids(self) -> dict[str, str]:
         """Return the stored IDs by topic."""
@@ -70,13 +71,19 @@ class Checkpoint:
                 remedy="damaged-state",
             ) from None
 
-    def store_ids(self, topics: Mapping[str, str]) -> None:
-        """Replace the stored IDs."""
-        document = {"format": _FORMAT, "topics": dict(sorted(topics.items()))}
-        try:
-            self._root.put_bytes(FILE, json.dumps(document, indent=1).encode() + b"\n")
-        except CatalogError as error:
-            raise self._unusable(error) from None
+    def compare(
+        self, topics: Mapping[str, Topic | None], read: Iterable[str], *, store: bool = True
+    ) -> None:
+        """Compare the IDs of topics as `checked_ids` does, and store those that it returns."""
+        stored = self.topic_ids()
+        current = {name: None if topic is None else topic.id for name, topic in topics.items()}
+        checked = checked_ids(stored, current, read)
+        if store and checked != stored:
+            document = {"format": _FORMAT, "topics": dict(sorted(checked.items()))}
+            try:
+                self._root.put_bytes(FILE, json.dumps(document, indent=1).encode() + b"\n")
+            except CatalogError as error:
+                raise self._unusable(error) from None
 
     def _read(self, name: str) -> bytes | None:
         try:
@@ -93,55 +100,36 @@ class Checkpoint:
         )
 
 
-def topic_ids(topics: Mapping[str, Topic | None]) -> dict[str, str | None]:
-    """Return the IDs of topics, None for a topic that does not exist."""
-    return {name: None if topic is None else topic.id for name, topic in topics.items()}
-
-
-def check_same_topics(
-    stored: Mapping[str, str], current: Mapping[str, str | None], read: Iterable[str]
-) -> None:
-    """Raise SourceError if a topic that the query has read was replaced or deleted.
-
-    `stored` has the IDs of topics when the query first read them, `current` their IDs now, None for
-    a topic that does not exist any more.
-    """
-    for topic in sorted(read):
-        if topic not in stored or topic not in current or current[topic] == stored[topic]:
-            continue
-        now = current[topic]
-        become = "does not exist any more" if now is None else "was deleted and created again"
-        ids = stored[topic] if now is None else f"{stored[topic]} then, {now} now"
-        raise SourceError(
-            f"Topic {topic} {become} (ID {ids}) since this query began to read it. The checkpoint "
-            "has offsets of the old topic, and from there the query would skip records of the new "
-            "one. It has not read any of them.",
-            remedy="topic-made-anew",
-        )
-
-
-def ids_to_store(
+def checked_ids(
     stored: Mapping[str, str], current: Mapping[str, str | None], read: Iterable[str]
 ) -> dict[str, str]:
-    """Return the IDs for the checkpoint: a topic that was read keeps its stored ID."""
-    known = {topic: one for topic, one in current.items() if one is not None}
-    kept = {topic: stored[topic] for topic in read if topic in stored}
-    return {**stored, **known, **kept}
+    """Return the IDs for the checkpoint: a topic that was read keeps its stored ID.
+
+    A topic of `read` that was replaced or deleted raises SourceError. `stored` has the IDs of
+    topics when the query first read them, `current` their IDs now, None for a topic that does not
+    exist.
+    """
+    wanted = {**stored, **{topic: one for topic, one in current.items() if one is not None}}
+    for topic in sorted(read):
+        if topic not in stored:
+            continue
+        now = current.get(topic, stored[topic])
+        if now != stored[topic]:
+            become = "does not exist any more" if now is None else "was deleted and created again"
+            ids = stored[topic] if now is None else f"{stored[topic]} then, {now} now"
+            raise SourceError(
+                f"Topic {topic} {become} (ID {ids}) since this query began to read it. The "
+                "checkpoint has offsets of the old topic, and from there the query would skip "
+                "records of the new one. It has not read any of them.",
+                remedy="topic-made-anew",
+            )
+    return wanted
 
 
-def _topics(line: str) -> Iterable[str]:
-    """Return the topics in a line of Spark's offset log, none if it is not of a Kafka source."""
-    start = line.find("{")
+def offsets_in(offset: Any) -> dict[str, dict[int, int]]:
+    """Return a source's offset, JSON or parsed, by topic and partition; empty if not Kafka's."""
     try:
-        offset = json.loads(line[start:]) if start >= 0 else None
-    except ValueError:
-        return ()
-    if not isinstance(offset, dict):
-        return ()
-    return tuple(topic for topic, partitions in offset.items() if _is_partitions(partitions))
-
-
-def _is_partitions(value: object) -> bool:
-    return isinstance(value, dict) and all(
-        number.isdigit() and type(offset) is int for number, offset in value.items()
-    )
+        offset = json.loads(offset) if isinstance(offset, str) else offset
+        return {t: {int(n): int(at) for n, at in each.items()} for t, each in offset.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}

@@ -25,11 +25,11 @@ from dedup.cli.run.job import Job
 from dedup.cli.run.options import RunOptions, flag
 from dedup.cli.run.record import observed_so_far
 from dedup.errors import DataError, DedupError, StateError
-from dedup.errors.cause import LINK, own_error, unreadable_file
+from dedup.errors.cause import own_error, unreadable_file
 from dedup.sources.files.exact_values import WRITE_AGAIN, unreadable
 from dedup.sources.files.file_log import FileLog
 from dedup.sources.files.orc_times import columns_before_1970
-from dedup.sources.strict_json import CAUSE
+from dedup.sources.strict_json import CAUSE, is_good
 from dedup.spark.driver.columns import named_column
 
 #: Name under which Spark observes the number of bad rows and of all rows.
@@ -53,22 +53,10 @@ def good_rows(rows: DataFrame, job: Job, columns: InputColumns) -> DataFrame:
     counted = rows.observe(METRIC, *counts)
     good = ~bad
     if job.options.bad_records == "error":
-        good = fn.when(fn.col(CAUSE).isNull(), True).otherwise(_raised(rows).cast("boolean"))
+        text = fn.md5(KEY if KEY in rows.columns else TEXT)
+        parts = fn.col(FILE), " cannot be read: ", fn.col(CAUSE), " [", text, "]"
+        good = is_good("bad-records", *parts)
     return counted.where(good).select(list(map(named_column, columns.schema.names)))
-
-
-def _raised(rows: DataFrame) -> Column:
-    """Stop the query at a row, with the error that a Python task would raise."""
-    text = fn.concat(
-        fn.lit(f"\ndedup.errors.{DataError.__name__}: "),
-        fn.col(FILE),
-        fn.lit(" cannot be read: "),
-        fn.col(CAUSE),
-        fn.lit(" ["),
-        fn.md5(KEY if KEY in rows.columns else TEXT),
-        fn.lit(f"]\n{LINK}bad-records"),
-    )
-    return fn.raise_error(text)
 
 
 def _is_bad(job: Job, columns: InputColumns) -> Column:
