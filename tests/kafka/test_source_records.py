@@ -296,7 +296,7 @@ def test_a_quarantine_that_cannot_be_written_stops_the_query_before_it_starts(
         ({"pattern": ""}, "Give topics= or pattern="),
         ({"topics": None, "pattern": "("}, "not a regular expression"),
         ({"options": {"failOnDataLoss": "false"}}, "failOnDataLoss cannot be false"),
-        ({"options": {"startingOffsets": "latest"}}, "start= says where to begin"),
+        ({"options": {"startingOffsets": "latest"}}, "kafka_records sets it"),
         ({"value": "text"}, "is unknown"),
         ({"value": Json("id strin")}, "cannot be used: Unsupported data type"),
         ({"value": Json("id varchar(3)")}, "cannot be used: .*char/varchar"),

@@ -17,7 +17,7 @@ import pytest
 
 from dedup.errors import ConfigError
 from dedup.sources.kafka.avro_rows import AvroDecoder
-from dedup.sources.kafka.avro_types import AvroSchema
+from dedup.sources.kafka.avro_types import reader_schema
 from dedup.sources.strict_json import CAUSE, FIELDS
 from tests.support.values_page import Row, table
 
@@ -48,7 +48,7 @@ def decoded(decoder: AvroDecoder, *values: bytes | None) -> tuple[list[Any], lis
 
 
 def field(kind: Any, *references: str) -> pa.DataType:
-    return AvroSchema(record(("f", kind)), references).type.field("f").type
+    return reader_schema(record(("f", kind)), references).type.field("f").type
 
 
 def logical(kind: Any, name: str, **more: Any) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def test_decimals(kind: Any) -> None:
     big = Decimal("-1234567890123456789012345678.0123456789")
     rows, _ = decoded(AvroDecoder(schema), encoded(schema, {"f": big}))
     assert rows == [{"f": big}]
-    assert AvroSchema(schema).type.field("f").type == pa.decimal128(38, 10)
+    assert reader_schema(schema).type.field("f").type == pa.decimal128(38, 10)
 
 
 def test_a_decimal_is_read_in_the_writers_scale_and_never_rounded() -> None:
@@ -169,18 +169,18 @@ def test_other_times_than_the_readers_are_refused() -> None:
     ):
         schemas = record(("f", written), ("n", "int")), record(("f", read), ("n", "int"))
         with pytest.raises(ConfigError, match=f"{path} is .*, but .* in the reader"):
-            AvroDecoder(schemas[1], writer=schemas[0]).check()
+            AvroDecoder(schemas[1], writer=schemas[0])
         # Only what both have counts.
-        AvroDecoder(record(("n", "int")), writer=schemas[0]).check()
-        AvroDecoder(schemas[0], writer=schemas[0]).check()
+        AvroDecoder(record(("n", "int")), writer=schemas[0])
+        AvroDecoder(schemas[0], writer=schemas[0])
     # As Avro does, a field is looked up by its name first, and then by the aliases.
     renamed = json.loads(record(("young", micros), ("n", "int")))
     renamed["fields"][0]["aliases"] = ["f", "n"]
     with pytest.raises(ConfigError, match="young is timestamp-millis, but"):
-        AvroDecoder(json.dumps(renamed), writer=record(("f", millis))).check()
-    AvroDecoder(json.dumps(renamed), writer=record(("n", millis))).check()
+        AvroDecoder(json.dumps(renamed), writer=record(("f", millis)))
+    AvroDecoder(json.dumps(renamed), writer=record(("n", millis)))
     # A number without a unit has the reader's.
-    AvroDecoder(record(("f", micros)), writer=record(("f", "long"))).check()
+    AvroDecoder(record(("f", micros)), writer=record(("f", "long")))
 
 
 def of_the_page(kind: str) -> tuple[str, Any]:
@@ -308,13 +308,13 @@ def test_defaults_at_any_depth_are_those_of_the_schema_for_each_record() -> None
 )
 def test_what_has_no_type_in_spark_is_refused_by_name(fields: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        AvroDecoder(record(*fields)).check()
+        AvroDecoder(record(*fields))
 
 
 @pytest.mark.parametrize("schema", ["{", '"string"', '{"type": "array", "items": "int"}'])
 def test_what_is_no_record_is_refused(schema: str) -> None:
     with pytest.raises(ConfigError):
-        AvroDecoder(schema).check()
+        AvroDecoder(schema)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from dedup.errors import ConfigError
 from dedup.sources.kafka.avro_bounds import AvroBounds
-from dedup.sources.kafka.avro_types import AvroSchema, Parsed, other_time, parsed
+from dedup.sources.kafka.avro_types import AvroSchema, Parsed, other_time, parsed, reader_schema
 from dedup.sources.kafka.registry import Registry, WriterSchema
 from dedup.sources.strict_json import CAUSE, FIELDS
 
@@ -46,34 +46,26 @@ class AvroDecoder:
         `writer`, or else with the reader's schema.
     writer : str or None
         JSON of the only writer's schema.
+
+    Raises
+    ------
+    ConfigError
+        If a schema cannot be used.
     """
 
     text: str
     references: tuple[str, ...] = ()
     registry: Registry | None = None
     writer: str | None = None
-    _schema: AvroSchema | None = field(default=None, init=False, repr=False)
-    _plain: Decode | None = field(default=None, init=False, repr=False)
+    schema: AvroSchema = field(init=False, repr=False)
+    _plain: Decode = field(init=False, repr=False)
     _writers: dict[int, Decode | str] = field(default_factory=dict, init=False, repr=False)
     _unknown: dict[int, float] = field(default_factory=dict, init=False, repr=False)
 
-    def __getstate__(self) -> Any:
-        return self.text, self.references, self.registry, self.writer
-
-    def __setstate__(self, state: Any) -> None:
-        self.__init__(*state)  # type: ignore[misc]
-
-    @property
-    def schema(self) -> AvroSchema:
-        """The reader's schema, parsed on first use."""
-        if self._schema is None:
-            self._schema = AvroSchema(self.text, self.references)
-        return self._schema
-
-    def check(self) -> None:
-        """Raise ConfigError if a schema cannot be used."""
+    def __post_init__(self) -> None:
         try:
-            self._start()
+            self.schema = reader_schema(self.text, self.references)
+            self._plain = self._decode_by(parsed(self.writer) if self.writer else None)
         except ConfigError:
             raise
         except Exception as error:  # fastavro has many
@@ -82,13 +74,15 @@ class AvroDecoder:
                 "the schema."
             ) from None
 
+    def __reduce__(self) -> Any:
+        return AvroDecoder, (self.text, self.references, self.registry, self.writer)
+
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield each batch with the columns `FIELDS` and `CAUSE` added.
 
         Column ``value`` keeps the bytes of poison records, and is null in other rows. If the
         registry does not answer, no record is poison, and SourceError is raised.
         """
-        self._start()
         for batch in batches:
             values = batch.column("value")
             fields, causes = self._decoded(values.to_pylist())
@@ -98,10 +92,6 @@ class AvroDecoder:
             yield pa.RecordBatch.from_arrays(
                 [*columns, fields, cause], names=[*batch.schema.names, FIELDS, CAUSE]
             )
-
-    def _start(self) -> None:
-        if self._plain is None:
-            self._plain = self._decode_by(parsed(self.writer) if self.writer else None)
 
     def _decoded(self, values: list[bytes | None]) -> tuple[pa.Array, list[str | None]]:
         records: list[Any] = []

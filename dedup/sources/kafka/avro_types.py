@@ -10,7 +10,6 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,26 +24,6 @@ Convert: TypeAlias = Callable[[Any], Any] | None
 #: A schema as fastavro parsed it, and its named types.
 Parsed: TypeAlias = tuple[Any, Mapping[str, Any]]
 
-_PLAIN = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-    "enum": pa.string(),
-    "fixed": pa.binary(),
-}
-_UTC_US, _LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
-#: Logical types that Spark lacks (times of day, nanoseconds) stay the number that was written.
-_LOGICAL = {
-    ("int", "date"): pa.date32(),
-    ("long", "timestamp-micros"): _UTC_US,
-    ("long", "local-timestamp-micros"): _LOCAL_US,
-}
-_MILLIS = {("long", "timestamp-millis"): _UTC_US, ("long", "local-timestamp-millis"): _LOCAL_US}
-_REFUSED_LOGICAL = {"duration": "Spark has no type of months, days and milliseconds"}
 _MAX_DIGITS = 38
 #: Key under which `parsed` hides logical types, so that fastavro does not convert them.
 _MEANING = "__logical"
@@ -60,30 +39,58 @@ class AvroColumn(NamedTuple):
     convert: Convert = None
 
 
-@dataclass(slots=True)
-class AvroSchema:
-    """A reader's schema, and the Arrow type of its records.
+def _bytes(value: bytes | str) -> bytes:
+    """Return bytes. A default in a schema is text, one character a byte."""
+    return value.encode("latin-1") if isinstance(value, str) else value
 
-    It is JSON, like the `references`, which it uses without defining them. ConfigError is raised if
-    it is not the schema of a record, or a field has a type that Spark lacks; any error of fastavro
-    if it is not a schema.
+
+def _micros(millis: int) -> int:
+    return millis * 1000
+
+
+_UTC_US, _LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
+#: By type and logical type. Those that Spark lacks (times of day, nanoseconds) stay the number that
+#: was written.
+_COLUMNS = {
+    ("boolean", None): AvroColumn(pa.bool_()),
+    ("int", None): AvroColumn(pa.int32()),
+    ("int", "date"): AvroColumn(pa.date32()),
+    ("long", None): AvroColumn(pa.int64()),
+    ("long", "timestamp-micros"): AvroColumn(_UTC_US),
+    ("long", "timestamp-millis"): AvroColumn(_UTC_US, _micros),
+    ("long", "local-timestamp-micros"): AvroColumn(_LOCAL_US),
+    ("long", "local-timestamp-millis"): AvroColumn(_LOCAL_US, _micros),
+    ("float", None): AvroColumn(pa.float32()),
+    ("double", None): AvroColumn(pa.float64()),
+    ("bytes", None): AvroColumn(pa.binary(), _bytes),
+    ("fixed", None): AvroColumn(pa.binary(), _bytes),
+    ("string", None): AvroColumn(pa.string()),
+    ("enum", None): AvroColumn(pa.string()),
+}
+
+
+class AvroSchema(NamedTuple):
+    """A reader's schema, and the Arrow type of its records."""
+
+    parsed: Parsed
+    type: pa.StructType
+    convert: Convert
+
+
+def reader_schema(text: str, references: Iterable[str] = ()) -> AvroSchema:
+    """Return a reader's schema from its JSON, and that of the schemas that it refers to.
+
+    ConfigError is raised if it is not the schema of a record, or a field has a type that Spark
+    lacks; any error of fastavro if it is not a schema.
     """
-
-    text: str
-    references: Iterable[str] = ()
-    parsed: Parsed = field(init=False)
-    type: pa.StructType = field(init=False)
-    convert: Convert = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.parsed = schema, names = parsed(self.text, self.references)
-        if not isinstance(schema, dict) or schema["type"] not in ("record", "error"):
-            raise ConfigError(
-                "The Avro schema describes no record, so it has no fields to become columns. "
-                "Give the schema of a record, or read the values raw."
-            )
-        # Every field may be null, because a tombstone has none.
-        self.type, self.convert = _record(schema, "", names, ())
+    schema, names = parsed(text, references)
+    if not isinstance(schema, dict) or schema["type"] not in ("record", "error"):
+        raise ConfigError(
+            "The Avro schema describes no record, so it has no fields to become columns. Give the "
+            "schema of a record, or read the values raw."
+        )
+    # Every field may be null, because a tombstone has none.
+    return AvroSchema((schema, names), *_record(schema, "", names, ()))
 
 
 def parsed(text: str, references: Iterable[str] = ()) -> Parsed:
@@ -158,23 +165,21 @@ def _column(schema: Any, path: str, names: Mapping[str, Any], above: tuple[str, 
         return _many(kind, _column(schema[inside], f"{path}.{inside}", names, above))
     if kind in ("record", "error"):
         return _record(schema, path, names, above)
-    if meaning in _REFUSED_LOGICAL:
-        raise _refused(path, meaning, _REFUSED_LOGICAL[meaning])
+    if meaning == "duration":
+        raise _refused(path, meaning, "Spark has no type of months, days and milliseconds")
     if meaning == "decimal" and kind in ("bytes", "fixed"):
         digits, scale = int(schema.get("precision", 0)), int(schema.get("scale", 0))
         if not 0 < digits <= _MAX_DIGITS or not 0 <= scale <= digits:
             raise _refused(
                 path, f"decimal({digits}, {scale})", f"Spark's have at most {_MAX_DIGITS} digits"
             )
-        return AvroColumn(pa.decimal128(digits, scale), _Decimals(scale))
-    if (kind, meaning) in _MILLIS:
-        return AvroColumn(_MILLIS[kind, meaning], _micros)
-    if (kind, meaning) == ("fixed", "uuid") and schema.get("size") == 16:
-        return AvroColumn(pa.string(), _uuid)
-    arrow = _LOGICAL.get((kind, meaning)) or _PLAIN.get(kind)
-    if arrow is None:
+        return AvroColumn(pa.decimal128(digits, scale), _decimals(scale))
+    if (kind, meaning, schema.get("size")) == ("fixed", "uuid", 16):
+        return AvroColumn(pa.string(), lambda value: str(uuid.UUID(bytes=_bytes(value))))
+    column = _COLUMNS.get((kind, meaning)) or _COLUMNS.get((kind, None))
+    if column is None:
         raise _refused(path, kind, "it is empty")
-    return AvroColumn(arrow, _bytes if arrow == pa.binary() else None)
+    return column
 
 
 def _many(kind: str, inside: AvroColumn) -> AvroColumn:
@@ -203,53 +208,31 @@ def _record(
     ]
     converts = [(n, column.convert) for n, column in fields if column.convert is not None]
     defaults = {f["name"]: f["default"] for f in schema["fields"] if "default" in f}
-    return AvroColumn(
-        pa.struct([pa.field(n, column.type) for n, column in fields]),
-        _Fields(converts, defaults) if converts or defaults else None,
-    )
 
-
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """Converts a copy of a record, which may be a default of the schema that lacks fields."""
-
-    converts: Iterable[tuple[str, Callable[[Any], Any]]]
-    defaults: Mapping[str, Any]
-
-    def __call__(self, given: dict[str, Any]) -> dict[str, Any]:
-        record = {**self.defaults, **given}
-        for name, convert in self.converts:
+    def convert(given: dict[str, Any]) -> dict[str, Any]:
+        # A default of the schema may lack fields, and belongs to all records.
+        record = {**defaults, **given}
+        for name, made in converts:
             value = record[name]
             if value is not None:
-                record[name] = convert(value)
+                record[name] = made(value)
         return record
 
-
-def _bytes(value: bytes | str) -> bytes:
-    """Return bytes. A default in a schema is text, one character a byte."""
-    return value.encode("latin-1") if isinstance(value, str) else value
+    kind = pa.struct([pa.field(n, column.type) for n, column in fields])
+    return AvroColumn(kind, convert if converts or defaults else None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Decimals:
-    scale: int
-
-    def __call__(self, value: Decimal | bytes | str) -> Decimal:
+def _decimals(scale: int) -> Callable[[Decimal | bytes | str], Decimal]:
+    def convert(value: Decimal | bytes | str) -> Decimal:
         # The writer's type may be plain bytes, or a decimal with another scale.
         if isinstance(value, Decimal):
             return value
         if len(value) > MAX_DECIMAL_BYTES:
             raise ValueError(f"a decimal has {len(value)} bytes")
         whole = Decimal(int.from_bytes(_bytes(value), "big", signed=True))
-        return whole.scaleb(-self.scale, _EXACT)
+        return whole.scaleb(-scale, _EXACT)
 
-
-def _micros(millis: int) -> int:
-    return millis * 1000
-
-
-def _uuid(value: bytes | str) -> str:
-    return str(uuid.UUID(bytes=_bytes(value)))
+    return convert
 
 
 def _refused(path: str, kind: object, why: str) -> ConfigError:

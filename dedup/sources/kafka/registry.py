@@ -79,22 +79,15 @@ class Registry:
     def __post_init__(self) -> None:
         for url in self.urls:
             parts = urllib.parse.urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+            is_bare = not (parts.query or parts.username or parts.password)
+            if parts.scheme not in ("http", "https") or not parts.hostname or not is_bare:
                 raise ConfigError(
-                    f"The registry's URL {without_credentials(url)!r} is invalid, or has a query. "
-                    'Give one such as "https://registry:8081".'
+                    f"The registry's URL {without_credentials(url)!r} is invalid, or has a query "
+                    "or credentials, which would show in logs. Give one such as "
+                    '"https://registry:8081", and credentials as user= and password=.'
                 )
-            if parts.username or parts.password:
-                raise ConfigError(
-                    f"The registry's URL {without_credentials(url)!r} holds credentials, which "
-                    "would show in logs. Give them as user= and password=."
-                )
-        if not self.urls:
-            raise ConfigError("The registry has no URL. Give its address.")
-        if (self.user is None) != (self.password is None):
-            raise ConfigError("The registry needs user and password together.")
-        if self.user is not None and self.token is not None:
-            raise ConfigError("The registry takes user and password, or a token. Give one of them.")
+        if (self.user is None) != (self.password is None) or (self.user and self.token):
+            raise ConfigError("The registry takes user and password together, or a token instead.")
 
     @property
     def urls(self) -> tuple[str, ...]:

@@ -162,9 +162,7 @@ def _decoder(
             raise
         raise MissingExtraError("kafka", "Reading Avro") from None
     written = None if writer is None else _text(writer)
-    decoder = AvroDecoder(_text(schema), references, registry, written)
-    decoder.check()
-    return decoder
+    return AvroDecoder(_text(schema), references, registry, written)
 
 
 def _text(schema: str | Mapping[str, Any]) -> str:
