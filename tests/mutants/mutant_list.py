@@ -722,8 +722,8 @@ MUTANTS = (
     _mutant(
         "nanoseconds behind microseconds are cut",
         "sources/files/exact_values.py",
-        "if at >= 0:",
-        "if False:",
+        "return column.cast(target)",
+        "return column.cast(target, safe=False)",
         "unit/test_files_scan.py",
     ),
     _mutant(

@@ -87,9 +87,8 @@ def test_columns_with_nanoseconds_and_uuids_come_later(job: Job) -> None:
 def test_nanoseconds_that_are_none_stop_the_run(job: Job, tmp_path: Path) -> None:
     path = job.files.table("1.parquet", table(MAY, MAY + 1))
     failure = job.fails(id=("t",))
-    assert failure.message.startswith(
-        f"{path}: its column 't' has nanoseconds (2024-05-01 00:00:00.000000001), and a timestamp"
-    )
+    assert failure.message.startswith(f"{path}: its column 't' has nanoseconds (")
+    assert "1714521600000000001), and a timestamp of Spark ends" in failure.message
     assert "empty file" not in failure.message
     assert job.visible() == []
     # Both by our tasks and by Spark, which would cut the digits.

@@ -257,7 +257,7 @@ def test_nanoseconds_that_are_no_microseconds_are_told(path: Path) -> None:
         (pa.array([[values[2]]], pa.list_(NANOS)), pa.list_(pa.timestamp("us"))),
     ):
         pq.write_table(pa.table({"x": array}), path)
-        told = r"its column 'x' has nanoseconds \(2024-05-01 00:00:00.000000001\), and a timestamp"
+        told = r"its column 'x' has nanoseconds \(.*: 1714521600000000001\), and a timestamp"
         with pytest.raises(DataError, match=told) as error:
             rows(scan_of(pa.schema([("x", wanted)])), split(path))
         assert "empty file" not in str(error.value)
@@ -400,7 +400,7 @@ def test_int96_inside_is_read_as_outside(path: Path) -> None:
     (batch,) = rows(scan_of(columns), split(path))
     assert batch["X.y"].to_pylist() == wanted.to_pylist()
     written([5000, None, 1])
-    with pytest.raises(DataError, match=r"its column 'X.y' has nanoseconds \(1970"):
+    with pytest.raises(DataError, match=r"its column 'X.y' has nanoseconds"):
         rows(scan_of(pa.schema([("X.y", wanted.type)])), split(path))
 
 

@@ -105,18 +105,10 @@ def converted(column: pa.Array, target: pa.DataType, nanos: pa.Array | None = No
         return _of_children(column, target, both)
     if nanos is not None and nanos.type != column.type:
         column = _instants_of_int96(column, nanos)
-    elif is_.is_timestamp(column.type) and column.type.unit == "ns":
-        _check_whole(column)
-    return column.cast(target)
-
-
-def _check_whole(column: pa.Array) -> None:
-    """Refuse nanoseconds below the microsecond, which Spark would cut."""
-    nanos = column.cast(pa.int64())
-    at = pc.index(pc.equal(pc.multiply(pc.divide(nanos, 1000), 1000), nanos), value=False).as_py()
-    if at >= 0:
-        text = column[at : at + 1].cast(pa.timestamp("ns")).cast(pa.string())[0]
-        raise NotExact(has_nanoseconds(text))
+    try:
+        return column.cast(target)
+    except pa.ArrowInvalid as error:
+        raise NotExact(has_nanoseconds(error)) from None
 
 
 def _instants_of_int96(micros: pa.Array, nanos: pa.Array) -> pa.Array:
@@ -153,7 +145,7 @@ def leaves(column: pa.Array) -> Iterator[pa.Array]:
 
 
 def has_nanoseconds(text: object) -> str:
-    """Return the reason for a time with nanoseconds."""
+    """Return the reason for a time with digits below the microsecond."""
     return f"has nanoseconds ({text}), and a timestamp of Spark ends at microseconds"
 
 

@@ -56,18 +56,15 @@ def _folder_names(column: pa.Array, name: str) -> pa.Array:
     begin = f"{_escaped(name)}="
     names = [begin + _escaped(text) for text in texts]
     for text, each in zip(texts, names, strict=True):
-        if text in ("", _NO_VALUE):
+        # Readers take the folder of an empty text, and `_NO_VALUE`, for rows without a value.
+        has_name = text not in ("", _NO_VALUE) and "\0" not in each
+        if not has_name or len(each.encode()) > _LONGEST_BYTES:
             raise DataError(
-                f"Column {name!r} names folders, and readers take the folder of {text!r} for rows "
-                "without a value. No row of its micro-batch was published. Let the query replace "
-                "the value, by null if you like (nullif), or partition by another column."
-            )
-        if "\0" in each or len(each.encode()) > _LONGEST_BYTES:
-            raise DataError(
-                f"Column {name!r} names folders, and {text[:40]!r} cannot be a folder's name "
-                f"({len(each.encode()):,} bytes with the column; file systems allow up to "
-                f"{_LONGEST_BYTES}, without NUL). No row of its micro-batch was published. Shorten "
-                "the values in the query (substring, md5), or partition by another column."
+                f"Column {name!r} names folders, and {text[:40]!r} cannot be a folder's name: it "
+                f"is empty or {_NO_VALUE!r}, which stand for no value, has a NUL, or needs more "
+                f"than {_LONGEST_BYTES} bytes with the column's name. No row of its micro-batch "
+                "was published. Change such values in the query (nullif, substring, md5), or "
+                "partition by another column."
             )
     folders = pa.array(names, pa.string())
     of_rows = folders.take(values.indices) if len(folders) else pa.nulls(len(column), pa.string())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,8 +23,8 @@ from dedup.cli.run.input.columns import Change, changes, joined, type_text
 from dedup.cli.run.input.csv_records import Counted, CsvRecords, csv_names
 from dedup.cli.run.input.csv_values import spelled_alike
 from dedup.cli.run.input.files import Stamp, folded, separator
-from dedup.cli.run.input.json_files import Names, are_known, json_names
-from dedup.cli.run.input.source import InputColumns, exact_columns
+from dedup.cli.run.input.json_files import are_known, json_names
+from dedup.cli.run.input.source import InputColumns, exact_columns, schema_reader
 from dedup.cli.run.input.text import refuse_long_json
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import COLUMNAR
@@ -35,6 +36,10 @@ from dedup.sources.files.parquet_input import spark_columns
 
 #: Options of Spark's JSON reader under which a file is not one JSON value per line, in UTF-8.
 _JSON_SYNTAX = ("multiline", "linesep", "encoding", "charset")
+#: Changes that matter: values of other types in JSON are judged record by record, and the types of
+#: CSV are given.
+_KINDS = {"csv": ("added", "removed"), "json": ("added", "respelled")}
+_KINDS_COLUMNAR = ("added", "other")
 #: Most columns, or files, that a message names.
 _SHOWN = 3
 
@@ -44,12 +49,10 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A file whose columns are not the known ones.
-
-    `columns` are all columns of the file; None if the changes are in the names of its folders.
-    """
+    """A file whose columns are not the known ones."""
 
     path: Path
+    #: All columns of the file; None if the changes are in the names of its folders.
     columns: T.StructType | None
     changes: tuple[Change, ...]
 
@@ -161,11 +164,7 @@ class ColumnCheck:
         if not fresh:
             return []
         self.check_text(fresh)
-        in_files = {"csv": self._csv_mismatches, "json": self._json_mismatches}
-        mismatches = [
-            *self._folder_mismatches(fresh),
-            *in_files.get(self._format, self._columnar_mismatches)(fresh),
-        ]
+        mismatches = [*self._folder_mismatches(fresh), *self._file_mismatches(fresh)]
         self._seen.update(stamps)
         return mismatches
 
@@ -187,89 +186,75 @@ class ColumnCheck:
         folders = self._job.files.folder_columns
         return T.StructType([f for f in columns.fields if f.name.lower() not in folders])
 
-    def _columnar_mismatches(self, paths: Sequence[Path]) -> Iterator[Mismatch]:
-        first: dict[bytes, Path] = {}
+    def _file_mismatches(self, paths: Sequence[Path]) -> Iterator[Mismatch]:
+        own, inferred = self._own(), dict[str | bytes, T.StructType | None]()
         with ThreadPoolExecutor(self._job.options.cores) as pool:
-            for path, schema in zip(paths, pool.map(self._schema_bytes, paths), strict=True):
-                if schema:
-                    first.setdefault(schema, path)
-        own = self._own()
-        for path in first.values():
-            columns = self._inferred([path])
-            if columns is None:
+            signatures = list(pool.map(partial(self._signature, own), paths))
+        for path, signature in zip(paths, signatures, strict=True):
+            if signature is None:
+                continue
+            # Spark infers once for all files with the same names.
+            if signature not in inferred:
+                inferred[signature] = self._inferred([path])
+            columns = inferred[signature]
+            if columns is None and self._format != "csv":
                 raise unreadable(path, columnar.fault(path, self._format))
-            differ = [c for c in changes(own, columns) if c.kind not in ("removed", "narrower")]
+            # Spark's reader of JSON alone distinguishes the case of names.
+            every = changes(own, columns or own, exact=self._format == "json")
+            differ = tuple(c for c in every if c.kind in _KINDS.get(self._format, _KINDS_COLUMNAR))
             if differ:
-                yield Mismatch(path, columns, tuple(differ))
+                yield Mismatch(path, columns, differ)
+            elif self._format == "csv":
+                if columns is not None and _lower(columns.names) != _lower(own.names):
+                    raise _reordered(path, columns, own)
+                self._alike = path
 
-    def _schema_bytes(self, path: Path) -> bytes | None:
+    def _signature(self, own: T.StructType, path: Path) -> str | bytes | None:
+        """Return what files with the same columns share, or None if Spark need not infer them."""
+        if self._format == "csv":
+            return self._header(own, path)
+        if self._format == "json":
+            if any(name in _JSON_SYNTAX for name in self._settings):
+                return str(path)
+            names = json_names(path)
+            if names is None:
+                return str(path)
+            return None if are_known(names, own) else json.dumps(names, sort_keys=True)
         try:
             return columnar.schema_bytes(path, self._format)
         except (OSError, pa.ArrowException):
-            return str(path).encode()  # Spark decides, file by file
+            return str(path)  # Spark decides, file by file
 
-    def _json_mismatches(self, paths: Sequence[Path]) -> Iterator[Mismatch]:
-        names: Sequence[Names | None] = [None] * len(paths)
-        if not any(name in _JSON_SYNTAX for name in self._settings):
-            with ThreadPoolExecutor(self._job.options.cores) as pool:
-                names = list(pool.map(json_names, paths))
-        own, inferred = self._own(), dict[str, T.StructType | None]()
-        for path, in_file in zip(paths, names, strict=True):
-            if in_file is not None and are_known(in_file, own):
-                continue
-            # Spark infers once for all files with the same names.
-            key = str(path) if in_file is None else json.dumps(in_file, sort_keys=True)
-            if key not in inferred:
-                inferred[key] = self._inferred([path])
-            columns = inferred[key]
-            if columns is None:
-                raise unreadable(path, "it is damaged, or compressed in another way than named")
-            # Values of other types are judged record by record.
-            every = changes(own, columns, exact=True)
-            differ = [c for c in every if c.kind in ("added", "respelled")]
-            if differ:
-                yield Mismatch(path, columns, tuple(differ))
-
-    def _csv_mismatches(self, paths: Sequence[Path]) -> Iterator[Mismatch]:
+    def _header(self, own: T.StructType, path: Path) -> str | None:
+        """Return the header of a CSV file, or None if it is the known one or is not compared."""
         if (self._settings["header"], self._settings["enforceschema"]) != ("true", "false"):
-            return
+            return None
+        counted = self._csv.get(str(path)) or self._counted(path)
+        if counted is None or counted.header is None:
+            return None
         quote = self._settings.get("quote", '"')
-        own, inferred = self._own(), dict[str, T.StructType | None]()
-        for path in paths:
-            counted = self._csv.get(str(path)) or self._counted(path)
-            if counted is None or counted.header is None:
-                continue
-            header = counted.header
-            try:
-                names = csv_names(header, separator(self._settings), quote)
-            except ValueError as error:
-                raise _unnamed(path, str(error)) from None
-            if names is None or _lower(names) != _lower(own.names):
-                if header not in inferred:
-                    inferred[header] = self._inferred([path])
-                columns = inferred[header]
-                # The types are given, not inferred.
-                every = () if columns is None else changes(own, columns)
-                differ = [c for c in every if c.kind in ("added", "removed")]
-                if differ:
-                    yield Mismatch(path, columns, tuple(differ))
-                    continue
-                if columns is not None and _lower(columns.names) != _lower(own.names):
-                    raise _reordered(path, columns, own)
-            self._alike = path
+        try:
+            names = csv_names(counted.header, separator(self._settings), quote)
+        except ValueError as error:
+            raise DataError(
+                f"The header of {path} {error}, and a CSV file is read by its header. Nothing of "
+                "it was taken. Fix its first line under its name. Or give, with a new --output, "
+                "--schema with a name for every column, and --read-option enforceSchema=true to "
+                "ignore the header.",
+                remedy="new-columns",
+            ) from None
+        if names is None or _lower(names) != _lower(own.names):
+            return counted.header
+        self._alike = path
+        return None
 
     def _inferred(self, paths: Sequence[Path]) -> T.StructType | None:
         """Return the columns that Spark infers, or None if it cannot, which shows on reading."""
-        guess = self._format == "csv" and self._job.options.infer
-        reader = self._spark.read.format(self._format).options(**self._settings)
-        if self._format == "json":
-            reader = reader.option("mode", "DROPMALFORMED")
-        if guess:
-            reader = reader.option("inferSchema", "true")
+        reader = schema_reader(self._spark, self._job, skips_bad=True)
+        places = [literal(str(path)) for path in paths]
         try:
-            places = [literal(str(path)) for path in paths]
             schema = spark_columns(reader, places, paths)
-            if guess:
+            if self._format == "csv" and self._job.options.infer:
                 schema = spelled_alike(reader, places, schema, (), self._settings)
         except Exception:
             return None
@@ -384,15 +369,6 @@ def _refuse_missing(mismatches: Sequence[Mismatch]) -> None:
                 "columns that the files have now. Nothing of it was taken.",
                 remedy="new-columns",
             )
-
-
-def _unnamed(path: Path, wrong: str) -> DataError:
-    return DataError(
-        f"The header of {path} {wrong}, and a CSV file is read by its header. Nothing of it was "
-        "taken. Fix its first line under its name. Or give, with a new --output, --schema with a "
-        "name for every column, and --read-option enforceSchema=true to ignore the header.",
-        remedy="new-columns",
-    )
 
 
 def _reordered(path: Path, columns: T.StructType, own: T.StructType) -> DataError:

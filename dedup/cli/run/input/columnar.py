@@ -18,6 +18,8 @@ NO_FAULT = "Spark does not know its columns"
 
 def fault(path: Path, file_format: str) -> str:
     """Return why Spark cannot read the columns of a file."""
+    if file_format not in COLUMNAR:
+        return "it is damaged, or compressed in another way than named"
     try:
         schema = _schema(path, file_format)
     except (OSError, pa.ArrowException) as error:

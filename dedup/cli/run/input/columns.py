@@ -17,21 +17,14 @@ _LADDERS = ((T.ByteType, T.ShortType, T.IntegerType, T.LongType), (T.FloatType, 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of a column.
+    """One change of a column."""
 
-    Parameters
-    ----------
-    column : str
-        Name; ``a.b`` is a field of a struct, ``a[].b`` of the structs in an array.
-    kind : str
-        ``respelled``: added, with a name that differs from a known one in case only. ``narrower``:
-        the known type holds all values of the new one; ``other``: it does not.
-    was, now : DataType or None
-        None if there is no such column.
-    """
-
+    #: ``a.b`` is a field of a struct, ``a[].b`` of the structs in an array.
     column: str
+    #: ``respelled``: added, with a name that differs from a known one in case only. ``narrower``:
+    #: the known type holds all values of the new one; ``other``: it does not.
     kind: Literal["added", "removed", "respelled", "narrower", "other"]
+    #: None if there is no such column.
     was: T.DataType | None
     now: T.DataType | None
 

@@ -52,44 +52,29 @@ _NOWHERE = Stamp(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class InputFiles:
-    """Files of INPUT.
+    """Files of INPUT."""
 
-    Parameters
-    ----------
-    root : Path
-        Folder of the files; folders below it may be columns.
-    file_format : str
-        ``csv``, ``json``, ``parquet`` or ``orc``.
-    pattern : str or None
-        Glob that file names must match; None: every file that is not hidden.
-    partitioned : bool
-        Names of folders such as ``day=2024-05-01`` are columns.
-    folder_columns : frozenset of str
-        These columns in lower case, from the files that exist now.
-    compressed : bool
-        All files are gzipped.
-    paths : tuple of Path
-        Matching files, in the order of reading.
-    stamps : dict of str to Stamp
-        Their stamps by path, in the same order.
-    left_out : int
-        Number of files that do not match.
-    only_one : bool
-        INPUT is a file.
-    listed : tuple of PurePath
-        Files for the next query; empty: all.
-    """
-
+    #: Folder of the files; folders below it may be columns.
     root: Path
+    #: ``csv``, ``json``, ``parquet`` or ``orc``.
     file_format: str
+    #: Glob that file names must match; None: every file that is not hidden.
     pattern: str | None
+    #: Names of folders such as ``day=2024-05-01`` are columns.
     partitioned: bool
+    #: These columns in lower case, from the files that exist now.
     folder_columns: frozenset[str]
+    #: All files are gzipped.
     compressed: bool
+    #: Matching files, in the order of reading.
     paths: tuple[Path, ...]
+    #: Their stamps by path, in the same order.
     stamps: dict[str, Stamp]
+    #: Number of files that do not match.
     left_out: int
+    #: INPUT is a file.
     only_one: bool = False
+    #: Files for the next query; empty: all.
     listed: tuple[PurePath, ...] = ()
 
     @property
@@ -190,37 +175,30 @@ def _stamps(paths: Iterable[Path]) -> dict[Path, Stamp]:
 
 def _refuse_unreadable(files: Iterable[Path], stamps: Mapping[Path, Stamp]) -> None:
     for path in files:
+        # Bytes that are not UTF-8 become marks of replacement.
+        shown = os.fsencode(path).decode("utf-8", errors="replace")
         if ":" in path.name:
             wrong = "has a colon in its name, which Hadoop cannot read; rename it"
-        elif not _is_utf8(str(path)):
+        elif shown != str(path):
             wrong = "has a name that is not in UTF-8, which Java cannot read; rename it"
-        elif path.suffix.lower() == ".lz4" and _begin(path) in _LZ4_FRAMES:
-            wrong = (
-                "has LZ4 frames, which Spark reads as no rows; pack it with gzip or zstd instead"
-            )
         elif stamps[path] is _NOWHERE:
             wrong = (
                 f"is a link to {os.readlink(path)}, which does not exist; restore that file, or "
+                "remove the link"
             )
-            wrong += "remove the link"
+        elif path.suffix.lower() == ".lz4" and _has_lz4_frames(path):
+            wrong = (
+                "has LZ4 frames, which Spark reads as no rows; pack it with gzip or zstd instead"
+            )
         else:
             continue
-        shown = os.fsencode(path).decode("utf-8", errors="replace")
         raise ConfigError(f"INPUT: {shown} {wrong}.", remedy="input-names")
 
 
-def _begin(path: Path) -> bytes:
+def _has_lz4_frames(path: Path) -> bool:
     with suppress(OSError), path.open("rb") as file:
-        return file.read(4)
-    return b""
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        return file.read(4) in _LZ4_FRAMES
+    return False
 
 
 def check_in_folders(files: InputFiles) -> None:

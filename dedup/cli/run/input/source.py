@@ -90,15 +90,21 @@ def read_schema(spark: SparkSession, job: Job) -> T.StructType:
     return schema
 
 
-def _schema_reader(spark: SparkSession, job: Job) -> DataFrameReader:
-    options, files = job.options, job.files
-    reader = spark.read.format(files.file_format)
-    if files.file_format == "csv" and options.infer:
+def schema_reader(spark: SparkSession, job: Job, *, skips_bad: bool) -> DataFrameReader:
+    """Return a reader that infers columns, with `skips_bad` also if some records are bad."""
+    file_format = job.files.file_format
+    reader = spark.read.format(file_format).options(**read_settings(job))
+    if file_format == "csv" and job.options.infer:
         reader = reader.option("inferSchema", "true")
-    reader = reader.options(**read_settings(job))
-    if files.file_format == "json" and options.bad_records != "error":
+    if file_format == "json" and skips_bad:
         # Like PERMISSIVE, but without an additional column.
         reader = reader.option("mode", "DROPMALFORMED")
+    return reader
+
+
+def _schema_reader(spark: SparkSession, job: Job) -> DataFrameReader:
+    options, files = job.options, job.files
+    reader = schema_reader(spark, job, skips_bad=options.bad_records != "error")
     if options.schema is not None:
         try:
             return reader.schema(options.schema)
