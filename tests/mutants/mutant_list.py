@@ -701,8 +701,8 @@ MUTANTS = (
     _mutant(
         "a connection may be silent forever",
         "tools/watch/prometheus.py",
-        "request.shutdown(socket.SHUT_RDWR)",
-        "pass",
+        "    timeout = 10.0\n",
+        "    timeout = None\n",
         "unit/test_endpoint.py",
     ),
     _mutant(

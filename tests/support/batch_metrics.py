@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -13,10 +15,14 @@ from dedup.core.sequence_metrics import (
     SEQUENCE_COUNTED,
     SEQUENCE_HELD,
     SEQUENCE_STAGES,
+    AnyMetrics,
     SequenceMetrics,
 )
+from dedup.tools.watch.health import TimedBatch
 from dedup.tools.watch.live_runs import Runs
 from dedup.tools.watch.prometheus import Exporter
+from dedup.tools.watch.query_log import QueryLog
+from dedup.tools.watch.watched import Watched
 
 QUERY, RUN = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff", "11111111-2222-4333-8444-555555555555"
 START_MS, HOUR_MS = 1_700_000_000_000, 3_600_000
@@ -56,6 +62,13 @@ def sequence_batch(number: int, **fields: Any) -> SequenceMetrics:
         "stage_us": dict.fromkeys(SEQUENCE_STAGES, 5),
     }  # fmt: skip
     return SequenceMetrics(**{**values, **fields})
+
+
+def watched(made: Iterable[tuple[int, AnyMetrics]], now_ms: int, **fields: Any) -> Watched:
+    """Return a query that reported these micro-batches at these times."""
+    timed = [TimedBatch(*one) for one in made]
+    log = QueryLog(QUERY, "orders", timed, timed[-1].at_ms if timed else None)
+    return replace(log, **fields).watched(now_ms)
 
 
 class Session(Runs):

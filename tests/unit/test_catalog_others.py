@@ -14,8 +14,7 @@ from dedup.catalog.root import Root
 from dedup.catalog.similar_queries import SimilarQuery, similar_queries
 from dedup.cli.watch_screen import screen
 from dedup.spark.executor.task import warn_of_others
-from dedup.tools.watch.watched import Watched
-from tests.support.batch_metrics import batch
+from tests.support.batch_metrics import batch, watched
 from tests.support.catalog import certificate
 
 OWN, LAST, EARLIER = "own", "6f9619ff-8b86-4d01-b42d-00cf4fc964ff", "earlier"
@@ -75,8 +74,8 @@ def test_a_root_that_cannot_be_listed_stops_nothing(tmp_path: Path) -> None:
 def test_watch_tells_of_them() -> None:
     def shown(others: int) -> str:
         batches = [(1000 * n, batch(n, other_queries=0 if n else others)) for n in range(3)]
-        watched = Watched.of("q", None, batches, now_ms=3000)
-        return " ".join("\n".join(line.plain for line in screen([watched])).split())
+        lines = screen([watched(batches, 3000)])
+        return " ".join("\n".join(line.plain for line in lines).split())
 
     assert "replaces a lost one: dedup remedies lost-checkpoint" in shown(1)
     assert "lost" not in shown(0)

@@ -25,8 +25,7 @@ from dedup.cli.terminal import Terminal
 from dedup.cli.watch_screen import screen, waiting
 from dedup.errors import DataError
 from dedup.tools.watch.metrics_log import MetricsLog
-from dedup.tools.watch.watched import Watched
-from tests.support.batch_metrics import QUERY, START_MS, batch
+from tests.support.batch_metrics import START_MS, batch, watched
 
 #: ESC and BEL, a carriage return, DEL, C1, an override of writing direction, half a character.
 EVIL = "a\x1b]0;b\x07c\rd\x7fe\x9bf\u202eg\udce9h"
@@ -114,9 +113,9 @@ def test_a_live_line_has_the_codes_of_its_styles_alone() -> None:
 def test_watch_shows_names_and_source_partitions(tmp_path: Path) -> None:
     made = [batch(n, query_name=EVIL, gc_source=EVIL, slowest_sources=((EVIL, 5, False),))
             for n in range(3)]  # fmt: skip
-    watched = Watched.of(QUERY, EVIL, [(START_MS, one) for one in made], now_ms=START_MS)
+    shown = watched([(START_MS, one) for one in made], START_MS, name=EVIL)
     told = io.StringIO()
-    for line in screen([watched], height=60):
+    for line in screen([shown], height=60):
         Terminal(file=told, width=200).print(line)
     assert r"a\x1b]0;b" in told.getvalue()
     assert_safe(told.getvalue())

@@ -18,20 +18,17 @@ from dedup.core.forecast import SLOWEST_SOURCES
 from dedup.tools.watch.health import HISTORY, LEAST_EVIDENCE, NOTABLE_SHARE, WINDOW, Status
 from dedup.tools.watch.metrics_log import FILE_BYTES, FILES
 from dedup.tools.watch.series import (
-    CLOCK,
-    EVIDENCE,
     FAMILIES,
-    HOLDER,
-    LIFE,
     MAX_QUERIES,
     MAX_SOURCES,
+    PREFIX,
+    QUERY_GAUGES,
     SEQUENCE_SERIES,
     SERIES,
-    SOURCE,
-    STATUS,
 )
 
 FOLDER = Path(dedup.tools.watch.__file__).parent
+VALUES = {"status": {str(one) for one in Status}, "state": {"active", "idle"}}
 #: Label names of each metric, and their values where these are known.
 EXPORTED: dict[str, dict[str, set[str]]] = {
     **{
@@ -47,11 +44,10 @@ EXPORTED: dict[str, dict[str, set[str]]] = {
         else {}
         for one in FAMILIES
     },
-    **{name: {} for name in LIFE},
-    STATUS: {"status": {str(one) for one in Status}},
-    EVIDENCE: {},
-    HOLDER: {SOURCE: set()},
-    CLOCK: {SOURCE: set(), "state": {"active", "idle"}},
+    **{
+        PREFIX + name: {label: VALUES.get(label, set()) for label in labels}
+        for name, (labels, _) in QUERY_GAUGES.items()
+    },
 }
 
 

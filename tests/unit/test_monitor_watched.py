@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from dedup.tools.watch.watched import Pace, Watched
-from tests.support.batch_metrics import HOUR_MS, QUERY, START_MS, batch
+from tests.support.batch_metrics import HOUR_MS, START_MS, batch
+from tests.support.batch_metrics import watched as watched_of
 
 STEP_MS = 10_000
 
@@ -15,8 +16,8 @@ STEP_MS = 10_000
 def watched(times_ms: Sequence[int], now_ms: int, heard_ms: int | None = None) -> Watched:
     """A thousand records in each micro-batch."""
     made = [(START_MS + ms, batch(n)) for n, ms in enumerate(times_ms)]
-    observed = None if heard_ms is None else START_MS + heard_ms
-    return Watched.of(QUERY, "orders", made, now_ms=START_MS + now_ms, heard_ms=observed)
+    heard = {} if heard_ms is None else {"heard_ms": START_MS + heard_ms}
+    return watched_of(made, START_MS + now_ms, **heard)
 
 
 STEADY_MS = [STEP_MS * n for n in range(10)]
@@ -53,7 +54,7 @@ def test_the_pace_is_that_of_the_window_and_of_one_run() -> None:
     made = [
         (START_MS + STEP_MS * n + 5 * (n == 3), batch(n, batch_ms=800 + 10 * n)) for n in range(30)
     ]
-    one = Watched.of(QUERY, "orders", made, now_ms=made[-1][0])
+    one = watched_of(made, made[-1][0])
     # Each takes 10 ms longer, so they start so much closer; one was heard of late.
     assert one.pace() == Pace(took_ms=1090, usual_ms=1045, every_ms=STEP_MS - 10)
     assert not one.pace().back_to_back
@@ -63,8 +64,8 @@ def test_the_pace_is_that_of_the_window_and_of_one_run() -> None:
     assert body["stage_ms"]["pack"] == pytest.approx(0.005)
     # The time between two runs is not a trigger interval.
     restarted = [*made, (START_MS + HOUR_MS, batch(30, run_id="another"))]
-    assert Watched.of(QUERY, None, restarted, now_ms=0).steps()[-1].every_ms is None
+    assert watched_of(restarted, 0).steps()[-1].every_ms is None
     # Two, of which one was reported.
     gap = [made[0], made[2]]
-    assert Watched.of(QUERY, None, gap, now_ms=0).pace().every_ms == STEP_MS - 10
-    assert Watched.of(QUERY, None, [], now_ms=0).pace() == Pace(None, None, None)
+    assert watched_of(gap, 0).pace().every_ms == STEP_MS - 10
+    assert watched_of([], 0).pace() == Pace(None, None, None)

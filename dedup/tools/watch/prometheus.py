@@ -6,10 +6,8 @@ import json
 import socket
 import sys
 import threading
-import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
@@ -39,12 +37,6 @@ if TYPE_CHECKING:
     from dedup.tools.watch.query_log import QueryLog
 
 
-#: Connections served at a time, each by a thread; the server closes further ones.
-MAX_CONNECTIONS = 16
-#: Time limit of a connection: Prometheus and `dedup watch` wait as long for an answer.
-CONNECTION_S = 10.0
-
-
 @dataclass
 class _Query:
     #: `Runs` updates it.
@@ -60,17 +52,23 @@ class _Query:
     def label(self) -> str:
         return self.last.query_name or self.last.query_id
 
-    def life(self) -> Iterator[tuple[str, float]]:
+    def gauges(self, now_ms: int) -> Iterator[tuple[str, list[str], float]]:
+        """Yield name, labels and value of `QUERY_GAUGES`, without source partitions."""
         for name, at_ms in (
-            (names.LAST_BATCH, self.at_ms),
-            (names.HEARD, self.log.heard_ms),
-            (names.RUN_BEGUN, self.run_begun_ms),
-            (names.CHECKPOINT_BEGUN, self.checkpoint_begun_ms),
+            ("last_batch", self.at_ms),
+            ("last_heard", self.log.heard_ms),
+            ("run_first_batch", self.run_begun_ms),
+            ("checkpoint_first_batch", self.checkpoint_begun_ms),
         ):
             if at_ms is not None:
-                yield name, at_ms / 1000
-        yield names.RUNNING, float(self.log.running)
-        yield names.FAILED, float(self.log.ended not in (None, ENDED))
+                yield f"{name}_timestamp_seconds", [], at_ms / 1000
+        yield "query_running", [], float(self.log.running)
+        yield "query_failed", [], float(self.log.ended not in (None, ENDED))
+        # The listener of this process gets every end, so a running query is alive.
+        health = self.log.watched(now_ms, alive=self.log.running).health
+        for status in Status:
+            yield "query_status", [str(status)], float(status is health.status)
+        yield "query_evidence_batches", [], health.evidence
 
 
 class Exporter(Collector):
@@ -121,15 +119,17 @@ class Exporter(Collector):
                         labels = [query.label, label] if series.label else [query.label]
                         families[series.name].add_metric(labels, value)
             yield from families.values()
-            life = {
-                n: GaugeMetricFamily(n, about, labels=["query"]) for n, about in names.LIFE.items()
+            gauges = {
+                name: GaugeMetricFamily(names.PREFIX + name, about, labels=["query", *labels])
+                for name, (labels, about) in names.QUERY_GAUGES.items()
             }
             for query in queries:
-                for name, value in query.life():
-                    life[name].add_metric([query.label], value)
-            yield from life.values()
-            yield from _verdicts(queries, self._now_ms())
-            yield from self._slowest(queries)
+                for name, labels, value in (
+                    *query.gauges(self._now_ms()),
+                    *self._sources_of(query),
+                ):
+                    gauges[name].add_metric([query.label, *labels], value)
+            yield from gauges.values()
 
     def queries_json(self) -> bytes:
         """Return every query's last micro-batches for `dedup watch`."""
@@ -137,27 +137,18 @@ class Exporter(Collector):
             logs = [query.log for query in self._queries.values()]
         return json.dumps({"queries": [log.to_json() for log in logs]}).encode()
 
-    def _slowest(self, queries: list[_Query]) -> Iterator[Metric]:
-        clocks = GaugeMetricFamily(
-            names.CLOCK, names.SOURCES[names.CLOCK], labels=["query", names.SOURCE, "state"]
-        )
-        holders = GaugeMetricFamily(
-            names.HOLDER, names.SOURCES[names.HOLDER], labels=["query", names.SOURCE]
-        )
-        for query in queries:
-            last = query.last
-            if not isinstance(last, BatchMetrics):  # without source partitions
-                continue
-            if last.gc_source:
-                holders.add_metric([query.label, self._source(last.gc_source)], 1)
-            slowest: dict[tuple[str, str], int] = {}
-            for name, time_ms, idle in last.slowest_sources:
-                if name:  # the slowest of a name comes first and counts
-                    slowest.setdefault((self._source(name), "idle" if idle else "active"), time_ms)
-            for labels, time_ms in slowest.items():
-                clocks.add_metric([query.label, *labels], time_ms / 1000)
-        yield clocks
-        yield holders
+    def _sources_of(self, query: _Query) -> Iterator[tuple[str, list[str], float]]:
+        last = query.last
+        if not isinstance(last, BatchMetrics):  # without source partitions
+            return
+        if last.gc_source:
+            yield "low_watermark_holder_info", [self._source(last.gc_source)], 1
+        slowest: dict[tuple[str, str], int] = {}
+        for name, time_ms, idle in last.slowest_sources:
+            if name:  # the slowest of a name comes first and counts
+                slowest.setdefault((self._source(name), "idle" if idle else "active"), time_ms)
+        for labels, time_ms in slowest.items():
+            yield "source_partition_timestamp_seconds", [*labels], time_ms / 1000
 
     def _source(self, source: str) -> str:
         source = source[:MAX_NAME]
@@ -165,21 +156,6 @@ class Exporter(Collector):
             return names.OTHER
         self._sources.add(source)
         return source
-
-
-def _verdicts(queries: list[_Query], now_ms: int) -> Iterator[Metric]:
-    status = GaugeMetricFamily(
-        names.STATUS, names.VERDICT[names.STATUS], labels=["query", "status"]
-    )
-    evidence = GaugeMetricFamily(names.EVIDENCE, names.VERDICT[names.EVIDENCE], labels=["query"])
-    for query in queries:
-        # The listener of this process gets every end, so a running query is alive.
-        health = query.log.watched(now_ms, alive=query.log.running).health
-        for one in Status:
-            status.add_metric([query.label, str(one)], float(one is health.status))
-        evidence.add_metric([query.label], health.evidence)
-    yield status
-    yield evidence
 
 
 def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:
@@ -205,41 +181,21 @@ def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:
 
 
 class _Handler(WSGIRequestHandler):
+    #: Time limit of each read and write: a silent client must not hold its thread.
+    timeout = 10.0
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Log no requests."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Serves at most `MAX_CONNECTIONS` at a time, each for at most `CONNECTION_S`."""
-
     daemon_threads = True
-    request_queue_size = 128
 
     def __init__(self, address: str, port: int) -> None:
         (self.address_family, _, _, _, where), *_ = socket.getaddrinfo(
             address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        #: Start times of open connections.
-        self._begun_s: dict[Any, float] = {}
         super().__init__((str(where[0]), port), _Handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if len(self._begun_s) >= MAX_CONNECTIONS:
-            self.shutdown_request(request)
-            return
-        self._begun_s[request] = time.monotonic()
-        super().process_request(request, client_address)
-
-    def service_actions(self) -> None:
-        """Close connections that last too long, idle or not; called twice a second."""
-        for request, begun_s in list(self._begun_s.items()):
-            if time.monotonic() - begun_s > CONNECTION_S:
-                with suppress(OSError):
-                    request.shutdown(socket.SHUT_RDWR)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._begun_s.pop(request, None)
-        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print no traceback if a client disconnects."""

@@ -5,10 +5,8 @@ Unreadable files and lines are reported, and do not affect other queries.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +17,7 @@ from typing import Any
 from dedup.core.metrics import BatchMetrics
 from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
 from dedup.errors import ConfigError
-from dedup.tools.watch.health import ENDED
+from dedup.tools.watch.health import ENDED, HISTORY, TimedBatch, judge
 from dedup.tools.watch.metrics_log import FORMAT, METRICS, SUFFIX
 from dedup.tools.watch.watched import Watched
 
@@ -32,8 +30,8 @@ _JSON_TYPES = {
 #: Size of a log's end that is read: some hundred micro-batches.
 READ_BYTES = 1 << 20
 
-#: Inode, size and modification time of a log's files, or None for a missing file.
-_Version = tuple[tuple[int, int, int] | None, ...]
+#: Inode, size and modification time of a log's files.
+_Version = tuple[tuple[int, int, int], ...]
 _TEXT = (str, NoneType)
 _EVENT_TYPES = {"event": (str,), "at_ms": (int,), "run_id": _TEXT, "name": _TEXT, "error": _TEXT}
 
@@ -46,8 +44,7 @@ class QueryLog:
 
     query_id: str
     name: str | None = None
-    #: The time of each report, and the micro-batch.
-    batches: list[tuple[int, AnyMetrics]] = field(default_factory=list)
+    batches: list[TimedBatch] = field(default_factory=list)
     #: Last sign of life.
     heard_ms: int | None = None
     #: Why the last run ended, or None if that is over. A failure lasts until a later run has done a
@@ -64,16 +61,14 @@ class QueryLog:
 
     def batch(self, metrics: AnyMetrics, at_ms: int) -> bool:
         """Add a micro-batch; return False if it is known, as with two listeners."""
-        numbers = (
-            one.batch_id for _, one in reversed(self.batches) if one.run_id == metrics.run_id
-        )
+        numbers = (b.batch_id for _, b in reversed(self.batches) if b.run_id == metrics.run_id)
         # Within a run, numbers rise.
         if metrics.batch_id <= next(numbers, -1):
             return False
-        if self.batches and type(self.batches[-1][1]) is not type(metrics):
+        if self.batches and type(self.batches[-1].batch) is not type(metrics):
             # A query has one operator: earlier micro-batches belong to another query.
             self.batches = []
-        self.batches.append((at_ms, metrics))
+        self.batches.append(TimedBatch(at_ms, metrics))
         self.name = metrics.query_name
         self.idle(at_ms)
         return True
@@ -85,7 +80,7 @@ class QueryLog:
 
     def has_done(self, run_id: str) -> bool:
         """Return whether the newest micro-batch belongs to this run."""
-        return bool(self.batches) and self.batches[-1][1].run_id == run_id
+        return bool(self.batches) and self.batches[-1].batch.run_id == run_id
 
     def started(self, at_ms: int) -> None:
         """Record the start of a run."""
@@ -133,15 +128,12 @@ class QueryLog:
 
     def watched(self, now_ms: int, *, alive: bool = False) -> Watched:
         """Return the query at a moment of the watcher's clock; `alive` as in `judge`."""
-        return Watched.of(
-            self.query_id,
-            self.name,
-            self.batches,
-            now_ms=now_ms,
-            heard_ms=self.heard_ms,
-            ended=self.why(),
-            alive=alive,
-            unreadable=self.unreadable,
+        health = judge(
+            self.batches, now_ms=now_ms, heard_ms=self.heard_ms, ended=self.why(), alive=alive
+        )
+        history = tuple(self.batches[-HISTORY:])
+        return Watched(
+            self.query_id, self.name, now_ms, health, history, self.heard_ms, self.unreadable
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -171,7 +163,7 @@ class QueryLog:
         if fields["batches"] and fields["sequences"]:
             raise ValueError("a query has micro-batches of one operator")
         fields["batches"] = [
-            (check_types(entry, {"at_ms": (int,)})["at_ms"], metrics.from_json(entry))
+            TimedBatch(check_types(entry, {"at_ms": (int,)})["at_ms"], metrics.from_json(entry))
             for metrics, name in ((BatchMetrics, "batches"), (SequenceMetrics, "sequences"))
             for entry in fields.pop(name)
         ]
@@ -250,8 +242,8 @@ class LogFolder:
         except OSError as error:
             troubles.append(f"{path} cannot be read ({error.strerror}) and is skipped")
             return None
-        # A log that was removed meanwhile has no version.
-        return entry if any(version) else None
+        # The log may have been removed since the folder was listed.
+        return entry if version else None
 
 
 def _parts(path: Path) -> tuple[Path, Path]:
@@ -259,22 +251,14 @@ def _parts(path: Path) -> tuple[Path, Path]:
 
 
 def _version(path: Path) -> _Version:
-    """Return a value that changes whenever a log does; OSError if it is not a file."""
-    return tuple(_file_version(part) for part in _parts(path))
-
-
-def _file_version(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        if path.is_symlink():
-            raise
+    """Return a value that changes whenever a log does, empty if it was removed."""
+    version = []
+    for part in _parts(path):
         # The writer may be renaming it.
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        # Opening a pipe would block.
-        raise OSError(errno.EINVAL, "not a regular file")
-    return status.st_ino, status.st_size, status.st_mtime_ns
+        with suppress(FileNotFoundError):
+            status = part.stat()
+            version.append((status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(version)
 
 
 def _read(path: Path) -> QueryLog:

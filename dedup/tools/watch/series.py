@@ -2,8 +2,7 @@
 
 Base units and suffixes follow prometheus.io/docs/practices/naming. Times are timestamps, so that a
 dashboard can compute lags, also of a dead target. Labels never hold record IDs, and at most
-`MAX_SOURCES` names of source partitions per process, so a query has at most `SERIES_PER_QUERY`
-series.
+`MAX_SOURCES` names of source partitions per process, so that the number of series is bounded.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dedup.core.forecast import BANDS, SLOWEST_SOURCES
+from dedup.core.forecast import BANDS
 from dedup.core.metrics import STAGES, VERDICTS, BatchMetrics
 from dedup.core.sequence import SEQUENCE_VERDICTS
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics
-from dedup.tools.watch.health import Status
 
 PREFIX = "dedup_"
 #: Factors from a field to the exported unit, by the suffix of the field's name.
@@ -127,14 +125,14 @@ SERIES = (
 _BY_NAME = {series.name: series for series in SERIES}
 
 
-def _same(name: str, fields: dict[str, str] | None = None) -> Series:
-    return _BY_NAME[name] if fields is None else replace(_BY_NAME[name], fields=fields)
+def _same(name: str, fields: dict[str, str]) -> Series:
+    return replace(_BY_NAME[name], fields=fields)
 
 
 #: Metrics of `dedup_by_sequence`; those with the same meaning have the same name.
 SEQUENCE_SERIES = (
     _same("records", {name: name for name in SEQUENCE_VERDICTS}),
-    _same("records_emitted"),
+    _BY_NAME["records_emitted"],
     _same("records_flagged", {name: name for name in ("future", "null_timestamp")}),
     _counter("sequences_missing",
              "Numbers missing before records that passed: lost or late.",
@@ -144,18 +142,18 @@ SEQUENCE_SERIES = (
     _counter("producers_new", "Producers that were unknown.", "producers_new"),
     _counter("producers_expired", "Producers that expired.",
              "producers_expired"),
-    _same("shard_epochs_lost"),
-    _same("batch_seconds"),
+    _BY_NAME["shard_epochs_lost"],
+    _BY_NAME["batch_seconds"],
     _same("stage_seconds", {stage: f"stage_us.{stage}" for stage in SEQUENCE_STAGES}),
-    _same("batch_id"),
-    _same("shards"),
+    _BY_NAME["batch_id"],
+    _BY_NAME["shards"],
     _gauge("producers", "Remembered pairs of producer and partition."),
     _gauge("fullest_shard_producers", "Producers in the shard with the most producers."),
     _gauge("max_producers", "Producers that a shard may have: more stop the query."),
     _same("stored_bytes", {"state": "state_bytes"}),
-    _same("newest_timestamp_seconds"),
-    _same("low_watermark_timestamp_seconds"),
-    _same("gc_watermark_timestamp_seconds"),
+    _BY_NAME["newest_timestamp_seconds"],
+    _BY_NAME["low_watermark_timestamp_seconds"],
+    _BY_NAME["gc_watermark_timestamp_seconds"],
     _gauge("expire_after_seconds", "Silence after which a producer expires.",
            "expire_after_ms"),
 )  # fmt: skip
@@ -169,48 +167,31 @@ def series_of(batch: AnyMetrics) -> tuple[Series, ...]:
     return SERIES if isinstance(batch, BatchMetrics) else SEQUENCE_SERIES
 
 
-LAST_BATCH = f"{PREFIX}last_batch_timestamp_seconds"
-HEARD = f"{PREFIX}last_heard_timestamp_seconds"
-RUN_BEGUN = f"{PREFIX}run_first_batch_timestamp_seconds"
-CHECKPOINT_BEGUN = f"{PREFIX}checkpoint_first_batch_timestamp_seconds"
-RUNNING = f"{PREFIX}query_running"
-FAILED = f"{PREFIX}query_failed"
-#: Gauges of a query and its runs, by the listener's clock.
-LIFE = {
-    LAST_BATCH: "End of the last micro-batch.",
-    HEARD: "Last sign of life of the query.",
-    RUN_BEGUN: "End of the run's first micro-batch.",
-    CHECKPOINT_BEGUN: "End of the checkpoint's first micro-batch, if this process reported it.",
-    RUNNING: "1 while the query runs.",
-    FAILED: "1 after a run failed, until a later run has done a micro-batch or waits for input.",
-}
-#: The verdict of `dedup watch`.
-STATUS = f"{PREFIX}query_status"
-EVIDENCE = f"{PREFIX}query_evidence_batches"
-VERDICT = {
-    STATUS: "1 for the verdict on the query, 0 for the others.",
-    EVIDENCE: "Micro-batches that the verdict is based on, at most ten.",
-}
-#: Source partitions, in a label of this name. A query with one clock has none.
+#: Label of source partitions. A query with one clock has none.
 SOURCE = "source_partition"
-CLOCK = f"{PREFIX}source_partition_timestamp_seconds"
-HOLDER = f"{PREFIX}low_watermark_holder_info"
-SOURCES = {
-    CLOCK: "Clocks of the ten slowest source partitions.",
-    HOLDER: "1 for the source partition that holds the low watermark.",
-}
+#: Further gauges of a query: labels besides its name, and meaning. Times are the listener's clock.
+QUERY_GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
+    "last_batch_timestamp_seconds": ((), "End of the last micro-batch."),
+    "last_heard_timestamp_seconds": ((), "Last sign of life of the query."),
+    "run_first_batch_timestamp_seconds": ((), "End of the run's first micro-batch."),
+    "checkpoint_first_batch_timestamp_seconds": (
+        (), "End of the checkpoint's first micro-batch, if this process reported it."),
+    "query_running": ((), "1 while the query runs."),
+    "query_failed": (
+        (),
+        "1 after a run failed, until a later run has done a micro-batch or waits for input."),
+    "query_status": (("status",), "1 for the verdict of `dedup watch`, 0 for the others."),
+    "query_evidence_batches": (
+        (), "Micro-batches that the verdict is based on, at most ten."),
+    "source_partition_timestamp_seconds": (
+        (SOURCE, "state"), "Clocks of the ten slowest source partitions."),
+    "low_watermark_holder_info": (
+        (SOURCE,), "1 for the source partition that holds the low watermark."),
+}  # fmt: skip
 #: Number of source partitions that a process exports, and the label of all others.
 MAX_SOURCES, OTHER = 200, "other"
 #: Number of exported queries: those with the newest micro-batches.
 MAX_QUERIES = 100
-SERIES_PER_QUERY = (
-    sum(len(series.fields) for series in SERIES)
-    + len(LIFE)
-    + len(Status)
-    + len([EVIDENCE])
-    + SLOWEST_SOURCES
-    + len([HOLDER])
-)
 
 
 def values(series: Series, batch: AnyMetrics) -> Iterator[tuple[str, float]]:

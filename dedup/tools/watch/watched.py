@@ -12,7 +12,7 @@ from dedup.core.forecast import BANDS
 from dedup.core.metrics import STAGES, BatchMetrics, difference_ms
 from dedup.core.sequence import SEQUENCE_VERDICTS
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics, SequenceMetrics
-from dedup.tools.watch.health import HISTORY, WINDOW, Health, TimedBatch, judge
+from dedup.tools.watch.health import WINDOW, Health, TimedBatch
 
 #: Rates do not include micro-batches before a pause of so many medians.
 LONG_PAUSE = 10
@@ -69,43 +69,22 @@ class Watched:
     #: The watcher's clock.
     now_ms: int
     health: Health
-    #: The window: the time of each report, and the micro-batch. All belong to one operator.
-    batches: tuple[tuple[int, AnyMetrics], ...]
+    #: The last micro-batches, at most `HISTORY`. All belong to one operator.
+    history: tuple[TimedBatch, ...]
     #: Last sign of life, with or without a micro-batch.
-    heard_ms: int | None = None
+    heard_ms: int | None
     #: Number of unreadable lines in the metrics log.
-    unreadable: int = 0
-    #: Like `batches`, with up to `HISTORY` micro-batches.
-    history: tuple[tuple[int, AnyMetrics], ...] = ()
+    unreadable: int
 
-    @staticmethod
-    def of(
-        query_id: str,
-        name: str | None,
-        batches: Sequence[tuple[int, AnyMetrics]],
-        *,
-        now_ms: int,
-        heard_ms: int | None = None,
-        ended: str | None = None,
-        alive: bool = False,
-        unreadable: int = 0,
-    ) -> Watched:
-        """Return a query from all its known micro-batches, the oldest first.
-
-        `now_ms` and `alive` are as in `judge`, the rest are fields of `QueryLog`.
-        """
-        window = tuple(batches[-WINDOW:])
-        samples = [TimedBatch(*timed) for timed in batches]
-        health = judge(samples, now_ms=now_ms, heard_ms=heard_ms, ended=ended, alive=alive)
-        if heard_ms is None and batches:
-            heard_ms = batches[-1][0]
-        history = tuple(batches[-HISTORY:])
-        return Watched(query_id, name, now_ms, health, window, heard_ms, unreadable, history)
+    @property
+    def batches(self) -> tuple[TimedBatch, ...]:
+        """The window."""
+        return self.history[-WINDOW:]
 
     @property
     def last(self) -> AnyMetrics | None:
         """The newest micro-batch."""
-        return self.batches[-1][1] if self.batches else None
+        return self.history[-1].batch if self.history else None
 
     @property
     def of_ids(self) -> list[BatchMetrics]:
@@ -124,13 +103,13 @@ class Watched:
         query fall.
         """
         names = SEQUENCE_RATES if self.of_sequences else RATES
-        pauses_ms = [after[0] - before[0] for before, after in pairwise(self.batches)]
+        pauses_ms = [after.at_ms - before.at_ms for before, after in pairwise(self.batches)]
         long_ms = LONG_PAUSE * median(pauses_ms) if pauses_ms else 0
         first = max((n for n, ms in enumerate(pauses_ms, 1) if ms > long_ms), default=0)
         batches = self.batches[first:]
         if len(batches) < 2:
             return dict.fromkeys(names)
-        begin_ms, end_ms = batches[0][0], batches[-1][0]
+        begin_ms, end_ms = batches[0].at_ms, batches[-1].at_ms
         if self.now_ms - end_ms > 2 * max(pauses_ms[first:]):
             end_ms = self.now_ms
         if end_ms <= begin_ms:
@@ -238,7 +217,7 @@ class Watched:
             "window": self.health.window,
             "at_ms": self.now_ms,
             "heard_ms": self.heard_ms,
-            "last_batch_ms": self.batches[-1][0] if self.batches else None,
+            "last_batch_ms": self.batches[-1].at_ms if self.batches else None,
             "gaps_ms": self.gaps(),
             "per_second": self.rates(),
             "unreadable": self.unreadable,
