@@ -38,12 +38,12 @@ from dedup.sources.files.parquet_input import copies_for_spark
 from dedup.spark.driver.columns import named_column
 from dedup.tools import TuneOptions
 from dedup.tools.repair.opening import open_root
-from dedup.tools.tuning import format as words
+from dedup.tools.tuning import report
 from dedup.tools.tuning.candidates import Choice
-from dedup.tools.tuning.report import check_extra
+from dedup.tools.tuning.report import Tuning
 from dedup.tools.tuning.sample import Sample
 from dedup.tools.tuning.sample import read_sample as sample_of
-from dedup.tools.tuning.tune import Progress, Tuning
+from dedup.tools.tuning.tune import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,7 +92,7 @@ def _measured(flags: TuneFlags, tell: Progress) -> Tuning:
         )
     options = TuneOptions(**given)
     if flags.html is not None:
-        check_extra()
+        report.check_extra()
         check_writable(flags.html)
     tell(0.0, "reading")
     if options.catalog is not None and isinstance(options.checkpoint, str):
@@ -192,8 +192,8 @@ def _progress(*, quiet: bool) -> Iterator[Progress]:
 def _lines(result: Tuning) -> list[str | Text]:
     width, demand, choice = lines_width(100, 40), result.demand, result.choice
     return [
-        *_styled(words.title(demand), "dim", width),
-        *_styled(words.verdict(demand, choice), "bold", width),
+        *_styled(report.title(demand), "dim", width),
+        *_styled(report.verdict(demand, choice), "bold", width),
         "",
         *table(choice, running=demand.running, width=width),
         "",
@@ -211,19 +211,19 @@ def table(choice: Choice, *, running: bool, width: int = 100) -> Iterator[Text]:
 
     `running` is whether a query uses the first of the choices.
     """
-    names = [name for name, _, _ in words.COLUMNS]
+    names = [name for name, _, _ in report.COLUMNS]
     omitted = []
-    while sum(wide + 1 for name, wide, _ in words.COLUMNS if name in names) + 1 > width:
+    while sum(wide + 1 for name, wide, _ in report.COLUMNS if name in names) + 1 > width:
         omitted.append(next(name for name in _OPTIONAL if name in names))
         names.remove(omitted[-1])
         if not set(_OPTIONAL) & set(names):
             break
-    head = " ".join(f"{name:>{wide}}" for name, wide, _ in words.COLUMNS if name in names)
+    head = " ".join(f"{name:>{wide}}" for name, wide, _ in report.COLUMNS if name in names)
     yield Text(f"  {head}", style="dim")
     for candidate in choice.candidates:
-        kind = words.kind(choice, candidate)
+        kind = choice.kind(candidate)
         mark = {"recommended": ">", "today": "*"}.get(kind, " ")
-        row = zip(words.cells(candidate), words.COLUMNS, strict=True)
+        row = zip(report.cells(candidate), report.COLUMNS, strict=True)
         line = " ".join(f"{cell:>{wide}}" for cell, (name, wide, _) in row if name in names)
         style = {"recommended": "bold green", "dominated": "dim"}.get(kind, "")
         yield Text(f"{mark} {line}", style=style)

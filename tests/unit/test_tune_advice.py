@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import shutil
@@ -21,8 +20,7 @@ from dedup.tools.check.facts import Facts
 from dedup.tools.check.findings import Finding, Level, Takes
 from dedup.tools.check.rules import advise as check_rules
 from dedup.tools.tuning import candidates, report
-from dedup.tools.tuning import format as words
-from dedup.tools.tuning.advice import WorkerMemory, advise
+from dedup.tools.tuning.advice import advise
 from dedup.tools.tuning.candidates import (
     Candidate,
     Choice,
@@ -33,9 +31,8 @@ from dedup.tools.tuning.candidates import (
     try_out,
 )
 from dedup.tools.tuning.demand import DAY_MS, Demand, Repeats, Sizing
-from dedup.tools.tuning.report import charts
+from dedup.tools.tuning.report import Tuning, charts
 from dedup.tools.tuning.trial import Trial
-from dedup.tools.tuning.tune import Tuning
 from tests.support.tuning import COSTS, candidate, demand
 
 vl_convert = pytest.importorskip("vl_convert", reason="needs the extra 'report'")
@@ -60,13 +57,13 @@ def repeats(apart: list[float], behind: list[float] = (), **fields: Any) -> Repe
     return Repeats(**(made | fields))
 
 
-def advice(rule: str, asked: Demand, chosen: Choice | None = None, memory: Any = None) -> Finding:
-    (found,) = [f for f in advise(asked, chosen or choice(), memory) if f.rule == rule]
+def advice(rule: str, asked: Demand, chosen: Choice | None = None) -> Finding:
+    (found,) = [f for f in advise(asked, chosen or choice(), 200 << 20) if f.rule == rule]
     return found
 
 
 def rules(asked: Demand, chosen: Choice | None = None) -> set[str]:
-    return {found.rule for found in advise(asked, chosen or choice(), None)}
+    return {found.rule for found in advise(asked, chosen or choice(), 0)}
 
 
 # ---- which choice --------------------------------------------------------------------------------
@@ -203,7 +200,7 @@ def test_cores_that_nobody_gave_prove_nothing() -> None:
     found = advice("shards", demand(shards=3, cores=4, cores_given=False))
     assert found.level is Level.UNKNOWN
     assert "shards=3 on this machine's 4 cores" in found.evidence
-    assert "this machine's 4 cores" in words.title(demand(cores=4, cores_given=False))
+    assert "this machine's 4 cores" in report.title(demand(cores=4, cores_given=False))
 
 
 def test_skew_is_told_as_it_was_seen() -> None:
@@ -296,8 +293,13 @@ def test_a_catalog_larger_than_the_cache_is_told() -> None:
     assert DEFAULT_CACHE_BYTES < 20 * 2**30
 
 
+def of_rows(rows: int) -> Demand:
+    """A demand with so many records of a shard in a micro-batch."""
+    return demand(ids_per_day=rows * 86_400, duplicates=0.0, batch_ms=1000, shards=1)
+
+
 def test_memory_is_told_for_an_executor_as_check_wants_it() -> None:
-    found = advice("memory", demand(shards=2, cores=4), memory=WorkerMemory(50_000, 200 << 20))
+    found = advice("memory", of_rows(50_000))
     assert "200 MiB for 50,000 records" in found.evidence
     assert "(measured)" in found.evidence
     # A smaller share, followed to the letter, stops a query that runs.
@@ -313,18 +315,18 @@ def test_memory_is_told_for_an_executor_as_check_wants_it() -> None:
 
 
 def test_the_interval_of_micro_batches_is_told_and_whether_it_is_assumed() -> None:
-    told = words.title(demand(batch_ms=60_000))
+    told = report.title(demand(batch_ms=60_000))
     assumed = "a micro-batch every 1 minute (assumed: give --batch)"
     assert told.endswith(f"2 shards on 2 cores, {assumed}")
     for batch_ms, every in (
         (9_321, "9321 milliseconds"), (10_321, "10 seconds"), (601_000, "10 minutes"),
         (2_840_904_000, "33 days"),
     ):  # fmt: skip
-        assert words.title(demand(batch_ms=batch_ms, batch_known=True)).endswith(f"every {every}")
+        assert report.title(demand(batch_ms=batch_ms, batch_known=True)).endswith(f"every {every}")
 
 
 def test_memory_that_was_scaled_up_is_not_said_to_be_measured() -> None:
-    found = advice("memory", demand(), memory=WorkerMemory(4_000_000, 1 << 30))
+    found = advice("memory", of_rows(4_000_000))
     assert "for 4,000,000 records" in found.evidence
     assert "(measured with 1,000,000 records)" in found.evidence
 
@@ -338,18 +340,18 @@ def result(asked: Demand | None = None, **trial: Any) -> Tuning:
     better = replace(better, trial=replace(better.trial, **trial))
     chosen = choice(better, candidate(replace(BASE, buckets=4), ms=2000), today=today)
     asked = asked or demand(repeats=repeats([1, 2, 25]))
-    return Tuning(asked, chosen, COSTS, tuple(advise(asked, chosen, None)))
+    return Tuning(asked, chosen, COSTS, tuple(advise(asked, chosen, 0)))
 
 
 def test_the_verdict_says_keep_or_change_what() -> None:
     found = result()
-    change = words.verdict(found.demand, found.choice)
+    change = report.verdict(found.demand, found.choice)
     assert change.startswith("CHANGE to fpr=0.003 instead of 0.1:")
     alone = Choice(found.choice.candidates[:1], found.choice.today)
-    assert words.verdict(found.demand, alone).startswith("KEEP buckets=8, fpr=0.1, state_budget")
+    assert report.verdict(found.demand, alone).startswith("KEEP buckets=8, fpr=0.1, state_budget")
     tail_only = candidate(BASE)
     tail_only = replace(tail_only, trial=replace(tail_only.trial, filters_asked=0.0))
-    told = words.verdict(found.demand, Choice((tail_only,), tail_only))
+    told = report.verdict(found.demand, Choice((tail_only,), tail_only))
     assert "all fit into Spark state" in told
 
 
@@ -373,7 +375,7 @@ def test_the_table_marks_and_dims() -> None:
 )  # fmt: skip
 def test_a_narrow_table_leaves_out_what_tells_least(width: int, gone: list[str]) -> None:
     lines = [line.plain for line in table(result().choice, running=False, width=width)]
-    names = [name for name, _, _ in words.COLUMNS]
+    names = [name for name, _, _ in report.COLUMNS]
     assert lines[0].split() == [name for name in names if name not in gone]
     assert max(map(len, lines)) <= max(width, 50)
     told = " ".join(lines)
@@ -386,7 +388,7 @@ def test_a_narrow_table_leaves_out_what_tells_least(width: int, gone: list[str])
      (999.6 * 2**20, "1.0G"), (2**70, "1048576P")],
 )  # fmt: skip
 def test_bytes_are_short(size_bytes: float, shown: str) -> None:
-    assert words.amount(size_bytes) == shown
+    assert report.amount(size_bytes) == shown
 
 
 @pytest.mark.parametrize(
@@ -394,7 +396,7 @@ def test_bytes_are_short(size_bytes: float, shown: str) -> None:
     [(0, "0%"), (0.00012, "0.012%"), (0.0123, "1.23%"), (0.1, "10.0%"), (1.0, "100.0%")],
 )
 def test_rates_are_short(share: float, shown: str) -> None:
-    assert words.rate(share) == shown
+    assert report.rate(share) == shown
 
 
 def test_json_and_verdict_tell_the_same_live_ids() -> None:
@@ -436,7 +438,7 @@ def test_the_report_needs_nothing_else() -> None:
     for place in json.loads(specs.group(1)):
         assert f'id="{place}"' in outside
     for finding in result().findings:
-        assert html.escape(finding.evidence) in outside
+        assert report._text(finding.evidence) in outside
     assert 'tr class="recommended"' in outside
     assert "prefers-color-scheme: dark" in outside
 
@@ -494,7 +496,7 @@ def test_the_recommended_choice_lies_on_top_of_those_that_come_to_the_same() -> 
     worse, small = candidate(replace(BASE, fpr=0.3), ms=9000), candidate(BASE, gib=1e-4)
     chosen = Choice((today, same, worse), today)
     points, curve = (charts(chosen)["cost"]["layer"][n]["data"]["values"] for n in (1, 0))
-    assert [row["kind"] for row in points] == ["dominated", "another choice", "recommended"]
+    assert [row["kind"] for row in points] == ["dominated", "other", "recommended"]
     assert curve[0]["ms"] == pytest.approx(today.ms_per_million)
     # Below a mebibyte bytes do not count, and the line of equal cost is level.
     level = charts(Choice((small, today), small))["cost"]["layer"][0]["data"]["values"]
@@ -507,7 +509,7 @@ def test_what_is_and_what_is_recommended_carry_labels() -> None:
     layers = charts(Choice((today, best, other), best))["cost"]["layer"]
     texts = [layer for layer in layers if layer["mark"]["type"] == "text"]
     labels = [row["label"] for layer in texts for row in layer["data"]["values"]]
-    assert labels == ["as it is", "fpr=0.03"]
+    assert labels == ["no change", "fpr=0.03"]
 
 
 def test_bytes_of_a_load_of_a_few_ids_are_not_worth_a_change() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -37,16 +37,11 @@ _LENGTHS_MS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerMemory:
-    """Peak memory of one Python worker for so many records of a shard, without their columns."""
+def advise(demand: Demand, choice: Choice, worker_bytes: int) -> list[Finding]:
+    """Return the findings, the worst first.
 
-    rows: int
-    worker_bytes: int
-
-
-def advise(demand: Demand, choice: Choice, memory: WorkerMemory | None) -> list[Finding]:
-    """Return the findings, the worst first."""
+    `worker_bytes` is the peak memory of a Python worker for a shard's share of a micro-batch.
+    """
     return findings(
         [
             *((option.replace("_", "-"), _sizing(choice, option)) for option in asdict(Sizing())),
@@ -58,7 +53,7 @@ def advise(demand: Demand, choice: Choice, memory: WorkerMemory | None) -> list[
             ("lateness", _lateness(demand)),
             ("stable-timestamps", _stable_timestamps(demand, choice)),
             ("cache-bytes", _cache(choice.recommended)),
-            ("memory", _memory(memory)),
+            ("memory", _memory(round(demand.rows_per_shard), worker_bytes)),
         ]
     )
 
@@ -253,13 +248,11 @@ def _cache(best: Candidate) -> Assessment | None:
     )
 
 
-def _memory(memory: WorkerMemory | None) -> Assessment | None:
-    if memory is None:
-        return None
-    measured = "measured" if memory.rows <= MAX_ROWS else f"measured with {MAX_ROWS:,} records"
+def _memory(rows: int, worker_bytes: int) -> Assessment:
+    measured = "measured" if rows <= MAX_ROWS else f"measured with {MAX_ROWS:,} records"
     return fine(
-        f"A Python worker takes {memory.worker_bytes / 2**20:,.0f} MiB for "
-        f"{counted(memory.rows, 'record')} of a shard and micro-batch ({measured}), without the "
+        f"A Python worker takes {worker_bytes / 2**20:,.0f} MiB for {counted(rows, 'record')} of a "
+        f"shard and micro-batch ({measured}), without the "
         f"records' columns. With columns, a share may take {SHARE_BYTES >> 20:,} MiB "
         "(max_shard_batch_bytes, its default). For such shares an executor needs "
         f"{workers_bytes(1, SHARE_BYTES) >> 20:,} MiB for each of its cores outside the JVM's heap "

@@ -16,6 +16,8 @@ from dedup.tools.tuning.costs import Costs
 from dedup.tools.tuning.demand import Demand, Sizing
 from dedup.tools.tuning.trial import Trial, run, scaled
 
+#: Kinds of choices, the most important first.
+KINDS = ["recommended", "today", "other", "dominated"]
 #: Values that are tried for each option, besides the query's own.
 FPRS = (0.1, 0.03, 0.01, 0.003, 0.001)
 BUCKETS = (4, 8, 16, 32)
@@ -126,6 +128,14 @@ class Choice:
             for other in self.candidates
         )
 
+    def kind(self, candidate: Candidate) -> str:
+        """Return one of `KINDS`."""
+        if candidate is self.recommended:
+            return "recommended"
+        if candidate is self.today:
+            return "today"
+        return "dominated" if self.dominated(candidate) else "other"
+
     @property
     def false_negatives(self) -> int:
         """Sum over all trials: always 0."""
@@ -215,7 +225,7 @@ def named(sizing: Sizing, base: Sizing) -> str:
     """Return the options that differ from the base, as written in a call."""
     different = changed(sizing, base)
     texts = [written(*pair) for pair in asdict(sizing).items() if pair in different]
-    return ", ".join(texts) or "as it is"
+    return ", ".join(texts) or "no change"
 
 
 def written(option: str, value: float) -> str:

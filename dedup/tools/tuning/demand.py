@@ -152,14 +152,10 @@ class Demand:
         count = len(sample)
 
         def keys(numbers: np.ndarray) -> Keys:
-            index = np.flatnonzero(numbers < count)
-            if not len(index):
-                return make(numbers)
-            others = np.flatnonzero(numbers >= count)
-            mixed = Keys.concat([sample.take(numbers[index]), make(numbers[others])])
-            place = np.empty(len(numbers), np.int64)
-            place[np.concatenate([index, others])] = np.arange(len(numbers))
-            return mixed.take(place)
+            inside = numbers < count
+            mixed = Keys.concat([sample.take(numbers[inside]), make(numbers[~inside])])
+            # The inverse of the permutation that puts the sample's keys first.
+            return mixed.take(np.argsort(np.argsort(~inside, kind="stable")))
 
         return keys
 
@@ -188,8 +184,6 @@ def check(demand: Demand) -> Demand:
         raise ConfigError(
             f"--duplicate-share {demand.duplicates:g} must be from 0 to below 1, such as 0.05."
         )
-    if demand.batch_ms < 1:
-        raise ConfigError("--batch must be at least a millisecond.")
     if demand.key_bytes > MAX_KEY_BYTES:
         raise ConfigError(
             f"IDs of {demand.key_bytes:,} bytes exceed the limit of a trial ({MAX_KEY_BYTES:,}). "
@@ -200,6 +194,4 @@ def check(demand: Demand) -> Demand:
             f"{demand.today.buckets} buckets per horizon exceed the limit of a trial "
             f"({MAX_BUCKETS}), because every lookup reads all of them; 8 is best. Give --buckets 8."
         )
-    if demand.live_ids > 1e13:
-        raise ConfigError(f"{demand.live_ids:.3g} live IDs are more than any catalog can hold.")
     return demand

@@ -1,71 +1,236 @@
-"""The report of `dedup tune`: one HTML file without dependencies, with two charts of Vega-Lite."""
+"""The result of `tune`: its verdict and table, JSON, and an HTML file with charts of Vega-Lite."""
 
 from __future__ import annotations
 
 import html
 import json
+import platform
 import re
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
+from dedup.core.duration import format_ms, size
 from dedup.errors import MissingExtraError
+from dedup.kernel import PATH
+from dedup.spark.machine import machine_cores
 from dedup.tools.check.findings import Finding
-from dedup.tools.tuning.candidates import LEAST_BYTES, Choice, named, written
-from dedup.tools.tuning.demand import Sizing
+from dedup.tools.tuning.candidates import (
+    KINDS,
+    LEAST_BYTES,
+    Candidate,
+    Choice,
+    named,
+    value_of,
+    written,
+)
+from dedup.tools.tuning.costs import Costs
+from dedup.tools.tuning.demand import Demand, Sizing
 
-_TEMPLATE = "report.html"
 Spec = dict[str, Any]
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 #: Moments in the chart of the fill.
 _MOMENTS = 120
 _DASHED = {"strokeDash": [5, 4]}
-#: Kinds of choices, the most important first.
-_KINDS = ["recommended", "as it is", "another choice", "dominated"]
+#: Columns of the table: name, width, meaning.
+COLUMNS = (
+    ("fpr", 6, "target rate of all filters that one lookup probes"),
+    ("buckets", 7, "buckets per horizon"),
+    ("budget", 6, "state_budget_bytes of a shard"),
+    ("bits", 4, "filter bits per live ID in segments"),
+    ("expect", 6, "false-positive rate predicted from sizes and contents of the filters"),
+    ("measured", 13, "rate measured on new IDs: 95 % interval"),
+    ("state", 6, "bytes in Spark state, rewritten in every micro-batch"),
+    ("sidecar", 7, "bytes of filter sidecars"),
+    ("segment", 7, "bytes of segments: the exact catalog"),
+    ("reads/s", 7, "catalog blocks read per second at the mean rate"),
+    (
+        "ms/1M",
+        5,
+        "ms of one core in the group function for 1 M records, catching up; without Spark's passes",
+    ),
+    ("waste", 5, "share of the filters' bits that one ideal filter of all IDs would not need"),
+)
+_UNITS = ("B", "K", "M", "G", "T", "P")
 
 
-def check_extra() -> None:
-    """Raise MissingExtraError without vl-convert-python, before anything is measured."""
-    _bundle_module()
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The load, the measured choices of options, the costs of this machine, and the advice.
 
-
-def page(
-    *,
-    title: str,
-    verdict: str,
-    header: Sequence[str],
-    rows: Sequence[tuple[str, Sequence[str]]],
-    findings: Sequence[Finding],
-    legend: Sequence[tuple[str, str]],
-    charts: dict[str, dict[str, Any]],
-    foot: str,
-) -> str:
-    """Return the page; MissingExtraError without vl-convert-python, which contains Vega-Lite.
-
-    Each row has its kind: ``recommended``, ``today``, ``dominated`` or empty. Charts are Vega-Lite
-    specifications by their place in the page.
+    `choice.recommended` is the best choice, and `choice.today` is the query's own.
     """
-    fields = {
-        "title": _text(title),
-        "verdict": _text(verdict),
-        "head": "".join(f"<th>{_text(name)}</th>" for name in header),
-        "rows": "\n".join(_row(kind, cells) for kind, cells in rows),
-        "findings": "\n".join(_finding(finding) for finding in findings),
-        "legend": "\n".join(f"<dt>{_text(a)}</dt><dd>{_text(b)}</dd>" for a, b in legend),
-        "foot": _text(foot),
-        # In a script element, only its end needs escaping.
-        "charts": json.dumps(charts).replace("</", "<\\/"),
-        "library": _bundle_module().javascript_bundle().replace("</script", "<\\/script"),
-    }
-    template = (files(__package__) / _TEMPLATE).read_text(encoding="utf-8")
-    parts = template.split("@@")
-    # Every second part is the name of a field. The contents of fields are not searched.
-    return "".join(fields[p] if i % 2 else p for i, p in enumerate(parts))
+
+    demand: Demand
+    choice: Choice
+    costs: Costs
+    findings: tuple[Finding, ...]
+
+    @property
+    def false_negatives(self) -> int:
+        """Known IDs that filters or segments lacked, and wrong verdicts: always 0."""
+        return self.choice.false_negatives
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `dedup tune --json` prints."""
+        demand, choice = self.demand, self.choice
+        live = live_ids(demand, choice)
+        same = (
+            "origin", "ids_per_day", "duplicates", "horizon_ms", "lateness_ms", "batch_ms",
+            "batch_known", "shards", "cores", "cores_given", "key_bytes",
+        )  # fmt: skip
+        return {
+            "status": "false negatives" if self.false_negatives else "ok",
+            "verdict": verdict(demand, choice),
+            **{name: getattr(demand, name) for name in same},
+            "live_ids": round(live),
+            "expected_live_ids": demand.live_ids,
+            "machine": machine(),
+            "costs_ns": asdict(self.costs),
+            "candidates": [
+                c.to_json()
+                | {
+                    "recommended": c is choice.recommended,
+                    "today": c is choice.today,
+                    "dominated": choice.dominated(c),
+                }
+                for c in choice.candidates
+            ],
+            "findings": [finding.to_json() for finding in self.findings],
+            "shard_ids": list(demand.fill_of_shards(live)),
+            "false_negatives": self.false_negatives,
+        }
+
+    def page(self) -> str:
+        """Return the report as HTML; MissingExtraError without vl-convert-python."""
+        demand, choice = self.demand, self.choice
+        bundle = check_extra().javascript_bundle()
+        fields = {
+            "title": _text(f"dedup tune: {title(demand)}"),
+            "verdict": _text(verdict(demand, choice)),
+            "head": "".join(f"<th>{_text(name)}</th>" for name, _, _ in COLUMNS),
+            "rows": "\n".join(_row(choice.kind(c), cells(c)) for c in choice.candidates),
+            "findings": "\n".join(map(_finding, self.findings)),
+            "legend": "\n".join(
+                f"<dt>{_text(name)}</dt><dd>{_text(meaning)}</dd>" for name, _, meaning in COLUMNS
+            ),
+            "foot": _text(self.measured),
+            # In a script element, only its end needs escaping.
+            "charts": json.dumps(charts(choice)).replace("</", "<\\/"),
+            "library": bundle.replace("</script", "<\\/script"),
+        }
+        parts = (files(__package__) / "report.html").read_text(encoding="utf-8").split("@@")
+        # Every second part is the name of a field. The contents of fields are not searched.
+        return "".join(fields[p] if i % 2 else p for i, p in enumerate(parts))
+
+    @property
+    def measured(self) -> str:
+        """The measurements behind the figures, in one or two lines."""
+        costs = self.costs
+        new = sum(c.trial.asked for c in self.choice.candidates)
+        known = sum(c.trial.known for c in self.choice.candidates)
+        return (
+            f"Measured on {machine()}: {costs.row_ns:.0f} ns per record, {costs.filter_ns:.1f} ns "
+            f"per filter probed, {costs.read_ns / 1000:.1f} us per catalog block read, "
+            f"{costs.written_ns:.0f} ns per ID written. {new:,} new and {known:,} known IDs were "
+            f"looked up: {self.false_negatives} false negatives."
+        )
 
 
-def _bundle_module() -> Any:
+def machine() -> str:
+    """Return the properties of this machine that affect times."""
+    return f"{machine_cores()} cores, {platform.machine()}, {PATH} kernel"
+
+
+def verdict(demand: Demand, choice: Choice) -> str:
+    """Return the verdict in one line: the options to keep or change, and the result."""
+    best = choice.recommended
+    low, high = best.interval
+    result = (
+        f"{live_ids(demand, choice):,.0f} live IDs in {size(round(best.total_bytes))}, "
+        f"{low:.2%} to {high:.2%} of new IDs cost a read ({best.reads_per_s:,.1f} reads/s)"
+    )
+    if not best.trial.filters_asked:
+        result = (
+            f"{live_ids(demand, choice):,.0f} live IDs all fit into Spark state "
+            f"({size(round(best.state_bytes))}): no filter is ever probed"
+        )
+    if best is choice.today:
+        options = ", ".join(written(*pair) for pair in asdict(best.sizing).items())
+        return f"KEEP {options}: {result}; no other choice is worth a change."
+    changed = [
+        f"{written(name, asdict(best.sizing)[name])} instead of {value_of(old)}"
+        for name, old in asdict(choice.today.sizing).items()
+        if asdict(best.sizing)[name] != old
+    ]
+    return f"CHANGE to {', '.join(changed)}: {result}."
+
+
+def title(demand: Demand) -> str:
+    """Return the load in one line."""
+    return (
+        f"{demand.ids_per_day:,.0f} new IDs a day ({demand.origin}), horizon "
+        f"{format_ms(demand.horizon_ms)}, lateness {format_ms(demand.lateness_ms)}, "
+        f"{demand.duplicates:.1%} repeats, {demand.shards} shards on {demand.cores_text}, "
+        f"{demand.interval_text}"
+    )
+
+
+def live_ids(demand: Demand, choice: Choice) -> float:
+    """Return the live IDs of all shards in the trial of the recommended choice."""
+    return choice.recommended.trial.live_ids * demand.shards
+
+
+def cells(candidate: Candidate) -> list[str]:
+    """Return one row of the table."""
+    low, high = candidate.interval
+    sizing, wasted = candidate.sizing, candidate.wasted
+    return [
+        f"{sizing.fpr:g}",
+        str(sizing.buckets),
+        amount(sizing.state_budget_bytes),
+        f"{candidate.bits_per_id:.1f}",
+        rate(candidate.trial.predicted_fpr),
+        f"{rate(low)}-{rate(high)}",
+        amount(candidate.state_bytes),
+        amount(candidate.sidecar_bytes),
+        amount(candidate.segment_bytes),
+        short_number(candidate.reads_per_s),
+        short_number(candidate.ms_per_million),
+        "-" if wasted is None else f"{wasted:.0%}",
+    ]
+
+
+def amount(size_bytes: float) -> str:
+    """Return bytes in at most six characters, such as ``344M`` and ``3.0G``."""
+    size = float(size_bytes)
+    for unit in _UNITS:
+        if size < 999.5 or unit == _UNITS[-1]:
+            return f"{size:.0f}{unit}" if size >= 99.95 or unit == "B" else f"{size:.1f}{unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+def rate(share: float) -> str:
+    """Return a rate in at most six characters."""
+    percent = 100 * share
+    if percent >= 0.1:
+        return f"{percent:.1f}%" if percent >= 9.95 else f"{percent:.2f}%"
+    return f"{percent:.3f}%" if percent else "0%"
+
+
+def short_number(number: float) -> str:
+    """Return a number in few characters: whole from 100 on."""
+    if number >= 99_999.5:
+        return f"{number / 1000:,.0f}k"
+    return f"{number:.0f}" if number >= 99.95 else f"{number:.1f}"
+
+
+def check_extra() -> Any:
+    """Return the module that contains Vega-Lite, or raise MissingExtraError."""
     try:
         import vl_convert
     except ImportError:
@@ -127,7 +292,7 @@ def _cost(choice: Choice) -> Spec:
         ("reads", ",.1f", "catalog reads/s"),
     )
     points = {
-        "color": {"field": "kind", "type": "nominal", "title": None, "scale": {"domain": _KINDS}},
+        "color": {"field": "kind", "type": "nominal", "title": None, "scale": {"domain": KINDS}},
         "tooltip": tooltip,
     }
     return {
@@ -139,7 +304,7 @@ def _cost(choice: Choice) -> Spec:
         "layer": [
             _layer("line", {}, _equal_cost(choice), **_DASHED, color="gray", clip=True),
             _layer("point", points, rows, filled=True, size=110),
-            _label([row for row in rows if row["kind"] == "as it is"], dy=14),
+            _label([row for row in rows if row["kind"] == "today"], dy=14),
             _label([row for row in rows if row["kind"] == "recommended"], dy=-12),
         ],
     }
@@ -151,25 +316,19 @@ def _label(rows: Sequence[Spec], dy: int) -> Spec:
 
 def _choices(choice: Choice) -> list[Spec]:
     """Return a row for each choice, the most important last, because later points cover others."""
-    rows: list[Spec] = []
-    for candidate in choice.candidates:
-        kind = "dominated" if choice.dominated(candidate) else "another choice"
-        if candidate is choice.today:
-            kind = "as it is"
-        if candidate is choice.recommended:
-            kind = "recommended"
-        rows.append(
-            {
-                "gib": candidate.total_bytes / 2**30,
-                "ms": candidate.ms_per_million,
-                "choice": named(candidate.sizing, choice.today.sizing),
-                "label": _short(candidate.sizing, choice.today.sizing),
-                "kind": kind,
-                "fpr": candidate.measured_fpr,
-                "reads": candidate.reads_per_s,
-            }
-        )
-    return sorted(rows, key=lambda row: -_KINDS.index(row["kind"]))
+    rows = [
+        {
+            "gib": candidate.total_bytes / 2**30,
+            "ms": candidate.ms_per_million,
+            "choice": named(candidate.sizing, choice.today.sizing),
+            "label": _short(candidate.sizing, choice.today.sizing),
+            "kind": choice.kind(candidate),
+            "fpr": candidate.measured_fpr,
+            "reads": candidate.reads_per_s,
+        }
+        for candidate in choice.candidates
+    ]
+    return sorted(rows, key=lambda row: -KINDS.index(row["kind"]))
 
 
 def _equal_cost(choice: Choice) -> list[Spec]:

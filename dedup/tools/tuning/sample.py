@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from dedup import kernel
 from dedup.catalog.uri import local_path
@@ -218,24 +217,17 @@ def read_sample(
     one_in = -(-picked.count() // MAX_RECORDS) or 1
     if one_in > 1:
         picked = picked.where(fn.pmod(fn.xxhash64(*names), fn.lit(one_in)) == 0)
-    table = picked.toArrow().combine_chunks()
-    coded = _one(table.column("file")).dictionary_encode()
+    table = picked.toArrow()
+    coded = table.column("file").combine_chunks().dictionary_encode()
     key = (order or FileOrder()).key
     written = [text.partition(" ") for text in coded.dictionary.to_pylist()]
     keys_of = [key(int(modified_ms), local_path(uri)) for modified_ms, _, uri in written]
     place = np.argsort(sorted(range(len(written)), key=keys_of.__getitem__))
     files = place[coded.indices.to_numpy(zero_copy_only=False)]
     rows = np.argsort(files, kind="stable")
-    keys = encode_ids([_one(table.column(name)) for name in names]).keys.take(rows)
+    keys = encode_ids([table.column(name).combine_chunks() for name in names]).keys.take(rows)
     times_ms = None
     if timestamp is not None:
-        times_ms = millis(_one(table.column("time")))[rows]
+        times_ms = millis(table.column("time").combine_chunks())[rows]
         times_ms = without_future(times_ms, files[rows], time.time_ns() // 1_000_000)
     return Sample(keys=keys, times_ms=times_ms, files=files[rows], one_in=one_in, where=where)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    chunks = column.chunks
-    return (
-        chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks or [pa.array([], column.type)])
-    )

@@ -47,8 +47,8 @@ MAX_BATCHES = 512
 _MOMENTS, _PROBED = 16, 24_000
 #: Fields of `Trial` that are means over these moments.
 _MEANS = (
-    "predicted_fpr", "spread", "live_ids", "tail_ids", "segments", "depth", "sst_bytes",
-    "filter_bytes", "tail_bytes", "head_bytes", "filters_asked",
+    "predicted_fpr", "spread", "live_ids", "tail_ids", "segments", "sst_bytes", "filter_bytes",
+    "tail_bytes", "head_bytes", "filters_asked",
 )  # fmt: skip
 
 
@@ -75,8 +75,6 @@ class Trial:
     live_ids: float = 0.0
     tail_ids: float = 0.0
     segments: float = 0.0
-    depth: float = 0.0
-    #: Means of the real shard.
     sst_bytes: float = 0.0
     filter_bytes: float = 0.0
     tail_bytes: float = 0.0
@@ -193,7 +191,6 @@ def _add_sizes(trial: Trial, state: ShardState, store: CountingStore, load: Load
     trial.tail_bytes += scale * state.tail.nbytes
     trial.segments += real_count
     trial.head_bytes += state.head_bytes_without_filters() * real_count / max(1, len(segments))
-    trial.depth += max((bucket.depth for bucket in state.manifest.buckets), default=0)
     trial.sst_bytes += scale * sum(s.sst_bytes for s in segments)
     trial.filter_bytes += scale * sum(store.filters[s.name].bits.nbytes for s in segments)
 
