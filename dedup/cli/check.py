@@ -24,11 +24,11 @@ from dedup.errors import ConfigError, DedupError
 from dedup.spark.driver.checkpoint_log import CheckpointLog, read_checkpoint
 from dedup.spark.machine import machine_bytes, machine_cores, shuffle_partitions
 from dedup.spark.options import BY_ID
-from dedup.tools.check.facts import Facts, ProducerFacts, cores_of, retention
+from dedup.tools.check.facts import Facts, cores_of, retention
 from dedup.tools.check.findings import Level
 from dedup.tools.check.rules import advise
 from dedup.tools.repair.opening import has_state
-from dedup.tools.watch.health import TimedBatch, concerns
+from dedup.tools.watch.health import concerns
 from dedup.tools.watch.query_log import QueryLog, read_logs
 
 #: Settings that `dedup run` gives Spark by default.
@@ -53,7 +53,7 @@ def check(flags: CheckFlags) -> Done:
     if flags.log is not None:
         logged = _query_log(log_of(flags.log), log.query_id)
         name, facts = logged.name, _with_log(facts, logged)
-        if facts.producers is not None:
+        if facts.expire_after_ms is not None:
             _refuse_id_flags(flags, log.query_id)
     if flags.query not in (None, log.query_id, name):
         raise ConfigError(
@@ -157,20 +157,17 @@ def _with_log(facts: Facts, log: QueryLog) -> Facts:
         facts,
         shards=newest.shards,
         batch_records_max=max(batch.records_in for batch in every),
-        batch_took_max_ms=max(batch.batch_ms for batch in every) or None,
-        concerns=tuple(concerns([TimedBatch(*timed) for timed in log.batches])),
+        concerns=tuple(concerns(log.batches)),
     )
     if isinstance(newest, SequenceMetrics):
-        producers = ProducerFacts(
+        return replace(
+            facts,
             expire_after_ms=newest.expire_after_ms,
-            max_producers=newest.max_producers,
-            fullest=newest.fullest_shard_producers,
             runs=len({batch.run_id for batch in every}),
             batches=len(every),
+            # Unknown before the first timestamp.
+            event_time=None if newest.newest_ms is None else not newest.by_query_time,
         )
-        # Unknown before the first timestamp.
-        event_time = None if newest.newest_ms is None else not newest.by_query_time
-        return replace(facts, producers=producers, event_time=event_time)
     batches = [batch for _, batch in log.of_ids]
     last = batches[-1]
     sources = [name for batch in batches for name, _, _ in batch.slowest_sources]

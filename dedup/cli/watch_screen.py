@@ -13,7 +13,6 @@ from rich.text import Text
 from dedup.core.duration import iso, size, span
 from dedup.core.metrics import STAGES, BatchMetrics
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics, SequenceMetrics
-from dedup.tools.check.producer_rules import NEARLY_FULL
 from dedup.tools.watch.health import Status, share_of
 from dedup.tools.watch.watched import PacedBatch, Watched
 
@@ -32,6 +31,8 @@ STATUSES = {
     Status.STOPPED: (12, "red"),
     Status.REWOUND: (13, "red"),
 }
+#: A larger share of `max_producers` is highlighted.
+_NEARLY_FULL = 0.8
 #: Verdicts on sequences that have a line of their own if they occur.
 _RARE = {
     "fenced": "a newer epoch of their producer was seen",
@@ -278,7 +279,7 @@ def _producers(one: Watched, last: SequenceMetrics) -> Iterator[Text]:
     yield _figure("producers", f"{last.producers:,}", changes)
     fill = f"{last.fill:.1%} of max_producers, {last.max_producers:,}"
     fullest = _figure("fullest shard", f"{last.fullest_shard_producers:,}", fill)
-    if last.fill >= NEARLY_FULL:
+    if last.fill >= _NEARLY_FULL:
         fullest.stylize("yellow")
     yield fullest
     each = f", {size(last.state_bytes // last.producers)} a producer" if last.producers else ""

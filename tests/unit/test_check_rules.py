@@ -10,7 +10,7 @@ import pytest
 
 from dedup.core.duration import size_bytes
 from dedup.spark.stream_source import Source
-from dedup.tools.check.facts import FOREVER_MS, Facts, ProducerFacts, cores_of, whole_number
+from dedup.tools.check.facts import FOREVER_MS, Facts, cores_of, whole_number
 from dedup.tools.check.findings import Finding, Level, Takes
 from dedup.tools.check.rules import RULES, SEQUENCE_RULES, advise
 
@@ -56,9 +56,7 @@ class Case:
 
 def producers(**known: int) -> dict[str, Any]:
     """Facts of a query of `dedup_by_sequence`."""
-    return {
-        "producers": ProducerFacts(**{"expire_after_ms": DAY_MS, "max_producers": 1000, **known})
-    }
+    return {"expire_after_ms": DAY_MS, **known}
 
 
 HORIZON = {"horizon_ms": 7 * DAY_MS, "lateness_ms": HOUR_MS, "late": "emit", "event_time": True}
@@ -200,18 +198,6 @@ CASES = {
         Case({"kafka_sinks": ("kafka",), "sink_options": {"topic": "out", "markers": "m"}}, UNKNOWN,
              "Topic m holds", f"{KAFKA_CONFIGS} m --describe --all", Takes.OUTSIDE),
     ],
-    "sink-timeout": [
-        Case({"batch_took_max_ms": 90_000}, None),
-        Case({"kafka_sinks": ("kafka",)}, UNKNOWN, "--log"),
-        Case({"kafka_sinks": ("kafka",), "batch_took_max_ms": 29_999}, FINE, "1 minute (assumed"),
-        Case({"kafka_sinks": ("kafka",), "batch_took_max_ms": 30_000}, COSTS, "took 30.0 s, more",
-             '.option("kafka.transaction.timeout.ms", 120000)'),
-        Case({"kafka_sinks": ("kafka",), "batch_took_max_ms": 30_000,
-              "sink_options": {"kafka.transaction.timeout.ms": "300000"}}, FINE, "is 5 minutes,"),
-        Case({"kafka_sinks": ("kafka",), "batch_took_max_ms": 600_000}, COSTS, "600.0 s",
-             '.option("kafka.transaction.timeout.ms", 2400000)\n'
-             "# and transaction.max.timeout.ms=2400000 on every broker"),
-    ],
     "shuffle-partitions": [
         Case({"cores": 4}, UNKNOWN, "--properties"),
         Case({"state_partitions": 8}, UNKNOWN, "spark.executor.instances"),
@@ -274,11 +260,6 @@ SEQUENCE_CASES = {
         Case(producers(runs=4, batches=4) | QUERY_TIME, COSTS, "each of the last 4 runs",
              'timestamp="COLUMN"', Takes.BEGINNING),
     ],
-    "max-producers": [
-        Case(producers(), UNKNOWN, "before the start"),
-        Case(producers(fullest=799), FINE, "the fullest has 799."),
-        Case(producers(fullest=800), COSTS, "nothing is lost", "max_producers=2000"),
-    ],
     "source-clocks": [
         Case(producers() | {"event_time": True}, None),
         Case(producers() | {"sources": (KAFKA,)} | QUERY_TIME, None),
@@ -288,7 +269,6 @@ SEQUENCE_CASES = {
         Case(producers() | {"sources": (KAFKA,), "event_time": True, "by_source": False}, BREAKS,
              "before they were silent for 1 day", 'source_partition=["topic", "partition"]'),
     ],
-    "batch-memory": [Case(producers(), UNKNOWN, "measured for dedup_by_id alone")],
 }  # fmt: skip
 
 ALL_CASES = [
@@ -311,13 +291,10 @@ def test_a_rule(name: str, case: Case) -> None:
 
 
 def test_every_rule_has_its_cases() -> None:
-    facts = [
-        Facts(**{**case.facts, "producers": None}) for cases in CASES.values() for case in cases
-    ]
+    facts = [Facts(**case.facts) for cases in CASES.values() for case in cases]
     assert {finding.rule for each in facts for finding in advise(each)} == set(CASES) == set(RULES)
     assert all(re.fullmatch("[a-z]+(-[a-z]+)*", name) for name in (*RULES, *SEQUENCE_RULES))
-    own = {name for name, rule in SEQUENCE_RULES.items() if RULES.get(name) is not rule}
-    assert own == set(SEQUENCE_CASES)
+    assert set(SEQUENCE_RULES) - set(RULES) | {"source-clocks"} == set(SEQUENCE_CASES)
 
 
 def test_of_numbered_records_nothing_is_said_of_ids_and_their_catalog() -> None:

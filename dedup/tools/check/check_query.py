@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -27,7 +27,7 @@ from dedup.spark.machine import machine_bytes
 from dedup.spark.options import Options, SequenceOptions
 from dedup.spark.plan import Plan
 from dedup.spark.stream_source import Source
-from dedup.tools.check.facts import Facts, ProducerFacts, cores_of, retention
+from dedup.tools.check.facts import Facts, cores_of, retention
 from dedup.tools.check.findings import Finding, Level, in_order
 from dedup.tools.check.kafka_topics import ask_brokers
 from dedup.tools.check.rules import advise
@@ -105,7 +105,7 @@ def check_query(
         check_sink(sink, output, checkpoint)
     spark = df.sparkSession
     options, policy = operator.options, operator.options.policy()
-    settings = _Settings(spark)
+    settings = spark.conf.getAll
     cores = cores_of(settings, local_cores(spark))
     retention_ms = None
     if kafka_retention is not None:
@@ -193,10 +193,7 @@ def _first_start(root: Root, plan: Plan, checkpoint: str) -> Finding:
 def _of_sequences(
     facts: Facts, options: SequenceOptions, checkpoint: str | os.PathLike[str] | None
 ) -> list[Finding]:
-    producers = ProducerFacts(
-        expire_after_ms=options.policy().horizon_ms, max_producers=options.max_producers
-    )
-    findings = advise(replace(facts, producers=producers))
+    findings = advise(replace(facts, expire_after_ms=options.policy().horizon_ms))
     if checkpoint is not None:
         evidence = (
             "The checkpoint's state keeps the names of producer, partition, epoch, sequence and "
@@ -228,25 +225,3 @@ def _completed(
             retentions_ms.append(answer.retention_ms)
         completed.append(source)
     return tuple(completed), max(retentions_ms, default=None)
-
-
-class _Settings(Mapping[str, str]):
-    """The settings of the session and its cluster, with Spark's defaults."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-
-    def __getitem__(self, name: str) -> str:
-        try:
-            value = self._spark.conf.get(name)
-        except Exception:  # Connect and classic raise different classes
-            raise KeyError(name) from None
-        if value is None:
-            raise KeyError(name)
-        return str(value)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0

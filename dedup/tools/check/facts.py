@@ -31,21 +31,6 @@ _MASTER = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerFacts:
-    """Facts about the producers of a query of `dedup_by_sequence`; None if unknown.
-
-    `fullest` is the number of producers in the fullest shard. `batches` counts recent
-    micro-batches, and `runs` the runs that they belong to.
-    """
-
-    expire_after_ms: int
-    max_producers: int
-    fullest: int | None = None
-    runs: int | None = None
-    batches: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Facts about a query; None if unknown. Options have their resolved values."""
 
@@ -85,15 +70,17 @@ class Facts:
     unstable_id: str | None = None
     #: Problems of the log's last micro-batches: a status such as ``LATE``, and why.
     concerns: tuple[tuple[str, str], ...] | None = None
-    #: Records of the largest, and duration of the longest recent micro-batch.
+    #: Records of the largest recent micro-batch.
     batch_records_max: int | None = None
-    batch_took_max_ms: int | None = None
     #: Names of the query's known sinks that publish in Kafka transactions.
     kafka_sinks: tuple[str, ...] = ()
     #: Their known options, names in lower case.
     sink_options: Mapping[str, str] = field(default_factory=dict)
     #: Present if the query is one of `dedup_by_sequence`.
-    producers: ProducerFacts | None = None
+    expire_after_ms: int | None = None
+    #: Number of its recent micro-batches, and of the runs that they belong to.
+    batches: int | None = None
+    runs: int | None = None
 
     def setting(self, name: str, default: str) -> str | None:
         """Return a setting of the next start: the checkpoint's if it keeps one."""

@@ -1,19 +1,16 @@
-"""Rules about Kafka: replays, clocks and data loss of the source, transactions of the sink."""
+"""Rules about Kafka: replays, clocks and data loss of the source, readers of the sink."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from dedup.core.duration import counted, format_ms
 from dedup.spark.stream_source import Source
-from dedup.tools.check.facts import FOREVER_MS, HOW_LOG, HOW_OPTIONS, Facts, whole_number
-from dedup.tools.check.findings import Assessment, Takes, breaks, costs, fine, unknown
+from dedup.tools.check.facts import FOREVER_MS, HOW_OPTIONS, Facts
+from dedup.tools.check.findings import Assessment, Takes, breaks, fine, unknown
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
-_TIMEOUT = "kafka.transaction.timeout.ms"
-#: Kafka's default of the timeout, and of the brokers' transaction.max.timeout.ms.
-_TIMEOUT_MS, _LONGEST_MS = 60_000, 900_000
 
 
 def horizon_retention(facts: Facts) -> Assessment | None:
@@ -93,26 +90,46 @@ def _lacking(facts: Facts) -> str:
     return f"{late}, and{catalog}" if facts.event_time is None else f"{late}."
 
 
-def of_many_partitions(facts: Facts) -> Sequence[Source]:
-    """Return the Kafka sources whose partitions may share a clock; with query time none do."""
+def source_clocks(facts: Facts) -> Assessment | None:
+    """Ask for a clock per Kafka partition: with one clock, a slow partition's records are late.
+
+    `dedup_by_sequence` drops no late records, but producers of a slow partition expire early. By
+    query time partitions share no clock.
+    """
     kafka = facts.of_kind("kafka")
     single = len(kafka) == 1 and kafka[0].partitions == 1
-    return () if single or facts.event_time is False else kafka
-
-
-def source_clocks(facts: Facts) -> Assessment | None:
-    """Ask for a clock per Kafka partition: with one clock, a slow one's records are late."""
-    kafka = of_many_partitions(facts)
-    if not kafka:
+    if not kafka or single or facts.event_time is False:
         return None
+    of_sequences = facts.expire_after_ms is not None
     if facts.event_time is None or facts.by_source is None:
         return unknown(
             "It is not known whether every partition of Kafka has its own clock "
-            "(source_partition). Without it, a partition that lags by more than lateness is late. "
-            "Give --log, the folder of DedupListener(log=...), and --catalog ROOT."
+            "(source_partition). Without it, "
+            + (
+                "producers of a lagging partition expire too early. The metrics of "
+                "dedup_by_sequence do not show it, but check_query knows it."
+                if of_sequences
+                else "a partition that lags by more than lateness is late. Give --log, the folder "
+                "of DedupListener(log=...), and --catalog ROOT."
+            )
         )
     if facts.by_source:
-        return fine(OWN_CLOCKS)
+        return fine("source_partition is given: the watermark waits for the slowest partition.")
+    shared = f"All partitions of {named(kafka)} share one clock, the newest timestamp of all. " + (
+        _early_expiry(facts) if of_sequences else _late_records(facts)
+    )
+    return breaks(shared, 'source_partition=["topic", "partition"]')
+
+
+def _early_expiry(facts: Facts) -> str:
+    return (
+        "While a partition lags, as after an outage or in a backfill, this clock measures the "
+        "silence of its producers: some expire before they were silent for "
+        f"{in_days(facts.expire_after_ms or 0)}, and copies of their records pass again."
+    )
+
+
+def _late_records(facts: Facts) -> str:
     harm = (
         'are dropped (late="drop")'
         if facts.late == "drop"
@@ -122,15 +139,10 @@ def source_clocks(facts: Facts) -> Assessment | None:
         harm += ' (assuming late="emit", the default; otherwise give --late drop)'
     lateness = "lateness" if facts.lateness_ms is None else in_days(facts.lateness_ms)
     behind = "behind" if facts.lateness_ms == 0 else f"more than {lateness} behind"
-    return breaks(
-        f"All partitions of {named(kafka)} share one clock, the newest timestamp of all. If a "
-        f"partition is {behind} the others, for example after an outage, its records are late and "
-        f"{harm}.",
-        'source_partition=["topic", "partition"]',
+    return (
+        f"If a partition is {behind} the others, for example after an outage, its records are "
+        f"late and {harm}."
     )
-
-
-OWN_CLOCKS = "source_partition is given: the watermark waits for the slowest partition."
 
 
 def kafka_data_loss(facts: Facts) -> Assessment | None:
@@ -183,37 +195,6 @@ def sink_markers(facts: Facts) -> Assessment | None:
         "restart. This check does not ask the brokers.",
         _describe(markers),
         Takes.OUTSIDE,
-    )
-
-
-def sink_timeout(facts: Facts) -> Assessment | None:
-    """Compare the transaction timeout with micro-batches: a task that exceeds it is retried."""
-    if not facts.kafka_sinks:
-        return None
-    option = whole_number(facts.sink_option(_TIMEOUT))
-    timeout_ms = option or _TIMEOUT_MS
-    limit = f"{_TIMEOUT} is {format_ms(timeout_ms)}"
-    if option is None:
-        limit += f" (assumed; otherwise give --sink-option {_TIMEOUT}=MILLISECONDS)"
-    took_ms = facts.batch_took_max_ms
-    if took_ms is None:
-        return unknown(
-            f"{limit}, the time limit of a task. The duration of micro-batches is not known. "
-            f"{HOW_LOG}"
-        )
-    took = f"the longest of the recent micro-batches took {took_ms / 1000:,.1f} s"
-    if 2 * took_ms < timeout_ms:
-        return fine(f"{limit}, and {took}: its transactions ended in time.")
-    # Four times the longest micro-batch, in whole minutes.
-    advised_ms = -(-4 * took_ms // 60_000) * 60_000
-    change = f'.option("{_TIMEOUT}", {advised_ms})'
-    if advised_ms > _LONGEST_MS:
-        change += f"\n# and transaction.max.timeout.ms={advised_ms} on every broker"
-    return costs(
-        f"{limit}, and {took}, more than half of it. A transaction that reaches the limit is "
-        "aborted and its task starts again, so that a large micro-batch may never get through. "
-        "Nothing is lost. Raise the limit, or make micro-batches smaller.",
-        change,
     )
 
 

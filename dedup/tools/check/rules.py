@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dedup.tools.check import cost_rules, kafka_rules, producer_rules
-from dedup.tools.check.facts import HOW_SETTINGS, Facts
+from dedup.tools.check import cost_rules, kafka_rules
+from dedup.tools.check.facts import HOW_LOG, HOW_SETTINGS, Facts
 from dedup.tools.check.findings import (
     Assessment,
     Assessments,
@@ -13,10 +13,12 @@ from dedup.tools.check.findings import (
     Level,
     Takes,
     breaks,
+    costs,
     findings,
     fine,
     unknown,
 )
+from dedup.tools.check.kafka_rules import in_days
 
 _HDFS_STORE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 _STORE = "spark.sql.streaming.stateStore.providerClass"
@@ -194,6 +196,39 @@ def windows_after(facts: Facts) -> Assessment | None:
     )
 
 
+def expire_after(facts: Facts) -> Assessment:
+    """Detect a query of single micro-batches with query time: its producers never expire."""
+    silence = f"A producer expires once it was silent for {in_days(facts.expire_after_ms or 0)}"
+    if facts.event_time:
+        return fine(f"{silence}, by the timestamps of records: downtime changes nothing.")
+    if facts.event_time is None:
+        return unknown(f"{silence}; whether by timestamps or by query time is not known. {HOW_LOG}")
+    if facts.runs and facts.batches and facts.batches > facts.runs:
+        return fine(f"{silence} of query time, which passed in the recent runs.")
+    if facts.runs and facts.runs > 1:
+        return costs(
+            f"{silence} of query time, and each of the last {facts.runs} runs was one "
+            "micro-batch, in which no query time passes. Producers never expire, and accumulate "
+            "until max_producers stops the query.",
+            'timestamp="COLUMN"',
+            Takes.BEGINNING,
+        )
+    return unknown(
+        f"{silence} of query time, which counts while the query runs. In a query that runs one "
+        "micro-batch at a time (availableNow) producers never expire. Whether this is one cannot "
+        f"be known before its second run. {HOW_LOG}"
+    )
+
+
+def checkpoint_alone(facts: Facts) -> Assessment:
+    """Remind of backups: without the checkpoint a replay knows no producer."""
+    return unknown(
+        "The memory of producers is in the checkpoint alone. If the checkpoint is lost, records "
+        "that the source delivers again pass again, with any expire_after. This check does not "
+        "know whether the checkpoint has backups."
+    )
+
+
 Rule = Callable[[Facts], Assessments]
 #: Rules by name. Names stay the same in every release.
 _COMMON: dict[str, Rule] = {
@@ -206,24 +241,20 @@ _COMMON: dict[str, Rule] = {
     "kafka-data-loss": kafka_rules.kafka_data_loss,
     "sink-readers": kafka_rules.sink_readers,
     "sink-markers": kafka_rules.sink_markers,
-    "sink-timeout": kafka_rules.sink_timeout,
+    "source-clocks": kafka_rules.source_clocks,
     "shuffle-partitions": cost_rules.shuffle_partitions,
 }
 RULES: dict[str, Rule] = _COMMON | {
     "catalog-place": catalog_place,
     "guarantee": chosen_guarantee,
     "horizon-retention": kafka_rules.horizon_retention,
-    "source-clocks": kafka_rules.source_clocks,
     "batch-memory": cost_rules.batch_memory,
     "pyspark-memory": cost_rules.pyspark_memory,
 }
 #: Rules of `dedup_by_sequence`, which has no IDs and no catalog.
 SEQUENCE_RULES: dict[str, Rule] = _COMMON | {
-    "checkpoint-alone": producer_rules.checkpoint_alone,
-    "expire-after": producer_rules.expire_after,
-    "source-clocks": producer_rules.producer_clocks,
-    "max-producers": producer_rules.max_producers,
-    "batch-memory": producer_rules.producer_memory,
+    "checkpoint-alone": checkpoint_alone,
+    "expire-after": expire_after,
 }
 
 
@@ -232,5 +263,5 @@ def advise(facts: Facts) -> list[Finding]:
 
     A rule that finds everything right says so, and one that lacks facts says how to give them.
     """
-    rules = RULES if facts.producers is None else SEQUENCE_RULES
+    rules = RULES if facts.expire_after_ms is None else SEQUENCE_RULES
     return findings((name, rule(facts)) for name, rule in rules.items())
