@@ -22,7 +22,7 @@ from dedup.core.manifest import Expired, Manifest, PendingList
 from dedup.core.policy import Policy
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
-from dedup.tools.repair.contents import QueryMemory, Shard, segments_of
+from dedup.tools.repair.contents import QueryMemory, segments_of
 from dedup.tools.repair.vacuum import carry_out, plan_vacuum
 from tests.support.catalog import QUERY
 from tests.support.query_driver import DAY_MS, ROOMY, QueryDriver, give_up, run
@@ -190,7 +190,7 @@ def test_what_the_manifest_names_stays(root: Root) -> None:
 
 def standings(root: Root, manifest: Manifest) -> dict[str, str]:
     """What `dedup catalog inspect` calls each segment."""
-    shard = Shard(epoch=49, manifest=manifest, gc_watermark_ms=None, tail_ids=0)
+    shard = ShardState(epoch=49, manifest=manifest)
     known = QueryMemory(certain=True, shards={0: shard})
     return {s.name: s.standing for s in segments_of(root, QUERY, known, list_catalog(root, QUERY))}
 

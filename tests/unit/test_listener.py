@@ -17,17 +17,10 @@ from dedup.tools.watch import listener as listener_module
 from tests.support.batch_metrics import QUERY, RUN, batch, sequence_batch
 
 
-@pytest.mark.parametrize("port", [70_000, -1, "9464", True, 9464.0])
-def test_what_is_no_port_is_refused(port: object, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^prometheus_port=.* is not a port. Give "):
-        DedupListener(log=tmp_path / "made", prometheus_port=port)  # type: ignore[arg-type]
-    assert not (tmp_path / "made").exists()
-
-
-@pytest.mark.parametrize("address", ["", None, 5])
-def test_what_is_no_address_is_refused(address: object) -> None:
-    with pytest.raises(ConfigError, match=r"^prometheus_address=.* is not an address. Give "):
-        DedupListener(prometheus_port=0, prometheus_address=address)  # type: ignore[arg-type]
+@pytest.mark.parametrize(("port", "address"), [(70_000, "0.0.0.0"), (9464.0, ""), (0, 5)])
+def test_what_is_no_port_or_address_is_refused(port: object, address: object) -> None:
+    with pytest.raises(ConfigError, match=r"prometheus_port=.*Give another port, or an address"):
+        DedupListener(prometheus_port=port, prometheus_address=address)  # type: ignore[arg-type]
 
 
 def test_the_endpoint_is_bound_to_the_address_that_is_asked_for() -> None:

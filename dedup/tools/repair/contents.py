@@ -17,7 +17,6 @@ from dedup.catalog.listing import CatalogFile, list_catalog
 from dedup.catalog.root import Root
 from dedup.core.clocks import known_ms
 from dedup.core.duration import iso
-from dedup.core.manifest import Manifest
 from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
 from dedup.tools.repair.opening import (
@@ -37,37 +36,12 @@ LIVE, EXPIRED, ORPHAN, LOSS_ACCEPTED = "live", "expired", "orphan", "loss accept
 LISTED, UNKNOWN = "listed", "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
-    """A shard after a micro-batch."""
-
-    epoch: int
-    manifest: Manifest
-    #: IDs in Spark state, or None if only the manifest backup is known.
-    tail_ids: int | None = None
-    #: GC watermark, or None before the first.
-    gc_watermark_ms: int | None = None
-
-    def to_json(self, number: int) -> dict[str, Any]:
-        """Return plain values of the shard with this number."""
-        return {
-            "shard": number,
-            "epoch": self.epoch,
-            "buckets": len(self.manifest.buckets),
-            "segments": sum(1 for _ in self.manifest.segments()),
-            "expired": self.manifest.pending,
-            "segment_ids": self.manifest.ids,
-            "tail_ids": self.tail_ids,
-            "gc_watermark": iso(self.gc_watermark_ms),
-        }
-
-
 @dataclass(frozen=True, slots=True)
 class QueryMemory:
     """The shards of one query; `certain` if they come from Spark state, not from backups."""
 
     certain: bool
-    shards: Mapping[int, Shard]
+    shards: Mapping[int, ShardState]
 
     @property
     def as_of(self) -> str:
@@ -78,6 +52,22 @@ class QueryMemory:
         if not self.shards:
             return "unknown: give --checkpoint"
         return f"batch {newest} by the manifest backups, tail unknown: give --checkpoint"
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return plain values of each shard."""
+        return [
+            {
+                "shard": number,
+                "epoch": state.epoch,
+                "buckets": len(state.manifest.buckets),
+                "segments": sum(1 for _ in state.manifest.segments()),
+                "expired": state.manifest.pending,
+                "segment_ids": state.manifest.ids,
+                "tail_ids": len(state.tail) if self.certain else None,
+                "gc_watermark": iso(known_ms(state.clocks.gc_watermark_ms)),
+            }
+            for number, state in sorted(self.shards.items())
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +138,7 @@ class QueryContents:
             "segments": dict(Counter(segment.standing for segment in self.segments)),
             "missing": sum(segment.missing for segment in self.segments),
             "accepted_losses": sum(segment.loss_accepted for segment in self.segments),
-            "state": [shard.to_json(n) for n, shard in sorted(self.memory.shards.items())],
+            "state": self.memory.to_json(),
         }
 
 
@@ -227,25 +217,12 @@ def segments(root: Root, snapshot: Snapshot | None, query_id: str | None = None)
 
 def memory_of(root: Root, query_id: str, snapshot: Snapshot | None) -> QueryMemory:
     """Return a query's shards: from the snapshot if it is the query's, else from the backups."""
-    certain = snapshot is not None and snapshot.query_id == query_id
-    states: dict[int, ShardState | None]
-    if snapshot is not None and certain:
-        states = {**snapshot.states}
-    else:
-        certificate = load_certificate(root, query_id)
-        numbers = range(certificate.shards if certificate else 0)
-        states = {number: read_backup(root, query_id, number) for number in numbers}
-    shards = {
-        number: Shard(
-            epoch=state.epoch,
-            manifest=state.manifest,
-            tail_ids=len(state.tail) if certain else None,
-            gc_watermark_ms=known_ms(state.clocks.gc_watermark_ms),
-        )
-        for number, state in states.items()
-        if state is not None
-    }
-    return QueryMemory(certain, shards)
+    if snapshot is not None and snapshot.query_id == query_id:
+        return QueryMemory(True, snapshot.states)
+    certificate = load_certificate(root, query_id)
+    numbers = range(certificate.shards if certificate else 0)
+    backups = {number: read_backup(root, query_id, number) for number in numbers}
+    return QueryMemory(False, {n: state for n, state in backups.items() if state is not None})
 
 
 def segments_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -175,10 +174,9 @@ def verify_objects(
     shards, problem = _certificate(root, query_id)
     found = [(certificate_path(query_id), problem)]
     for file in files:
-        check = _CHECKS.get(file.parsed.kind)
         # The file that says how far a run came has a name and no content.
-        if check is not None and file.parsed.through_epoch is None:
-            found.append((file.name, _problem(check, root, file)))
+        if file.parsed.kind in _CHECKS and file.parsed.through_epoch is None:
+            found.append((file.name, _problem(root, file)))
     adopted = {file.parsed.shard for file in files if file.parsed.kind == "adopted"}
     found += (
         (
@@ -223,7 +221,8 @@ def _required(query_id: str, shard: int, state: ShardState) -> Iterator[tuple[st
         yield shard_path(query_id, shard, MANIFEST_FILE), f"missing: {_BACKUP_LOST}"
 
 
-def _problem(check: Callable[[Root, CatalogFile], None], root: Root, file: CatalogFile) -> str:
+def _problem(root: Root, file: CatalogFile) -> str:
+    check, consequence = _CHECKS[file.parsed.kind]
     try:
         check(root, file)
     except ObjectMissing:  # deleted since it was listed
@@ -231,44 +230,23 @@ def _problem(check: Callable[[Root, CatalogFile], None], root: Root, file: Catal
     except CatalogError as exc:
         return exc.text
     except ValueError as exc:
-        return str(exc)
+        return f"damaged: {exc}; {consequence}"
     return ""
 
 
-@contextmanager
-def _damage(consequence: str) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as exc:
-        raise ValueError(f"damaged: {exc}; {consequence}") from exc
+def _owner(file: CatalogFile) -> tuple[str, int]:
+    return file.parsed.query_id or "", file.parsed.shard or 0
 
 
 def _accepted_loss(root: Root, file: CatalogFile) -> None:
-    with _damage("it permits no loss: accept the loss again"):
-        segment = root.read(file.name, AcceptedLoss.from_bytes).segment
+    segment = root.read(file.name, AcceptedLoss.from_bytes).segment
     if segment != file.parsed.segment:
-        raise ValueError(f"it names segment {segment}: accept the loss again")
-
-
-def _pending_list(root: Root, file: CatalogFile) -> None:
-    parsed = file.parsed
-    with _damage(_PENDING_LIST_LOST):
-        check_pending_list(root, parsed.query_id or "", parsed.shard or 0, parsed.segment or "")
-
-
-def _backup(root: Root, file: CatalogFile) -> None:
-    with _damage(_BACKUP_LOST):
-        check_backup(root, file.parsed.query_id or "", file.parsed.shard or 0)
-
-
-def _adopted(root: Root, file: CatalogFile) -> None:
-    read_adopted(root, file.parsed.query_id or "", file.parsed.shard or 0)
+        raise ValueError(f"it names segment {segment}")
 
 
 def _lineage(root: Root, file: CatalogFile) -> None:
     parsed = file.parsed
-    with _damage(_LINEAGE_LOST):
-        check_lineage(root, parsed.query_id or "", Run(parsed.run_id or "", parsed.epoch or 0))
+    check_lineage(root, parsed.query_id or "", Run(parsed.run_id or "", parsed.epoch or 0))
 
 
 _PENDING_LIST_LOST = (
@@ -283,10 +261,15 @@ _LINEAGE_LOST = (
     "earlier runs may now count as branches, and then nothing is deleted: run vacuum --sole if no "
     "other checkpoint of this query is in use"
 )
-_CHECKS: dict[str, Callable[[Root, CatalogFile], None]] = {
-    "accepted_loss": _accepted_loss,
-    "pending_list": _pending_list,
-    "manifest": _backup,
-    "adopted": _adopted,
-    "run": _lineage,
+#: How to check each kind of object, and the consequence of damage.
+_CHECKS: dict[str, tuple[Callable[[Root, CatalogFile], object], str]] = {
+    "accepted_loss": (_accepted_loss, "it permits no loss: accept the loss again"),
+    "pending_list": (
+        lambda root, file: check_pending_list(root, *_owner(file), file.parsed.segment or ""),
+        _PENDING_LIST_LOST,
+    ),
+    "manifest": (lambda root, file: check_backup(root, *_owner(file)), _BACKUP_LOST),
+    # Its error states the consequence.
+    "adopted": (lambda root, file: read_adopted(root, *_owner(file)), ""),
+    "run": (_lineage, _LINEAGE_LOST),
 }

@@ -89,8 +89,6 @@ class DedupListener(StreamingQueryListener):
         self.metrics = metrics
         self.on_sequences = on_sequences or log_sequences
         self.sequence_metrics = sequence_metrics
-        if prometheus_port is not None:
-            _check_port(prometheus_port, prometheus_address)
         written = None if log is None else MetricsLog(_local_folder(log))
         exporter = None
         self.prometheus_port = prometheus_port
@@ -187,43 +185,23 @@ def _local_folder(log: object) -> Path:
     return home_path(folder)
 
 
-def _check_port(port: object, address: object) -> None:
-    if type(port) is not int or not 0 <= port <= 65_535:
-        raise ConfigError(
-            f"prometheus_port={port!r} is not a port. Give a whole number up to 65535, or 0 for a "
-            "free port."
-        )
-    if not isinstance(address, str) or not address:
-        raise ConfigError(
-            f"prometheus_address={address!r} is not an address. Give a name or an IP address of "
-            "this machine, such as '127.0.0.1'."
-        )
-
-
 def log_batch(batch: BatchMetrics) -> None:
     """Log one line per micro-batch at INFO, with the metrics as `extra`."""
-    logger.info(
+    _log(
         "batch %d: %d in, %d unique, %d duplicate, %d late, GC lag %s ms",
-        batch.batch_id,
-        batch.records_in,
-        batch.unique,
-        batch.duplicate,
-        batch.late,
-        batch.gc_lag_newest_ms,
-        extra={"dedup": batch},
+        ("batch_id", "records_in", "unique", "duplicate", "late", "gc_lag_newest_ms"),
+        batch,
     )
 
 
 def log_sequences(batch: SequenceMetrics) -> None:
     """Log one line per micro-batch at INFO, with the metrics as `extra`."""
-    logger.info(
+    _log(
         "batch %d: %d in, %d accepted, %d duplicate, %d out of order, %d missing, %d producers",
-        batch.batch_id,
-        batch.records_in,
-        batch.accept,
-        batch.duplicate,
-        batch.gap,
-        batch.missing,
-        batch.producers,
-        extra={"dedup": batch},
+        ("batch_id", "records_in", "accept", "duplicate", "gap", "missing", "producers"),
+        batch,
     )
+
+
+def _log(text: str, fields: tuple[str, ...], batch: BatchMetrics | SequenceMetrics) -> None:
+    logger.info(text, *(getattr(batch, name) for name in fields), extra={"dedup": batch})

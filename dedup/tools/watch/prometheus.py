@@ -164,13 +164,13 @@ def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:
     Raises
     ------
     ConfigError
-        If the port is taken, or the address does not belong to this machine.
+        If the port is invalid or taken, or the address does not belong to this machine.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(exporter)
     try:
         server = _Server(address, port)
-    except (OSError, UnicodeError) as error:
+    except (OSError, OverflowError, TypeError, UnicodeError) as error:
         raise ConfigError(
             f"Metrics cannot be served at prometheus_address={address!r}, prometheus_port={port} "
             f"({error}). Give another port, or an address of this machine."
