@@ -44,9 +44,7 @@ from dedup.core.sequence_metrics import (
 )
 from dedup.spark.plan import Plan
 
-_WHOLE_NUMBERS = (
-    *COUNTED, *HELD, *GREATEST, *SETTINGS, "fullest_shard", "fullest_shard_ids", "epochs_apart",
-)  # fmt: skip
+_WHOLE_NUMBERS = (*COUNTED, *HELD, *GREATEST, *SETTINGS, "fullest_shard", "fullest_shard_ids")
 
 
 def counters_ddl(plan: Plan) -> str:
@@ -145,11 +143,10 @@ def from_progress(progress: Any, name: str = "dedup") -> BatchMetrics | None:
         The operator's option `metrics`.
     """
     # The other operator may use the same name.
-    observed, shared = _observed(progress, name, STAGES, "gc_shard")
+    observed, shared = _observed(progress, name, "gc_shard", STAGES, _WHOLE_NUMBERS, TIMES)
     if not shared:
         return None
     expiring = json.loads(observed["expiring"])
-    shared |= {field: int(observed[field]) for field in _WHOLE_NUMBERS}
     return BatchMetrics(
         **shared,
         gc_shard=observed["gc_shard"],
@@ -159,22 +156,24 @@ def from_progress(progress: Any, name: str = "dedup") -> BatchMetrics | None:
         ),
         expiring=tuple(zip(expiring[:BANDS], expiring[BANDS:], strict=True)),
         target_fpr=int(observed["fpr_ppb"]) / 1e9,
-        **{field: observed[field] for field in TIMES},
     )
 
 
 def sequences_from_progress(progress: Any, name: str = "dedup_sequence") -> SequenceMetrics | None:
     """Return the metrics in a query's progress, or None; parameters as `from_progress`."""
-    observed, shared = _observed(progress, name, SEQUENCE_STAGES, "fenced")
-    if not shared:
-        return None
-    names = (*SEQUENCE_WHOLE_NUMBERS, "epochs_apart")
-    shared |= {field: int(observed[field]) for field in names}
-    return SequenceMetrics(**shared, **{field: observed[field] for field in SEQUENCE_TIMES})
+    _, shared = _observed(
+        progress, name, "fenced", SEQUENCE_STAGES, SEQUENCE_WHOLE_NUMBERS, SEQUENCE_TIMES
+    )
+    return SequenceMetrics(**shared) if shared else None
 
 
 def _observed(
-    progress: Any, name: str, stages: Iterable[str], sign: str
+    progress: Any,
+    name: str,
+    sign: str,
+    stages: Iterable[str],
+    whole_numbers: Iterable[str],
+    times: Iterable[str],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what was observed, and the fields of both operators' metrics.
 
@@ -206,6 +205,9 @@ def _observed(
         "shards": int(observed["shards"]),
         "begins": observed["base_epoch"] < 0,
         "stage_us": {stage: int(observed.get(f"{stage}_us") or 0) for stage in stages},
+        "epochs_apart": int(observed["epochs_apart"]),
+        **{field: int(observed[field]) for field in whole_numbers},
+        **{field: observed[field] for field in times},
     }
 
 

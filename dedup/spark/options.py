@@ -16,7 +16,7 @@ from dedup.catalog.location import FileSystemFactory
 from dedup.catalog.root import Root
 from dedup.catalog.uri import check_local
 from dedup.core.admission import Conflicts, Handling, Late, NullIds, NullTimestamps
-from dedup.core.duration import duration_ms, format_ms
+from dedup.core.duration import format_ms
 from dedup.core.option import (
     REQUIRED,
     Kind,
@@ -210,8 +210,7 @@ class _Options:
 
     @property
     def max_future_ms(self) -> int:
-        """The option in milliseconds."""
-        return duration_ms(self.max_future, option="max_future")
+        return int(self._ms("max_future"))
 
     def as_call(self) -> str:
         """Return how the operator was made: the options that differ from their defaults."""

@@ -95,22 +95,15 @@ class Plan:
     numbering: Numbering | None = None
 
     @property
-    def verdict_column(self) -> str | None:
-        """Name of the column for verdicts, if the user wants one."""
-        return self.handling.verdict
-
-    @property
     def passes(self) -> npt.NDArray[np.bool_]:
         """For each verdict code, whether rows with this verdict leave the operator."""
-        every = self.verdict_column is not None
+        every = self.handling.verdict is not None
         return np.array([every or name in self.emitted for name in self.verdicts])
 
     @property
     def verdicts(self) -> tuple[str, ...]:
-        """The name of each verdict code."""
         return VERDICTS if self.numbering is None else SEQUENCE_VERDICTS
 
     @property
     def streaming(self) -> bool:
-        """Whether the query keeps state."""
         return self.root is not None or (self.numbering is not None and self.numbering.stateful)

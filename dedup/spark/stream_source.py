@@ -24,7 +24,6 @@ class Source:
     partitions: int | None = None
 
     def option(self, name: str) -> str | None:
-        """Return the option's text, or None if it is not known."""
         return self.options.get(name.lower())
 
     @property

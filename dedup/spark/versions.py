@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import socket
 import sys
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyspark
@@ -13,34 +12,22 @@ from pyspark.sql.utils import is_remote
 
 from dedup.errors import ConfigError, ExecutorError
 
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """Releases of PySpark in [first, fixed), which fail with this release of pyarrow or later."""
-
-    first: str
-    fixed: str
-    pyarrow: str
-
-
-#: These count rows in floats, which `RecordBatch.slice` of pyarrow 26 no longer accepts.
-BROKEN = (
-    Broken(first="4.0.0", fixed="4.0.5", pyarrow="26"),
-    Broken(first="4.1.0", fixed="4.1.4", pyarrow="26"),
-)
+#: The releases of PySpark, by their series, that work with this pyarrow. Earlier ones count rows in
+#: floats, which its `RecordBatch.slice` no longer accepts.
+FIXED = {"4.0": "4.0.5", "4.1": "4.1.4"}
+PYARROW = "26"
 
 
 def problem(spark: str, arrow: str) -> str | None:
     """Return why these releases of PySpark and pyarrow cannot run a stream, or None."""
-    for broken in BROKEN:
-        old = _numbers(broken.first) <= _numbers(spark) < _numbers(broken.fixed)
-        if old and _numbers(arrow) >= _numbers(broken.pyarrow):
-            return (
-                f"PySpark {spark} does not work with pyarrow {arrow}: every query that keeps "
-                "state in Python fails in its first micro-batch. Run either pip install "
-                f"'pyspark~={broken.fixed}' or pip install 'pyarrow<{broken.pyarrow}'"
-            )
-    return None
+    fixed = FIXED.get(".".join(map(str, _numbers(spark)[:2])))
+    if fixed is None or _numbers(spark) >= _numbers(fixed) or _numbers(arrow) < _numbers(PYARROW):
+        return None
+    return (
+        f"PySpark {spark} does not work with pyarrow {arrow}: every query that keeps state in "
+        "Python fails in its first micro-batch. Run either pip install "
+        f"'pyspark~={fixed}' or pip install 'pyarrow<{PYARROW}'"
+    )
 
 
 def check_driver() -> None:

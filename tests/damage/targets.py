@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -517,7 +518,10 @@ def _wire() -> list[Target]:
     same, mixed = Keys.from_list([b"12345678"] * 5), Keys.from_list([b"", b"a", b"bc", b"def", b""])
     columns = [wire.write_keys(keys).to_pybytes() for keys in (same, mixed)]
     observed = wire.write_observed({"p": (Observed(5, 2), 77), "": (Observed(-1, 0), 1)})
-    schema = wire.head_schema(with_sources=True, with_payload=False)
+    plan: Any = SimpleNamespace(
+        source_columns=("p",), policy=SimpleNamespace(payload=None), numbering=None
+    )
+    schema = wire.head_schema(plan)
     batch = pa.record_batch(
         [pa.array([1, 2, None], pa.int64()), pa.array([0, 1, 2], pa.uint8()),
          pa.array([7, 8, 9], pa.uint64())], schema=schema,

@@ -97,7 +97,7 @@ def packed(batches: list[pa.RecordBatch], made: Plan | None = None) -> list[dict
 
 def heads(sent: list[dict[str, Any]], column: str, *, with_sources: bool = False) -> list[int]:
     """What the heads of all blobs hold in a column, sorted."""
-    schema = wire.head_schema(with_sources=with_sources, with_payload=False)
+    schema = wire.head_schema(plan(source_columns=("source",) if with_sources else ()))
     blobs = (wire.read_batch(row["head"], schema) for row in sent if row["rows"] != wire.CONTROL)
     return sorted(value for head in blobs for value in head[column].to_pylist())
 
@@ -227,9 +227,7 @@ def test_every_row_is_sent_once_and_comes_back() -> None:
     # Copies of an ID meet in one shard; so do equal rows without an ID.
     where: dict[str | None, set[int]] = {}
     for row, piece in zip(blobs, back, strict=True):
-        head = wire.read_batch(
-            row["head"], wire.head_schema(with_sources=False, with_payload=False)
-        )
+        head = wire.read_batch(row["head"], wire.head_schema(plan()))
         flags = head["flags"].to_numpy()
         for name, flag in zip(piece["id"].to_pylist(), flags, strict=True):
             assert bool(flag & FLAG_NULL_ID) == (name is None)

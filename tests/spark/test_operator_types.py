@@ -9,6 +9,7 @@ from typing import Any
 
 import pyspark
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -191,7 +192,7 @@ def test_names_differing_in_case_only(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match=r"id='Id': there is no such column\. Did you mean"):
         frame.transform(daily("Id"))
     spark.conf.set("spark.sql.caseSensitive", "false")
-    with pytest.raises(ConfigError, match="Two columns are named 'id'"):
+    with pytest.raises(AnalysisException, match="Reference `id` is ambiguous"):
         frame.transform(daily("id"))
 
 
@@ -304,16 +305,12 @@ def test_ids_without_byte_identity_are_refused(spark: SparkSession, sql: str, me
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
-        ("make_interval(1, 2) AS c", "Column 'c' is interval, .* Use CAST"),
-        ("interval 1 year AS c", r"Column 'c' is interval year, .* Use CAST\(c AS STRING\)"),
-        ("array(struct(interval 1 month AS m)) AS c", r"Column 'c\[\]\.m' is interval month"),
-        ("map('k', interval '1-2' year to month) AS c", r"Column 'c\.value' is interval year to"),
-        ("null AS c", r"Column 'c' is void, .* Use CAST\(c AS STRING\)"),
-        ("1 AS c, 2 AS c", "Two columns are named 'c'"),
-        ("1 AS c, 2 AS C", "Two columns are named 'c'"),
-        ("named_struct('a', 1, 'a', 2) AS c", "Two fields of 'c' are named 'a'"),
-        ("array(named_struct('a', 1, 'a', 2)) AS c", r"Two fields of 'c\[\]' are named 'a'"),
-        ("1 AS __dedup_0", "names beginning '__dedup_' are reserved"),
+        ("make_interval(1, 2) AS c", "Column 'c' is interval, .* cast it"),
+        ("interval 1 year AS c", "Column 'c' is interval year, .* cast it"),
+        ("array(struct(interval 1 month AS m)) AS c", "Column 'c' is array<struct<m:interval mon"),
+        ("map('k', interval '1-2' year to month) AS c", "'c' is map<string,interval year to"),
+        ("null AS c", "Column 'c' is void, .* cast it"),
+        ("struct(1 AS a, null AS b) AS c", "Column 'c' is struct<a:int,b:void>"),
     ],
 )
 def test_columns_that_spark_cannot_carry_are_refused_by_name(

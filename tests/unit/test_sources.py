@@ -19,8 +19,8 @@ DAY_US = 86_400_000_000
 
 def names(*columns: pa.Array) -> list[Any]:
     """Names of the given rows, in their order."""
-    named = name_sources(columns, bytes(16))
-    return [json.loads(named.names[i]) for i in named.index]
+    distinct, _, index = name_sources(columns, bytes(16))
+    return [json.loads(distinct[i]) for i in index]
 
 
 def times(zone: str | None, *times_us: int) -> pa.Array:
@@ -35,10 +35,10 @@ def test_text_that_is_no_utf8_has_a_name() -> None:
     """Spark lets such strings be; they must not stop the query."""
     raw = pa.array([b"ok", b"bad\xff", None, b"ok"], pa.binary())
     text = pa.StringArray.from_buffers(4, raw.buffers()[1], raw.buffers()[2], raw.buffers()[0])
-    named = name_sources([text], bytes(16))
-    assert sorted(named.names) == ['"bad\\\\xff"', '"ok"', "null"]
-    assert named.index[0] == named.index[3]
-    assert len(set(named.index.tolist())) == 3
+    distinct, _, index = name_sources([text], bytes(16))
+    assert sorted(distinct) == ['"bad\\\\xff"', '"ok"', "null"]
+    assert index[0] == index[3]
+    assert len(set(index.tolist())) == 3
 
 
 def test_names_are_those_that_running_queries_keep_clocks_under() -> None:

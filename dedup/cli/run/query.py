@@ -49,7 +49,7 @@ def schema_of(spark: SparkSession, job: Job) -> T.StructType:
 
 def check_columns(options: RunOptions, columns: InputColumns) -> None:
     """Reject columns whose names mean something else in the output, or that it cannot hold."""
-    check_carried(columns.read, case_sensitive=False)
+    check_carried(columns.read)
     names = {name.lower() for name in columns.schema.names}
     for name, added in (
         ("duplicates", VERDICT if options.duplicates is not None else None),

@@ -74,11 +74,11 @@ def _check_stream(columns: Columns, options: Options | SequenceOptions) -> None:
 
 
 def emitted_schema(df: DataFrame, plan: Plan) -> T.StructType:
-    """Return the columns of the rows that leave the operator."""
     fields = list(df.schema.fields)
-    if plan.verdict_column is not None:
+    verdict = plan.handling.verdict
+    if verdict is not None:
         metadata = {GOES_ON: sorted(plan.emitted), EVERY_VERDICT: list(plan.verdicts)}
-        fields.append(T.StructField(plan.verdict_column, T.StringType(), False, metadata))
+        fields.append(T.StructField(verdict, T.StringType(), False, metadata))
     return T.StructType(fields)
 
 

@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -63,19 +63,18 @@ class _Offsets:
     sources: dict[str, str]
 
 
-@overload
-def read_checkpoint(where: str) -> CheckpointLog: ...
-@overload
-def read_checkpoint(where: str, *, missing_ok: bool) -> CheckpointLog | None: ...
-def read_checkpoint(where: str, *, missing_ok: bool = False) -> CheckpointLog | None:
+def find_checkpoint(where: str) -> CheckpointLog | None:
+    """Return None if there is no checkpoint, else as `read_checkpoint`."""
+    return None if _Folder.at(where).read("metadata") is None else read_checkpoint(where)
+
+
+def read_checkpoint(where: str) -> CheckpointLog:
     """Read a checkpoint's logs.
 
     Parameters
     ----------
     where : str
         A local path, or a URI that pyarrow knows.
-    missing_ok : bool
-        Return None if there is no checkpoint.
 
     Raises
     ------
@@ -86,8 +85,6 @@ def read_checkpoint(where: str, *, missing_ok: bool = False) -> CheckpointLog | 
         If a log that a restart needs is damaged.
     """
     folder = _Folder.at(where)
-    if missing_ok and folder.read("metadata") is None:
-        return None
     query_id = _query_id(folder, where)
     batches = folder.numbers("offsets")[-_RECENT:]
     if not batches:

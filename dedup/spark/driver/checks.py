@@ -53,7 +53,6 @@ def setting(spark: SparkSession, name: str, default: str) -> str:
 
 
 def check_settings(spark: SparkSession) -> None:
-    """Reject settings that break the guarantee."""
     for name, (required, why) in _REQUIRED.items():
         value = setting(spark, name, required)
         if value.lower() != required:
@@ -124,7 +123,6 @@ def is_mount(spark: SparkSession, root: Root) -> bool:
 
 
 def a_stream_needs_a_catalog() -> ConfigError:
-    """Return the error for a stream without the option."""
     return ConfigError(
         "A stream needs catalog=: a path or URI where its memory can live, such as "
         "catalog='s3://bucket/dedup/orders'."

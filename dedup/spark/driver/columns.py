@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -35,11 +36,8 @@ _FIXED_WIDTH = (
     T.DayTimeIntervalType,
     T.BinaryType,
 )
-#: Types that Spark's Arrow functions refuse, and the cast that carries them.
-_NOT_CARRIED = {
-    "interval": "CAST(col AS STRING) and back with make_interval",
-    "void": "CAST(col AS STRING)",
-}
+#: Types that Spark's Arrow functions refuse, alone or inside another type.
+_NOT_CARRIED = re.compile(r"(?:^|[<:,])(void|interval(?: year.*?| month)?)(?=[,>]|$)")
 
 
 class DerivedId(ABC):
@@ -204,7 +202,6 @@ class Columns:
         )
 
     def add(self, expression: Column) -> str:
-        """Add a helper column for an expression; return its name."""
         helper = f"{HELPER_PREFIX}{len(self.helpers)}"
         self.helpers.append(expression.alias(helper))
         return helper
@@ -271,9 +268,7 @@ def check_id_type(resolved: Resolved, option: str = "id") -> None:
 
 
 def check_whole(resolved: Resolved, option: str) -> None:
-    """Reject a column that is not an integer."""
-    kinds = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
-    if not isinstance(resolved.kind, kinds):
+    if not isinstance(resolved.kind, (T.ByteType, T.ShortType, T.IntegerType, T.LongType)):
         raise ConfigError(
             f"{option} column {resolved.name!r} is {resolved.kind.simpleString()}; an integer is "
             f"needed, such as F.col({resolved.name!r}).cast('bigint')."
@@ -308,7 +303,6 @@ def check_time_type(resolved: Resolved) -> None:
 
 
 def check_order_type(resolved: Resolved, option: str) -> None:
-    """Reject a column whose values have no order."""
     if isinstance(resolved.kind, (T.ArrayType, T.MapType, T.StructType)) or (
         resolved.kind.simpleString() == "variant"
     ):
@@ -318,54 +312,12 @@ def check_order_type(resolved: Resolved, option: str) -> None:
         )
 
 
-def check_carried(schema: T.StructType, *, case_sensitive: bool) -> None:
-    """Reject columns that Spark cannot pass to Python, with the cast to use.
-
-    Raises
-    ------
-    ConfigError
-        For calendar and year-month intervals, void, duplicate and reserved column names.
-    """
-    _check_names(schema.names if case_sensitive else [n.lower() for n in schema.names], "columns")
-    for name in schema.names:
-        if name.lower().startswith(HELPER_PREFIX):
-            raise ConfigError(f"Column {name!r}: names beginning {HELPER_PREFIX!r} are reserved.")
-    for path, kind in _leaves(schema.fields):
-        text = kind.simpleString()
-        if text.startswith(("interval year", "interval month")):
-            cast = f"CAST({path} AS STRING), or F.months_between"
-        elif text in _NOT_CARRIED:
-            cast = _NOT_CARRIED[text].replace("col", path)
-        else:
-            continue
-        raise ConfigError(
-            f"Column {path!r} is {text}, which Spark cannot pass to Python. Use {cast}, or drop it."
-        )
-
-
-def _check_names(names: Sequence[str], what: str) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
+def check_carried(schema: T.StructType) -> None:
+    """Reject columns of types that Spark cannot pass to Python."""
+    for column in schema.fields:
+        text = column.dataType.simpleString()
+        if _NOT_CARRIED.search(text):
             raise ConfigError(
-                f"Two {what} are named {name!r}; Spark cannot pass them to Python. Rename one."
+                f"Column {column.name!r} is {text}, which Spark cannot pass to Python. Before the "
+                "operator, cast it to a type without interval and void, such as string, or drop it."
             )
-        seen.add(name)
-
-
-def _leaves(fields: Iterable[T.StructField], prefix: str = "") -> Iterator[tuple[str, T.DataType]]:
-    for f in fields:
-        yield from _leaves_of(f.dataType, prefix + f.name)
-
-
-def _leaves_of(kind: T.DataType, path: str) -> Iterator[tuple[str, T.DataType]]:
-    if isinstance(kind, T.StructType):
-        _check_names(kind.names, f"fields of {path!r}")
-        yield from _leaves(kind.fields, path + ".")
-    elif isinstance(kind, T.ArrayType):
-        yield from _leaves_of(kind.elementType, path + "[]")
-    elif isinstance(kind, T.MapType):
-        yield from _leaves_of(kind.keyType, path + ".key")
-        yield from _leaves_of(kind.valueType, path + ".value")
-    else:
-        yield path, kind

@@ -124,11 +124,9 @@ class _TextWriter:
         return f"{kind}({', '.join(below)}): {' '.join(printed.split())}"
 
     def update(self, name: str, below: list[str]) -> str:
-        """A struct with one field added, replaced or dropped."""
         return self.call("update", [below[0], literal(name), *below[1:]])
 
     def call(self, name: str, arguments: list[str], *, distinct: bool = False) -> str:
-        """A function with its arguments."""
         name = name if name.startswith("python ") else name.lower()
         name = _SAME_FUNCTION.get(name, name)
         self.out.functions.add(name)
@@ -357,7 +355,6 @@ def literal(value: Any) -> str:
 
 
 def class_name(value: Any) -> str:
-    """Return the simple class name of a Java object."""
     return str(value.getClass().getSimpleName())
 
 

@@ -15,14 +15,6 @@ from dedup.errors import ConfigError
 from dedup.errors.cause import spark_cause
 from dedup.spark.driver.expression import CLOCK_KEYWORDS, Expression, class_name, each
 
-#: Effect of the steps that an expression may add to a plan.
-_STEPS = {
-    "Generate": "makes several rows of one, or none",
-    "Expand": "makes several rows of one",
-    "Filter": "drops rows",
-    "Aggregate": "makes one value of many rows",
-    "Window": "takes its value from other rows",
-}
 #: Functions that may return another value when Spark computes a record again. Spark calls
 #: `aes_encrypt` deterministic, but it draws a random vector unless the user gives one.
 _RANDOM = frozenset(
@@ -100,12 +92,11 @@ def check_row_by_row(
     added = steps(selected) - before
     del added["Project"]
     if added:
-        step = next((name for name in _STEPS if name in added), min(added))
-        does = _STEPS.get(step, f"needs a step of its own ({step})")
         raise ConfigError(
-            f"{option}={expression.text!r} {does}, so it is not a value of each record. Make it a "
-            "column before the operator (events.withColumn(...), select or join), and name that "
-            "column."
+            f"{option}={expression.text!r} adds a step to Spark's plan ({', '.join(sorted(added))})"
+            ", which may drop, repeat or combine rows. So it is not a value of each record. Make "
+            "it a column before the operator (events.withColumn(...), select or join), and name "
+            "that column."
         )
     why = _why_unstable(selected, expression, option)
     if why is not None:

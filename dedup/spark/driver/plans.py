@@ -40,7 +40,7 @@ def user_columns(df: DataFrame, options: Options | SequenceOptions) -> Columns:
     """Return the stream's columns for options to name; ConfigError if Python cannot take them."""
     verdict = options.verdict
     case_sensitive = checks.setting(df.sparkSession, "spark.sql.caseSensitive", "false") == "true"
-    check_carried(df.schema, case_sensitive=case_sensitive)
+    check_carried(df.schema)
     if verdict is not None and verdict.lower() in map(str.lower, df.columns):
         raise ConfigError(f"verdict={verdict!r} is already a column; choose another name.")
     zone = checks.setting(df.sparkSession, "spark.sql.session.timeZone", "UTC")

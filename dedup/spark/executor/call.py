@@ -67,7 +67,7 @@ class ShardInput:
         CatalogError
             If another start of the query gave it other hash keys since the rows were packed.
         """
-        schema = wire.plan_head(self.plan)
+        schema = wire.head_schema(self.plan)
         columns = (rows[name] for name in ("rows", "keys", "head", "body"))
         for count, keys, head, body in zip(*columns, strict=True):
             if count == wire.CONTROL:

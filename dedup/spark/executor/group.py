@@ -104,7 +104,7 @@ def _output(
         **counts,
         **{f"{stage}_us": call.watch.us[stage] for stage in call.STAGES},
         **call.levels(outcome),
-        "emitted": outcome.counts["records_in"] if call.plan.verdict_column else emitted,
+        "emitted": outcome.counts["records_in"] if call.plan.handling.verdict else emitted,
     }
     blank = [None] * (len(columns["rows"]) - 1)
     for name in call.COLUMNS:

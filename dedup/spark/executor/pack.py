@@ -98,7 +98,6 @@ class Packer:
 
     @property
     def full(self) -> bool:
-        """Whether to flush."""
         return self.rows >= BLOB_ROWS * len(self.layout.slot_keys) or self.nbytes >= BUFFER_BYTES
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -109,10 +108,11 @@ class Packer:
             names = ", ".join(name for _, name, _ in self.plan.id_columns)
             self.plan.handling.check_ids(ids.null, names, partial(first_of, self.plan, batch))
             flags[ids.null] |= FLAG_NULL_ID
-        numbers = None
+        numbers: list[pa.Array] = []
         if self.plan.numbering is not None:
-            numbers = read_numbers(self.plan, self.plan.numbering, batch)
-            flags[numbers.missing] |= FLAG_NULL_ID
+            *found, missing = _numbers(self.plan, self.plan.numbering, batch)
+            flags[missing] |= FLAG_NULL_ID
+            numbers = [pa.array(values) for values in found]
         times_ms = self._times(batch, ids.keys, flags)
         head: list[pa.Array] = [pa.array(times_ms), pa.array(flags)]
         if self.plan.policy.event_time:
@@ -122,8 +122,7 @@ class Packer:
         if self.plan.policy.payload is not None:
             payload = pa.Table.from_batches([batch.select(list(self.plan.payload_columns))])
             head.append(pa.array(hash_rows(payload, self.layout.payload_key)))
-        if numbers is not None:
-            head += [pa.array(numbers.epochs), pa.array(numbers.sequences)]
+        head += numbers
         count = len(self.layout.slot_keys)
         hashes = kernel.hash64(ids.keys.data, ids.keys.offsets, self.layout.shard_key)
         shards = shards_of(hashes, count)
@@ -139,7 +138,7 @@ class Packer:
             body = body.remove_column(in_keys)
         self.bodies.append(body)
         self.keys.append(ids.keys)
-        self.heads.append(pa.RecordBatch.from_arrays(head, schema=wire.plan_head(self.plan)))
+        self.heads.append(pa.RecordBatch.from_arrays(head, schema=wire.head_schema(self.plan)))
         self.shards.append(shards)
         self.rows += batch.num_rows
         self.nbytes += body.nbytes + ids.keys.nbytes + self.heads[-1].nbytes
@@ -219,19 +218,16 @@ class Packer:
                 wire.add_observed(self.observed, {"": (everything, 0)})
             return None
         columns = [batch.column(name) for name in self.plan.source_columns]
-        named = name_sources(columns, self.layout.shard_key)
-        newest_ms = np.full(len(named.names), NEVER_MS, np.int64)
-        np.maximum.at(newest_ms, named.index, trusted_ms)
-        counts = np.bincount(named.index[timed], minlength=len(named.names))
-        for name, number, newest, count in zip(
-            named.names, named.hashes, newest_ms, counts, strict=True
-        ):
+        names, hashes, index = name_sources(columns, self.layout.shard_key)
+        newest_ms = np.full(len(names), NEVER_MS, np.int64)
+        np.maximum.at(newest_ms, index, trusted_ms)
+        counts = np.bincount(index[timed], minlength=len(names))
+        for name, number, newest, count in zip(names, hashes, newest_ms, counts, strict=True):
             if count:
                 seen = Observed(int(newest), int(count))
                 wire.add_observed(self.observed, {name: (seen, int(number))})
         check_sources(len(self.observed))
-        hashes: U64 = named.hashes[named.index]
-        return hashes
+        return hashes[index]
 
 
 def millis(column: pa.Array) -> I64:
@@ -269,17 +265,11 @@ def _one_binary(data: pa.Buffer) -> pa.BinaryArray:
     return pa.BinaryArray.from_buffers(pa.binary(), 1, [None, offsets, data])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Numbers:
-    """Epoch and sequence of each record, and which records lack one of them or a producer."""
+def _numbers(plan: Plan, numbering: Numbering, batch: pa.RecordBatch) -> tuple[I64, I64, BOOL]:
+    """Return epochs and sequences, and which records lack one of them or a producer.
 
-    epochs: I64
-    sequences: I64
-    missing: BOOL
-
-
-def read_numbers(plan: Plan, numbering: Numbering, batch: pa.RecordBatch) -> Numbers:
-    """Return the numbers of a batch's records; DataError if an option refuses missing ones."""
+    DataError if an option refuses such records.
+    """
     sequences, missing = _whole(batch.column(numbering.sequence_column))
     epochs = np.zeros(batch.num_rows, np.int64)
     if numbering.epoch_column is not None:
@@ -295,7 +285,7 @@ def read_numbers(plan: Plan, numbering: Numbering, batch: pa.RecordBatch) -> Num
             'choose unnumbered="emit" or "drop".',
             remedy="bad-records",
         )
-    return Numbers(epochs, sequences % CYCLE, missing)
+    return epochs, sequences % CYCLE, missing
 
 
 def _whole(column: pa.Array) -> tuple[I64, BOOL]:
@@ -304,20 +294,12 @@ def _whole(column: pa.Array) -> tuple[I64, BOOL]:
     return values, values < 0
 
 
-@dataclass(frozen=True, slots=True)
-class NamedSources:
-    """Distinct source partitions of a batch, and the index of each record's.
+def name_sources(columns: Sequence[pa.Array], key: bytes) -> tuple[list[str], U64, I64]:
+    """Return the distinct source partitions, their hashes, and the index of each record's.
 
-    A name is the JSON of the column values, such as ``["clicks",3]``, or of a single value.
+    A name is the JSON of the column values, such as ``["clicks",3]``, or of a single value. The
+    hashes are under a 16-byte key.
     """
-
-    names: list[str]
-    hashes: U64
-    index: I64
-
-
-def name_sources(columns: Sequence[pa.Array], key: bytes) -> NamedSources:
-    """Return the source partitions that the columns name, hashed under a 16-byte key."""
     ids = encode_ids(columns)
     hashes = kernel.hash64(ids.keys.data, ids.keys.offsets, key)
     distinct, first, index = np.unique(hashes, return_index=True, return_inverse=True)
@@ -326,4 +308,4 @@ def name_sources(columns: Sequence[pa.Array], key: bytes) -> NamedSources:
         json.dumps(row[0] if len(row) == 1 else list(row), default=str, separators=(",", ":"))
         for row in rows
     ]
-    return NamedSources(names, distinct, index.astype(np.int64))
+    return names, distinct, index.astype(np.int64)

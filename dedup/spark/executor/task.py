@@ -121,7 +121,6 @@ class Layout:
 
     @property
     def key_id(self) -> int:
-        """The name of the filter key."""
         return hash_key_id(self.filter_key)
 
     @staticmethod

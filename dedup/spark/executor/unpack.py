@@ -28,7 +28,7 @@ def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
 def _rows(
     plan: Plan, batches: Iterator[pa.RecordBatch], reader: BodyReader
 ) -> Iterator[pa.RecordBatch]:
-    passes = plan.passes
+    passes, verdict = plan.passes, plan.handling.verdict
     schema: pa.Schema | None = None
     names = pa.array(plan.verdicts, pa.string())
     for batch in batches:
@@ -49,11 +49,11 @@ def _rows(
                 user = wire.restored(user, own, schema, in_keys)
             user = user.select(range(plan.user_columns))
             judged = np.frombuffer(verdicts[position].as_buffer(), np.uint8)
-            if plan.verdict_column is not None:
+            if verdict is not None:
                 column = names.take(pa.array(judged))
                 yield pa.RecordBatch.from_arrays(
                     [*user.columns, column],
-                    schema=user.schema.append(pa.field(plan.verdict_column, pa.string(), False)),
+                    schema=user.schema.append(pa.field(verdict, pa.string(), False)),
                 )
                 continue
             kept = passes[judged]

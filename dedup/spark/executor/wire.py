@@ -36,10 +36,6 @@ from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
 from dedup.spark.plan import Plan
 
-PACKED_SCHEMA = "shard int, rows int, keys binary, head binary, body binary"
-#: Pack adds the time that its task took, in the first control row. The driver drops the column
-#: before the shuffle, whose bytes must not differ between attempts (invariant 6).
-SENT_SCHEMA = f"{PACKED_SCHEMA}, pack_us bigint"
 PACKED_ARROW = pa.schema(
     [
         ("shard", pa.int32()),
@@ -49,6 +45,9 @@ PACKED_ARROW = pa.schema(
         ("body", pa.binary()),
     ]
 )
+#: Pack adds the time that its task took, in the first control row. The driver drops the column
+#: before the shuffle, whose bytes must not differ between attempts (invariant 6).
+SENT_SCHEMA = "shard int, rows int, keys binary, head binary, body binary, pack_us bigint"
 SENT_ARROW = PACKED_ARROW.append(pa.field("pack_us", pa.int64()))
 CONTROL = -1
 #: Narrower rows are mostly numbers: LZ4 would save a third of their bytes, but cost more CPU than
@@ -62,25 +61,16 @@ _OWN_LENGTHS = -1
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-def head_schema(*, with_sources: bool, with_payload: bool, with_numbers: bool = False) -> pa.Schema:
+def head_schema(plan: Plan) -> pa.Schema:
     """Return the columns of a head: timestamp (ms), flags, hashes, and a record's numbers."""
     fields = [("time_ms", pa.int64()), ("flags", pa.uint8())]
-    if with_sources:
+    if plan.source_columns:
         fields.append(("source", pa.uint64()))
-    if with_payload:
+    if plan.policy.payload is not None:
         fields.append(("payload", pa.uint64()))
-    if with_numbers:
+    if plan.numbering is not None:
         fields += [("epoch", pa.int64()), ("sequence", pa.int64())]
     return pa.schema(fields)
-
-
-def plan_head(plan: Plan) -> pa.Schema:
-    """Return the columns of a head under a plan."""
-    return head_schema(
-        with_sources=bool(plan.source_columns),
-        with_payload=plan.policy.payload is not None,
-        with_numbers=plan.numbering is not None,
-    )
 
 
 def write_keys(keys: Keys) -> pa.Buffer:
@@ -126,13 +116,11 @@ def read_batch(data: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def write_schema(schema: pa.Schema) -> bytes:
-    """Return the IPC schema message."""
     message: bytes = schema.serialize().to_pybytes()
     return message
 
 
 def read_schema(data: bytes) -> pa.Schema:
-    """Return the schema of an IPC schema message."""
     return pa.ipc.read_schema(pa.py_buffer(data))
 
 
@@ -145,7 +133,6 @@ def write_observed(observed: ObservedSources) -> bytes:
 
 
 def read_observed(data: bytes) -> ObservedSources:
-    """Return what `write_observed` wrote."""
     return {
         name: (Observed(newest_ms, records), number)
         for name, (newest_ms, records, number) in json.loads(data).items()

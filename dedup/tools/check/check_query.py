@@ -18,7 +18,7 @@ from dedup.catalog.similar_queries import similar_queries, similar_query_warning
 from dedup.catalog.timeouts import reach
 from dedup.errors import ConfigError
 from dedup.spark.driver.build import Operator
-from dedup.spark.driver.checkpoint_log import read_checkpoint
+from dedup.spark.driver.checkpoint_log import find_checkpoint
 from dedup.spark.driver.checks import a_stream_needs_a_catalog, local_cores
 from dedup.spark.driver.plans import plan_of, user_columns
 from dedup.spark.driver.stream_sources import stream_sources_of
@@ -162,7 +162,7 @@ def check_resume(df: DataFrame, options: Options, checkpoint: str) -> Finding:
     if root is None:
         raise a_stream_needs_a_catalog()
     plan = plan_of(user_columns(df, options), options)
-    log = read_checkpoint(checkpoint, missing_ok=True)
+    log = find_checkpoint(checkpoint)
     certificate = None if log is None else reach(root, lambda: load_certificate(root, log.query_id))
     if log is None or certificate is None:
         # The first micro-batch with records makes state and catalog. Earlier ones make neither.
