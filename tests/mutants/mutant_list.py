@@ -742,7 +742,7 @@ MUTANTS = (
     ),
     _mutant(
         "rows of CSV that Spark loses are not missed",
-        "cli/run/checks.py",
+        "cli/run/drain.py",
         "if returned == total:",
         "if True:",
         "spark/test_cli_nothing_lost.py",

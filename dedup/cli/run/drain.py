@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from pyspark.sql import DataFrame
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 
 from dedup.cli.figures import Figures
 from dedup.cli.progress import Reporter
-from dedup.cli.run.checks import LateShare, check_rows
 from dedup.cli.run.input.as_read import FilesAsRead, some_of, warning
-from dedup.cli.run.input.bad_rows import BadRows, explained
+from dedup.cli.run.input.bad_rows import ALL, METRIC, BadRows, explained, files_of_batch
 from dedup.cli.run.input.column_check import ColumnCheck
-from dedup.cli.run.input.source import InputColumns, writer_options
+from dedup.cli.run.input.json_files import FILE
+from dedup.cli.run.input.source import InputColumns, read_files, writer_options
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import DEFAULTS, flag
 from dedup.cli.run.progress import RunProgress, publish_metrics
-from dedup.cli.run.record import Record, checkpoint_query_id
+from dedup.cli.run.record import Record, checkpoint_query_id, observed_so_far
 from dedup.cli.session import unless_java_ended
 from dedup.cli.stop import StopRequest
 from dedup.core.admission import Handling
 from dedup.core.duration import counted
 from dedup.errors import DataError
+from dedup.sinks.batch_folders import published_batches
 from dedup.sinks.files.query import FilesQuery
 from dedup.sinks.folder_sink import VERDICT, SparkRows, StagedFiles
 from dedup.sources.files.file_log import FileLog
+from dedup.sources.files.orc_times import check_orc_times
 
 _POLL_S = 0.25
 #: Options of Spark's reader by which a user leaves out files.
@@ -41,6 +43,7 @@ _FILTERS = (
     "recursivefilelookup",
     "latestfirst",
 )
+_ORDERS = {"time": "modification times", "name": "names"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,202 +68,242 @@ class RunOutcome:
     written_again: tuple[str, ...] = ()
 
 
-@dataclass(slots=True, kw_only=True)
-class _Publish:
-    """Function for ``foreachBatch``; keeps the sink's own exceptions, for the message."""
+@dataclass(slots=True)
+class Drain:
+    """Runs the queries of a run and publishes their micro-batches."""
 
+    spark: SparkSession
     job: Job
+    columns: InputColumns
     check: ColumnCheck
     taken: FileLog
-    as_read: FilesAsRead
-    sink: StagedFiles
-    record: Record
+    reporter: Reporter
+    stop: StopRequest
+    record: Record = field(init=False)
+    as_read: FilesAsRead = field(init=False)
+    sink: StagedFiles = field(init=False)
+    #: Late records and all records of each micro-batch.
+    late: dict[int, tuple[int, int]] = field(default_factory=dict)
+    #: The sink's own exceptions, because Spark's exception repeats their text twice.
     failures: list[Exception] = field(default_factory=list)
 
-    def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        try:
-            self._publish(batch, batch_id)
-        except Exception as error:
-            self.failures.append(error)
-            raise
+    def run(self, queries: Iterator[FilesQuery]) -> RunOutcome:
+        """Run the queries and report the end.
 
-    def _publish(self, batch: DataFrame, batch_id: int) -> None:
-        options = self.job.options
-        self.check.check_arrived(list(self.taken.refresh()))
-        if self.record.query_id is None:
-            # Before the first batch is published: from then on no other checkpoint may write here.
-            self.record = replace(self.record, query_id=checkpoint_query_id(options.checkpoint))
-            self.record.write(options.output)
-        with suppress(ValueError):
-            self.as_read.note(self.taken.of_batch(batch_id))
-        self.sink(batch, batch_id)
+        Raises DedupError if records, folders or catalog are at fault, else Spark's own exception.
+        """
+        job, options, note, first = self.job, self.job.options, self.reporter.note, next(queries)
+        self.as_read, self.sink = FilesAsRead(options.output), self._sink(first)
+        self.sink.open()
+        if changed := self.as_read.changed(job.files.stamps, self.taken):
+            note(warning(changed))
+        self._write_record()
+        paths = map(str, job.files.paths)
+        progress = RunProgress(options.checkpoint, paths, self.sink.goes_on, self.reporter)
+        interrupted = True  # stays so if Java ends
+        with (
+            unless_java_ended(self.stop),
+            publish_metrics(self.spark, options, note),
+            closing(self.sink),
+        ):
+            interrupted = any(self._run_one(query, progress) for query in chain([first], queries))
+        figures = progress.figures
+        too_late = self._too_late(figures.counts["late"], figures.counts["records_in"])
+        if too_late is not None:
+            note(too_late)
+        if interrupted:
+            done = f"{figures.batches:,}" if figures.batches else "none"
+            note(
+                f"Stopped. Of this run's micro-batches, {done} are complete and stay; run again to "
+                "continue."
+            )
+        else:
+            self._check_all_taken()
+            if not figures.batches:
+                note(self._nothing_done(figures.files))
+        return RunOutcome(
+            figures=figures,
+            query_id=self.record.query_id,
+            interrupted=interrupted,
+            written_again=tuple(changed),
+        )
 
-
-def drain(
-    queries: Iterator[FilesQuery],
-    job: Job,
-    columns: InputColumns,
-    check: ColumnCheck,
-    taken: FileLog,
-    reporter: Reporter,
-    stop: StopRequest,
-) -> RunOutcome:
-    """Run the queries, publish their micro-batches, and report the end.
-
-    Raises DedupError if records, folders or catalog are at fault, else Spark's own exception.
-    """
-    options, first = job.options, next(queries)
-    late = LateShare(first.stream.sparkSession, options)
-    sink = _sink(first, job, columns, taken, late, check)
-    sink.open()
-    as_read = FilesAsRead(options.output)
-    if changed := as_read.changed(job.files.stamps, taken):
-        reporter.note(warning(changed))
-    record = _written_record(job, columns)
-    publish = _Publish(job=job, check=check, taken=taken, as_read=as_read, sink=sink, record=record)
-    progress = RunProgress(options.checkpoint, map(str, job.files.paths), sink.goes_on, reporter)
-    interrupted = True  # stays so if Java ends
-    with (
-        unless_java_ended(stop),
-        publish_metrics(late.spark, options, reporter.note),
-        ExitStack() as stack,
-    ):
-        stack.callback(sink.close)
-        interrupted = _run_all(chain([first], queries), publish, progress, stop)
-    figures = progress.figures
-    _report(figures, late, reporter, interrupted=interrupted)
-    if not interrupted:
-        check_all_taken(job, taken)
-        if not figures.batches:
-            reporter.note(_nothing_done(figures.files, job))
-    return RunOutcome(
-        figures=figures,
-        query_id=publish.record.query_id,
-        interrupted=interrupted,
-        written_again=tuple(changed),
-    )
-
-
-def _run_all(
-    queries: Iterator[FilesQuery], publish: _Publish, progress: RunProgress, stop: StopRequest
-) -> bool:
-    """Run one query after the other, and return whether a request stopped them."""
-    job = publish.job
-    for files_query in queries:
+    def _run_one(self, files_query: FilesQuery, progress: RunProgress) -> bool:
+        """Run a query to its end, and return whether a request stopped it."""
+        options, stopped = self.job.options, False
         query = (
-            files_query.stream.writeStream.foreachBatch(publish)
-            .queryName(job.options.output.name)
-            .option("checkpointLocation", str(job.options.checkpoint))
+            files_query.stream.writeStream.foreachBatch(self._publish)
+            .queryName(options.output.name)
+            .option("checkpointLocation", str(options.checkpoint))
             .trigger(availableNow=True)
             .start()
         )
         try:
-            interrupted = _wait(query, progress, stop)
+            while query.isActive and not stopped:
+                stopped = self.stop.wait(_POLL_S)
+                progress.look(query)
+            if stopped:
+                self.reporter.note("Stopping; the unfinished micro-batch is left for the next run.")
+                query.stop()
+            else:
+                query.awaitTermination()
             progress.look(query)
         except Exception as error:
-            # Spark's exception repeats the text of the sink's own one twice.
-            cause = publish.failures[-1] if publish.failures else error
-            raise explained(cause, job, publish.taken.unfinished()) from None
+            cause = self.failures[-1] if self.failures else error
+            raise explained(cause, self.job, self.taken.unfinished()) from None
         finally:
             if query.isActive:
                 query.stop()
-        if interrupted:
-            return True
-    return False
+        return stopped
 
+    def _publish(self, batch: DataFrame, batch_id: int) -> None:
+        """Publish a micro-batch; the function for ``foreachBatch``."""
+        options = self.job.options
+        try:
+            self.check.check_arrived(list(self.taken.refresh()))
+            if self.record.query_id is None:
+                # Before the first batch is published: from then on no other checkpoint may write
+                # here.
+                query_id = checkpoint_query_id(options.checkpoint)
+                self.record = replace(self.record, query_id=query_id)
+                self.record.write(options.output)
+            with suppress(ValueError):
+                self.as_read.note(self.taken.of_batch(batch_id))
+            self.sink(batch, batch_id)
+        except Exception as error:
+            self.failures.append(error)
+            raise
 
-def _wait(query: StreamingQuery, progress: RunProgress, stop: StopRequest) -> bool:
-    while query.isActive:
-        if stop.wait(_POLL_S):
-            progress.reporter.note("Stopping; the unfinished micro-batch is left for the next run.")
-            query.stop()
-            return True
-        progress.look(query)
-    query.awaitTermination()
-    return False
-
-
-def _report(figures: Figures, late: LateShare, reporter: Reporter, *, interrupted: bool) -> None:
-    too_late = late.of(figures.counts["late"], figures.counts["records_in"])
-    if too_late is not None:
-        reporter.note(too_late)
-    if interrupted:
-        done = f"{figures.batches:,}" if figures.batches else "none"
-        reporter.note(
-            f"Stopped. Of this run's micro-batches, {done} are complete and stay; run again to "
-            "continue."
+    def _sink(self, files_query: FilesQuery) -> StagedFiles:
+        job, options = self.job, self.job.options
+        rows_aside = None
+        if options.aside is not None:
+            rows_aside = BadRows(self.spark, job, self.columns, self.taken)
+        return StagedFiles(
+            output=options.output,
+            writer=files_query.writer or SparkRows(*writer_options(job)),
+            duplicates=options.duplicates,
+            verdict=VERDICT,
+            goes_on=Handling.of(options).passing,
+            aside=options.aside,
+            rows_aside=rows_aside,
+            before_publishing=self._before_publishing,
         )
 
+    def _write_record(self) -> None:
+        """Write the record of this run, if it differs from the last one."""
+        job, options, last = self.job, self.job.options, self.job.record
+        schema = self.columns.schema.jsonValue()
+        if last is not None:
+            # Without --schema the earlier one holds, and what was guessed with it.
+            given = last.options if options.schema is None else options.fixed()
+            self.record = replace(last, options=given, schema=schema, rules=options.rules())
+        else:
+            self.record = Record(
+                options=options.fixed(),
+                schema=schema,
+                pattern=job.files.pattern,
+                partitioned=job.files.partitioned,
+                compressed=job.files.compressed,
+                shards=job.shards,
+                rules=options.rules(),
+            )
+        if self.record != last:
+            self.record.write(options.output)
 
-def check_all_taken(job: Job, taken: FileLog) -> None:
-    """Raise DataError if Spark did not find all files, unless the user left out some."""
-    if any(name.lower() in _FILTERS for name, _ in job.options.read_options):
-        return
-    taken.refresh()
-    left = [path for path in job.files.paths if str(path) not in taken.taken and path.exists()]
-    if left:
-        raise DataError(
-            f"Spark did not find {counted(len(left), 'file')} of INPUT: {some_of(left)}. All "
-            f"others are done. Rename {'it' if len(left) == 1 else 'them'} with letters, digits, "
-            "'-', '_' and '.' alone, and run again.",
-            remedy="input-names",
-        )
-
-
-def _nothing_done(files: int, job: Job) -> str:
-    done = f"{files:,} new {'file has' if files == 1 else 'files have'} no records."
-    before = DEFAULTS | job.record.rules if job.record else {}
-    rules = job.options.rules().items()
-    names = [flag(name) for name, value in rules if before.get(name, value) != value]
-    changed = f" Changed for the next new files: {', '.join(names)}." if names else ""
-    return (done if files else "No new files.") + changed
-
-
-def _written_record(job: Job, columns: InputColumns) -> Record:
-    """Write the record of this run, if it differs from the last one, and return it."""
-    options, schema, last = job.options, columns.schema.jsonValue(), job.record
-    if last is not None:
-        # Without --schema the earlier one holds, and what was guessed with it.
-        given = last.options if options.schema is None else options.fixed()
-        record = replace(last, options=given, schema=schema, rules=options.rules())
-    else:
-        record = Record(
-            options=options.fixed(),
-            schema=schema,
-            pattern=job.files.pattern,
-            partitioned=job.files.partitioned,
-            compressed=job.files.compressed,
-            shards=job.shards,
-            rules=options.rules(),
-        )
-    if record != last:
-        record.write(options.output)
-    return record
-
-
-def _sink(
-    files_query: FilesQuery,
-    job: Job,
-    columns: InputColumns,
-    taken: FileLog,
-    late: LateShare,
-    check: ColumnCheck,
-) -> StagedFiles:
-    options, spark = job.options, late.spark
-    rows_aside = None if options.aside is None else BadRows(spark, job, columns, taken)
-
-    def before_publishing(batch_id: int) -> None:
-        check_rows(spark, job, columns, check, taken, batch_id)
+    def _before_publishing(self, batch_id: int) -> None:
+        options = self.job.options
+        if batch_id in published_batches(options.output):
+            return
+        self._check_rows(batch_id)
         if options.late == "drop" and not options.verdict:
-            late.check(batch_id)
+            self._check_late(batch_id)
 
-    return StagedFiles(
-        output=options.output,
-        writer=files_query.writer or SparkRows(*writer_options(job)),
-        duplicates=options.duplicates,
-        verdict=VERDICT,
-        goes_on=Handling.of(options).passing,
-        aside=options.aside,
-        rows_aside=rows_aside,
-        before_publishing=before_publishing,
-    )
+    def _check_rows(self, batch_id: int) -> None:
+        """Raise DataError if Spark lost rows of the CSV files, or changes times of ORC."""
+        job, spark = self.job, self.spark
+        if job.files.file_format not in ("csv", "orc"):
+            return
+        paths = files_of_batch(job.options, self.taken, batch_id)
+        if job.files.file_format == "orc":
+            check_orc_times(spark, paths, self.columns.read)
+            return
+        records = {str(path): self.check.records_of(path) for path in paths}
+        total, returned = sum(records.values()), None
+        with suppress(Exception):
+            # Read the files again if the number is unknown.
+            returned = observed_so_far(spark, job.options.checkpoint, METRIC).get(ALL)
+        if returned == total:
+            return
+        rows = read_files(spark, job, self.columns, records)
+        # Use all columns, because Spark's reader may return other rows for some of them.
+        whole = fn.max(fn.hash("*"))
+        by_file = rows.groupBy(FILE).agg(fn.count(fn.lit(1)), whole).collect()
+        rows_of = {path: count for path, count, _ in by_file}
+        for path, expected in records.items():
+            if rows_of.get(path, 0) != expected:
+                raise DataError(
+                    f"{path} has {expected:,} records, and Spark returned {rows_of.get(path, 0):,} "
+                    "rows of it. Nothing of its micro-batch was published. Write the file again "
+                    "under its name, with each value in quotes that has a quote, a blank, a "
+                    "separator or a line end, and run again.",
+                    remedy="bad-records",
+                )
+        if returned is not None:
+            raise DataError(
+                f"The files of micro-batch {batch_id} have {total:,} records, and Spark returned "
+                f"{returned:,} rows of them. Nothing of it was published. If a file was written "
+                "while Spark read it, run again.",
+                remedy="bad-records",
+            )
+
+    def _check_late(self, batch_id: int) -> None:
+        """Raise DataError before a micro-batch is published that makes too many records late."""
+        observed = observed_so_far(self.spark, self.job.options.checkpoint, "dedup")
+        self.late[batch_id] = observed.get("late", 0), observed.get("records_in", 0)
+        late, records = map(sum, zip(*self.late.values(), strict=True))
+        if (reason := self._too_late(late, records)) is not None:
+            raise DataError(
+                f"{reason} Nothing of micro-batch {batch_id} is published, since --late drop would "
+                "lose these records. Give --late emit to keep them, or --max-late "
+                f"{-(-100 * late // records)} or more to lose them, and run again.",
+                remedy="late",
+            )
+
+    def _too_late(self, late: int, records: int) -> str | None:
+        """Return why too many records are late and what to do, or None if they are not."""
+        options = self.job.options
+        if 100 * late <= options.max_late * records:
+            return None
+        other = " --order-files name," if options.order_files == "time" else ""
+        return (
+            f"{late / records:.1%} of this run's records are late ({late:,} of {records:,}): "
+            f"their {options.timestamp} is further behind the newest one before them than "
+            f"--lateness allows. The files were read in the order of their "
+            f"{_ORDERS[options.order_files]}. If that is not the order of {options.timestamp}, "
+            f"run into a new --output with{other} --source-partition for each producer, or a "
+            "longer --lateness."
+        )
+
+    def _check_all_taken(self) -> None:
+        """Raise DataError if Spark did not find all files, unless the user left out some."""
+        if any(name.lower() in _FILTERS for name, _ in self.job.options.read_options):
+            return
+        self.taken.refresh()
+        paths = self.job.files.paths
+        left = [path for path in paths if str(path) not in self.taken.taken and path.exists()]
+        if left:
+            raise DataError(
+                f"Spark did not find {counted(len(left), 'file')} of INPUT: {some_of(left)}. All "
+                f"others are done. Rename {'it' if len(left) == 1 else 'them'} with letters, "
+                "digits, '-', '_' and '.' alone, and run again.",
+                remedy="input-names",
+            )
+
+    def _nothing_done(self, files: int) -> str:
+        done = f"{files:,} new {'file has' if files == 1 else 'files have'} no records."
+        before = DEFAULTS | self.job.record.rules if self.job.record else {}
+        rules = self.job.options.rules().items()
+        names = [flag(name) for name, value in rules if before.get(name, value) != value]
+        changed = f" Changed for the next new files: {', '.join(names)}." if names else ""
+        return (done if files else "No new files.") + changed

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from dedup.cli.progress import Reporter
-from dedup.cli.run.drain import RunOutcome, drain
+from dedup.cli.run.drain import Drain, RunOutcome
 from dedup.cli.run.input.as_read import FilesAsRead, move_input, warning
 from dedup.cli.run.input.column_check import ColumnCheck, Note
 from dedup.cli.run.input.event_time import arrival_note, check_time_format
@@ -82,7 +82,8 @@ def run(
         if clock is not None and job.record is None:
             reporter.note(clock)
         queries = _queries(session, job, columns, taken, reporter.note)
-        return drain(queries, job, columns, check, taken, reporter, stop or StopRequest())
+        stop = stop or StopRequest()
+        return Drain(session, job, columns, check, taken, reporter, stop).run(queries)
 
 
 def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str, Any]:
