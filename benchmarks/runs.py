@@ -24,7 +24,7 @@ from benchmarks.harness import data_folder, parser
 from benchmarks.programs import FLINK, OURS, PROGRAMS, Job, Program
 from benchmarks.results import finish, median
 from dedup.cli.prepare import write_archive
-from dedup.cli.progress import Reporter
+from dedup.cli.run.progress import Reporter
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from benchmarks.events import Events
 from benchmarks.harness import BASE_SETTINGS, Pipeline, comparison, data_folder, parser
 from benchmarks.results import finish, median
 from dedup.cli.prepare import write_archive
-from dedup.cli.progress import Reporter
+from dedup.cli.run.progress import Reporter
 
 DAEMON = {"spark.python.daemon.module": "dedup.spark.daemon"}
 BUILT_IN = "dropDuplicatesWithinWatermark"

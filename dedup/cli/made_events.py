@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -56,12 +58,10 @@ class Truth:
         return self.newest_ms - LATENESS_MS - HORIZON_MS
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """UUIDs, event times and ascending delivery times of records; deliveries choose the file."""
+class Stream(NamedTuple):
+    """Records in the order of their delivery times, which choose the file."""
 
-    ids: list[str | None]
-    times_ms: np.ndarray
+    records: pa.Table
     delivered_ms: np.ndarray
 
 
@@ -76,7 +76,8 @@ def make_stream(events: int, seed: int) -> tuple[Stream, Truth]:
     rng = np.random.default_rng(seed)
     copies, reused = int(events * _COPIES), int(events * _REUSED)
     late, null = int(events * _LATE), int(events * _NULL)
-    names = _uuids(rng, events + late)
+    raw = rng.bytes(16 * (events + late))
+    names = [str(UUID(bytes=raw[at : at + 16], version=4)) for at in range(0, len(raw), 16)]
 
     times = np.sort(rng.integers(0, SPAN_MS, events))
     # The last one is on time, so that the newest timestamp is among the last records delivered.
@@ -94,17 +95,23 @@ def make_stream(events: int, seed: int) -> tuple[Stream, Truth]:
     late_at = rng.integers(_STRAGGLE_MS + 2 * HOUR_MS, SPAN_MS, late)
     null_at = rng.integers(0, SPAN_MS, null)
 
-    ids: list[str | None] = [*names[:events]]
-    ids += [names[i] for i in copied]
-    ids += [names[i] for i in again]
-    ids += names[events:]
-    ids += [None] * null
+    repeats = [names[i] for i in (*copied, *again)]
+    ids = [*names[:events], *repeats, *names[events:], *[None] * null]
     all_times = np.concatenate([times, times[copied], again_at, late_at - _STRAGGLE_MS, null_at])
     all_delivered = np.concatenate(
         [delivered, delivered[copied] + delay, again_at, late_at, null_at]
     )
+    records = pa.table(
+        {
+            "event_id": pa.array(ids, pa.string()),
+            "event_time": pa.array(START_MS + all_times, pa.timestamp("ms", "UTC")),
+            "user_id": rng.integers(0, 50_000, len(ids)),
+            "kind": pa.array(rng.choice(["view", "cart", "order"], len(ids))),
+            "amount_cents": rng.integers(1, 100_000, len(ids)),
+        }
+    )
     order = np.argsort(all_delivered, kind="stable")
-    stream = Stream([ids[i] for i in order], START_MS + all_times[order], all_delivered[order])
+    stream = Stream(records.take(order), all_delivered[order])
     truth = Truth(
         unique=events + len(again),
         duplicate=copies,
@@ -115,51 +122,28 @@ def make_stream(events: int, seed: int) -> tuple[Stream, Truth]:
     return stream, truth
 
 
-def write_files(stream: Stream, folder: Path, seed: int) -> None:
+def write_files(stream: Stream, folder: Path) -> None:
     """Write the stream as Parquet files whose modification times follow the deliveries."""
     folder.mkdir(parents=True)
-    rng = np.random.default_rng(seed + 1)
     edges = np.searchsorted(stream.delivered_ms, np.arange(1, FILES) * (SPAN_MS // FILES))
-    bounds = [0, *edges.tolist(), len(stream.ids)]
+    bounds = [0, *edges.tolist(), len(stream.delivered_ms)]
     for number, (begin, end) in enumerate(pairwise(bounds)):
-        part = Stream(
-            stream.ids[begin:end], stream.times_ms[begin:end], stream.delivered_ms[begin:end]
-        )
-        _write(part, folder / f"events-{number:03d}.parquet", rng, START_MS // 1000 + number)
+        path = folder / f"events-{number:03d}.parquet"
+        _write(stream.records.slice(begin, end - begin), path, number)
 
 
 def write_redelivery(stream: Stream, folder: Path, seed: int, count: int) -> int:
     """Write a file that delivers recent events once more, within the horizon; return how many."""
-    rng = np.random.default_rng(seed + 2)
-    live = np.flatnonzero(stream.times_ms > stream.times_ms.max() - HORIZON_MS // 2)
-    named = np.array([i for i in live if stream.ids[i] is not None])
-    chosen = np.sort(rng.choice(named, min(count, len(named)), replace=False))
-    part = Stream([stream.ids[i] for i in chosen], stream.times_ms[chosen], chosen)
-    _write(part, folder / "redelivered.parquet", rng, START_MS // 1000 + FILES)
+    times_ms = stream.records["event_time"].cast(pa.int64()).to_numpy()
+    recent = times_ms > times_ms.max() - HORIZON_MS // 2
+    live = np.flatnonzero(recent & stream.records["event_id"].is_valid().to_numpy())
+    rng = np.random.default_rng(seed + 1)
+    chosen = np.sort(rng.choice(live, min(count, len(live)), replace=False))
+    _write(stream.records.take(chosen), folder / "redelivered.parquet", FILES)
     return len(chosen)
 
 
-def _write(part: Stream, path: Path, rng: np.random.Generator, mtime_s: int) -> None:
-    count = len(part.ids)
-    table = pa.table(
-        {
-            "event_id": pa.array(part.ids, pa.string()),
-            "event_time": pa.array(part.times_ms, pa.timestamp("ms", "UTC")),
-            "user_id": rng.integers(0, 50_000, count),
-            "kind": pa.array(rng.choice(["view", "cart", "order"], count)),
-            "amount_cents": rng.integers(1, 100_000, count),
-        }
-    )
-    pq.write_table(table, path)
+def _write(records: pa.Table, path: Path, number: int) -> None:
+    pq.write_table(records, path)
+    mtime_s = START_MS // 1000 + number
     os.utime(path, (mtime_s, mtime_s))
-
-
-def _uuids(rng: np.random.Generator, count: int) -> list[str]:
-    raw = np.frombuffer(rng.bytes(16 * count), np.uint8).reshape(count, 16).copy()
-    raw[:, 6] = (raw[:, 6] & 0x0F) | 0x40
-    raw[:, 8] = (raw[:, 8] & 0x3F) | 0x80
-    text = raw.tobytes().hex()
-    return [
-        f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
-        for h in (text[i : i + 32] for i in range(0, 32 * count, 32))
-    ]

@@ -15,8 +15,8 @@ from dedup.cli.class_archive import cache_folder, class_archive, keep, use_optio
 from dedup.cli.commands import Done
 from dedup.cli.failures import OK
 from dedup.cli.flags import PrepareFlags
-from dedup.cli.progress import Reporter, reporting
 from dedup.cli.run.options import RunOptions
+from dedup.cli.run.progress import Reporter, reporting
 from dedup.cli.run.work import run
 from dedup.cli.session import last_line, spark_session
 from dedup.core.duration import format_ms, size
@@ -83,7 +83,7 @@ def _written() -> Path:
 def _runs(folder: Path) -> list[RunOptions]:
     """Return a run through our Parquet reader and writer, and one through Spark's."""
     stream, _ = made.make_stream(_EVENTS, _SEED)
-    made.write_files(stream, folder / "parquet", _SEED)
+    made.write_files(stream, folder / "parquet")
     some = pq.read_table(min((folder / "parquet").iterdir()))
     (folder / "csv").mkdir()
     pa.csv.write_csv(some, folder / "csv" / "some.csv")

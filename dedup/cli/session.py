@@ -10,7 +10,6 @@ import re
 import signal
 import sys
 import tempfile
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,25 +85,27 @@ def spark_session(
     # Else PySpark logs Java's whole stack for a bad record.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
     with tempfile.TemporaryDirectory(prefix="dedup-spark-") as scratch:
-        builder = SparkSession.builder.master(master).appName("dedup")
-        settings = {
+        settings: dict[str, Any] = {
             "spark.driver.memory": driver_memory,
             "spark.driver.host": "127.0.0.1",
+            "spark.driver.extraJavaOptions": " ".join(_java_options(is_idle, archive_to)),
             "spark.ui.enabled": "false",
             "spark.log.level": "ERROR",
             "spark.sql.warehouse.dir": scratch,
             "spark.python.daemon.module": "dedup.spark.daemon",
             **stream_settings(shards),
         }
-        settings["spark.driver.extraJavaOptions"] = " ".join(_java_options(is_idle, archive_to))
-        for key, value in settings.items():
-            builder = builder.config(key, value)
+        on_interrupt = signal.getsignal(signal.SIGINT)
         try:
-            with _children_print_to(log), _own_interrupt():
-                session = builder.getOrCreate()
+            with _children_print_to(log):
+                builder = SparkSession.builder.master(master).appName("dedup")
+                session = builder.config(map=settings).getOrCreate()
         except Exception as error:
             reason = last_line(log) or str(error)
             raise DedupError(f"Spark does not start: {reason}{_java_hint(log)}") from None
+        finally:
+            # PySpark's own handler of Ctrl-C would cancel all jobs and raise.
+            signal.signal(signal.SIGINT, on_interrupt)
         # Its class has another name in PySpark 4.0.
         server: Any = session.sparkContext._accumulatorServer
         server.handle_error = partial(_handle_server_error, server)
@@ -254,19 +255,6 @@ def _children_print_to(log: Path) -> Iterator[None]:
         os.dup2(kept[1], 2)
         for handle in (*kept, target):
             os.close(handle)
-
-
-@contextmanager
-def _own_interrupt() -> Iterator[None]:
-    """Keep the command's handler of Ctrl-C; PySpark's would cancel all jobs and raise."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
 
 
 def last_line(log: Path) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dedup.cli.progress import Reporter
 from dedup.cli.run.options import RunOptions
+from dedup.cli.run.progress import Reporter
 from dedup.cli.run.work import plan, run
 from dedup.cli.tune import read_sample
 from dedup.sources.files import file_order

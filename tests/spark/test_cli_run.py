@@ -17,8 +17,8 @@ import pytest
 
 from dedup.cli.failures import FAILED, USAGE
 from dedup.cli.figures import Figures
-from dedup.cli.progress import Reporter
 from dedup.cli.run.command import plan_lines
+from dedup.cli.run.progress import Reporter
 from dedup.cli.run.work import plan, run
 from dedup.cli.stop import StopRequest
 from dedup.cli.terminal import print_lines

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from dedup.cli.failures import FAILED
-from dedup.cli.progress import Reporter
+from dedup.cli.run.progress import Reporter
 from dedup.cli.run.work import plan, run
 from dedup.sources.files.bypass import arrow_schema
 from dedup.sources.files.parquet_input import ParquetInput

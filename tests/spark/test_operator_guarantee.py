@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dedup import check_query, dedup_by_id
-from dedup.cli.progress import Reporter
+from dedup.cli.run.progress import Reporter
 from dedup.cli.run.work import plan, run
 from dedup.errors import ConfigError, DedupWarning
 from dedup.tools.check.findings import Level

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from dedup.cli.app import app
 from dedup.cli.failures import Failure, explain
-from dedup.cli.progress import Reporter
 from dedup.cli.run.drain import RunOutcome
 from dedup.cli.run.options import RunOptions
+from dedup.cli.run.progress import Reporter
 from dedup.cli.run.work import run
 from dedup.cli.session import stream_settings
 from dedup.cli.stop import StopRequest

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from dedup.cli import made_events as made
 from dedup.cli.figures import COUNTS, LEVELS, Figures, table
-from dedup.cli.progress import Reporter, one_line
+from dedup.cli.run.progress import Reporter, one_line
 from dedup.core.duration import iso, span
 
 
@@ -98,8 +98,8 @@ def test_plain_lines_stay_few() -> None:
 def test_demo_events_are_the_same_for_a_seed() -> None:
     one, truth = made.make_stream(10_000, 1)
     other, same = made.make_stream(10_000, 1)
-    assert (one.ids, truth) == (other.ids, same)
-    assert one.ids != made.make_stream(10_000, 2)[0].ids
+    assert (one.records, truth) == (other.records, same)
+    assert one.records != made.make_stream(10_000, 2)[0].records
 
 
 @pytest.mark.parametrize("seed", [1, 7])
@@ -107,18 +107,18 @@ def test_demo_truth_by_brute_force(seed: int) -> None:
     stream, truth = made.make_stream(20_000, seed)
     file_of = stream.delivered_ms // (made.SPAN_MS // made.FILES)
     batch_of = file_of.clip(max=made.FILES - 1) // made.FILES_PER_TRIGGER
+    ids = stream.records["event_id"].to_pylist()
+    times_ms = stream.records["event_time"].cast("int64").to_pylist()
     kept: dict[str, list[int]] = {}
     verdicts = dict.fromkeys(("unique", "duplicate", "late", "null_id"), 0)
     newest = late_watermark = None
-    order = sorted(
-        range(len(stream.ids)), key=lambda i: (int(batch_of[i]), int(stream.times_ms[i]))
-    )
+    order = sorted(range(len(ids)), key=lambda i: (batch_of[i], times_ms[i]))
     batch_number = 0
     for i in order:
         if batch_of[i] != batch_number:
             batch_number = int(batch_of[i])
             late_watermark = newest - made.LATENESS_MS if newest is not None else None
-        moment, name = int(stream.times_ms[i]), stream.ids[i]
+        moment, name = times_ms[i], ids[i]
         newest = moment if newest is None else max(newest, moment)
         behind = late_watermark is not None and moment < late_watermark
         effective = late_watermark if behind and late_watermark is not None else moment

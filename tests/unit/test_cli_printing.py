@@ -20,7 +20,7 @@ from dedup.cli.app import app
 from dedup.cli.commands import Done, finish
 from dedup.cli.figures import Figures
 from dedup.cli.printing import shown
-from dedup.cli.progress import Reporter
+from dedup.cli.run.progress import Reporter
 from dedup.cli.terminal import Terminal
 from dedup.cli.watch_screen import screen, waiting
 from dedup.errors import DataError

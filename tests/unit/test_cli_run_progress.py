@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from dedup.cli.figures import Figures
-from dedup.cli.progress import Reporter
-from dedup.cli.run.progress import RunProgress
+from dedup.cli.run.progress import Reporter, RunProgress
 
 
 class Observed(Reporter):

@@ -10,9 +10,9 @@ from rich.table import Table
 from dedup.cli.commands import Done
 from dedup.cli.failures import INTERRUPTED, OK
 from dedup.cli.figures import table
-from dedup.cli.progress import reporting
 from dedup.cli.run import work
 from dedup.cli.run.options import RunFlags
+from dedup.cli.run.progress import reporting
 from dedup.cli.session import unless_java_ended
 from dedup.cli.stop import stop_on_signals
 

@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from dedup.cli.figures import Figures
-from dedup.cli.progress import Reporter
 from dedup.cli.run.input.as_read import FilesAsRead, some_of, warning
 from dedup.cli.run.input.bad_rows import ALL, METRIC, BadRows, explained, files_of_batch
 from dedup.cli.run.input.column_check import ColumnCheck
@@ -19,7 +18,7 @@ from dedup.cli.run.input.json_files import FILE
 from dedup.cli.run.input.source import InputColumns, read_files, writer_options
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import DEFAULTS, flag
-from dedup.cli.run.progress import RunProgress, publish_metrics
+from dedup.cli.run.progress import Reporter, RunProgress, publish_metrics
 from dedup.cli.run.record import Record, checkpoint_query_id, observed_so_far
 from dedup.cli.session import unless_java_ended
 from dedup.cli.stop import StopRequest

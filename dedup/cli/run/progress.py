@@ -1,4 +1,4 @@
-"""Progress of a running query: figures for the progress line, and metrics for other programs."""
+"""Progress of a run: figures on stderr, and metrics for other programs."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryStartedEvent, QueryTerminatedEvent
 from pyspark.sql.streaming.query import StreamingQuery
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 from dedup.cli.figures import Figures
-from dedup.cli.progress import Reporter
 from dedup.cli.run.input.bad_rows import BAD, METRIC
 from dedup.cli.run.options import RunOptions
+from dedup.cli.terminal import Terminal
+from dedup.core.duration import span
 from dedup.core.metrics import BatchMetrics, check_together
 from dedup.sources.files.file_log import FileLog
 from dedup.spark.observations import from_progress
@@ -25,6 +29,59 @@ from dedup.tools.watch.listener import DedupListener
 
 #: Spark reports the end of a query on another thread, within this time.
 _END_S = 5.0
+#: Seconds between plain lines, so that the log of a long run stays short.
+_PLAIN_EVERY_S = 10.0
+
+
+class Reporter:
+    """Prints the progress of a run to a console, or nothing without one.
+
+    A terminal has one line that changes. In a pipe a line is printed every 10 seconds.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._next_s = 0.0
+        self._printed = (0, 0)
+        if console is not None and console.is_terminal:
+            self._live = Live(Text("starting"), console=console, transient=True)
+            self._live.start()
+
+    def note(self, text: str) -> None:
+        """Print a message, above the line of a terminal."""
+        if self._console is not None:
+            self._console.print(text, soft_wrap=True)
+
+    def update(self, figures: Figures, total_files: int) -> None:
+        """Show the figures so far, or in a pipe print them if something has changed."""
+        line, state = one_line(figures, total_files), (figures.batches, figures.files)
+        if self._live is not None:
+            self._live.update(Text(line, overflow="ellipsis", no_wrap=True))
+        elif figures.batches and state != self._printed and time.monotonic() >= self._next_s:
+            self._next_s, self._printed = time.monotonic() + _PLAIN_EVERY_S, state
+            self.note(line)
+
+    def close(self) -> None:
+        """Remove the line of a terminal."""
+        if self._live is not None:
+            self._live.stop()
+
+
+def reporting(*, quiet: bool) -> AbstractContextManager[Reporter]:
+    """Give a reporter to stderr, and close it at the end."""
+    return closing(Reporter(None if quiet else Terminal(stderr=True)))
+
+
+def one_line(figures: Figures, total_files: int) -> str:
+    """Return files, rows per second, duplicates so far and GC lag."""
+    counts = figures.counts
+    return (
+        f"{figures.files:,}/{total_files:,} files  "
+        f"{counts['records_in']:,} rows  {figures.rows_per_second:,.0f} rows/s  "
+        f"{counts['duplicate']:,} duplicates  "
+        f"GC lag {span(figures.levels['gc_lag_newest_ms'])}"
+    )
 
 
 class RunProgress:
@@ -39,21 +96,21 @@ class RunProgress:
         # A micro-batch that was begun but not committed belongs to this run.
         self._before = self._log.count(self._log.committed())
         self._total = len(self._log.ahead(listed))
-        self._batches: dict[int, BatchMetrics] = {}
-        self._done: set[int] = set()
-        self._bad: dict[int, int] = {}
+        #: Metrics and bad records by micro-batch.
+        self._done: dict[int, tuple[BatchMetrics | None, int]] = {}
         self._files = 0
         self._start_s = time.monotonic()
 
     @property
     def figures(self) -> Figures:
         """Figures so far."""
+        done = [self._done[batch_id] for batch_id in sorted(self._done)]
         return Figures.of(
-            [self._batches[key] for key in sorted(self._batches)],
+            [metrics for metrics, _ in done if metrics is not None],
             emitted=self._emitted,
             files=self._files,
             seconds=time.monotonic() - self._start_s,
-            bad=sum(self._bad.values()),
+            bad=sum(bad for _, bad in done),
         )
 
     def look(self, query: StreamingQuery) -> None:
@@ -64,14 +121,11 @@ class RunProgress:
         last = query.lastProgress
         if last is not None and last.batchId not in self._done:
             for progress in query.recentProgress:
-                self._done.add(progress.batchId)
-                bad = progress.observedMetrics.get(METRIC)
-                if bad is not None:
-                    self._bad[progress.batchId] = int(bad[BAD] or 0)
-                metrics = from_progress(progress)
+                observed, metrics = progress.observedMetrics.get(METRIC), from_progress(progress)
                 if metrics is not None:
                     check_together(metrics)
-                    self._batches[metrics.batch_id] = metrics
+                bad = 0 if observed is None else int(observed[BAD] or 0)
+                self._done[progress.batchId] = metrics, bad
             self._log.refresh()
             done = self._log.count(_log_offset(query.lastProgress))
             self._files = max(0, done - self._before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
@@ -13,15 +13,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from dedup.cli.progress import Reporter
 from dedup.cli.run.drain import Drain, RunOutcome
 from dedup.cli.run.input.as_read import FilesAsRead, move_input, warning
 from dedup.cli.run.input.column_check import ColumnCheck, Note
 from dedup.cli.run.input.event_time import arrival_note, check_time_format
-from dedup.cli.run.input.files import Stamp, file_order
+from dedup.cli.run.input.files import file_order
 from dedup.cli.run.input.source import InputColumns, writer_options
 from dedup.cli.run.job import Job, resolve
 from dedup.cli.run.options import RunOptions
+from dedup.cli.run.progress import Reporter
 from dedup.cli.run.query import check_columns, schema_of, transform
 from dedup.cli.run.record import LOG, exclusive, is_published, unfinished_batch
 from dedup.cli.session import spark_session
@@ -158,59 +158,44 @@ def _queries(
 @contextmanager
 def _warnings_as_notes(note: Note) -> Iterator[None]:
     """Print the operator's warnings without the line of our code that called it."""
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings():
         warnings.simplefilter("always", DedupWarning)
+        warnings.showwarning = lambda message, *_, **__: note(str(message))
         yield
-    for each in caught:
-        if issubclass(each.category, DedupWarning):
-            note(f"{each.message}")
-        else:
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
 
 
 def _columns(
     spark: SparkSession, job: Job, taken: FileLog, note: Note, stop: StopRequest | None = None
 ) -> tuple[InputColumns, ColumnCheck]:
     """Return the columns to read and write, and the check of files that arrive later."""
-    published = _published(job, taken)
+    options, stamps, file_format = job.options, job.files.stamps, job.files.file_format
+    published: list[str] = []
+    begun = unfinished_batch(options)
+    if begun is not None and job.record is not None:
+        shown = is_published(begun, options, job.record)
+        FilesAsRead(options.output).check_unfinished(taken, begun, is_published=shown)
+        published = taken.unfinished() if shown else []
     schema = schema_of(spark, job)
     current = InputColumns(schema, schema)
-    check_columns(job.options, current)
-    check_time_format(spark, job.options)
+    check_columns(options, current)
+    check_time_format(spark, options)
     check = ColumnCheck(spark, job, current, stop=stop, published=published)
-    new = {path: job.files.stamps[path] for path in taken.ahead(job.files.stamps)}
-    _note_size(job, new, note)
-    if job.record is None and _sees_all_columns(job):
-        check.check_text(map(Path, new))
-        check.settle(current, job.files.stamps)
-        return current, check
-    columns = check.agree(current, new, note)
-    check_columns(job.options, columns)
-    return columns, check
-
-
-def _published(job: Job, taken: FileLog) -> list[str]:
-    """Return the files of a micro-batch that is published but not committed."""
-    begun = unfinished_batch(job.options)
-    if begun is None or job.record is None:
-        return []
-    published = is_published(begun, job.options, job.record)
-    FilesAsRead(job.options.output).check_unfinished(taken, begun, is_published=published)
-    return taken.unfinished() if published else []
-
-
-def _note_size(job: Job, new: Mapping[str, Stamp], note: Note) -> None:
+    new = {path: stamps[path] for path in taken.ahead(stamps)}
     total = sum(stamp.size for stamp in new.values())
-    if job.files.file_format == "csv" and total > _MUCH_BYTES:
+    if file_format == "csv" and total > _MUCH_BYTES:
         note(
             f"{len(new):,} files ({size(total)}) are checked for records that Spark would lose, "
             "before any is read."
         )
-
-
-def _sees_all_columns(job: Job) -> bool:
-    given = {name.lower() for name, _ in job.options.read_options}
-    return job.files.file_format != "csv" and job.options.schema is None and not given & _PARTIAL
+    partial = _PARTIAL & {name.lower() for name, _ in options.read_options}
+    if job.record is None and file_format != "csv" and options.schema is None and not partial:
+        # Spark has seen the columns of all files.
+        check.check_text(map(Path, new))
+        check.settle(current, stamps)
+        return current, check
+    columns = check.agree(current, new, note)
+    check_columns(options, columns)
+    return columns, check
 
 
 def _session(
