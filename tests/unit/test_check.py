@@ -129,36 +129,35 @@ def refused(code: int, *arguments: object) -> str:
 # --- the checkpoint's logs
 
 
-def test_kafka_in_the_offset_log(tmp_path: Path) -> None:
-    place = make_checkpoint(tmp_path / "c", kafka(0, 0), kafka(100, 50), kafka(130, 100, 9))
+@pytest.mark.parametrize(
+    ("offsets", "kinds", "partitions"),
+    [
+        ([kafka(0, 0), kafka(100, 50), kafka(130, 100, 9)], ["kafka"], [3]),
+        (['{"logOffset":0}', '{"logOffset":1}'], ["file"], [None]),
+        (["17"], [OTHER], [None]),
+        (['{"offset":10500,"timestamp":1}'], [OTHER], [None]),
+        (['{"a":{"x":1}}'], [OTHER], [None]),
+        # A source that lately had nothing to report.
+        ([f"{kafka(1)}\n-", '-\n{"logOffset":3}'], ["kafka", "file"], [1, None]),
+    ],
+)
+def test_sources_in_the_offset_log(
+    tmp_path: Path, offsets: list[str], kinds: list[str], partitions: list[int | None]
+) -> None:
+    place = make_checkpoint(tmp_path / "c", *offsets)
     log = read_checkpoint(str(place))
-    assert (log.query_id, log.batch_id) == (QUERY, 2)
-    assert (log.state_partitions, log.checkpoint_format) == (4, 1)
-    assert log.pinned == CONF
-    (source,) = log.sources or ()
-    assert (source.kind, source.topics, source.partitions) == ("kafka", ("orders",), 3)
+    assert [source.kind for source in log.sources or ()] == kinds
+    assert [source.partitions for source in log.sources or ()] == partitions
+    assert (log.query_id, log.batch_id) == (QUERY, len(offsets) - 1)
+    assert (log.state_partitions, log.checkpoint_format, log.pinned) == (4, 1, CONF)
+    assert read_checkpoint(f"file://{place}") == log
 
 
 def test_numbers_are_no_words(tmp_path: Path) -> None:
     place = make_checkpoint(tmp_path / "c", kafka(0), kafka(5), kafka(15), first=8)
-    assert read_checkpoint(str(place)).batch_id == 10
-
-
-def test_files_in_the_offset_log(tmp_path: Path) -> None:
-    place = make_checkpoint(tmp_path / "c", '{"logOffset":0}', '{"logOffset":1}')
-    (source,) = read_checkpoint(str(place)).sources or ()
-    assert source.kind == "file"
-
-
-@pytest.mark.parametrize("line", ["17", '{"offset":10500,"timestamp":1}', '{"a":{"x":1}}'])
-def test_other_sources(tmp_path: Path, line: str) -> None:
-    (source,) = read_checkpoint(str(make_checkpoint(tmp_path / "c", line))).sources or ()
-    assert source.kind == OTHER
-
-
-def test_a_source_that_has_told_nothing_lately(tmp_path: Path) -> None:
-    place = make_checkpoint(tmp_path / "c", f"{kafka(1)}\n-", '-\n{"logOffset":3}')
-    assert [s.kind for s in read_checkpoint(str(place)).sources or ()] == ["kafka", "file"]
+    log = read_checkpoint(str(place))
+    assert log.batch_id == 10
+    assert [source.topics for source in log.sources or ()] == [("orders",)]
 
 
 def test_the_offset_log_that_names_its_sources(place: Path) -> None:
@@ -170,10 +169,6 @@ def test_the_offset_log_that_names_its_sources(place: Path) -> None:
 def test_state_files_with_unique_names(tmp_path: Path) -> None:
     place = make_checkpoint(tmp_path / "c", kafka(1), unique_ids=True)
     assert read_checkpoint(str(place)).checkpoint_format == 2
-
-
-def test_the_checkpoint_may_be_a_uri(place: Path) -> None:
-    assert read_checkpoint(f"file://{place}") == read_checkpoint(str(place))
 
 
 # --- what the command makes of it
@@ -265,27 +260,21 @@ def test_the_checkpoint_wins_over_settings_that_it_keeps(place: Path) -> None:
     assert "spark.sql.shuffle.partitions=64 changes nothing" in found["evidence"]
 
 
-def test_the_horizon_of_the_next_start(tmp_path: Path, place: Path) -> None:
-    log = make_log(tmp_path / "log")
-    given = (place, "--log", log, "--kafka-retention", "1 day")
+@pytest.mark.parametrize(
+    ("retention", "flags", "code", "said"),
+    [("1 day", (), 4, "horizon 1 hour"), ("1 day", ("--horizon", "1 day"), 0, "horizon 1 day"),
+     ("7 days", (), 4, "give --late drop."), ("7 days", ("--late", "emit"), 4, "pass again"),
+     ("7 days", ("--late", "drop"), 0, "dropped as late")],
+)  # fmt: skip
+def test_options_of_the_next_start(
+    tmp_path: Path, place: Path, retention: str, flags: tuple[str, ...], code: int, said: str
+) -> None:
+    log = make_log(tmp_path / "log", slowest_sources=(('["orders",0]', 1, False),), late=0)
+    given = (place, "--log", log, "--kafka-retention", retention, *flags)
+    assert run(*given).exit_code == code
     (found,) = findings(*given)["horizon-retention"]
-    assert "horizon 1 hour" in found["evidence"]
-    (found,) = findings(*given, "--horizon", "1 day")["horizon-retention"]
-    assert found["level"] == "fine"
-
-
-def test_a_query_that_drops_what_is_late_can_be_told(tmp_path: Path, place: Path) -> None:
-    log = make_log(tmp_path / "log", slowest_sources=(('["orders",0]', 1, False),))
-    given = (place, "--log", log, "--kafka-retention", "7 days")
-    for late, code, said in (
-        ((), 4, "give --late drop."),
-        (("--late", "emit"), 4, "pass again"),
-        (("--late", "drop"), 0, "dropped as late"),
-    ):
-        assert run(*given, *late).exit_code == code
-        (found,) = findings(*given, *late)["horizon-retention"]
-        assert said in found["evidence"]
-        assert ("--late" in found["evidence"]) == (not late)
+    assert said in found["evidence"]
+    assert ("--late" in found["evidence"]) == (code == 4 and not flags)
 
 
 def test_what_the_last_micro_batches_of_a_log_show_is_found(tmp_path: Path, place: Path) -> None:
@@ -430,17 +419,12 @@ def test_a_record_that_lacks_options(tmp_path: Path) -> None:
 # --- bad input
 
 
-def test_no_folder(tmp_path: Path) -> None:
+def test_what_is_no_checkpoint(tmp_path: Path) -> None:
     assert "holds no checkpoint" in refused(2, tmp_path / "nothing")
-
-
-def test_a_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     assert "holds no checkpoint" in refused(2, tmp_path)
     assert "holds no checkpoint" in refused(2, tmp_path / "notes.txt")
-
-
-def test_a_query_without_the_operator(tmp_path: Path) -> None:
+    assert "s3a://bucket/c cannot be read" in refused(2, "s3a://bucket/c")
     place = make_checkpoint(tmp_path / "c", kafka(1), operator="dedupe")
     assert "a query without dedup_by_id" in refused(2, place)
 
@@ -475,17 +459,6 @@ def test_a_folder_in_the_place_of_a_log(place: Path) -> None:
     assert "offsets/0 cannot be read" in refused(2, place)
 
 
-def test_a_file_in_the_place_of_a_log(tmp_path: Path) -> None:
-    place = make_checkpoint(tmp_path / "c")
-    (place / "offsets").rmdir()
-    (place / "offsets").write_text("")
-    assert run(place).exit_code in (0, 2)
-
-
-def test_a_file_system_that_nobody_knows() -> None:
-    assert "s3a://bucket/c cannot be read" in refused(2, "s3a://bucket/c")
-
-
 def test_another_query(tmp_path: Path, place: Path) -> None:
     assert run(place, "--query", QUERY).exit_code == 0
     assert f"of query {QUERY}, not of --query orders" in refused(2, place, "--query", "orders")
@@ -515,14 +488,6 @@ def test_a_log_of_another_query(tmp_path: Path, place: Path) -> None:
     log = make_log(tmp_path / "log", query_id="another")
     assert "has no micro-batch of query" in refused(2, place, "--log", log)
     assert "no folder of metrics logs" in refused(2, place, "--log", tmp_path / "none")
-
-
-def test_a_metrics_log_that_is_cut(tmp_path: Path, place: Path) -> None:
-    log = make_log(tmp_path / "log")
-    (path,) = log.iterdir()
-    path.write_bytes(path.read_bytes()[:-40])
-    (found,) = findings(place, "--log", log)["recent-batches"]
-    assert "2% of the records are late" in found["evidence"]
 
 
 @pytest.mark.parametrize(
@@ -555,11 +520,6 @@ def test_properties_that_cannot_be_read(
 ) -> None:
     (tmp_path / "p").write_bytes(content)
     assert says in refused(2, place, "--properties", tmp_path / "p")
-
-
-def test_an_error_as_json(tmp_path: Path) -> None:
-    body = json.loads(run(tmp_path, "--json").stdout)
-    assert (body["exit_code"], body["error"]) == (2, "ConfigError")
 
 
 def test_retention() -> None:

@@ -282,16 +282,6 @@ def test_a_folder_that_may_not_be_used_any_more_is_told_once(
     assert [one.batch_id for _, one in read_logs(tmp_path)[0].batches] == [0, 2]
 
 
-def test_what_a_crash_cut_short_does_not_swallow_the_next_event(tmp_path: Path) -> None:
-    MetricsLog(tmp_path).batch(batch(0), START_MS)
-    path = tmp_path / (QUERY + SUFFIX)
-    path.write_bytes(path.read_bytes()[:-300])
-    MetricsLog(tmp_path).batch(batch(1), START_MS + 1)
-    (read,) = read_logs(tmp_path)
-    assert [one.batch_id for _, one in read.batches] == [1]
-    assert read.unreadable == 1
-
-
 def line(event: str, **fields: object) -> bytes:
     about = {"format": 1, "event": event, "at_ms": START_MS, "run_id": RUN, "name": "orders"}
     return json.dumps(about | fields).encode()

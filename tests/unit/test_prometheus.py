@@ -142,13 +142,6 @@ def test_queries_of_both_operators_share_what_means_the_same(session: Session) -
     assert len(known) == len(FAMILIES)
 
 
-def test_by_query_time_there_is_no_gc_watermark(session: Session) -> None:
-    session.batch(sequence_batch(0, expired_before_ms=None), START_MS)
-    names = {name for name, _ in samples(session)}
-    assert "dedup_newest_timestamp_seconds" in names
-    assert "dedup_gc_watermark_timestamp_seconds" not in names
-
-
 def test_the_number_of_series_is_bounded(session: Session) -> None:
     """No record ID or shard is a label, of source partitions there are few, and old queries go."""
     sources = tuple((f"p{n}", n, False) for n in range(SLOWEST_SOURCES))

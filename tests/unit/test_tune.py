@@ -8,23 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from dedup.cli.app import app
 from dedup.cli.run.record import log_of
 from dedup.cli.tune import check_writable
-from dedup.core.filter import SplitBlockFilter
-from dedup.core.keys import Keys
 from dedup.core.tail import Tail
-from dedup.errors import CatalogError
 from dedup.spark.machine import machine_cores
 from dedup.tools.tuning import candidates, costs
 from dedup.tools.tuning import load as drive
 from dedup.tools.tuning import tune as tuning
-from dedup.tools.tuning.costs import Costs
-from dedup.tools.tuning.load import synthetic_keys
 from dedup.tools.tuning.options import TuneOptions, count, demand_of
 from dedup.tools.watch.metrics_log import MetricsLog
 from tests.support.batch_metrics import START_MS, batch, sequence_batch
@@ -95,23 +89,6 @@ def test_the_screen_has_verdict_table_advice_and_what_it_rests_on(quick: None) -
     assert "costs of this machine" in done.stderr
     assert "fpr=0.001" in done.stderr
     assert "costs of this machine" not in done.stdout
-
-
-def test_a_filter_that_forgets_makes_it_exit_3(
-    quick: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    honest = SplitBlockFilter.may_contain
-
-    def forgetful(self: SplitBlockFilter, hashes: np.ndarray) -> np.ndarray:
-        return honest(self, hashes) & (hashes % np.uint64(100) != 0)
-
-    monkeypatch.setattr(tuning, "measure", lambda *_: COSTS)
-    monkeypatch.setattr(SplitBlockFilter, "may_contain", forgetful)
-    done = tune(*SMALL, "--json")
-    assert done.exit_code == 3
-    body = json.loads(done.stdout)
-    assert body["error"] == "FilterDamaged"
-    assert "IDs that were added to it: duplicates would pass" in body["message"]
 
 
 def test_a_duplicate_that_passes_a_trial_makes_it_exit_3(
@@ -249,15 +226,6 @@ def test_a_log_folder_without_a_query_is_refused(tmp_path: Path) -> None:
     assert "has logs of orders; and not other" in refused(*given)
 
 
-def test_a_disk_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: object) -> Costs:
-        raise CatalogError("the local disk is full")
-
-    monkeypatch.setattr(tuning, "measure", full)
-    done = tune(*SMALL)
-    assert (done.exit_code, done.stderr.count("the local disk is full")) == (3, 1)
-
-
 def test_a_report_that_cannot_be_written_is_told(
     tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,20 +277,6 @@ def test_a_worker_takes_more_for_more_records() -> None:
     # Some hundred bytes a record: 25 of them in the state, the rest in sorting and looking up.
     assert 50 < (many - few) / 300_000 < 2_000
     assert costs.worker_bytes(4_000_000, 17) > many
-
-
-def test_the_scratch_catalog_leaves_nothing_behind() -> None:
-    with costs.scratch_store() as (store, _):
-        folder = Path(store._root.url().removeprefix("file://"))  # type: ignore[attr-defined]
-        assert folder.parent.is_dir()
-    assert not folder.parent.exists()
-
-
-def test_keys_of_a_sample_serve_in_a_trial() -> None:
-    own = Keys.from_list([b"a", b"b"])
-    found = demand_of(TuneOptions(ids_per_day="1k", horizon="1 day"))
-    assert found.keys is None
-    assert synthetic_keys()(np.array([1]))[0] not in (own[0], own[1])
 
 
 def test_the_output_of_a_run_stands_for_its_log(tmp_path: Path) -> None:

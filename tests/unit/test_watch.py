@@ -167,6 +167,12 @@ def test_everything_is_on_a_screen_of_80_by_24() -> None:
         "00:15:00", "01:00:00", "slowest source partitions", '["topic",4]',
     ):  # fmt: skip
         assert what in shown, what
+    long = text(screen([watched(batches(gc_source="p" * 200, gc_shard=17))])).splitlines()
+    (line,) = (line for line in long if line.startswith("low watermark"))
+    assert (line[-15:], len(line)) == ("ppp… in shard 17"[-15:], WIDTH)
+    assert "00:00:02 behind, in shard 17\n" in text(screen([watched(batches(gc_shard=17))]))
+    held = [replace(one, gc_watermark_ms=(one.gc_watermark_ms or 0) - 60_000) for one in made]
+    assert " 00:01:00 more than horizon and lateness\n" in text(screen([watched(held)]))
     taller = text(screen([watched(made)], height=40))
     assert '["topic",9]  idle, holds nothing back' in taller
     assert "…" not in taller
@@ -300,20 +306,6 @@ def test_a_large_terminal_shows_the_micro_batches_before() -> None:
     assert "number" not in narrow
 
 
-def test_a_long_name_leaves_room_for_the_shard() -> None:
-    shown = text(screen([watched(batches(gc_source="p" * 200, gc_shard=17))])).splitlines()
-    (line,) = (line for line in shown if line.startswith("low watermark"))
-    assert line.endswith("ppp… in shard 17")
-    assert len(line) == WIDTH
-    one_clock = text(screen([watched(batches(gc_shard=17))]))
-    assert "00:00:02 behind, in shard 17\n" in one_clock
-
-
-def test_more_lag_than_was_asked_for_is_told() -> None:
-    made = [replace(one, gc_watermark_ms=(one.gc_watermark_ms or 0) - 60_000) for one in batches()]
-    assert " 00:01:00 more than horizon and lateness\n" in text(screen([watched(made)]))
-
-
 def test_lines_of_the_log_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     log(tmp_path, batches())
     assert "cannot be read" not in watch(tmp_path, "--once").output
@@ -374,11 +366,13 @@ def test_without_a_micro_batch_there_is_a_verdict_only() -> None:
     ("make", "ended", "code", "status"),
     [
         (batches, None, 0, "OK"),
+        (lambda: [replace(one, gc_watermark_ms=(one.gc_watermark_ms or 0) - 5000 * n)
+                  for n, one in enumerate(batches())], None, 10, "LAGGING"),
         (lambda: batches(stuck=True), None, 11, "STALLED"),
         (batches, "boom", 12, "STOPPED"),
         (lambda: [*batches(6), *batches(6, run_id="another")[3:]], None, 13, "REWOUND"),
     ],
-)
+)  # fmt: skip
 def test_the_exit_code_is_the_verdict(
     tmp_path: Path,
     make: Callable[[], list[BatchMetrics]],
@@ -400,15 +394,6 @@ def test_the_exit_code_is_the_verdict(
     assert shown.output.startswith(f" {status}  orders")
 
 
-def test_lagging_has_a_code_of_its_own(tmp_path: Path) -> None:
-    made = [
-        replace(one, gc_watermark_ms=(one.gc_watermark_ms or 0) - 5000 * n)
-        for n, one in enumerate(batches())
-    ]
-    log(tmp_path, made)
-    assert watch(tmp_path, "--once").exit_code == 10
-
-
 def test_one_query_of_several(tmp_path: Path) -> None:
     log(tmp_path, batches())
     log(tmp_path, batches(query_id="other", query_name="payments", stuck=True))
@@ -422,6 +407,7 @@ def test_where_nothing_is_told_usage_is_explained(tmp_path: Path) -> None:
     told = watch(tmp_path, "--once")
     assert told.exit_code == 2
     assert "not show any query yet" in told.output
+    assert "If it failed before that, see the driver's log." in told.output
     told = watch(tmp_path / "nowhere", "--once")
     assert told.exit_code == 2
     assert "no folder of metrics logs" in told.output
@@ -476,15 +462,6 @@ def test_the_screen_says_why_it_is_not_of_now() -> None:
     lines = text(watch_query._lines(lambda: ([watched(batches())], long), 80, 24)).splitlines()
     assert " ".join(" ".join(lines[:2]).split()) == long
     assert lines[2].startswith(" OK  orders")
-
-
-def test_an_endpoint_that_is_not_there_is_waited_for_by_the_live_screen_alone() -> None:
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
-        shown = text(watch_query._lines(watch_query.looker(url, None), 80, 24))
-        assert shown.startswith(f" WAITING  {url}/queries.json serves no metrics of dedup")
-        assert watch(url, "--once").exit_code == 2
 
 
 class Watching:
@@ -625,11 +602,6 @@ def test_a_file_that_cannot_be_read_is_told_beside_the_others(tmp_path: Path) ->
     assert json.loads(told.stdout)["status"] == "OK"
 
 
-def test_a_query_that_never_did_a_micro_batch_is_thought_of(tmp_path: Path) -> None:
-    told = watch(tmp_path, "--once")
-    assert "If it failed before that, see the driver's log." in told.output
-
-
 @pytest.mark.parametrize("every", ["inf", "nan", "1e12", "0"])
 def test_how_often_to_look_has_its_limits(tmp_path: Path, every: str) -> None:
     log(tmp_path, batches())
@@ -640,7 +612,10 @@ def test_a_url_is_one_in_any_case_and_its_password_is_not_told() -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         url = f"HTTP://127.0.0.1:{deaf.getsockname()[1]}"
-        assert "serves no metrics of dedup" in watch(url, "--once").output
+        shown = text(watch_query._lines(watch_query.looker(url, None), 80, 24))
+        assert shown.startswith(f" WAITING  {url}/queries.json serves no metrics of dedup")
+        once = watch(url, "--once")
+        assert (once.exit_code, "serves no metrics of dedup" in once.output) == (2, True)
     told = watch("http://me:secret@127.0.0.1:1", "--once")
     assert told.exit_code == 2
     assert "the URL contains a user or a password" in told.output
