@@ -150,13 +150,9 @@ def check_query(
 def check_resume(df: DataFrame, options: Options, checkpoint: str) -> Finding:
     """Return after which micro-batch the query resumes, and make its tasks' checks on the driver.
 
-    Raises
-    ------
-    ConfigError
-        If the catalog was made with another ID, timestamp or number of shards, or the checkpoint
-        belongs to another kind of query.
-    CatalogError
-        If the checkpoint has a state and the catalog is missing or damaged.
+    Raises ConfigError if the catalog was made with another ID, timestamp or number of shards, or
+    the checkpoint belongs to another kind of query, and CatalogError if the checkpoint has a state
+    and the catalog is missing or damaged.
     """
     root = options.root
     if root is None:

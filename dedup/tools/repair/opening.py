@@ -45,12 +45,8 @@ _QUERY_FILES = ("certificate", "segment", "sidecar", "manifest", "adopted", "pen
 def open_root(where: Where) -> Root:
     """Return the catalog at a path or URI.
 
-    Raises
-    ------
-    ConfigError
-        If the catalog does not exist.
-    CatalogError
-        If the storage rejects the request or does not answer.
+    Raises ConfigError if the catalog does not exist, and CatalogError if the storage rejects the
+    request or does not answer.
     """
     if isinstance(where, Root):
         return where
@@ -74,10 +70,7 @@ def queries_in(files: Sequence[CatalogFile]) -> list[str]:
 def only_query(root: Root) -> str:
     """Return the one query of a catalog.
 
-    Raises
-    ------
-    ConfigError
-        If it holds none, or several, whose IDs the error lists.
+    Raises ConfigError if it holds none, or several, whose IDs the error lists.
     """
     queries = sorted(
         {f.parsed.query_id or "" for f in list_catalog(root) if f.parsed.kind == "certificate"}
@@ -94,10 +87,7 @@ def only_query(root: Root) -> str:
 def checkpoint_place(checkpoint: str) -> str:
     """Return the location of a checkpoint, with an absolute path if it is on this machine.
 
-    Raises
-    ------
-    ConfigError
-        If a local folder is not the checkpoint of a query.
+    Raises ConfigError if a local folder is not the checkpoint of a query.
     """
     if "://" in checkpoint:
         return checkpoint
@@ -165,10 +155,7 @@ def snapshot_of(root: Root, checkpoint: Checkpoint | None) -> Snapshot | None:
 def has_state(spark: SparkSession, checkpoint: str) -> bool:
     """Return whether a query has a state: it has one after its first micro-batch with records.
 
-    Raises
-    ------
-    ConfigError
-        If Spark cannot read the state.
+    Raises ConfigError if Spark cannot read the state.
     """
     with _reading(checkpoint):
         return bool(spark.read.format("statestore").load(checkpoint).head(1))

@@ -110,14 +110,8 @@ def write_accepted_loss(root: Root, query_id: str, shard: int, segment: str) -> 
     """Write the object that lets the query do without a segment, and return its contents.
 
     The query reads the object only if the segment fails, so an intact segment stays in use. The
-    object names the segment's bucket if the segment is readable; the segment may be missing.
-
-    Raises
-    ------
-    ConfigError
-        If the query has no catalog.
-    CatalogError
-        If the root cannot be read or written.
+    object names the segment's bucket if the segment is readable; the segment may be missing. Raises
+    ConfigError if the query has no catalog, and CatalogError if the root cannot be read or written.
     """
     if not root.exists(layout.certificate_path(query_id)):
         raise no_catalog(root, query_id)

@@ -141,12 +141,8 @@ def plan_vacuum(
 ) -> VacuumPlan:
     """Return the files of a query that may be deleted, given the states of its shards.
 
-    Raises
-    ------
-    ConfigError
-        If other runs continued this history and `sole` is not given.
-    CatalogError
-        If an object that names expired segments cannot be read.
+    Raises ConfigError if other runs continued this history and `sole` is not given, and
+    CatalogError if an object that names expired segments cannot be read.
     """
     newest = max(states.values(), key=lambda state: state.epoch, default=ShardState())
     # As if a run started after the checkpoint's last micro-batch.
@@ -214,10 +210,7 @@ def _orphans(root: Root, query_id: str, states: dict[int, ShardState]) -> list[C
 def carry_out(root: Root, query_id: str, plan: VacuumPlan) -> int:
     """Delete the plan's files, and return how many existed.
 
-    Raises
-    ------
-    CatalogError
-        If the root cannot be written. Some files may be deleted then.
+    Raises CatalogError if the root cannot be written. Some files may be deleted then.
     """
     deleted = root.delete(file.name for file in plan.files)
     drop_runs(root, query_id, plan.branches, plan.lineage)

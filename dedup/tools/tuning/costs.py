@@ -74,11 +74,7 @@ def measure(keys: KeysOf, progress: Callable[[float], None], rows: int = 40_000)
     """Return the costs on this machine, as medians over micro-batches of so many rows.
 
     `keys` should make keys as long as the query's. `progress` is called with the finished share.
-
-    Raises
-    ------
-    CatalogError
-        If the disk of temporary files fails.
+    Raises CatalogError if the disk of temporary files fails.
     """
     policy = Policy(
         horizon_ms=24 * _HOUR_MS, bucket_ms=3 * _HOUR_MS, event_time=True, lateness_ms=_HOUR_MS

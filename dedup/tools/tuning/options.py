@@ -208,12 +208,8 @@ def _observed(base: Demand, options: TuneOptions) -> Demand:
 def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetrics]]) -> Demand:
     """Return the demand of a metrics log, with the options of its last micro-batch.
 
-    `base` supplies the rest. Batches come with the time of their report, the oldest first.
-
-    Raises
-    ------
-    ConfigError
-        If there are fewer than two micro-batches, or no time passes between them.
+    `base` supplies the rest. Batches come with the time of their report, the oldest first. Raises
+    ConfigError if there are fewer than two micro-batches, or no time passes between them.
     """
     # At-least-once does not distinguish new IDs from copies.
     unchecked = [n for n, (_, batch) in enumerate(batches, 1) if batch.unchecked]
@@ -288,10 +284,7 @@ def _key_bytes(base: Demand, segment_bytes: int, ids: int) -> int:
 def of_states(base: Demand, query: str, states: Mapping[int, ShardState]) -> Demand:
     """Return the demand of the shards' states in a checkpoint; `base` supplies the rest.
 
-    Raises
-    ------
-    ConfigError
-        If the states hold no IDs, or no time has passed.
+    Raises ConfigError if the states hold no IDs, or no time has passed.
     """
     live = {shard: state.manifest.ids + len(state.tail) for shard, state in states.items()}
     live_ids = sum(live.values())

@@ -54,10 +54,7 @@ class Sample:
 def of_sample(base: Demand, sample: Sample, ids_per_day: float | None) -> Demand:
     """Return the demand of a sample; `base` supplies the rest, and `ids_per_day` overrides it.
 
-    Raises
-    ------
-    ConfigError
-        If the sample is empty, or has no time span and `ids_per_day` is None.
+    Raises ConfigError if the sample is empty, or has no time span and `ids_per_day` is None.
     """
     count, where = len(sample), sample.where
     if not count:

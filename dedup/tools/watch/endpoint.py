@@ -19,10 +19,7 @@ _TIMEOUT_S = 5.0
 class Endpoint:
     """Watches the queries of a driver by its URL, with or without ``/metrics``.
 
-    Raises
-    ------
-    ConfigError
-        If the URL contains a user or a password.
+    Raises ConfigError if the URL contains a user or a password.
     """
 
     def __init__(self, url: str) -> None:
@@ -41,10 +38,7 @@ class Endpoint:
     def look(self, now_ms: int) -> list[Watched]:
         """Return all queries of this and of earlier looks.
 
-        Raises
-        ------
-        ConfigError
-            If the endpoint was never reached, or does not belong to DedupListener.
+        Raises ConfigError if the endpoint was never reached, or does not belong to DedupListener.
         """
         logs: dict[str, QueryLog] = {}
         try:

@@ -87,12 +87,8 @@ class _Writer(RotatingFileHandler):
 class MetricsLog:
     """Writes the logs of all queries of a session into one local folder.
 
-    A query gets a log with its first micro-batch. Queries without this operator get none.
-
-    Raises
-    ------
-    ConfigError
-        If the folder cannot be created.
+    A query gets a log with its first micro-batch. Queries without this operator get none. Raises
+    ConfigError if the folder cannot be created.
     """
 
     def __init__(

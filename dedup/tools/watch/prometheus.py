@@ -161,10 +161,8 @@ class Exporter(Collector):
 def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:
     """Serve ``/metrics`` and `PATH` in a thread, and return the port; `port` 0 takes any free one.
 
-    Raises
-    ------
-    ConfigError
-        If the port is invalid or taken, or the address does not belong to this machine.
+    Raises ConfigError if the port is invalid or taken, or the address does not belong to this
+    machine.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(exporter)

@@ -173,10 +173,7 @@ class QueryLog:
 def check_types(value: object, types: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
     """Return a JSON object whose named fields have these types.
 
-    Raises
-    ------
-    ValueError
-        If it is not an object, or a field has another type or exceeds 64 bits.
+    Raises ValueError if it is not an object, or a field has another type or exceeds 64 bits.
     """
     if not isinstance(value, dict):
         raise ValueError(f"{value!r:.80} is not an object")
@@ -192,10 +189,7 @@ def check_types(value: object, types: Mapping[str, tuple[type, ...]]) -> dict[st
 def read_logs(folder: str | Path) -> list[QueryLog]:
     """Read the end of every query's log in a folder, and warn of unreadable files.
 
-    Raises
-    ------
-    ConfigError
-        If the folder is missing or may not be listed.
+    Raises ConfigError if the folder is missing or may not be listed.
     """
     logs = LogFolder(folder)
     read = logs.look()
