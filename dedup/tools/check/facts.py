@@ -89,7 +89,6 @@ class Facts:
         return self.settings.get(name, default if self.complete else None)
 
     def sink_option(self, name: str) -> str | None:
-        """Return a known option of the sinks, or None."""
         return self.sink_options.get(name.lower())
 
     def enabled(self, name: str, default: str = "true") -> bool | None:
@@ -99,7 +98,6 @@ class Facts:
 
     @property
     def share_bytes(self) -> int:
-        """The largest share of a micro-batch that a shard accepts."""
         return self.max_shard_batch_bytes or SHARE_BYTES
 
     @property
@@ -111,7 +109,6 @@ class Facts:
 
     @property
     def started(self) -> bool:
-        """Whether there is a checkpoint."""
         return self.pinned is not None
 
     @property
@@ -121,7 +118,6 @@ class Facts:
         return None if master is None else _MASTER.fullmatch(master) is not None
 
     def of_kind(self, kind: str) -> tuple[Source, ...]:
-        """Return the known sources of one kind."""
         return tuple(source for source in self.sources or () if source.kind == kind)
 
 

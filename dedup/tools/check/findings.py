@@ -45,7 +45,6 @@ class Finding(Assessment):
     rule: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, the rule's name first."""
         return {"rule": self.rule} | asdict(self)
 
 
@@ -54,22 +53,18 @@ Assessments = Assessment | Iterable[Assessment] | None
 
 
 def breaks(evidence: str, change: str, takes: Takes = Takes.RESTART) -> Assessment:
-    """Return the verdict that the guarantee does not hold."""
     return Assessment(Level.BREAKS, evidence, change, takes)
 
 
 def costs(evidence: str, change: str, takes: Takes = Takes.RESTART) -> Assessment:
-    """Return the verdict that speed or memory is wasted."""
     return Assessment(Level.COSTS, evidence, change, takes)
 
 
 def unknown(evidence: str, change: str | None = None, takes: Takes | None = None) -> Assessment:
-    """Return the verdict that facts are missing."""
     return Assessment(Level.UNKNOWN, evidence, change, takes)
 
 
 def fine(evidence: str) -> Assessment:
-    """Return the verdict that nothing is wrong."""
     return Assessment(Level.FINE, evidence)
 
 

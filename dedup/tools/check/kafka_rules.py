@@ -199,7 +199,6 @@ def sink_markers(facts: Facts) -> Assessment | None:
 
 
 def named(sources: Iterable[Source]) -> str:
-    """Return the names of several sources, for a sentence."""
     return " and ".join(source.name for source in sources)
 
 

@@ -139,7 +139,6 @@ def catalog_place(facts: Facts) -> Assessment | None:
 
 
 def chosen_guarantee(facts: Facts) -> Assessment | None:
-    """Report a weaker guarantee than exactly-once."""
     if facts.guarantee in (None, "exactly-once"):
         return None
     harm = (
@@ -163,7 +162,6 @@ def lasting_id(facts: Facts) -> Assessment | None:
 
 
 def recent_batches(facts: Facts) -> Assessments:
-    """Report what `dedup watch` says about the log's last micro-batches."""
     if facts.concerns is None:
         return None
     if not facts.concerns:

@@ -42,7 +42,6 @@ class Adoption:
     unknown_shards: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `dedup catalog adopt --json` prints."""
         return asdict(self)
 
 

@@ -54,7 +54,6 @@ class QueryMemory:
         return f"batch {newest} by the manifest backups, tail unknown: give --checkpoint"
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return plain values of each shard."""
         return [
             {
                 "shard": number,
@@ -94,7 +93,6 @@ class Segment:
         return self.standing in (LIVE, LISTED) and absent
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
         return {
             "query_id": self.query_id,
             "shard": self.shard,
@@ -121,7 +119,6 @@ class QueryContents:
     segments: tuple[Segment, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values: counts, and every shard."""
         kinds: dict[str, dict[str, int]] = {}
         for file in self.files:
             kind = kinds.setdefault(file.parsed.kind, {"files": 0, "bytes": 0})
@@ -156,7 +153,6 @@ class Inspection:
         return (segment for query in self.queries for segment in query.segments)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `dedup catalog inspect --json` prints."""
         return {
             "root": self.root,
             "foreign_files": self.foreign_files,
@@ -228,7 +224,6 @@ def memory_of(root: Root, query_id: str, snapshot: Snapshot | None) -> QueryMemo
 def segments_of(
     root: Root, query_id: str, memory: QueryMemory, files: list[CatalogFile]
 ) -> list[Segment]:
-    """List a query's segments, also those that only a manifest names."""
     sizes: dict[tuple[int, str], dict[str, int]] = defaultdict(dict)
     for file in files:
         parsed = file.parsed

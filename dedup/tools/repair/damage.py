@@ -53,7 +53,6 @@ class Verification:
         return not self.objects and all(r.ok or s.loss_accepted for s, r in self.segments)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `dedup catalog verify --json` prints."""
         return {
             "root": self.root,
             "status": "ok" if self.ok else "damaged",
@@ -79,7 +78,6 @@ class LossAccepted:
     end_ms: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `dedup catalog accept-loss --json` prints."""
         return {
             "query_id": self.query_id,
             "shard": self.shard,

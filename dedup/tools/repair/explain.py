@@ -64,13 +64,11 @@ class Explanation:
 
     @property
     def status(self) -> Literal["remembered", "not remembered", "cannot tell"]:
-        """The short answer."""
         if self.seen:
             return "remembered"
         return "not remembered" if self.certain and self.as_of is not None else "cannot tell"
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `dedup explain --json` prints."""
         return {
             "status": self.status,
             "root": self.root,

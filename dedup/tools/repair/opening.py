@@ -148,7 +148,6 @@ def read_checkpoint(
 
 
 def snapshot_of(root: Root, checkpoint: Checkpoint | None) -> Snapshot | None:
-    """Return the snapshot of an optional checkpoint."""
     return None if checkpoint is None else read_checkpoint(root, checkpoint)
 
 

@@ -42,7 +42,6 @@ class VacuumPlan:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the files that go."""
         return sum(file.size_bytes for file in self.files)
 
 
@@ -56,7 +55,6 @@ class Vacuumed:
     plan: VacuumPlan
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `dedup catalog vacuum --json` prints."""
         return {
             "root": self.root,
             "query_id": self.query_id,

@@ -261,7 +261,6 @@ def _memory(rows: int, worker_bytes: int) -> Assessment:
 
 
 def round_up(duration_ms: int) -> int:
-    """Return the next usual duration."""
     for length_ms in _LENGTHS_MS:
         if duration_ms <= length_ms:
             return length_ms

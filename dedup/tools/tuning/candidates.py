@@ -47,7 +47,6 @@ class Candidate:
 
     @property
     def total_bytes(self) -> float:
-        """State, sidecars and segments."""
         return self.state_bytes + self.sidecar_bytes + self.segment_bytes
 
     @property
@@ -57,7 +56,6 @@ class Candidate:
 
     @property
     def measured_fpr(self) -> float:
-        """Share of false positives among new IDs."""
         return self.trial.false_positives / self.trial.asked
 
     @property
@@ -83,7 +81,6 @@ class Candidate:
         return 1 - least_bits_per_id(rate) / self.bits_per_id
 
     def to_json(self) -> dict[str, Any]:
-        """Return all figures as plain values."""
         low, high = self.interval
         return asdict(self.sizing) | {
             "bits_per_id": self.bits_per_id,
@@ -129,7 +126,6 @@ class Choice:
         )
 
     def kind(self, candidate: Candidate) -> str:
-        """Return one of `KINDS`."""
         if candidate is self.recommended:
             return "recommended"
         if candidate is self.today:
@@ -229,10 +225,8 @@ def named(sizing: Sizing, base: Sizing) -> str:
 
 
 def written(option: str, value: float) -> str:
-    """Return an option as written in a call."""
     return f"{option}={value_of(value)}"
 
 
 def value_of(value: float) -> str:
-    """Return an option's value as written in a call."""
     return f"{value:g}" if isinstance(value, float) else str(value)

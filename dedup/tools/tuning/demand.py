@@ -95,7 +95,6 @@ class Demand:
 
     @property
     def forgets_at_late(self) -> bool:
-        """The same as `Policy.forgets_at_late`."""
         return self.policy(Sizing()).forgets_at_late
 
     @property
@@ -106,12 +105,10 @@ class Demand:
 
     @property
     def cores_text(self) -> str:
-        """The cores, and whether they are assumed, as text."""
         return f"{self.cores} cores" if self.cores_given else f"this machine's {self.cores} cores"
 
     @property
     def interval_text(self) -> str:
-        """The time between micro-batches, and whether it is assumed, as text."""
         assumed = "" if self.batch_known else " (assumed: give --batch)"
         step_ms = next((ms for ms in reversed(MS_PER_UNIT.values()) if self.batch_ms >= 10 * ms), 1)
         return f"a micro-batch every {format_ms(round(self.batch_ms / step_ms) * step_ms)}{assumed}"
@@ -123,7 +120,6 @@ class Demand:
 
     @property
     def rows_per_shard(self) -> float:
-        """Records of a shard in a micro-batch."""
         return max(1.0, self.records_per_s * self.batch_ms / 1000 / self.shards)
 
     @property
@@ -132,7 +128,6 @@ class Demand:
         return max(self.rows_per_shard, BUSY_ROWS)
 
     def policy(self, sizing: Sizing) -> Policy:
-        """Return the rules of the core with these options."""
         return Policy(
             horizon_ms=self.horizon_ms,
             bucket_ms=-(-self.horizon_ms // sizing.buckets),

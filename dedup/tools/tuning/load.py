@@ -160,14 +160,12 @@ class CountingStore:
     names: int = 0
 
     def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
-        """Return which hashes the segment's filter may contain."""
         spread, piece = seg.spread(hashes), self.filters[seg.name]
         pages, _ = kernel.filter_pages(spread, piece.blocks, PAGE_BLOCKS)
         self.counts["filter_bytes_read"] += len(pages) * PAGE_BYTES
         return piece.may_contain(spread)
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
-        """Return the timestamp of each key, or `ABSENT_MS` if the segment lacks it."""
         assert digests is None, "a trial has no payloads"
         self.counts["blocks_read"] += len(
             np.unique(block_numbers(seg.spread(hashes), block_count(seg.count)))
@@ -181,7 +179,6 @@ class CountingStore:
         return times_ms
 
     def read_segment(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Entries:
-        """Return the entries of a range of hashes."""
         entries = self.content[seg.name]
         return entries[hash_range(entries.hashes, hash_ranges, range_index)]
 
@@ -212,7 +209,6 @@ class CountingStore:
         return SegmentRef(name, *bucket, *size, plan.hash_ranges, plan.range_index), built
 
     def delete(self, names: Sequence[str]) -> int:
-        """Delete these segments."""
         self.counts["deletes"] += 2 * len(names)
         for name in names:
             self.content.pop(name, None)
@@ -220,15 +216,12 @@ class CountingStore:
         return len(names)
 
     def spill_pending(self, names: Sequence[str]) -> str:
-        """Count the object that would hold the names."""
         self.counts["puts"] += 1
         return "pending_list"
 
     def delete_pending(self, pending_list: str) -> int:
-        """Count the deletion."""
         self.counts["deletes"] += 1
         return 0
 
     def loss_accepted(self, seg: SegmentRef) -> bool:
-        """Return False: no loss was accepted."""
         return False

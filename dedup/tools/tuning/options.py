@@ -132,7 +132,6 @@ class TuneOptions:
         return OPTIONS[name].check_flag(getattr(self, name))
 
     def sizing(self) -> dict[str, Any]:
-        """Return the options of `Sizing` that are given."""
         sizing = {name: getattr(self, name) for name in asdict(Sizing())}
         return {name: value for name, value in sizing.items() if value is not None}
 

@@ -75,7 +75,6 @@ class Tuning:
         return self.choice.false_negatives
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `dedup tune --json` prints."""
         demand, choice = self.demand, self.choice
         live = live_ids(demand, choice)
         same = (
@@ -141,7 +140,6 @@ class Tuning:
 
 
 def machine() -> str:
-    """Return the properties of this machine that affect times."""
     return f"{machine_cores()} cores, {platform.machine()}, {PATH} kernel"
 
 
@@ -170,7 +168,6 @@ def verdict(demand: Demand, choice: Choice) -> str:
 
 
 def title(demand: Demand) -> str:
-    """Return the load in one line."""
     return (
         f"{demand.ids_per_day:,.0f} new IDs a day ({demand.origin}), horizon "
         f"{format_ms(demand.horizon_ms)}, lateness {format_ms(demand.lateness_ms)}, "
@@ -185,7 +182,6 @@ def live_ids(demand: Demand, choice: Choice) -> float:
 
 
 def cells(candidate: Candidate) -> list[str]:
-    """Return one row of the table."""
     low, high = candidate.interval
     sizing, wasted = candidate.sizing, candidate.wasted
     return [
@@ -257,7 +253,6 @@ def _text(text: str) -> str:
 
 
 def charts(choice: Choice) -> dict[str, Spec]:
-    """Return the charts by their place in the page."""
     specs = {"cost": _cost(choice), "fill": _fill(choice)}
     return {name: {"$schema": _SCHEMA, "width": "container", **s} for name, s in specs.items()}
 

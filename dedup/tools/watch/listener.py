@@ -121,7 +121,6 @@ class DedupListener(StreamingQueryListener):
             self._runs.started(str(event.id), str(event.runId), wall_clock_ms())
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Record the micro-batch's metrics, and call back."""
         batch = from_progress(event.progress, self.metrics) or sequences_from_progress(
             event.progress, self.sequence_metrics
         )
@@ -150,12 +149,10 @@ class DedupListener(StreamingQueryListener):
         _call(self.on_batch, batch)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Record a sign of life."""
         with _harmless("a sign of life"):
             self._runs.lives(str(event.id), str(event.runId), wall_clock_ms())
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Record the end of the run."""
         cause = cause_of(event.exception) if event.exception else None
         with _harmless("an end"):
             self._runs.ended(str(event.id), str(event.runId), cause, wall_clock_ms())

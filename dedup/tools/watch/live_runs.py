@@ -32,7 +32,6 @@ class Runs:
         self._live: dict[str, tuple[str, str | None]] = {}
 
     def watched(self, now_ms: int) -> list[Watched]:
-        """Return all queries at a moment."""
         with self._lock:
             return [
                 query.watched(now_ms, alive=query.query_id in self._live)
@@ -58,7 +57,6 @@ class Runs:
             return True
 
     def started(self, query_id: str, run_id: str, at_ms: int) -> None:
-        """Record a start."""
         with self._lock:
             self._start(query_id, run_id, at_ms)
 
@@ -73,7 +71,6 @@ class Runs:
                 self._log.idle(query_id, run_id, at_ms)
 
     def ended(self, query_id: str, run_id: str, error: str | None, at_ms: int) -> None:
-        """Record the end of a run, and the error if it failed."""
         with self._lock:
             live, before = self._live.get(query_id, (run_id, None))
             query = self._queries.get(query_id)

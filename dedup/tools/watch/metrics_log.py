@@ -109,13 +109,11 @@ class MetricsLog:
             ) from error
 
     def batch(self, metrics: AnyMetrics, at_ms: int) -> None:
-        """Log a micro-batch."""
         self._writer(metrics.query_id).query_name = metrics.query_name
         event = BATCH if isinstance(metrics, BatchMetrics) else SEQUENCES
         self._write(metrics.query_id, metrics.run_id, event, at_ms, **{event: metrics.to_json()})
 
     def started(self, query_id: str, run_id: str, at_ms: int) -> None:
-        """Log the start of a run."""
         if self._is_known(query_id):
             # The next sign of life must be logged: it ends a failure.
             self._idle_ms.pop(query_id, None)
@@ -129,7 +127,6 @@ class MetricsLog:
             self._write(query_id, run_id, "idle", at_ms)
 
     def ended(self, query_id: str, run_id: str, error: str | None, at_ms: int) -> None:
-        """Log the end of a run, and its cause."""
         if not self._is_known(query_id):
             return
         self._write(query_id, run_id, "ended", at_ms, error=error)

@@ -103,7 +103,6 @@ class Exporter(Collector):
                     del self._queries[query_id]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics to `prometheus_client`."""
         with self._lock:
             queries = list(self._queries.values())
             families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}

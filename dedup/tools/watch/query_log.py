@@ -79,11 +79,9 @@ class QueryLog:
         return [(at_ms, one) for at_ms, one in self.batches if isinstance(one, BatchMetrics)]
 
     def has_done(self, run_id: str) -> bool:
-        """Return whether the newest micro-batch belongs to this run."""
         return bool(self.batches) and self.batches[-1].batch.run_id == run_id
 
     def started(self, at_ms: int) -> None:
-        """Record the start of a run."""
         self.heard_ms, self.running = at_ms, True
         if not self.failures:
             self.ended = None
@@ -94,7 +92,6 @@ class QueryLog:
         self.failures, self.heard_ms, self.running, self.ended = 0, at_ms, True, None
 
     def over(self, run_id: str | None, error: str | None, at_ms: int) -> None:
-        """Record the end of a run, and the error if it failed."""
         if not error:
             self.failures = 0
         elif self.ended is None or run_id != self.ended_run:  # not counted yet

@@ -36,7 +36,6 @@ class Series:
 
     @property
     def exported(self) -> str:
-        """The exported name."""
         return f"{PREFIX}{self.name}{'_total' if self.kind == 'counter' else ''}"
 
 
@@ -163,7 +162,6 @@ FAMILIES = tuple({series.name: series for series in (*SEQUENCE_SERIES, *SERIES)}
 
 
 def series_of(batch: AnyMetrics) -> tuple[Series, ...]:
-    """Return the series of a micro-batch's operator."""
     return SERIES if isinstance(batch, BatchMetrics) else SEQUENCE_SERIES
 
 

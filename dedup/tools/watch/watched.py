@@ -78,12 +78,10 @@ class Watched:
 
     @property
     def batches(self) -> tuple[TimedBatch, ...]:
-        """The window."""
         return self.history[-WINDOW:]
 
     @property
     def last(self) -> AnyMetrics | None:
-        """The newest micro-batch."""
         return self.history[-1].batch if self.history else None
 
     @property
@@ -121,7 +119,6 @@ class Watched:
         }
 
     def steps(self) -> list[PacedBatch]:
-        """Return the history with durations, the oldest micro-batch first."""
         steps: list[PacedBatch] = []
         before: PacedBatch | None = None
         for at_ms, batch in self.history:
@@ -136,7 +133,6 @@ class Watched:
         return steps
 
     def pace(self) -> Pace:
-        """Return durations and starts of micro-batches."""
         recent = self.steps()[-WINDOW:]
         return Pace(
             recent[-1].took_ms if recent else None,
@@ -153,7 +149,6 @@ class Watched:
         }
 
     def totals(self) -> dict[str, int]:
-        """Return the sums of `TOTALS` over the window of a query of `dedup_by_sequence`."""
         return {name: sum(getattr(batch, name) for batch in self.of_sequences) for name in TOTALS}
 
     def filter_fpr(self) -> float | None:
@@ -206,7 +201,6 @@ class Watched:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as plain values."""
         last = self.last
         body: dict[str, Any] = {
             "query_id": self.query_id,
