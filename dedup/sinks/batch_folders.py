@@ -26,18 +26,15 @@ _COMPACTED = re.compile("(?:new|replaced-[0-9]+)-[0-9a-f]{32}")
 
 
 def folder_of(batch_id: int) -> str:
-    """Return the name of a micro-batch's folder."""
     return f"batch={batch_id}"
 
 
 def number_of(folder: str) -> int | None:
-    """Return the micro-batch of a folder with this name, or None."""
     found = _BATCH.fullmatch(folder)
     return int(found[1]) if found else None
 
 
 def published_batches(root: Path) -> list[int]:
-    """Return the micro-batches that a folder shows, ascending."""
     if not root.is_dir():
         return []
     found = (number_of(entry.name) for entry in root.iterdir())
@@ -69,11 +66,6 @@ def publish_folder(source: Path, root: Path, batch_id: int) -> None:
     """Make a staged folder the folder of a micro-batch, durably, by one rename.
 
     If the micro-batch has a folder already, that one stays and `source` is removed.
-
-    Raises
-    ------
-    OSError
-        If the disk fails. Nothing is visible then.
     """
     target = root / folder_of(batch_id)
     if target.exists():

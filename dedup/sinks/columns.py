@@ -22,13 +22,7 @@ def refuse_twins(names: Iterable[str]) -> None:
 def check_names(table: str, there: Mapping[str, bool], names: Sequence[str]) -> None:
     """Raise ConfigError if a table lacks a column of the stream, or requires one that it lacks.
 
-    Parameters
-    ----------
-    table : str
-    there : mapping of str to bool
-        The table's columns, and whether each must have a value.
-    names : sequence of str
-        The stream's columns.
+    `there` tells of each column of the table whether it must have a value.
     """
     for name in names:
         if name not in there:

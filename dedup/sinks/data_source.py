@@ -25,15 +25,12 @@ class SinkSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return cls.kind.format_name
 
     def schema(self) -> Any:
-        """Refuse to be read."""
         raise ConfigError(f"Format {self.name()} is a sink. To read {self.kind.to_read}.")
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """Refuse a batch."""
         raise ConfigError(
             f"Format {self.name()} publishes the micro-batches of a stream, which have numbers: "
             f"use df.writeStream. For a batch use {self.kind.for_batches}."
@@ -52,12 +49,10 @@ class SinkSource(DataSource):
         return SinkStreamWriter(self.work(schema))
 
     def work(self, schema: StructType) -> SinkWork:
-        """Return the sink's work for a stream of these columns, or raise what stops it."""
         return self.kind.prepare(self.kind.parse(self.options), schema)
 
 
 def source_of(kind: SinkKind[Any]) -> type[SinkSource]:
-    """Return the class that Spark registers for a kind of sink."""
     return type(f"{kind.format_name}_source", (SinkSource,), {"kind": kind})
 
 
@@ -75,12 +70,10 @@ class SinkStreamWriter(DataSourceStreamArrowWriter):
         self._work = work
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Message:
-        """Publish or stage the rows of a task."""
         batch, slot = current_batch(self._work.name)
         return _Message(self._work.write(batch, slot, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish what the tasks left to the driver."""
         self._work.complete([m.result for m in messages if isinstance(m, _Message)])
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

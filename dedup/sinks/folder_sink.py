@@ -29,16 +29,10 @@ class RowsWriter(Protocol):
     """Writes the rows of a micro-batch to a staged folder."""
 
     def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
-        """Write all rows, in one Spark action.
+        """Write all rows to a new folder, in one Spark action.
 
-        Parameters
-        ----------
-        batch : DataFrame
-        folder : Path
-            A new folder.
-        split_by : str or None
-            Column that is not in the files: its values become folders such as
-            ``verdict=duplicate``.
+        The values of the column `split_by`, which is not in the files, become folders such as
+        ``verdict=duplicate``.
         """
 
     def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
@@ -53,7 +47,6 @@ class SparkRows:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
-        """Implement `RowsWriter`."""
         rows = batch
         if self.file_format != "parquet":
             rows = exact_texts(batch, self.file_format, split_by, self.options)
@@ -64,7 +57,6 @@ class SparkRows:
             writer.save(str(folder))
 
     def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
-        """Implement `RowsWriter`."""
         rows = batch if without is None else batch.drop(without)
         # A new DataFrame: the micro-batch, even limited to no rows, could run again.
         empty = batch.sparkSession.createDataFrame([], rows.schema).coalesce(1)
@@ -127,12 +119,10 @@ class StagedFiles:
             shutil.rmtree(root / STAGING, ignore_errors=True)
 
     def close(self) -> None:
-        """Remove the staging folders."""
         for root in self._roots():
             shutil.rmtree(root / STAGING, ignore_errors=True)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write the rows of a micro-batch once, and publish them."""
         staged = self.output / STAGING / f"{batch_id:012d}-{uuid.uuid4().hex}"
         rows = staged / "rows"
         if self.duplicates is None:

@@ -25,7 +25,6 @@ Columns: TypeAlias = "Sequence[tuple[str, str]]"
 
 
 def columns_of(schema: StructType) -> Columns:
-    """Return names and Spark's types."""
     return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
 
 
@@ -86,15 +85,6 @@ class SinkFunction(NamedSink):
         return cls(kind, kind.parse(texts), checkpoint)
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Publish the rows of a micro-batch.
-
-        Raises
-        ------
-        ConfigError
-            If another sink of the query has the same name.
-        SinkError
-            If the sink holds what contradicts the micro-batch, or the one before was not published.
-        """
         work = self.prepare(rows.schema)
         query_id = query_of(rows) or query_of_checkpoint(
             self._located, batch_id, self.kind.function_name
@@ -120,7 +110,6 @@ class SinkFunction(NamedSink):
         _published[query_id, self.sink] = (start, batch_id, self._token)
 
     def prepare(self, schema: StructType) -> SinkWork:
-        """Return the sink's work for micro-batches of these columns, or raise what stops it."""
         columns = columns_of(schema)
         if columns not in self._work:
             self._work[columns] = self.kind.prepare(self.options, schema)
@@ -159,7 +148,6 @@ def query_of_checkpoint(checkpoint: str, batch_id: int, name: str) -> str:
 
 
 def same_name(name: str) -> ConfigError:
-    """Return the error for two sinks of a query that have the same name."""
     return ConfigError(
         f"Two sinks of the query have the name {name!r}, and would take each other's markers for "
         "their own: give each an option name, options={'name': ...}."

@@ -117,7 +117,6 @@ def _check_pyspark() -> None:
 
 
 def sink_kinds() -> dict[str, SinkKind[Any]]:
-    """Return every kind of sink, by the name of its format."""
     from dedup.sinks.files.function import FILES
     from dedup.sinks.kafka.function import KAFKA
     from dedup.sinks.lakehouse.function import DELTA_LAKE, ICEBERG_TABLES

@@ -14,16 +14,10 @@ from dedup.spark.driver.checkpoint_log import Progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotState:
-    """One slot of a sink.
+    """One slot of a sink, with its newest committed marker.
 
-    Parameters
-    ----------
-    marker : Marker
-        The newest one that is committed.
-    attempted : int or None
-        A later micro-batch that a task or driver began to publish here.
-    open : bool
-        Whether the transaction of that attempt may still be open. Otherwise it was aborted.
+    A task or driver has begun to publish the later micro-batch `attempted` here, if it is not None.
+    If `open`, the transaction of that attempt may still be open; otherwise it was aborted.
     """
 
     marker: Marker
@@ -31,7 +25,6 @@ class SlotState:
     open: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, times as ISO 8601."""
         marker = self.marker
         return {
             "slot": None if marker.slot == BATCH_SLOT else marker.slot,
@@ -50,15 +43,8 @@ class SlotState:
 class SinkState:
     """One sink of one query.
 
-    Parameters
-    ----------
-    query_id, sink : str
-    batch_id : int
-        The newest micro-batch of which something is published.
-    slots : tuple of SlotState
-        In the order of their numbers.
-    restart : str
-        What the next start of the query does, as sentences.
+    `batch_id` is the newest micro-batch of which something is published. `restart` is what the next
+    start of the query does, as sentences.
     """
 
     query_id: str
@@ -68,7 +54,6 @@ class SinkState:
     restart: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, times as ISO 8601."""
         return {
             "query_id": self.query_id,
             "sink": self.sink,
@@ -85,7 +70,6 @@ class SinkInspection:
     sinks: tuple[SinkState, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, times as ISO 8601."""
         return {"sinks": [sink.to_json() for sink in self.sinks]}
 
 

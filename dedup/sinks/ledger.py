@@ -15,7 +15,8 @@ from dedup.catalog.document import from_document, to_document
 from dedup.catalog.root import Root
 from dedup.catalog.uri import without_credentials
 from dedup.core.parse import integer
-from dedup.errors import CatalogError, ConfigError, ObjectMissing, SinkError
+from dedup.errors import ConfigError, ObjectMissing, SinkError
+from dedup.sinks.marker import reading
 
 FORMAT = 1
 _PUBLISHED, _SETTING = "published.json", "sink.json"
@@ -39,22 +40,9 @@ class Ledger:
     ) -> None:
         """Record, with the first micro-batch, what may not change once the sink has markers.
 
-        Parameters
-        ----------
-        setting
-            Options and their values.
-        table_id
-            Identifies the table: it changes if somebody drops and recreates the table, and
-            stays if somebody renames the table.
-        is_moved : bool
-            Whether everything that the sink has published is at the place of the new setting.
-
-        Raises
-        ------
-        ConfigError
-            If the sink has published under another value, at another place.
-        SinkError
-            If it has published into another table.
+        `setting` holds options and their values. `table_id` changes if somebody drops and recreates
+        the table, and stays if somebody renames it. `is_moved` tells whether everything that the
+        sink has published is at the place of the new setting.
         """
         fields = dict(setting) if table_id is None else {**setting, _TABLE_ID: table_id}
         self._root.create_bytes(_SETTING, to_document(fields, version=FORMAT))
@@ -108,20 +96,9 @@ class Ledger:
 
 
 def read_document(root: Root, name: str, parse: Callable[[dict[str, Any]], T]) -> T:
-    """Return what `parse` makes of a document's fields; it raises ValueError if they are wrong.
-
-    Raises
-    ------
-    CatalogError
-        If the document is damaged.
-    """
-    try:
+    """Return what `parse` makes of a document's fields; it raises ValueError if they are wrong."""
+    with reading(root.url(name), "Restore it from a copy of the checkpoint.", "storage"):
         return root.read(name, lambda data: parse(from_document(data, version=FORMAT)[1]))
-    except (ValueError, TypeError, KeyError) as error:
-        raise CatalogError(
-            f"{root.url(name)} is damaged: {error}. Restore it from a copy of the checkpoint.",
-            remedy="storage",
-        ) from None
 
 
 def _without_credentials(value: Any) -> Any:

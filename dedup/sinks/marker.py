@@ -7,6 +7,8 @@ marker that cannot be read never counts as "not published".
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 
 from dedup.catalog.document import from_document, to_document
@@ -61,7 +63,6 @@ class Marker:
         return marker_key(self.query_id, self.sink, self.slot)
 
     def to_bytes(self) -> bytes:
-        """Return the bytes of the stored marker."""
         return to_document(asdict(self), version=FORMAT)
 
     @classmethod
@@ -79,29 +80,29 @@ class Marker:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Marker:
-        """Return a stored marker; errors name the place `where` it is stored.
-
-        Raises
-        ------
-        SinkError
-            If the bytes are damaged, or of another release.
-        """
-        try:
+        """Return a stored marker; errors name the place `where` it is stored."""
+        with reading(f"The marker at {where}"):
             return cls.from_json(from_document(data, version=FORMAT)[1])
-        except OtherVersion as error:
-            raise SinkError(
-                f"The marker at {where} was written by another release: {error}. Nothing was "
-                "written. Install the release that wrote it, or a newer one.",
-                remedy="other-version",
-            ) from None
-        except ValueError as error:
-            raise SinkError(
-                f"The marker at {where} is damaged: {error}. Without it the sink cannot know what "
-                "was published, so nothing was written.",
-                remedy="sink-markers",
-            ) from None
+
+
+@contextmanager
+def reading(
+    what: str,
+    loss: str = "Without it the sink cannot know what was published, so nothing was written.",
+    remedy: str = "sink-markers",
+) -> Iterator[None]:
+    """Raise SinkError if a document of a sink is damaged, or of another release."""
+    try:
+        yield
+    except OtherVersion as error:
+        raise SinkError(
+            f"{what} was written by another release: {error}. Nothing was written. Install the "
+            "release that wrote it, or a newer one.",
+            remedy="other-version",
+        ) from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise SinkError(f"{what} is damaged: {error}. {loss}", remedy=remedy) from None
 
 
 def marker_key(query_id: str, sink: str, slot: int) -> bytes:
-    """Return the key under which the markers of a slot are stored."""
     return json.dumps(["dedup-marker", query_id, sink, slot]).encode()

@@ -43,7 +43,6 @@ class SinkOptions:
 
 
 def named(name: str) -> Option:
-    """Return the option `name` of a sink, with its default."""
     help_text = "name of the sink within its query; two sinks need two names"
     return Option("name", NAME, name, help_text)
 
@@ -51,19 +50,12 @@ def named(name: str) -> Option:
 def sink_values(
     format_name: str, given: Mapping[str, str], declared: Iterable[Option], prefix: str = ""
 ) -> dict[str, Any]:
-    """Return the values of the declared options that a user gave, and of `ledger`."""
     values = read_options(given, declared, owner=f"format {format_name}", prefix=prefix)
     return values | {"ledger": folder(given, values["name"])}
 
 
 def folder(given: Mapping[str, str], name: str) -> str:
-    """Return the folder of a sink of this name, which driver and executors share.
-
-    Raises
-    ------
-    ConfigError
-        If the user gave neither `staging` nor `checkpointLocation`.
-    """
+    """Return the folder of a sink of this name, which driver and executors share."""
     texts = {option.lower(): value.strip() for option, value in given.items()}
     if texts.get("staging"):
         return f"{_absolute(texts['staging'])}/{name}"

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.root import Root
-from dedup.core.parse import OtherVersion
-from dedup.errors import ConfigError, SinkError
+from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import number_of
+from dedup.sinks.marker import reading
 
 #: File in the output that names its owner.
 OWNER = "_dedup.query"
@@ -26,51 +26,36 @@ _FORMAT = 1
 def own_output(output: Root, query_id: str, sink: str = "") -> None:
     """Make a query, and the sink of it if it has a name, the owner of an unowned output.
 
-    Raises
-    ------
-    ConfigError
-        If somebody else owns it.
+    Raises ConfigError if somebody else owns it.
     """
-    mine = {"query_id": query_id, "sink": sink}
     other = foreign_to_all(output)
     if other is None:
         if not output.exists(OWNER):
             # If two do this at the same time, one becomes the owner.
+            mine = {"query_id": query_id, "sink": sink}
             output.create_bytes(OWNER, to_document(mine, version=_FORMAT))
-        other = _other(output, mine)
-    if other is not None:
-        raise ConfigError(
-            f"output={output.url()} holds micro-batches of {other}, and this is query "
-            f"{_named(mine)}: give a new folder, or the checkpoint of that query.",
-            remedy="output-folder",
-        )
+        found = owner_of(output)
+        if found == (query_id, sink):
+            return
+        other = f"query {_named(*found)}" if found else "another program"
+    raise ConfigError(
+        f"output={output.url()} holds micro-batches of {other}, and this is query "
+        f"{_named(query_id, sink)}: give a new folder, or the checkpoint of that query.",
+        remedy="output-folder",
+    )
 
 
 def owner_of(output: Root) -> tuple[str, str] | None:
     """Return the query and the sink that own an output, or None if it is unowned.
 
-    Raises
-    ------
-    SinkError
-        If the file that names the owner is damaged, or of another release.
+    Raises SinkError if the file that names the owner is damaged, or of another release.
     """
     if not output.exists(OWNER):
         return None
-    try:
+    loss = "It names the query that owns the output; without it, that query is refused."
+    with reading(output.url(OWNER), loss, "output-folder"):
         found = from_document(output.read_bytes(OWNER), version=_FORMAT)[1]
         return str(found["query_id"]), str(found["sink"])
-    except OtherVersion as error:
-        raise SinkError(
-            f"{output.url(OWNER)} was written by another release: {error}. Install the release "
-            "that wrote it, or a newer one.",
-            remedy="other-version",
-        ) from None
-    except (ValueError, TypeError, KeyError) as error:
-        raise SinkError(
-            f"{output.url(OWNER)} is damaged: {error}. It names the query that owns the output; "
-            "without it, that query is refused.",
-            remedy="output-folder",
-        ) from None
 
 
 def foreign_to_all(output: Root) -> str | None:
@@ -93,15 +78,5 @@ def list_keeper(has: Callable[[str], bool]) -> str | None:
     return None
 
 
-def _other(output: Root, mine: dict[str, str]) -> str | None:
-    try:
-        found = from_document(output.read_bytes(OWNER), version=_FORMAT)[1]
-    except OtherVersion:
-        return "another release of this library"
-    except ValueError:
-        return f"an unknown query, because its file {OWNER} is damaged"
-    return None if found == mine else f"query {_named(found)}"
-
-
-def _named(owner: dict[str, str]) -> str:
-    return owner["query_id"] + (f", sink {owner['sink']}" if owner.get("sink") else "")
+def _named(query_id: str, sink: str) -> str:
+    return query_id + (f", sink {sink}" if sink else "")

@@ -133,7 +133,6 @@ class Batch:
     time_ms: int = 0
 
     def marker(self, slot: int, content: Content, tasks: int | None = None) -> Marker:
-        """Return the marker of a slice of this micro-batch."""
         return Marker(
             query_id=self.query_id,
             sink=self.sink,
@@ -167,7 +166,6 @@ class StagedSlice:
 
 
 def content_of_slices(slices: Sequence[PublishedSlice | StagedSlice]) -> Content:
-    """Return what some slices hold together."""
     return sum((each.content for each in slices), Content())
 
 
@@ -176,22 +174,10 @@ def publish_slice(
 ) -> PublishedSlice | StagedSlice:
     """Publish a slice, or stage it if the driver has to decide.
 
-    Parameters
-    ----------
-    batch : Batch
-    number : int
-        Number of the slot.
-    slot : SlotPort
-    rows : SliceRows
-        Always read to the end, even if they are published already: Spark's stateful operators
-        commit their state only then.
-
-    Raises
-    ------
-    SinkError
-        If what is published contradicts this micro-batch. Nothing is published then.
-    Fenced, Aborted
-        If the attempt is over, and another one has to take its place.
+    All rows are read to the end, even if they are published already: Spark's stateful operators
+    commit their state only then. Raises SinkError if what is published contradicts this
+    micro-batch, and Fenced or Aborted if the attempt is over, and another one has to take its
+    place.
     """
     if not _still_held(batch, slot, rows):
         newest = slot.acquire()

@@ -68,11 +68,7 @@ class TablePort(Protocol):
 def commit_batch(staged: StagedBatch, port: TablePort) -> Publication:
     """Publish a micro-batch in one commit, unless it is published.
 
-    Raises
-    ------
-    SinkError
-        If what is published contradicts this micro-batch; nothing is published then. Also if no
-        attempt succeeds.
+    Raises SinkError if what is published contradicts this micro-batch, or if no attempt succeeds.
     """
     batch, content = staged.batch, content_of_slices(staged.slices)
     reason: Exception | None = None

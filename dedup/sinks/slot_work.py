@@ -58,7 +58,6 @@ class SlotRows:
         self.first: pa.RecordBatch | None = None
 
     def consume(self) -> Content:
-        """Read all rows and send none; return what the slice holds."""
         return sum(map(content_of, self._all()), Content())
 
     def stage(self) -> StagedSlice:
@@ -131,7 +130,6 @@ class SlotWork(SinkWork, Generic[S]):
         return result
 
     def publish(self, staged: StagedBatch) -> Callable[[], None]:
-        """Publish staged slices, in mode atomic all of them in one transaction."""
         batch = staged.batch
         slices = [each for each in staged.slices if isinstance(each, StagedSlice)]
         atomic = (lambda: self.chosen(batch, slices)) if self.is_atomic else None

@@ -46,19 +46,14 @@ class SinkWork(ABC):
 
     @property
     def name(self) -> str:
-        """The sink's name within its query."""
         return self.options.name
 
     @abstractmethod
     def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
         """Publish or stage the rows of a task.
 
-        Raises
-        ------
-        DataError
-            If the sink cannot store a record.
-        SinkError
-            If nothing was published, and the task or the query has to be started again.
+        Raises DataError if the sink cannot store a record, and SinkError if nothing was published,
+        and the task or the query has to be started again.
         """
 
     @abstractmethod
@@ -76,12 +71,9 @@ class SinkWork(ABC):
     def complete(self, results: Sequence[TaskResult]) -> None:
         """Publish, on the driver, what the tasks of a micro-batch have staged.
 
-        Raises
-        ------
-        ConfigError
-            If the output, or an option that may not change, is another one than before.
-        SinkError
-            If the sink holds what contradicts this micro-batch, or another start publishes it.
+        Raises ConfigError if the output, or an option that may not change, is another one than
+        before, and SinkError if the sink contradicts this micro-batch, or another start publishes
+        it.
         """
         options = self.options
         if not results or options.ledger is None:

@@ -14,7 +14,7 @@ from dedup.sources.kafka.cluster import Cluster, Topic
 
 pytestmark = pytest.mark.usefixtures("kafka_library")
 
-TOPIC = Topic(name="t", partitions=2, replicas=1, allowed=None, id="1")
+TOPIC = Topic(name="t", partitions=2, replicas=1, id="1")
 
 
 def cluster(**requests: Any) -> Cluster:

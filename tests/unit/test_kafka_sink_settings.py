@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dedup import kafka_sink
-from dedup.errors import CatalogError, ConfigError, SinkError
+from dedup.errors import ConfigError, SinkError
 from dedup.sinks.foreach_batch import SinkFunction, query_of_checkpoint
 from dedup.sinks.kafka.options import kafka_options
 from dedup.sinks.kafka.staging import KafkaStaging
@@ -133,7 +133,7 @@ def test_a_manifest_is_that_of_its_micro_batch(tmp_path: Path) -> None:
     staging.manifest(4, [])
     folder = tmp_path / "q/manifests"
     (folder / "4.json").rename(folder / "5.json")
-    with pytest.raises(CatalogError, match="it is the manifest of micro-batch 4"):
+    with pytest.raises(SinkError, match="it is the manifest of micro-batch 4"):
         staging.manifest(5, [])
 
 

@@ -23,15 +23,6 @@ if TYPE_CHECKING:
 
 
 def ready(options: FilesOptions, schema: T.StructType) -> FilesWork:
-    """Return the work of a sink after checking its output and the columns of the stream.
-
-    Raises
-    ------
-    ConfigError
-        If a column cannot be written, or the output is somebody else's.
-    CatalogError
-        If storage does not answer.
-    """
     shape = file_shape(options, schema)
     output = output_of(options)
     if not options.is_on_s3:

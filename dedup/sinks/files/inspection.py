@@ -90,28 +90,14 @@ class FilesInspection:
         return "ok" if self.whole else "unfinished"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, the time as ISO 8601 as well."""
         return {"status": self.status, **asdict(self), "time": iso(self.time_ms)}
 
 
 def inspect_files(path: str, progress: Progress | None = None) -> FilesInspection:
     """Return what an output shows, what is staged there, and what the next start does.
 
-    Parameters
-    ----------
-    path : str
-        Output of a files sink, or of `dedup_parquet`.
-    progress : Progress, optional
-        From the query's checkpoint.
-
-    Raises
-    ------
-    ConfigError
-        If it is not such an output, or the checkpoint is another query's.
-    CatalogError
-        If the storage cannot be reached.
-    SinkError
-        If the owner's file or the plan is damaged.
+    `progress` is from the query's checkpoint. Raises ConfigError if `path` is not an output of a
+    files sink or of `dedup_parquet`, or the checkpoint is another query's.
     """
     root = OutputRoot(located(os.fspath(path)))
     owner = owner_of(root)

@@ -53,18 +53,10 @@ class FilesOptions(SinkOptions):
 
     @property
     def is_on_s3(self) -> bool:
-        """Whether the output is in an object store."""
         return scheme_of(self.path) is not None
 
 
 def files_options(given: Mapping[str, str]) -> FilesOptions:
-    """Return the options that a user gave, by names in any case.
-
-    Raises
-    ------
-    ConfigError
-        If one is unknown, missing or invalid.
-    """
     values = sink_values(FORMAT, given, OPTIONS)
     values["path"] = path = _checked_path(located(values["path"]))
     file_format = values["file_format"]

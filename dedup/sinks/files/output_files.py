@@ -38,18 +38,12 @@ class OutputFile(ABC):
     _is_finished: bool = field(default=False, init=False)
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Add rows, whose columns are in the order of the file's.
-
-        Raises
-        ------
-        DedupError
-            If the disk is full, or the folder cannot be written.
-        """
+        """Add rows, whose columns are in the order of the file's. A full disk raises DedupError."""
         self.rows += rows.num_rows
         self._take(_as(rows, self.columns))
 
     def finish(self) -> None:
-        """Write the rest, and make the file durable. Raises what `add` raises."""
+        """Write the rest, and make the file durable."""
         with refusing(self.path):
             self._close()
             sync(self.path)
@@ -66,7 +60,6 @@ class OutputFile(ABC):
         self.drop()
 
     def drop(self) -> None:
-        """Remove the file."""
         with suppress(OSError):
             os.unlink(self.path)
 
@@ -176,7 +169,6 @@ def refusing(path: Path) -> Iterator[None]:
 def parquet_writer(
     path: Path, columns: pa.Schema, compression: str, *, repeating: list[str] | bool = True
 ) -> pq.ParquetWriter:
-    """Return a writer of Parquet that reads as if Spark had written it."""
     writer = pq.ParquetWriter(
         path,
         columns,

@@ -29,29 +29,13 @@ class OutputRoot(Root):
         self._uri = path if scheme_of(path) == "s3" else None
 
     def check(self) -> None:
-        """Check that the output can be reached.
-
-        Raises
-        ------
-        MissingExtraError
-            If it is on S3, and the extra ``s3`` is not installed.
-        CatalogError
-            If the storage does not answer, or refuses.
-        """
+        """Check that the output can be reached, and that the extra ``s3`` is there for S3."""
         if self._uri is not None:
             _boto3()
         self.exists("_dedup.query")
 
     def check_exclusive(self) -> None:
-        """Create an object twice, to check that the store refuses the second write.
-
-        Raises
-        ------
-        ConfigError
-            If it does not, so that two starts of a query could both decide.
-        CatalogError
-            If the storage does not answer, or refuses.
-        """
+        """Create an object twice, to check that the store refuses the second write."""
         if self._uri is None or (self._uri, os.getpid()) in _EXCLUSIVE:
             return
         if self._put_new(_PROBE, b"first") and self._put_new(_PROBE, b"second"):
@@ -76,13 +60,7 @@ class OutputRoot(Root):
         return "s3://" + "/".join(part for part in (bucket, folder, name) if part)
 
     def create_bytes(self, name: str, data: bytes) -> bool:
-        """Write a new object, or return False and write nothing if it exists.
-
-        Raises
-        ------
-        CatalogError
-            If the storage cannot be reached, or refuses.
-        """
+        """Write a new object, or return False and write nothing if it exists."""
         if self._uri is None:
             return super().create_bytes(name, data)
         # boto3 repeats a request whose answer was lost, so an existing object may be our own.

@@ -73,7 +73,6 @@ class LocalOutput:
     def plan_files(
         self, batch_id: int, files: Sequence[WrittenFile]
     ) -> tuple[str, list[PlannedFile]]:
-        """Move the files to a folder that no other attempt uses."""
         folder = f"{STAGING}/{batch_id:012d}-{uuid.uuid4().hex}"
         if files:
             gather(files, self._path / folder)
@@ -132,7 +131,6 @@ class LocalOutput:
         return files or (folder.name,)
 
     def clean(self, batch_id: int) -> None:
-        """Remove staged folders."""
         staging = self._path / STAGING
         for entry in list(staging.iterdir()) if staging.is_dir() else []:
             number = batch_of_staged(entry.name)
@@ -148,12 +146,10 @@ class StoreOutput:
 
     @contextmanager
     def folder_to_write(self, batch: Batch) -> Iterator[Path]:
-        """Yield a folder on the task's own disk."""
         with tempfile.TemporaryDirectory(prefix="dedup-files-") as folder:
             yield Path(folder)
 
     def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
-        """Upload the files. Each appears whole."""
         staged = []
         for file in files:
             folder = staging_folder(batch.batch_id, batch.run_id)
@@ -166,7 +162,6 @@ class StoreOutput:
     def plan_files(
         self, batch_id: int, files: Sequence[WrittenFile]
     ) -> tuple[str, list[PlannedFile]]:
-        """Return the files where they are, and their final names."""
         return "", [PlannedFile(file.path, _name_of(file), file.nbytes) for file in files]
 
     def carry_out(self, plan: BatchPlan, again: Sequence[WrittenFile] | None = None) -> None:
@@ -202,11 +197,9 @@ class StoreOutput:
             list(pool.map(place, plan.files))
 
     def unplanned(self, batch_id: int) -> Sequence[str]:
-        """Return the objects in the folder of the micro-batch."""
         return [found.name for found in self.root.list(folder_of(batch_id))]
 
     def clean(self, batch_id: int) -> None:
-        """Remove staged objects."""
         names = {found.name.split("/")[1] for found in self.root.list(STAGING)}
         for name in sorted(names):
             number = batch_of_staged(name)
@@ -215,12 +208,10 @@ class StoreOutput:
 
 
 def output_of(options: FilesOptions) -> Output:
-    """Return the output of a sink."""
     return StoreOutput(options.path) if options.is_on_s3 else LocalOutput(options.path)
 
 
 def _name_of(file: WrittenFile) -> str:
-    """Return the name of a file below the folder of its micro-batch."""
     return (f"{file.folder}/" if file.folder else "") + Path(file.path).name
 
 

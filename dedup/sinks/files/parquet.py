@@ -138,7 +138,6 @@ class _InputFiles:
         self.rows = stream.options(**self.options).load(str(self.folder))
 
     def for_tasks(self) -> SourceFiles:
-        """Return the input for tasks that read it themselves."""
         names = (name for path in self.paths for name in folder_names(path, self.folder))
         return SourceFiles(
             place=str(self.folder),
@@ -207,7 +206,6 @@ def _check_shared(spark: SparkSession, operator: Operator[Options], output: Path
 
 
 def _folders(**places: str | os.PathLike[str] | None) -> dict[str, Path]:
-    """Return the folders that are given by option, all of them local and apart."""
     folders: dict[str, Path] = {}
     for option, place in places.items():
         if place is None:

@@ -16,12 +16,12 @@ from typing import Any
 
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.root import Root
-from dedup.core.parse import NAME, OtherVersion, array, integer, path_below, text
-from dedup.errors import ObjectMissing, SinkError
+from dedup.core.parse import NAME, array, integer, path_below, text
+from dedup.errors import ObjectMissing
 from dedup.sinks.batch_folders import STAGING, data_files, folder_of, published_batches
 from dedup.sinks.files.output_root import OutputRoot
 from dedup.sinks.files.slice_files import batch_of_staged
-from dedup.sinks.marker import Marker
+from dedup.sinks.marker import Marker, reading
 from dedup.sinks.options import located
 
 FOLDER = "_batches"
@@ -33,13 +33,8 @@ _STAGED = re.compile(rf"{STAGING}/(?:[0-9]{{12}}-[0-9a-f]{{32}}|files-[0-9]{{12}
 class PlannedFile:
     """A file of a micro-batch.
 
-    Parameters
-    ----------
-    staged : str
-        Where it is staged, below the output.
-    name : str
-        Its final name below the folder of the micro-batch, with the folders of partitions.
-    nbytes : int
+    It is staged at `staged` below the output. `name` is its final name below the folder of the
+    micro-batch, with the folders of partitions.
     """
 
     staged: str
@@ -51,13 +46,8 @@ class PlannedFile:
 class BatchPlan:
     """The plan of one micro-batch.
 
-    Parameters
-    ----------
-    marker : Marker
-    folder : str
-        On a local disk, the staged folder that becomes the folder of the micro-batch.
-    files : tuple of PlannedFile
-        Empty for a micro-batch without rows, which has no folder.
+    On a local disk `folder` is the staged folder that becomes the folder of the micro-batch. A
+    micro-batch without rows has no files and no folder.
     """
 
     marker: Marker
@@ -82,31 +72,15 @@ class BatchPlans:
         return self._root.create_bytes(_name(plan.marker.batch_id), data)
 
     def read(self, batch_id: int) -> BatchPlan | None:
-        """Return the plan of a micro-batch, or None if nothing is decided.
-
-        Raises
-        ------
-        SinkError
-            If it is damaged, or of another release.
-        """
+        """Return the plan of a micro-batch, or None if nothing is decided."""
         name = _name(batch_id)
         try:
-            _, body = from_document(self._root.read_bytes(name), version=_FORMAT)
-            return _plan(body, batch_id, is_local=self._root.local_path(name) is not None)
+            data = self._root.read_bytes(name)
         except ObjectMissing:
             return None
-        except OtherVersion as error:
-            raise SinkError(
-                f"{self._root.url(name)} was written by another release: {error}. Nothing was "
-                "published. Install the release that wrote it, or a newer one.",
-                remedy="other-version",
-            ) from None
-        except (ValueError, KeyError) as error:
-            raise SinkError(
-                f"{self._root.url(name)} is damaged: {error}. Without it the sink cannot know what "
-                "of the micro-batch is published. Nothing was published.",
-                remedy="sink-markers",
-            ) from None
+        with reading(self._root.url(name)):
+            _, body = from_document(data, version=_FORMAT)
+            return _plan(body, batch_id, is_local=self._root.local_path(name) is not None)
 
     def newest(self, batch_id: int, known_batch_id: int | None = None) -> BatchPlan | None:
         """Return the plan that the driver of a micro-batch has to know, or None for a new output.
@@ -125,7 +99,6 @@ class BatchPlans:
         return self.read(numbers[-1]) if numbers else None
 
     def numbers(self) -> list[int]:
-        """Return the micro-batches that have a plan, ascending."""
         names = (found.name.removeprefix(f"{FOLDER}/") for found in self._root.list(FOLDER))
         stems = (name.removesuffix(".plan") for name in names)
         return sorted(int(stem) for stem in stems if re.fullmatch("[0-9]{12,}", stem))
@@ -190,7 +163,6 @@ def published_files(path: str | os.PathLike[str]) -> list[str]:
 
 
 def is_whole(root: OutputRoot, plan: BatchPlan) -> bool:
-    """Return whether readers see all files of a plan."""
     folder = root.local_path(folder_of(plan.marker.batch_id))
     if folder is not None:
         # One rename shows all of them. An earlier version may have merged the files since.

@@ -56,18 +56,10 @@ _LISTED = {
 class SourceFiles:
     """The input of a stream, in Parquet.
 
-    Parameters
-    ----------
-    place : str
-        Folder, file or glob, as Spark's reader takes it.
-    options : Mapping[str, str]
-        Options of Spark's reader.
-    folders : frozenset of str
-        Columns that folders name, in lower case.
-    paths : tuple of Path
-        Files to compare with the columns before the start. Tasks compare all others.
-    by_spark : str or None
-        Why Spark has to read the files even if tasks can.
+    `place` is a folder, file or glob, as Spark's reader takes it, and `folders` are the columns
+    that folders name, in lower case. `paths` are the files to compare with the columns before the
+    start; tasks compare all others. `by_spark` is the reason why Spark has to read the files even
+    if tasks can.
     """
 
     place: str
@@ -87,18 +79,10 @@ class ParquetFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesQuery:
-    """A stream behind the operator.
+    """A stream behind the operator, not started yet.
 
-    Parameters
-    ----------
-    stream : DataFrame
-        Not started yet.
-    columns : StructType
-        The columns of the rows that the operator emits.
-    writer : TaskFiles or None
-        Writes the micro-batches. None if Spark has to write their rows.
-    read_by_spark, written_by_spark : str or None
-        Why Spark reads, or writes, the files.
+    `columns` are those of the rows that the operator emits. `writer` writes the micro-batches; it
+    is None if Spark has to. `read_by_spark` and `written_by_spark` are the reasons.
     """
 
     stream: DataFrame
@@ -108,7 +92,6 @@ class FilesQuery:
     written_by_spark: str | None
 
     def left_to_spark(self) -> list[str]:
-        """Return a sentence for each part that Spark does itself, with the reason."""
         whys = {"reads": self.read_by_spark, "writes": self.written_by_spark}
         return [
             f"Spark itself {does} the files, which takes longer: {why}."
@@ -125,16 +108,8 @@ def query(
 ) -> FilesQuery:
     """Put the operator between files, which its tasks read and write if they can.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        The input as Spark reads it.
-    operator : Operator
-        Its own checks raise DedupError.
-    source : SourceFiles or str
-        The same input, or why Spark has to read it.
-    sink : ParquetFolder or str
-        The output, or why Spark has to write it.
+    `rows` are the input as Spark reads it. `source` and `sink` describe input and output, or are
+    the reason why Spark has to read or write.
     """
     prepared, plan = prepare(rows, operator.options)
     given = emitted_schema(rows, plan)

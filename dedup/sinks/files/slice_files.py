@@ -57,13 +57,11 @@ class FileShape:
 
     @property
     def ending(self) -> str:
-        """The suffix of file names."""
         if self.file_format == "parquet":
             return ".parquet"
         return f".{self.file_format}{_ENDINGS[self.compression]}"
 
     def new_file(self, path: Path) -> OutputFile:
-        """Return a file to write."""
         if self.file_format == "parquet":
             # A row group is smaller in the file than in memory.
             group = None if self.target_bytes is None else min(GROUP_BYTES, self.target_bytes)
@@ -111,13 +109,6 @@ class SliceFiles:
             file.drop()
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Write rows.
-
-        Raises
-        ------
-        DedupError
-            If the disk is full, or the folder cannot be written.
-        """
         for below, part in parted(rows, self.shape.split_by):
             file = self._file(below)
             file.add(part)
@@ -125,7 +116,7 @@ class SliceFiles:
                 self._finish(below)
 
     def finish(self) -> list[WrittenFile]:
-        """Make all files durable, and return them. Raises what `add` raises."""
+        """Make all files durable, and return them."""
         for below in list(self._open):
             self._finish(below)
         faults.point("files.written")
@@ -147,7 +138,6 @@ class SliceFiles:
 
 
 def staging_folder(batch_id: int, run_id: str) -> str:
-    """Return the name of the folder that the tasks of a micro-batch write to."""
     return f"files-{batch_id:012d}-{run_id}"
 
 
@@ -160,10 +150,7 @@ def batch_of_staged(name: str) -> int | None:
 def gather(files: Iterable[WrittenFile], folder: Path) -> None:
     """Move files of tasks to a new folder, ready to be published.
 
-    Raises
-    ------
-    DedupError
-        If a file is missing, or has changed since its task wrote it.
+    Raises DedupError if a file is missing, or has changed since its task wrote it.
     """
     folder.mkdir(parents=True)
     for file in files:

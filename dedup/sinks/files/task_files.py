@@ -29,26 +29,15 @@ _WRITTEN_ARROW = pa.schema([("path", pa.string()), ("folder", pa.string()), ("by
 class TaskFiles:
     """The last pass of a query whose tasks write its rows, instead of `unpack`.
 
-    On the driver it is the `dedup.sinks.folder_sink.RowsWriter` of such a query.
-
-    Parameters
-    ----------
-    staging : str
-        Folder on a file system that all tasks and the driver share.
-    shape : FileShape
+    On the driver it is the `dedup.sinks.folder_sink.RowsWriter` of such a query. `staging` is a
+    folder on a file system that all tasks and the driver share.
     """
 
     staging: str
     shape: FileShape
 
     def __call__(self, plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows of a task, and yield its files as rows of `WRITTEN`.
-
-        Raises
-        ------
-        DedupError
-            If the disk is full, or the folder cannot be written.
-        """
+        """Write the rows of a task, and yield its files as rows of `WRITTEN`."""
         task = Task.current(plan)
         folder = Path(self.staging, staging_folder(task.epoch, task.run_id))
         with SliceFiles(folder, self.shape, task.partition) as files:
@@ -61,13 +50,7 @@ class TaskFiles:
         )
 
     def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
-        """Run the micro-batch, and move the files of its tasks to a folder.
-
-        Raises
-        ------
-        DedupError
-            If a file is missing, or has changed since its task wrote it.
-        """
+        """Run the micro-batch, and move the files of its tasks to a folder."""
         written = batch.collect()
         faults.point("files.collected")
         files = [WrittenFile(row["path"], row["folder"], row["bytes"], 0) for row in written]
@@ -77,7 +60,6 @@ class TaskFiles:
             shutil.rmtree(parent, ignore_errors=True)
 
     def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
-        """Leave a file with the columns alone."""
         folder.mkdir(parents=True)
         columns, path = self.shape.columns, folder / "part-none.parquet"
         with parquet_writer(path, columns, self.shape.compression) as writer:

@@ -29,7 +29,6 @@ _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def csv_head(columns: pa.Schema) -> bytes:
-    """Return the line with the names of the columns."""
     return _csv([pa.array([name]) for name in columns.names])
 
 
@@ -42,12 +41,8 @@ def csv_lines(rows: pa.RecordBatch) -> bytes:
 def json_lines(rows: pa.RecordBatch) -> bytes:
     """Return a JSON line for each row.
 
-    Raises
-    ------
-    DataError
-        For years other than 1 to 9999.
-    UnicodeDecodeError
-        For a text that is not UTF-8: readers drop the whole line of such a text.
+    Raises DataError for years other than 1 to 9999, and UnicodeDecodeError for a text that is not
+    UTF-8: readers drop the whole line of such a text.
     """
     check_utf8(rows)
     if not rows.num_columns:

@@ -47,15 +47,6 @@ class FilesWork(SinkWork):
     room = "files"
 
     def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
-        """Stage the rows of a task.
-
-        Raises
-        ------
-        DataError
-            If the format cannot hold a value.
-        DedupError
-            If a disk is full, or storage fails.
-        """
         faults.point("files.task.begin")
         output, content = output_of(self.options), Content()
         where = f"a folder of {self.options.file_format} files with these options"
@@ -81,7 +72,6 @@ class FilesWork(SinkWork):
         ledger.settle(setting)
 
     def publish(self, staged: StagedBatch) -> Callable[[], None]:
-        """Publish all slices as one folder."""
         output = output_of(self.options)
         written = [each for each in staged.slices if isinstance(each, WrittenSlice)]
         sink = FilesSink(output, staged)

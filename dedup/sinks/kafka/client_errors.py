@@ -65,7 +65,6 @@ def _by_code() -> dict[int, tuple[type[Exception], str]]:
 
 
 def is_fenced(error: Any) -> bool:
-    """Return whether another owner has fenced the producer."""
     return _by_code().get(error.code(), (None,))[0] is Fenced
 
 
@@ -79,13 +78,7 @@ def permanent_error(
 ) -> Exception | None:
     """Return the error to raise if every attempt fails like this, or None if another may succeed.
 
-    Parameters
-    ----------
-    error : confluent_kafka.KafkaError
-    text : str
-        What failed, with the library's words.
-    ending : str, optional
-        What happened to the slice.
+    `text` is what failed, with the library's words, and `ending` is what happened to the slice.
     """
     kind, advice = _by_code().get(error.code(), (Fenced, ""))
     return None if kind is Fenced else kind(f"{text}. {advice} {ending}")
@@ -106,20 +99,17 @@ def rejected_record(error: Any, message: Any) -> Exception:
 
 
 def describe_message(message: Any) -> str:
-    """Return which record a message is, for an error."""
     return describe_record(message.topic(), message.value(), message.key(), message.partition())
 
 
 def describe_record(
     topic: str, value: bytes | None, key: bytes | None, partition: int | None
 ) -> str:
-    """Return which record it is, for an error."""
     where = f"topic {topic}, partition {partition}, key {key!r}"
     return f"A record of {len(value or b''):,} bytes ({where[:200]})"
 
 
 def failed_start(error: Any, transactional_id: str, settings: ClientSettings) -> Exception:
-    """Return the error for a transactional ID that could not be initialised."""
     text = settings.without_secrets(str(error.str()))
     prefix = f"The sink cannot begin a transaction as {transactional_id}"
     return permanent_error(error, f"{prefix}: {text}", "Nothing was written.") or SinkError(

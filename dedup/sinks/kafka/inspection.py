@@ -24,16 +24,8 @@ _READ_S = 5.0
 class HeldBack:
     """A partition in which an open transaction holds readers of committed records back.
 
-    Parameters
-    ----------
-    topic : str
-    partition : int
-    readable : int
-        Its last stable offset, which readers cannot pass.
-    end : int
-        Its high watermark.
-    since_ms : int or None
-        Timestamp of the first record that waits.
+    They cannot pass `readable`, its last stable offset, although it goes on to `end`. `since_ms` is
+    the timestamp of the first record that waits.
     """
 
     topic: str
@@ -62,7 +54,6 @@ class KafkaInspection(SinkInspection):
         return "held back" if self.held_back else "ok"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, times as ISO 8601."""
         return {
             "status": self.status,
             "servers": self.servers,
@@ -75,7 +66,6 @@ class KafkaInspection(SinkInspection):
 
 
 def inspect_kafka(options: KafkaOptions, progress: Progress | None) -> KafkaInspection:
-    """Return what `inspect_sink` finds for a sink with these options."""
     return inspect_sink(options.clients, options.topic, markers=options.markers, progress=progress)
 
 
@@ -89,24 +79,8 @@ def inspect_sink(
 ) -> KafkaInspection:
     """Return what a sink has published, and what holds its readers back.
 
-    Parameters
-    ----------
-    settings : ClientSettings
-    topic : str or None
-        Topic that the sink writes to, or None for a sink without a fixed topic.
-    markers : str, optional
-        Topic of its markers. Default: ``<topic>-markers``.
-    query : str, optional
-        ID of the only query to inspect. Default: the query of `progress`, or all queries.
-    progress : Progress, optional
-        From the query's checkpoint; shows what the next start does.
-
-    Raises
-    ------
-    ConfigError
-        If the cluster does not answer, or lacks one of the topics.
-    SinkError
-        If a marker is damaged.
+    `topic` is None for a sink without a fixed topic. `query` is the ID of the only query to
+    inspect; default: the query of `progress`, or all queries.
     """
     markers = markers or f"{topic}-markers"
     cluster = Cluster(settings, purpose=_PURPOSE)

@@ -65,7 +65,6 @@ class KafkaOptions(SinkOptions):
 
     @property
     def transactional(self) -> bool:
-        """Whether micro-batches are published in transactions."""
         return self.mode in (EXACTLY_ONCE, ATOMIC)
 
     def transactional_id(self, query_id: str, slot: int) -> str:
@@ -74,13 +73,7 @@ class KafkaOptions(SinkOptions):
 
 
 def kafka_options(given: Mapping[str, str], partitioner: Partitioner | None = None) -> KafkaOptions:
-    """Return the options that a user gave; a `partitioner` replaces the option of this name.
-
-    Raises
-    ------
-    ConfigError
-        If an option is unknown, missing or invalid.
-    """
+    """Return the options that a user gave; a `partitioner` replaces the option of this name."""
     values = read_options(given, OPTIONS, owner=f"format {FORMAT}", prefix=PREFIX)
     topic = values["topic"]
     values["markers"] = values["markers"] or f"{topic or 'dedup'}-markers"
@@ -105,7 +98,6 @@ def partitioner_key(partitioner: str | Partitioner) -> object:
 
 
 def load_partitioner(path: str) -> Partitioner:
-    """Return the function that ``module:function`` names, or raise ConfigError."""
     module, _, name = path.partition(":")
     try:
         found: Partitioner = getattr(import_module(module), name)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from dedup.errors import ConfigError
 from dedup.sources.kafka.client_options import ClientSettings
 from dedup.sources.kafka.clients import check_known
-from dedup.sources.kafka.cluster import Cluster, Topic, may, missing_rights
+from dedup.sources.kafka.cluster import Cluster, Topic
 
 #: Settings of a topic of markers. Compaction keeps the newest marker of each slot permanently.
 #: Kafka compacts small segments soon, so the log stays short to read.
@@ -21,7 +21,6 @@ MARKER_SETTINGS = {
 #: Enough that the transactions of different slots rarely hold back each other's readers.
 MARKER_PARTITIONS = 32
 _INSYNC = "min.insync.replicas"
-_MAX_TIMEOUT = "transaction.max.timeout.ms"
 
 
 def check_sink(
@@ -29,41 +28,21 @@ def check_sink(
 ) -> list[str]:
     """Check a sink's topics, and create the topic of its markers if it is missing.
 
-    Parameters
-    ----------
-    settings : ClientSettings
-    topics : iterable of str
-        Topics that are known before the start; none if a column of each record names its topic.
-    marker_topic : str, optional
-        None for a sink without transactions.
-
-    Returns
-    -------
-    list of str
-        What could not be checked, and why that may matter, as sentences.
-
-    Raises
-    ------
-    ConfigError
-        If librdkafka rejects the options, no server answers, credentials are wrong, a topic is
-        missing or not writable, the topic of markers could lose them, or the brokers do not allow
-        transactions as long as the option asks for.
-    MissingExtraError
-        If confluent-kafka is not installed.
+    `topics` are known before the start; there are none if a column of each record names its topic.
+    A sink without transactions has no `marker_topic`. Returns, as sentences, what could not be
+    checked.
     """
     check_known(settings, transactional=marker_topic is not None)
     cluster = Cluster(settings)
-    broker_id = cluster.broker_ids()[0]
+    cluster.broker_ids()
     targets = [_target(cluster, name) for name in topics]
     if marker_topic is None:
         return []
-    notes = _check_timeout(cluster, cluster.broker_settings(broker_id))
     markers = cluster.topic(marker_topic) or _make_markers(cluster, marker_topic, targets)
-    return notes + _check_markers(cluster, markers)
+    return _check_markers(cluster, markers)
 
 
 def _target(cluster: Cluster, name: str) -> Topic:
-    """Return a topic that exists and is writable."""
     found = cluster.topic(name)
     if found is None:
         raise ConfigError(
@@ -71,34 +50,7 @@ def _target(cluster: Cluster, name: str) -> Topic:
             "see it. Create it: kafka-topics.sh --bootstrap-server HOST:9092 --create --topic "
             f"{name} --partitions N --replication-factor 3"
         )
-    _check_rights(found, "WRITE")
     return found
-
-
-def _check_rights(topic: Topic, *wanted: str) -> None:
-    missing = missing_rights(topic, wanted)
-    if missing:
-        raise ConfigError(
-            f"This user may not {' and '.join(o.lower() for o in missing)} topic {topic.name!r}: "
-            f"{may(topic.name, *missing)}"
-        )
-
-
-def _check_timeout(cluster: Cluster, broker: Mapping[str, str] | None) -> list[str]:
-    timeout_ms = cluster.settings.transaction_timeout_ms
-    option = cluster.settings.option("transaction.timeout.ms")
-    if broker is None or _MAX_TIMEOUT not in broker:
-        return [
-            f"The brokers do not show this user their {_MAX_TIMEOUT}. If it is below "
-            f"{option}={timeout_ms}, the first task fails with an error."
-        ]
-    if timeout_ms > int(broker[_MAX_TIMEOUT]):
-        raise ConfigError(
-            f"Option {option}={timeout_ms} is above what the brokers allow, "
-            f"{_MAX_TIMEOUT}={broker[_MAX_TIMEOUT]}. Lower it, or raise the setting in the "
-            "server.properties of every broker."
-        )
-    return []
 
 
 def _make_markers(cluster: Cluster, name: str, targets: list[Topic]) -> Topic:
@@ -123,7 +75,6 @@ def _make_markers(cluster: Cluster, name: str, targets: list[Topic]) -> Topic:
 
 def _check_markers(cluster: Cluster, topic: Topic) -> list[str]:
     name, config = topic.name, cluster.topic_settings(topic.name)
-    _check_rights(topic, "READ", "WRITE")
     if config is None:
         return [
             f"The broker does not let this user read the settings of topic {name!r}. Its "

@@ -48,17 +48,8 @@ class RecordShape:
     def records(self, rows: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
         """Return the rows with these columns only, in the types of Kafka.
 
-        Parameters
-        ----------
-        rows : RecordBatch
-        first_row : int
-            Number of the first row within its slice, for errors.
-
-        Raises
-        ------
-        DataError
-            If Kafka cannot store a record: its topic is null or invalid, its partition negative,
-            its timestamp not after 1970-01-01, a header null or without a key, or it is too large.
+        `first_row` is the number of the first row within its slice, for errors. Raises DataError if
+        Kafka cannot store a record.
         """
         lower = {name.lower(): index for index, name in enumerate(rows.schema.names)}
         arrays = [_normal(name, rows.column(lower[name])) for name in self.names]
@@ -72,13 +63,7 @@ class RecordShape:
 
 
 def record_shape(columns: Sequence[tuple[str, str]], options: KafkaOptions) -> RecordShape:
-    """Return the columns that become records, from names and Spark types of the stream's columns.
-
-    Raises
-    ------
-    ConfigError
-        If ``value`` is missing, a name is there twice, no topic is given, or a type does not fit.
-    """
+    """Return which of the stream's columns, as names and Spark types, become records."""
     types = {name.lower(): kind for name, kind in columns}
     names = [name for name in _COLUMNS if name in types]
     if "topic" in names and options.topic is not None:
@@ -211,22 +196,14 @@ class Sender:
 
     @property
     def last_record(self) -> str:
-        """Description of the record that was handed over last, for an error."""
         topic, value, key, *rest = self._last or ("none yet", None, None)
         return describe_record(topic, value, key, rest[0] if rest else None)
 
     def begin(self) -> None:
-        """Forget the failures of the transaction before."""
         self.failure.first = self.failure.client = None
 
     def send(self, records: pa.RecordBatch, task: int) -> None:
-        """Hand records of a task to the producer, in their order.
-
-        Raises
-        ------
-        KafkaException
-            If the producer cannot be used any more.
-        """
+        """Hand records of a task to the producer, in their order."""
         produce, poll = self.producer.produce, self.producer.poll
         for arguments in self._arguments(records, task):
             self._last = arguments
@@ -239,7 +216,6 @@ class Sender:
         poll(0)
 
     def partitions(self, topic: str) -> int:
-        """Return the number of partitions of a topic, or raise ConfigError if it does not exist."""
         if not self._partitions.get(topic):
             found = self.producer.list_topics(topic, _METADATA_TIMEOUT_S).topics[topic]
             self._partitions[topic] = len(found.partitions)

@@ -71,7 +71,6 @@ _markers: dict[tuple[str, str], KafkaMarkers] = {}
 
 
 def kafka_markers(options: KafkaOptions) -> KafkaMarkers:
-    """Return the markers of a sink; the process keeps their connections."""
     key = (options.clients.servers, options.markers)
     if key not in _markers:
         _markers[key] = KafkaMarkers(options.clients, options.markers)
@@ -166,7 +165,6 @@ class KafkaSlot:
         return None
 
     def know(self, newest: Marker | None) -> None:
-        """Note the newest marker, read after the slot was initialised."""
         self._open().last = newest
 
     def begin(self) -> None:
@@ -183,7 +181,6 @@ class KafkaSlot:
             _held.move_to_end(self._key)
 
     def send(self, records: pa.RecordBatch) -> None:
-        """Hand records to the producer, within the open transaction."""
         sender = self._open().sender
         try:
             sender.send(records, self.number)
@@ -196,7 +193,6 @@ class KafkaSlot:
             raise self._fatal(error) from None
 
     def flush(self) -> None:
-        """Wait until the broker has all that was sent."""
         held = self._open()
         deadline = time.monotonic() + self._timeout_s
         try:

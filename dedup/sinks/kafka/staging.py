@@ -34,21 +34,12 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class KafkaStaging:
-    """The staged slices of one sink of one query.
-
-    Parameters
-    ----------
-    where : str
-        A local path that driver and executors share, or a URI that pyarrow knows.
-    query_id : str
-        Two queries may share the folder.
-    """
+    """The staged slices of one sink of one query; two queries may share the folder `where`."""
 
     def __init__(self, where: str, query_id: str) -> None:
         self._root = Root(f"{where}/{query_id}")
 
     def write(self, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
-        """Write the rows of a slice to its own durable file; return what it holds."""
         name = f"staged/{batch_id}-{slot}-{uuid.uuid4().hex}.arrow"
         content = Content()
         handle, local = tempfile.mkstemp(prefix="dedup-slice-")
@@ -86,11 +77,8 @@ class KafkaStaging:
     def manifest(self, batch_id: int, slices: Sequence[StagedSlice]) -> list[StagedSlice]:
         """Return the slices to publish a micro-batch from: always the ones of its first call.
 
-        Raises
-        ------
-        SinkError
-            If a file of an earlier manifest is gone. Callers must know from the markers that
-            nothing of the micro-batch is published.
+        Callers must know from the markers that nothing of the micro-batch is published. Raises
+        SinkError if a file of an earlier manifest is gone.
         """
         name = f"manifests/{batch_id}.json"
         body = {"batch_id": batch_id, "slices": [asdict(piece) for piece in slices]}
@@ -114,7 +102,6 @@ class KafkaStaging:
                 )
 
     def clean(self, batch_id: int) -> None:
-        """Delete what was staged for a published micro-batch and for those before it."""
         for folder in ("staged", "manifests"):
             names = [found.name for found in self._root.list(folder)]
             self._root.delete(name for name in names if _batch_of(name) <= batch_id)

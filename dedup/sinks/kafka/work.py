@@ -73,7 +73,6 @@ class KafkaWork(SlotWork[KafkaSlot]):
         return super().write(batch, slot, rows)
 
     def _send(self, slot: int, rows: Iterable[pa.RecordBatch]) -> Content:
-        """Send rows without a transaction; return what they hold."""
         sender = _sender(self.options)
         sender.begin()
         content, left = Content(), 0
@@ -119,14 +118,7 @@ def _records(rows: Iterable[pa.RecordBatch], shape: RecordShape) -> Iterator[pa.
 
 
 def ready(options: KafkaOptions, columns: Sequence[tuple[str, str]]) -> KafkaWork:
-    """Return the work of a sink, after a check of the stream's columns and of the cluster.
-
-    Parameters
-    ----------
-    options : KafkaOptions
-    columns : sequence of (str, str)
-        Names and Spark types of the stream's columns.
-    """
+    """Return the work of a sink, after a check of the stream's columns and of the cluster."""
     work = KafkaWork(options, record_shape(columns, options))
     clients, markers = options.clients, options.markers if options.transactional else None
     question = (
@@ -142,7 +134,6 @@ def ready(options: KafkaOptions, columns: Sequence[tuple[str, str]]) -> KafkaWor
 
 
 def _not_written(error: Any, record: str) -> Exception:
-    """Return the error for a record outside a transaction, which may leave others written."""
     text = f"{record} was rejected: {error.str()}"
     ending = "Other records of its slice may be in the topic."
     return permanent_error(error, text, ending) or SinkError(f"{text}. {_AGAIN}")

@@ -68,7 +68,6 @@ def arrow_type(spark: str) -> pa.DataType:
 
 
 def _split(text: str) -> list[str]:
-    """Split a text at commas outside brackets."""
     parts, depth, begin = [], 0, 0
     for place, letter in enumerate(text):
         if letter in "<(":
@@ -107,7 +106,6 @@ def _nested(field: pa.Field) -> str:
 
 
 def new_columns(stream: Sequence[tuple[str, str]]) -> pa.Schema:
-    """Return the columns of a new table for a stream, or raise ConfigError."""
     fields = []
     for name, kind in stream:
         try:

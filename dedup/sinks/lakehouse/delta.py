@@ -54,7 +54,6 @@ _PIECES = ("content-0", "content-1", "content-2")
 
 
 def delta_library() -> Any:
-    """Return delta-rs, or raise MissingExtraError if it is not installed."""
     try:
         import deltalake
     except ImportError:
@@ -81,7 +80,6 @@ class DeltaTarget(LakeTarget):
     shape: str
 
     def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
-        """Write rows to durable data files, under names that no other attempt uses."""
         root = Root(self.options.table)
         sink = hashlib.blake2b(app_id(batch.query_id, batch.sink).encode(), digest_size=8)
         folder = f"dedup-{sink.hexdigest()}/{batch.batch_id}"
@@ -104,7 +102,6 @@ class DeltaTarget(LakeTarget):
         return files
 
     def port(self, batch: Batch, files: Sequence[DataFile]) -> DeltaPort:
-        """Return the table in the hands of this driver, which may commit these files."""
         return DeltaPort(self, batch, files)
 
 

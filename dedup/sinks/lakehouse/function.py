@@ -24,15 +24,6 @@ from dedup.spark.driver.checkpoint_log import Progress
 
 
 def inspect_lake(options: LakeOptions, progress: Progress | None) -> SinkInspection:
-    """Return what the query of a checkpoint has published through a sink of these options.
-
-    Raises
-    ------
-    ConfigError
-        If the table or the checkpoint does not exist.
-    SinkError
-        If the table cannot be read, or its marker is damaged.
-    """
     if progress is None:
         raise ConfigError("Markers are found by the query's ID: give the checkpointLocation.")
     if options.format_name == DELTA:
@@ -141,14 +132,7 @@ def iceberg_sink(
 
 
 def ready(options: LakeOptions, columns: Sequence[tuple[str, str]]) -> LakeWork:
-    """Return the work of a sink, after a check of its table and the stream's columns.
-
-    Parameters
-    ----------
-    options : LakeOptions
-    columns : sequence of (str, str)
-        Names and Spark types of the stream's columns.
-    """
+    """Return the work of a sink, after a check of its table and the stream's columns."""
     refuse_twins(name for name, _ in columns)
     target = delta_target if options.format_name == DELTA else iceberg_target
     return LakeWork(options, target(options, columns))

@@ -42,7 +42,6 @@ _NEWEST_FORMAT = 2
 
 
 def iceberg_library() -> None:
-    """Raise MissingExtraError if pyiceberg is not installed."""
     try:
         import pyiceberg.io.pyarrow  # noqa: F401
     except ImportError:
@@ -50,7 +49,6 @@ def iceberg_library() -> None:
 
 
 def marker_property(query_id: str, sink: str) -> str:
-    """Return the property of a table that holds the marker of a sink."""
     return f"dedup.marker.{query_id}.{sink}"
 
 
@@ -62,7 +60,6 @@ class IcebergTarget(LakeTarget):
     storage: dict[str, str] = field(repr=False)
 
     def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
-        """Write rows to durable data files, under names that no other attempt uses."""
         from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 
         spec, schema = self.metadata.spec(), self.metadata.schema()
@@ -91,7 +88,6 @@ class IcebergTarget(LakeTarget):
         return pa.Table.from_arrays(arrays, schema=self.columns.columns)
 
     def _file(self, slot: int, part: pa.Table, key: PartitionKey | None) -> DataFile:
-        """Write one data file, and return its entry for a manifest."""
         from pyiceberg.manifest import DataFile as Entry
         from pyiceberg.manifest import DataFileContent, FileFormat
         from pyiceberg.typedef import Record
@@ -171,7 +167,6 @@ class IcebergTarget(LakeTarget):
             return write(_without_bounds(properties))
 
     def port(self, batch: Batch, files: Sequence[DataFile]) -> IcebergPort:
-        """Return the table in the hands of this driver, which may commit these files."""
         return IcebergPort(self, batch, files)
 
 
@@ -231,7 +226,6 @@ class IcebergPort(LakePort[IcebergTarget]):
 
 
 def iceberg_marker(table: Table, shown: str, query_id: str, sink: str) -> Marker | None:
-    """Return the marker of a sink, or None if it has not published."""
     name = marker_property(query_id, sink)
     text = table.properties.get(name)
     where = f"property {name} of {shown}"

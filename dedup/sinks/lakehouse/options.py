@@ -56,11 +56,9 @@ class LakeOptions(SinkOptions):
     create: bool
 
     def without_secrets(self, text: object) -> str:
-        """Return a text of a library without the secrets of these options."""
         return without_secrets(text, self.properties)
 
     def missing(self) -> ConfigError:
-        """Return the error for a table that does not exist."""
         where = f" in catalog {self.catalog}" if self.catalog else ""
         return ConfigError(
             f"Table {self.table} does not exist{where}. Create it, correct the option that names "
@@ -68,7 +66,6 @@ class LakeOptions(SinkOptions):
         )
 
     def unreadable(self, error: Exception) -> SinkError:
-        """Return the error for a table that the library cannot read or create."""
         return SinkError(
             f"Table {self.table} cannot be opened: {self.without_secrets(error)}. Start the query "
             "again once it can. It finds a commit that has become visible."
@@ -76,19 +73,9 @@ class LakeOptions(SinkOptions):
 
 
 def lake_options(format_name: str, given: Mapping[str, str]) -> LakeOptions:
-    """Return the options that a user gave.
+    """Return the options that a user gave, by names in any case.
 
-    Parameters
-    ----------
-    format_name : str
-        `DELTA` or `ICEBERG`.
-    given : mapping of str to str
-        Names in any case; after a prefix of `PREFIXES` the case counts.
-
-    Raises
-    ------
-    ConfigError
-        If an option is unknown, missing or invalid.
+    In what follows a prefix of `PREFIXES` the case counts.
     """
     prefix = PREFIXES[format_name]
     values = sink_values(format_name, given, OPTIONS[format_name], prefix)

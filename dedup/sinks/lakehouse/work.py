@@ -105,7 +105,6 @@ class LakePort(ABC, Generic[T]):
         """Return this sink's marker, and whether the table still has the marker's rows."""
 
     def commit(self, marker: Marker) -> None:
-        """Make rows and marker visible, as the version right after the one that was read last."""
         self._check_files()
         faults.point("lakehouse.commit.before")
         try:
@@ -121,7 +120,6 @@ class LakePort(ABC, Generic[T]):
         """Commit; raise Aborted if another commit has become the version."""
 
     def _check_files(self) -> None:
-        """Refuse data files that are missing where the library commits, or changed."""
         table = self.target.options.table
         try:
             sizes = list(self._sizes())
@@ -169,7 +167,6 @@ class LakeWork(SinkWork):
     room = "lakehouse"
 
     def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
-        """Write the rows of a task to data files."""
         faults.point("lakehouse.task.begin")
         shown, content = self.table.columns.shown, Content()
         files: list[DataFile] = []
@@ -211,7 +208,6 @@ class LakeWork(SinkWork):
             ledger.settle({option: self.options.table}, table_id=self.table.table_id)
 
     def publish(self, staged: StagedBatch) -> Callable[[], None] | None:
-        """Commit the data files of all slices, together with the marker."""
         slices = [each for each in staged.slices if isinstance(each, UncommittedSlice)]
         port = self.table.port(staged.batch, [file for each in slices for file in each.files])
         outcome = commit_batch(staged, port)

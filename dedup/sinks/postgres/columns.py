@@ -89,19 +89,9 @@ class Encoding:
 def encoding(spark: str, kind: str, modifier: int) -> Encoding:
     """Return how a column of Spark goes into a column of PostgreSQL.
 
-    Parameters
-    ----------
-    spark : str
-        Spark's `simpleString` of the type.
-    kind : str
-        PostgreSQL's type, as `format_type` names it without modifiers; ``enum`` for all enums.
-    modifier : int
-        `atttypmod` of the column, -1 for none.
-
-    Raises
-    ------
-    Unsuitable
-        If values could be lost or changed.
+    `spark` is the type's `simpleString`; `kind` is as `format_type` names a type without modifiers,
+    or ``enum`` for all enums; `modifier` is the column's `atttypmod`, -1 for none. Raises
+    Unsuitable if values could be lost or changed.
     """
     if inner := _ARRAY.fullmatch(spark):
         if not kind.endswith("[]"):
@@ -175,7 +165,6 @@ def postgres_ddl(schema: StructType, table: str, *, key: str | Sequence[str] = (
 
 
 def quoted(name: str) -> str:
-    """Return a name as an identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -45,7 +45,6 @@ os.register_at_fork(after_in_child=_free.clear)
 
 
 def psycopg_library() -> ModuleType:
-    """Return psycopg, or raise MissingExtraError if it, or the encoder of rows, is missing."""
     try:
         import pgpq  # noqa: F401
         import psycopg
@@ -57,18 +56,8 @@ def psycopg_library() -> ModuleType:
 def connected(dsn: str, timeout_s: float) -> psycopg.Connection[Any]:
     """Return a kept connection, or a new one.
 
-    Parameters
-    ----------
-    dsn : str
-    timeout_s : float
-        How long to wait for a server that does not answer, or starts.
-
-    Raises
-    ------
-    ConfigError
-        If the server rejects this user, or the database does not exist.
-    SinkError
-        If no server answers in time.
+    A server that does not answer, or starts, has `timeout_s`; then SinkError is raised. ConfigError
+    means that it rejects this user, or that the database does not exist.
     """
     while (kept := _take_free(dsn)) is not None:
         if _is_alive(kept):
@@ -123,7 +112,6 @@ def give_back(dsn: str, connection: psycopg.Connection[Any]) -> None:
 
 
 def forget_connections() -> None:
-    """Close all free connections."""
     while _free:
         for connection in _free.popitem()[1]:
             connection.close()
@@ -142,7 +130,6 @@ def transaction(dsn: str, timeout_s: float) -> Iterator[psycopg.Connection[Any]]
 
 @contextmanager
 def translated_errors(table: str) -> Iterator[None]:
-    """Raise what `translate_error` returns for psycopg's errors."""
     library = psycopg_library()
     try:
         yield
@@ -168,7 +155,6 @@ def rejected_record(reason: str) -> DataError:
 
 
 def reason_of(error: DataError) -> str:
-    """Return the reason that `rejected_record` was given."""
     return error.text.removesuffix(_ADVICE)
 
 

@@ -80,7 +80,6 @@ class CopyRows:
         self._cursor.close()
 
     def cancel(self, error: BaseException) -> None:
-        """End the COPY without its rows."""
         self._context.__exit__(type(error), error, error.__traceback__)
         self._cursor.close()
 
@@ -97,7 +96,6 @@ class CopyRows:
             raise _with_record(reason_of(error), self._first_unfit(rows)) from None
 
     def _first_unfit(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the first of rows that cannot all be encoded."""
         while rows.num_rows > 1:
             half = rows.slice(0, rows.num_rows // 2)
             try:

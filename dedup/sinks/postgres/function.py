@@ -4,12 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dedup.errors import SinkError
 from dedup.sinks.foreach_batch import SinkFunction, columns_of
+from dedup.sinks.inspection import SinkInspection, SlotState, sink_states
 from dedup.sinks.kind import SinkKind
-from dedup.sinks.postgres.connections import psycopg_library
-from dedup.sinks.postgres.inspection import inspect_postgres
-from dedup.sinks.postgres.options import FORMAT, postgres_options
+from dedup.sinks.postgres.connections import psycopg_library, transaction, translated_errors
+from dedup.sinks.postgres.markers import read_markers
+from dedup.sinks.postgres.options import FORMAT, PostgresOptions, postgres_options
+from dedup.sinks.postgres.tables import schema_of
 from dedup.sinks.postgres.work import ready
+from dedup.sinks.protocol import Aborted
+from dedup.spark.driver.checkpoint_log import Progress
+
+
+def inspect_postgres(options: PostgresOptions, progress: Progress | None) -> SinkInspection:
+    """Return what a sink of these options has published, in every query."""
+    try:
+        with (
+            translated_errors(options.table),
+            transaction(options.dsn, options.timeout_seconds) as connection,
+        ):
+            table = options.markers or f"{schema_of(connection, options.table)}.dedup_markers"
+            markers = read_markers(connection, table, options.name)
+    except Aborted as error:
+        raise SinkError(f"{error}. Try again once the server answers.") from None
+    return SinkInspection(sinks=sink_states((SlotState(marker=m) for m in markers), progress))
+
 
 POSTGRES = SinkKind(
     format_name=FORMAT,

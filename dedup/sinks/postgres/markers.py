@@ -55,7 +55,6 @@ class PostgresMarkers:
         self._mine = (query_id, options.name)
 
     def slots(self) -> list[int]:
-        """Return the slots that ever had an owner."""
         with self._connection() as connection:
             rows = connection.execute(
                 f"SELECT slot FROM {self._sql} WHERE {self._where}", self._mine
@@ -66,12 +65,8 @@ class PostgresMarkers:
         """Own slots, in their order; return the new owner's ID, and their newest markers.
 
         A session that holds one of them in an open transaction gets a second to end it. Then this
-        disconnects the session, and the server rolls the transaction back.
-
-        Raises
-        ------
-        Aborted
-            If the server was away, or another session does not release a slot.
+        disconnects the session, and the server rolls the transaction back. If that does not help
+        either, or the server is away, this raises Aborted.
         """
         owner = str(uuid.uuid4())
         with translated_errors(self._table):
@@ -172,7 +167,6 @@ def read_markers(connection: psycopg.Connection[Any], table: str, sink: str) -> 
 
 
 def make_marker_table(options: PostgresOptions, name: str) -> str:
-    """Create the table of the markers if it is missing; return its name with its schema."""
     with translated_errors(name), transaction(options.dsn, options.timeout_seconds) as connection:
         key = ["query_id", "sink", "slot"]
         return make_own_table(connection, "markers", name, _COLUMNS, key)

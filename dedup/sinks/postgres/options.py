@@ -51,13 +51,6 @@ class PostgresOptions(SinkOptions):
 
 
 def postgres_options(given: Mapping[str, str]) -> PostgresOptions:
-    """Return the options that a user gave.
-
-    Raises
-    ------
-    ConfigError
-        If an option is unknown, missing or invalid.
-    """
     options = PostgresOptions(**sink_values(FORMAT, given, OPTIONS))
     if options.mode == UPSERT and not options.key:
         raise ConfigError("Mode upsert needs the option key: the columns that identify a row.")
@@ -65,6 +58,4 @@ def postgres_options(given: Mapping[str, str]) -> PostgresOptions:
         raise ConfigError("Option key is for the modes upsert and atomic; append only adds rows.")
     if options.version is not None and not options.key:
         raise ConfigError("Option version decides between rows of one key: give the option key.")
-    if options.version in options.key:
-        raise ConfigError(f"Option version={options.version!r} cannot be a column of the key.")
     return options

@@ -56,10 +56,7 @@ class RejectedRecords:
     def copy(self, connection: psycopg.Connection[Any], rows: pa.RecordBatch, into: str) -> None:
         """Copy rows to a table that has the target's columns and none of its constraints.
 
-        Raises
-        ------
-        DataError
-            If more than `MOST` records of the slice are rejected.
+        Raises DataError if more than `MOST` records of the slice are rejected.
         """
 
         def attempt(part: pa.RecordBatch) -> str | None:
@@ -144,7 +141,6 @@ class RejectedRecords:
         sink: str,
         batch_id: int,
     ) -> None:
-        """Write the records to a quarantine table."""
         records = self._records
         if connection.info.parameter_status("server_encoding") != "UTF8":
             # The table may have rejected a record for a character that the database cannot store.
@@ -190,12 +186,10 @@ def _in_ascii(text: str) -> str:
 
 
 def make_quarantine_table(connection: psycopg.Connection[Any], name: str) -> str:
-    """Create a quarantine table if it is missing; return its name with its schema."""
     return make_own_table(connection, "quarantine", name, _COLUMNS)
 
 
 def make_staged(connection: psycopg.Connection[Any], name: str) -> None:
-    """Create a table for the rejected records of a staged slice."""
     columns = ", ".join(f"{column} {kind}" for column, kind in _COLUMNS.items())
     connection.execute(f"CREATE UNLOGGED TABLE {name} ({columns})".encode())
 

@@ -78,10 +78,7 @@ class PostgresSlot:
     def know(self, owner: str, newest: Marker | None) -> None:
         """Note the slot's owner and its newest marker.
 
-        Raises
-        ------
-        SinkError
-            If the server has lost what this process has published.
+        Raises SinkError if the server has lost what this process has published.
         """
         last = None if self._options.accept_lost_markers else self.last
         if last is not None and (newest is None or newest.batch_id < last.batch_id):
@@ -106,7 +103,6 @@ class PostgresSlot:
         faults.point("postgres.begun")
 
     def send(self, rows: pa.RecordBatch) -> None:
-        """Write rows within the open transaction."""
         with self._translated_errors():
             if self._copy is None and self._rejected is None:
                 self._begin_rows()
@@ -130,7 +126,6 @@ class PostgresSlot:
             self._copy = CopyRows(self._open(), self._table, into)
 
     def flush(self) -> None:
-        """Wait until the server has taken all rows."""
         with self._translated_errors():
             if self._rejected is not None:
                 self._rejected.move(self._open(), _INCOMING)

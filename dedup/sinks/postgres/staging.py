@@ -32,7 +32,6 @@ _DROP_WAIT = "200ms"
 
 
 def rejected_of(staged: str) -> str:
-    """Return the table of the rejected records of a staged slice."""
     return f'{staged[:-1]}q"'
 
 
@@ -46,7 +45,6 @@ class PostgresStaging:
         self._prefix = f"dedup_{sink.hexdigest()}_"
 
     def write(self, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
-        """Write the rows of a slice to a new table; return what it holds."""
         name = f"{self._schema}.{quoted(f'{self._prefix}{batch_id}_{slot}_{uuid.uuid4().hex[:8]}')}"
         content = Content()
         is_made = False

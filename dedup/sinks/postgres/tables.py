@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +29,7 @@ _COLUMNS = """
 SELECT a.attname, CASE WHEN b.typtype = 'e' THEN 'enum' ELSE format_type(b.oid, NULL) END,
        CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END,
        (a.attnotnull OR t.typnotnull) AND NOT a.atthasdef AND t.typdefault IS NULL
-       AND a.attidentity = '',
-       a.attgenerated <> '' OR a.attidentity = 'a'
+       AND a.attidentity = ''
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
@@ -38,13 +37,6 @@ WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 _TYPES = """
 SELECT md5(string_agg(concat_ws(' ', attname, atttypid, atttypmod), ',' ORDER BY attname))
 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = ANY(%s) AND NOT attisdropped
-"""
-#: Sets of columns for which ``ON CONFLICT`` finds an index.
-_UNIQUE = """
-SELECT ARRAY(SELECT a.attname FROM pg_attribute a
-             WHERE a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey[0:i.indnkeyatts - 1]))
-FROM pg_index i WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate
-  AND i.indpred IS NULL AND i.indexprs IS NULL
 """
 #: Two sinks may create a table at the same time: unique violation, duplicate table.
 _LOST_RACE = ("23505", "42P07")
@@ -69,7 +61,6 @@ class TargetTable:
 
     @property
     def column_list(self) -> str:
-        """The names of the columns, for SQL."""
         return ", ".join(quoted(name) for name, _ in self.columns)
 
     def encoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -134,10 +125,7 @@ def find_table(
 ) -> TargetTable:
     """Return the sink's table for a stream's columns, given by their names and Spark types.
 
-    Raises
-    ------
-    ConfigError
-        If the table does not exist, or a column does not fit.
+    Raises ConfigError if the table does not exist, or a column does not fit.
     """
     oid, schema, relation, kind, _ = _find(connection, options.table)
     if kind not in _TABLES:
@@ -145,13 +133,10 @@ def find_table(
     there = {row[0]: row[1:] for row in connection.execute(_COLUMNS, [oid])}
     names = [name for name, _ in columns]
     check_names(options.table, {name: column[2] for name, column in there.items()}, names)
-    _check_key(options, names, [set(row[0]) for row in connection.execute(_UNIQUE, [oid])])
     encodings = []
     for name, spark in columns:
-        base, modifier, _, is_generated = there[name]
+        base, modifier, _ = there[name]
         try:
-            if is_generated:
-                raise Unsuitable("the table computes it")
             encodings.append((name, encoding(spark, base, modifier)))
         except Unsuitable as why:
             raise ConfigError(
@@ -170,7 +155,6 @@ def find_table(
 
 
 def schema_of(connection: psycopg.Connection[Any], table: str) -> str:
-    """Return the schema of a table, as SQL takes it."""
     return quoted(_find(connection, table)[1])
 
 
@@ -189,28 +173,6 @@ def _types(connection: psycopg.Connection[Any], table: str, columns: Sequence[st
     return str(row and row[0])
 
 
-def _check_key(options: PostgresOptions, names: Sequence[str], unique: Sequence[set[str]]) -> None:
-    for option, wanted in (("key", options.key), ("version", (options.version,))):
-        for name in filter(None, wanted):
-            if name not in names:
-                raise ConfigError(
-                    f"Option {option} names {name!r}, which is not a column of the stream; there "
-                    f"are {_some(names)}."
-                )
-    if options.key and set(options.key) not in unique:
-        index = ", ".join(map(quoted, options.key))
-        raise ConfigError(
-            f"Table {options.table} has no unique index over the columns of the key, so the server "
-            "cannot find the rows of a key. Create it: "
-            f"CREATE UNIQUE INDEX ON {options.table} ({index})."
-        )
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:20]) + (", ..." if len(listed) > 20 else "")
-
-
 def make_own_table(
     connection: psycopg.Connection[Any],
     option: str,
@@ -220,22 +182,7 @@ def make_own_table(
 ) -> str:
     """Create one of the sink's own tables if it is missing; return its name with its schema.
 
-    Parameters
-    ----------
-    connection : psycopg.Connection
-    option : str
-        The option that names the table, for the error.
-    name : str
-        As in SQL.
-    columns : mapping of str to str
-        Names and types.
-    key : sequence of str, optional
-        The primary key.
-
-    Raises
-    ------
-    ConfigError
-        If the table exists and lacks one of these columns.
+    Raises ConfigError if the table exists and lacks one of these columns; `option` names the table.
     """
     if connection.execute(_FIND, [name]).fetchone() is None:
         parts = [f"{column} {kind}" for column, kind in columns.items()]

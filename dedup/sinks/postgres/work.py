@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dedup.errors import ConfigError, SinkError
+from dedup.errors import SinkError
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.postgres.connections import transaction, translated_errors
 from dedup.sinks.postgres.markers import make_marker_table
@@ -19,9 +18,6 @@ from dedup.sinks.postgres.staging import PostgresStaging
 from dedup.sinks.postgres.tables import TargetTable, find_table
 from dedup.sinks.protocol import Aborted, Batch, StagedBatch, StagedSlice
 from dedup.sinks.slot_work import SlotWork
-
-if TYPE_CHECKING:
-    import psycopg
 
 
 @dataclass(frozen=True)
@@ -60,18 +56,8 @@ class PostgresWork(SlotWork[PostgresSlot]):
 def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> PostgresWork:
     """Return the work of a sink, after a check of its tables and the stream's columns.
 
-    Parameters
-    ----------
-    options : PostgresOptions
-    columns : sequence of (str, str)
-        Names and Spark types of the stream's columns.
-
-    Raises
-    ------
-    ConfigError
-        If a table, a column or a privilege is missing or does not fit.
-    SinkError
-        If no server answers.
+    Raises ConfigError if a table or a column is missing or does not fit, and SinkError if no server
+    answers. `columns` are the names and Spark types of the stream's columns.
     """
     try:
         with (
@@ -83,41 +69,8 @@ def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> Postg
             quarantine = options.quarantine
             if quarantine is not None:
                 quarantine = make_quarantine_table(connection, quarantine)
-            _check_schema(connection, schema)
-            update = ["UPDATE"] if table.key else []
-            _check_privileges(connection, table.name, table.shown, "INSERT", "SELECT", *update)
-            if quarantine is not None:
-                _check_privileges(connection, quarantine, str(options.quarantine), "INSERT")
         markers = make_marker_table(options, options.markers or f"{table.schema}.dedup_markers")
     except Aborted as error:
         raise SinkError(f"{error}. Start the query again once the server answers.") from None
     settled = replace(options, markers=markers, staging_schema=schema, quarantine=quarantine)
     return PostgresWork(settled, table)
-
-
-def _check_schema(connection: psycopg.Connection[Any], schema: str) -> None:
-    row = connection.execute(
-        "SELECT has_schema_privilege(to_regnamespace(%s)::oid, 'CREATE'), current_user", [schema]
-    ).fetchone()
-    assert row is not None
-    if row[0] is not True:
-        raise ConfigError(
-            f"User {row[1]} may not create tables in schema {schema}, where slices are staged: "
-            f"GRANT CREATE ON SCHEMA {schema} TO {row[1]}, or give the option staging.schema "
-            "another one."
-        )
-
-
-def _check_privileges(
-    connection: psycopg.Connection[Any], table: str, shown: str, *needed: str
-) -> None:
-    rows = connection.execute(
-        "SELECT p, current_user FROM unnest(%s::text[]) p "
-        "WHERE NOT has_table_privilege(to_regclass(%s)::oid, p)",
-        [list(needed), table],
-    ).fetchall()
-    if rows:
-        lacking, user = ", ".join(row[0] for row in rows), rows[0][1]
-        raise ConfigError(
-            f"User {user} may not {lacking} on table {shown}: GRANT {lacking} ON {shown} TO {user}."
-        )

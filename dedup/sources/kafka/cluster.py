@@ -30,8 +30,6 @@ class Topic:
     partitions: int
     #: Copies of the partition that has the fewest.
     replicas: int
-    #: What the user may do with it, such as ``WRITE``; None if the broker does not report it.
-    allowed: frozenset[str] | None
     #: A topic that is deleted and created again has another ID (KIP-516).
     id: str
 
@@ -76,9 +74,7 @@ class Cluster:
         library, wanted = self._library, list(names)
         if not wanted:
             return {}
-        answers = self._admin.describe_topics(
-            library.TopicCollection(wanted), include_authorized_operations=True
-        )
+        answers = self._admin.describe_topics(library.TopicCollection(wanted))
         return {name: self._topic(name, future) for name, future in answers.items()}
 
     def _topic(self, name: str, answer: Future[Any]) -> Topic | None:
@@ -94,12 +90,10 @@ class Cluster:
                     f"The broker does not let this user see topic {name!r}: {may(name, 'DESCRIBE')}"
                 ) from None
             raise ConfigError(f"Topic {name!r}: {self._text(error.args[0])}.") from None
-        allowed = described.authorized_operations
         return Topic(
             name=name,
             partitions=len(described.partitions),
             replicas=min(len(partition.replicas) for partition in described.partitions),
-            allowed=frozenset(operation.name for operation in allowed) if allowed else None,
             id=str(described.topic_id),
         )
 
@@ -271,8 +265,3 @@ def may(topic: str, *operations: str) -> str:
         "kafka-acls.sh --bootstrap-server HOST:9092 --add --allow-principal User:NAME "
         f"{wanted} --topic {topic}"
     )
-
-
-def missing_rights(topic: Topic, wanted: Iterable[str]) -> list[str]:
-    """Return the wanted operations that the broker is known to refuse the user."""
-    return [] if topic.allowed is None else [o for o in wanted if o not in topic.allowed]
