@@ -32,20 +32,10 @@ class Accepted:
 def create_or_check(
     root: Root, wanted: Certificate, accepted: Accepted | None = None
 ) -> Certificate:
-    """Write the certificate if there is none; return the one that counts.
+    """Write the certificate of this task's settings if there is none; return the one at the root.
 
-    Parameters
-    ----------
-    wanted
-        The certificate of this task's settings.
-    accepted
-        Changes that the user accepts.
-
-    Returns
-    -------
-    Certificate
-        The one at the root: ``wanted``, except that it may have an earlier ``birth_batch``, or
-        other definitions that make the same bytes.
+    That one may have an earlier ``birth_batch``, or other definitions that make the same bytes. Any
+    number of tasks may race: all of them read the certificate back and compare it.
 
     Raises
     ------
@@ -53,10 +43,6 @@ def create_or_check(
         If the catalog was created with other settings; the text names both values.
     CatalogError
         If the certificate is damaged or has another secret, or the root cannot be read or written.
-
-    Notes
-    -----
-    Any number of tasks may race: all of them read the certificate back and compare it.
     """
     name = certificate_path(wanted.query_id)
     if not root.exists(name):
@@ -84,23 +70,14 @@ def check_fit(
 ) -> None:
     """Raise ConfigError if the query's settings do not match its memory.
 
-    Parameters
-    ----------
-    found
-        The certificate that the memory was created with.
-    wanted
-        The certificate of the query's present settings.
-    where
-        Where `found` is, for the error.
-
-    Raises
-    ------
-    ConfigError
-        Naming both values of each setting, and what to do.
+    The memory was created with the certificate `found`, which is at `where`. The error names both
+    values of each setting, and what to do.
     """
+    old_id, old_time = _definitions(found, wanted)
+    new_id, new_time = _definitions(wanted, found)
     texts = [
-        *_id_change(found, wanted, accepted),
-        *_timestamp_change(found, wanted, accepted),
+        *_change("ID", old_id, new_id, accepted.id),
+        *_change("timestamp", old_time, new_time, accepted.timestamp),
         *_other_changes(found, wanted),
     ]
     if texts:
@@ -111,49 +88,23 @@ def check_fit(
         )
 
 
-def _id_change(found: Certificate, wanted: Certificate, accepted: Accepted) -> Iterator[str]:
-    before, after = _id_of(found, wanted)
-    if _same(before, after):
+def _change(
+    what: str, before: Sequence[Definition], after: Sequence[Definition], accepted: str | None
+) -> Iterator[str]:
+    """Yield what changed, and how to go back or accept it, unless both make the same bytes."""
+    if len(before) == len(after) and all(map(Definition.same_as, before, after)):
         return
-    change = f"The ID is {_listed(after, before)} now and was {_listed(before, after)}."
-    if [encoded_kind(one.kind) for one in before] != [encoded_kind(one.kind) for one in after]:
+    change = f"The {what} is {_listed(after, before)} now and was {_listed(before, after)}."
+    old, new = ([encoded_kind(one.kind) for one in side] for side in (before, after))
+    if old != new or "" in old:
         # A changed type always changes the bytes.
         same_names = [one.expression for one in before] == [one.expression for one in after]
-        cast = " or cast the column back" if same_names else ""
-        yield f"{change} Use the earlier ID{cast}."
-        return
-    token = change_token(before, after)
-    if accepted.id == token:
-        return
-    yield (
-        f"{change} {_way_back(before, after)} If you know that every record keeps its ID, set "
-        f"accept_changed_id='{token}'."
-    )
-
-
-def _timestamp_change(found: Certificate, wanted: Certificate, accepted: Accepted) -> Iterator[str]:
-    old, new = found.timestamp_definition, wanted.timestamp_definition
-    if old is None or new is None:
-        if found.timestamp_source != wanted.timestamp_source:
-            yield (
-                f"The timestamp is {wanted.timestamp_source} now and was "
-                f"{found.timestamp_source}. Use the earlier timestamp. If a column was renamed, "
-                "rename it back with withColumnRenamed before the operator."
-            )
-        return
-    if _same([old], [new]):
-        return
-    change = f"The timestamp is {new.text_beside(old)} now and was {old.text_beside(new)}."
-    if not (old.kind and old.kind == new.kind):
-        yield f"{change} Use the earlier timestamp."
-        return
-    token = change_token([old], [new])
-    if accepted.timestamp == token:
-        return
-    yield (
-        f"{change} {_way_back([old], [new])} If you know that every record keeps its timestamp, "
-        f"set accept_changed_timestamp='{token}'."
-    )
+        yield f"{change} Use the earlier {what}{' or cast the column back' if same_names else ''}."
+    elif accepted != (token := change_token(before, after)):
+        yield (
+            f"{change} {_way_back(before, after)} If you know that every record keeps its {what}, "
+            f"set accept_changed_{what.lower()}='{token}'."
+        )
 
 
 def _other_changes(found: Certificate, wanted: Certificate) -> Iterator[str]:
@@ -176,21 +127,14 @@ def _other_changes(found: Certificate, wanted: Certificate) -> Iterator[str]:
         )
 
 
-def _id_of(
-    found: Certificate, wanted: Certificate
+def _definitions(
+    one: Certificate, beside: Certificate
 ) -> tuple[Sequence[Definition], Sequence[Definition]]:
-    """Return definitions of both IDs, by names alone if one of the certificates has no more."""
-    if found.id_definitions is not None and wanted.id_definitions is not None:
-        return found.id_definitions, wanted.id_definitions
-    before, after = (
-        [Definition(expression=name, kind=kind) for name, kind in one.id_columns]
-        for one in (found, wanted)
-    )
-    return before, after
-
-
-def _same(before: Sequence[Definition], after: Sequence[Definition]) -> bool:
-    return len(before) == len(after) and all(map(Definition.same_as, before, after))
+    """Return ID and timestamp, by names alone if one of two certificates has no definitions."""
+    if one.id_definitions and one.timestamp_definition and beside.id_definitions:
+        return one.id_definitions, [one.timestamp_definition]
+    ids = [Definition(expression=name, kind=kind) for name, kind in one.id_columns]
+    return ids, [Definition(expression=one.timestamp_source, kind="")]
 
 
 def _listed(definitions: Sequence[Definition], others: Sequence[Definition]) -> str:

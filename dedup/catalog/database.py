@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import errno
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ _LOOKUP_BYTES = 32 << 20
 #: A scan costs about a third as much per block as a seek.
 _SCAN_SHARE = 3
 _READAHEAD_BYTES = 256 << 10
-_DECODE_BLOCKS = 8192
 #: Our file beside RocksDB's.
 _CHECK_FILE = "checksum"
 #: Without rocksdict's own file: every open rewrites it, so another process may see half of it.
@@ -180,23 +178,7 @@ class Decoded:
 
 
 def decode_all(view: View) -> Decoded:
-    if view.table is not None:
-        with suppress(OSError, ValueError):
-            found = _decode_table(view, view.table, 0, view.meta.nblocks - 1)
-            if len(found.keys) == view.meta.count:
-                return found
-    values = view.db.values(read_opt=_reading(scan=True))
-    parts: list[tuple[U8, I64]] = []
-    held: list[bytes] = []
-    while blocks := list(islice(values, _DECODE_BLOCKS)):
-        held += blocks
-        parts.append(joined(held[:-1]))
-        del held[:-1]
-    # RocksDB's iterator ends silently at a damaged block. In an intact segment the last entry is
-    # the metadata.
-    if held != [view.meta_bytes]:
-        raise ValueError(_why_cut(view))
-    found = _decode(view, parts)
+    found = decode_range(view, 0, view.meta.nblocks - 1)
     if len(found.keys) != view.meta.count:
         raise ValueError(f"it holds {len(found.keys)} IDs, its metadata says {view.meta.count}")
     return found
@@ -206,19 +188,13 @@ def decode_range(view: View, first: int, last: int) -> Decoded:
     """Return the entries of blocks ``first`` to ``last``, and perhaps of a few beside them."""
     if view.table is not None:
         with suppress(OSError, ValueError):
-            return _decode_table(view, view.table, first, last)
+            return _decode(view, view.table.blocks(first, last))
     blocks: list[bytes] = []
-    start = first.to_bytes(4, "big")
-    for entry_key, block in view.db.items(from_key=start, read_opt=_reading(scan=True)):
-        if int.from_bytes(entry_key[:4], "big") > last:
+    for number, block in _scanned(view, first):
+        if number > last:
             return _decode(view, [joined(blocks)])
         blocks.append(block)
-    # The iterator ended before the metadata entry, which follows all blocks.
     raise ValueError(_why_cut(view))
-
-
-def _decode_table(view: View, table: Table, first: int, last: int) -> Decoded:
-    return _decode(view, table.blocks(first, last))
 
 
 def _decode(view: View, blocks: Iterable[tuple[U8, I64]]) -> Decoded:
@@ -241,49 +217,50 @@ def _blocks(view: View, numbers: I64) -> dict[int, bytes]:
     Reads by an iterator, because RocksDB's multi-get takes three times as long. A block is hardly
     ever absent; that is believed only if all other blocks are intact.
     """
-    blocks = _present(view, numbers)
+    first, last = int(numbers[0]), int(numbers[-1])
+    blocks: dict[int, bytes] = {}
+    if len(numbers) * _SCAN_SHARE > last - first:
+        chosen = set(numbers.tolist())
+        for number, block in _scanned(view, first):
+            if number > last:
+                break
+            if number in chosen:
+                blocks[number] = block
+        else:
+            raise ValueError(_why_cut(view))
+    else:
+        iterator = view.db.iter(_reading(scan=False))
+        for number in numbers.tolist():
+            entry_key = number.to_bytes(4, "big")
+            iterator.seek(entry_key)
+            found = iterator.key()
+            if found == entry_key:
+                blocks[number] = iterator.value()
+            elif found is None:
+                raise ValueError(_why_cut(view))
     if len(blocks) < len(numbers):
         _check_whole(view)
     return blocks
 
 
-def _present(view: View, numbers: I64) -> dict[int, bytes]:
-    entry_keys = numbers.astype(">u4").tobytes()
-    wanted = [entry_keys[at : at + 4] for at in range(0, len(entry_keys), 4)]
-    if len(wanted) * _SCAN_SHARE >= int(numbers[-1]) - int(numbers[0]) + 1:
-        return _scanned(view, wanted)
-    blocks: dict[int, bytes] = {}
-    iterator = view.db.iter(_reading(scan=False))
-    for number, entry_key in zip(numbers.tolist(), wanted, strict=True):
-        iterator.seek(entry_key)
-        found = iterator.key()
-        if found == entry_key:
-            blocks[number] = iterator.value()
-        elif found is None:
-            # In an intact segment the metadata entry follows all blocks.
-            raise ValueError(_why_cut(view))
-    return blocks
+def _scanned(view: View, first: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the entries from a block on, with their numbers.
 
-
-def _scanned(view: View, wanted: list[bytes]) -> dict[int, bytes]:
-    chosen = set(wanted)
-    blocks: dict[int, bytes] = {}
-    for entry_key, block in view.db.items(from_key=wanted[0], read_opt=_reading(scan=True)):
-        if entry_key > wanted[-1]:
-            return blocks
-        if entry_key in chosen:
-            blocks[int.from_bytes(entry_key, "big")] = block
-    raise ValueError(_why_cut(view))
+    RocksDB's iterator ends silently at a damaged block. In an intact segment the metadata entry
+    follows all blocks, and its number is higher.
+    """
+    start = first.to_bytes(4, "big")
+    for entry_key, block in view.db.items(from_key=start, read_opt=_reading(scan=True)):
+        yield int.from_bytes(entry_key[:4], "big"), block
 
 
 def _check_whole(view: View) -> None:
     """Raise ValueError unless the segment has all its IDs, in blocks of rising numbers."""
     before, count = -1, 0
-    for entry_key, block in view.db.items(read_opt=_reading(scan=True)):
-        number = int.from_bytes(entry_key[:4], "big")
+    for number, block in _scanned(view, 0):
         if number <= before:
             raise ValueError(f"block {number} comes after block {before}")
-        if entry_key == META_KEY:
+        if block == view.meta_bytes:
             break
         count += len(decode_blocks([block])[0])
         before = number

@@ -15,23 +15,16 @@ from dedup.core.sharding import derive_keys, filter_key_id
 class Counters:
     """Work done for one shard since the last `take`."""
 
-    #: Calls of ``lookup``, and keys in them.
-    lookups: int = 0
-    keys_looked_up: int = 0
-    #: Segment blocks that lookups read; segments read whole.
+    #: Segment blocks that lookups read.
     catalog_reads: int = 0
-    segments_read: int = 0
-    #: New segments, and bytes of their SSTs and sidecars.
-    segments_written: int = 0
+    #: Bytes of new segments and sidecars.
     bytes_written: int = 0
-    segments_deleted: int = 0
     #: Local views built, and how many of them replaced a missing or damaged one.
     views_built: int = 0
     views_rebuilt: int = 0
     #: Bytes copied from the root (hard links copy none).
     bytes_fetched: int = 0
-    #: Sidecars probed; unusable sidecars that were rebuilt from their segment.
-    filters_read: int = 0
+    #: Unusable sidecars that were rebuilt from their segment.
     filters_rebuilt: int = 0
 
     def take(self) -> Counters:

@@ -51,9 +51,7 @@ class Sidecars:
         spread = seg.spread(hashes)
         for path, head_crc32 in self._places(seg):
             with suppress(OSError, FilterDamaged):
-                answer = self._probe(path, seg, spread, head_crc32)
-                self._counters.filters_read += 1
-                return answer
+                return self._probe(path, seg, spread, head_crc32)
         return self._rebuild(seg).may_contain(spread)
 
     def keep(self, name: str, sidecar: Path) -> None:

@@ -99,7 +99,6 @@ class ShardStore:
             content = built.to_bytes()
             self._files.cache.write(sidecar, content)
             self._put(name, sst, sidecar)
-        self.counters.segments_written += 1
         self.counters.bytes_written += info.sst_bytes + len(content)
         ref = SegmentRef(
             name,
@@ -136,7 +135,6 @@ class ShardStore:
         self._views.drop(names)
         self._sidecars.drop(names)
         faults.point("delete.after")
-        self.counters.segments_deleted += deleted
         return deleted
 
     def spill_pending(self, names: Sequence[str]) -> str:

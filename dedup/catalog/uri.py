@@ -13,14 +13,6 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 _KNOWN = frozenset(("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"))
 #: Spark's names for the same storage.
 _SAME = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss"}
-#: Start of a URI, for one that lacks two slashes and a host.
-_BEGINNINGS = {
-    "file": "file://",
-    "hdfs": "hdfs://namenode:8020",
-    "viewfs": "viewfs://cluster",
-    "abfs": "abfs://container@account.dfs.core.windows.net",
-    "abfss": "abfss://container@account.dfs.core.windows.net",
-}
 #: These URIs have the container's name, which is not secret, in the place of credentials.
 _CONTAINER_FIRST = ("abfs", "abfss", "wasb", "wasbs")
 
@@ -45,15 +37,27 @@ def literal(name: str) -> str:
 
 
 def check_known(where: str) -> None:
-    """Raise ConfigError for a URI without a known file system, with the correct spelling."""
+    """Raise ConfigError for a scheme that pyarrow does not know, with what to write instead."""
     scheme = scheme_of(where)
-    if scheme is None or scheme.startswith("fsspec+"):
+    if scheme is None or scheme in _KNOWN or scheme.startswith("fsspec+"):
         return
-    rest = where[len(scheme) + 1 :]
-    # Spark writes file:/x, and pyarrow reads it.
-    if scheme in _KNOWN and rest.startswith("/" if scheme == "file" else "//"):
-        return
-    raise ConfigError(f"{without_credentials(where)!r} cannot be used: {_backup(where)}.")
+    plain = without_credentials(where)
+    same = _SAME.get(scheme.lower(), scheme.lower())
+    if same in _KNOWN:
+        rest = plain[len(scheme) :].replace(".blob.core.", ".dfs.core.")
+        advice = f"write {same + rest!r}"
+    elif same == "dbfs":
+        advice = (
+            "write the path of a volume (/Volumes/catalog/schema/volume/folder), or the path under "
+            "which Databricks mounts it (/dbfs/folder)"
+        )
+    else:
+        advice = (
+            f"no file system is known by the name {scheme!r}. pyarrow opens s3://, gs://, abfss:// "
+            "and hdfs:// URIs; for other storage give a mounted path, or a function that returns "
+            f"(pyarrow.fs.FileSystem, folder); for a folder of this name write './{plain}'"
+        )
+    raise ConfigError(f"{plain!r} cannot be used: {advice}.")
 
 
 def check_local(where: str, option: str) -> None:
@@ -90,30 +94,3 @@ def without_credentials(where: str) -> str:
         if at and scheme in _CONTAINER_FIRST:
             rest = f"{owner.partition(':')[0]}@{rest}"
     return f"{scheme}{colon}{slashes}{rest}".partition("?")[0]
-
-
-def _backup(where: str) -> str:
-    scheme, _, rest = without_credentials(where).partition(":")
-    path = "/" + rest.lstrip("/")
-    name = _SAME.get(scheme.lower(), scheme.lower())
-    if name == "dbfs" and path.startswith("/Volumes/"):
-        return f"write {path!r}, the path of the volume"
-    if name == "dbfs":
-        return (
-            f"write '/dbfs{path}', the path under which Databricks mounts it, or better the path "
-            "of a volume, '/Volumes/catalog/schema/volume/folder'"
-        )
-    if name in ("file", "local") and not rest.startswith("//"):
-        return f"write the path, {rest!r}"
-    if name in _KNOWN and rest.startswith("//"):
-        return f"write '{name}:{rest.replace('.blob.core.', '.dfs.core.')}'"
-    if name in _KNOWN:
-        return f"write '{_BEGINNINGS.get(name, f'{name}:/')}{path}'"
-    advice = (
-        f"no file system is known by the name {scheme!r}. pyarrow opens s3://, gs://, abfss:// and "
-        "hdfs:// URIs; for other storage give a mounted path, or a function that returns "
-        "(pyarrow.fs.FileSystem, folder)"
-    )
-    if not rest.startswith("/"):
-        advice += f"; for a folder of this name write './{where}'"
-    return advice

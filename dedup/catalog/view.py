@@ -69,10 +69,6 @@ class Views:
         self._open_views = PROCESS_VIEWS if open_views is None else open_views
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
-        self._counters.lookups += 1
-        self._counters.keys_looked_up += len(keys)
-        if len(hashes) != len(keys):
-            raise ValueError(f"{len(keys)} keys, but {len(hashes)} hashes")
         if len(keys) == 0:
             return np.empty(0, np.int64)
         asked = partial(
@@ -84,7 +80,6 @@ class Views:
 
     def read(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Decoded:
         """Return a range of hashes, and perhaps a few entries beside it, in (hash, key) order."""
-        self._counters.segments_read += 1
         share = hash_ranges // seg.hash_ranges
         if share <= 1:
             return self._read(seg, decode_all)

@@ -15,7 +15,7 @@ from dedup.catalog.backup import check_backup, read_adopted, read_backup, write_
 from dedup.catalog.backup import write_backup as put_backup
 from dedup.catalog.certificate import load_certificate
 from dedup.catalog.compatibility import create_or_check
-from dedup.catalog.gc.housekeeping import ShardTask, housekeep
+from dedup.catalog.gc.housekeeping import housekeep
 from dedup.catalog.gc.pending_lists import read_pending_list
 from dedup.catalog.gc.runs import list_runs, mark_through, read_lineage, write_lineage
 from dedup.catalog.layout import segment_name, shard_path
@@ -27,6 +27,7 @@ from dedup.core.keys import Keys
 from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Manifest
 from dedup.core.policy import Policy
+from dedup.core.records import Epoch
 from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
 from dedup.tools.repair.segment_check import verify_segment, write_accepted_loss
@@ -189,7 +190,7 @@ def sweep(world: World) -> Case:
         world.sound.put_bytes(name, NO_SEGMENT)
 
     def act() -> Any:
-        housekeep(world.flaky, _visit(), _state("a"), POLICY)
+        housekeep(world.flaky, QUERY, _visit(), _state("a"), POLICY)
         return [name for name in world.names() if name.endswith(".sst")]
 
     return Case(act, [young], lambda: young in world.names(), by_listing=True)
@@ -203,7 +204,7 @@ def sweep_of_a_copied_checkpoint(world: World) -> Case:
     mark_through(world.sound, QUERY, Run("other", 3), 5)
 
     def act() -> Any:
-        state, deleted = housekeep(world.flaky, _visit(), _state("a"), POLICY)
+        state, deleted = housekeep(world.flaky, QUERY, _visit(), _state("a"), POLICY)
         return state.branches, deleted, orphan in world.names()
 
     return Case(act, (1, 0, True), lambda: orphan in world.names(), by_listing=True)
@@ -310,8 +311,9 @@ def _epoch(state: ShardState | None) -> int | None:
     return None if state is None else state.epoch
 
 
-def _visit() -> ShardTask:
-    return ShardTask(QUERY, "b", 0, 50, time.time_ns() // 1_000_000 + DAY_MS)
+def _visit() -> Epoch:
+    now_ms = time.time_ns() // 1_000_000 + DAY_MS
+    return Epoch(number=50, run_id="b", now_ms=now_ms, worker_now_ms=now_ms, shard=0, hash_key=b"")
 
 
 def _state(run_id: str) -> ShardState:

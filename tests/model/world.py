@@ -21,7 +21,7 @@ import numpy as np
 
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.gc import housekeeping
-from dedup.catalog.gc.housekeeping import ShardTask, housekeep
+from dedup.catalog.gc.housekeeping import housekeep
 from dedup.catalog.open_views import OpenViews
 from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
@@ -239,18 +239,18 @@ class World:
             self.views,
         )
         base = ShardState.from_bytes(row, hash_key_id=KEY_ID) if row else ShardState()
-        shard_task = ShardTask(QUERY, run_id, shard, line.batch, now_ms)
-        base, swept = housekeep(root, shard_task, base, line.policy)
+        epoch = Epoch(
+            number=line.batch, run_id=run_id, now_ms=now_ms, worker_now_ms=now_ms,
+            shard=shard, hash_key=HASH_KEY,
+        )  # fmt: skip
+        base, swept = housekeep(root, QUERY, epoch, base, line.policy)
         outcome = process(
             base,
             pack(items, line.policy, now_ms=now_ms, observed=observed),
             line.policy,
             store,
-            Epoch(
-                number=line.batch, run_id=run_id, now_ms=now_ms, worker_now_ms=now_ms,
-                shard=shard, hash_key=HASH_KEY,
-            ),
-        )  # fmt: skip
+            epoch,
+        )
         counts = Counter(outcome.counts)
         told = sum(counts[v.name.lower()] for v in Verdict)
         assert counts["records_in"] == len(items) == told

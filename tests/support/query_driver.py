@@ -11,7 +11,7 @@ from dedup import kernel
 from dedup.catalog.backup import backup_is_due, read_adopted, write_backup
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.compatibility import create_or_check
-from dedup.catalog.gc.housekeeping import ShardTask, housekeep
+from dedup.catalog.gc.housekeeping import housekeep
 from dedup.catalog.open_views import OpenViews
 from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
@@ -96,14 +96,6 @@ class QueryDriver:
         )
         if backup_is_due(self.root, QUERY, shard, base, self.run_id):
             write_backup(self.root, QUERY, shard, base)
-        visit = ShardTask(QUERY, self.run_id, shard, self.epoch, self.now_ms)
-        base, _ = housekeep(self.root, visit, base, policy)
-        views = OpenViews(8)
-        store = ShardStore(
-            ShardFiles(self.root, LocalCache(QUERY, self.folder / "cache"), QUERY, shard),
-            Attempt(self.epoch, self.run_id, self.attempts),
-            views,
-        )
         epoch = Epoch(
             number=self.epoch,
             run_id=self.run_id,
@@ -111,6 +103,13 @@ class QueryDriver:
             worker_now_ms=self.now_ms,
             shard=shard,
             hash_key=HASH_KEY,
+        )
+        base, _ = housekeep(self.root, QUERY, epoch, base, policy)
+        views = OpenViews(8)
+        store = ShardStore(
+            ShardFiles(self.root, LocalCache(QUERY, self.folder / "cache"), QUERY, shard),
+            Attempt(self.epoch, self.run_id, self.attempts),
+            views,
         )
         outcome = process(base, records, policy, store, epoch)
         views.close_all()

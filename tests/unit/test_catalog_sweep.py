@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dedup.catalog.gc import housekeeping
-from dedup.catalog.gc.housekeeping import LOOK_STRIDE, ShardTask, housekeep
+from dedup.catalog.gc.housekeeping import LOOK_STRIDE, housekeep
 from dedup.catalog.gc.pending_lists import write_pending_list
 from dedup.catalog.gc.runs import drop_runs, list_runs, mark_through, read_lineage, write_lineage
 from dedup.catalog.gc.sweep import find_stray
@@ -20,6 +20,7 @@ from dedup.core.clocks import Clocks
 from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Expired, Manifest, PendingList
 from dedup.core.policy import Policy
+from dedup.core.records import Epoch
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
 from dedup.tools.repair.contents import QueryMemory, segments_of
@@ -58,8 +59,10 @@ def state(run_id: str, epoch: int, began: int, manifest: Manifest | None = None)
     return ShardState(epoch=epoch, clocks=clocks, run_began=began, manifest=manifest or Manifest())
 
 
-def visit(run_id: str, epoch: int, shard: int = 0) -> ShardTask:
-    return ShardTask(QUERY, run_id, shard, epoch, NOW_MS)
+def visit(run_id: str, epoch: int, shard: int = 0) -> Epoch:
+    return Epoch(
+        number=epoch, run_id=run_id, now_ms=NOW_MS, worker_now_ms=NOW_MS, shard=shard, hash_key=b""
+    )
 
 
 def names(root: Root) -> set[str]:
@@ -112,15 +115,17 @@ def test_a_damaged_lineage_is_none(root: Root, at: int) -> None:
 
 
 def test_a_run_writes_its_lineage_and_how_far_it_is(root: Root) -> None:
-    first = housekeep(root, visit("a", 0), ShardState(), POLICY)[0]
+    first = housekeep(root, QUERY, visit("a", 0), ShardState(), POLICY)[0]
     assert (first.run_began, first.branches) == (0, 0)
-    second = housekeep(root, visit("a", 1), replace(first, epoch=0, clocks=Clocks("a")), POLICY)
+    second = housekeep(
+        root, QUERY, visit("a", 1), replace(first, epoch=0, clocks=Clocks("a")), POLICY
+    )
     assert list_runs(root, QUERY) == [Run("a", 0, 0)]
     later = replace(second[0], epoch=LOOK_STRIDE - 1, clocks=Clocks("a"))
-    housekeep(root, visit("a", LOOK_STRIDE), later, POLICY)
+    housekeep(root, QUERY, visit("a", LOOK_STRIDE), later, POLICY)
     assert list_runs(root, QUERY) == [Run("a", 0, LOOK_STRIDE - 1)]
     after = replace(later, epoch=LOOK_STRIDE)
-    housekeep(root, visit("b", LOOK_STRIDE + 1), after, POLICY)
+    housekeep(root, QUERY, visit("b", LOOK_STRIDE + 1), after, POLICY)
     own = Run("b", LOOK_STRIDE + 1)
     assert read_lineage(root, QUERY, own) == Lineage((Run("a", 0), own))
 
@@ -138,7 +143,7 @@ def test_orphans_of_the_lineage_go_once_nothing_can_name_them(root: Root) -> Non
         put(root, shard_path(QUERY, 0, ".x.sst.1-ab.tmp")),
         put(root, shard_path(QUERY, 1, segment_name(4, OLD, 7, 0) + ".sst")),
     ]
-    base, deleted = housekeep(root, visit(NEW, 50), state(OLD, 49, 0), POLICY)
+    base, deleted = housekeep(root, QUERY, visit(NEW, 50), state(OLD, 49, 0), POLICY)
     assert deleted == len(gone)
     assert names(root).isdisjoint(gone)
     assert names(root) >= set(kept)
@@ -151,7 +156,9 @@ def test_a_listing_that_was_cut_short_deletes_nothing(
     """It may lack a branch, to which the orphans belong."""
     left = orphan(root, 4)
     monkeypatch.setattr(housekeeping, "list_runs", lambda *_: [])
-    base, deleted = housekeep(root, visit(NEW, 50), replace(state(OLD, 49, 0), branches=2), POLICY)
+    base, deleted = housekeep(
+        root, QUERY, visit(NEW, 50), replace(state(OLD, 49, 0), branches=2), POLICY
+    )
     assert (base.branches, base.stray_files, deleted) == (2, (1, 0), 0)
     assert left in names(root)
 
@@ -177,14 +184,14 @@ def test_what_the_manifest_names_stays(root: Root) -> None:
         for suffix in (".sst", ".filter")
     }
     base = state(OLD, 49, 0, named(root))
-    assert housekeep(root, visit(NEW, 50), base, POLICY)[1] == 0
+    assert housekeep(root, QUERY, visit(NEW, 50), base, POLICY)[1] == 0
     assert names(root) >= kept
     # A pending list that cannot be read hides names: then nothing is known to be an orphan.
     root.put_bytes(PENDING_LIST, b"damage")
     extra = orphan(root, 5)
-    assert housekeep(root, visit(NEW, 50), base, POLICY)[1] == 0
+    assert housekeep(root, QUERY, visit(NEW, 50), base, POLICY)[1] == 0
     root.delete([PENDING_LIST])
-    assert housekeep(root, visit(NEW, 50), base, POLICY)[1] == 0
+    assert housekeep(root, QUERY, visit(NEW, 50), base, POLICY)[1] == 0
     assert names(root) >= kept | {extra}
 
 
@@ -214,34 +221,36 @@ def test_a_copied_checkpoint_stops_both_from_deleting(root: Root) -> None:
     """The original continues while a run from a copy of its checkpoint begins: both must see it."""
     for epoch in (0, 1):
         base = state("original", epoch - 1, 0) if epoch else ShardState()
-        housekeep(root, visit("original", epoch), base, POLICY)
+        housekeep(root, QUERY, visit("original", epoch), base, POLICY)
     old = orphan(root, 5, "original")
     # The copy was taken after micro-batch 49. At first nothing shows that the original lives.
-    copied, deleted = housekeep(root, visit("copy", 50), state("original", 49, 0), POLICY)
+    copied, deleted = housekeep(root, QUERY, visit("copy", 50), state("original", 49, 0), POLICY)
     assert (copied.branches, deleted) == (0, 1)
-    housekeep(root, visit("copy", 51), state("copy", 50, 50), POLICY)
+    housekeep(root, QUERY, visit("copy", 51), state("copy", 50, 50), POLICY)
     old = orphan(root, 6, "original")
-    original, deleted = housekeep(root, visit("original", 100), state("original", 99, 0), POLICY)
+    original, deleted = housekeep(
+        root, QUERY, visit("original", 100), state("original", 99, 0), POLICY
+    )
     assert (original.branches, deleted) == (1, 0)
-    copied, deleted = housekeep(root, visit("copy", 100), state("copy", 99, 50), POLICY)
+    copied, deleted = housekeep(root, QUERY, visit("copy", 100), state("copy", 99, 50), POLICY)
     assert (copied.branches, deleted) == (1, 0)
     assert old in names(root)
 
 
 def test_other_shards_see_branches_before_the_first_has_written_anything(root: Root) -> None:
-    housekeep(root, visit(OLD, 0), ShardState(), POLICY)
-    housekeep(root, visit(OLD, 1), state(OLD, 0, 0), POLICY)
+    housekeep(root, QUERY, visit(OLD, 0), ShardState(), POLICY)
+    housekeep(root, QUERY, visit(OLD, 1), state(OLD, 0, 0), POLICY)
     mark_through(root, QUERY, Run(OLD, 0), 60)
-    rolled_back, _ = housekeep(root, visit(NEW, 50, shard=1), state(OLD, 49, 0), POLICY)
+    rolled_back, _ = housekeep(root, QUERY, visit(NEW, 50, shard=1), state(OLD, 49, 0), POLICY)
     assert rolled_back.branches == 1
-    goes_on, _ = housekeep(root, visit(NEW, 61, shard=1), state(OLD, 60, 0), POLICY)
+    goes_on, _ = housekeep(root, QUERY, visit(NEW, 61, shard=1), state(OLD, 60, 0), POLICY)
     assert goes_on.branches == 0
 
 
 def test_without_its_parents_lineage_a_run_takes_less_for_its_own(root: Root) -> None:
     grandparent = orphan(root, 4, "grandparent")
     parent = orphan(root, 14, OLD)
-    _, deleted = housekeep(root, visit(NEW, 50), state(OLD, 49, 10), POLICY)
+    _, deleted = housekeep(root, QUERY, visit(NEW, 50), state(OLD, 49, 10), POLICY)
     assert deleted == 1
     assert grandparent in names(root)
     assert parent not in names(root)
@@ -259,24 +268,24 @@ def test_a_shard_looks_now_and_then(root: Root, monkeypatch: pytest.MonkeyPatch)
         looks.clear()
         due = []
         for epoch in range(1, 200):
-            housekeep(root, visit("a", epoch, shard), state("a", epoch - 1, 0), POLICY)
+            housekeep(root, QUERY, visit("a", epoch, shard), state("a", epoch - 1, 0), POLICY)
             if looks:
                 due.append(epoch)
                 looks.clear()
         assert due == epochs
     slow = replace(state("a", 4, 0), clocks=Clocks("a", now_ms=NOW_MS - HOUR_MS // 4))
-    housekeep(root, visit("a", 5), slow, POLICY)
+    housekeep(root, QUERY, visit("a", 5), slow, POLICY)
     assert len(looks) == 1
 
 
 def test_what_an_ancestor_wrote_elsewhere_shows_that_it_went_on(root: Root) -> None:
     """It left no mark, but files of micro-batches that its successor did itself."""
     theirs = [orphan(root, epoch, OLD) for epoch in (50, 51, 53)]
-    base, deleted = housekeep(root, visit(NEW, 50), state(OLD, 49, 0), POLICY)
+    base, deleted = housekeep(root, QUERY, visit(NEW, 50), state(OLD, 49, 0), POLICY)
     assert (base.branches, deleted) == (1, 0)
     assert list_runs(root, QUERY) == [Run(OLD, 0, 52), Run(NEW, 50)]
     goes_on = state(NEW, 199, 50)
-    assert housekeep(root, visit(NEW, 200, shard=0), goes_on, POLICY)[0].branches == 1
+    assert housekeep(root, QUERY, visit(NEW, 200, shard=0), goes_on, POLICY)[0].branches == 1
     assert names(root) >= set(theirs)
     # Once the user says that no one needs them, they go however young they are.
     states = {0: state(NEW, 199, 50)}
@@ -285,12 +294,12 @@ def test_what_an_ancestor_wrote_elsewhere_shows_that_it_went_on(root: Root) -> N
     plan = plan_vacuum(root, QUERY, states, now_ms=0, older_than_ms=1, sole=True)
     assert [file.name for file in plan.files] == theirs[1:]
     carry_out(root, QUERY, plan)
-    assert housekeep(root, visit(NEW, 200, shard=0), goes_on, POLICY)[0].branches == 0
+    assert housekeep(root, QUERY, visit(NEW, 200, shard=0), goes_on, POLICY)[0].branches == 0
 
 
 def test_a_run_of_one_micro_batch_is_marked_by_the_next(root: Root) -> None:
-    housekeep(root, visit("a", 0), ShardState(), POLICY)
-    housekeep(root, visit("b", 1), state("a", 0, 0), POLICY)
+    housekeep(root, QUERY, visit("a", 0), ShardState(), POLICY)
+    housekeep(root, QUERY, visit("b", 1), state("a", 0, 0), POLICY)
     assert list_runs(root, QUERY) == [Run("a", 0, 0), Run("b", 1)]
 
 

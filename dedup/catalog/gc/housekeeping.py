@@ -7,7 +7,7 @@ write, and it deletes nothing that a state needs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dedup.catalog.gc.runs import drop_runs, lineage_from, list_runs, mark_through, write_lineage
 from dedup.catalog.gc.sweep import find_stray, sweepable, written_past_successor
@@ -15,6 +15,7 @@ from dedup.catalog.listing import CatalogFile
 from dedup.catalog.root import Root
 from dedup.core.lineage import Lineage, Run
 from dedup.core.policy import Policy
+from dedup.core.records import Epoch
 from dedup.core.state import ShardState
 from dedup.errors import faults
 
@@ -27,55 +28,47 @@ _LEAST_LOOK_MS = 60_000
 _TURNS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class ShardTask:
-    """One attempt of one shard's micro-batch."""
-
-    query_id: str
-    run_id: str
-    shard: int
-    epoch: int
-    now_ms: int
-
-
 def housekeep(
-    root: Root, task: ShardTask, base: ShardState, policy: Policy
+    root: Root, query_id: str, epoch: Epoch, base: ShardState, policy: Policy
 ) -> tuple[ShardState, int]:
     """Return the base state with what was found at the root, and the number of deleted orphans.
 
     Shard 0 alone records the run, for all shards.
     """
-    begins, leads = base.clocks.run_id != task.run_id, task.shard == 0
-    run = Run(task.run_id, task.epoch if begins else base.run_began)
+    begins, leads = base.clocks.run_id != epoch.run_id, epoch.shard == 0
+    run = Run(epoch.run_id, epoch.number if begins else base.run_began)
     state = replace(base, run_began=run.began_epoch)
-    looks = begins or _look_is_due(task, base, policy)
+    looks = begins or _look_is_due(epoch, base, policy)
     if leads and not begins and (looks or base.epoch == run.began_epoch):
-        mark_through(root, task.query_id, run, base.epoch)
+        mark_through(root, query_id, run, base.epoch)
     if not looks:
         return state, 0
-    lineage = lineage_from(root, task.query_id, base, run)
+    lineage = lineage_from(root, query_id, base, run)
     if leads and begins:
-        _record_start(root, task.query_id, lineage, base.epoch)
-    stray = find_stray(root, task.query_id, task.shard, base.manifest)
-    runs = _all_runs(root, task.query_id, lineage, stray.orphans)
+        _record_start(root, query_id, lineage, base.epoch)
+    stray = find_stray(root, query_id, epoch.shard, base.manifest)
+    runs = _all_runs(root, query_id, lineage, stray.orphans)
     if runs is None:
         return replace(state, stray_files=(len(stray.orphans), stray.foreign)), 0
     if leads and begins:
-        drop_runs(root, task.query_id, lineage.superseded(runs), lineage)
+        drop_runs(root, query_id, lineage.superseded(runs), lineage)
     branches = len(lineage.branches(runs))
     swept = []
     if not branches and stray.complete:
-        swept = sweepable(stray.orphans, lineage, policy, epoch=task.epoch, now_ms=task.now_ms)
-        _sweep(root, swept)
+        swept = sweepable(stray.orphans, lineage, policy, epoch=epoch.number, now_ms=epoch.now_ms)
+        if swept:
+            faults.point("sweep.before")
+            root.delete(swept)
+            faults.point("sweep.after")
     left = len(stray.orphans) - len(swept)
     return replace(state, branches=branches, stray_files=(left, stray.foreign)), len(swept)
 
 
-def _look_is_due(task: ShardTask, base: ShardState, policy: Policy) -> bool:
+def _look_is_due(epoch: Epoch, base: ShardState, policy: Policy) -> bool:
     every_ms = max(policy.keep_expired_ms // _LOOKS_PER_KEEP, _LEAST_LOOK_MS)
-    turn_ms = task.shard % _TURNS * every_ms // _TURNS
-    return (task.epoch + task.shard) % LOOK_STRIDE == 0 or (
-        (base.clocks.now_ms + turn_ms) // every_ms != (task.now_ms + turn_ms) // every_ms
+    turn_ms = epoch.shard % _TURNS * every_ms // _TURNS
+    return (epoch.number + epoch.shard) % LOOK_STRIDE == 0 or (
+        (base.clocks.now_ms + turn_ms) // every_ms != (epoch.now_ms + turn_ms) // every_ms
     )
 
 
@@ -98,10 +91,3 @@ def _all_runs(
         mark_through(root, query_id, ahead, epoch - 1)
     runs = list_runs(root, query_id)
     return runs if lineage.listed_in(runs) else None
-
-
-def _sweep(root: Root, orphans: list[str]) -> None:
-    if orphans:
-        faults.point("sweep.before")
-        root.delete(orphans)
-        faults.point("sweep.after")

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 from dedup.catalog.backup import backup_is_due, read_adopted, write_backup
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.gc.housekeeping import ShardTask, housekeep
+from dedup.catalog.gc.housekeeping import housekeep
 from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
@@ -58,8 +58,7 @@ class ById(Call):
             faults.point("backup.put.before")
             write_backup(root, task.query_id, shard, base)
             faults.point("backup.put.after")
-        here = ShardTask(task.query_id, task.run_id, shard, task.epoch, self.epoch.now_ms)
-        state, deleted = housekeep(root, here, base, policy)
+        state, deleted = housekeep(root, task.query_id, self.epoch, base, policy)
         lap("upkeep")
         store = self._store(root)
         made = process(state, self.input.records(), policy, store, self.epoch, lap)
