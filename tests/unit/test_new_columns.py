@@ -12,8 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.cli.run.input import columnar
-from dedup.cli.run.input.columns import changes, check_new_schema, joined, widens
+from dedup.cli.run.input.columns import (
+    changes,
+    check_new_schema,
+    different_types,
+    joined,
+    schema_bytes,
+    widens,
+)
 from dedup.cli.run.input.csv_records import csv_names
 from dedup.cli.run.input.event_time import arrival_note, time_columns
 from dedup.cli.run.input.json_files import are_known, json_names
@@ -84,12 +90,12 @@ def test_files_of_one_kind(tmp_path: Path, file_format: str) -> None:
 
     def kind(name: str, **columns: object) -> bytes | None:
         write(pa.table(columns).replace_schema_metadata({"n": name}), str(tmp_path / name))
-        return columnar.schema_bytes(tmp_path / name, file_format)
+        return schema_bytes(tmp_path / name, file_format)
 
     assert kind("1", id=["a"]) == kind("2", id=["b"])
     assert kind("1", id=["a"]) != kind("2", id=["b"], x=[1])
     (tmp_path / "0").touch()
-    assert columnar.schema_bytes(tmp_path / "0", file_format) is None
+    assert schema_bytes(tmp_path / "0", file_format) is None
 
 
 def test_columns_that_differ_between_files_are_named(tmp_path: Path) -> None:
@@ -102,9 +108,9 @@ def test_columns_that_differ_between_files_are_named(tmp_path: Path) -> None:
     paths = [tmp_path / str(number) for number in range(3)]
     for path, rows in zip(paths, tables, strict=True):
         pq.write_table(rows, path)
-    assert columnar.different_types(paths[:2]) is None
+    assert different_types(paths[:2]) is None
     (tmp_path / "no Parquet").write_bytes(b"x")
-    assert columnar.different_types([tmp_path / "no Parquet", *paths]) == (
+    assert different_types([tmp_path / "no Parquet", *paths]) == (
         f"{paths[2]}: its column 'n' is int32, and int64 in {paths[0]}. --schema may give the "
         "wider type for both"
     )

@@ -137,13 +137,14 @@ def kafka_records(
     source_options = dict(options or {})
     _check_options(source_options)
     names = column_names(metadata)
-    _check_errors(value, on_error, quarantine)
+    _check_errors(on_error, quarantine)
     if tombstones not in ("keep", "drop"):
         raise ConfigError(f"tombstones={tombstones!r} is unknown. Give 'keep' or 'drop'.")
     if start is not None:
         check_start(start)
     joined = servers if isinstance(servers, str) else ",".join(servers)
-    listed = _topic_names(topics)
+    texts = [topics] if isinstance(topics, str) else topics or ()
+    listed = tuple(name.strip() for text in texts for name in text.split(","))
     own = dict(source_options if client_options is None else client_options)
     settings = client_settings(own | {"kafka.bootstrap.servers": joined})
     # The format is checked before the checkpoint stores anything.
@@ -231,15 +232,7 @@ def _begin(
     return start_options(start or "earliest", existing, cluster)
 
 
-def _topic_names(topics: str | Sequence[str] | None) -> tuple[str, ...]:
-    texts = [topics] if isinstance(topics, str) else list(topics or ())
-    names = tuple(name.strip() for text in texts for name in text.split(","))
-    if topics is not None and not (names and all(names)):
-        raise ConfigError("topics= holds an empty name. Give the topics' names.")
-    return names
-
-
-def _check_errors(value: ValueFormat, on_error: str, quarantine: object) -> None:
+def _check_errors(on_error: str, quarantine: object) -> None:
     if on_error not in ON_ERROR:
         raise ConfigError(
             f"on_error={on_error!r} is unknown. Give one of {', '.join(map(repr, ON_ERROR))}."
@@ -249,8 +242,6 @@ def _check_errors(value: ValueFormat, on_error: str, quarantine: object) -> None
             'on_error="quarantine" needs quarantine=, its folder, and the reverse. Give both or '
             "neither."
         )
-    if value == "raw" and on_error != "fail":
-        raise ConfigError("Raw values are never poison. Leave on_error= out, or give value=.")
 
 
 def _check_options(options: Mapping[str, str]) -> None:

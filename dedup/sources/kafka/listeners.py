@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from dedup.errors import ConfigError, DedupError, SourceError
+from dedup.errors import DedupError, SourceError
 from dedup.sources.kafka.client_options import ClientSettings, client_settings
 from dedup.sources.kafka.clients import admin_client, confluent
 from dedup.sources.kafka.cluster import Cluster
@@ -117,7 +117,7 @@ class OffsetsToGroup(StreamingQueryListener):
     Raises
     ------
     ConfigError
-        If the group has no name, or an option cannot be used.
+        If an option cannot be used.
     MissingExtraError
         If confluent-kafka is not installed.
 
@@ -135,8 +135,6 @@ class OffsetsToGroup(StreamingQueryListener):
         query: str | None = None,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        if not (group or "").strip():
-            raise ConfigError("The group has no name. Give one, such as 'orders-query'.")
         self.group = group
         self._query = query
         joined = servers if isinstance(servers, str) else ",".join(servers)

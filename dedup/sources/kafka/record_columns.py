@@ -90,17 +90,13 @@ def _id_column(records: DataFrame, record_id: RecordId) -> Column:
         raise ConfigError(
             f"record_id={record_id!r} is unknown. Give 'offset', 'key', Header(...) or Field(...)."
         )
-    if FIELDS not in records.columns:
-        raise ConfigError(
-            f"record_id={record_id!r} asks for a field, but raw values have none. Give value=."
-        )
     column = F.col(f"{FIELDS}.{record_id.path}")
     try:
         _ = records.select(column).schema
     except AnalysisException:
         raise ConfigError(
             f"record_id={record_id!r} names no field of the value, which has "
-            f"{', '.join(_field_names(records))}."
+            f"{', '.join(_field_names(records)) or 'none, because it is raw. Give value='}."
         ) from None
     return column
 
@@ -111,6 +107,9 @@ def _of_place(column: Column, name: str) -> Column:
 
 
 def _field_names(records: DataFrame) -> list[str]:
+    """Return the names of the value's fields, none if it is raw."""
+    if FIELDS not in records.columns:
+        return []
     return list(records.schema[FIELDS].dataType.names)  # type: ignore[attr-defined]
 
 

@@ -62,8 +62,6 @@ def check_start(start: Start) -> None:
                 "datetime(2024, 5, 1, tzinfo=UTC)."
             )
         return
-    if isinstance(start, FromGroup) and not (start.group or "").strip():
-        raise ConfigError("The group has no name. Give one, such as FromGroup('old-consumer').")
     end = start.otherwise if isinstance(start, (FromGroup, FromOffsets)) else start
     if end not in _SPARK_END:
         raise ConfigError(

@@ -18,8 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.catalog.uri import literal
-from dedup.cli.run.input import columnar
-from dedup.cli.run.input.columns import Change, changes, joined, type_text
+from dedup.cli.run.input.columns import Change, changes, fault, joined, schema_bytes, type_text
 from dedup.cli.run.input.csv_records import Counted, CsvRecords, csv_names
 from dedup.cli.run.input.csv_values import spelled_alike
 from dedup.cli.run.input.files import Stamp, folded, separator
@@ -198,7 +197,7 @@ class ColumnCheck:
                 inferred[signature] = self._inferred([path])
             columns = inferred[signature]
             if columns is None and self._format != "csv":
-                raise unreadable(path, columnar.fault(path, self._format))
+                raise unreadable(path, fault(path, self._format))
             # Spark's reader of JSON alone distinguishes the case of names.
             every = changes(own, columns or own, exact=self._format == "json")
             differ = tuple(c for c in every if c.kind in _KINDS.get(self._format, _KINDS_COLUMNAR))
@@ -221,7 +220,7 @@ class ColumnCheck:
                 return str(path)
             return None if are_known(names, own) else json.dumps(names, sort_keys=True)
         try:
-            return columnar.schema_bytes(path, self._format)
+            return schema_bytes(path, self._format)
         except (OSError, pa.ArrowException):
             return str(path)  # Spark decides, file by file
 

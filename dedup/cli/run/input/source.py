@@ -17,7 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from dedup.catalog.uri import literal
 from dedup.cli.failures import explain
-from dedup.cli.run.input.columnar import NO_FAULT, different_types, fault
+from dedup.cli.run.input.columns import NO_FAULT, different_types, fault
 from dedup.cli.run.input.csv_values import CORRUPT, as_text, spelled_alike, with_types
 from dedup.cli.run.input.files import folded, is_true
 from dedup.cli.run.input.json_files import FILE, TEXT, read_json, with_empty_objects
