@@ -9,23 +9,20 @@ from decimal import Decimal
 from typing import Any
 
 import fastavro
-import pyarrow as pa
 import pytest
 
 from dedup.sources.kafka import avro_bounds
 from dedup.sources.kafka.avro_bounds import MAX_DECIMAL_BYTES, MAX_DEPTH, MAX_EMPTY
 from dedup.sources.kafka.avro_rows import AvroDecoder
-from dedup.sources.strict_json import CAUSE, FIELDS
+from tests.support.avro import decoded, record
 from tests.support.processes import python
 
-ID = {"name": "id", "type": "string"}
 A = b"\x02a"  # the text "a"
 
 
 def schema(*kinds: Any) -> str:
     """A record whose last field is an ID, behind fields of these types."""
-    fields = [{"name": f"f{n}", "type": kind} for n, kind in enumerate(kinds)]
-    return json.dumps({"type": "record", "name": "R", "fields": [*fields, ID]})
+    return record(*((f"f{n}", kind) for n, kind in enumerate(kinds)), ("id", "string"))
 
 
 def number(value: int) -> bytes:
@@ -39,13 +36,7 @@ def number(value: int) -> bytes:
 
 def judged(writer: str, *values: bytes, reader: str | None = None) -> list[str | None]:
     """The causes for which values are set aside."""
-    decoder = AvroDecoder(reader or schema(), writer=writer)
-    batch = pa.record_batch({"value": pa.array(values, pa.binary())})
-    [found] = decoder.batches([batch])
-    causes: list[str | None] = found.column(CAUSE).to_pylist()
-    rows = found.column(FIELDS).to_pylist()
-    assert [row is None for row in rows] == [cause is not None for cause in causes]
-    return causes
+    return decoded(AvroDecoder(reader or schema(), writer=writer), *values)[1]
 
 
 NODE = {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}
@@ -184,8 +175,7 @@ def test_everything_that_a_writer_writes_passes() -> None:
         {"type": "fixed", "name": "F", "size": 3}, NUMBERS, {"type": "map", "values": point},
         ["null", "P", "long"], {"type": "array", "items": ["null", "string", NUMBERS]}, NODE, TREE,
     ]  # fmt: skip
-    text = json.dumps({"type": "record", "name": "R", "fields": [
-        {"name": f"f{n}", "type": kind} for n, kind in enumerate(kinds)]})  # fmt: skip
+    text = record(*((f"f{n}", kind) for n, kind in enumerate(kinds)))
     named: dict[str, Any] = {}
     writer = fastavro.parse_schema(json.loads(text), named_schemas=named)
     bounds = avro_bounds.AvroBounds(writer, named)
@@ -220,18 +210,11 @@ def test_a_size_that_is_none_is_no_schema(size: Any) -> None:
     """Items of a negative size would be counted to the end of a 64-bit number."""
     fixed = {"type": "fixed", "name": "F", "size": size}
     for kind in (fixed, {"type": "array", "items": fixed}):
-        writer = {"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]}
         with pytest.raises(ValueError, match="a fixed type has the size"):
-            judged(json.dumps(writer), b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f\0")
+            judged(record(("a", kind)), b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f\0")
 
 
-@pytest.mark.parametrize(
-    "writer",
-    [
-        '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "R"}]}',
-        '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["R"]}]}',
-    ],
-)
-def test_a_schema_that_no_value_has_is_poison(writer: str) -> None:
+@pytest.mark.parametrize("kind", ["R", ["R"]])
+def test_a_schema_that_no_value_has_is_poison(kind: Any) -> None:
     for data in (b"", b"\0" * 100_000):
-        assert "records are nested" in str(judged(writer, data)) or data == b""
+        assert "records are nested" in str(judged(record(("a", kind)), data)) or data == b""

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 import socket
 from collections.abc import Iterator
 from typing import Any
 
-import fastavro
-import pyarrow as pa
 import pytest
 
 from dedup import ConfluentAvro, Registry
 from dedup.errors import ConfigError, SourceError
 from dedup.sources.kafka import avro_rows
 from dedup.sources.kafka import registry as registry_module
-from dedup.sources.kafka.avro_rows import AvroDecoder
-from dedup.sources.strict_json import CAUSE, FIELDS
+from tests.support.avro import decoded, encoded, record
 from tests.support.schema_registry import SchemaRegistry, running_registry
 
 
 def schema(**fields: Any) -> str:
-    made = [{"name": name, "type": kind} for name, kind in fields.items()]
-    return json.dumps({"type": "record", "name": "R", "fields": made})
+    return record(*fields.items())
 
 
 ONE = schema(a="int", b="string")
-NEWER = json.dumps(
-    json.loads(ONE) | {"fields": [*json.loads(ONE)["fields"],
-                                  {"name": "c", "type": "int", "default": 7}]}
-)  # fmt: skip
+NEWER = record(("a", "int"), ("b", "string"), ("c", "int", 7))
 
 
 @pytest.fixture
@@ -41,41 +33,29 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SchemaRegistry]:
         yield found
 
 
-def body(text: str, value: Any) -> bytes:
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, json.loads(text), value)
-    return out.getvalue()
-
-
-def read(decoder: AvroDecoder, *values: bytes | None) -> tuple[list[Any], list[str | None]]:
-    batch = pa.record_batch({"value": pa.array(values, pa.binary())})
-    [found] = decoder.batches([batch])
-    return found.column(FIELDS).to_pylist(), found.column(CAUSE).to_pylist()
-
-
 def test_records_of_several_writers_come_in_the_readers_schema(server: SchemaRegistry) -> None:
     old, new = server.add(1, ONE), server.add(70_000, NEWER, "orders-value")
     decoder = pickle.loads(pickle.dumps(ConfluentAvro(server.url).decoder(("orders",))))
     values = [
-        old + body(ONE, {"a": 1, "b": "x"}),
-        new + body(NEWER, {"a": 2, "b": "y", "c": 3}),
-        old + body(ONE, {"a": 4, "b": "z"}),
+        old + encoded(ONE, {"a": 1, "b": "x"}),
+        new + encoded(NEWER, {"a": 2, "b": "y", "c": 3}),
+        old + encoded(ONE, {"a": 4, "b": "z"}),
         None,
     ]
     rows = [{"a": 1, "b": "x", "c": 7}, {"a": 2, "b": "y", "c": 3}, {"a": 4, "b": "z", "c": 7}]
-    assert read(decoder, *values) == ([*rows, None], [None] * 4)
-    assert read(decoder, *values)[0] == [*rows, None]
+    assert decoded(decoder, *values) == ([*rows, None], [None] * 4)
+    assert decoded(decoder, *values)[0] == [*rows, None]
     assert server.asked == [
         "/subjects/orders-value/versions/latest", "/schemas/ids/1", "/schemas/ids/70000",
     ]  # fmt: skip
 
 
 def test_bytes_without_a_known_schema_are_poison_and_asked_for_once(server: SchemaRegistry) -> None:
-    good = server.add(1, ONE) + body(ONE, {"a": 1, "b": "x"})
+    good = server.add(1, ONE) + encoded(ONE, {"a": 1, "b": "x"})
     server.add(2, "message M {}", schemaType="PROTOBUF")
     decoder = ConfluentAvro(server.url, ONE).decoder(("orders",))
-    unknown = b"\0\0\0\0\x09" + body(ONE, {"a": 1, "b": "x"})
-    rows, causes = read(
+    unknown = b"\0\0\0\0\x09" + encoded(ONE, {"a": 1, "b": "x"})
+    rows, causes = decoded(
         decoder, good, b"", b"\0\0", b"{}{}{}", unknown, unknown, b"\0\0\0\0\2abc", good[:6],
         good + b"x", good,
     )  # fmt: skip
@@ -97,7 +77,7 @@ def test_every_other_answer_is_asked_for_once_as_well(server: SchemaRegistry) ->
     )
     server.add(4, schema(a=millis))
     decoder = ConfluentAvro(server.url, schema(a=micros)).decoder(("orders",))
-    rows, causes = read(decoder, *[b"\0\0\0\0" + bytes([n]) + b"a" for n in (2, 3, 4)] * 5)
+    rows, causes = decoded(decoder, *[b"\0\0\0\0" + bytes([n]) + b"a" for n in (2, 3, 4)] * 5)
     assert rows == [None] * 15
     assert "not Avro but PROTOBUF" in str(causes[12])
     assert "with ID 3, cannot be read" in str(causes[13])
@@ -107,10 +87,10 @@ def test_every_other_answer_is_asked_for_once_as_well(server: SchemaRegistry) ->
 
 @pytest.mark.parametrize("schema_id", [2**31, 2**32 - 1])
 def test_an_id_that_no_registry_gives_is_poison(server: SchemaRegistry, schema_id: int) -> None:
-    good = server.add(2**31 - 1, ONE) + body(ONE, {"a": 1, "b": "x"})
+    good = server.add(2**31 - 1, ONE) + encoded(ONE, {"a": 1, "b": "x"})
     decoder = ConfluentAvro(server.url, ONE).decoder(("orders",))
     foreign = b"\0" + schema_id.to_bytes(4, "big") + b"ab"
-    rows, causes = read(decoder, foreign, good)
+    rows, causes = decoded(decoder, foreign, good)
     assert rows == [None, {"a": 1, "b": "x"}]
     assert causes == [f"The schema registry has no schema with ID {schema_id}.", None]
 
@@ -134,10 +114,10 @@ def test_many_unknown_ids_load_the_registry_no_faster_than_a_bound(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(avro_rows, "time", clock)
-    good = server.add(5000, ONE) + body(ONE, {"a": 1, "b": "x"})
+    good = server.add(5000, ONE) + encoded(ONE, {"a": 1, "b": "x"})
     decoder = ConfluentAvro(server.url, ONE).decoder(("orders",))
     unknown = [b"\0" + number.to_bytes(4, "big") + b"ab" for number in range(1, 401)]
-    rows, causes = read(decoder, *unknown, good, *unknown)
+    rows, causes = decoded(decoder, *unknown, good, *unknown)
     # Each is judged by the registry's own answer: none for the sake of the bound.
     assert [row is not None for row in rows] == [False] * 400 + [True] + [False] * 400
     assert causes[400] is None
@@ -145,12 +125,12 @@ def test_many_unknown_ids_load_the_registry_no_faster_than_a_bound(
     assert clock.slept == 301
     # What is forgotten by then is asked for again, and the list holds nothing older.
     clock.now_s += avro_rows._UNKNOWN_S
-    assert read(decoder, unknown[0])[0] == [None]
+    assert decoded(decoder, unknown[0])[0] == [None]
     assert len(server.asked) == 402
     assert len(decoder._unknown) == 1
     server.add(1, ONE)
     clock.now_s += avro_rows._UNKNOWN_S
-    assert read(decoder, unknown[0][:5] + good[5:])[1] == [None]
+    assert decoded(decoder, unknown[0][:5] + good[5:])[1] == [None]
     assert not decoder._unknown
 
 
@@ -162,17 +142,17 @@ def test_schemas_that_refer_to_others(server: SchemaRegistry) -> None:
     head = server.add(2, outer, "orders-value", references=reference)
     whole = schema(k=json.loads(inner))
     decoder = ConfluentAvro(server.url).decoder(("orders",))
-    assert read(decoder, head + body(whole, {"k": "Y"})) == ([{"k": "Y"}], [None])
+    assert decoded(decoder, head + encoded(whole, {"k": "Y"})) == ([{"k": "Y"}], [None])
     del server.by_subject["kinds", "1"]
     with pytest.raises(SourceError, match="version 1 of kinds"):
-        read(ConfluentAvro(server.url, whole).decoder(("orders",)), head + b"\0")
+        decoded(ConfluentAvro(server.url, whole).decoder(("orders",)), head + b"\0")
 
 
 def test_schemas_that_refer_to_each_other_end_in_a_cause(server: SchemaRegistry) -> None:
     for name, other in (("A", "B"), ("B", "A")):
         reference = {"name": other, "subject": other, "version": 1}
         server.add(1, schema(x=other).replace('"R"', f'"{name}"'), name, references=[reference])
-    _, [cause] = read(ConfluentAvro(server.url, ONE).decoder(("orders",)), b"\0\0\0\0\1\0")
+    _, [cause] = decoded(ConfluentAvro(server.url, ONE).decoder(("orders",)), b"\0\0\0\0\1\0")
     assert cause == "Its schema, with ID 1, cannot be read: A."
     assert len(server.asked) == 3
 
@@ -188,14 +168,14 @@ def test_a_registry_that_comes_back_is_asked_again(server: SchemaRegistry) -> No
 
 @pytest.mark.parametrize("status", [500, 503, 0, 401, 403, 404, 200])
 def test_a_registry_that_fails_makes_no_record_poison(server: SchemaRegistry, status: int) -> None:
-    good = server.add(1, ONE) + body(ONE, {"a": 1, "b": "x"})
+    good = server.add(1, ONE) + encoded(ONE, {"a": 1, "b": "x"})
     decoder = ConfluentAvro(server.url, ONE).decoder(("orders",))
     server.failures += [status] * 3
     with pytest.raises(SourceError, match="No record was skipped"):
-        read(decoder, good)
+        decoded(decoder, good)
     assert not server.failures or status in (401, 403, 404)
     server.failures.clear()
-    assert read(decoder, good)[1] == [None]
+    assert decoded(decoder, good)[1] == [None]
 
 
 @pytest.mark.parametrize("status", [None, 404, 500])
@@ -217,11 +197,11 @@ def test_a_registry_that_fails_makes_no_record_poison(server: SchemaRegistry, st
 def test_a_body_that_is_no_registry_s_makes_no_record_poison(
     server: SchemaRegistry, raw: bytes, status: int | None
 ) -> None:
-    good = server.add(1, ONE) + body(ONE, {"a": 1, "b": "x"})
+    good = server.add(1, ONE) + encoded(ONE, {"a": 1, "b": "x"})
     server.raw = raw
     server.failures += [status] * 3 if status else []
     with pytest.raises(SourceError, match="No record was skipped"):
-        read(ConfluentAvro(server.url, ONE).decoder(("orders",)), good)
+        decoded(ConfluentAvro(server.url, ONE).decoder(("orders",)), good)
 
 
 def test_a_registry_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ a separate file, to compare them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from dedup.catalog.root import Root
@@ -42,10 +43,8 @@ class Checkpoint:
 
     def topics_read(self) -> frozenset[str] | None:
         """Return the topics that have offsets, or None before the first micro-batch is planned."""
-        try:
+        with self._answering():
             names = [info.name.partition("/")[2] for info in self._root.list("offsets")]
-        except CatalogError as error:
-            raise self._unusable(error) from None
         numbers = sorted(int(name) for name in names if name.isascii() and name.isdigit())
         if not numbers:
             return None
@@ -80,24 +79,23 @@ class Checkpoint:
         checked = checked_ids(stored, current, read)
         if store and checked != stored:
             document = {"format": _FORMAT, "topics": dict(sorted(checked.items()))}
-            try:
+            with self._answering():
                 self._root.put_bytes(FILE, json.dumps(document, indent=1).encode() + b"\n")
-            except CatalogError as error:
-                raise self._unusable(error) from None
 
     def _read(self, name: str) -> bytes | None:
-        try:
+        with self._answering(), suppress(ObjectMissing):
             return self._root.read_bytes(name)
-        except ObjectMissing:
-            return None
-        except CatalogError as error:
-            raise self._unusable(error) from None
+        return None
 
-    def _unusable(self, error: CatalogError) -> ConfigError:
-        return ConfigError(
-            f"checkpoint={self.url!r} cannot be used: {error.__cause__ or error}. Give the query's "
-            "checkpointLocation in pyarrow's spelling (s3://, not s3a://)."
-        )
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
+        except CatalogError as error:
+            raise ConfigError(
+                f"checkpoint={self.url!r} cannot be used: {error.__cause__ or error}. Give the "
+                "query's checkpointLocation in pyarrow's spelling (s3://, not s3a://)."
+            ) from None
 
 
 def checked_ids(

@@ -24,17 +24,23 @@ _TIME_NAME = re.compile(
 )
 
 
-def timestamp_column(options: RunOptions, schema: T.StructType) -> Column | None:
+def timestamp_column(
+    options: RunOptions, schema: T.StructType, *, or_null: bool = False
+) -> Column | None:
     """Return the event time, or None without ``--timestamp``.
 
-    Raises ConfigError if the column holds numbers of an unknown unit.
+    A time that cannot be read is an error, or null with `or_null`. Raises ConfigError if the column
+    holds numbers of an unknown unit.
     """
     if options.timestamp is None:
         return None
-    column, kind = named_column(options.timestamp), _kind_of(options, schema)
-    if options.timestamp_format in _EPOCH_UNITS:
-        count = column.cast(_EPOCH_UNITS[options.timestamp_format])
-        if options.timestamp_format == "seconds":
+    column, pattern = named_column(options.timestamp), options.timestamp_format
+    kinds = {field.name.lower(): field.dataType for field in schema.fields}
+    kind = kinds[options.timestamp.lower()]
+    if pattern in _EPOCH_UNITS:
+        cast = column.try_cast if or_null else column.cast
+        count = cast(_EPOCH_UNITS[pattern])
+        if pattern == "seconds":
             return fn.timestamp_seconds(count)
         return fn.timestamp_millis(count.cast("bigint"))
     if isinstance(kind, T.NumericType):
@@ -42,26 +48,20 @@ def timestamp_column(options: RunOptions, schema: T.StructType) -> Column | None
             f"--timestamp {options.timestamp} is a column of numbers ({kind.simpleString()}). If "
             "they count from 1970 on, give --timestamp-format seconds or milliseconds."
         )
-    if options.timestamp_format is not None:
-        return fn.to_timestamp(column, options.timestamp_format)
-    if isinstance(kind, T.StringType):
-        return fn.to_timestamp(_dated(column))
+    if pattern is not None or isinstance(kind, T.StringType):
+        text, formats = (_dated(column), []) if pattern is None else (column, [pattern])
+        if or_null:
+            return fn.try_to_timestamp(text, *map(fn.lit, formats))
+        return fn.to_timestamp(text, *formats)
     return column.cast("timestamp") if isinstance(kind, T.DateType) else column
 
 
 def is_no_time(options: RunOptions, schema: T.StructType) -> Column | None:
-    """Return whether a row's event time cannot be read, or None if that cannot happen."""
-    if options.timestamp is None:
+    """Return whether a row's event time cannot be read, or None without ``--timestamp``."""
+    time = timestamp_column(options, schema, or_null=True)
+    if options.timestamp is None or time is None:
         return None
-    column, pattern = named_column(options.timestamp), options.timestamp_format
-    if pattern in _EPOCH_UNITS:
-        read = column.try_cast(_EPOCH_UNITS[pattern])
-    elif isinstance(_kind_of(options, schema), T.StringType):
-        dated = _dated(column) if pattern is None else column
-        read = fn.try_to_timestamp(dated, None if pattern is None else fn.lit(pattern))
-    else:
-        return None
-    return column.isNotNull() & read.isNull()
+    return named_column(options.timestamp).isNotNull() & time.isNull()
 
 
 def _dated(text: Column) -> Column:
@@ -81,12 +81,6 @@ def check_time_format(spark: SparkSession, options: RunOptions) -> None:
             f"--timestamp-format {options.timestamp_format} is not a pattern of Spark's: "
             f"{explain(error).message.rstrip('.')}."
         ) from None
-
-
-def _kind_of(options: RunOptions, schema: T.StructType) -> T.DataType:
-    assert options.timestamp is not None
-    kinds = {field.name.lower(): field.dataType for field in schema.fields}
-    return kinds[options.timestamp.lower()]
 
 
 def time_columns(schema: T.StructType, ids: tuple[str, ...]) -> list[str]:
