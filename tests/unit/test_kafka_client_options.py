@@ -237,7 +237,6 @@ def test_a_transactional_producer_is_set_up_whole() -> None:
         transactional_config(settings(reconnect_backoff_ms="70"), "me")["reconnect.backoff.ms"]
         == "70"
     )
-    assert transactional_config(given, "me", 7000)["transaction.timeout.ms"] == "7000"
 
 
 @pytest.mark.usefixtures("kafka_library")

@@ -15,7 +15,7 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.cli.run.input.columns import (
     changes,
     check_new_schema,
-    different_types,
+    first_fault,
     joined,
     schema_bytes,
     widens,
@@ -108,12 +108,14 @@ def test_columns_that_differ_between_files_are_named(tmp_path: Path) -> None:
     paths = [tmp_path / str(number) for number in range(3)]
     for path, rows in zip(paths, tables, strict=True):
         pq.write_table(rows, path)
-    assert different_types(paths[:2]) is None
-    (tmp_path / "no Parquet").write_bytes(b"x")
-    assert different_types([tmp_path / "no Parquet", *paths]) == (
+    assert first_fault(paths[:2], "parquet") is None
+    assert first_fault(paths, "parquet") == (
         f"{paths[2]}: its column 'n' is int32, and int64 in {paths[0]}. --schema may give the "
         "wider type for both"
     )
+    (tmp_path / "no Parquet").write_bytes(b"x")
+    told = first_fault([*paths[:1], tmp_path / "no Parquet", *paths], "parquet")
+    assert str(told).startswith(f"{tmp_path}/no Parquet: it is not Parquet (")
 
 
 def test_changes() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -125,9 +125,13 @@ class ParquetInput:
     @cached_property
     def _columns(self) -> list[tuple[pa.Field, list[pq.ColumnSchema], set[str]]]:
         """Each column, its leaves in the file, and Parquet's names of their types."""
-        leaves = map(self._file.schema.column, range(len(self._file.schema)))
-        split = ((column, list(islice(leaves, _width(column.type)))) for column in self.schema)
-        return [(column, own, {kind for c in own for kind in _names(c)}) for column, own in split]
+        leaves, columns = map(self._file.schema.column, range(len(self._file.schema))), []
+        for column in self.schema:
+            own = list(islice(leaves, _width(column.type)))
+            # Only the converted type names an interval.
+            kinds = {(c.logical_type.type, c.converted_type, c.physical_type) for c in own}
+            columns.append((column, own, set(chain.from_iterable(kinds))))
+        return columns
 
     @property
     def spark_schema(self) -> pa.Schema:
@@ -225,11 +229,6 @@ class ParquetInput:
 def positions(schema: pa.Schema, name: str) -> list[int]:
     """Return the positions of a name's columns, whose case Spark ignores."""
     return [i for i, other in enumerate(schema.names) if other.lower() == name.lower()]
-
-
-def _names(leaf: pq.ColumnSchema) -> tuple[str, ...]:
-    # Only the converted type names an interval.
-    return leaf.logical_type.type, leaf.converted_type, leaf.physical_type
 
 
 def _width(kind: pa.DataType) -> int:

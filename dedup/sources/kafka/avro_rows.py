@@ -35,27 +35,16 @@ _CAUSE_CHARS = 300
 class AvroDecoder:
     """Decodes the values of record batches; the driver creates it, tasks use it.
 
-    Parameters
-    ----------
-    text : str
-        JSON of the reader's schema.
-    references : tuple of str
-        JSON of the schemas that it refers to.
-    registry : Registry or None
-        Holds the writers' schemas (Confluent's wire format). None: every value was written with
-        `writer`, or else with the reader's schema.
-    writer : str or None
-        JSON of the only writer's schema.
-
-    Raises
-    ------
-    ConfigError
-        If a schema cannot be used.
+    A schema that cannot be used raises ConfigError.
     """
 
+    #: JSON of the reader's schema, and of the schemas that it refers to.
     text: str
     references: tuple[str, ...] = ()
+    #: Holds the writers' schemas (Confluent's wire format). None: every value was written with
+    #: `writer`, or else with the reader's schema.
     registry: Registry | None = None
+    #: JSON of the only writer's schema.
     writer: str | None = None
     schema: AvroSchema = field(init=False, repr=False)
     _plain: Decode = field(init=False, repr=False)

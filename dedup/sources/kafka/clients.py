@@ -52,13 +52,10 @@ def producer_config(settings: ClientSettings) -> dict[str, Any]:
     return defaults | given
 
 
-def transactional_config(
-    settings: ClientSettings, transactional_id: str, timeout_ms: int | None = None
-) -> dict[str, Any]:
+def transactional_config(settings: ClientSettings, transactional_id: str) -> dict[str, Any]:
     """Return the properties of a producer that commits transactions; checks the settings.
 
-    The next producer that initialises the transactional ID fences this one (KIP-98). The broker
-    aborts a transaction after `timeout_ms`, by default the user's or a minute.
+    The next producer that initialises the transactional ID fences this one (KIP-98).
     """
     check_transactional(settings)
     own = {
@@ -67,7 +64,7 @@ def transactional_config(
         "partitioner": _PARTITIONER,
         "retry.backoff.ms": str(settings.retry_backoff_ms),
         "transactional.id": transactional_id,
-        "transaction.timeout.ms": str(timeout_ms or settings.transaction_timeout_ms),
+        "transaction.timeout.ms": str(settings.transaction_timeout_ms),
     }
     defaults = {"reconnect.backoff.ms": RECONNECT_MS, "allow.auto.create.topics": "false"}
     return defaults | dict(settings.properties) | own

@@ -145,11 +145,6 @@ def _object_text() -> Column:
     return F.to_json(fields, {"ignoreNullFields": "false"})
 
 
-def _object_name(topic: str, partition: int, offset: int) -> str:
-    # Readers skip folders that begin with an underscore, as a topic's name may.
-    return f"topic={topic}/partition={partition}/{offset:020d}.json"
-
-
 class Quarantine:
     """A folder of poison records, given as `dedup_by_id` takes its catalog."""
 
@@ -195,7 +190,8 @@ class Quarantine:
 
     def _create(self, text: str) -> None:
         record = json.loads(text)
-        name = _object_name(record["topic"], record["partition"], record["offset"])
+        # Readers skip folders that begin with an underscore, as a topic's name may.
+        name = "topic={topic}/partition={partition}/{offset:020d}.json".format_map(record)
         data = text.encode() + b"\n"
         if self._root.create_bytes(name, data):
             return

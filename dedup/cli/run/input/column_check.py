@@ -55,9 +55,9 @@ class Mismatch:
     columns: T.StructType | None
     changes: tuple[Change, ...]
 
-    def of_kind(self, *kinds: str) -> list[Change]:
-        """Return the changes of some kinds."""
-        return [change for change in self.changes if change.kind in kinds]
+    def of_kind(self, kind: str) -> list[Change]:
+        """Return the changes of a kind."""
+        return [change for change in self.changes if change.kind == kind]
 
 
 class ColumnCheck:
@@ -177,16 +177,10 @@ class ColumnCheck:
         for name, path in first.items():
             yield Mismatch(path, None, (Change(name, "added", None, T.StringType()),))
 
-    def _own(self) -> T.StructType:
-        """Return the known columns that files hold."""
-        columns = self._columns.read
-        if not self._job.files.partitioned:
-            return columns
-        folders = self._job.files.folder_columns
-        return T.StructType([f for f in columns.fields if f.name.lower() not in folders])
-
     def _file_mismatches(self, paths: Sequence[Path]) -> Iterator[Mismatch]:
-        own, inferred = self._own(), dict[str | bytes, T.StructType | None]()
+        known, folders = self._columns.read.fields, self._job.files.partitions
+        own = T.StructType([field for field in known if field.name.lower() not in folders])
+        inferred: dict[str | bytes, T.StructType | None] = {}
         with ThreadPoolExecutor(self._job.options.cores) as pool:
             signatures = list(pool.map(partial(self._signature, own), paths))
         for path, signature in zip(paths, signatures, strict=True):
@@ -203,9 +197,7 @@ class ColumnCheck:
             differ = tuple(c for c in every if c.kind in _KINDS.get(self._format, _KINDS_COLUMNAR))
             if differ:
                 yield Mismatch(path, columns, differ)
-            elif self._format == "csv":
-                if columns is not None and _lower(columns.names) != _lower(own.names):
-                    raise _reordered(path, columns, own)
+            elif columns is not None and _lower(columns.names) == _lower(own.names):
                 self._alike = path
 
     def _signature(self, own: T.StructType, path: Path) -> str | bytes | None:
@@ -368,15 +360,6 @@ def _refuse_missing(mismatches: Sequence[Mismatch]) -> None:
                 "columns that the files have now. Nothing of it was taken.",
                 remedy="new-columns",
             )
-
-
-def _reordered(path: Path, columns: T.StructType, own: T.StructType) -> DataError:
-    return DataError(
-        f"{path} has the columns {', '.join(columns.names)}, and the first file has them in "
-        f"another order: {', '.join(own.names)}. Nothing of it was taken. Write the file again "
-        "under its name, in that order.",
-        remedy="new-columns",
-    )
 
 
 def _lower(names: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from dedup.cli.run.options import COLUMNAR, RunOptions
 from dedup.errors import ConfigError
 from dedup.sources.files.parquet_input import ParquetInput
 
-NO_FAULT = "Spark does not know its columns"
+_NO_FAULT = "Spark does not know its columns"
 #: Each type holds every value of the types before it.
 _LADDERS = ((T.ByteType, T.ShortType, T.IntegerType, T.LongType), (T.FloatType, T.DoubleType))
 
@@ -135,13 +135,18 @@ def fault(path: Path, file_format: str) -> str:
                 f"its column {field.name!r} is {field.type}, which Spark does not read. Have it "
                 "written as text"
             )
-    return NO_FAULT
+    return _NO_FAULT
 
 
-def different_types(paths: Sequence[Path]) -> str | None:
-    """Return which column has another type in one Parquet file than in another."""
+def first_fault(paths: Sequence[Path], file_format: str) -> str | None:
+    """Return which file Spark cannot read, or which Parquet column has two types, and why."""
     first: dict[str, tuple[Path, pa.DataType]] = {}
     for path in paths:
+        if (why := fault(path, file_format)) != _NO_FAULT:
+            return f"{path}: {why}"
+        if file_format != "parquet":
+            continue
+        # Its columns may be encrypted, and Spark may have the keys.
         with suppress(OSError, pa.ArrowException), ParquetInput(str(path)) as file:
             for column in file.spark_schema:
                 where, kind = first.setdefault(column.name, (path, column.type))

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from dedup.catalog.uri import literal
 from dedup.cli.failures import explain
-from dedup.cli.run.input.columns import NO_FAULT, different_types, fault
+from dedup.cli.run.input.columns import first_fault
 from dedup.cli.run.input.csv_values import CORRUPT, as_text, spelled_alike, with_types
 from dedup.cli.run.input.files import folded, is_true
 from dedup.cli.run.input.json_files import FILE, TEXT, read_json, with_empty_objects
@@ -64,16 +64,15 @@ def read_schema(spark: SparkSession, job: Job) -> T.StructType:
     share a name; DataError if a file cannot be read.
     """
     options, files, reader = job.options, job.files, _schema_reader(spark, job)
-    is_csv, guess = files.file_format == "csv", options.infer or options.schema is not None
+    is_csv = files.file_format == "csv"
     try:
-        if is_csv and not guess:
+        if is_csv and not options.infer and options.schema is None:
             schema = _header(reader, job)
         else:
             schema = spark_columns(reader, files.place, files.paths, files.root)
-        if is_csv:
-            schema = _csv_columns(reader, schema, job)
-    except ConfigError:
-        raise
+        if is_csv and options.infer:
+            settings = folded(read_settings(job))
+            schema = spelled_alike(reader, files.place, schema, files.partitions, settings)
     except Exception as error:
         raise _unreadable(error, spark, job) from None
     if files.file_format == "json" and options.schema is None:
@@ -82,6 +81,11 @@ def read_schema(spark: SparkSession, job: Job) -> T.StructType:
         # The oldest file may be in k=__HIVE_DEFAULT_PARTITION__.
         if field.dataType.typeName() == "void":
             field.dataType = T.StringType()
+        if is_csv and field.dataType.typeName() == "variant":
+            raise ConfigError(
+                f"--schema makes the column {field.name!r} VARIANT, and Spark would guess a type "
+                "for each text: 007 would become 7. Declare it STRING."
+            )
     repeated = [n for n, k in Counter(f.name.lower() for f in schema.fields).items() if k > 1]
     if repeated:
         raise ConfigError(
@@ -131,7 +135,8 @@ def _unreadable(error: Exception, spark: SparkSession, job: Job) -> DataError:
     reason = explain(error).message.rstrip(".")
     way = "Fix the file, or give --schema, or --bad-records if single records are wrong."
     if file_format in COLUMNAR:
-        reason = _fault(job) or reason
+        paths = [path for path in job.files.paths if path.stat().st_size]
+        reason = first_fault(paths, file_format) or reason
         way = "Write the file again under its name, or give --schema without such a column."
     elif file_format == "json":
         reason = _bad_json(spark, job) or reason
@@ -143,19 +148,6 @@ def _unreadable(error: Exception, spark: SparkSession, job: Job) -> DataError:
         f"The columns of INPUT {job.options.input} cannot be read: {reason}. {way}",
         remedy="bad-records",
     )
-
-
-def _csv_columns(reader: DataFrameReader, schema: T.StructType, job: Job) -> T.StructType:
-    for field in schema.fields:
-        if field.dataType.typeName() == "variant":
-            raise ConfigError(
-                f"--schema makes the column {field.name!r} VARIANT, and Spark would guess a type "
-                "for each text: 007 would become 7. Declare it STRING."
-            )
-    if not job.options.infer:
-        return schema
-    settings = folded(read_settings(job))
-    return spelled_alike(reader, job.files.place, schema, job.files.partitions, settings)
 
 
 def exact_columns(inferred: T.StructType, job: Job, paths: Iterable[Path]) -> T.StructType:
@@ -240,14 +232,6 @@ def writer_options(job: Job) -> tuple[str, dict[str, str]]:
     if files.compressed and file_format != "parquet":
         settings["compression"] = "gzip"
     return file_format, settings
-
-
-def _fault(job: Job) -> str | None:
-    file_format = job.files.file_format
-    paths = [path for path in job.files.paths if path.stat().st_size]
-    faults = ((path, fault(path, file_format)) for path in paths)
-    first = next((f"{path}: {why}" for path, why in faults if why != NO_FAULT), None)
-    return first or (different_types(paths) if file_format == "parquet" else None)
 
 
 def _bad_json(spark: SparkSession, job: Job) -> str | None:
