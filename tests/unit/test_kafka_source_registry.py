@@ -6,6 +6,7 @@ import json
 import pickle
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,66 +96,41 @@ def test_an_id_that_no_registry_gives_is_poison(server: SchemaRegistry, schema_i
     assert causes == [f"The schema registry has no schema with ID {schema_id}.", None]
 
 
-class Clock:
-    """The time, which passes while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now_s, self.slept = 1000.0, 0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def sleep(self, pause_s: float) -> None:
-        self.now_s += pause_s
-        self.slept += 1
-
-
-def test_many_unknown_ids_load_the_registry_no_faster_than_a_bound(
+def test_an_unknown_id_is_asked_for_again_after_a_while(
     server: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock()
-    monkeypatch.setattr(avro_rows, "time", clock)
-    good = server.add(5000, ONE) + encoded(ONE, {"a": 1, "b": "x"})
+    now_s = [1000.0]
+    monkeypatch.setattr(avro_rows, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     decoder = ConfluentAvro(server.url, ONE).decoder(("orders",))
-    unknown = [b"\0" + number.to_bytes(4, "big") + b"ab" for number in range(1, 401)]
-    rows, causes = decoded(decoder, *unknown, good, *unknown)
-    # Each is judged by the registry's own answer: none for the sake of the bound.
-    assert [row is not None for row in rows] == [False] * 400 + [True] + [False] * 400
-    assert causes[400] is None
-    assert len(server.asked) == 401
-    assert clock.slept == 301
-    # What is forgotten by then is asked for again, and the list holds nothing older.
-    clock.now_s += avro_rows._UNKNOWN_S
-    assert decoded(decoder, unknown[0])[0] == [None]
-    assert len(server.asked) == 402
-    assert len(decoder._unknown) == 1
-    server.add(1, ONE)
-    clock.now_s += avro_rows._UNKNOWN_S
-    assert decoded(decoder, unknown[0][:5] + good[5:])[1] == [None]
-    assert not decoder._unknown
+    unknown = [b"\0" + number.to_bytes(4, "big") + b"ab" for number in (1, 2, 3)]
+    assert decoded(decoder, *unknown, *unknown)[0] == [None] * 6
+    assert len(server.asked) == 3
+    now_s[0] += avro_rows._UNKNOWN_S
+    value = server.add(1, ONE) + encoded(ONE, {"a": 1, "b": "x"})
+    assert decoded(decoder, value, unknown[1])[1][0] is None
+    assert len(server.asked) == 5
+    assert list(decoder._unknown) == [2], "The list holds nothing older."
 
 
 def test_schemas_that_refer_to_others(server: SchemaRegistry) -> None:
-    inner = json.dumps({"type": "enum", "name": "n.Kind", "symbols": ["X", "Y"]})
-    server.add(1, inner, "kinds")
-    outer = schema(k="n.Kind")
-    reference = [{"name": "n.Kind", "subject": "kinds", "version": 1}]
-    head = server.add(2, outer, "orders-value", references=reference)
-    whole = schema(k=json.loads(inner))
+    def reference(name: str, subject: str) -> dict[str, Any]:
+        return {"name": name, "subject": subject, "version": 1}
+
+    kind = {"type": "enum", "name": "n.Kind", "symbols": ["X", "Y"]}
+    pair = json.loads(record(("one", "n.Kind"), name="Pair"))
+    kinds = [reference("n.Kind", "kinds")]
+    server.add(1, json.dumps(kind), "kinds")
+    server.add(2, json.dumps(pair), "pairs", references=kinds)
+    both = [reference("Pair", "pairs"), *kinds]
+    head = server.add(3, schema(p="Pair", k="n.Kind"), "orders-value", references=both)
+    pair["fields"][0]["type"] = kind
+    whole = schema(p=pair, k="n.Kind")
     decoder = ConfluentAvro(server.url).decoder(("orders",))
-    assert decoded(decoder, head + encoded(whole, {"k": "Y"})) == ([{"k": "Y"}], [None])
+    value = {"p": {"one": "X"}, "k": "Y"}
+    assert decoded(decoder, head + encoded(whole, value)) == ([value], [None])
     del server.by_subject["kinds", "1"]
     with pytest.raises(SourceError, match="version 1 of kinds"):
         decoded(ConfluentAvro(server.url, whole).decoder(("orders",)), head + b"\0")
-
-
-def test_schemas_that_refer_to_each_other_end_in_a_cause(server: SchemaRegistry) -> None:
-    for name, other in (("A", "B"), ("B", "A")):
-        reference = {"name": other, "subject": other, "version": 1}
-        server.add(1, schema(x=other).replace('"R"', f'"{name}"'), name, references=[reference])
-    _, [cause] = decoded(ConfluentAvro(server.url, ONE).decoder(("orders",)), b"\0\0\0\0\1\0")
-    assert cause == "Its schema, with ID 1, cannot be read: A."
-    assert len(server.asked) == 3
 
 
 def test_a_registry_that_comes_back_is_asked_again(server: SchemaRegistry) -> None:
@@ -188,7 +164,6 @@ def test_a_registry_that_fails_makes_no_record_poison(server: SchemaRegistry, st
         b'{"error_code": 1e400}',
         b'{"schema": null}',
         b'{"schema": {"type": "record"}}',
-        b'{"schema": "' + b" " * (17 << 20) + b'"}',
         b"\xff\xfe",
         b"5",
     ],

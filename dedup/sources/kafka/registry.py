@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any
@@ -26,8 +26,6 @@ from dedup.errors.redaction import without_secrets
 _NOT_FOUND = frozenset((40401, 40402, 40403))
 #: Waits before a server that does not answer is asked again.
 _PAUSES_S = (0.2, 1.0, 3.0)
-#: A longer answer is cut, and then it is not JSON.
-_ANSWER_BYTES = 16 << 20
 _JSON = "application/vnd.schemaregistry.v1+json, application/json"
 
 
@@ -114,18 +112,15 @@ class Registry:
         return self._schema(answer)
 
     def _schema(self, answer: Mapping[str, Any]) -> WriterSchema:
-        references: dict[str, str] = {}
-        self._collect(answer, references)
         kind = str(answer.get("schemaType") or "AVRO")
-        return WriterSchema(answer["schema"], kind, tuple(references.values()))
+        # Two schemas may refer to a third one.
+        references = dict.fromkeys(self._references(answer))
+        return WriterSchema(answer["schema"], kind, tuple(references))
 
-    def _collect(self, answer: Mapping[str, Any], references: dict[str, str]) -> None:
-        """Add the schemas that an answer refers to, and those that they refer to before them."""
+    def _references(self, answer: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the schemas that an answer refers to, each after those that it refers to itself."""
         for reference in answer.get("references") or ():
-            name, subject, version = (str(reference[k]) for k in ("name", "subject", "version"))
-            if name in references:
-                continue
-            references[name] = ""  # ends a circle of references
+            subject, version = str(reference["subject"]), str(reference["version"])
             other = self._get(f"/subjects/{_quoted(subject)}/versions/{_quoted(version)}")
             if other is None:
                 raise SourceError(
@@ -134,9 +129,8 @@ class Registry:
                     "start the query again.",
                     remedy="poison-records",
                 )
-            self._collect(other, references)
-            del references[name]  # to move it to the end
-            references[name] = other["schema"]
+            yield from self._references(other)
+            yield other["schema"]
 
     def _get(self, path: str) -> dict[str, Any] | None:
         """Return the registry's answer, or None if it reports that the object does not exist."""
@@ -172,7 +166,7 @@ class Registry:
         try:
             opener = urllib.request.build_opener(*handlers)
             with opener.open(request, timeout=self.timeout_s) as reply:
-                answer = json.loads(reply.read(_ANSWER_BYTES))
+                answer = json.load(reply)
         except urllib.error.HTTPError as error:
             # Only the registry's own code distinguishes an unknown schema from a wrong address.
             with error:
@@ -220,7 +214,7 @@ def _server(url: str) -> tuple[str, str | None, int | None]:
 
 def _error_code(error: urllib.error.HTTPError) -> int | None:
     try:
-        return int(json.loads(error.read(_ANSWER_BYTES))["error_code"])
+        return int(json.load(error)["error_code"])
     except Exception:  # another server's answer may be anything
         return None
 
