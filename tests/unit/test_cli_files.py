@@ -9,14 +9,12 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyarrow import orc
 
 from dedup.cli.run.input import source
 from dedup.cli.run.input.as_read import NAME, FilesAsRead, warning
@@ -33,7 +31,6 @@ from dedup.cli.run.record import (
 )
 from dedup.errors import ConfigError, DedupError
 from dedup.sources.files.file_log import FileLog
-from dedup.sources.files.orc_times import columns_before_1970
 
 
 def options_for(folder: Path, *names: str, **options: object) -> RunOptions:
@@ -472,14 +469,6 @@ def test_lines_of_windows_in_text_mode_are_counted_once(tmp_path: Path) -> None:
     path.write_bytes(b"id,a\r\r\n1,x,y\r\r\n")
     digest = hashlib.md5(b"1,x,y", usedforsecurity=False).hexdigest()
     assert line_of(path, digest, bytes) == " It is line 2: 1,x,y."
-
-
-def test_a_time_that_arrow_cannot_hold_hides_no_column_before_1970(tmp_path: Path) -> None:
-    late, early = datetime(9999, 12, 31), datetime(1969, 12, 31, 23, 59, 59, 500_000)
-    kind = pa.timestamp("us")
-    columns = {"until": pa.array([late], kind), "t": pa.array([early], kind)}
-    orc.write_table(pa.table(columns), tmp_path / "1.orc")
-    assert list(columns_before_1970(str(tmp_path / "1.orc"))) == ["t"]
 
 
 def test_of_no_files_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

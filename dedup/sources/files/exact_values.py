@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from functools import partial
 
 import numpy as np
@@ -128,20 +128,6 @@ def _instants_of_int96(micros: pa.Array, nanos: pa.Array) -> pa.Array:
         raise NotExact(has_nanoseconds(text))
     us = np.where(wrapped, us - _WRAPPED_US, us)
     return pa.array(us, pa.timestamp("us"), mask=micros.is_null().to_numpy(zero_copy_only=False))
-
-
-def leaves(column: pa.Array) -> Iterator[pa.Array]:
-    """Yield the flat arrays within a nested column."""
-    if isinstance(column, pa.StructArray):
-        for inner in column.flatten():
-            yield from leaves(inner)
-    elif isinstance(column, pa.MapArray):
-        for inner in (column.keys, column.items):
-            yield from leaves(inner)
-    elif isinstance(column, pa.ListArray):
-        yield from leaves(column.flatten())
-    else:
-        yield column
 
 
 def has_nanoseconds(text: object) -> str:

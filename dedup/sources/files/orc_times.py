@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -18,7 +17,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.catalog.uri import literal, local_path
 from dedup.errors import DataError
-from dedup.sources.files.exact_values import WRITE_AGAIN, has_nanoseconds, leaves
+from dedup.sources.files.exact_values import WRITE_AGAIN, has_nanoseconds
 
 #: Length of a time with microseconds, such as 2024-05-01 10:00:00.123456.
 _MICROSECONDS_CHARS = 26
@@ -101,23 +100,3 @@ def _is_changed(value: Column, kind: T.DataType, by_cpp: bool) -> Column:
     return reduce(
         or_, [_is_changed(value[f.name], f.dataType, by_cpp) for f in inner], F.lit(False)
     )
-
-
-def columns_before_1970(path: str) -> Iterator[str]:
-    """Yield columns with fractions of seconds before 1970, which only ORC's C++ writer can write.
-
-    A file that cannot be read raises OSError or pyarrow.ArrowException.
-    """
-    with pa.OSFile(path) as source:
-        file = orc.ORCFile(source)
-        for name in file.schema.names if file.writer == "ORC_CPP" else ():
-            # Arrow does not read times beyond 2262.
-            with suppress(pa.ArrowInvalid):
-                if any(map(_is_before_1970, file.read([name]).column(0).chunks)):
-                    yield name
-
-
-def _is_before_1970(column: pa.Array) -> bool:
-    times = (values for values in leaves(column) if pa.types.is_timestamp(values.type))
-    nanos = (values.cast(pa.int64()).drop_null().to_numpy() for values in times)
-    return any(((ns < 0) & (ns % 1_000_000_000 != 0)).any() for ns in nanos)

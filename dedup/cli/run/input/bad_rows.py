@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
@@ -26,9 +25,8 @@ from dedup.cli.run.options import RunOptions, flag
 from dedup.cli.run.record import observed_so_far
 from dedup.errors import DataError, DedupError, StateError
 from dedup.errors.cause import own_error, unreadable_file
-from dedup.sources.files.exact_values import WRITE_AGAIN, unreadable
+from dedup.sources.files.exact_values import unreadable
 from dedup.sources.files.file_log import FileLog
-from dedup.sources.files.orc_times import columns_before_1970
 from dedup.sources.strict_json import CAUSE, is_good
 from dedup.spark.driver.columns import named_column
 
@@ -109,24 +107,15 @@ def files_of_batch(options: RunOptions, log: FileLog, batch_id: int) -> list[Pat
         ) from None
 
 
-def explained(error: Exception, job: Job, paths: Iterable[str], *, way: str = _WAY) -> Exception:
-    """Return the error of a query over these files, with the way out if the input is at fault."""
-    timestamp, file_format = job.options.timestamp, job.files.file_format
+def explained(error: Exception, job: Job, *, way: str = _WAY) -> Exception:
+    """Return the error of a query, with the way out if the input is at fault."""
+    timestamp = job.options.timestamp
     if isinstance(error, DedupError):
         return error
     text = str(error)
     ours = own_error(text)
     if ours is not None and ours.topic == "bad-records":
         return DataError(_of_record(ours.message, job, way), remedy="bad-records")
-    if file_format == "orc" and "nanos > 999999999" in text:
-        for path in paths:
-            with suppress(OSError, pa.ArrowException):
-                for column in columns_before_1970(path):
-                    return DataError(
-                        f"{path}: its column {column!r} has times before 1970 that Spark does not "
-                        f"read. {WRITE_AGAIN}",
-                        remedy="bad-records",
-                    )
     if (file := unreadable_file(text)) is not None:
         path, reason = file
         if "CSV header" not in reason:
