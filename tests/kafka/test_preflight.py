@@ -57,7 +57,7 @@ def test_the_markers_topic_is_compacted_and_never_deleted_from(broker: str) -> N
     from dedup.sources.kafka.cluster import Cluster
 
     check_sink(settings(broker), [], "settings-markers")
-    config = Cluster(settings(broker)).topic_settings("settings-markers")
+    config = Cluster(settings(broker)).settings_of("topic", "settings-markers")
     assert config is not None
     assert {name: config[name] for name in MARKER_SETTINGS} == MARKER_SETTINGS
 

@@ -84,7 +84,7 @@ def inspect_sink(
     """
     markers = markers or f"{topic}-markers"
     cluster = Cluster(settings, purpose=_PURPOSE)
-    broker = cluster.broker_settings(cluster.broker_ids()[0]) or {}
+    broker = cluster.settings_of("broker", str(cluster.broker_ids()[0])) or {}
     held = [held for name in (topic, markers) if name for held in _held_back(cluster, name)]
     if query is None and progress is not None:
         query = progress.query_id

@@ -56,7 +56,7 @@ def _target(cluster: Cluster, name: str) -> Topic:
 def _make_markers(cluster: Cluster, name: str, targets: list[Topic]) -> Topic:
     """Create the topic of markers, as safe as the safest of the sink's topics."""
     replicas = max((topic.replicas for topic in targets), default=-1)  # -1: the cluster's default
-    configs = [cluster.topic_settings(topic.name) for topic in targets]
+    configs = [cluster.settings_of("topic", topic.name) for topic in targets]
     copies = max((int(config[_INSYNC]) for config in configs if config), default=None)
     settings = MARKER_SETTINGS | ({} if copies is None else {_INSYNC: str(copies)})
     refused = cluster.make_topic(
@@ -74,7 +74,7 @@ def _make_markers(cluster: Cluster, name: str, targets: list[Topic]) -> Topic:
 
 
 def _check_markers(cluster: Cluster, topic: Topic) -> list[str]:
-    name, config = topic.name, cluster.topic_settings(topic.name)
+    name, config = topic.name, cluster.settings_of("topic", topic.name)
     if config is None:
         return [
             f"The broker does not let this user read the settings of topic {name!r}. Its "

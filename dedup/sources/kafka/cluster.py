@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from dedup.errors import ConfigError
 from dedup.sources.kafka.client_options import ClientSettings
@@ -97,13 +97,15 @@ class Cluster:
             id=str(described.topic_id),
         )
 
-    def topic_settings(self, name: str) -> Mapping[str, str] | None:
-        """Return a topic's settings, or None if the user may not read them."""
-        return self._settings(self._library.admin.ResourceType.TOPIC, name)
-
-    def broker_settings(self, broker_id: int) -> Mapping[str, str] | None:
-        """Return a broker's settings, or None if the user may not read them."""
-        return self._settings(self._library.admin.ResourceType.BROKER, str(broker_id))
+    def settings_of(self, kind: Literal["topic", "broker"], name: str) -> Mapping[str, str] | None:
+        """Return the settings of a topic or broker, or None if the user may not read them."""
+        admin = self._library.admin
+        resource = admin.ConfigResource(admin.ResourceType[kind.upper()], name)
+        try:
+            entries = self._answer(self._admin.describe_configs([resource])[resource])
+        except self._library.KafkaException:
+            return None
+        return {entry.name: entry.value or "" for entry in entries.values()}
 
     def make_topic(
         self, name: str, *, partitions: int, replicas: int, settings: Mapping[str, str]
@@ -184,14 +186,6 @@ class Cluster:
                 f"{way_out}"
             ) from None
         return offsets
-
-    def _settings(self, kind: Any, name: str) -> Mapping[str, str] | None:
-        resource = self._library.admin.ConfigResource(kind, name)
-        try:
-            entries = self._answer(self._admin.describe_configs([resource])[resource])
-        except self._library.KafkaException:
-            return None
-        return {entry.name: entry.value or "" for entry in entries.values()}
 
     def _repeated(self, ask: Callable[[], T]) -> T:
         """Return an answer, asking again for a while if the error may pass."""
