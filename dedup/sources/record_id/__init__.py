@@ -8,16 +8,18 @@ from dedup.errors.lazy import lazily
 from dedup.sources.record_id.canonical import of_values
 
 if TYPE_CHECKING:
-    from dedup.sources.record_id.lines import read_lines
-    from dedup.sources.record_id.recipe import IdRecipe, from_columns, from_file, from_kafka
+    from dedup.sources.record_id.recipe import (
+        IdRecipe,
+        from_columns,
+        from_file,
+        from_kafka,
+        read_lines,
+    )
 
 __all__ = ["IdRecipe", "from_columns", "from_file", "from_kafka", "of_values", "read_lines"]
 
 __getattr__, __dir__ = lazily(
     __name__,
     __all__,
-    {
-        "dedup.sources.record_id.lines": "read_lines",
-        "dedup.sources.record_id.recipe": "IdRecipe from_columns from_file from_kafka",
-    },
+    {"dedup.sources.record_id.recipe": "IdRecipe from_columns from_file from_kafka read_lines"},
 )

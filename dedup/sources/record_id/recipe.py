@@ -1,4 +1,7 @@
-"""Record IDs as Spark expressions over a DataFrame's columns; no row passes through Python."""
+"""Record IDs as Spark expressions over a DataFrame's columns; no row passes through Python.
+
+`read_lines` gives the lines of text files numbers that such an ID can use.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from functools import reduce
 from operator import and_, or_
 from typing import TypeAlias
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, DataFrameReader
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from dedup.errors import ConfigError
 from dedup.sources.record_id.canonical import ID_BYTES, VERSION
@@ -26,6 +30,9 @@ _AS_TEXT = {T.DateType: "d", T.TimestampNTZType: "l"}
 #: All significant decimal digits. The result of a cast depends on the session's settings.
 _DIGITS = "0." + "#" * 38
 _BYTE_ORDER_FREE = ("UTF8_BINARY", None)
+#: Ends of lines, as Hadoop and Spark recognise them.
+_LINE_END = "\r\n|\r|\n"
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,6 +181,50 @@ def from_file(
     """
     uri = F.regexp_replace(path, "^file:/+", "file:///")
     return _recipe((F.regexp_replace(uri, "^s3[an]:", "s3:"), position), is_place=True)
+
+
+def read_lines(reader: DataFrameReader | DataStreamReader, path: str) -> DataFrame:
+    """Return the lines of text files, each with its file and line number.
+
+    ``read_lines(spark.readStream, "events/")`` replaces ``spark.readStream.text("events/")``.
+    Spark reads large files in parts, and then a line's number is unknown. Here one task reads each
+    file as a whole.
+
+    Parameters
+    ----------
+    reader : DataFrameReader or DataStreamReader
+        ``spark.read`` or ``spark.readStream``, with options such as ``maxFilesPerTrigger``.
+    path : str
+        Folder, file or pattern. Spark recognises compressed files by the ends of their names.
+        Partition folders must not be named ``value=``, ``file=`` or ``line=``.
+
+    Returns
+    -------
+    DataFrame
+        The columns of partition folders, then ``file`` (URI), ``line`` (from 1) and ``value`` (the
+        line without its end).
+
+    Notes
+    -----
+    A task holds several uncompressed copies of its largest file in memory, and Spark reads files of
+    up to 2 GiB. Bytes that are not UTF-8 become U+FFFD. A line end is LF, CR LF or CR, even in a
+    quoted field of CSV.
+    """
+    files = reader.format("text").option("wholetext", True).load(path)
+    folders = [name for name in files.columns if name != "value"]
+    text = F.col("value")
+    unmarked = F.when(text.startswith(_BYTE_ORDER_MARK), F.expr("substring(value, 2)"))
+    lines = files.select(
+        *folders,
+        F.col("_metadata.file_path").alias("file"),
+        F.split(unmarked.otherwise(text), _LINE_END, -1).alias("lines"),
+    )
+    # After the last line end, only a text that is not empty is a line.
+    count = F.size("lines") - F.when(F.element_at("lines", -1) == "", 1).otherwise(0)
+    numbered = lines.select(
+        *folders, "file", F.posexplode(F.slice("lines", 1, count)).alias("line", "value")
+    )
+    return numbered.select(*folders, "file", (F.col("line") + 1).alias("line"), "value")
 
 
 def _recipe(
