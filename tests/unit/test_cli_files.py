@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,15 +57,16 @@ def test_format_by_names(
     assert (files.file_format, files.compressed) == (file_format, compressed)
 
 
-def test_names_that_disagree_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="1 csv and 2 json files; give --format"):
-        find_files(options_for(tmp_path, "a.csv", "b.json", "c.json"))
-
-
-def test_an_empty_folder_needs_a_format(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give --format"):
-        find_files(options_for(tmp_path, "readme.txt"))
-    assert len(find_files(options_for(tmp_path, file_format="csv")).paths) == 1
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [(("a.csv", "b.json", "c.json"), "1 csv and 2 json files; give --format"),
+     (("readme.txt",), "holds no file named as csv, json, parquet or orc; give --format"),
+     ((), "holds no files")],
+)  # fmt: skip
+def test_names_that_show_no_format(tmp_path: Path, names: tuple[str, ...], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        find_files(options_for(tmp_path, *names))
+    assert len(find_files(options_for(tmp_path, file_format="csv")).paths) == len(names)
 
 
 def test_other_names_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -326,22 +326,6 @@ def entry(name: str, batch: int, mtime_ms: int = 1) -> str:
     return json.dumps({"path": name, "timestamp": mtime_ms, "batchId": batch})
 
 
-def test_files_taken(tmp_path: Path) -> None:
-    def by_batch() -> dict[int, int]:
-        return Counter(taken.batch for taken in FileLog(tmp_path).taken.values())
-
-    folder = tmp_path / "sources" / "0"
-    folder.mkdir(parents=True)
-    assert by_batch() == {}
-
-    (folder / "9.compact").write_text("\n".join(["v1", entry("a", 0), entry("b", 9)]))
-    (folder / "9").write_text("\n".join(["v1", entry("b", 9)]))
-    (folder / "10").write_text("\n".join(["v1", entry("c", 10), entry("d", 10)]))
-    (folder / "11").write_text("v1\n{")
-    (folder / ".11.crc").write_text("x")
-    assert by_batch() == {0: 1, 9: 1, 10: 2}
-
-
 def checkpoint_with(folder: Path, *, commits: int, v2: bool = False) -> Path:
     """Micro-batches 0, 1 and 2 took the source's batches 0, 1-2 and 3."""
     for name in ("offsets", "commits"):
@@ -368,7 +352,12 @@ def test_the_log_is_read_as_it_grows(tmp_path: Path, v2: bool) -> None:
     first = entry("file:///in/a%20b%2B+%25.csv", 0, 7)
     lines = [first, entry("file:/in/c", 1), entry("file:/in/d", 2), entry("file:/in/e", 3)]
     (folder / "3.compact").write_text("\n".join(["v1", *lines]))
+    (folder / "3").write_text("\n".join(["v1", lines[3]]))
     assert set(log.refresh()) == {"/in/c", "/in/d", "/in/e"}
+    (folder / "4").write_text("v1\n{")
+    (folder / ".4.crc").write_text("x")
+    assert log.refresh() == {}
+    assert FileLog(tmp_path).taken == log.taken
     assert log.count(log.committed()) == 3
     assert log.of_batch(0) == [Path("/in/a b++%.csv")]
     assert sorted(log.of_batch(1)) == [Path("/in/c"), Path("/in/d")]
