@@ -59,9 +59,6 @@ class Cluster:
         try:
             return list(self._admin.list_topics(timeout=self._timeout_s).topics)
         except self._library.KafkaException as error:
-            self._check_refused()
-            if self._is_silence(error.args[0]):
-                raise self._silent() from None
             why = self._text(error.args[0])
             raise ConfigError(f"The topics of {self.settings.servers}: {why}.") from None
 
@@ -209,13 +206,11 @@ class Cluster:
                 if time.monotonic() > deadline:
                     raise self._silent() from None
             except self._library.KafkaException as error:
-                if self._is_silence(error.args[0]):
+                codes = self._library.KafkaError
+                silence = codes._TIMED_OUT, codes._TIMED_OUT_QUEUE, codes._TRANSPORT
+                if error.args[0].code() in silence:
                     raise self._silent() from None
                 raise
-
-    def _is_silence(self, error: Any) -> bool:
-        codes = self._library.KafkaError
-        return error.code() in (codes._TIMED_OUT, codes._TIMED_OUT_QUEUE, codes._TRANSPORT)
 
     def _check_refused(self) -> None:
         """Raise ConfigError if a broker has refused the connection."""
