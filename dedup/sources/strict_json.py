@@ -63,16 +63,14 @@ _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 
 
-def is_good(topic: str, *parts: str | Column) -> Column:
+def is_good(topic: str, text: Column) -> Column:
     """Return whether a record has no `CAUSE`; the first that has one stops the query.
 
-    The error is the DataError that a Python task would raise, with these parts as its text.
+    The error is the DataError that a Python task would raise with this text.
     """
     # It begins on its own line, like the error of a Python task.
-    text = "\ndedup.errors.DataError: ", *parts, f"\n{LINK}{topic}"
-    columns = [F.lit(part) if isinstance(part, str) else part for part in text]
-    stop = F.raise_error(F.concat(*columns)).cast("boolean")
-    return F.when(F.col(CAUSE).isNull(), True).otherwise(stop)
+    error = F.concat(F.lit("\ndedup.errors.DataError: "), text, F.lit(f"\n{LINK}{topic}"))
+    return F.when(F.col(CAUSE).isNull(), True).otherwise(F.raise_error(error).cast("boolean"))
 
 
 def check_options(options: Mapping[str, str], others: Mapping[str, str], shown: str) -> None:

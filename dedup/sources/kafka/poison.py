@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, TypeAlias
 
@@ -94,21 +94,12 @@ def poison_counts(progress: Any, metrics: str = "kafka_source") -> dict[str, dic
 
 def refused(records: DataFrame) -> DataFrame:
     """Return the records; the first poison one stops the query with an error that names it."""
-    return records.where(
-        is_good(
-            "poison-records",
-            "The record at offset ",
-            F.col("offset").cast("string"),
-            " of partition ",
-            F.col("partition").cast("string"),
-            " of topic ",
-            F.col("topic"),
-            " is a poison record. ",
-            F.col(CAUSE),
-            ' No record of its micro-batch was skipped. on_error="quarantine" sets such records '
-            "aside.",
-        )
+    text = F.format_string(
+        "The record at offset %d of partition %d of topic %s is a poison record. %s No record of "
+        'its micro-batch was skipped. on_error="quarantine" sets such records aside.',
+        *("offset", "partition", "topic", CAUSE),
     )
+    return records.where(is_good("poison-records", text))
 
 
 def quarantined(records: DataFrame, quarantine: Quarantine) -> DataFrame:
@@ -128,9 +119,6 @@ def quarantined(records: DataFrame, quarantine: Quarantine) -> DataFrame:
 
 def _object_text() -> Column:
     """Return a record's object: one line of JSON, bytes in base64. The JVM makes it."""
-    headers = F.transform(
-        "headers", lambda h: F.struct(h["key"].alias("key"), F.base64(h["value"]).alias("value"))
-    )
     fields = F.struct(
         "topic",
         "partition",
@@ -140,9 +128,15 @@ def _object_text() -> Column:
         F.col(CAUSE).alias("error"),
         F.base64("key").alias("key"),
         F.base64("value").alias("value"),
-        headers.alias("headers"),
+        _headers(F.base64),
     )
     return F.to_json(fields, {"ignoreNullFields": "false"})
+
+
+def _headers(convert: Callable[[Column], Column]) -> Column:
+    return F.transform(
+        "headers", lambda h: F.struct(h["key"].alias("key"), convert(h["value"]).alias("value"))
+    ).alias("headers")
 
 
 class Quarantine:
@@ -232,9 +226,6 @@ def quarantined_records(spark: SparkSession, folder: str, *, stream: bool = Fals
     options = {"recursiveFileLookup": "true", "pathGlobFilter": "*.json", "mode": "FAILFAST"}
     reader = spark.readStream if stream else spark.read
     rows = reader.schema(_STORED).options(**options).json(folder)
-    headers = F.transform(
-        "headers", lambda h: F.struct(h["key"].alias("key"), F.unbase64(h["value"]).alias("value"))
-    )
     return rows.select(
         "topic",
         "partition",
@@ -244,7 +235,7 @@ def quarantined_records(spark: SparkSession, folder: str, *, stream: bool = Fals
         "error",
         F.unbase64("key").alias("key"),
         F.unbase64("value").alias("value"),
-        headers.alias("headers"),
+        _headers(F.unbase64),
     )
 
 

@@ -51,9 +51,9 @@ def good_rows(rows: DataFrame, job: Job, columns: InputColumns) -> DataFrame:
     counted = rows.observe(METRIC, *counts)
     good = ~bad
     if job.options.bad_records == "error":
-        text = fn.md5(KEY if KEY in rows.columns else TEXT)
-        parts = fn.col(FILE), " cannot be read: ", fn.col(CAUSE), " [", text, "]"
-        good = is_good("bad-records", *parts)
+        digest = fn.md5(KEY if KEY in rows.columns else TEXT)
+        text = fn.format_string("%s cannot be read: %s [%s]", FILE, CAUSE, digest)
+        good = is_good("bad-records", text)
     return counted.where(good).select(list(map(named_column, columns.schema.names)))
 
 
