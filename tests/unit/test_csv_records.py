@@ -141,18 +141,6 @@ def test_wide_text(tmp_path: Path) -> None:
             told(tmp_path, text, encoding=name)
 
 
-def test_a_record_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", 100)
-    monkeypatch.setattr(module, "_BLOCK_BYTES", 8)
-    path, long = tmp_path / "a.csv", "x" * 109
-    for record in (long, f'"{long}"', '"' + "x\n" * 109 + '"'):
-        path.write_text(f"id\na\n{record}\nb\n")
-        with pytest.raises(DataError, match=r"a\.csv cannot be read: line 3 is a record of more"):
-            CsvRecords({"multiline": "true"}).count(path)
-    path.write_text("id,x\n" * 101)
-    assert CsvRecords({}).count(path).rows == 101
-
-
 def test_lines_that_spark_would_skip(tmp_path: Path) -> None:
     said = "has nothing but blanks and separators in line 3, which Spark would skip."
     for text, separator in (("id\tx\na\t1\n\t\n", "\t"), ("id x\na 1\n   \n", " "),

@@ -24,7 +24,6 @@ from dedup.cli.run.input.csv_values import spelled_alike
 from dedup.cli.run.input.files import Stamp, folded, separator
 from dedup.cli.run.input.json_files import are_known, json_names
 from dedup.cli.run.input.source import InputColumns, exact_columns, schema_reader
-from dedup.cli.run.input.text import refuse_long_json
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import COLUMNAR
 from dedup.cli.stop import StopRequest
@@ -128,15 +127,11 @@ class ColumnCheck:
             raise self._undecided(added)
 
     def check_text(self, paths: Iterable[Path]) -> None:
-        """Raise DataError for a record that is too long, and for CSV that Spark would misread."""
-        fresh = [path for path in paths if str(path) not in self._published]
-        checks: dict[str, Callable[[Path], object]] = {
-            "csv": self._counted,
-            "json": lambda path: refuse_long_json(path, self._settings),
-        }
-        if self._format in checks:
+        """Raise DataError for CSV that Spark would misread."""
+        if self._format == "csv":
+            fresh = [path for path in paths if str(path) not in self._published]
             with ThreadPoolExecutor(self._job.options.cores) as pool:
-                for _ in pool.map(checks[self._format], fresh):
+                for _ in pool.map(self._counted, fresh):
                     pass
 
     def records_of(self, path: Path) -> int:

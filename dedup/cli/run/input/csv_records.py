@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dedup.cli.run.input.files import is_true, separator
-from dedup.cli.run.input.text import MOST_BYTES, open_text, too_long
+from dedup.cli.run.input.text import open_text
 from dedup.cli.stop import StopRequest
 from dedup.errors import ConfigError, DataError
 
@@ -126,7 +126,7 @@ class CsvRecords:
         OSError, pyarrow.ArrowException
             If the file cannot be read.
         """
-        records, header, begin, chars, is_open = 0, None, 0, 0, False
+        records, header, begin, is_open = 0, None, 0, False
         mark, comments = self._mark, self._comments
         try:
             for lines in self._lines(path, stop):
@@ -140,10 +140,7 @@ class CsvRecords:
                         if self._is_skipped(line, header):
                             continue
                         header = line if header is None else header
-                        records, begin, chars = records + 1, self._number, 0
-                    chars += len(line)
-                    if chars > MOST_BYTES:
-                        raise too_long(path, f"line {begin:,}")
+                        records, begin = records + 1, self._number
                     is_open = self._is_unclosed(line, is_open=is_open)
             if is_open:
                 self._number = begin
@@ -190,8 +187,6 @@ class CsvRecords:
                         f"{_AGAIN} in that encoding. Or give, with a new --output, --read-option "
                         "encoding=... with the encoding that the files have",
                     )
-                if len(rest) > MOST_BYTES:
-                    raise too_long(path, f"line {self._number + 1:,}")
         if rest:
             yield [rest]
 
