@@ -58,7 +58,7 @@ def test_a_checkpoint_tells_the_topics_of_its_newest_offsets(tmp_path: Path) -> 
     assert checkpoint.topics_read() == {"a", "b"}
     (log / "11").write_text(f'v2\n{about}\nsource-0:{{"c":{{"0":1}}}}')
     assert checkpoint.topics_read() == {"c"}
-    topic = Topic(name="c", partitions=1, replicas=1, allowed=None, id="1")
+    topic = Topic(name="c", partitions=1, replicas=1, id="1")
     for store, stored in ((False, {}), (True, {"c": "1"})):
         checkpoint.compare({"c": topic, "gone": None}, {"c"}, store=store)
         assert checkpoint.topic_ids() == stored

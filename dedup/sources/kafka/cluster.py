@@ -79,13 +79,8 @@ class Cluster:
         try:
             described = self._answer(answer)
         except library.KafkaException as error:
-            code = error.args[0].code()
-            if code == library.KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if error.args[0].code() == library.KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
-            if code == library.KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                raise ConfigError(
-                    f"The broker does not let this user see topic {name!r}: {may(name, 'DESCRIBE')}"
-                ) from None
             raise ConfigError(f"Topic {name!r}: {self._text(error.args[0])}.") from None
         return Topic(
             name=name,
@@ -245,12 +240,3 @@ class Cluster:
 
     def _text(self, error: Any) -> str:
         return self.settings.without_secrets(str(error.str()).strip().rstrip("."))
-
-
-def may(topic: str, *operations: str) -> str:
-    """Return the command that grants a user operations on a topic."""
-    wanted = " ".join(f"--operation {operation.title()}" for operation in operations)
-    return (
-        "kafka-acls.sh --bootstrap-server HOST:9092 --add --allow-principal User:NAME "
-        f"{wanted} --topic {topic}"
-    )
