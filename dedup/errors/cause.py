@@ -73,7 +73,7 @@ class OwnError(NamedTuple):
 
 
 def own_error(text: str) -> OwnError | None:
-    """Return the error of this package in a text, or None if there is none.
+    """Return the error of this package in a text, or None.
 
     In one traceback it is the last exception; of several tracebacks the first one counts.
     """

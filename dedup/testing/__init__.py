@@ -65,7 +65,7 @@ class SmallQuery:
 def small_query() -> Iterator[SmallQuery]:
     """Make temporary folders for a new query, and delete them at the end.
 
-    Meanwhile the query may stop and restart, as in production.
+    Until then the query may stop and restart, as in production.
     """
     with TemporaryDirectory(prefix="dedup-testing-", ignore_cleanup_errors=True) as folder:
         yield SmallQuery(

@@ -106,7 +106,7 @@ POINTS = {
     "postgres.stage.before": "a slice is about to be staged",
     "postgres.stage.after": "the slice is staged, Spark does not know",
     "postgres.driver.before": "all tasks have ended, the driver owns no slot yet",
-    "postgres.driver.published": "the driver has published, the checkpoint does not say so",
+    "postgres.driver.published": "the driver has published, the checkpoint does not show it",
     "postgres.driver.after": "the micro-batch is published, Spark has not logged it",
     "lakehouse.task.begin": "a task of a lakehouse sink has read nothing yet",
     "lakehouse.stage.before": "rows are about to be written to data files",
@@ -192,7 +192,7 @@ def _strike(kind: str, name: str, path: str | os.PathLike[str] | None) -> None:
         time.sleep(0.5)
     elif kind == "corrupt":
         if path is None:
-            raise ValueError(f"there is no file to damage at {name}")
+            raise ValueError(f"no file to damage at {name}")
         with open(path, "r+b") as file:
             middle = os.fstat(file.fileno()).st_size // 2
             file.seek(middle)

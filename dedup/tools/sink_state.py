@@ -29,7 +29,7 @@ def inspect_files(
     Raises
     ------
     ConfigError
-        If the folder is no such output, or the checkpoint is missing or belongs to another query.
+        If the folder is not such an output, or the checkpoint is missing or another query's.
     CatalogError
         If the storage cannot be reached.
     SinkError

@@ -487,7 +487,7 @@ def test_a_damaged_certificate(tmp_path: Path, place: Path) -> None:
 def test_a_log_of_another_query(tmp_path: Path, place: Path) -> None:
     log = make_log(tmp_path / "log", query_id="another")
     assert "has no micro-batch of query" in refused(2, place, "--log", log)
-    assert "no folder of metrics logs" in refused(2, place, "--log", tmp_path / "none")
+    assert "not a folder of metrics logs" in refused(2, place, "--log", tmp_path / "none")
 
 
 @pytest.mark.parametrize(

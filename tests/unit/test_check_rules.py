@@ -150,7 +150,7 @@ CASES = {
         Case({**WEEK, "kafka_retention_ms": FOREVER_MS, "late": None}, BREAKS, "give --late drop.",
              '.option("startingTimestamp", MILLISECONDS)', Takes.BEGINNING),
         Case({**WEEK, "kafka_retention_ms": 30 * DAY_MS, "late": "drop", "event_time": None},
-             BREAKS, "event time only: give --catalog ROOT, which says", 'horizon="30 days"'),
+             BREAKS, "event time only: give --catalog ROOT, which shows", 'horizon="30 days"'),
         Case({**WEEK, "kafka_retention_ms": 30 * DAY_MS, "late": None, "event_time": None}, BREAKS,
              "give --late drop, and --catalog ROOT", 'horizon="30 days"'),
         Case({**WEEK, "kafka_retention_ms": FOREVER_MS}, BREAKS, "for ever",

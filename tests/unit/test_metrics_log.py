@@ -195,7 +195,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="Give a folder on this machine's disk"):
         MetricsLog(tmp_path / "file")
-    with pytest.raises(ConfigError, match="no folder of metrics logs"):
+    with pytest.raises(ConfigError, match="not a folder of metrics logs"):
         read_logs(tmp_path / "nowhere")
 
 

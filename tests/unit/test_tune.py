@@ -184,7 +184,7 @@ def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
      ([*ASKED, "--fpr", "1e-9"], "--fpr 1e-09"),
      ([*ASKED, "--duplicate-share", "1.5"], "must be from 0 to below 1"),
      ([*ASKED, "--html", "/no/such/x.html"], "cannot be written"),
-     (["--log", "/no/such/folder"], "/no/such/folder is no folder of metrics logs"),
+     (["--log", "/no/such/folder"], "/no/such/folder is not a folder of metrics logs"),
      (["--log", "x", "--shards", "3"], "--shards and --log exclude each other: the log shows"),
      (["--catalog", "x", "--checkpoint", "y", "--shards", "3"], "the catalog shows the shards"),
      ([*ASKED, "--late", "never"], "--late never must be"),

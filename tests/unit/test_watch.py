@@ -410,13 +410,13 @@ def test_where_nothing_is_told_usage_is_explained(tmp_path: Path) -> None:
     assert "If it failed before that, see the driver's log." in told.output
     told = watch(tmp_path / "nowhere", "--once")
     assert told.exit_code == 2
-    assert "no folder of metrics logs" in told.output
+    assert "not a folder of metrics logs" in told.output
 
 
 def test_a_run_that_begins_after_watch_is_found(tmp_path: Path) -> None:
     output = tmp_path / "out"
     look = watch_query.looker(str(output), None)
-    with pytest.raises(ConfigError, match="no folder of metrics logs"):
+    with pytest.raises(ConfigError, match="not a folder of metrics logs"):
         look()
     output.mkdir()
     with pytest.raises(ConfigError, match="not show any query yet"):

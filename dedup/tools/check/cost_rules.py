@@ -86,7 +86,7 @@ def batch_memory(facts: Facts) -> Assessment:
     return costs(
         f"{need}, but {have} ({_OVERHEAD}, {_PYSPARK}): with such a micro-batch the container is "
         "killed again and again. With a smaller share the operator stops the query with an error "
-        f"that says what to do.{_room(facts, allowed, workers)}",
+        f"that names the remedy.{_room(facts, allowed, workers)}",
         change,
     )
 

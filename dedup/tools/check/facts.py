@@ -38,7 +38,7 @@ class Facts:
     settings: Mapping[str, str] = field(default_factory=dict)
     #: Whether `settings` is complete, so that every other setting has Spark's default.
     complete: bool = False
-    #: Settings that the checkpoint keeps for ever, or None before the first start.
+    #: Settings that the checkpoint keeps permanently, or None before the first start.
     pinned: Mapping[str, str] | None = None
     #: The checkpoint's partitions of the state, and version of its commit log: 1, or 2 if state
     #: files have unique names.

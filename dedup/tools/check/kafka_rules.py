@@ -83,7 +83,7 @@ def _lacking(facts: Facts) -> str:
     """Return the missing flags that would show whether the query drops late records."""
     if facts.event_time is False or facts.late == "emit":
         return ""
-    catalog = " --catalog ROOT, which says whether it judges by timestamps."
+    catalog = " --catalog ROOT, which shows whether it judges by timestamps."
     if facts.late == "drop":
         return f' late="drop" works for event time only: give{catalog}'
     late = ' A query with late="drop" lets none pass: give --late drop'

@@ -259,7 +259,7 @@ SEQUENCE_RULES: dict[str, Rule] = _COMMON | {
 def advise(facts: Facts) -> list[Finding]:
     """Return the findings of all rules, the worst first.
 
-    A rule that finds everything right says so, and one that lacks facts says how to give them.
+    A rule that lacks facts names the flags that supply them.
     """
     rules = RULES if facts.expire_after_ms is None else SEQUENCE_RULES
     return findings((name, rule(facts)) for name, rule in rules.items())

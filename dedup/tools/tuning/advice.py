@@ -181,7 +181,7 @@ def _horizon(demand: Demand) -> Assessment | None:
     apart_ms, horizon_ms = repeats.apart_ms, demand.horizon_ms
     horizon = _horizon_of(horizon_ms)
     if not len(apart_ms):
-        return unknown(f"The sample holds no repeats, so it says nothing about {horizon}.")
+        return unknown(f"The sample holds no repeats, so it proves nothing about {horizon}.")
     beyond, longest_ms = int((apart_ms > horizon_ms).sum()), int(apart_ms[-1])
     most_ms = int(apart_ms[int(np.ceil(0.999 * len(apart_ms))) - 1])
     spread = (

@@ -208,7 +208,7 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
     """Return the demand of a metrics log, with the options of its last micro-batch.
 
     `base` supplies the rest. Batches come with the time of their report, the oldest first. Raises
-    ConfigError if there are fewer than two micro-batches, or no time passes between them.
+    ConfigError if they show no rate.
     """
     # At-least-once does not distinguish new IDs from copies.
     unchecked = [n for n, (_, batch) in enumerate(batches, 1) if batch.unchecked]
@@ -218,12 +218,6 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
             "which IDs were new. Give --ids-per-day."
         )
     batches = batches[unchecked[-1] :] if unchecked else batches
-    if len(batches) < 2:
-        raise ConfigError(
-            f"The metrics log of query {query} holds fewer than two micro-batches, which a rate "
-            "needs. Let the query run on, or give --ids-per-day."
-        )
-    last = batches[-1][1]
     # The first micro-batch only marks the start of the time.
     later = [batch for _, batch in batches[1:]]
     new = sum(batch.unique + batch.late for batch in later)
@@ -232,9 +226,11 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
     passed_ms = times_ms[-1] - times_ms[0] if times_ms else 0
     if passed_ms <= 0 or not records:
         raise ConfigError(
-            f"In the metrics log of query {query} there are no records, or its time stood still. "
-            "Give --ids-per-day."
+            f"The metrics log of query {query} shows no rate: it needs two micro-batches, and in "
+            "the later one records and newer timestamps. Let the query run on, or give "
+            "--ids-per-day."
         )
+    last = later[-1]
     return replace(
         base,
         origin=f"the metrics log of query {query}, {len(batches)} micro-batches",

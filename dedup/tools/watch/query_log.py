@@ -210,7 +210,7 @@ class LogFolder:
             paths = sorted(path for path in self.folder.iterdir() if path.name.endswith(SUFFIX))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ConfigError(
-                f"{self.folder} is no folder of metrics logs. Give the folder of "
+                f"{self.folder} is not a folder of metrics logs. Give the folder of "
                 "DedupListener(log=...), or the OUTPUT of `dedup run`."
             ) from error
         except OSError as error:

@@ -33,7 +33,7 @@ TOTALS = (
 class PacedBatch:
     """A micro-batch reported at `at_ms`, its duration, and the time since the previous start.
 
-    `took_ms` is None if unknown, and `every_ms` is None for the first of a run.
+    `took_ms` may be unknown, and so is `every_ms` for the first of a run.
     """
 
     at_ms: int
@@ -191,7 +191,7 @@ class Watched:
         }
 
     def expiry(self) -> list[tuple[int, int, int]]:
-        """Return advances of the GC watermark (ms), and the IDs and bytes that expire meanwhile."""
+        """Return advances of the GC watermark (ms), and the IDs and bytes that each lets expire."""
         if not self.of_ids:
             return []
         last = self.of_ids[-1]
