@@ -28,18 +28,6 @@ def test_own_errors(error: Exception, code: int) -> None:
     assert (failure.message, failure.exit_code, failure.kind) == ("x", code, type(error).__name__)
 
 
-def test_own_error_inside_a_worker() -> None:
-    text = _WRAPPED.format(
-        "Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last)"
-        ':\n  File "group.py", line 1, in f\n    raise SegmentDamaged(text)\n'
-        "dedup.errors.SegmentDamaged: segment s1 is gone; run `dedup catalog accept-loss`\n"
-        "\n\tat java"
-    )
-    failure = explain(Py4JError(text))
-    assert failure.message == "segment s1 is gone; run `dedup catalog accept-loss`"
-    assert (failure.exit_code, failure.kind) == (DAMAGE, "SegmentDamaged")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -79,41 +67,42 @@ def test_own_error_inside_a_worker() -> None:
             "wrong SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: 1",
             "Option x is wrong",
         ),
+        (
+            _WRAPPED.format(
+                "Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent "
+                'call last):\n  File "group.py", line 1, in f\n    raise SegmentDamaged(text)\n'
+                "dedup.errors.SegmentDamaged: segment s1 is gone; run `dedup catalog accept-loss`"
+                "\n\n\tat java"
+            ),
+            "segment s1 is gone; run `dedup catalog accept-loss`",
+        ),
     ],
 )
 def test_spark_errors(text: str, message: str) -> None:
     failure = explain(Py4JError(text))
-    assert (failure.message, failure.exit_code) == (message, FAILED)
+    own = "SegmentDamaged" if "SegmentDamaged" in text else None
+    assert (failure.message, failure.exit_code) == (message, DAMAGE if own else FAILED)
+    assert failure.kind == (own or "Py4JError")
 
 
-def test_system_errors_name_the_file() -> None:
+def test_errors_of_the_system_and_of_java_have_a_way_out(tmp_path: Path) -> None:
     failure = explain(OSError(28, "No space left on device", "/out/x"))
-    assert failure.message == "No space left on device (/out/x)"
-    assert failure.remedy == "local-disk"
-
-
-def test_a_full_disk_that_spark_reports_has_a_remedy() -> None:
+    assert (failure.message, failure.remedy) == ("No space left on device (/out/x)", "local-disk")
     text = "Job aborted\nCaused by: java.io.IOException: No space left on device\n\tat a.b(C.java)"
     assert explain(Py4JError(text)).remedy == "local-disk"
     assert explain(Py4JError("Job aborted")).remedy is None
-
-
-def test_a_fault_of_our_own_says_so() -> None:
-    failure = explain(TypeError("f() takes 1 argument"))
-    assert failure.message.startswith("internal error, TypeError: f() takes 1 argument")
-    assert failure.exit_code == FAILED
-
-
-def test_memory() -> None:
     failure = explain(Py4JError("Job aborted: java.lang.OutOfMemoryError: Java heap space"))
     assert "--driver-memory" in failure.message
-
-
-def test_java_that_ended_for_lack_of_memory(tmp_path: Path) -> None:
-    """Python sees a refused connection, for any reason."""
+    # Python sees a refused connection, for any reason.
     log, refused = tmp_path / "spark.log", ConnectionRefusedError(111, "Connection refused")
     log.write_text("ERROR: Uncaught\njava.lang.OutOfMemoryError: Java heap space\n\tat a.b\n")
     assert "Spark ran out of memory. Give a larger" in (memory_fault(refused, log) or "")
     assert memory_fault(ValueError("x"), log) is None
     log.write_text("SIGTERM\n")
     assert memory_fault(refused, log) is None
+
+
+def test_a_fault_of_our_own_says_so() -> None:
+    failure = explain(TypeError("f() takes 1 argument"))
+    assert failure.message.startswith("internal error, TypeError: f() takes 1 argument")
+    assert failure.exit_code == FAILED

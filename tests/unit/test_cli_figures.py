@@ -45,13 +45,8 @@ def test_counts_add_up_and_levels_are_the_last() -> None:
     assert body["state_bytes"] == 400
     assert body["rows_per_second"] == 8.0
     assert body["gc_watermark"] is None
-
-
-def test_nothing_done() -> None:
-    body = figures().to_json()
-    assert body["records_in"] == 0
-    assert body["state_bytes"] is None
-    assert "none yet" in shown(figures())
+    nothing = figures().to_json()
+    assert (nothing["records_in"], nothing["state_bytes"]) == (0, None)
 
 
 def shown(value: Figures, notes: Sequence[tuple[str, str, str]] = ()) -> str:
@@ -69,20 +64,17 @@ def test_table_fits_and_says_when_the_sum_is_off() -> None:
     untimed = shown(figures(batch(records_in=5, unique=2, untimed=3)))
     assert "= sum of the next five" in untimed
     assert "untimed" in untimed
+    assert "none yet" in shown(figures())
 
 
-@pytest.mark.parametrize(
-    ("time_ms", "text"),
-    [(0, "1970-01-01T00:00:00Z"), (-1, "1969-12-31T23:59:59Z"), (10**17, f"{10**17} ms")],
-)
-def test_iso(time_ms: int, text: str) -> None:
-    assert iso(time_ms) == text
-
-
-def test_span() -> None:
-    assert span(None) == "-"
-    assert span(3_723_000) == "01:02:03"
-    assert span(-90_000_000) == "-1d 01:00:00"
+def test_times_without_a_clock() -> None:
+    far_ms = 10**17
+    assert [iso(0), iso(-1), iso(far_ms)] == [
+        "1970-01-01T00:00:00Z",
+        "1969-12-31T23:59:59Z",
+        f"{far_ms} ms",
+    ]
+    assert [span(None), span(3_723_000), span(-90_000_000)] == ["-", "01:02:03", "-1d 01:00:00"]
 
 
 def test_plain_lines_stay_few() -> None:

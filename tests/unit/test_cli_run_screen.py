@@ -1,7 +1,8 @@
-"""What `dedup run` prints at its end; Spark is left out."""
+"""What `dedup run` prints during a run and at its end; Spark is left out."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,29 +13,64 @@ from dedup.cli.figures import Figures
 from dedup.cli.run.command import plan_lines
 from dedup.cli.run.drain import RunOutcome
 from dedup.cli.run.options import RunOptions
+from dedup.cli.run.progress import Reporter, RunProgress
 from dedup.cli.terminal import print_lines
 from dedup.core.metrics import BatchMetrics
 from tests.support.batch_metrics import batch
 
 
-def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: RunOutcome) -> str:
-    (tmp_path / "in").mkdir()
+class Observed(Reporter):
+    """Keeps the last progress."""
+
+    total_files = -1
+
+    def update(self, figures: Figures, total_files: int) -> None:
+        self.total_files = total_files
+
+
+class NothingDone:
+    """A query before its first micro-batch."""
+
+    lastProgress = None  # noqa: N815
+
+
+def test_files_that_were_archived_since_are_not_counted(tmp_path: Path) -> None:
+    """With as many of them as new files, the line said 0/0."""
+    old, begun, new = ([f"/in/{kind}{n}" for n in range(3)] for kind in ("old", "begun", "new"))
+    for name in ("sources/0", "offsets", "commits"):
+        (tmp_path / name).mkdir(parents=True)
+    for number, paths in enumerate((old, begun)):
+        lines = [
+            json.dumps({"path": f"file://{path}", "timestamp": 1, "batchId": number})
+            for path in paths
+        ]
+        (tmp_path / "sources" / "0" / str(number)).write_text("\n".join(["v1", *lines]))
+        (tmp_path / "offsets" / str(number)).write_text(f'v1\n{{}}\n{{"logOffset":{number}}}')
+    (tmp_path / "commits" / "0").write_text("v1\n{}")
+    observed = Observed()
+    progress = RunProgress(tmp_path, [old[0], *begun, *new], frozenset(), observed)
+    progress.look(NothingDone())  # type: ignore[arg-type]
+    assert observed.total_files == len(begun) + len(new)
+
+
+def printed(folder: Path, monkeypatch: pytest.MonkeyPatch, *batches: BatchMetrics) -> str:
+    """What a run with these micro-batches prints."""
+    figures = Figures.of(list(batches), emitted=frozenset({"unique"}), files=0, seconds=1.0)
+    outcome = RunOutcome(figures=figures, query_id="q", interrupted=False)
     monkeypatch.setattr("dedup.cli.run.work.run", lambda *_, **__: outcome)
-    command = ["run", str(tmp_path / "in"), "--id", "a", "--horizon", "1 day"]
-    done = CliRunner().invoke(app, [*command, "--output", str(tmp_path / "out")])
+    command = ["run", str(folder), "--id", "a", "--horizon", "1 day"]
+    done = CliRunner().invoke(app, [*command, "--output", str(folder.with_name("out"))])
     assert done.exit_code == 0, done.output
     return done.stdout
 
 
-def outcome(*batches: BatchMetrics) -> RunOutcome:
-    figures = Figures.of(list(batches), emitted=frozenset({"unique"}), files=0, seconds=1.0, bad=0)
-    return RunOutcome(figures=figures, query_id="q", interrupted=False, written_again=())
-
-
-def test_a_run_without_a_micro_batch_shows_no_table_of_zeros(
+def test_the_summary_says_what_the_horizon_is_measured_by(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert printed(tmp_path, monkeypatch, outcome()).strip() == ""
+    shown = printed(tmp_path, monkeypatch, batch(0))
+    assert "the run's own clock" in shown
+    assert "no --timestamp is given" in shown
+    assert printed(tmp_path, monkeypatch).strip() == "", "without a micro-batch all would be zero"
 
 
 def test_a_plan_shows_the_types_of_the_id_and_no_empty_values(
@@ -50,11 +86,3 @@ def test_a_plan_shows_the_types_of_the_id_and_no_empty_values(
     assert "output columns the same" in shown
     assert shown[-1] == "Listen."
     assert not any(line.endswith((" none", " False", "[]", "{}")) for line in shown)
-
-
-def test_the_summary_says_what_the_horizon_is_measured_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown = printed(tmp_path, monkeypatch, outcome(batch(0)))
-    assert "the run's own clock" in shown
-    assert "no --timestamp is given" in shown
