@@ -81,20 +81,15 @@ def test_a_python_for_the_workers_that_lacks_the_packages(
         check_python("/nowhere/python3")
 
 
-def test_a_python_for_the_workers_of_another_version(tmp_path: Path) -> None:
-    other = tmp_path / "python3"
-    other.write_text("#!/bin/sh\necho 3.9\n")
-    other.chmod(0o755)
+def test_a_python_for_the_workers_of_another_version_or_behind_a_wrapper(tmp_path: Path) -> None:
+    other, wrapper = tmp_path / "python3.9", tmp_path / "wrapper"
+    for path, line in ((other, "echo 3.9"), (wrapper, f'exec {sys.executable} "$@"')):
+        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.chmod(0o755)
     with pytest.raises(ConfigError, match=r"it is Python 3\.9"):
         check_python(str(other))
-
-
-def test_a_python_for_the_workers_that_fits(tmp_path: Path) -> None:
-    check_python(sys.executable)
-    wrapper = tmp_path / "python3"
-    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    wrapper.chmod(0o755)
     check_python(str(wrapper))
+    check_python(sys.executable)
 
 
 @pytest.mark.parametrize(
