@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -40,8 +40,10 @@ def schema_of(spark: SparkSession, job: Job) -> T.StructType:
     else:
         assert recorded is not None
         schema = recorded
-    for name, column in _named_columns(options):
-        _check_column(flag(name), column, schema.names)
+    for name in ("id", "timestamp", "source_partition", "order_by", "check_payload"):
+        given = getattr(options, name) or ()
+        for column in (given,) if isinstance(given, str) else given:
+            _check_column(flag(name), column, schema.names)
     if recorded is not None and schema is not recorded:
         check_new_schema(recorded, schema, options)
     return schema
@@ -87,15 +89,6 @@ def _has_no_text(kind: T.DataType, file_format: str) -> bool:
         return any(_has_no_text(field.dataType, file_format) for field in kind.fields)
     has_key = not isinstance(kind.keyType, (*nested, T.BinaryType))
     return not has_key or _has_no_text(kind.valueType, file_format)
-
-
-def _named_columns(options: RunOptions) -> Iterator[tuple[str, str]]:
-    for name in ("id", "timestamp", "source_partition", "order_by", "check_payload"):
-        columns = getattr(options, name)
-        if isinstance(columns, str):
-            columns = (columns,)
-        for column in columns or ():
-            yield name, column
 
 
 def _check_column(given: str, name: str, columns: list[str]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -95,15 +95,15 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
         raise ConfigError(
             "--dry-run cannot show a run with --moved-from, which changes the log of files."
         )
-    job = resolve(options)
-    created = _missing_parents([options.output, options.catalog, options.checkpoint])
+    job, places = resolve(options), (options.output, options.catalog, options.checkpoint)
+    missing = {p for path in places for p in (path, *path.parents) if not p.exists()}
     with tempfile.TemporaryDirectory(prefix="dedup-log-") as scratch:
         try:
             with _session(job, spark, Path(scratch) / LOG) as session:
                 return _plan(session, job)
         finally:
-            for folder in created:
-                if folder.is_dir() and not any(folder.iterdir()):
+            for folder in sorted(missing, key=lambda path: len(path.parts), reverse=True):
+                with suppress(OSError):  # it is still missing, or not empty
                     folder.rmdir()
 
 
@@ -216,9 +216,3 @@ def _session(
 
 def _by(why_spark: str | None) -> str:
     return "dedup" if why_spark is None else f"Spark, because {why_spark}"
-
-
-def _missing_parents(paths: Iterable[Path]) -> list[Path]:
-    """Return the folders that do not exist, the deepest first."""
-    missing = {p for path in paths for p in (path, *path.parents) if not p.exists()}
-    return sorted(missing, key=lambda p: len(p.parts), reverse=True)
