@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +83,8 @@ def test_names_are_found_as_spark_finds_them(batch: DataFrame) -> None:
         ({"order_by": lambda: F.col("n").desc()}, "order_by='n DESC NULLS LAST' is a sort order"),
         ({"verdict": "n"}, "verdict='n' is already a column; choose another name"),
         ({"verdict": "SRC"}, "verdict='SRC' is already a column"),
+        ({"timestamp": None, "source_partition": lambda: F.col("src")},
+         "source_partition=Column.* needs a timestamp column"),
     ],
 )  # fmt: skip
 def test_columns_of_the_wrong_kind(batch: DataFrame, options: Any, message: str) -> None:
@@ -178,72 +179,6 @@ def test_no_id_at_all(batch: DataFrame) -> None:
     batch.transform(daily(F.concat("id", F.expr("true"))))
     with refused("id=5 is neither a column name nor a Column"):
         batch.transform(daily(5))  # type: ignore[arg-type]
-
-
-# --- options
-
-
-@pytest.mark.parametrize(
-    "option", ["horizon", "lateness", "max_future", "idle_timeout", "keep_expired", "bucket_length"]
-)
-def test_bad_durations_name_their_option(option: str) -> None:
-    for value, why in (
-        ("1 month", "has no fixed length.* give days, such as '31 days'"),
-        ("2 Years", "has no fixed length.* give days, such as '732 days'"),
-        ("tomorrow", "is not a duration"),
-        ("", "is empty"),
-        ("-1 day", "is not a duration"),
-        ("1", "is not a duration"),
-        ("0.5 milliseconds", "is finer than a millisecond; round it"),
-        ("20000 weeks 600000 weeks", "must be between 0 and ten thousand years"),
-        (timedelta(days=-1), "must be between 0"),
-        (timedelta(microseconds=1), "is finer than a millisecond"),
-        (7, "is not a duration; give text such as '7 days' or a timedelta"),
-    ):
-        with refused(f"{option}={re.escape(repr(value))} {why}"):
-            dedup_by_id("id", **{"horizon": "1 day", "timestamp": "ts", option: value})
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"horizon": "0 seconds"}, "horizon='0 seconds' must be at least a millisecond"),
-        ({"horizon": None}, "horizon=None is not a duration"),
-        ({"horizon": "1 hour", "bucket_length": "2 hours"},
-         r"bucket_length='2 hours' must be .* at most the horizon \(1 hour\): an ID may occur"),
-        ({"horizon": "1 hour", "bucket_length": "0 seconds"}, "bucket_length='0 seconds' must be"),
-        ({"horizon": "1 hour", "bucket_length": "1 second"},
-         "makes more than 1000 buckets per horizon .1 hour., and every lookup probes them all"),
-        ({"buckets": 0}, "buckets=0 must be a whole number from 1 to 1000; 8 is best"),
-        ({"buckets": 1001}, "buckets=1001 must be a whole number from 1 to 1000"),
-        ({"late": "keep"}, "late='keep' must be one of emit, drop"),
-        ({"null_ids": "skip"}, "null_ids='skip' must be one of emit, drop, error"),
-        ({"null_timestamps": "skip"},
-         "null_timestamps='skip' must be one of error, now, emit, drop"),
-        ({"fpr": 0}, "fpr=0 must be a number from 1e-06"),
-        ({"fpr": 1.0}, "fpr=1.0 must be a number from 1e-06"),
-        ({"fpr": float("nan")}, "fpr=nan must be a number from 1e-06"),
-        ({"shards": 0}, "shards=0 must be a whole number of at least 1"),
-        ({"state_budget_bytes": 1000}, "must be a whole number of at least 16384"),
-        ({"cache_bytes": 0}, "cache_bytes=0 must be a whole number of at least 1"),
-        ({"max_shard_batch_bytes": 0}, "max_shard_batch_bytes=0 must be a whole number"),
-        ({"lateness": "1 hour"}, "lateness='1 hour' needs a timestamp column; without"),
-        ({"stable_timestamps": True}, "stable_timestamps=True needs a timestamp column"),
-        ({"source_partition": "src"}, "source_partition='src' needs a timestamp column"),
-        ({"source_partition": lambda: F.col("src")},
-         "source_partition=Column.* needs a timestamp column"),
-        ({"catalog": ""}, "the catalog's path is empty"),
-        ({"verdict": 5}, "verdict=5 must be text that is not empty"),
-        ({"verdict": ""}, "verdict='' must be text that is not empty"),
-        ({"metrics": ""}, "metrics='' must be a name"),
-        ({"metrics": None}, "metrics=None must be a name"),
-        ({"order_by": {"n", "src"}}, "order_by={'.*'} must be a list: a set"),
-        ({"accept_changed_id": True}, "accept_changed_id=True must be text"),
-    ],
-)  # fmt: skip
-def test_options_that_cannot_work(spark: SparkSession, options: Any, message: str) -> None:
-    with refused(message):
-        dedup_by_id("id", **{"horizon": "1 day", **made(options)})
 
 
 # --- the catalog

@@ -20,25 +20,48 @@ from dedup.spark.options import BY_ID, BY_SEQUENCE, Options, SequenceOptions
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"horizon": "0 days"}, "horizon='0 days' must be at least a millisecond"),
+        ({"horizon": None}, "horizon=None is not a duration"),
+        ({"bucket_length": "2 days"},
+         r"bucket_length='2 days' must be .* at most the horizon \(1 day\): an ID may occur"),
+        ({"bucket_length": "0 seconds"}, "bucket_length='0 seconds' must be at least a milliseco"),
+        ({"bucket_length": "1 second"}, "more than 1000 buckets per horizon .1 day., and every"),
         ({"buckets": 7.5}, "buckets=7.5 must be a whole number"),
         ({"buckets": True}, "buckets=True must be a whole number"),
-        ({"buckets": 0}, "buckets=0 must be a whole number from 1 to 1000"),
-        ({"shards": "4"}, "shards='4' must be a whole number"),
-        ({"shards": 0}, "shards=0 must be a whole number of at least 1"),
-        ({"cache_bytes": "1g"}, "cache_bytes='1g' must be a whole number"),
-        ({"state_budget_bytes": 10}, "state_budget_bytes=10 must be a whole number of at least"),
+        ({"buckets": 0}, "buckets=0 must be a whole number from 1 to 1000; 8 is best"),
+        ({"buckets": 1001}, "buckets=1001 must be a whole number from 1 to 1000"),
+        ({"late": "maybe"}, "late='maybe' must be one of emit, drop"),
+        ({"null_ids": "skip"}, "null_ids='skip' must be one of emit, drop, error"),
+        ({"null_timestamps": "skip"},
+         "null_timestamps='skip' must be one of error, now, emit, drop"),
         ({"fpr": "0.01"}, "fpr='0.01' must be a number from 1e-06"),
         ({"fpr": None}, "fpr=None must be a number from 1e-06"),
         ({"fpr": 1e-20}, "fpr=1e-20 must be a number from 1e-06"),
+        ({"fpr": 1.0}, "fpr=1.0 must be a number from 1e-06"),
+        ({"shards": "4"}, "shards='4' must be a whole number"),
+        ({"shards": 0}, "shards=0 must be a whole number of at least 1"),
+        ({"state_budget_bytes": 1000}, "must be a whole number of at least 16384"),
+        ({"cache_bytes": "1g"}, "cache_bytes='1g' must be a whole number"),
+        ({"cache_bytes": 0}, "cache_bytes=0 must be a whole number of at least 1"),
+        ({"max_shard_batch_bytes": 0}, "max_shard_batch_bytes=0 must be a whole number"),
         ({"stable_timestamps": "false", "timestamp": "ts"}, "must be true or false"),
-        ({"late": "maybe"}, "late='maybe' must be one of"),
-        ({"horizon": "soon"}, "horizon='soon' is not a duration"),
-        ({"horizon": "0 days"}, "at least a millisecond"),
-        ({"bucket_length": "2 days"}, "at most the horizon"),
-        ({"bucket_length": "1 second"}, "more than 1000 buckets"),
-        ({"lateness": "1 hour"}, "needs a timestamp column"),
+        ({"stable_timestamps": True}, "stable_timestamps=True needs a timestamp column"),
+        ({"lateness": "1 hour"}, "lateness='1 hour' needs a timestamp column; without"),
+        ({"source_partition": "src"}, "source_partition='src' needs a timestamp column"),
+        ({"catalog": ""}, "the catalog's path is empty"),
+        ({"verdict": 5}, "verdict=5 must be text that is not empty"),
+        ({"verdict": ""}, "verdict='' must be text that is not empty"),
+        ({"metrics": ""}, "metrics='' must be a name"),
+        ({"metrics": None}, "metrics=None must be a name"),
+        ({"order_by": {"n", "src"}}, "order_by={'.*'} must be a list: a set"),
+        ({"accept_changed_id": True}, "accept_changed_id=True must be text"),
+        *(
+            ({"timestamp": "ts", name: "soon"}, f"{name}='soon' is not a duration")
+            for name, option in BY_ID.items()
+            if option.metavar == "DURATION"
+        ),
     ],
-)
+)  # fmt: skip
 def test_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         dedup_by_id("id", **({"horizon": "1 day"} | options))
