@@ -181,6 +181,11 @@ BY_SEQUENCE = by_name(
 )  # fmt: skip
 
 
+def _as_given(value: Any) -> Any:
+    """Return an option as users write it: one column alone is not in a tuple."""
+    return value[0] if isinstance(value, tuple) and len(value) == 1 else value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
     """What the two operators have in common."""
@@ -216,9 +221,7 @@ class _Options:
         """Return how the operator was made: the options that differ from their defaults."""
         shown = []
         for option in self.DECLARED.values():
-            value, default = getattr(self, option.name), option.default
-            if isinstance(value, tuple) and len(value) == 1:
-                (value,) = value
+            value, default = _as_given(getattr(self, option.name)), option.default
             if option.name == "catalog" and isinstance(value, (str, os.PathLike)):
                 value = Root(value).url()  # without credentials
             # A Column's == returns a Column, so the types are compared first.
@@ -285,16 +288,11 @@ class Options(_Options):
         object.__setattr__(self, "root", None if self.catalog is None else Root(self.catalog))
 
     def _check_processing_time(self) -> None:
-        from pyspark.sql import Column
-
         for option in ("lateness", "source_partition", "stable_timestamps"):
-            value = getattr(self, option)
-            if isinstance(value, tuple) and len(value) == 1:
-                (value,) = value
-            if isinstance(value, Column) or value:
+            if value := getattr(self, option):
                 raise ConfigError(
-                    f"{option}={value!r} needs a timestamp column; without `timestamp` a record's "
-                    "time is its arrival, and no record is late."
+                    f"{option}={_as_given(value)!r} needs a timestamp column; without `timestamp` "
+                    "a record's time is its arrival, and no record is late."
                 )
 
     def _check_lateness(self) -> None:

@@ -47,8 +47,6 @@ class Numbering:
     rule: SequenceRule
     #: Options and expressions that a restart must repeat.
     made_of: tuple[str, ...]
-    #: Whether this is a stream.
-    stateful: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +88,8 @@ class Plan:
     #: keys from it.
     secret: bytes = field(default=b"", repr=False)
     bodies: Bodies = "none"
+    #: Whether the query is a stream, which keeps state.
+    streaming: bool = False
     #: Whether the driver left a mark at the root that every executor must see.
     marked: bool = False
     numbering: Numbering | None = None
@@ -103,7 +103,3 @@ class Plan:
     @property
     def verdicts(self) -> tuple[str, ...]:
         return VERDICTS if self.numbering is None else SEQUENCE_VERDICTS
-
-    @property
-    def streaming(self) -> bool:
-        return self.root is not None or (self.numbering is not None and self.numbering.stateful)

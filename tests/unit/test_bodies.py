@@ -8,7 +8,8 @@ import stat
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from dedup.errors import DedupError
 from dedup.spark.executor import bodies, wire
 from dedup.spark.executor.bodies import BodyFile, BodyReader
 from dedup.spark.executor.task import Task
+from dedup.spark.plan import Plan
 from tests.support.small_disk import fill, small_disk
 
 RUN = "5f0f6b2e-8f52-4a1e-9a52-0a6a4d7b7c11"
@@ -27,16 +29,10 @@ def task(epoch: int = 7, *, attempt: int = 3, partition: int = 0, query: str = "
     return Task(query, RUN, epoch, attempt, 2, partition)
 
 
-class Chosen:
-    """What `bodies` asks of a plan."""
-
-    def __init__(self, bodies: str) -> None:
-        self.bodies = bodies
-
-
-PACK: Any = Chosen("pack")
-GROUP: Any = Chosen("group")
-NOBODY: Any = Chosen("none")
+#: What `bodies` asks of a plan.
+PACK, GROUP, NOBODY = (
+    cast(Plan, SimpleNamespace(bodies=name)) for name in ("pack", "group", "none")
+)
 
 
 def of_map_task(at: Task) -> BodyFile:
@@ -155,15 +151,12 @@ def test_no_two_attempts_write_to_one_file() -> None:
     assert len({file.path for file in files}) == len(files)
 
 
-def test_files_are_for_this_user_alone() -> None:
+def test_a_file_is_for_this_user_alone_and_made_for_rows_only(disks: list[Path]) -> None:
     file = of_map_task(task())
+    file.close()
+    assert not any(disk.exists() for disk in disks)
     file.write(rows(3))
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
-
-
-def test_a_task_without_rows_leaves_no_file(disks: list[Path]) -> None:
-    of_map_task(task()).close()
-    assert not any(disk.exists() for disk in disks)
 
 
 def test_files_of_earlier_micro_batches_go(disks: list[Path]) -> None:
@@ -216,27 +209,18 @@ def test_every_damage_is_seen(where: str) -> None:
     assert error.value.remedy == "local-disk"
 
 
-@pytest.mark.parametrize("left", [0, 1, 100, 2000])
-def test_a_file_that_was_cut_off(left: int) -> None:
+def test_a_file_that_was_cut_off_or_is_gone() -> None:
     body = rows(300)
     file = of_map_task(task())
     place = file.write(body)
     file.close()
-    with file.path.open("r+b") as handle:
-        handle.truncate(left)
-    with pytest.raises(DedupError, match=r"is damaged|cannot be read"):
-        BodyReader().read(place, body.schema)
-
-
-def test_a_file_that_is_gone() -> None:
-    body = rows(3)
-    file = of_map_task(task())
-    place = file.write(body)
-    file.close()
+    for left in (2000, 100, 1, 0):
+        with file.path.open("r+b") as handle:
+            handle.truncate(left)
+        with pytest.raises(DedupError, match=r"is damaged|cannot be read"):
+            BodyReader().read(place, body.schema)
     file.path.unlink()
-    with pytest.raises(
-        DedupError, match=r"is gone.*cannot return the rows of a committed"
-    ) as error:
+    with pytest.raises(DedupError, match=r"is gone.*cannot return the rows of a") as error:
         BodyReader().read(place, body.schema)
     assert error.value.remedy == "local-disk"
 
@@ -263,12 +247,11 @@ def test_a_folder_that_cannot_be_written(disks: list[Path]) -> None:
         of_map_task(task()).write(rows(3))
 
 
-@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 1 << 20])
+@pytest.mark.parametrize("size", [1, 65_535, 65_536, 65_537, 1 << 20])
 def test_the_checksum_covers_all_bytes(size: int) -> None:
-    rng = np.random.default_rng(size)
-    data = rng.integers(0, 256, size, np.uint8)
+    data = np.random.default_rng(size).integers(0, 256, size, np.uint8)
     whole = bodies.checksum(data)
-    for at in {0, size // 2, size - 1} if size else ():
+    for at in {0, size // 2, size - 1}:
         data[at] ^= 1
         assert bodies.checksum(data) != whole
         data[at] ^= 1

@@ -23,10 +23,10 @@ from dedup.cli.run.record import Record
 from dedup.core.duration import iso
 from dedup.core.policy import Policy
 from dedup.errors import ConfigError, SegmentDamaged
-from dedup.spark.id_text import id_key
 from dedup.spark.machine import wall_clock_ms
 from dedup.tools import explain
 from dedup.tools.repair import vacuum as cleaning
+from dedup.tools.repair.id_text import id_key
 from dedup.tools.repair.opening import Snapshot
 from dedup.tools.repair.segment_check import write_accepted_loss
 from tests.support.query_driver import DAY_MS, POLICY, QUERY, ROOMY, QueryDriver, records

@@ -24,8 +24,7 @@ from dedup.cli.run.record import Record
 from dedup.core.sharding import slot_keys
 from dedup.errors import DedupError
 from dedup.sinks.kafka.options import kafka_options
-from dedup.spark.driver.checkpoint_log import SINKS, read_checkpoint
-from dedup.spark.stream_source import OTHER
+from dedup.spark.driver.checkpoint_log import OTHER, SINKS, read_checkpoint
 from dedup.tools.check.facts import FOREVER_MS, Facts, retention
 from dedup.tools.check.findings import Finding, Level, Takes
 from dedup.tools.watch.metrics_log import MetricsLog

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dedup.core.duration import size_bytes
-from dedup.spark.stream_source import Source
+from dedup.spark.driver.checkpoint_log import Source
 from dedup.tools.check.facts import FOREVER_MS, Facts, cores_of, whole_number
 from dedup.tools.check.findings import Finding, Level, Takes
 from dedup.tools.check.rules import RULES, SEQUENCE_RULES, advise

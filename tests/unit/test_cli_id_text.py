@@ -11,7 +11,7 @@ import pytest
 
 from dedup.errors import ConfigError
 from dedup.spark.id_encoding import encode_ids
-from dedup.spark.id_text import id_key
+from dedup.tools.repair.id_text import id_key
 
 UUID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 

@@ -13,9 +13,9 @@ state/O/_metadata/...    version; JSON: the operator's name and its number of pa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -24,7 +24,6 @@ import pyarrow.fs as pafs
 from dedup.core.parse import name
 from dedup.errors import ConfigError, StateError
 from dedup.spark.machine import home_path
-from dedup.spark.stream_source import OTHER, Source
 
 T = TypeVar("T")
 
@@ -35,6 +34,35 @@ SINKS = "dedup-sinks"
 _OPERATOR = "applyInPandasWithState"
 #: Newest micro-batches to search for a source's last offset.
 _RECENT = 100
+#: A source that is neither Kafka nor files, and whose name is unknown.
+OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One source of a stream."""
+
+    #: ``"kafka"``, ``"file"``, `OTHER`, or Spark's name for it.
+    kind: str
+    #: Known options, names in lower case.
+    options: Mapping[str, str] = field(default_factory=dict)
+    #: Whether all given options are known, so that any other one has Spark's default.
+    complete: bool = False
+    #: Kafka topics, and the number of their partitions.
+    topics: tuple[str, ...] = ()
+    partitions: int | None = None
+
+    def option(self, name: str) -> str | None:
+        return self.options.get(name.lower())
+
+    @property
+    def name(self) -> str:
+        """Its name in a sentence."""
+        if self.topics:
+            return f"topic{'s' if len(self.topics) > 1 else ''} {', '.join(self.topics)}"
+        if self.kind == OTHER:
+            return "a source that is neither Kafka nor files"
+        return f"the {self.kind} source"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

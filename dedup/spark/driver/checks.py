@@ -22,19 +22,16 @@ from dedup.errors import CatalogError, ConfigError, DedupWarning
 from dedup.spark.driver.plan_steps import makes_random_columns
 from dedup.spark.machine import shuffle_partitions
 
-#: Settings that must have one value, or Spark would lose or mix up state.
+#: Settings that must be true, and what Spark would do otherwise.
 _REQUIRED = {
     "spark.sql.streaming.unsupportedOperationCheck": (
-        "true",
-        "Spark would not report two stateful Python operators in one query",
+        "Spark would not report two stateful Python operators in one query"
     ),
     "spark.sql.streaming.statefulOperator.useStrictDistribution": (
-        "true",
-        "without it a shard's records may be judged with another partition's state",
+        "without it a shard's records may be judged with another partition's state"
     ),
     "spark.sql.streaming.stateStore.commitValidation.enabled": (
-        "true",
-        "without it a sink that reads half of a micro-batch silently loses the other half",
+        "without it a sink that reads half of a micro-batch silently loses the other half"
     ),
 }
 _ARROW_CODEC = "spark.sql.execution.arrow.compression.codec"
@@ -53,10 +50,10 @@ def setting(spark: SparkSession, name: str, default: str) -> str:
 
 
 def check_settings(spark: SparkSession) -> None:
-    for name, (required, why) in _REQUIRED.items():
-        value = setting(spark, name, required)
-        if value.lower() != required:
-            raise ConfigError(f"{name}={value}: {why}. Set it to {required}.")
+    for name, why in _REQUIRED.items():
+        value = setting(spark, name, "true")
+        if value.lower() != "true":
+            raise ConfigError(f"{name}={value}: {why}. Set it to true.")
 
 
 def check_workers(spark: SparkSession) -> None:

@@ -127,7 +127,6 @@ def _by_sequence(columns: Columns, options: SequenceOptions) -> Plan:
             epoch_column=epochs[0].column if epochs else None,
             rule=options.rule(),
             made_of=tuple(made_of),
-            stateful=df.isStreaming,
         ),
     )
 
@@ -155,6 +154,7 @@ def _plan(
         start_id=str(uuid.uuid4()),
         secret=secrets.token_bytes(SECRET_BYTES),
         bodies=who_writes_bodies(columns.df),
+        streaming=columns.df.isStreaming,
         **others,
     )
 

@@ -10,9 +10,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from dedup.errors import ConfigError
+from dedup.spark.driver.checkpoint_log import Source
 from dedup.spark.driver.columns import Resolved
 from dedup.spark.driver.plan_steps import steps
-from dedup.spark.stream_source import Source
 
 _RELATIONS = ("StreamingRelation", "StreamingRelationV2")
 #: Columns that Kafka numbers within one cluster.

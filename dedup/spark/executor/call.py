@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
@@ -37,8 +37,7 @@ class ShardInput:
     """A shard's packed rows of one micro-batch, decoded as far as the engine needs them."""
 
     plan: Plan
-    row_key: bytes
-    key_id: int
+    layout: Layout
     blobs: list[bytes] = field(default_factory=list)
     key_blobs: list[bytes] = field(default_factory=list)
     keys: list[Keys] = field(default_factory=list)
@@ -46,16 +45,6 @@ class ShardInput:
     observed: wire.ObservedSources = field(default_factory=dict)
     schema_bytes: bytes | None = None
     nbytes: int = 0
-
-    @staticmethod
-    def of(plan: Plan, lay: Layout, frames: Iterable[pd.DataFrame]) -> ShardInput:
-        """Return a shard's packed rows; errors as `add`."""
-        # A batch draws new hash keys each time, but its ties must end the same way.
-        row_key = lay.shard_key if plan.streaming else derive_keys("batch")[0]
-        shard_input = ShardInput(plan, row_key, lay.key_id)
-        for frame in frames:
-            shard_input.add(frame)
-        return shard_input
 
     def add(self, rows: pd.DataFrame) -> None:
         """Decode packed rows.
@@ -72,7 +61,7 @@ class ShardInput:
         for count, keys, head, body in zip(*columns, strict=True):
             if count == wire.CONTROL:
                 root = self.plan.root
-                if root is not None and bytes(keys) != wire.write_key_id(self.key_id):
+                if root is not None and bytes(keys) != wire.write_key_id(self.layout.key_id):
                     raise began_twice(root)
                 wire.add_observed(self.observed, wire.read_observed(head))
                 if body is not None:
@@ -125,10 +114,12 @@ class ShardInput:
 
     def tie_rank(self, index: I64) -> I64:
         """Return the ranks of records by order columns, then by keyed row hash."""
+        # A batch draws new hash keys each time, but its ties must end the same way.
+        key = self.layout.shard_key if self.plan.streaming else derive_keys("batch")[0]
         rows = self.rows(index)
         user = rows.select(range(self.plan.user_columns))
         columns = {f"o{i}": rows.column(name) for i, name in enumerate(self.plan.order_columns)}
-        columns["hash"] = pa.chunked_array([pa.array(hash_rows(user, self.row_key))])
+        columns["hash"] = pa.chunked_array([pa.array(hash_rows(user, key))])
         order = pc.sort_indices(
             pa.table(columns), sort_keys=[(name, "ascending") for name in columns]
         )

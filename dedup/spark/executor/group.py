@@ -89,8 +89,11 @@ def _call(
         shard=shard,
         hash_key=lay.filter_key,
     )
+    given = ShardInput(plan, lay)
+    for frame in frames:
+        given.add(frame)
     by_rule = ById if plan.numbering is None else BySequence
-    return by_rule(plan, task, lay, shard, ShardInput.of(plan, lay, frames), epoch, watch)
+    return by_rule(plan, task, lay, shard, given, epoch, watch)
 
 
 def _output(

@@ -18,7 +18,7 @@ from dedup.catalog.similar_queries import similar_queries, similar_query_warning
 from dedup.catalog.timeouts import reach
 from dedup.errors import ConfigError
 from dedup.spark.driver.build import Operator
-from dedup.spark.driver.checkpoint_log import find_checkpoint
+from dedup.spark.driver.checkpoint_log import Source, find_checkpoint
 from dedup.spark.driver.checks import a_stream_needs_a_catalog, local_cores
 from dedup.spark.driver.plans import plan_of, user_columns
 from dedup.spark.driver.stream_sources import stream_sources_of
@@ -26,7 +26,6 @@ from dedup.spark.executor.task import missing_catalog, of_plan
 from dedup.spark.machine import machine_bytes
 from dedup.spark.options import Options, SequenceOptions
 from dedup.spark.plan import Plan
-from dedup.spark.stream_source import Source
 from dedup.tools.check.facts import Facts, cores_of, retention
 from dedup.tools.check.findings import Finding, Level, in_order
 from dedup.tools.check.kafka_topics import ask_brokers

@@ -10,8 +10,8 @@ from typing import Literal
 
 from dedup.core.duration import duration_ms
 from dedup.core.policy import Guarantee
+from dedup.spark.driver.checkpoint_log import Source
 from dedup.spark.machine import shuffle_partitions
-from dedup.spark.stream_source import Source
 
 #: Default of `max_shard_batch_bytes`.
 SHARE_BYTES = 1 << 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dedup.core.duration import counted, format_ms
-from dedup.spark.stream_source import Source
+from dedup.spark.driver.checkpoint_log import Source
 from dedup.tools.check.facts import FOREVER_MS, HOW_OPTIONS, Facts
 from dedup.tools.check.findings import Assessment, Takes, breaks, fine, unknown
 

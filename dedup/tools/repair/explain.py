@@ -25,7 +25,7 @@ from dedup.core.ports import ABSENT_MS
 from dedup.core.sharding import derive_keys, shards_of
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
-from dedup.spark.id_text import id_key
+from dedup.tools.repair.id_text import id_key
 from dedup.tools.repair.opening import Checkpoint, Where, only_query, open_root, snapshot_of
 
 
