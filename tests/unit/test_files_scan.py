@@ -24,8 +24,8 @@ from dedup.errors import DataError
 from dedup.sources.files.bypass import LeftToSpark, arrow_schema
 from dedup.sources.files.exact_values import NotExact, converted
 from dedup.sources.files.folder_columns import folder_names
-from dedup.sources.files.parquet_input import BATCH_ROWS, ParquetInput, Part
-from dedup.sources.files.scan import Scan, Split
+from dedup.sources.files.parquet_input import BATCH_ROWS, ParquetInput
+from dedup.sources.files.scan import Scan
 
 NOW = pa.scalar(7, pa.timestamp("us", "UTC"))
 
@@ -463,11 +463,6 @@ def test_dates_of_another_calendar(
     table = pa.table({"day": pa.array([0], pa.date32()), "n": [1]}).replace_schema_metadata(noted)
     assert (fault(path, table) is None) == like
     assert fault(path, table, pa.schema([("n", pa.int64())])) is None
-
-
-def test_a_row_group_whose_footer_is_broken_belongs_to_some_part(path: Path) -> None:
-    parts = [Split(path, 100, 0, number, 3).parts([Part(-5, 1)]) for number in range(3)]
-    assert parts == [[0], [], []]
 
 
 def test_columns_without_a_name_and_files_without_columns(path: Path) -> None:

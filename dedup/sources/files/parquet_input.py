@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,13 +50,6 @@ _VERSION = b"org.apache.spark.version"
 #: this release; older releases always wrote the Julian calendar.
 _OLD_CALENDAR = ((b"org.apache.spark.legacyDateTime", (3, 0)),
                  (b"org.apache.spark.legacyINT96", (3, 1)))  # fmt: skip
-
-
-class Part(NamedTuple):
-    """A row group, which belongs to the split that has its first byte."""
-
-    begin: int
-    rows: int
 
 
 @dataclass(slots=True)
@@ -115,12 +108,11 @@ class ParquetInput:
         """All columns."""
         return self._file.schema_arrow
 
-    @cached_property
-    def parts(self) -> list[Part]:
-        """The row groups, in the order of the file."""
+    @property
+    def parts(self) -> list[int]:
+        """The numbers of rows of the row groups, in the order of the file."""
         metadata = self._file.metadata
-        groups = map(metadata.row_group, range(metadata.num_row_groups))
-        return [Part(_begin(group), group.num_rows) for group in groups]
+        return [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)]
 
     @cached_property
     def _columns(self) -> list[tuple[pa.Field, list[pq.ColumnSchema], set[str]]]:
@@ -234,16 +226,6 @@ def positions(schema: pa.Schema, name: str) -> list[int]:
 def _width(kind: pa.DataType) -> int:
     inner = getattr(kind, "storage_type", kind)
     return sum(_width(inner.field(at).type) for at in range(inner.num_fields)) or 1
-
-
-def _begin(group: pq.RowGroupMetaData) -> int:
-    if not group.num_columns:
-        return 0
-    column = group.column(0)
-    begin: int = column.data_page_offset
-    if column.has_dictionary_page and column.dictionary_page_offset > 0:
-        begin = min(begin, column.dictionary_page_offset)
-    return begin
 
 
 def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,13 +1,14 @@
 """Packs rows of files into blobs in one pass, without the JVM.
 
-Spark passes a list of **splits**: a file as Spark's source listed it, and which stretch of it to
-read. A stretch owns the row groups that begin in it. So several tasks can read a large file, and
-the driver need not read its footer.
+Spark passes a list of **splits**: a file as Spark's source listed it (``path``, ``size``,
+``mtime_ms``), and which stretch of it to read (``number``, counted from 0, of ``count``). Each row
+group belongs to one stretch. So several tasks can read a large file, and the driver need not read
+its footer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from dedup.errors import DataError, faults
 from dedup.sources.files.exact_values import WRITE_AGAIN, NotExact, unreadable
-from dedup.sources.files.parquet_input import ParquetInput, Part, positions
+from dedup.sources.files.parquet_input import ParquetInput, positions
 from dedup.spark.executor.pack import pack
 from dedup.spark.plan import Plan
 
@@ -48,29 +49,35 @@ class Scan:
         for batch in splits:
             nows = batch.column("now")
             for split, now in zip(batch.drop_columns(["now"]).to_pylist(), nows, strict=True):
-                for rows in self._rows(Split.of(split), split.get("folders", {})):
+                for rows in self._rows(split):
                     if self.now_column is not None:
                         rows.append(pa.repeat(now, len(rows[0])))
                     yield pa.RecordBatch.from_arrays(rows, names=names)
 
-    def _rows(self, split: Split, folders: dict[str, Any]) -> Iterator[list[pa.Array]]:
+    def _rows(self, split: dict[str, Any]) -> Iterator[list[pa.Array]]:
         faults.point("scan.begin")
-        with _as_listed(split), ParquetInput(str(split.path)) as file:
+        # The path is not encoded.
+        path = Path("/" + split["path"].removeprefix("file:").lstrip("/"))
+        with _as_listed(path, split), ParquetInput(str(path)) as file:
             in_file = pa.schema([c for c in self.columns if c.name not in self.folders])
             problem = file.misfit(in_file)
             if problem is not None:
                 raise DataError(
-                    f"{split.path} was added during the run, and only Spark itself can read it: "
+                    f"{path} was added during the run, and only Spark itself can read it: "
                     f"{problem}. None of its rows was read. Run again."
                 )
             there = pa.schema([c for c in in_file if positions(file.schema, c.name)])
-            for part in split.parts(file.parts):
-                rows = file.parts[part].rows
+            by_folder = [c for c in self.columns if c.name in self.folders]
+            folders = {c.name: pa.scalar(split["folders"][c.name], c.type) for c in by_folder}
+            parts = file.parts
+            for part, rows in enumerate(parts):
+                if part * split["count"] // len(parts) != split["number"]:
+                    continue
                 for batch in file.batches(part, there):
                     rows -= batch.num_rows
                     yield [
-                        pa.repeat(pa.scalar(folders[column.name], column.type), batch.num_rows)
-                        if column.name in self.folders
+                        pa.repeat(folders[column.name], batch.num_rows)
+                        if column.name in folders
                         else batch.column(column.name)
                         if column.name in there.names
                         else pa.nulls(batch.num_rows, column.type)
@@ -80,58 +87,33 @@ class Scan:
                     raise pa.ArrowInvalid(f"its rows and its footer differ by {abs(rows)}")
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A stretch of a file, as Spark listed it for the micro-batch."""
-
-    path: Path
-    size: int
-    mtime_ms: int
-    #: Which stretch, counted from 0, of how many.
-    number: int
-    count: int
-
-    @classmethod
-    def of(cls, row: dict[str, Any]) -> Split:
-        """Return the split in a row of the list."""
-        # The path is not encoded.
-        path = Path("/" + row["path"].removeprefix("file:").lstrip("/"))
-        return cls(path, row["size"], row["mtime_ms"], row["number"], row["count"])
-
-    def parts(self, parts: Sequence[Part]) -> list[int]:
-        """Return the numbers of the parts that begin in it; each part begins in one stretch."""
-        last = self.count - 1
-        stretches = [part.begin * self.count // max(self.size, 1) for part in parts]
-        return [n for n, at in enumerate(stretches) if min(max(at, 0), last) == self.number]
-
-
 @contextmanager
-def _as_listed(split: Split) -> Iterator[None]:
+def _as_listed(path: Path, split: dict[str, Any]) -> Iterator[None]:
     """Refuse a file that changed since it was listed, before and after it is read."""
-    _check(split)
+    _check(path, split)
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        _check(split)
+        _check(path, split)
         why = str(error).rstrip(".")
-        raise unreadable(split.path, why, file_format="Parquet") from error
+        raise unreadable(path, why, file_format="Parquet") from error
     except NotExact as error:
-        raise DataError(f"{split.path}: {error}. {WRITE_AGAIN}", remedy="bad-records") from None
-    _check(split)
+        raise DataError(f"{path}: {error}. {WRITE_AGAIN}", remedy="bad-records") from None
+    _check(path, split)
 
 
-def _check(split: Split) -> None:
+def _check(path: Path, split: dict[str, Any]) -> None:
     try:
-        status = split.path.stat()
+        status = path.stat()
     except OSError as error:
         raise DataError(
-            f"{split.path} cannot be read: {error.strerror}. It existed when its micro-batch "
-            "began. Restore it, and run again.",
+            f"{path} cannot be read: {error.strerror}. It existed when its micro-batch began. "
+            "Restore it, and run again.",
             remedy="unfinished-files",
         ) from None
-    if (status.st_size, status.st_mtime_ns // 1_000_000) != (split.size, split.mtime_ms):
+    if (status.st_size, status.st_mtime_ns // 1_000_000) != (split["size"], split["mtime_ms"]):
         raise DataError(
-            f"{split.path} was overwritten while its micro-batch was read. No row of the "
-            "micro-batch was used. Wait until its writer has finished, and run again.",
+            f"{path} was overwritten while its micro-batch was read. No row of the micro-batch was "
+            "used. Wait until its writer has finished, and run again.",
             remedy="unfinished-files",
         )
