@@ -17,8 +17,7 @@ import pytest
 
 from dedup.cli.run.input import source
 from dedup.cli.run.input.as_read import NAME, FilesAsRead, warning
-from dedup.cli.run.input.files import Stamp, check_in_folders, find_files
-from dedup.cli.run.input.text import line_of
+from dedup.cli.run.input.files import Stamp, check_in_folders, find_files, line_of
 from dedup.cli.run.options import RunOptions
 from dedup.cli.run.record import (
     RECORD,

@@ -16,10 +16,9 @@ from pyspark.sql import functions as fn
 from dedup.cli.failures import explain
 from dedup.cli.run.input.csv_values import BETWEEN, KEY
 from dedup.cli.run.input.event_time import is_no_time
-from dedup.cli.run.input.files import folded, is_true, separator
+from dedup.cli.run.input.files import folded, is_true, line_of, separator
 from dedup.cli.run.input.json_files import FILE, TEXT
 from dedup.cli.run.input.source import InputColumns, read_files, read_settings
-from dedup.cli.run.input.text import line_of
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import RunOptions, flag
 from dedup.cli.run.record import observed_so_far

@@ -15,8 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from dedup.cli.run.input.files import is_true, separator
-from dedup.cli.run.input.text import open_text
+from dedup.cli.run.input.files import is_true, open_text, separator
 from dedup.cli.stop import StopRequest
 from dedup.errors import ConfigError, DataError
 

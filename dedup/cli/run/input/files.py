@@ -1,15 +1,19 @@
-"""Files of INPUT by their names: which belong to it, and how Spark finds them."""
+"""Files of INPUT: which belong to it, how Spark finds them, and how text files are opened."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
+
+import pyarrow as pa
 
 from dedup.catalog.uri import literal
 from dedup.cli.run.options import COLUMNAR, RunOptions
@@ -27,6 +31,10 @@ _SUFFIXES = {
 _CSV_READ = {"header": "true", "enforceSchema": "false", "escape": '"'}
 #: First bytes of files of the tool lz4. Those of Hadoop, which Spark reads, begin with a length.
 _LZ4_FRAMES = (b"\x04\x22\x4d\x18", b"\x02\x21\x4c\x18")
+#: Formats that Hadoop unpacks, but not pyarrow.
+_ONLY_HADOOP = (".deflate", ".snappy", ".lz4", ".lzo", ".lzo_deflate")
+_LINE_END = re.compile(rb"\r\r\n|\r\n|\n|\r")
+_SEARCHED_BYTES, _SHOWN_CHARS = 64 << 20, 200
 
 
 class Stamp(NamedTuple):
@@ -282,3 +290,34 @@ def separator(settings: Mapping[str, str]) -> str:
     """Return the separator of CSV values, from options by name in lower case."""
     given = settings.get("sep", settings.get("delimiter", ","))
     return {"\\t": "\t", "\\\\": "\\"}.get(given, given)
+
+
+def open_text(path: Path) -> pa.NativeFile:
+    """Open a file, unpacked by its name in any case, as Hadoop does.
+
+    Raises OSError also if only Hadoop can unpack it.
+    """
+    name = path.name.lower()
+    if name.endswith(_ONLY_HADOOP):
+        raise OSError(f"{path} is compressed in a way that pyarrow does not know")
+    compression = "gzip" if name.endswith(".gz") else "detect"
+    return pa.input_stream(str(path), compression=compression)
+
+
+def line_of(path: Path, digest: str, key: Callable[[bytes], bytes]) -> str:
+    """Return a sentence about the line whose key has this MD5, or an empty text.
+
+    Only the first 64 MiB are searched.
+    """
+    try:
+        with open_text(path) as stream:
+            text = stream.read(_SEARCHED_BYTES)
+    except (OSError, pa.ArrowException):
+        return ""
+    lines = _LINE_END.split(text.removeprefix(b"\xef\xbb\xbf"))
+    for number, line in enumerate(lines, start=1):
+        keys = (key(line), line) if len(lines) > 1 else ()
+        if digest in [hashlib.md5(each, usedforsecurity=False).hexdigest() for each in keys]:
+            shown = line.decode("utf-8", errors="replace")[:_SHOWN_CHARS]
+            return f" It is line {number}: {shown}."
+    return ""

@@ -15,8 +15,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from dedup.cli.run.input.files import folded, is_true
-from dedup.cli.run.input.text import open_text
+from dedup.cli.run.input.files import folded, is_true, open_text
 from dedup.sources.strict_json import CAUSE, FIELDS, TAGGED, elements, with_fields, with_tagged
 from dedup.spark.driver.columns import named_column
 from dedup.spark.plan import HELPER_PREFIX

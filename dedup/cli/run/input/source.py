@@ -19,9 +19,8 @@ from dedup.catalog.uri import literal
 from dedup.cli.failures import explain
 from dedup.cli.run.input.columns import first_fault
 from dedup.cli.run.input.csv_values import CORRUPT, as_text, spelled_alike, with_types
-from dedup.cli.run.input.files import folded, is_true
+from dedup.cli.run.input.files import folded, is_true, line_of
 from dedup.cli.run.input.json_files import FILE, TEXT, read_json, with_empty_objects
-from dedup.cli.run.input.text import line_of
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import COLUMNAR
 from dedup.errors import ConfigError, DataError
