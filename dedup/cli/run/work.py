@@ -190,7 +190,6 @@ def _columns(
     partial = _PARTIAL & {name.lower() for name, _ in options.read_options}
     if job.record is None and file_format != "csv" and options.schema is None and not partial:
         # Spark has seen the columns of all files.
-        check.check_text(map(Path, new))
         check.settle(current, stamps)
         return current, check
     columns = check.agree(current, new, note)

@@ -6,7 +6,7 @@ Spark reads files with the columns that it is given, and silently leaves out oth
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -62,18 +62,9 @@ class Mismatch:
 class ColumnCheck:
     """Compares the columns of files with the known ones, each file once.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        Infers the columns of files that seem to differ.
-    job : Job
-    columns : InputColumns
-        The known columns.
-    stop : StopRequest, optional
-        Ends a check of text with KeyboardInterrupt.
-    published : container of str
-        Files whose rows are published, but whose micro-batch is not committed: they must stay
-        unchanged, so errors in them no longer matter.
+    A request to `stop` ends the check of text with KeyboardInterrupt. `published` are files whose
+    rows are published, but whose micro-batch is not committed: they must stay unchanged, so errors
+    in them no longer matter.
     """
 
     def __init__(
@@ -120,13 +111,9 @@ class ColumnCheck:
         for path in paths:
             with suppress(FileNotFoundError):
                 stamps[path] = Stamp.of(path)
-        mismatches = self._mismatches(stamps)
-        self._refuse_incompatible(mismatches)
-        added = [each for each in mismatches if each.of_kind("added")]
-        if added and self._job.options.new_columns != "ignore":
-            raise self._undecided(added)
+        self._refuse(self._mismatches(stamps), may_add=False)
 
-    def check_text(self, paths: Iterable[Path]) -> None:
+    def check_text(self, paths: Sequence[Path]) -> None:
         """Raise DataError for CSV that Spark would misread."""
         if self._format == "csv":
             fresh = [path for path in paths if str(path) not in self._published]
@@ -250,11 +237,7 @@ class ColumnCheck:
         self, columns: InputColumns, mismatches: Sequence[Mismatch], note: Note
     ) -> InputColumns:
         policy = self._job.options.new_columns
-        self._refuse_incompatible(mismatches)
-        _refuse_missing(mismatches)
-        added = [each for each in mismatches if each.of_kind("added")]
-        if added and policy == "error":
-            raise self._undecided(added)
+        self._refuse(mismatches)
         for each in mismatches:
             if policy == "add" and each.columns is None:
                 raise ConfigError(
@@ -281,13 +264,10 @@ class ColumnCheck:
         assert isinstance(joint, T.StructType)
         if self._format in COLUMNAR:
             # Two files may disagree about a column that is new in both.
-            self._refuse_incompatible(
-                [
-                    replace(each, changes=tuple(changes(joint, each.columns)))
-                    for each in mismatches
-                    if each.columns is not None
-                ]
-            )
+            for each in mismatches:
+                every = changes(joint, each.columns or joint)
+                other = tuple(change for change in every if change.kind == "other")
+                self._refuse([replace(each, changes=other)])
         return InputColumns(joint, joint)
 
     def _one_header(self, columns: InputColumns, mismatches: Sequence[Mismatch]) -> InputColumns:
@@ -310,10 +290,11 @@ class ColumnCheck:
         adds = self._job.options.new_columns == "add"
         return InputColumns(read if adds else columns.schema, read)
 
-    def _refuse_incompatible(self, mismatches: Sequence[Mismatch]) -> None:
+    def _refuse(self, mismatches: Sequence[Mismatch], *, may_add: bool = True) -> None:
+        record, options = self._job.record, self._job.options
         for each in mismatches:
             respelled = each.of_kind("respelled")
-            if respelled and self._job.options.new_columns != "ignore":
+            if respelled and options.new_columns != "ignore":
                 raise ConfigError(
                     f"{each.path} has {_named(respelled)}, whose case differs from the output's "
                     "column. Spark matches the case of names in JSON, so its values would be lost. "
@@ -329,30 +310,24 @@ class ColumnCheck:
                     "--output, and --schema with a type that holds both.",
                     remedy="new-columns",
                 )
-
-    def _undecided(self, added: Sequence[Mismatch]) -> ConfigError:
-        record, options = self._job.record, self._job.options
-        if record is not None:
-            which = f"--output {options.output}"
-        else:
+            if missing := each.of_kind("removed"):
+                added = each.of_kind("added")
+                also = f" and also has {_named(added)}" if added else ""
+                raise ConfigError(
+                    f"{each.path} lacks the columns {_named(missing)}{also}: a CSV file is read by "
+                    "its header, in its first line. Add them to the file, or give --schema with "
+                    "the columns that the files have now. Nothing of it was taken.",
+                    remedy="new-columns",
+                )
+        new = [each for each in mismatches if each.of_kind("added")]
+        if new and options.new_columns not in (["ignore", "add"] if may_add else ["ignore"]):
             which = "the first file" if options.schema is None else "--schema"
-        return ConfigError(
-            f"INPUT has columns that {which} lacks: {_listed(added)}. Nothing of them was taken. "
-            "Give --new-columns add to take them in from now on, --new-columns ignore to leave "
-            "them out, or --schema with the columns that you want.",
-            remedy="new-columns",
-        )
-
-
-def _refuse_missing(mismatches: Sequence[Mismatch]) -> None:
-    for each in mismatches:
-        if missing := each.of_kind("removed"):
-            added = each.of_kind("added")
-            also = f" and also has {_named(added)}" if added else ""
+            if record is not None:
+                which = f"--output {options.output}"
             raise ConfigError(
-                f"{each.path} lacks the columns {_named(missing)}{also}: a CSV file is read by its "
-                "header, in its first line. Add them to the file, or give --schema with the "
-                "columns that the files have now. Nothing of it was taken.",
+                f"INPUT has columns that {which} lacks: {_listed(new)}. Nothing of them was taken. "
+                "Give --new-columns add to take them in from now on, --new-columns ignore to leave "
+                "them out, or --schema with the columns that you want.",
                 remedy="new-columns",
             )
 
