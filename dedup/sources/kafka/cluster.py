@@ -167,15 +167,10 @@ class Cluster:
                 if place.offset >= 0:
                     offsets.setdefault(place.topic, {})[place.partition] = place.offset
         except library.KafkaException as error:
-            way_out = (
-                "A transaction that commits them is open. Start again when it has ended."
-                if error.args[0].code() == library.KafkaError.UNSTABLE_OFFSET_COMMIT
-                else "Let this user read them: kafka-acls.sh --add ... --operation Describe "
-                f"--group {group}"
-            )
+            why = self._text(error.args[0])
             raise ConfigError(
-                f"The offsets of group {group} cannot be read: {self._text(error.args[0])}. "
-                f"{way_out}"
+                f"The offsets of group {group} cannot be read: {why}. The user needs the right to "
+                "describe the group, and no transaction that commits its offsets may be open."
             ) from None
         return offsets
 
