@@ -263,21 +263,21 @@ def test_defaults_at_any_depth_are_those_of_the_schema_for_each_record() -> None
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("kind", "said"),
     [
-        ([("f", "null")], "Field f of the Avro schema has the type null"),
-        ([("f", ["int", "string"])], "a union may hold one type"),
-        ([("f", {"type": "array", "items": ["null", "int", "string"]})], "Field f.items"),
-        ([("f", logical("bytes", "decimal", precision=39, scale=0))], "at most 38 digits"),
-        ([("f", {"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"})], "months"),
-        ([("f", ["null", "R"])], "it contains itself"),
-        ([("f", "Nobody")], "UnknownType: Nobody"),
-        ([("f", {"type": "record", "name": "E", "fields": []})], "it has no fields"),
+        ("null", "Field f of the Avro schema has the type null"),
+        (["int", "string"], "a union may hold one type"),
+        ({"type": "array", "items": ["null", "int", "string"]}, "Field f.items"),
+        (logical("bytes", "decimal", precision=39, scale=0), "at most 38 digits"),
+        ({"type": "fixed", "name": "D", "size": 12, "logicalType": "duration"}, "months"),
+        (["null", "R"], "it contains itself"),
+        ("Nobody", "UnknownType: Nobody"),
+        ({"type": "record", "name": "E", "fields": []}, "it has no fields"),
     ],
 )
-def test_what_has_no_type_in_spark_is_refused_by_name(fields: Any, said: str) -> None:
+def test_what_has_no_type_in_spark_is_refused_by_name(kind: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        AvroDecoder(record(*fields))
+        AvroDecoder(record(("f", kind)))
 
 
 @pytest.mark.parametrize("schema", ["{", '"string"', '{"type": "array", "items": "int"}'])
