@@ -15,10 +15,7 @@ from dedup.core.payload import joined_digests
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """Distinct record IDs in the order of their hashes, equal hashes in the order of the keys.
-
-    Raises ValueError if the columns differ in length.
-    """
+    """Distinct record IDs in the order of their hashes, equal hashes in the order of the keys."""
 
     keys: Keys
     #: Hashes of the keys under the query's filter key.
@@ -26,11 +23,6 @@ class Entries:
     times_ms: I64
     #: Digests of their payloads (`dedup.core.payload`), if any.
     digests: U64 | None = None
-
-    def __post_init__(self) -> None:
-        n = len(self.keys), len(self.hashes), len(self.times_ms)
-        if len(set(n)) > 1 or (self.digests is not None and len(self.digests) != n[0]):
-            raise ValueError(f"{n[0]} keys, {n[1]} hashes and {n[2]} times")
 
     @classmethod
     def in_order(

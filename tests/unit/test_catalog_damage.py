@@ -57,20 +57,6 @@ def test_the_error_names_segment_bucket_file_and_command(bench: Bench) -> None:
         assert part in text
 
 
-def test_a_flipped_bit_anywhere_never_changes_an_answer(bench: Bench) -> None:
-    made, seg = written(bench.store(), 2000)
-    size = seg.sst_bytes
-    answered = 0
-    places = [*range(0, size, size // 60), *range(size - 1200, size, 17)]
-    for at in places:
-        flip(bench.file(seg), at)
-        answered += right_or_damaged(bench.store(), seg, made)
-        flip(bench.file(seg), at)
-        shutil.rmtree(bench.cache().folder, ignore_errors=True)
-    assert answered < len(places) // 2
-    assert right_or_damaged(bench.store(), seg, made)
-
-
 def test_damage_under_an_open_view_never_changes_an_answer(bench: Bench) -> None:
     made, seg = written(bench.store(), 50_000)
     store = bench.store()
@@ -92,13 +78,6 @@ def test_what_is_fetched_must_have_the_checksum_of_the_manifest(bench: Bench) ->
             bench.store(root=root).lookup(seg, made.keys, made.hashes)
         flip(file, at)
     assert right_or_damaged(bench.store(root=root), seg, made)
-
-
-@pytest.mark.parametrize("keep", [0, 1, 1000, -1])
-def test_a_truncated_segment_is_damage(bench: Bench, keep: int) -> None:
-    made, seg = written(bench.store(), 2000)
-    os.truncate(bench.file(seg), keep if keep >= 0 else seg.sst_bytes + keep)
-    assert not right_or_damaged(bench.store(), seg, made)
 
 
 def test_a_truncated_segment_under_an_existing_view_is_damage(bench: Bench) -> None:
@@ -130,12 +109,6 @@ def test_a_segment_of_another_shard_query_or_bucket_is_damage(bench: Bench) -> N
     assert not right_or_damaged(bench.store(), moved, made)
     more = SegmentRef.from_json([*seg.to_json()[:3], 501, *seg.to_json()[4:]])
     assert not right_or_damaged(bench.store(), more, made)
-
-
-def test_a_foreign_file_under_the_name_is_damage(bench: Bench) -> None:
-    made, seg = written(bench.store(), 500)
-    bench.file(seg).write_bytes(b"not a segment at all".ljust(seg.sst_bytes, b"."))
-    assert not right_or_damaged(bench.store(), seg, made)
 
 
 @pytest.mark.parametrize("remote", [False, True])
@@ -232,25 +205,6 @@ def test_a_damaged_sidecar_is_rebuilt_locally_without_false_negatives(
     assert again.counters.filters_rebuilt == 0
 
 
-def test_a_rebuilt_sidecar_that_is_damaged_is_rebuilt_again(bench: Bench) -> None:
-    made, seg = written(bench.store(), 500)
-    bench.file(seg, ".filter").unlink()
-    assert knows(bench.store(), seg, made)
-    (rebuilt,) = bench.cache().folder.glob("*/*.rebuilt")
-    flip(rebuilt, 200)
-    store = bench.store()
-    assert knows(store, seg, made)
-    assert store.counters.filters_rebuilt == 1
-
-
-def test_sidecar_and_segment_both_gone_is_damage(bench: Bench) -> None:
-    made, seg = written(bench.store(), 500)
-    bench.file(seg).unlink()
-    bench.file(seg, ".filter").unlink()
-    with pytest.raises(SegmentDamaged, match="missing"):
-        knows(bench.store(), seg, made)
-
-
 def test_a_sidecar_serves_while_only_the_segment_is_gone(bench: Bench) -> None:
     made, seg = written(bench.store(), 500)
     bench.file(seg).unlink()
@@ -280,22 +234,6 @@ def test_a_lost_segment_can_be_forgotten_without_its_bucket(bench: Bench, harm: 
         bench.file(seg).write_bytes(b"?")
     assert write_accepted_loss(bench.root, QUERY, 0, seg.name).start_ms is None
     assert bench.store().loss_accepted(seg)
-
-
-def test_an_unreadable_accepted_loss_is_no_consent(bench: Bench) -> None:
-    seg = write(bench.store(), fixed(5))
-    bench.root.put_bytes(f"{QUERY}/catalog.json", b"{}")
-    write_accepted_loss(bench.root, QUERY, 0, seg.name)
-    file = bench.file(seg, ".forgotten")
-    good = file.read_bytes()
-    for bad in (
-        b"", good[:-10], good.replace(b'"format":2', b'"format":3'),
-        good.replace(str(seg.start_ms).encode(), str(seg.start_ms + 1).encode()),
-        good.replace(b"-0000", b"-0001"), b"[]", b"{}",
-    ):  # fmt: skip
-        file.write_bytes(bad)
-        with pytest.raises(CatalogError, match=f"again: dedup catalog accept-loss .*{seg.name}"):
-            bench.store().loss_accepted(seg)
 
 
 def test_accepting_a_loss_needs_a_catalog(bench: Bench) -> None:

@@ -1,16 +1,18 @@
-"""A disk runs full under the catalog or the local cache at every write, and is freed again."""
+"""A disk has no room, or no files, left for the catalog or the local cache; later it has."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dedup.catalog.listing import list_catalog
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError
 from tests.support.catalog import Bench, answers_or_refuses, check_answers, fixed, write, written
-from tests.support.small_disk import fill, small_disk
+from tests.support.small_disk import fill, small_disk, take_inodes
 
 
 @pytest.fixture
@@ -55,3 +57,35 @@ def test_no_room_for_a_view_is_no_damage(
     assert ("free space" in refused) == (leave_bytes <= 16384 or bool(refused))
     ballast.unlink()
     check_answers(reader, seg, made)
+
+
+INODES = 100
+
+
+@pytest.mark.parametrize("where", ["root", "cache"])
+def test_no_more_files_at_any_step_of_a_segment(tmp_path: Path, where: str) -> None:
+    """A quota of files runs out at each file that a write makes."""
+    made = fixed(500)
+    with small_disk(tmp_path / "disk", inodes=INODES) as disk:
+        for free in range(INODES):
+            other = tmp_path / f"other {free}"
+            bench = Bench(disk / "cache" if where == "cache" else other)
+            bench.root = Root((disk if where == "root" else other) / "root")
+            bench.path.mkdir(exist_ok=True)
+            store, refused = bench.store(), ""
+            ballast = take_inodes(disk, free)
+            try:
+                write(store, made)
+            except CatalogError as error:
+                refused = str(error)
+                assert "No space left on device" in refused
+                kinds = {file.parsed.kind for file in list_catalog(bench.root)}
+                assert kinds.isdisjoint({"segment", "temp"})
+            shutil.rmtree(ballast)
+            check_answers(bench.store(), write(store, made), made)
+            if not refused:
+                assert free > 2
+                return
+            for folder in ("root", "cache"):
+                shutil.rmtree(disk / folder, ignore_errors=True)
+    pytest.fail("a segment takes more files than there are")

@@ -209,17 +209,6 @@ def test_query_ids_separate_catalogs_in_one_root(bench: Bench) -> None:
     assert {o.name.split("/")[0] for o in bench.root.list()} == {QUERY}
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}", b'{"format": 1, "segments": [], "checksum": ""}'])
-def test_a_damaged_pending_list_deletes_nothing(bench: Bench, damage: bytes) -> None:
-    store, made = bench.store(), fixed(20)
-    seg = write(store, made)
-    pending_list = store.spill_pending([seg.name])
-    path = bench.file(seg).with_name(pending_list + ".expired")
-    path.write_bytes(damage or path.read_bytes().replace(b"00", b"01", 1))
-    assert store.delete_pending(pending_list) == 0
-    assert bench.file(seg).exists()
-
-
 def test_a_pending_list_leaves_no_file_behind(bench: Bench) -> None:
     store, made = bench.store(), fixed(20)
     seg, kept = (write(store, made) for _ in range(2))

@@ -98,19 +98,6 @@ def test_every_attempt_writes_the_same_bytes(root: Root) -> None:
     assert root.read_bytes(name) == first
 
 
-@pytest.mark.parametrize("at", range(0, 150, 7))
-def test_a_damaged_lineage_is_none(root: Root, at: int) -> None:
-    run = Run("b", 3)
-    write_lineage(root, QUERY, Lineage((Run("a", 0), run)))
-    name = run_path(QUERY, "b", 3)
-    data = bytearray(root.read_bytes(name))
-    data[at % len(data)] ^= 4
-    root.put_bytes(name, bytes(data))
-    assert read_lineage(root, QUERY, run) is None
-    root.delete([name])
-    assert read_lineage(root, QUERY, run) is None
-
-
 # --- looking round
 
 

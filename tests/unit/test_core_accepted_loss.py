@@ -53,13 +53,6 @@ def test_damage_stops_the_query() -> None:
     assert driver.named([Rec(Y, 80), Rec(Z, 70)]) == ["DUPLICATE", "UNIQUE"]
 
 
-def test_a_missing_segment_is_damage() -> None:
-    driver = two_segments()
-    driver.store.segments.pop(names(driver.state.manifest)[0])
-    with pytest.raises(SegmentDamaged):
-        driver.feed([Rec(X, 6)])
-
-
 def test_a_filter_in_the_state_row_still_answers_for_a_damaged_segment() -> None:
     driver = two_segments()
     enlarge_budget(driver)
@@ -96,50 +89,3 @@ def test_acceptance_of_another_segment_is_none() -> None:
     driver.store.accepted.add(kept)
     with pytest.raises(SegmentDamaged):
         driver.feed([Rec(X, 6)])
-
-
-def closing(parts: int) -> Driver:
-    """[0, 10) in so many segments, about to be closed and merged."""
-    driver = drive(state_budget_bytes=0, horizon_ms=500)
-    for n in range(parts):
-        driver.feed([Rec(b"%d" % n, n)])
-    assert len(driver.state.manifest.buckets[0].segments) == parts
-    return driver
-
-
-def close(driver: Driver) -> None:
-    for n in range(8):
-        driver.feed([Rec(b"later%d" % n, 100 + n)])
-
-
-def test_damage_found_while_merging_stops_the_query() -> None:
-    driver = closing(3)
-    driver.store.damaged.add(names(driver.state.manifest)[1])
-    enlarge_budget(driver)
-    with pytest.raises(SegmentDamaged):
-        close(driver)
-
-
-@pytest.mark.parametrize("parts", [2, 3])
-def test_a_loss_accepted_while_merging(parts: int) -> None:
-    driver = closing(parts)
-    enlarge_budget(driver)
-    lost = names(driver.state.manifest)[1]
-    accept(driver, lost)
-    driver.passed = [p for p in driver.passed if p.id != b"1"]
-    close(driver)
-    (segment,) = driver.state.manifest.buckets[0].segments
-    assert set(driver.ids_of(segment)) == {b"%d" % n for n in range(parts) if n != 1}
-    assert driver.state.accepted_losses == 1
-    assert lost not in driver.state.manifest.names()
-    assert driver.named([Rec(b"0", 107), Rec(b"1", 107)]) == ["DUPLICATE", "UNIQUE"]
-
-
-def test_all_of_a_bucket_lost_while_merging() -> None:
-    driver = closing(3)
-    enlarge_budget(driver)
-    accept(driver, *names(driver.state.manifest))
-    driver.passed = []
-    close(driver)
-    assert driver.state.manifest.buckets == ()
-    assert driver.state.accepted_losses == 3

@@ -108,38 +108,3 @@ def test_against_a_loop(
     # Bodies are opened only where the order of a tie decides.
     tied = [i for i, p in enumerate(places) if places.count(p) > 1 and not known(p)]
     assert sorted(asked) == tied
-
-
-def judged(
-    times_ms: list[int], droppable: list[bool], rank: list[int], horizon_ms: int = 10
-) -> list[int]:
-    n = len(times_ms)
-    none = np.zeros(0, I64)
-    nothing = Matches(none, none, none, np.zeros(min(n, 1), np.bool_))
-    return judge(
-        np.zeros(n, I64),
-        np.array(times_ms, I64),
-        nothing,
-        np.array(droppable, np.bool_),
-        horizon_ms,
-        lambda index: np.array(rank, I64)[index],
-    ).tolist()
-
-
-def test_a_tie_goes_to_the_lowest_rank() -> None:
-    assert judged([5, 5, 5], [False] * 3, [2, 0, 1]) == [1, 0, 1]
-    assert judged([5, 4, 5], [False] * 3, [0, 2, 1]) == [1, 0, 1]
-
-
-def test_what_was_dropped_as_late_is_not_remembered() -> None:
-    assert judged([0, 5, 6], [True, False, True], [0, 1, 2]) == [2, 0, 1]
-
-
-def test_nothing() -> None:
-    assert judged([], [], []) == []
-
-
-def test_times_of_the_years_1_and_9999() -> None:
-    far = [-62_135_596_800_000, 253_402_300_799_999]
-    assert judged(far, [False] * 2, [0, 1], 10_000 * 366 * 86_400_000) == [0, 1]
-    assert judged(far, [False] * 2, [0, 1], far[1] - far[0] - 1) == [0, 0]

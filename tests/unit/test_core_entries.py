@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,9 +43,3 @@ def test_a_slice_holds_the_entries_between() -> None:
     whole = entries([b"a", b"bb", b"", b"dddd"])
     assert rows(whole[1:3]) == rows(whole)[1:3]
     assert rows(whole[2:2]) == []
-
-
-def test_columns_of_different_length_are_refused() -> None:
-    whole = entries([b"a", b"b"])
-    with pytest.raises(ValueError, match="2 keys, 1 hashes and 2 times"):
-        Entries(whole.keys, whole.hashes[:1], whole.times_ms)

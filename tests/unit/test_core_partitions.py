@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from dedup.core.clocks import NEVER_MS
 from dedup.core.policy import Policy
 from tests.support.shard_driver import SEALED_OR_NOT, YEAR_MS, Driver, Rec, X, Y, drive, watermarks
 
@@ -115,15 +114,6 @@ def test_late_records_of_a_partition_back_from_idle_are_counted(far: int) -> Non
     ])  # fmt: skip
     assert names == ["LATE", "NULL_ID", "UNIQUE", "LATE"]
     assert driver.count("returned_from_idle") == 2
-
-
-def test_a_partition_without_times_holds_back_until_the_time_out() -> None:
-    driver = drive(idle_timeout_ms=100)
-    lows = []
-    for now_ms in (1_000, 1_050, 1_100, 1_150):
-        driver.feed([Rec(b"%d" % now_ms, now_ms, "busy"), Rec(b"n", None, "untimed")], now_ms)
-        lows.append(driver.state.clocks.low_watermark_ms)
-    assert lows == [NEVER_MS, NEVER_MS, 1_100, 1_150]
 
 
 def test_other_source_columns_start_with_new_clocks() -> None:

@@ -91,11 +91,3 @@ def test_a_jump_that_the_user_accepts() -> None:
     driver.worker_ahead_ms = 0
     assert driver.named([Rec(X, 0), Rec(Y, 0)], 1_000) == ["DUPLICATE", "UNIQUE"]
     assert driver.state.clocks.effective_now(2_000) == YEAR_MS
-
-
-def test_jumps_are_no_matter_in_event_time() -> None:
-    driver = drive()
-    driver.feed([Rec(X, 100)], YEAR_MS)
-    driver.worker_ahead_ms = -YEAR_MS
-    assert driver.named([Rec(X, 100)], YEAR_MS) == ["DUPLICATE"]
-    assert driver.named([Rec(X, 100)], 1_000) == ["DUPLICATE"]

@@ -68,19 +68,6 @@ def test_no_filter_is_smaller_than_the_least(fpr: float) -> None:
     assert bits_per_id(fpr) > least_bits_per_id(fpr)
 
 
-@given(RATES, RATES)
-def test_a_lower_rate_takes_more_bits(one: float, other: float) -> None:
-    low, high = sorted((one, other))
-    assert bits_per_id(low) >= bits_per_id(high)
-
-
-def test_bits_of_well_known_rates() -> None:
-    """Split blocks cost more than the 9.59 and 14.4 bits of a plain Bloom filter."""
-    assert bits_per_id(0.01) == pytest.approx(10.5, abs=0.3)
-    assert bits_per_id(0.001) == pytest.approx(16.9, abs=0.5)
-    assert least_bits_per_id(0.01) == pytest.approx(6.644, abs=0.001)
-
-
 @given(st.lists(st.floats(0, 1), max_size=20))
 def test_the_union_is_wrong_when_one_is(rates: list[float]) -> None:
     right = math.prod(1 - rate for rate in rates)

@@ -92,8 +92,3 @@ def test_bytes_that_do_not_add_up() -> None:
             Tail.from_bytes(memoryview(wrong))
     with pytest.raises(ValueError, match="add up"):
         Tail.from_bytes(memoryview(data[:16] + b"\x03" + data[17:]))
-
-
-def test_empty() -> None:
-    assert len(Tail.empty()) == 0
-    assert content_of(Tail.from_bytes(memoryview(Tail.empty().to_bytes()))) == []

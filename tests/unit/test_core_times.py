@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dedup.core.clocks import NEVER_MS
 from tests.support.shard_driver import (
     IN_2099_MS,
     MAX_FUTURE_MS,
@@ -36,13 +35,6 @@ def test_a_row_of_2099_inside_a_year_old_backfill(budget: int, stable: bool, lat
     )
     assert driver.named([Rec(X, IN_2099_MS)], now_ms + 60) == ["DUPLICATE"]
     assert driver.named([Rec(X, IN_2099_MS)], now_ms + 61) == ["UNIQUE"]
-
-
-def test_alone_a_row_of_2099_moves_no_clock() -> None:
-    driver = drive()
-    driver.feed([Rec(X, IN_2099_MS)], 1_000)
-    assert watermarks(driver) == (NEVER_MS, NEVER_MS)
-    assert driver.state.clocks.newest_ms == NEVER_MS
 
 
 def test_the_watermark_never_passes_now() -> None:
@@ -113,11 +105,3 @@ def test_stable_probes_only_the_buckets_that_may_hold_a_copy() -> None:
     driver.feed([Rec(b"%d" % t, t) for t in range(0, 60, 2)])
     # Each of six buckets once, by each of the two attempts.
     assert driver.store.lookups - lookups == 12
-
-
-@SEALED_OR_NOT
-def test_a_copy_whose_time_lies_in_the_future_now_is_found_under_it(budget: int) -> None:
-    """It was the record's own before the driver's clock was set back."""
-    driver = drive(state_budget_bytes=budget, stable_timestamps=True)
-    assert driver.named([Rec(b"x", 1040)], 1000) == ["UNIQUE"]
-    assert driver.named([Rec(b"x", 1040)], 400) == ["DUPLICATE"]

@@ -66,25 +66,6 @@ def test_only_as_many_buckets_as_it_takes_are_sealed() -> None:
 # Merging.
 
 
-def test_at_most_16_segments_in_an_open_bucket() -> None:
-    driver = drive(state_budget_bytes=0, lateness_ms=60)
-    assert 10 <= fill(driver, 100) < MAX_OPEN_SEGMENTS
-    (bucket,) = driver.state.manifest.buckets
-    assert bucket.ids == 100
-    # Merged segments are gone, and their orphaned twins remain.
-    assert len(driver.store.deleted) > 50
-
-
-def test_an_id_is_rewritten_once_per_tier() -> None:
-    driver = drive(state_budget_bytes=0, lateness_ms=60, horizon_ms=1_000, bucket_ms=1_000)
-    total = 0
-    for n in range(300):
-        driver.feed([Rec(b"%d" % n, n)])
-        total += driver.count("ids_written")
-    # Tiers are powers of four: 300 IDs see five of them.
-    assert 300 < total <= 300 * 5
-
-
 def test_one_segment_per_closed_bucket_after_a_few_batches() -> None:
     driver = drive(state_budget_bytes=0, horizon_ms=500)
     fill(driver, 8, step_ms=1, ids=20)
@@ -153,14 +134,6 @@ def test_a_clamped_straggler_flags_the_bucket_that_takes_it_along() -> None:
     assert bucket.ids == 3
     assert bucket.clamped
     assert driver.named([Rec(b"late", 7)]) == ["DUPLICATE"]
-
-
-def test_a_bucket_of_an_old_grid_is_merged_like_a_closed_one() -> None:
-    driver = drive(state_budget_bytes=0, lateness_ms=50)
-    fill(driver, 5)
-    driver.retune(bucket_ms=7)
-    fill(driver, MERGE_STRIDE, start_ms=1)
-    assert [(b.range, len(b.segments)) for b in driver.state.manifest.buckets][1] == ((0, 10), 1)
 
 
 # Filters in the state row.
@@ -305,15 +278,6 @@ def test_deletes_per_batch_are_bounded_and_oldest_first() -> None:
     assert driver.state.manifest.expired == waiting[MAX_DELETES:]
     driver.feed([])
     assert driver.state.manifest.expired == ()
-
-
-def test_bytes_of_the_live_segments() -> None:
-    driver = drive(state_budget_bytes=0)
-    fill(driver, 3)
-    segments = list(driver.state.manifest.segments())
-    sst_bytes, filter_bytes = driver.state.manifest.live_bytes()
-    assert sst_bytes == sum(s.sst_bytes for s in segments)
-    assert filter_bytes == sum(s.filter_bytes for s in segments)
 
 
 def test_many_expired_segments_leave_the_row_and_are_deleted_in_time() -> None:

@@ -244,11 +244,6 @@ def test_column_that_starts_inside_its_data(tested: Kernel) -> None:
     assert blocks.tobytes() == encode_block(entries, wide=False, one_length=False)
 
 
-def test_nothing_to_encode_or_decode(tested: Kernel) -> None:
-    assert encode(tested, [], wide=False) == []
-    assert decode(tested, []) == []
-
-
 def encode_times_and_starts(
     tested: Kernel, times_ms: list[int], starts: list[int], wide: bool
 ) -> None:

@@ -138,27 +138,6 @@ def test_what_only_starts_or_ends_like_a_uuid(tested: Kernel) -> None:
         assert as_list(*tested.encode_uuid(*column([value, text])))[0] == b"\0" + value
 
 
-def test_encoding_of_uuids_and_of_anything_else_never_meet(tested: Kernel) -> None:
-    # Text, its 16 bytes, and both forms that the encoding itself makes.
-    text, raw = b"00112233-4455-6677-8899-aabbccddeeff", bytes(range(0, 256, 17))
-    values = [text, raw, b"\x01" + raw, b"\x00" + text, text.upper()]
-    assert len(set(as_list(*tested.encode_uuid(*column(values))))) == len(values)
-
-
-def test_no_keys(tested: Kernel) -> None:
-    none = (array([], "u1"), array([0], "i8"))
-    hashes = array([], "u8")
-    one = (*column([b"a"]), hashes_of([b"a"]))
-    assert tested.first_occurrence(*none, hashes).tolist() == []
-    assert tested.sort_keys(*none, hashes).tolist() == []
-    for build, probe in (((*none, hashes), one), (one, (*none, hashes))):
-        assert [len(idx) for idx in tested.match(*build, *probe)] == [0, 0]
-    assert as_list(*tested.encode_uuid(*none)) == []
-    assert as_list(*tested.decode_uuid(*none)) == []
-    for keys in (none, one[:2]):
-        assert as_list(*tested.take_keys(*keys, array([], "i8"))) == []
-
-
 def test_a_million_bytes_and_many_keys() -> None:
     # Deep radix levels, large tables and long comparisons; all paths must agree.
     rng = np.random.default_rng(11)

@@ -130,13 +130,3 @@ def test_no_filters_and_no_hashes(tested: Kernel) -> None:
     assert not bits.any()
     assert tested.filter_probe([], array([1, 2], "u8")).tolist() == [0, 0]
     assert tested.filter_probe([bits], array([], "u8")).tolist() == []
-
-
-def test_folding_gives_the_smaller_filter(tested: Kernel) -> None:
-    # The block index is a multiply-shift, so OR-ing g neighbours is the filter of z / g blocks.
-    hashes = np.random.default_rng(2).integers(0, 2**64, 500, np.uint64)
-    wide, narrow = np.zeros(8 * 24, np.uint32), np.zeros(8 * 8, np.uint32)
-    tested.filter_add(wide, hashes)
-    tested.filter_add(narrow, hashes)
-    folded = np.bitwise_or.reduce(wide.reshape(8, 3, 8), axis=1)
-    assert (folded.ravel() == narrow).all()

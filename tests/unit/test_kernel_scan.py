@@ -60,10 +60,6 @@ def test_age_of_exactly_the_horizon_is_a_duplicate_and_does_not_prolong(tested: 
     assert verdicts(tested, [0] * 4, [0, 10, 11, 21], 10) == [0, 1, 0, 1]
 
 
-def test_late_is_not_remembered(tested: Kernel) -> None:
-    assert verdicts(tested, [0] * 3, [0, 1, 2], 10, droppable=[1, 0, 1]) == [2, 0, 1]
-
-
 def test_any_flag_but_zero_counts(tested: Kernel) -> None:
     assert verdicts(tested, [5], [5], 0, known=[255]) == [1]
     assert verdicts(tested, [5], [5], 0, droppable=[255]) == [2]
@@ -73,10 +69,6 @@ def test_alignment_does_not_matter(tested: Kernel) -> None:
     group, time_ms = misaligned(array([0, 0, 1], "i8")), misaligned(array([0, 5, 5], "i8"))
     z = array([0] * 3, "u1")
     assert tested.scan_verdicts(group, time_ms, z, z, 5).tolist() == [0, 1, 0]
-
-
-def test_no_records(tested: Kernel) -> None:
-    assert verdicts(tested, [], [], 1) == []
 
 
 @pytest.mark.parametrize(("group", "time_ms"), [([1, 0], [0, 0]), ([0, 0], [1, 0])])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 import sys
 
 import numpy as np
@@ -17,7 +16,6 @@ from tests.support.kernel_models import (
     array,
     column,
     kernel_settings,
-    load,
     misaligned,
     siphash,
     some_keys,
@@ -89,9 +87,3 @@ def test_alignment_does_not_matter(tested: Kernel) -> None:
 
 def test_no_keys(tested: Kernel) -> None:
     assert tested.hash64(array([], "u1"), array([0], "i8"), KEY).tolist() == []
-
-
-def test_another_hash_key_gives_other_hashes() -> None:
-    other = struct.pack("<QQ", 1, 2)
-    native = load("native")
-    assert native.hash64(*column([b"a"]), KEY) != native.hash64(*column([b"a"]), other)

@@ -345,8 +345,3 @@ def test_many_producers_at_once() -> None:
     assert set(shard.batch(rng.sample(records, len(records)))) == {"accept"}
     assert set(shard.batch(rng.sample(records, len(records)))) == {"duplicate"}
     assert len(shard.row or b"") < 3000 * 60
-
-
-def test_the_page_of_formats_names_the_constants() -> None:
-    page = (Path(__file__).parents[2] / "dedup/core/FORMATS.md").read_text()
-    assert "`DDSQ`" in page
