@@ -131,9 +131,6 @@ told["refusals"] = [
 ]
 told["definitions"] = differences(source)
 told["definitions"] += mistaken(spark.createDataFrame([], NESTED))
-spark.conf.set("spark.sql.maxPlanStringLength", "20")
-told["refusals"].append(refusal(stream, **catalog))
-spark.conf.unset("spark.sql.maxPlanStringLength")
 spark.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
 told["refusals"].append(refusal(stream, **catalog))
 print(json.dumps(told))
@@ -201,7 +198,6 @@ def test_stream_and_batch_through_connect(tmp_path: Path) -> None:
             "adds a step to Spark's plan (Aggregate)",
             "computes a record again (rand)",
             "computes a record again (<lambda>)",
-            "spark.sql.maxPlanStringLength is so small",
             "spark.sql.streaming.unsupportedOperationCheck=false",
         ),
         strict=True,

@@ -91,19 +91,10 @@ def assemble(
     first: MapPass | None = None,
     last: MapPass | None = None,
 ) -> DataFrame:
-    """Return the DataFrame behind the three passes.
+    """Return the DataFrame behind the three passes, with the columns that the last one returns.
 
-    Parameters
-    ----------
-    df : DataFrame
-        Input of the first pass.
-    plan : Plan
-    metrics : str
-        Name of the observation.
-    output : StructType or DDL
-        Columns that the last pass returns.
-    first, last : callable of (Plan, iterator of record batches), optional
-        Default: `pack` and `unpack`.
+    `df` is the input of the first pass, and `metrics` the name of the observation. The default of
+    `first` and `last` is `pack` and `unpack`.
     """
     load_plan, load_stream, load_batch = shipped(plan), shipped(dedup_stream), shipped(dedup_batch)
     load_first, load_last = shipped(first or pack), shipped(last or unpack)

@@ -97,20 +97,10 @@ def find_checkpoint(where: str) -> CheckpointLog | None:
 
 
 def read_checkpoint(where: str) -> CheckpointLog:
-    """Read a checkpoint's logs.
+    """Read the logs of a checkpoint, given a local path or a URI that pyarrow knows.
 
-    Parameters
-    ----------
-    where : str
-        A local path, or a URI that pyarrow knows.
-
-    Raises
-    ------
-    ConfigError
-        If there is no checkpoint, or it belongs to a query without this operator, or it cannot be
-        read.
-    StateError
-        If a log that a restart needs is damaged.
+    ConfigError if there is no checkpoint, it cannot be read, or it belongs to a query without this
+    operator. StateError if a log that a restart needs is damaged.
     """
     folder = _Folder.at(where)
     query_id = _query_id(folder, where)
@@ -144,14 +134,9 @@ class Progress:
 
 
 def read_progress(where: str) -> Progress:
-    """Return the micro-batch with which a checkpoint continues; parameters as `read_checkpoint`.
+    """Return the micro-batch with which a checkpoint of any query continues.
 
-    Raises
-    ------
-    ConfigError
-        If there is no checkpoint, or it cannot be read.
-    StateError
-        If it does not name its query.
+    Errors as `read_checkpoint`.
     """
     folder = _Folder.at(where)
     query_id = _query_id(folder, where)

@@ -127,14 +127,9 @@ def a_stream_needs_a_catalog() -> ConfigError:
 
 
 def check_root(spark: SparkSession, root: Root | None, *, shared_local: bool) -> None:
-    """Reject a root that executors cannot share or the driver cannot write.
+    """Reject a root that is missing, that executors cannot share, or that the driver cannot write.
 
-    Raises
-    ------
-    ConfigError
-        Without a root, or for a local path on a cluster.
-    CatalogError
-        If nothing can be written there, or the storage does not answer.
+    CatalogError if nothing can be written there, or the storage does not answer.
     """
     if root is None:
         raise a_stream_needs_a_catalog()
@@ -164,11 +159,6 @@ def check_partitions(spark: SparkSession, shards: int | None) -> None:
     """Reject an unknown number of shards; warn of many more state partitions than cores.
 
     More shards than partitions cost nothing: a partition's shards share its Python session.
-
-    Raises
-    ------
-    ConfigError
-        If Spark chooses the number of partitions, and the user gives no number of shards.
     """
     cores = local_cores(spark)
     found = setting(spark, PARTITIONS, "200")

@@ -89,10 +89,7 @@ class Columns:
     def resolve(self, given: str | Column | DerivedId, option: str) -> Resolved:
         """Return the column that an option names.
 
-        Raises
-        ------
-        ConfigError
-            If there is no such column, or an expression is not one lasting value of each row.
+        ConfigError if there is none, or an expression is not one lasting value of each row.
         """
         if isinstance(given, DerivedId) and option == "id":
             return self._recipe(given)

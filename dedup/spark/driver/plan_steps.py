@@ -35,16 +35,12 @@ _NO_COLUMNS = ("Filter", "CollectMetrics")
 #: A tilde marks the steps of a stream.
 _STEP_LINE = re.compile(r"^[ :|+-]*~?([A-Z]\w+)", re.M)
 _ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)(?:\n== |\Z)", re.S)
-_CUT_OFF = re.compile(r"\.\.\. \d+ more characters|^Truncated plan of \d+ characters", re.M)
 
 
 def steps(df: DataFrame) -> Counter[str]:
     """Count the steps of the analysed plan by Spark's names, such as ``EventTimeWatermark``.
 
-    Raises
-    ------
-    ConfigError
-        On Spark Connect, if Spark cannot make the plan, or the session truncates its text.
+    ConfigError on Spark Connect, if Spark cannot make the plan.
     """
     classic = getattr(df, "_jdf", None)
     if classic is not None:
@@ -56,11 +52,6 @@ def steps(df: DataFrame) -> Counter[str]:
     except Exception as error:
         # Planning computes constants, such as the rows of a local DataFrame.
         raise ConfigError(f"The query cannot be planned: {spark_cause(str(error))}") from error
-    if _CUT_OFF.search(text.getvalue()):
-        raise ConfigError(
-            "spark.sql.maxPlanStringLength is so small that the query's plan cannot be checked. "
-            "Set it to 1000000 or more."
-        )
     found = _ANALYZED.search(text.getvalue())
     # The first line is the schema.
     plan = found.group(1).partition("\n")[2] if found else text.getvalue()
@@ -72,22 +63,9 @@ def check_row_by_row(
 ) -> None:
     """Reject an expression that is not one lasting value of each row.
 
-    Parameters
-    ----------
-    selected : DataFrame
-        A DataFrame with the expression as its only column.
-    before : Counter of str
-        `steps` of the DataFrame without the expression.
-    expression : Expression
-        The same expression as text.
-    option : str
-        The option that the user gave it for.
-
-    Raises
-    ------
-    ConfigError
-        For generators, aggregates, window functions and random functions; on a stream also for
-        an identity that depends on the current time.
+    These are generators, aggregates, window functions and random functions, and, on a stream, an
+    identity that depends on the current time. `selected` has the expression as its only column, and
+    `before` the `steps` of the DataFrame without it.
     """
     added = steps(selected) - before
     del added["Project"]

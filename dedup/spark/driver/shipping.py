@@ -31,12 +31,7 @@ def shipped(value: T) -> Callable[[], T]:
 
     Each process unpickles the value once, and its tasks share it. On a machine without this
     package, or with another version, the function raises ExecutorError with the machine, its
-    Python and the remedy.
-
-    Raises
-    ------
-    ConfigError
-        If cloudpickle cannot pickle the value.
+    Python and the remedy. ConfigError if cloudpickle cannot pickle the value.
     """
     try:
         payload: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]

@@ -24,14 +24,9 @@ PLACE_IN_KAFKA = "dedup.place_in_kafka"
 def check_clusters(df: DataFrame, **options: Iterable[Resolved]) -> None:
     """Reject options that would mix up the records of two Kafka clusters.
 
-    Topic, partition and offset do not identify the cluster, and Spark has no column for it. Under
-    Spark Connect the sources are hidden, and nothing is rejected.
-
-    Raises
-    ------
-    ConfigError
-        If an option has only a place in Kafka, and the stream is a union of two clusters that may
-        have topics of the same name.
+    These have only a place in Kafka, while the stream is a union of two clusters that may have
+    topics of the same name. Topic, partition and offset do not identify the cluster, and Spark has
+    no column for it. Under Spark Connect the sources are hidden, and nothing is rejected.
     """
     place = _PLACE | {f.name.lower() for f in df.schema.fields if PLACE_IN_KAFKA in f.metadata}
     for option, found in options.items():

@@ -49,12 +49,8 @@ class ShardInput:
     def add(self, rows: pd.DataFrame) -> None:
         """Decode packed rows.
 
-        Raises
-        ------
-        ConfigError
-            If the shard's share of the micro-batch exceeds the limit.
-        CatalogError
-            If another start of the query gave it other hash keys since the rows were packed.
+        ConfigError if the shard's share of the micro-batch exceeds the limit. CatalogError if
+        another start of the query gave it other hash keys since the rows were packed.
         """
         schema = wire.head_schema(self.plan)
         columns = (rows[name] for name in ("rows", "keys", "head", "body"))

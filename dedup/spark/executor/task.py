@@ -152,22 +152,10 @@ def misplaced(what: str) -> ConfigError:
 def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
     """Return the layout of the query, after a check of the birth certificate.
 
-    Parameters
-    ----------
-    plan : Plan
-    task : Task
-    has_state : bool, optional
-        Whether Spark has a state for this shard. Only the group function gives it, and only with
-        it is a certificate created.
-
-    Raises
-    ------
-    CatalogError
-        If the certificate is missing while state exists.
-    ConfigError
-        If it was made for another ID, timestamp source or number of shards.
-    StateError
-        If the state is missing although the query has run before.
+    `has_state` says whether Spark has a state for this shard. Only the group function gives it, and
+    only with it is a certificate created. CatalogError if the certificate is missing while state
+    exists; ConfigError if it was made for another ID, timestamp or number of shards; StateError if
+    the state is missing although the query has run before.
     """
     if plan.root is None:
         shards = plan.shards or task.partitions
