@@ -6,7 +6,6 @@ import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -19,7 +18,6 @@ import pytest
 
 from dedup.catalog.compatibility import Accepted
 from dedup.catalog.definition import Definition
-from dedup.catalog.root import Root
 from dedup.core.admission import FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED, Handling
 from dedup.core.clocks import NEVER_MS, Observed
 from dedup.core.policy import Policy
@@ -444,9 +442,9 @@ def test_time_spent_in_pack_leaves_before_the_shuffle(monkeypatch: pytest.Monkey
 
 
 def test_a_stream_is_refused_where_pyspark_and_pyarrow_do_not_fit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pyspark.__version__", "4.1.3")
     monkeypatch.setattr("pyarrow.__version__", "26.0.1")
     with pytest.raises(ExecutorError, match=r"4\.1\.3 does not work with pyarrow 26\.0\.1"):
-        next(pack.pack(plan(root=Root(tmp_path)), iter(())))
+        next(pack.pack(plan(streaming=True), iter(())))
