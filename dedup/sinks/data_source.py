@@ -28,12 +28,15 @@ class SinkSource(DataSource):
         return cls.kind.format_name
 
     def schema(self) -> Any:
-        raise ConfigError(f"Format {self.name()} is a sink. To read {self.kind.to_read}.")
+        raise self._only_streams()
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        raise ConfigError(
-            f"Format {self.name()} publishes the micro-batches of a stream, which have numbers: "
-            f"use df.writeStream. For a batch use {self.kind.for_batches}."
+        raise self._only_streams()
+
+    def _only_streams(self) -> ConfigError:
+        return ConfigError(
+            f"Format {self.name()} publishes the numbered micro-batches of a stream: use "
+            "df.writeStream. To read the output, or to write a batch, use Spark's own formats."
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> SinkStreamWriter:  # noqa: N802

@@ -65,41 +65,18 @@ class SparkRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFiles:
-    """Function for ``foreachBatch`` that publishes micro-batches as folders.
+    """Function for ``foreachBatch`` that publishes micro-batches as folders of `output`.
 
-    Parameters
-    ----------
-    output : Path
-        Folder on a local file system for the rows that pass.
-    writer : RowsWriter
-        Writes the rows to a staged folder.
-    duplicates : Path or None
-        Folder of the rows that do not pass. The `verdict` column names partition folders there, and
-        is absent from `output`.
-    verdict : str
-        Name of the column; used only with `duplicates`.
-    goes_on : frozenset of str
-        Verdicts whose rows belong in `output`.
-    aside : Path or None
-        Folder for the rows of `rows_aside`, as JSON lines. A micro-batch without such rows has no
-        folder there.
-    rows_aside : callable or None
-        Returns the rows of a micro-batch to set aside, or None. It is called when the rows of the
-        micro-batch are written and not yet published.
-    before_publishing : callable or None
-        Called with the number of a micro-batch at the same time; an error from it prevents the
-        publication.
+    Rows whose verdict is not in `goes_on` belong in `duplicates`, if there is such a folder. The
+    column `verdict` names partition folders there, and is absent from `output`.
 
-    Raises
-    ------
-    OSError
-        From a call, if the disk is full or a folder cannot be written. Then nothing of the
-        micro-batch is visible, or only its side outputs. Running it again completes it.
+    `rows_aside` returns the rows of a micro-batch that belong in `aside`, as JSON lines, or None.
+    It and `before_publishing` are called when the rows of the micro-batch are written and not yet
+    published; an error from them prevents the publication.
 
-    Notes
-    -----
-    One writer at a time: `open` removes what earlier writers left in the staging folders. Each call
-    runs one Spark action over the micro-batch, with or without side outputs.
+    If a call raises OSError, nothing of the micro-batch is visible, or only its side outputs.
+    Running it again completes it. There is one writer at a time: `open` removes what earlier
+    writers left in the staging folders. Each call runs one Spark action over the micro-batch.
     """
 
     output: Path

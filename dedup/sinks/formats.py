@@ -44,14 +44,8 @@ def register(spark: SparkSession) -> None:
 def check_sink(sink: object, schema: StructType, checkpoint: str | os.PathLike[str] | None) -> None:
     """Raise what a sink of this package would raise when its query starts.
 
-    Parameters
-    ----------
-    sink : tuple of str and mapping, or SinkFunction
-        A format and its options, or what a function such as `postgres_sink` returned.
-    schema : StructType
-        The columns of the stream.
-    checkpoint : str or PathLike, optional
-        For the option ``checkpointLocation``.
+    `sink` is a format and its options, or what a function such as `postgres_sink` returned, and
+    `schema` are the columns of the stream. `checkpoint` is for the option ``checkpointLocation``.
     """
     from dedup.sinks.foreach_batch import SinkFunction
 

@@ -23,32 +23,14 @@ class OutputInspection(Protocol):
         """Return plain values, times as ISO 8601."""
 
 
-def _never(options: Mapping[str, str]) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkKind(Generic[O]):
-    """One kind of sink.
+    """One kind of sink: its format, and the public function that returns it for ``foreachBatch``.
 
-    Parameters
-    ----------
-    format_name : str
-        For ``writeStream.format``.
-    function_name : str
-        The public function that returns a sink of this kind for ``foreachBatch``.
-    parse : callable
-        Turns what the user gave into the sink's options, or raises ConfigError.
-    prepare : callable
-        Checks options, columns and output, and returns the sink's work, or raises ConfigError.
-    inspect : callable
-        Returns what a sink with these options has published.
-    to_read, for_batches : str
-        What to use instead of this format, as the end of a sentence.
-    takes_complete : callable
-        Whether a sink of these options takes outputMode ``complete``, in which each micro-batch has
-        the whole result of the query. Only if readers can distinguish the newest result from older
-        ones.
+    `parse` turns what the user gave into options, `prepare` checks options, columns and output and
+    returns the work, and `inspect` returns what such a sink has published. `takes_complete` tells
+    whether a sink of these options takes outputMode ``complete``, in which each micro-batch has the
+    whole result of the query: only if readers can distinguish the newest result from older ones.
     """
 
     format_name: str
@@ -56,6 +38,4 @@ class SinkKind(Generic[O]):
     parse: Callable[[Mapping[str, str]], O]
     prepare: Callable[[O, StructType], SinkWork]
     inspect: Callable[[O, Progress | None], OutputInspection]
-    to_read: str
-    for_batches: str
-    takes_complete: Callable[[Mapping[str, str]], bool] = _never
+    takes_complete: Callable[[Mapping[str, str]], bool] = lambda options: False

@@ -26,25 +26,11 @@ NO_RUN = ""
 class Marker:
     """What a slot of a sink published last.
 
-    Parameters
-    ----------
-    query_id, sink : str
-        The query's ID in its checkpoint, and the sink's name within the query.
-    slot : int
-        Number of the task that had the slice, or `BATCH_SLOT`.
-    batch_id : int
-        The micro-batch; -1 if the slot has published none.
-    rows : int
-    content : str
-        Hash of the rows, independent of their order.
-    run_id : str
-        The start of the query that published it, or `NO_RUN`.
-    tasks : int or None
-        The number of slices of the micro-batch, if the writer knew.
-    writer : str
-        Host and process, for people.
-    time_ms : int
-        When, in milliseconds since 1970, for people.
+    `slot` is the number of the task that had the slice, or `BATCH_SLOT`, and `batch_id` is -1 if
+    the slot has published nothing. `content` is the hash of the rows, independent of their order.
+    `run_id` is the start of the query that published it, or `NO_RUN`. `tasks` is the number of
+    slices of the micro-batch, if the writer knew. `writer` (host and process) and `time_ms` are for
+    people.
     """
 
     query_id: str

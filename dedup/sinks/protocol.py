@@ -43,7 +43,7 @@ followed by another.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from dedup.errors import SinkError
@@ -134,16 +134,7 @@ class Batch:
 
     def marker(self, slot: int, content: Content, tasks: int | None = None) -> Marker:
         return Marker(
-            query_id=self.query_id,
-            sink=self.sink,
-            slot=slot,
-            batch_id=self.batch_id,
-            rows=content.rows,
-            content=content.hash,
-            run_id=self.run_id,
-            tasks=tasks,
-            writer=self.writer,
-            time_ms=self.time_ms,
+            slot=slot, rows=content.rows, content=content.hash, tasks=tasks, **asdict(self)
         )
 
 
@@ -181,7 +172,8 @@ def publish_slice(
     """
     if not _still_held(batch, slot, rows):
         newest = slot.acquire()
-        refuse_older_checkpoint(batch, newest)
+        if newest is not None:
+            refuse_older_checkpoint(batch.batch_id, newest.batch_id, newest.writer)
         if newest is None or newest.run_id != batch.run_id:
             return rows.stage()
         if newest.batch_id == batch.batch_id:
@@ -238,17 +230,9 @@ class SinkPort(Protocol[S]):
 class StagedBatch:
     """A micro-batch as the driver gets it from the tasks.
 
-    Parameters
-    ----------
-    batch : Batch
-    slices : sequence
-        What every task of the micro-batch returned.
-    known_batch_id : int, optional
-        A micro-batch that this sink has certainly published: a marker of it, or of a later one,
-        must be there.
-    accept_difference : bool, optional
-        Publish the missing slices although the published ones hold other rows. That may repeat or
-        lose rows of this micro-batch.
+    The sink has certainly published `known_batch_id`: a marker of it, or of a later one, must be
+    there. With `accept_difference` it publishes the missing slices although the published ones hold
+    other rows, which may repeat or lose rows of this micro-batch.
     """
 
     batch: Batch
@@ -269,7 +253,7 @@ class StagedBatch:
                 remedy="sink-markers",
             )
         for marker in newest.values():
-            refuse_older_checkpoint(self.batch, marker)
+            refuse_older_checkpoint(self.batch.batch_id, marker.batch_id, marker.writer)
 
 
 def publish_staged(
@@ -281,22 +265,12 @@ def publish_staged(
 ) -> None:
     """Publish what the tasks of a micro-batch have staged, unless it is published.
 
-    Parameters
-    ----------
-    staged : StagedBatch
-    sink : SinkPort
-    atomic : callable, optional
-        Publish the micro-batch in one transaction, from the slices that this returns. An
-        earlier run may have chosen them, for the slices may differ from run to run.
-    compare_atomic : bool, optional
-        If the batch slot has this micro-batch already, refuse slices that hold other rows.
+    With `atomic` the micro-batch is published in one transaction, from the slices that this
+    returns. An earlier run may have chosen them, for the slices may differ from run to run. If the
+    batch slot has the micro-batch already, `compare_atomic` refuses slices that hold other rows.
 
-    Raises
-    ------
-    SinkError
-        If what is published contradicts this micro-batch. Nothing is published then.
-    Fenced
-        If another run of the query has acquired the sink.
+    Raises SinkError if what is published contradicts this micro-batch, and Fenced if another run of
+    the query has acquired the sink.
     """
     driver = _Driver(staged, sink, atomic, compare_atomic)
     reason: Exception | None = None
@@ -427,14 +401,14 @@ def refuse_other_content(marker: Marker, content: Content) -> None:
     )
 
 
-def refuse_older_checkpoint(batch: Batch, newest: Marker | None) -> None:
+def refuse_older_checkpoint(batch_id: int, newest: int, writer: str = "") -> None:
     """Refuse a micro-batch that is older than the newest published one."""
-    if newest is not None and newest.batch_id > batch.batch_id:
+    if newest > batch_id:
         raise SinkError(
-            f"The checkpoint is older than the sink: the query is at micro-batch {batch.batch_id}, "
-            f"and the sink holds micro-batch {newest.batch_id} already (published by "
-            f"{newest.writer or 'an earlier run'}). Nothing was written. A checkpoint that was "
-            "restored or copied would publish again what is there. After `dedup catalog adopt` "
-            "the sink needs a new name.",
+            f"The checkpoint is older than the sink: the query is at micro-batch {batch_id}, and "
+            f"the sink holds micro-batch {newest} already (published by "
+            f"{writer or 'an earlier run'}). Nothing was written. A checkpoint that was restored "
+            "or copied would publish again what is there. After `dedup catalog adopt` the sink "
+            "needs a new name.",
             remedy="sink-older-checkpoint",
         )

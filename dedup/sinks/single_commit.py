@@ -53,12 +53,8 @@ class TablePort(Protocol):
     def commit(self, marker: Marker) -> None:
         """Make rows and marker visible, as the version that follows the one that was read last.
 
-        Raises
-        ------
-        Aborted
-            If another commit has become that version.
-        Indefinite
-            If the outcome is unknown; `newest` shows it.
+        Raises Aborted if another commit has become that version, and Indefinite if the outcome is
+        unknown; `newest` shows it.
         """
 
     def is_own(self, marker: Marker) -> bool:

@@ -62,7 +62,7 @@ def split(
     Raises
     ------
     ConfigError
-        If `df` is a batch or of Spark Connect, if it has no verdict column, if its operator does
+        If `df` is of Spark Connect, if it has no verdict column, if its operator does
         not know one of the verdicts, or if two sinks of this package have the same name or
         different checkpoints.
 
@@ -83,14 +83,6 @@ def split(
         "unknown": unknown,
         "unnumbered": unnumbered,
     }
-    for option, function in {"unique": unique, **given}.items():
-        if function is not None and not callable(function):
-            raise ConfigError(
-                f"{option}={function!r} must be a function of a DataFrame and a micro-batch's "
-                "number, such as kafka_sink(...) or postgres_sink(...) returns."
-            )
-    if not df.isStreaming:
-        raise ConfigError("split sends the micro-batches of a stream; this DataFrame is a batch.")
     if type(df).__module__.startswith("pyspark.sql.connect"):
         raise ConfigError(
             "split works on classic Spark alone: under Spark Connect a foreachBatch function does "

@@ -29,14 +29,9 @@ class TaskResult:
 class SinkWork(ABC):
     """The work of one sink. Spark sends it to the tasks, so it must pickle.
 
-    Attributes
-    ----------
-    room : str
-        First part of the names of the sink's fault points, such as ``kafka``.
-    fenced_because : str
-        What else fences the driver of this sink, beside another start of the query.
-    notes_every_batch : bool
-        Whether the ledger notes micro-batches that the tasks have published alone.
+    The names of its fault points begin with `room`. Beside another start of the query,
+    `fenced_because` is what else fences its driver. `notes_every_batch` tells whether the ledger
+    notes micro-batches that the tasks have published alone.
     """
 
     room: ClassVar[str]

@@ -30,12 +30,6 @@ def test_two_parts_hold_what_the_whole_holds(one: list[Row], other: list[Row]) -
     assert held(one) + held(other) == held(one + other)
 
 
-@given(ROWS, ROWS)
-def test_equal_contents_are_equal_multisets(one: list[Row], other: list[Row]) -> None:
-    same = sorted(map(repr, one)) == sorted(map(repr, other))
-    assert (held(one) == held(other)) == same
-
-
 @given(ROWS.filter(bool), st.data())
 def test_a_row_more_or_less_or_changed_is_seen(rows: list[Row], data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(rows) - 1))

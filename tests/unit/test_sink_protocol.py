@@ -155,16 +155,6 @@ def earlier(batch: Batch, by: int = 1) -> Batch:
 # Tasks.
 
 
-@pytest.mark.parametrize("run_id", ["before", NO_RUN, None])
-def test_a_task_stages_where_its_own_start_has_not_published_before(run_id: str | None) -> None:
-    memory, rows = Memory(), Rows("ab")
-    if run_id is not None:
-        memory.put(replace(earlier(BATCH), run_id=run_id), 0, "c")
-    assert publish_slice(BATCH, 0, Port(memory, 0), rows) == staged(0, "ab")
-    assert memory.asked == ["own 0"]
-    assert rows.done == "staged"
-
-
 @pytest.mark.parametrize("by", [1, 3])
 def test_a_task_publishes_after_its_own_start(by: int) -> None:
     memory = Memory()
@@ -220,23 +210,6 @@ def test_a_process_owns_its_slot_again_where_what_it_did_last_does_not_fit(last:
     assert memory.asked[0] == "own 0"
 
 
-def test_an_attempt_that_is_fenced_at_its_first_rows_owns_the_slot_and_sends_all_rows() -> None:
-    memory = Memory(fenced={0})
-    last = memory.put(earlier(BATCH), 0, "c")
-    publish_slice(BATCH, 0, Port(memory, 0, last), Rows("ab"))
-    assert memory.asked == ["begin 0", "own 0", "begin 0", "commit 0: ab"]
-    assert memory.visible == ["a", "b"]
-
-
-def test_an_attempt_that_is_fenced_may_find_its_slice_published() -> None:
-    memory, rows = Memory(fenced={0}), Rows("ab")
-    last = memory.put(earlier(BATCH), 0, "c")
-    memory.put(BATCH, 0, "ab")
-    found = publish_slice(BATCH, 0, Port(memory, 0, last), rows)
-    assert found == PublishedSlice(0, content("ab"), found=True)
-    assert rows.done == "drained"
-
-
 def test_a_task_learns_from_the_marker_that_an_unanswered_commit_was_carried_out() -> None:
     memory = Memory(commits=["applied"])
     memory.put(earlier(BATCH), 0, "c")
@@ -245,41 +218,7 @@ def test_a_task_learns_from_the_marker_that_an_unanswered_commit_was_carried_out
     assert memory.visible == ["a", "b"]
 
 
-def test_a_task_never_repeats_an_unanswered_commit() -> None:
-    memory = Memory(commits=["lost"])
-    memory.put(earlier(BATCH), 0, "c")
-    with pytest.raises(Aborted, match="the connection was cut"):
-        publish_slice(BATCH, 0, Port(memory, 0), Rows("ab"))
-    assert memory.transactions() == ["commit 0: ab"]
-
-
-@pytest.mark.parametrize("error", [Fenced("x"), Aborted("x")])
-def test_the_end_of_an_attempt_is_not_hidden(error: Exception) -> None:
-    memory = Memory(commits=[error])
-    memory.put(earlier(BATCH), 0, "c")
-    with pytest.raises(type(error)):
-        publish_slice(BATCH, 0, Port(memory, 0), Rows("ab"))
-
-
 # The driver.
-
-
-def test_the_driver_owns_every_slot_and_that_of_whole_micro_batches_first() -> None:
-    memory = Memory()
-    memory.put(earlier(BEFORE), 5, "c")
-    publish(memory, [staged(1, "b"), staged(0, "a")])
-    assert memory.asked[0] == "own [-1, 0, 1, 5]"
-    assert memory.visible == ["a", "b"]
-    assert memory.newest[0] == BATCH.marker(0, content("a"), tasks=2)
-    assert memory.newest[1] == BATCH.marker(1, content("b"), tasks=2)
-
-
-def test_the_driver_commits_to_the_slot_of_whole_micro_batches_before_it_publishes() -> None:
-    memory = Memory()
-    publish(memory, [staged(0, "a"), staged(1, "b")])
-    assert memory.transactions() == ["commit -1: ", "commit 0: a", "commit 1: b"]
-    assert memory.newest[BATCH_SLOT].batch_id == -1
-    assert memory.newest[BATCH_SLOT].run_id == NO_RUN
 
 
 def test_what_the_slot_of_whole_micro_batches_tells_stays() -> None:
@@ -289,21 +228,6 @@ def test_what_the_slot_of_whole_micro_batches_tells_stays() -> None:
     assert memory.newest[BATCH_SLOT] == whole
 
 
-def test_slots_of_earlier_starts_are_retired_before_anything_is_published() -> None:
-    memory = Memory()
-    old = memory.put(earlier(BEFORE), 0, "c")
-    nobody = memory.put(replace(earlier(BEFORE), run_id=NO_RUN), 2, "c")
-    mine = memory.put(earlier(BATCH), 3, "c")
-    there = memory.put(BEFORE, 1, "b")
-    slices = [staged(0, "a"), staged(1, "b")]
-    publish(memory, slices)
-    assert memory.transactions() == ["commit -1: ", "commit 0: ", "commit 0: a"]
-    assert (memory.newest[1], memory.newest[2], memory.newest[3]) == (there, nobody, mine)
-    memory.put(replace(earlier(BEFORE), batch_id=3), 9, "c")
-    publish(memory, [staged(0, "b")], replace(BATCH, batch_id=8))
-    assert memory.newest[9] == replace(old, slot=9, batch_id=3, run_id=NO_RUN)
-
-
 def test_nothing_is_committed_where_all_is_published() -> None:
     memory = Memory()
     for slot, rows in enumerate("ab"):
@@ -311,13 +235,6 @@ def test_nothing_is_committed_where_all_is_published() -> None:
     memory.put(earlier(BEFORE), 2, "c")
     publish(memory, [staged(0, "a"), published(1, "b")])
     assert memory.asked == ["own [-1, 0, 1, 2]"]
-
-
-def test_only_what_is_missing_is_published() -> None:
-    memory = Memory()
-    memory.put(BEFORE, 1, "b")
-    publish(memory, [staged(0, "a"), staged(1, "b"), published(2, "c")])
-    assert memory.visible == ["a"]
 
 
 def test_a_slice_that_there_is_no_more_is_refused() -> None:
@@ -336,14 +253,6 @@ def test_an_empty_slice_may_be_missing_in_another_division() -> None:
     memory.put(BEFORE, 1, "")
     publish(memory, [staged(0, "abc")])
     assert memory.visible == ["a", "b", "c"]
-
-
-def test_a_slice_that_holds_other_rows_is_refused() -> None:
-    memory = Memory()
-    memory.put(BEFORE, 0, "a")
-    with pytest.raises(SinkError, match=r"slice 0 was published with 1 rows .* by there, and hold"):
-        publish(memory, [staged(0, "ab"), staged(1, "c")])
-    assert not memory.transactions()
 
 
 def test_a_difference_that_is_accepted_is_published_beside() -> None:
@@ -403,13 +312,6 @@ def test_the_whole_is_published_in_one_transaction_from_what_was_kept() -> None:
     assert memory.newest[BATCH_SLOT] == BATCH.marker(BATCH_SLOT, content("ab"), tasks=2)
 
 
-def test_a_whole_that_is_published_is_not_published_again_whatever_a_replay_gives() -> None:
-    memory = Memory()
-    memory.put(BEFORE, BATCH_SLOT, "ab")
-    publish(memory, [staged(0, "c")], atomic=lambda: pytest.fail("not asked for"))
-    assert not memory.transactions()
-
-
 def test_the_whole_retires_slots_too() -> None:
     memory = Memory()
     memory.put(earlier(BEFORE), 1, "c")
@@ -440,13 +342,6 @@ def test_slices_of_a_whole_that_is_published_are_compared_with_it() -> None:
 # Commits that fail.
 
 
-def test_an_unanswered_commit_of_the_driver_is_settled_by_owning_all_slots_again() -> None:
-    memory = Memory(commits=["answered", "applied"])
-    publish(memory, [staged(0, "a"), staged(1, "b")])
-    assert [each for each in memory.asked if each.startswith("own")] == ["own [-1, 0, 1]"] * 2
-    assert memory.visible == ["a", "b"]
-
-
 @pytest.mark.parametrize("outcome", ["lost", Aborted("too slow")])
 def test_a_transaction_of_the_driver_that_was_aborted_is_tried_again(
     outcome: str | Exception,
@@ -456,30 +351,8 @@ def test_a_transaction_of_the_driver_that_was_aborted_is_tried_again(
     assert memory.visible == ["a"]
 
 
-def test_the_driver_compares_again_after_an_unanswered_commit() -> None:
-    memory = Memory(commits=["answered", "lost"])
-    honest = memory.acquire
-
-    def acquire(slots: Sequence[int]) -> Mapping[int, Marker]:
-        if memory.transactions():
-            memory.put(BEFORE, 0, "b")
-        return honest(slots)
-
-    memory.acquire = acquire  # type: ignore[method-assign]
-    with pytest.raises(SinkError, match="gives other rows"):
-        publish(memory, [staged(0, "a")])
-    assert not memory.visible
-
-
 def test_the_driver_gives_up_after_some_attempts_and_says_why() -> None:
     memory = Memory(commits=[Aborted("too slow")] * ATTEMPTS)
     with pytest.raises(SinkError, match=r"3 transactions for micro-batch 7 .*because: too slow\."):
         publish(memory, [staged(0, "a")])
     assert len(memory.transactions()) == ATTEMPTS
-
-
-def test_a_driver_that_is_fenced_ends() -> None:
-    memory = Memory(commits=["answered", Fenced("by another start")])
-    with pytest.raises(Fenced):
-        publish(memory, [staged(0, "a"), staged(1, "b")])
-    assert not memory.visible

@@ -29,13 +29,16 @@ def file_shape(options: FilesOptions, schema: T.StructType) -> FileShape:
             "batch=<number> of a micro-batch. Rename it with withColumnRenamed."
         )
     for name in options.partition_by:
-        _check_folder_column(name, by_name)
+        if why := _unfit_for_folders(name, by_name.get(name)):
+            raise ConfigError(f"Option partition.by names {name!r}, {why}")
     in_files = T.StructType([f for f in schema.fields if f.name not in options.partition_by])
     if not in_files.fields:
         raise ConfigError("Option partition.by names all columns; leave one for the files.")
-    for field in in_files.fields:
-        if options.file_format != "parquet":
-            _check_text(field.name, field.dataType, options.file_format)
+    if options.file_format != "parquet":
+        unfit = _unfit_for_csv if options.file_format == "csv" else _unfit_for_json
+        for field in in_files.fields:
+            if why := unfit(field.dataType):
+                raise ConfigError(f"Column {field.name!r} {why}")
     columns = _columns(in_files)
     if options.file_format == "parquet":
         version = pyspark.__version__.partition(".dev")[0]
@@ -62,43 +65,38 @@ def _columns(schema: T.StructType) -> pa.Schema:
         ) from None
 
 
-def _check_folder_column(name: str, by_name: dict[str, T.StructField]) -> None:
-    if name not in by_name:
-        raise ConfigError(
-            f"Option partition.by names {name!r}, which the stream lacks; it has "
-            f"{', '.join(by_name)}."
+def _unfit_for_folders(name: str, field: T.StructField | None) -> str:
+    """Return why the values of a column cannot name folders, or an empty text."""
+    if field is None:
+        return "which the stream lacks."
+    if not isinstance(field.dataType, _FOLDERS):
+        return (
+            f"of type {field.dataType.simpleString()}. Only texts, booleans, whole numbers and "
+            "dates name folders. Cast it in the query."
         )
-    kind = by_name[name].dataType
-    if not isinstance(kind, _FOLDERS):
-        raise ConfigError(
-            f"Option partition.by names {name!r}, of type {kind.simpleString()}. Only texts, "
-            "booleans, whole numbers and dates name folders. Cast it in the query."
-        )
-    if name.startswith(("_", ".")):
-        raise ConfigError(
-            f"Option partition.by names {name!r}: readers skip folders whose names begin with an "
-            "underscore or a dot. Rename it with withColumnRenamed."
-        )
+    hidden = "but readers skip folders whose names begin with an underscore or a dot. Rename it."
+    return hidden if name.startswith(("_", ".")) else ""
 
 
-def _check_text(path: str, kind: T.DataType, file_format: str) -> None:
-    nested = isinstance(kind, (T.ArrayType, T.MapType, T.StructType))
-    if file_format == "csv":
-        if nested or isinstance(kind, T.BinaryType):
-            raise ConfigError(
-                f"Column {path!r} is {kind.simpleString()}, which CSV cannot hold. Drop it, make "
-                "it a text (to_json, base64), or write json or parquet."
-            )
-        return
+def _unfit_for_csv(kind: T.DataType) -> str:
+    if isinstance(kind, (T.ArrayType, T.MapType, T.StructType, T.BinaryType)):
+        return (
+            f"is {kind.simpleString()}, which CSV cannot hold. Drop it, make it a text (to_json, "
+            "base64), or write json or parquet."
+        )
+    return ""
+
+
+def _unfit_for_json(kind: T.DataType) -> str:
     if isinstance(kind, T.ArrayType):
-        _check_text(f"{path}[]", kind.elementType, file_format)
-    elif isinstance(kind, T.MapType):
-        if not isinstance(kind.keyType, T.StringType):
-            raise ConfigError(
-                f"Column {path!r} is {kind.simpleString()}, but keys of JSON are texts. Make them "
-                "texts (transform_keys), or write parquet."
-            )
-        _check_text(f"{path}.value", kind.valueType, file_format)
-    elif isinstance(kind, T.StructType):
-        for field in kind.fields:
-            _check_text(f"{path}.{field.name}", field.dataType, file_format)
+        return _unfit_for_json(kind.elementType)
+    if isinstance(kind, T.StructType):
+        return next(filter(None, (_unfit_for_json(field.dataType) for field in kind)), "")
+    if not isinstance(kind, T.MapType):
+        return ""
+    if not isinstance(kind.keyType, T.StringType):
+        return (
+            f"has {kind.simpleString()}, but keys of JSON are texts. Make them texts "
+            "(transform_keys), or write parquet."
+        )
+    return _unfit_for_json(kind.valueType)

@@ -26,13 +26,7 @@ def ready(options: FilesOptions, schema: T.StructType) -> FilesWork:
     shape = file_shape(options, schema)
     output = output_of(options)
     if not options.is_on_s3:
-        try:
-            Path(options.path).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"path={options.path} cannot be made: {error.strerror}. Give a folder that this "
-                "user may write."
-            ) from None
+        Path(options.path).mkdir(parents=True, exist_ok=True)
     output.root.check()
     other = foreign_to_all(output.root)
     if other is not None:
@@ -52,8 +46,6 @@ FILES = SinkKind(
     parse=files_options,
     prepare=ready,
     inspect=lambda options, progress: inspect_files(options.path, progress),
-    to_read="its output, use spark.read.parquet, json or csv",
-    for_batches="df.write.parquet",
 )
 
 

@@ -31,21 +31,9 @@ _ENDINGS = {"none": "", "gzip": ".gz"}
 class FileShape:
     """How the files of an output are written.
 
-    Parameters
-    ----------
-    columns : pyarrow.Schema
-        The columns in the files, with the metadata that Spark writes.
-    compression : str
-        In pyarrow's spelling.
-    split_by : tuple of str
-        Columns that are not in the files: their values name folders, such as
-        ``verdict=duplicate``.
-    file_format : str
-        ``parquet``, ``json`` or ``csv``.
-    header : bool
-        Whether a CSV file begins with the names of its columns.
-    target_bytes : int or None
-        Begin another file once one is this large.
+    `columns` are those in the files, with the metadata that Spark writes. The values of the columns
+    `split_by`, which are not in the files, name folders. A CSV file begins with the names of its
+    columns if `header` is true. A task begins another file once one has `target_bytes`.
     """
 
     columns: pa.Schema

@@ -16,8 +16,6 @@ KAFKA = SinkKind(
     parse=kafka_options,
     prepare=lambda options, schema: ready(options, columns_of(schema)),
     inspect=inspect_kafka,
-    to_read='from Kafka, use dedup.kafka_records, or format("kafka")',
-    for_batches='df.write.format("kafka")',
     takes_complete=lambda options: True,
 )
 

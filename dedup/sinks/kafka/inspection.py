@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dedup.core.duration import iso
-from dedup.errors import ConfigError
 from dedup.sinks.inspection import SinkInspection, SlotState, sink_states
 from dedup.sinks.kafka.markers import KafkaMarkers
 from dedup.sinks.kafka.options import KafkaOptions
+from dedup.sinks.kafka.preflight import existing
 from dedup.sources.kafka.client_options import ClientSettings
 from dedup.sources.kafka.clients import confluent, consumer_config
 from dedup.sources.kafka.cluster import Cluster
@@ -115,13 +115,8 @@ def _slots(log: KafkaMarkers, held: list[HeldBack]) -> list[SlotState]:
 
 
 def _held_back(cluster: Cluster, name: str) -> list[HeldBack]:
-    topic = cluster.topic(name)
-    if topic is None:
-        raise ConfigError(
-            f"Topic {name!r} does not exist at {cluster.settings.servers}, or this user may not "
-            "see it. The topic of markers is named by the sink's option markers; give it with "
-            "--markers if it is not <topic>-markers."
-        )
+    advice = "Give the topic of markers with --markers if it is not <topic>-markers."
+    topic = existing(cluster, name, advice)
     # Ends come first: after a commit in between, nothing seems to be held back.
     ends = cluster.ends(topic, committed=False)
     readable = cluster.ends(topic, committed=True)

@@ -35,20 +35,23 @@ def check_sink(
     check_known(settings, transactional=marker_topic is not None)
     cluster = Cluster(settings)
     cluster.broker_ids()
-    targets = [_target(cluster, name) for name in topics]
+    targets = [existing(cluster, name) for name in topics]
     if marker_topic is None:
         return []
     markers = cluster.topic(marker_topic) or _make_markers(cluster, marker_topic, targets)
     return _check_markers(cluster, markers)
 
 
-def _target(cluster: Cluster, name: str) -> Topic:
+def existing(cluster: Cluster, name: str, advice: str = "") -> Topic:
     found = cluster.topic(name)
     if found is None:
+        create = (
+            "Create it: kafka-topics.sh --bootstrap-server HOST:9092 --create --topic "
+            f"{name} --partitions N --replication-factor 3"
+        )
         raise ConfigError(
             f"Topic {name!r} does not exist at {cluster.settings.servers}, or this user may not "
-            "see it. Create it: kafka-topics.sh --bootstrap-server HOST:9092 --create --topic "
-            f"{name} --partitions N --replication-factor 3"
+            f"see it. {advice or create}"
         )
     return found
 

@@ -77,29 +77,14 @@ class KafkaStaging:
     def manifest(self, batch_id: int, slices: Sequence[StagedSlice]) -> list[StagedSlice]:
         """Return the slices to publish a micro-batch from: always the ones of its first call.
 
-        Callers must know from the markers that nothing of the micro-batch is published. Raises
-        SinkError if a file of an earlier manifest is gone.
+        Callers must know from the markers that nothing of the micro-batch is published.
         """
         name = f"manifests/{batch_id}.json"
         body = {"batch_id": batch_id, "slices": [asdict(piece) for piece in slices]}
         faults.point("kafka.manifest.before")
         self._root.create_bytes(name, to_document(body, version=FORMAT))
         faults.point("kafka.manifest.after")
-        pieces = read_document(self._root, name, lambda found: _slices(found, batch_id))
-        if pieces != list(slices):
-            self._refuse_lost_files(name, batch_id, pieces)
-        return pieces
-
-    def _refuse_lost_files(self, manifest: str, batch_id: int, pieces: list[StagedSlice]) -> None:
-        for piece in pieces:
-            if piece.file and not self._root.exists(piece.file):
-                raise SinkError(
-                    f"The staged slice {self._root.url(piece.file)} of micro-batch {batch_id} is "
-                    "gone. By the markers nothing of the micro-batch is published. Delete "
-                    f"{self._root.url(manifest)} and start the query again: it then publishes the "
-                    "rows that the query gives now. If you accepted lost markers, check the last "
-                    "records of the topic first."
-                )
+        return read_document(self._root, name, lambda found: _slices(found, batch_id))
 
     def clean(self, batch_id: int) -> None:
         for folder in ("staged", "manifests"):

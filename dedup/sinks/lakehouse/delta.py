@@ -23,7 +23,13 @@ import pyarrow.parquet as pq
 
 from dedup.catalog.root import Root
 from dedup.errors import ConfigError, DataError, MissingExtraError, SinkError
-from dedup.sinks.lakehouse.columns import fit_columns, new_columns, spark_name, split_rows
+from dedup.sinks.lakehouse.columns import (
+    TableColumns,
+    fit_columns,
+    new_columns,
+    spark_name,
+    split_rows,
+)
 from dedup.sinks.lakehouse.options import LakeOptions
 from dedup.sinks.lakehouse.work import DataFile, LakePort, LakeTarget
 from dedup.sinks.marker import BATCH_SLOT, Marker
@@ -269,25 +275,26 @@ def delta_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> Del
     why = "the table limits its length, which this sink does not check"
     described = [field.remove_metadata() for field in pa.schema(table.schema().to_arrow())]
     columns = fit_columns(shown, described, stream, dict.fromkeys(limited, why))
+    if why := _unfit_division(columns, partition_by):
+        raise ConfigError(f"Table {shown} is divided by {why}")
+    return DeltaTarget(options, columns, str(table.metadata().id), partition_by, _shape_of(table))
+
+
+def _unfit_division(columns: TableColumns, partition_by: Sequence[str]) -> str:
+    """Return why this sink does not write such partitions, or an empty text."""
     for name in partition_by:
         if name not in columns.given:
-            raise ConfigError(
-                f"Table {shown} is divided by column {name!r}, which the stream lacks. Add it to "
-                "the stream."
-            )
+            return f"column {name!r}, which the stream lacks. Add it to the stream."
         kind = spark_name(columns.columns.field(name).type)
         if kind not in _PARTITION_KINDS:
-            raise ConfigError(
-                f"Table {shown} is divided by column {name!r} of type {kind}; this sink only "
-                f"writes partitions of {', '.join(_PARTITION_KINDS)}."
-            )
-    if not set(columns.given) - set(partition_by):
-        raise ConfigError(
-            f"Table {shown} is divided by all columns that the stream has, and a file without a "
-            "column has no rows. Add another column of the table to the stream, for example a null "
-            "of its type."
+            kinds = ", ".join(_PARTITION_KINDS)
+            return f"column {name!r} of type {kind}; this sink only writes partitions of {kinds}."
+    if set(columns.given) <= set(partition_by):
+        return (
+            "all columns that the stream has, and a file without a column has no rows. Add another "
+            "column of the table to the stream, for example a null of its type."
         )
-    return DeltaTarget(options, columns, str(table.metadata().id), partition_by, _shape_of(table))
+    return ""
 
 
 def open_delta(options: LakeOptions, columns: pa.Schema | None = None) -> DeltaTable:

@@ -45,9 +45,6 @@ def _kind(format_name: str, function_name: str) -> SinkKind[LakeOptions]:
         parse=partial(lake_options, format_name),
         prepare=lambda options, schema: ready(options, columns_of(schema)),
         inspect=inspect_lake,
-        to_read="its tables, use any reader of the table's format, such as deltalake, pyiceberg, "
-        "DuckDB or Spark's own connector",
-        for_batches="the libraries of the table's format",
     )
 
 

@@ -101,18 +101,13 @@ def _location(path: str) -> str:
         )
     if scheme in ("s3a", "s3n"):
         path = "s3" + path[len(scheme) :]
-    if scheme not in (None, "file"):
-        if "#" in path:
-            raise ConfigError(
-                f"Option path={path!r} has a '#', where delta-rs would cut it off and write to "
-                "another table. Rename the folder."
-            )
-        return path.rstrip("/")
-    place = os.path.abspath(local_path(path) if scheme else path)
-    if _ENCODED.search(place):
+    is_local = scheme in (None, "file")
+    place = os.path.abspath(local_path(path) if scheme else path) if is_local else path.rstrip("/")
+    if _ENCODED.search(place) if is_local else "#" in place:
+        what = "a percent sign and two digits" if is_local else "a '#'"
         raise ConfigError(
-            f"Option path={place!r} has a percent sign and two digits, which delta-rs decodes: "
-            "log and data files would be in two folders. Rename the folder."
+            f"Option path={place!r} has {what}, which delta-rs decodes or cuts off, so that log "
+            "and data files would be in two folders. Rename the folder."
         )
     return place
 

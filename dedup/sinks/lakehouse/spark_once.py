@@ -13,11 +13,12 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from dedup.errors import SinkError, faults
+from dedup.errors import faults
 from dedup.sinks.foreach_batch import NamedSink, query_of, query_of_checkpoint
 from dedup.sinks.lakehouse.delta import app_id, delta_library
 from dedup.sinks.lakehouse.iceberg import marker_property
 from dedup.sinks.options import NAME, located
+from dedup.sinks.protocol import refuse_older_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,14 +45,7 @@ class _Once(NamedSink):
 
     def _publish(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
         newest = self._newest(rows.sparkSession, query_id)
-        if newest is not None and newest > batch_id:
-            raise SinkError(
-                "The checkpoint is older than the sink: the query is at micro-batch "
-                f"{batch_id}, and table {self._table} already holds micro-batch {newest}. Nothing "
-                "was written. A checkpoint that was restored, or copied, would publish rows a "
-                "second time. After `dedup catalog adopt` the sink needs a new name.",
-                remedy="sink-older-checkpoint",
-            )
+        refuse_older_checkpoint(batch_id, -1 if newest is None else newest)
         if newest == batch_id:
             # Stateful operators commit their state only once their rows are read.
             rows.write.format("noop").mode("append").save()

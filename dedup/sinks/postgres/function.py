@@ -37,8 +37,6 @@ POSTGRES = SinkKind(
     parse=postgres_options,
     prepare=lambda options, schema: ready(options, columns_of(schema)),
     inspect=inspect_postgres,
-    to_read='a table, use format("jdbc")',
-    for_batches='df.write.format("jdbc")',
     takes_complete=lambda options: "key" in options,
 )
 

@@ -88,7 +88,7 @@ class PostgresMarkers:
                     (*self._mine, slot, owner),
                 ).fetchone()
                 assert row is not None
-                found[slot] = self._parse(slot, row[0])
+                found[slot] = row[0] and _parsed(self._table, self._query_id, slot, row[0])
         return found
 
     def lock(
@@ -101,7 +101,8 @@ class PostgresMarkers:
             f"WHERE {self._where} AND slot = %s FOR UPDATE",
             (*self._mine, slot),
         ).fetchone()
-        return (None, None) if row is None else (row[0], self._parse(slot, row[1]))
+        owner, text = row or (None, None)
+        return owner, text and _parsed(self._table, self._query_id, slot, text)
 
     def put(self, connection: psycopg.Connection[Any], owner: str, marker: Marker) -> bool:
         """Write a marker; return whether this owner still owns the slot."""
@@ -141,12 +142,6 @@ class PostgresMarkers:
         which = hashlib.blake2b("\0".join(self._mine).encode(), digest_size=12).hexdigest()
         return f"dedup {which} {slot}"
 
-    def _parse(self, slot: int, text: str | None) -> Marker | None:
-        if text is None:
-            return None
-        where = f"table {self._table}, query {self._query_id}, slot {slot}"
-        return Marker.from_bytes(text.encode(), where)
-
     def _connection(self) -> AbstractContextManager[psycopg.Connection[Any]]:
         return transaction(self._options.dsn, self._options.timeout_seconds)
 
@@ -160,10 +155,11 @@ def read_markers(connection: psycopg.Connection[Any], table: str, sink: str) -> 
         "WHERE sink = %s AND marker IS NOT NULL",
         [sink],
     )
-    return [
-        Marker.from_bytes(text.encode(), f"table {table}, query {query_id}, slot {slot}")
-        for query_id, slot, text in rows
-    ]
+    return [_parsed(table, query_id, slot, text) for query_id, slot, text in rows]
+
+
+def _parsed(table: str, query_id: str, slot: int, text: str) -> Marker:
+    return Marker.from_bytes(text.encode(), f"table {table}, query {query_id}, slot {slot}")
 
 
 def make_marker_table(options: PostgresOptions, name: str) -> str:
