@@ -125,7 +125,7 @@ def test_a_manifest_whose_files_are_gone_is_refused_with_the_way_out(tmp_path: P
     staging.manifest(4, [first])
     assert staging.manifest(4, [second]) == [first]
     (tmp_path / "q" / first.file).unlink()
-    with pytest.raises(SinkError, match=r"is missing .* delete the manifest .*q/manifests\)"):
+    with pytest.raises(SinkError, match=r"(?s)is missing .* delete the manifest .*q/manifests\)"):
         list(staging.read(first))
     (tmp_path / "q" / "manifests/4.json").unlink()
     assert staging.manifest(4, [second]) == [second]
