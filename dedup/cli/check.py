@@ -22,7 +22,7 @@ from dedup.core.policy import default_lateness_ms
 from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError, DedupError
 from dedup.spark.driver.checkpoint_log import CheckpointLog, read_checkpoint
-from dedup.spark.machine import machine_bytes, machine_cores, shuffle_partitions
+from dedup.spark.machine import machine_bytes, shuffle_partitions
 from dedup.spark.options import BY_ID
 from dedup.tools.check.facts import Facts, cores_of, retention
 from dedup.tools.check.findings import Level
@@ -196,7 +196,7 @@ def _with_checkpoint(facts: Facts, log: CheckpointLog, options: Mapping[str, str
         checkpoint_format=log.checkpoint_format,
         kafka_sinks=log.kafka_sinks,
         sources=sources,
-        cores=cores_of(facts.settings, machine_cores()),
+        cores=cores_of(facts.settings),
         machine_bytes=machine_bytes(),
     )
 

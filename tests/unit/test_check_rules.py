@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dedup.core.duration import size_bytes
+from dedup.spark import machine
 from dedup.spark.driver.checkpoint_log import Source
 from dedup.tools.check.facts import FOREVER_MS, Facts, cores_of, whole_number
 from dedup.tools.check.findings import Finding, Level, Takes
@@ -380,5 +381,6 @@ def test_whole_numbers() -> None:
         ),
     ],
 )
-def test_cores(given: dict[str, str], cores: int | None) -> None:
-    assert cores_of(given, 16) == cores
+def test_cores(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], cores: int | None) -> None:
+    monkeypatch.setattr(machine, "machine_cores", lambda: 16)
+    assert cores_of(given) == cores

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import partial
@@ -29,7 +28,7 @@ from dedup.core.option import choice, number, text, whole
 from dedup.errors import ConfigError
 from dedup.sinks.output_owner import list_keeper
 from dedup.sources.files.file_order import ORDERS
-from dedup.spark.machine import home_path, machine_cores
+from dedup.spark.machine import home_path, local_cores
 from dedup.spark.options import BY_ID
 
 #: Folder in the output where `dedup watch OUTPUT` looks.
@@ -38,7 +37,6 @@ _OWN_FOLDERS = ("_staging", "_lock", "_dedup.json", "_dedup.log", "_dedup.files"
 #: Formats whose files hold their own columns, as people write them.
 COLUMNAR = {"parquet": "Parquet", "orc": "ORC"}
 _OUTPUT_FORMATS = ("csv", "json", "parquet")
-_MASTER = re.compile(r"local(?:\[([1-9]\d*|\*)(?:,\d+)?\])?")
 #: Panels of the help screen.
 _INPUT, _TIME, _OUTPUT = "Input", "Time", "Output"
 _SIZING, _WATCHING, _SPARK = "Sizing", "Watching", "Spark"
@@ -237,9 +235,7 @@ class RunOptions:
     @property
     def cores(self) -> int:
         """Number of cores in `master`."""
-        match = _MASTER.fullmatch(self.master)
-        count = match[1] if match else None
-        return machine_cores() if count == "*" else int(count or 1)
+        return local_cores(self.master) or 1
 
     def fixed(self) -> dict[str, Any]:
         """Return the options that a later run into the same output must repeat."""
@@ -280,7 +276,7 @@ class RunOptions:
             raise ConfigError(
                 "--verdict emits every row, so --duplicates would get none; give one of them."
             )
-        if not _MASTER.fullmatch(self.master):
+        if not local_cores(self.master):
             raise ConfigError(
                 f"--master {self.master} is not a local one: `dedup run` works on one machine, "
                 "give local[N] or local[*]. On a cluster, use dedup_by_id in your own job."

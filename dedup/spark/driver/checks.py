@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +17,7 @@ from pyspark.sql.utils import is_remote
 from dedup.catalog.root import Root
 from dedup.catalog.timeouts import reach
 from dedup.errors import CatalogError, ConfigError, DedupWarning
+from dedup.spark import machine
 from dedup.spark.driver.plan_steps import makes_random_columns
 from dedup.spark.machine import shuffle_partitions
 
@@ -106,12 +105,7 @@ def master_of(spark: SparkSession) -> str:
 
 def local_cores(spark: SparkSession) -> int | None:
     """Return the cores of a local master, or None on a cluster."""
-    found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?", master_of(spark))
-    if not found:
-        return None
-    if found.group(1) == "*":
-        return os.cpu_count() or 1
-    return int(found.group(1) or 1)
+    return machine.local_cores(master_of(spark))
 
 
 def is_mount(spark: SparkSession, root: Root) -> bool:

@@ -19,7 +19,7 @@ from dedup.catalog.timeouts import reach
 from dedup.errors import ConfigError
 from dedup.spark.driver.build import Operator
 from dedup.spark.driver.checkpoint_log import Source, find_checkpoint
-from dedup.spark.driver.checks import a_stream_needs_a_catalog, local_cores
+from dedup.spark.driver.checks import a_stream_needs_a_catalog
 from dedup.spark.driver.plans import plan_of, user_columns
 from dedup.spark.driver.stream_sources import stream_sources_of
 from dedup.spark.executor.task import missing_catalog, of_plan
@@ -105,7 +105,7 @@ def check_query(
     spark = df.sparkSession
     options, policy = operator.options, operator.options.policy()
     settings = spark.conf.getAll
-    cores = cores_of(settings, local_cores(spark))
+    cores = cores_of(settings)
     retention_ms = None
     if kafka_retention is not None:
         retention_ms = retention(kafka_retention, option="kafka_retention")

@@ -11,7 +11,7 @@ from typing import Literal
 from dedup.core.duration import duration_ms
 from dedup.core.policy import Guarantee
 from dedup.spark.driver.checkpoint_log import Source
-from dedup.spark.machine import shuffle_partitions
+from dedup.spark.machine import local_cores, shuffle_partitions
 
 #: Default of `max_shard_batch_bytes`.
 SHARE_BYTES = 1 << 30
@@ -26,8 +26,6 @@ HOW_CORES = (
     "Give --conf spark.master=local[N], or --conf spark.executor.instances=N and "
     "--conf spark.executor.cores=N."
 )
-
-_MASTER = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +113,7 @@ class Facts:
     def local(self) -> bool | None:
         """Whether Spark runs as one process."""
         master = self.settings.get("spark.master")
-        return None if master is None else _MASTER.fullmatch(master) is not None
+        return None if master is None else local_cores(master) is not None
 
     def of_kind(self, kind: str) -> tuple[Source, ...]:
         return tuple(source for source in self.sources or () if source.kind == kind)
@@ -133,11 +131,11 @@ def whole_number(text: str | None) -> int | None:
     return int(text) if text is not None and re.fullmatch(r"\s*\d{1,18}\s*", text) else None
 
 
-def cores_of(settings: Mapping[str, str], machine_cores: int | None) -> int | None:
-    """Return how many tasks run at a time, or None if unknown; `machine_cores` for ``local[*]``."""
-    local = _MASTER.fullmatch(settings.get("spark.master", ""))
+def cores_of(settings: Mapping[str, str]) -> int | None:
+    """Return how many tasks run at a time, or None if unknown."""
+    local = local_cores(settings.get("spark.master", ""))
     if local is not None:
-        return machine_cores if local[1] == "*" else int(local[1] or 1)
+        return local
     per_task = whole_number(settings.get("spark.task.cpus")) or 1
     total = whole_number(settings.get("spark.cores.max"))
     if total is None:
