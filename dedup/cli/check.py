@@ -193,7 +193,6 @@ def _with_checkpoint(facts: Facts, log: CheckpointLog, options: Mapping[str, str
         facts,
         pinned=log.pinned,
         state_partitions=log.state_partitions,
-        checkpoint_format=log.checkpoint_format,
         kafka_sinks=log.kafka_sinks,
         sources=sources,
         cores=cores_of(facts.settings),

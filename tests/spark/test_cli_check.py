@@ -60,7 +60,7 @@ def test_the_checkpoint_of_a_query_that_ran(spark: SparkSession, tmp_path: Path)
 
     log = read_checkpoint(str(query.checkpoint))
     assert (log.query_id, log.batch_id) == (metrics[-1].query_id, 2)
-    assert (log.state_partitions, log.checkpoint_format) == (2, 1)
+    assert log.state_partitions == 2
     assert [source.kind for source in log.sources or ()] == ["file"]
 
     settings = (
@@ -73,23 +73,6 @@ def test_the_checkpoint_of_a_query_that_ran(spark: SparkSession, tmp_path: Path)
     assert code == 0
     assert found["shuffle-partitions"]["level"] == "fine"
     assert "2 partitions" in found["shuffle-partitions"]["evidence"]
-    assert "format 1" in found["checkpoint-format"]["evidence"]
-
-
-def test_a_checkpoint_whose_state_files_have_unique_names(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    for name, value in {PROVIDER: ROCKSDB, STATE + "checkpointFormatVersion": "2"}.items():
-        spark.conf.set(name, value)
-    query = Query(spark, tmp_path, {"horizon": "1 hour", "timestamp": "ts"}).add("a@1")
-    query.run()
-    assert read_checkpoint(str(query.checkpoint)).checkpoint_format == 2
-    # Spark keeps that format despite other settings, and all that it remembers.
-    spark.conf.set(STATE + "checkpointFormatVersion", "1")
-    assert [one.duplicate for one in query.add("a@2").run().metrics] == [1]
-    assert read_checkpoint(str(query.checkpoint)).checkpoint_format == 2
-    _, found = told(query.checkpoint, "--conf", f"{STATE}checkpointFormatVersion=1")
-    assert "changes nothing" in found["checkpoint-format"]["evidence"]
 
 
 def test_what_the_metrics_say_of_clocks(spark: SparkSession, tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ from dedup.tools.check.rules import RULES, SEQUENCE_RULES, advise
 BREAKS, COSTS, UNKNOWN, FINE = Level.BREAKS, Level.COSTS, Level.UNKNOWN, Level.FINE
 HOUR_MS, DAY_MS, MIB = 3_600_000, 86_400_000, 1 << 20
 STATE = "spark.sql.streaming.stateStore."
-ROCKSDB_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-PROVIDER, FORMAT = STATE + "providerClass", STATE + "checkpointFormatVersion"
 STRICT = "spark.sql.streaming.statefulOperator.useStrictDistribution"
 CHECKED = "spark.sql.streaming.unsupportedOperationCheck"
 VALIDATION = STATE + "commitValidation.enabled"
@@ -80,18 +78,6 @@ CASES = {
              f"{VALIDATION}=true"),
         Case(settings(spark_version="4.0.1"), UNKNOWN, "Spark 4.0.1", "pip install 'pyspark>=4.1'"),
         Case(settings(spark_version="4.1.0"), FINE),
-    ],
-    "checkpoint-format": [
-        Case({}, UNKNOWN, FORMAT),
-        Case({"checkpoint_format": 1}, FINE, "format 1"),
-        Case(settings(), FINE, "format 1"),
-        Case(settings(settings={FORMAT: "2"}), BREAKS, "HDFS-backed", f"{FORMAT}=1"),
-        Case(settings(settings={FORMAT: "2", PROVIDER: ROCKSDB_STORE}), FINE, "format 2"),
-        # Spark keeps the format that it finds.
-        Case(settings(checkpoint_format=2, pinned={PROVIDER: ROCKSDB_STORE}), FINE,
-             f"{FORMAT}=1 changes nothing"),
-        Case(settings(checkpoint_format=1, settings={FORMAT: "2"},
-             pinned={PROVIDER: ROCKSDB_STORE}), FINE, f"{FORMAT}=2 changes nothing"),
     ],
     "catalog-place": [
         Case({"settings": YARN}, None),

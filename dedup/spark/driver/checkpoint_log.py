@@ -5,7 +5,7 @@ file                     content
 ======================== ==============================================================
 metadata                 JSON: the query's ID
 offsets/N                version; JSON with the settings that stay; a line per source
-commits/N                version; JSON, with ``stateUniqueIds`` in state format 2
+commits/N                present if the micro-batch is committed
 state/O/_metadata/...    version; JSON: the operator's name and its number of partitions
 ======================== ==============================================================
 """
@@ -78,7 +78,6 @@ class CheckpointLog:
     pinned: dict[str, str] | None = None
     sources: tuple[Source, ...] | None = None
     state_partitions: int | None = None
-    checkpoint_format: int | None = None
     #: Names of the sinks that stage slices in the checkpoint.
     kafka_sinks: tuple[str, ...] = ()
 
@@ -119,7 +118,6 @@ def read_checkpoint(where: str) -> CheckpointLog:
         pinned=newest.conf,
         sources=tuple(map(_source, _last_offsets(entries))),
         state_partitions=_state_partitions(folder, where),
-        checkpoint_format=_checkpoint_format(folder),
         kafka_sinks=tuple(sorted(folder.names(SINKS))),
     )
 
@@ -288,16 +286,6 @@ def _state_partitions(folder: _Folder, where: str) -> int | None:
             f"{', '.join(operators)}."
         )
     return None
-
-
-def _checkpoint_format(folder: _Folder) -> int | None:
-    commits = folder.numbers("commits")
-    if not commits:
-        return None
-    about = _json((folder.read(f"commits/{commits[-1]}") or "").partition("\n")[2])
-    if not isinstance(about, dict):
-        return None
-    return 2 if about.get("stateUniqueIds") else 1
 
 
 def _first_line(error: BaseException) -> str:

@@ -38,10 +38,8 @@ class Facts:
     complete: bool = False
     #: Settings that the checkpoint keeps permanently, or None before the first start.
     pinned: Mapping[str, str] | None = None
-    #: The checkpoint's partitions of the state, and version of its commit log: 1, or 2 if state
-    #: files have unique names.
+    #: The checkpoint's partitions of the state.
     state_partitions: int | None = None
-    checkpoint_format: int | None = None
     spark_version: str | None = None
     #: Tasks that run at a time, on all machines.
     cores: int | None = None

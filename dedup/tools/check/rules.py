@@ -20,8 +20,6 @@ from dedup.tools.check.findings import (
 )
 from dedup.tools.check.kafka_rules import in_days
 
-_HDFS_STORE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
-_STORE = "spark.sql.streaming.stateStore.providerClass"
 #: The operator does not start unless these settings are true.
 _SAFETY = {
     "spark.sql.streaming.unsupportedOperationCheck": (
@@ -32,7 +30,6 @@ _SAFETY = {
     ),
 }
 _VALIDATION = "spark.sql.streaming.stateStore.commitValidation.enabled"
-_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
 def safety_settings(facts: Facts) -> list[Assessment]:
@@ -81,36 +78,6 @@ def commit_validation(facts: Facts) -> Assessment:
     return fine(
         f"Spark rejects a sink that reads only part of a micro-batch ({_VALIDATION} is true)."
     )
-
-
-def checkpoint_format(facts: Facts) -> Assessment:
-    """Compare the format of the checkpoint with the state store."""
-    setting = (facts.setting(_FORMAT, "1") or "").strip()
-    version = setting if facts.checkpoint_format is None else str(facts.checkpoint_format)
-    if not version:
-        return unknown(
-            f"Not known: {_FORMAT}. 1, the default, is right, and so is 2 with RocksDB. "
-            f"{HOW_SETTINGS}"
-        )
-    if version != "1" and facts.setting(_STORE, _HDFS_STORE) == _HDFS_STORE:
-        return breaks(
-            f"{_FORMAT} is {version}, which the HDFS-backed state store does not support: the "
-            "query fails in its first micro-batch.",
-            f"{_FORMAT}=1",
-        )
-    protection = (
-        "A task that Spark believes dead may overwrite committed state. Nothing is lost, because "
-        "each attempt's state is complete."
-        if version == "1"
-        else "A task that Spark believes dead cannot overwrite committed state."
-    )
-    ignored = (
-        f" The checkpoint keeps its format: {_FORMAT}={setting} changes nothing, and a Spark "
-        f"before 4.3 may stop and ask for {version}."
-        if setting and setting != version
-        else ""
-    )
-    return fine(f"The checkpoint has format {version}. {protection}{ignored}")
 
 
 def catalog_place(facts: Facts) -> Assessment | None:
@@ -232,7 +199,6 @@ Rule = Callable[[Facts], Assessments]
 _COMMON: dict[str, Rule] = {
     "safety-settings": safety_settings,
     "commit-validation": commit_validation,
-    "checkpoint-format": checkpoint_format,
     "lasting-id": lasting_id,
     "recent-batches": recent_batches,
     "windows-after": windows_after,
