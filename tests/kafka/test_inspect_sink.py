@@ -109,7 +109,7 @@ def test_the_command_prints_it_with_a_users_login(
     login.write_text(login.read_text().replace("alice-secret", "wr0ng"))
     refused = dedup(*command, "--command-config", login)
     assert refused.returncode == 2
-    assert "refuses the credentials" in refused.stderr
+    assert "Authentication failed" in refused.stderr
     assert "wr0ng" not in refused.stderr
 
 

@@ -90,7 +90,7 @@ def test_markers_that_would_be_deleted_are_refused(broker: str, policy: str) -> 
 def test_no_server_at_an_address_is_said_with_the_address() -> None:
     address = f"127.0.0.1:{free_port()}"
     text = refused(settings(address, max_block_ms="600"), ["t"])
-    assert f"None of the servers {address} answered within" in text
+    assert f"The cluster at {address} does not answer" in text
     assert "refused" in text
 
 
@@ -103,15 +103,16 @@ def test_a_host_without_an_address_is_said() -> None:
 def test_a_server_that_keeps_silent_is_said() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         text = refused(settings(f"127.0.0.1:{silent.getsockname()[1]}", max_block_ms="600"), ["t"])
-    assert "None of the servers" in text
+    assert "does not answer" in text
 
 
 def test_wrong_credentials_are_told_from_silence_at_once(broker_process: Broker) -> None:
     began_s = time.monotonic()
     text = refused(as_user(broker_process, secret="wr0ng"), ["t"])
     assert time.monotonic() - began_s < 10
-    assert f"The cluster at {broker_process.sasl_address} refuses the credentials" in text
-    assert "kafka.sasl.mechanism" in text
+    assert f"The cluster at {broker_process.sasl_address} does not answer (" in text
+    assert "Authentication failed" in text
+    assert "the credentials and certificates (kafka.sasl.*, kafka.ssl.*)" in text
     assert "wr0ng" not in text
 
 
@@ -119,7 +120,6 @@ def test_a_mechanism_that_the_broker_lacks_is_told(broker_process: Broker) -> No
     given = as_user(broker_process)
     other = dict(given.properties) | {"sasl.mechanism": "SCRAM-SHA-512"}
     text = refused(ClientSettings(properties=other, options={}), ["t"])
-    assert "refuses the credentials" in text
     assert "SCRAM-SHA-512" in text
 
 
@@ -187,4 +187,4 @@ def test_markers_that_may_not_be_made_are_asked_for(broker_process: Broker, forb
 
 def test_refused_connections_are_silence(proxy: Proxy) -> None:
     proxy.refuse()
-    assert "None of the servers" in refused(settings(proxy.address, max_block_ms="600"), ["t"])
+    assert "does not answer" in refused(settings(proxy.address, max_block_ms="600"), ["t"])

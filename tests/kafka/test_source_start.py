@@ -142,7 +142,9 @@ def test_offsets_that_a_transaction_commits_are_waited_for(broker: str) -> None:
         producer.begin_transaction()
         end = [TopicPartition(topic, 0, 2)]
         producer.send_offsets_to_transaction(end, member.consumer_group_metadata(), 30)
-        with pytest.raises(ConfigError, match="no transaction that commits its offsets may be open"):
+        with pytest.raises(
+            ConfigError, match="no transaction that commits its offsets may be open"
+        ):
             cluster.group_offsets(group, [found])
         Timer(0.5, producer.commit_transaction).start()
         assert cluster.group_offsets(group, [found]) == {topic: {0: 2}}

@@ -188,50 +188,34 @@ class Cluster:
     def _answer(self, future: Future[T]) -> T:
         """Return an answer, or raise KafkaException if the broker refuses the request itself."""
         deadline = time.monotonic() + self._timeout_s
-        while True:
-            self._check_refused()
+        while not self._rejections():
             try:
                 return future.result(timeout=_POLL_S)
             except Late:
                 if time.monotonic() > deadline:
-                    raise self._silent() from None
+                    break
             except self._library.KafkaException as error:
                 codes = self._library.KafkaError
                 silence = codes._TIMED_OUT, codes._TIMED_OUT_QUEUE, codes._TRANSPORT
-                if error.args[0].code() in silence:
-                    raise self._silent() from None
-                raise
+                if error.args[0].code() not in silence:
+                    raise
+                break
+        down = self._library.KafkaError._ALL_BROKERS_DOWN
+        heard = self._rejections() or [e for e in self._errors if e.code() != down]
+        why = f" ({self._text(heard[-1])})" if heard else ""
+        protocol = self.settings.properties.get("security.protocol", "PLAINTEXT")
+        raise ConfigError(
+            f"The cluster at {self.settings.servers} does not answer{why}. Check "
+            "kafka.bootstrap.servers, that this machine reaches the addresses that the brokers "
+            f"advertise, that their listener has kafka.security.protocol {protocol}, and the "
+            "credentials and certificates (kafka.sasl.*, kafka.ssl.*)."
+        )
 
-    def _check_refused(self) -> None:
-        """Raise ConfigError if a broker has refused the connection."""
+    def _rejections(self) -> list[Any]:
+        """Return the errors of connections whose credentials or certificates were rejected."""
         codes = self._library.KafkaError
         self._admin.poll(0)
-        for error in self._errors:
-            if error.code() in (codes._AUTHENTICATION, codes._SSL):
-                raise self._refused(error)
-
-    def _refused(self, error: Any) -> ConfigError:
-        what, way_out = (
-            ("refuses the credentials", "Check kafka.sasl.mechanism, its user name and password")
-            if error.code() == self._library.KafkaError._AUTHENTICATION
-            else ("and this machine do not agree on TLS", "Check kafka.ssl.* and the certificates")
-        )
-        return ConfigError(
-            f"The cluster at {self.settings.servers} {what}: {self._text(error)}. {way_out}, and "
-            "that kafka.security.protocol is the listener's."
-        )
-
-    def _silent(self) -> ConfigError:
-        codes = self._library.KafkaError
-        heard = [e for e in self._errors if e.code() != codes._ALL_BROKERS_DOWN]
-        last = f" (last error: {self._text(heard[-1])})" if heard else ""
-        protocol = self.settings.properties.get("security.protocol", "PLAINTEXT")
-        return ConfigError(
-            f"None of the servers {self.settings.servers} answered within {self._timeout_s:.0f} s"
-            f"{last}. Check kafka.bootstrap.servers, that this machine reaches the addresses that "
-            f"the brokers advertise, and that their listener has kafka.security.protocol "
-            f"{protocol}."
-        )
+        return [e for e in self._errors if e.code() in (codes._AUTHENTICATION, codes._SSL)]
 
     def _text(self, error: Any) -> str:
         return self.settings.without_secrets(str(error.str()).strip().rstrip("."))
