@@ -147,8 +147,8 @@ class Registry:
                 time.sleep(pause_s)
         raise SourceError(
             f"The schema registry does not answer {path}: {problem}. No record was skipped. Check "
-            "that it runs and that every machine of the cluster reaches it, then start the query "
-            "again.",
+            "its address and credentials, that it runs, and that every machine of the cluster "
+            "reaches it, then start the query again.",
             remedy="poison-records",
         )
 
@@ -170,20 +170,8 @@ class Registry:
         except urllib.error.HTTPError as error:
             # Only the registry's own code distinguishes an unknown schema from a wrong address.
             with error:
-                unknown = _error_code(error)
-            if unknown in _NOT_FOUND:
-                return None
-            if error.code in (401, 403, 404):
-                way_out = (
-                    "no schema registry answers there. Give the registry's own address"
-                    if error.code == 404
-                    else "give user and password, or a token, of a user who may read schemas"
-                )
-                raise SourceError(
-                    f"The schema registry rejects {url} with status {error.code}: {way_out}. No "
-                    "record was skipped.",
-                    remedy="poison-records",
-                ) from None
+                if _error_code(error) in _NOT_FOUND:
+                    return None
             raise
         if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
             raise ValueError("answers without a schema")
@@ -196,14 +184,9 @@ class _SameServer(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """Return the next request, or raise SourceError."""
+        """Return the next request, or None for the error that names the other server."""
         if _server(newurl) != _server(req.full_url):
-            raise SourceError(
-                f"The schema registry redirects {req.full_url} to another server: "
-                f"{without_credentials(newurl)}. Nothing was sent there, and no record was "
-                "skipped. If that server is the registry, give its address as the registry's URL.",
-                remedy="poison-records",
-            )
+            return None
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -221,7 +204,9 @@ def _error_code(error: urllib.error.HTTPError) -> int | None:
 
 def _description(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
-        return f"answers with status {error.code}"
+        place = error.headers.get("Location")
+        to = f" and redirects to {without_credentials(place)}" if place else ""
+        return f"answers with status {error.code}{to}"
     if isinstance(error, urllib.error.URLError):
         return f"cannot be reached ({error.reason})"
     if isinstance(error, TimeoutError):
