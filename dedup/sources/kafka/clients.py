@@ -109,43 +109,27 @@ def admin_client(
 def check_known(settings: ClientSettings, *, transactional: bool = True) -> None:
     """Let librdkafka check the settings, without a connection.
 
-    A rejected name, value or combination raises ConfigError, which names the user's option.
+    A rejected name, value or combination raises ConfigError.
     """
+    library = confluent()
     config = transactional_config(settings, "check") if transactional else producer_config(settings)
     del config["bootstrap.servers"]
-    problem = _problem(config)
-    if problem is None:
-        return
-    for name, value in settings.properties.items():
-        alone = _problem({name: value}) if name in config else None
-        if alone is not None and "No such configuration property" in alone:
-            raise ConfigError(
-                f"Option {settings.option(name)} is unknown to librdkafka, whose CONFIGURATION.md "
-                "lists all names. Leave out what only Java's client knows. The README of "
-                "dedup/sources/kafka shows what replaces stores and login modules of Java."
-            )
-        if alone is not None and not alone.startswith("Failed to create"):
-            reason = settings.without_secrets(alone)
-            raise ConfigError(f"Option {settings.option(name)} cannot be used: {reason}.")
-    raise _rejected(settings, problem)
-
-
-def _rejected(settings: ClientSettings, problem: str) -> ConfigError:
-    """Return the error for a combination of options that librdkafka does not accept."""
-    reason = settings.without_secrets(problem.strip().rstrip("."))
-    return ConfigError(f"librdkafka rejects the options kafka.*: {reason}.")
-
-
-def _problem(config: dict[str, Any]) -> str | None:
-    library = confluent()
     try:
         # It would report missing servers on the error stream.
         library.Producer({"log_level": "0"} | config)
     except library.KafkaException as error:
-        return str(error.args[0].str()).strip().rstrip(".")
+        raise _rejected(settings, error.args[0].str()) from None
     except (TypeError, ValueError) as error:
-        return str(error).strip().rstrip(".")
-    return None
+        raise _rejected(settings, str(error)) from None
+
+
+def _rejected(settings: ClientSettings, problem: str) -> ConfigError:
+    reason = settings.without_secrets(problem.strip().rstrip("."))
+    return ConfigError(
+        f"librdkafka rejects the options kafka.*: {reason}. Its CONFIGURATION.md lists all names. "
+        "The README of dedup/sources/kafka shows what replaces names, stores and login modules of "
+        "Java's client."
+    )
 
 
 def is_passing(error: Any) -> bool:
