@@ -119,7 +119,7 @@ def test_wrong_credentials_are_told_from_silence_at_once(broker_process: Broker)
 def test_a_mechanism_that_the_broker_lacks_is_told(broker_process: Broker) -> None:
     given = as_user(broker_process)
     other = dict(given.properties) | {"sasl.mechanism": "SCRAM-SHA-512"}
-    text = refused(ClientSettings(properties=other, options={}), ["t"])
+    text = refused(ClientSettings(properties=other), ["t"])
     assert "SCRAM-SHA-512" in text
 
 

@@ -134,7 +134,7 @@ def test_servers_are_needed(options: dict[str, str]) -> None:
         ({"buffer_memory": "32m"}, "Option kafka.buffer.memory must be an integer"),
         ({"max_block_ms": "1 minute"}, "Option kafka.max.block.ms must be an integer"),
         ({"acks": "1"}, "kafka.acks=1 lets the broker lose"),
-        ({"request_required_acks": "0"}, "kafka.request.required.acks=0"),
+        ({"request_required_acks": "0"}, "kafka.acks=0 lets the broker lose"),
         ({"enable_idempotence": "false"}, '"at-least-once"'),
         ({"delivery_timeout_ms": "120000"}, "at most kafka.transaction.timeout.ms=60000"),
         ({"delivery_timeout_ms": "0"}, "at most"),

@@ -75,8 +75,6 @@ class ClientSettings:
 
     #: For librdkafka, including the servers. They may hold secrets, so ``repr`` omits them.
     properties: Mapping[str, str] = field(repr=False)
-    #: The user's option for each property, for error texts.
-    options: Mapping[str, str] = field(repr=False)
     #: Longest wait for the cluster's answer in one call, in milliseconds (``max.block.ms``).
     block_ms: int = BLOCK_MS
 
@@ -105,11 +103,7 @@ class ClientSettings:
     def whole(self, name: str, default: int) -> int:
         """Return an integer property, or raise ConfigError if it is not an integer."""
         value = self.properties.get(name)
-        return default if value is None else _whole(self.option(name), value)
-
-    def option(self, name: str) -> str:
-        """Return the option by which the user gave a property."""
-        return self.options.get(name, PREFIX + name)
+        return default if value is None else _whole(PREFIX + name, value)
 
     def without_secrets(self, text: str) -> str:
         """Return the text with every secret of the properties hidden."""
@@ -142,16 +136,13 @@ def client_settings(options: Mapping[str, str]) -> ClientSettings:
     for name in kafka.keys() & REFUSED.keys():
         raise ConfigError(f"Option {PREFIX}{name} cannot be used: {REFUSED[name]}.")
     block_ms = _whole("kafka.max.block.ms", kafka.pop("max.block.ms", str(BLOCK_MS)))
-    properties: dict[str, str] = {}
-    named: dict[str, str] = {}
-    for name, option, value in _translated(kafka):
-        properties[name], named[name] = value, PREFIX + option
+    properties = dict(_translated(kafka))
     if not properties.get("bootstrap.servers"):
         raise ConfigError(
             "Option kafka.bootstrap.servers is missing. Give the addresses of some of the "
             'cluster\'s servers, such as "host1:9092,host2:9092".'
         )
-    return ClientSettings(properties=properties, options=named, block_ms=block_ms)
+    return ClientSettings(properties=properties, block_ms=block_ms)
 
 
 def check_transactional(settings: ClientSettings) -> None:
@@ -159,7 +150,7 @@ def check_transactional(settings: ClientSettings) -> None:
     acks = settings.properties.get("acks", "all").lower()
     if acks not in ("all", "-1"):
         raise ConfigError(
-            f"Option {settings.option('acks')}={acks} lets the broker lose records that it has "
+            f"Option kafka.acks={acks} lets the broker lose records that it has "
             "acknowledged, so exactly-once is impossible. Leave it out, or give all."
         )
     if settings.properties.get("enable.idempotence", "true").lower() not in ("true", "t", "1"):
@@ -171,14 +162,14 @@ def check_transactional(settings: ClientSettings) -> None:
     delivery_ms = settings.whole("delivery.timeout.ms", timeout_ms)
     if not 0 < delivery_ms <= timeout_ms:
         raise ConfigError(
-            f"Option {settings.option('delivery.timeout.ms')}={delivery_ms} must be at most "
+            f"Option kafka.delivery.timeout.ms={delivery_ms} must be at most "
             f"kafka.transaction.timeout.ms={timeout_ms}. Records that wait longer than that could "
             "arrive after their transaction was aborted. Leave the option out to make both equal."
         )
 
 
-def _translated(options: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yield each property with the option that it comes from, and its value."""
+def _translated(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield each property with its value."""
     renamed: dict[str, tuple[str, ...]] = {option: (name,) for option, name in RENAMED.items()}
     for prefix, names in _PEM_FILES.items():
         kind = options.get(f"{prefix}type", "").upper()
@@ -192,10 +183,10 @@ def _translated(options: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
         login = _LOGIN.fullmatch(value) if option == "sasl.jaas.config" else None
         if login is not None and {login[1], login[3]} == {"username", "password"}:
             for name, quoted in ((login[1], login[2]), (login[3], login[4])):
-                yield f"sasl.{name}", option, _unquoted(quoted)
+                yield f"sasl.{name}", _unquoted(quoted)
             continue
         for name in renamed.get(option, (option,)):
-            yield name, option, _in_librdkafkas_units(name, option, value)
+            yield name, _in_librdkafkas_units(name, option, value)
 
 
 def _unquoted(text: str) -> str:
