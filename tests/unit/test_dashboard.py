@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from dedup.tools.watch.series import (
 )
 
 FOLDER = Path(dedup.tools.watch.__file__).parent
+TESTS = Path(__file__).with_name("alert_rules_test.yml")
 VALUES = {"status": {str(one) for one in Status}, "state": {"active", "idle"}}
 #: Label names of each metric, and their values where these are known.
 EXPORTED: dict[str, dict[str, set[str]]] = {
@@ -139,6 +142,23 @@ def test_alerts_say_what_to_do() -> None:
     assert topics <= set(read_page())
     assert {"stalled", "lagging", "late", "future"} <= topics
     assert f"> {NOTABLE_SHARE}" in next(r["expr"] for r in alerts() if r["alert"] == "DedupLate")
+
+
+@pytest.mark.skipif(
+    shutil.which("promtool") is None,
+    reason="needs promtool (Debian and Ubuntu: apt install prometheus)",
+)
+@pytest.mark.parametrize("what", [["check", FOLDER / "alerts.yml"], ["test", TESTS]])
+def test_promtool_has_no_complaint(what: list[str | Path]) -> None:
+    action, path = what
+    done = subprocess.run(["promtool", action, "rules", path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_made_to_fire() -> None:
+    asked = TESTS.read_text()
+    for rule in alerts():
+        assert f'alertname="{rule["alert"]}"' in asked
 
 
 def test_the_page_says_the_numbers_of_the_code() -> None:
