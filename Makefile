@@ -60,8 +60,8 @@ demo-kafka: java $(VENV)/.ready-test ## Kafka to Kafka on a real broker, the que
 	@$(PY) -m tests.kafka.demo $(DEMO_ARGS)
 
 .PHONY: demo-postgres
-demo-postgres: java $(VENV)/.ready-test ## Kafka to PostgreSQL, the query killed three times, the server restarted (two minutes; tests/postgres/demo)
-	@$(PY) -m tests.postgres.demo $(DEMO_ARGS)
+demo-postgres: java $(VENV)/.ready-test ## Kafka to PostgreSQL, the query killed three times, the server restarted (two minutes; tests/kafka/demo)
+	@$(PY) -m tests.kafka.demo --postgres $(DEMO_ARGS)
 
 # The three workers also wait for Spark, servers and disks. tests/conftest.py has the groups.
 PARALLEL := --numprocesses 3 --dist loadgroup --no-loadscope-reorder --durations 30

@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 
 from dedup import BatchMetrics
-from tests.support.spark_cluster import Cluster, clean_environment, members
+from tests.support.processes import ROOT, members
+from tests.support.spark_cluster import Cluster, clean_environment
 from tests.support.spark_query import Query, Run
 
 JOB_TIMEOUT_S = 120.0
-ROOT = Path(__file__).parents[2]
 
 
 class DriverProcess:

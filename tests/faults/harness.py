@@ -33,10 +33,11 @@ from tests.faults.campaigns import Campaign, campaigns, numbered_campaigns
 from tests.faults.fleet import CASES, EXPIRE_S, fleet, judge_numbered
 from tests.faults.numbered_query import CLONE, FILES_PER_BATCH, LATER, REPLAYED
 from tests.faults.query import SIDE, SPECULATED
-from tests.faults.subject import Subject, stands_still
+from tests.faults.subject import Subject
 from tests.faults.truth import Outcome, judge
 from tests.support.object_store import BUCKET, ObjectStore, running_store
 from tests.support.oracle import Oracle
+from tests.support.processes import stands_still
 from tests.support.sequence_model import SequenceModel
 from tests.support.small_state import HORIZON_S, LATENESS_S
 from tests.support.spark_cluster import Cluster, running_cluster

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dedup.testing import faults
+from tests.support.processes import ROOT, stat_of
 from tests.support.spark_cluster import Cluster
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -80,7 +79,7 @@ class Subject:
             if not entry.isdigit():
                 continue
             try:
-                stat = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()
+                stat = stat_of(entry)
                 command = Path("/proc", entry, "cmdline").read_bytes()
             except OSError:
                 continue
@@ -124,13 +123,6 @@ class Subject:
     def go_on(self, pid: int) -> bool:
         """Continue a process that stands still."""
         return _signal(pid, signal.SIGCONT)
-
-
-def stands_still(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    except OSError:
-        return False
 
 
 def _signal(pid: int, number: signal.Signals) -> bool:

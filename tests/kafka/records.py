@@ -190,7 +190,7 @@ def _drained(consumer: Consumer, left: dict[int, int], timeout_s: float) -> list
             assert partition is not None
             assert offset is not None
             if error is None:
-                found.append(_record(message))
+                found.append(record_of(message))
             elif error.code() != KafkaError._PARTITION_EOF:
                 raise AssertionError(str(error))
             # Transaction markers take offsets too, and only the end offset includes them.
@@ -199,7 +199,7 @@ def _drained(consumer: Consumer, left: dict[int, int], timeout_s: float) -> list
     return found
 
 
-def _record(message: Message) -> Record:
+def record_of(message: Message) -> Record:
     headers: Sequence[tuple[str, Any]] = message.headers() or ()  # type: ignore[assignment]
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     assert topic is not None

@@ -1,4 +1,4 @@
-"""The demonstration of `make demo-kafka` in a short form; RELIABILITY.md shows what it prints."""
+"""The demonstrations in short forms; RELIABILITY.md shows what the one into a topic prints."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import dedup
+from tests.kafka.demo import targets
 from tests.kafka.demo.producers import Load, batches
-from tests.kafka.demo.reader import Seen
-from tests.kafka.demo.run import Found, judged
+from tests.kafka.demo.run import judged
 from tests.kafka.records import Record
+from tests.postgres.server import need_server
 from tests.support.processes import python
 
 PAGE = Path(dedup.__file__).parent / "RELIABILITY.md"
@@ -19,13 +20,20 @@ LOAD = Load(stretches=1, batches=2, producers=1, batch=10, customers=2)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(280)
-def test_every_figure_is_right(broker: str, tmp_path: Path) -> None:
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("into", ["topic", "table"])
+def test_every_figure_is_right(broker: str, tmp_path: Path, into: str) -> None:
     flags = ["--servers", broker, "--kills", "1", "--batches", "6", "--folder", tmp_path]
-    done = python("-m", "tests.kafka.demo", *flags, timeout_s=270)
+    if into == "table":
+        need_server()
+        flags.append("--postgres")
+    done = python("-m", "tests.kafka.demo", *flags, timeout_s=380)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every figure is right." in done.stdout
     assert re.search(r"Killed driver \d+ with all its \d+ processes in micro-batch", done.stderr)
+    if into == "table":
+        assert "restarts of the server" in names(done.stdout)
+        return
     block = PAGE.read_text().partition("<!-- demo-kafka -->\n```\n")[2].partition("```")[0]
     assert "records out" in names(block)
     assert names(block) == names(done.stdout)
@@ -50,8 +58,9 @@ def test_a_wrong_output_is_found(fault, wrong) -> None:  # type: ignore[no-untyp
     [first, second] = batches(LOAD, 0)
     given = records([*first, *second, *second])
     out = records([(r.key, r.value) for r in fault(records([*first, *second]))])
-    found = Found(given=given, committed=out, every=[*out, *records(first, 99)], watched=Seen(out))
-    checks = judged(LOAD, len(given), found)
+    ids = [targets.Seen(each).ids for each in (given, out)]
+    of_topic = targets.judged(LOAD, out, [*out, *records(first, 99)], targets.Seen(out))
+    checks = [*judged(LOAD, len(given), *ids), *of_topic]
     watched = [c.name for c in checks].index("seen by the reader meanwhile")
     assert {check.name for check in checks[:watched] if not check.good} == wrong
     # What was wrong in the end, the reader saw as it came.

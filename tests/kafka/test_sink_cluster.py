@@ -14,7 +14,8 @@ from dedup.testing import faults
 from tests.cluster.driver_process import DriverProcess
 from tests.kafka.records import make_topic, read_topic
 from tests.kafka.watching import watched
-from tests.support.spark_cluster import parent, running_cluster
+from tests.support.processes import parent
+from tests.support.spark_cluster import running_cluster
 from tests.support.waiting import wait_until
 
 RANGES = [(30 * n, 30 * (n + 1)) for n in range(10)]

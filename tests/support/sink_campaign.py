@@ -31,7 +31,7 @@ from typing import Any
 
 from dedup.sinks.work import TaskResult
 from dedup.testing import faults
-from tests.faults.subject import stands_still
+from tests.support.processes import stands_still
 from tests.support.sink_double import SinkDouble
 
 BATCHES = 8

@@ -3,63 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyspark
 
+from tests.support.processes import START_TIMEOUT_S, Daemon
 from tests.support.quick_spark import QUICK_JAVA
 from tests.support.waiting import wait_until
 
 SPARK_HOME = Path(pyspark.__file__).parent
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 10.0
 _DAEMON_JAVA = f"{QUICK_JAVA} -Dspark.master.rest.enabled=false"
-
-
-@dataclass
-class Daemon:
-    """A process with its own session, so that all it starts can be found and ended with it."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    def wait_for(self, pattern: str) -> re.Match[str]:
-        """What the log says, once it does."""
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while True:
-            text = self.log.read_text(errors="replace")
-            if found := re.search(pattern, text):
-                return found
-            ended = self.process.poll()
-            if ended is not None or time.monotonic() > deadline_s:
-                raise RuntimeError(
-                    f"{self.log.name}: no {pattern!r} (exit {ended}):\n{text[-3000:]}"
-                )
-            time.sleep(0.05)
-
-    def kill(self) -> int:
-        """End it and all its descendants as the loss of a machine would; how many there were."""
-        killed = 0
-        deadline_s = time.monotonic() + STOP_TIMEOUT_S
-        while alive := members(self.process.pid):
-            assert time.monotonic() < deadline_s, f"{alive} cannot be killed"
-            for pid in alive:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                    killed += 1
-            self.process.poll()
-            time.sleep(0.02)
-        self.process.wait(STOP_TIMEOUT_S)
-        return killed
 
 
 @dataclass
@@ -130,27 +88,17 @@ class Cluster:
     def _daemon(
         self, name: str, main: str, *arguments: str, host: str = "127.0.0.1", **env: str
     ) -> Daemon:
-        log = self.folder / f"{name}.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [
-                    SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.{main}",
-                    "--host", host, "--webui-port", "0", *arguments,
-                ],
-                env={
-                    **clean_environment(),
-                    "SPARK_LAUNCHER_OPTS": QUICK_JAVA,
-                    "SPARK_DAEMON_MEMORY": "256m",
-                    "SPARK_DAEMON_JAVA_OPTS": _DAEMON_JAVA,
-                    "SPARK_LOG_DIR": str(self.folder),
-                    **env,
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )  # fmt: skip
-        daemon = Daemon(process, log)
+        command = [SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.{main}",
+                   "--host", host, "--webui-port", "0", *arguments]  # fmt: skip
+        environment = {
+            **clean_environment(),
+            "SPARK_LAUNCHER_OPTS": QUICK_JAVA,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": _DAEMON_JAVA,
+            "SPARK_LOG_DIR": str(self.folder),
+            **env,
+        }
+        daemon = Daemon.start(command, self.folder / f"{name}.log", environment)
         self.daemons.append(daemon)
         return daemon
 
@@ -180,21 +128,3 @@ def clean_environment() -> dict[str, str]:
         # S3 clients would look for a cloud around them.
         "AWS_EC2_METADATA_DISABLED": "true",
     }
-
-
-def members(session_id: int) -> list[int]:
-    """Processes of a session: a daemon, and all that it started."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError, IndexError):
-                # The command's name, in parentheses, may hold anything.
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == session_id and fields[0] != "Z":
-                    found.append(int(entry.name))
-    return found
-
-
-def parent(pid: int) -> int:
-    """Who started a process."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

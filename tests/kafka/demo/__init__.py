@@ -1,5 +1,5 @@
-"""`make demo-kafka`: exactly once from Kafka to Kafka on a real broker, under kills.
+"""`make demo-kafka` and `make demo-postgres`: exactly once on real servers, under kills.
 
-It is a command of this repository and no part of what is installed, for its broker comes from the
-tests (`tests.kafka.broker`).
+They are commands of this repository and no part of what is installed, because their servers come
+from the tests.
 """

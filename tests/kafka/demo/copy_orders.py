@@ -1,10 +1,10 @@
-"""Copy orders from one topic to another: each once, and the orders of a customer in order.
+"""Copy orders from a topic to another topic or a table: each once, a customer's orders in order.
 
-    python copy_orders.py SERVERS FROM TO FOLDER JARS
+    python copy_orders.py SERVERS FROM TO FOLDER JARS [DSN]
 
-SERVERS are addresses of some brokers. Customers are the keys. The query keeps its checkpoint and
-its catalog in FOLDER, and Spark's connector for Kafka in JARS. It runs until somebody kills it;
-start it again, and it continues.
+SERVERS are addresses of some brokers. Customers are the keys. With a DSN, PostgreSQL's connection
+string, TO is a table. The query keeps its checkpoint and its catalog in FOLDER, and Spark's
+connector for Kafka in JARS. It runs until somebody kills it; start it again, and it continues.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def in_the_order_of_the_source(batches: Iterator[pa.RecordBatch]) -> Iterator[pa
         yield from pa.Table.from_batches(rows).sort_by(place).to_batches()
 
 
-def main(servers: str, source: str, target: str, folder: str, jars: str) -> None:
+def main(
+    servers: str, source: str, target: str, folder: str, jars: str, dsn: str | None = None
+) -> None:
     spark = (
         SparkSession.builder.config("spark.jars", kafka_jars(jars))
         .config("spark.sql.shuffle.partitions", 2)
@@ -58,14 +60,21 @@ def main(servers: str, source: str, target: str, folder: str, jars: str) -> None
     )
     # The operator divides rows by ID. One task for all orders of a customer keeps their order.
     ordered = unique.repartition(2, "key").mapInArrow(in_the_order_of_the_source, unique.schema)
-    query = (
-        ordered.selectExpr("key", "to_json(struct(id, number, text)) AS value")
-        .writeStream.format("dedup_kafka")
-        .option("kafka.bootstrap.servers", servers)
-        .option("topic", target)
-        .option("checkpointLocation", f"{folder}/checkpoint")
-        .start()
-    )
+    if dsn is None:
+        writer = (
+            ordered.selectExpr("key", "to_json(struct(id, number, text)) AS value")
+            .writeStream.format("dedup_kafka")
+            .option("kafka.bootstrap.servers", servers)
+            .option("topic", target)
+        )
+    else:
+        writer = (
+            ordered.select("id", "number", "text")
+            .writeStream.format("dedup_postgres")
+            .option("dsn", dsn)
+            .option("table", target)
+        )
+    query = writer.option("checkpointLocation", f"{folder}/checkpoint").start()
     try:
         query.awaitTermination()
     except StreamingQueryException as error:

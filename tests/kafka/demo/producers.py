@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, Producer
@@ -73,16 +74,12 @@ class Producers:
         self._address, self._topic, self._load = address, topic, load
         self._open = 0
         self._change = threading.Condition()
-        self._sent = [0] * load.producers
-        self._threads = [
-            threading.Thread(target=self._send_all, args=(number,), daemon=True)
-            for number in range(load.producers)
-        ]
-        self._error: Exception | None = None
+        self._pool = ThreadPoolExecutor(load.producers)
+        self._sending: list[Future[int]] = []
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        numbers = range(self._load.producers)
+        self._sending = [self._pool.submit(self._send_stretches, number) for number in numbers]
 
     def go_on(self) -> None:
         with self._change:
@@ -90,27 +87,19 @@ class Producers:
             self._change.notify_all()
 
     @property
-    def sent(self) -> int:
-        """Records that brokers have acknowledged, retries among them."""
-        if self._error is not None:
-            raise self._error
-        return sum(self._sent)
+    def done(self) -> bool:
+        return all(sending.done() for sending in self._sending)
 
     @property
-    def done(self) -> bool:
-        return not any(thread.is_alive() for thread in self._threads)
+    def sent(self) -> int:
+        """Records that brokers have acknowledged, retries among them; raises what went wrong."""
+        return sum(sending.result() for sending in self._sending)
 
-    def _send_all(self, number: int) -> None:
-        try:
-            self._send_stretches(number)
-        except Exception as error:  # `sent` raises it
-            self._error = error
-
-    def _send_stretches(self, number: int) -> None:
+    def _send_stretches(self, number: int) -> int:
         load, rng = self._load, random.Random(self._load.seed + number)
         settings = {"bootstrap.servers": self._address, "acks": "all", "linger.ms": 5}
         producer = Producer(settings | {"log_level": 0} | SOON)
-        made = batches(load, number)
+        made, sent = batches(load, number), 0
         for stretch in range(load.stretches):
             with self._change:
                 self._change.wait_for(lambda now=stretch: self._open > now)  # type: ignore[misc]
@@ -122,10 +111,12 @@ class Producers:
                 if rng.random() < _RETRIED_LATER:
                     again.append(rng.randrange(position + 1))
                 for one in (position, *again):
-                    self._send(producer, number, made[one])
+                    self._send(producer, made[one])
+                    sent += load.batch
                 time.sleep(load.pause_s)
+        return sent
 
-    def _send(self, producer: Producer, number: int, batch: Batch) -> None:
+    def _send(self, producer: Producer, batch: Batch) -> None:
         """Send a batch as an application does that heard nothing of it: Kafka takes it as new."""
         failed: list[str] = []
 
@@ -137,7 +128,6 @@ class Producers:
             producer.produce(self._topic, value, key, on_delivery=told)
         if producer.flush(_TIMEOUT_S) or failed:
             raise OSError(f"The broker did not take a batch: {failed[:1]}")
-        self._sent[number] += len(batch)
 
 
 def batches(load: Load, number: int) -> Sequence[Batch]:

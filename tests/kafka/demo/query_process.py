@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
-import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from dedup.testing import faults
 from tests.kafka.broker import fetch_jars
 from tests.kafka.records import end_offsets
+from tests.support.processes import ROOT, Daemon
 from tests.support.quick_spark import QUICK_SESSION
-from tests.support.waiting import wait_until
 
-_ROOT = Path(__file__).resolve().parents[3]
 _SCRIPT = Path(__file__).with_name("copy_orders.py")
+_TIMEOUT_S = 400.0
 
 
 class QueryProcess:
@@ -29,34 +28,21 @@ class QueryProcess:
     address : str
         Of the broker.
     source, target : str
-        Topics, or another place to write to.
+        The topic to read, and the topic or table to write.
     folder : Path
         Of the query, and of what it prints.
-    script : Path, optional
-        The query's program.
-    more : sequence of str, optional
+    *more : str
         Arguments of the program behind these.
     """
 
-    def __init__(
-        self,
-        address: str,
-        source: str,
-        target: str,
-        folder: Path,
-        *,
-        script: Path = _SCRIPT,
-        more: Sequence[str] = (),
-    ) -> None:
-        jars = str(fetch_jars())
-        self._command = [sys.executable, str(script), address, source, target, str(folder), jars]
-        self._command += more
-        self.address, self.source, self.target = address, source, target
-        self.folder, self.checkpoint = folder, folder / "checkpoint"
-        self.faults = folder / "faults"
+    def __init__(self, address: str, source: str, target: str, folder: Path, *more: str) -> None:
+        self._command = [sys.executable, str(_SCRIPT), address, source, target, str(folder),
+                         str(fetch_jars()), *more]  # fmt: skip
+        self._address, self._source = address, source
+        self.folder, self.checkpoint, self.faults = folder, folder / "checkpoint", folder / "faults"
         self.faults.mkdir()
         self.starts = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._running: Daemon | None = None
 
     def start(self) -> int:
         """Start it in its own session; return its process ID."""
@@ -71,61 +57,37 @@ class QueryProcess:
             faults.VARIABLE: str(self.faults),
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_SUBMIT_ARGS": shlex.join(["--master", "local[2]", *flags, "pyspark-shell"]),
-            "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
-        with open(self.log, "wb") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env=os.environ | environment,
-            )  # fmt: skip
-        return self._process.pid
+        log = self.folder / f"log.{self.starts}"
+        self._running = Daemon.start(self._command, log, os.environ | environment)
+        return self._running.process.pid
 
-    @property
-    def log(self) -> Path:
-        """What this start prints."""
-        return self.folder / f"log.{self.starts}"
+    def wait_for(self, so: Callable[[], object]) -> None:
+        """Wait until something is so.
 
-    def check_alive(self) -> None:
-        """Raise OSError, with the end of the log, if it has ended on its own."""
-        if self._process is not None and self._process.poll() is not None:
-            said = self.log.read_text(errors="replace")[-3000:]
-            raise OSError(f"The query ended by itself, with code {self._process.poll()}:\n{said}")
-
-    def processes(self) -> list[int]:
-        """Return the IDs of all living processes of this start, the newest first."""
-        if self._process is None:
-            return []
-        mine = str(self._process.pid)
-        found = []
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
-            except OSError:  # it has ended in the meantime
-                continue
-            if session == mine and state != "Z":
-                found.append(int(stat.parent.name))
-        return sorted(found, reverse=True)
+        Raises
+        ------
+        OSError
+            If the query ends on its own, or if it takes too long.
+        """
+        deadline_s = time.monotonic() + _TIMEOUT_S
+        while not so():
+            if self._running is not None and (code := self._running.process.poll()) is not None:
+                said = self._running.log.read_text(errors="replace")[-3000:]
+                raise OSError(f"The query ended by itself, with code {code}:\n{said}")
+            if time.monotonic() > deadline_s:
+                raise OSError(f"The query was not done within {_TIMEOUT_S:.0f} s.")
+            time.sleep(0.02)
 
     def kill(self) -> int:
-        """SIGKILL all of it; return how many processes there were.
+        """Kill it with all that it started; return how many processes there were.
 
         Workers have their own process groups and would outlive Spark's Java by some moments.
         """
-        killed = set()
-        for _ in range(2):  # what a process may have started before it died
-            for pid in self.processes():
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                    killed.add(pid)
-                except ProcessLookupError:
-                    pass
-        if self._process is not None:
-            self._process.wait()
-            assert wait_until(lambda: not self.processes()), "a process outlives SIGKILL"
-            self._process = None
-        return len(killed)
+        running, self._running = self._running, None
+        return running.kill() if running else 0
 
     def newest(self, log: str) -> int:
         """Return the newest micro-batch in a log of the checkpoint, or -1 if the log is empty."""
@@ -139,6 +101,6 @@ class QueryProcess:
         if last < 0 or last != self.newest("offsets"):
             return False
         lines = (self.checkpoint / "offsets" / str(last)).read_text().splitlines()
-        found = json.loads(lines[2])[self.source]
-        ends = end_offsets(self.address, self.source)
+        found = json.loads(lines[2])[self._source]
+        ends = end_offsets(self._address, self._source)
         return [found.get(str(n), 0) for n in range(len(ends))] == ends

@@ -4,47 +4,29 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from dedup.cli.demo import Check
-from tests.kafka.demo.moments import MOMENTS, Kill, kill_at
+from dedup.testing import faults
+from dedup.tools import inspect_format
 from tests.kafka.demo.producers import Load, Producers
 from tests.kafka.demo.query_process import QueryProcess
-from tests.kafka.demo.reader import Reader, Seen
-from tests.kafka.records import Record, make_topic, read_topic
+from tests.kafka.demo.targets import Seen, Table, Target, Topic, more, same
+from tests.kafka.records import make_topic, read_topic
+from tests.postgres.server import Server
 
-_PARTITIONS = 2
-_TIMEOUT_S = 400.0
+#: Until the other task of the micro-batch has published its slice, or part of it.
+_OTHERS_GO_ON_S = 0.2
 
 Note = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a run came to.
-
-    Parameters
-    ----------
-    checks : list of Check
-        Every figure against what it must be.
-    kills : list of Kill
-    seconds : float
-    """
-
-    checks: list[Check]
-    kills: list[Kill]
-    seconds: float
-
-    @property
-    def good(self) -> bool:
-        """Whether every figure is right."""
-        return all(check.good for check in self.checks)
-
-
-def run(address: str, folder: Path, load: Load, note: Note) -> Outcome:
-    """Run the demonstration against a broker.
+def run(
+    address: str, folder: Path, load: Load, note: Note, server: Server | None = None
+) -> list[Check]:
+    """Run the demonstration; return every figure against its expected value.
 
     Parameters
     ----------
@@ -56,131 +38,98 @@ def run(address: str, folder: Path, load: Load, note: Note) -> Outcome:
         There is a kill between each two of its stretches.
     note : callable
         Takes a line about each step.
+    server : Server, optional
+        Of PostgreSQL, to write to a table instead of a topic.
 
     Raises
     ------
     OSError
-        If the broker or the query fails in a way that no one caused.
+        If a server or the query fails in a way that no one caused.
     """
-    begun_s = time.monotonic()
     name = uuid.uuid4().hex[:6]
-    source = make_topic(address, f"orders-{name}", _PARTITIONS)
-    target = make_topic(address, f"orders-once-{name}", _PARTITIONS)
+    source, out = make_topic(address, f"orders-{name}", 2), f"orders-once-{name}"
+    target: Target = Table(server, out) if server else Topic(address, out)
     producers = Producers(address, source, load)
-    query = QueryProcess(address, source, target, folder)
-    kills: list[Kill] = []
+    query = QueryProcess(address, source, target.name, folder, *target.arguments)
+
+    def start() -> int:
+        producers.go_on()
+        pid = query.start()
+        note(f"Start {query.starts}: the query runs as process {pid}.")
+        return pid
+
+    half_done = 0
     try:
-        with Reader(address, target) as reader:
+        with target.watched(query):
             producers.start()
             note(
                 f"{load.producers} producers send {load.distinct:,} orders of {load.keys:,} "
-                f"customers to topic {source}, and some batches again; a reader of committed "
-                f"records watches {target}."
+                f"customers to topic {source}, and some batches again; a reader watches "
+                f"{target.name}."
             )
             for number in range(load.stretches - 1):
-                pid = _start(query, producers, note)
-                kills.append(kill_at(MOMENTS[number % len(MOMENTS)], query, pid))
-                note(str(kills[-1]))
-            _start(query, producers, note)
-            _until_all_is_read(query, producers)
-            committed = read_topic(address, target)
-            _until(lambda: len(reader.seen.places) >= len(committed), query)
-        found = Found(
-            given=read_topic(address, source),
-            committed=committed,
-            every=read_topic(address, target, committed=False),
-            watched=reader.seen,
-        )
+                pid, point = start(), target.moments[number % len(target.moments)]
+                half_done += kill_at(point, pid, query, target, note)
+            start()
+            target.disturb(query)
+            query.wait_for(lambda: producers.done)
+            sent = producers.sent
+            query.wait_for(query.has_read_all)
+        given = Seen(read_topic(address, source)).ids
     finally:
         query.kill()
-    if reader.error is not None:
-        raise reader.error
-    checks = judged(load, producers.sent, found) + _kills(load, kills)
-    return Outcome(checks=checks, kills=kills, seconds=time.monotonic() - begun_s)
+    return [
+        *judged(load, sent, given, target.ids()),
+        *target.checks(load),
+        same("kills", query.starts - 1, load.stretches - 1),
+        same("  in the midst of a micro-batch", half_done, load.stretches - 1),
+    ]
 
 
-def _start(query: QueryProcess, producers: Producers, note: Note) -> int:
-    producers.go_on()
-    pid = query.start()
-    note(f"Start {query.starts}: the query runs as process {pid}.")
-    return pid
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What is in the topics at the end, and what was seen of them before.
-
-    Parameters
-    ----------
-    given : list of Record
-        The whole input.
-    committed, every : list of Record
-        The output as clients read it with `read_committed`, and with no isolation.
-    watched : Seen
-        What the reader saw while the query ran.
-    """
-
-    given: list[Record]
-    committed: list[Record]
-    every: list[Record]
-    watched: Seen
-
-
-def judged(load: Load, sent: int, found: Found) -> list[Check]:
-    """Return the figures of a run.
+def judged(load: Load, sent: int, given: Counter[str], out: Counter[str]) -> list[Check]:
+    """Return the figures of input and output.
 
     Parameters
     ----------
     load : Load
     sent : int
         Records that the broker acknowledged to the producers.
-    found : Found
+    given, out : Counter of str
+        How often each order is in the source, and in the output.
     """
-    given, out, watched = Seen(found.given), Seen(found.committed), found.watched
-    aborted = {(r.partition, r.offset) for r in found.every} - out.places
     return [
-        _same("records in", len(found.given), sent),
-        _same("  distinct", len(given.ids), load.distinct),
-        _more("  sent again by a retry", len(given.twice), 0),
-        _same("records out", len(found.committed), load.distinct),
-        _same("  lost", len(given.ids - out.ids), 0),
-        _same("  duplicated", len(out.twice), 0),
-        _same("  out of a customer's order", len(out.misplaced), 0),
-        _same("seen by the reader meanwhile", len(watched.places), load.distinct),
-        _same("  twice at any moment", len(watched.twice), 0),
-        _same("  out of a customer's order", len(watched.misplaced), 0),
-        _more("aborted records in the topic", len(aborted), 0),
-        _same("  seen by the reader", len(aborted & watched.places), 0),
+        same("records in", given.total(), sent),
+        same("  distinct", len(given), load.distinct),
+        more("  sent again by a retry", given.total() - len(given), 0),
+        same("records out", out.total(), load.distinct),
+        same("  lost", len(set(given) - set(out)), 0),
+        same("  duplicated", out.total() - len(out), 0),
     ]
 
 
-def _kills(load: Load, kills: list[Kill]) -> list[Check]:
-    wanted = load.stretches - 1
-    under_way = sum(1 for kill in kills if kill.published or kill.waiting)
-    return [
-        _same("kills", len(kills), wanted),
-        _same("  in the midst of a micro-batch", under_way, wanted),
-    ]
+def kill_at(point: str, pid: int, query: QueryProcess, target: Target, note: Note) -> bool:
+    """Kill the query when it has committed a micro-batch and is in the midst of the next.
 
-
-def _until_all_is_read(query: QueryProcess, producers: Producers) -> None:
-    _until(lambda: producers.done, query)
-    _ = producers.sent  # raises what stopped them
-    _until(query.has_read_all, query)
-
-
-def _until(so: Callable[[], bool], query: QueryProcess) -> None:
-    deadline_s = time.monotonic() + _TIMEOUT_S
-    while not so():
-        query.check_alive()
-        if time.monotonic() > deadline_s:
-            raise OSError(f"The query was not done within {_TIMEOUT_S:.0f} s.")
-        time.sleep(0.05)
-
-
-def _same(name: str, value: int, expected: int) -> Check:
-    return Check(name, value, f"{expected:,}", value == expected)
-
-
-def _more(name: str, value: int, least: int) -> Check:
-    return Check(name, value, f"more than {least:,}", value > least)
+    The first task that comes to the point stands still there until the kill, others continue.
+    Returns whether the kill left something of the micro-batch behind.
+    """
+    begun = query.newest("commits")
+    query.wait_for(lambda: query.newest("commits") > begun)
+    struck = len(faults.fired(query.faults))
+    faults.arm(query.faults, point, "freeze", query.starts)
+    query.wait_for(lambda: len(faults.fired(query.faults)) > struck)
+    time.sleep(_OTHERS_GO_ON_S)
+    processes, batch_id = query.kill(), query.newest("offsets")
+    if query.newest("commits") >= batch_id:
+        raise OSError(f"Spark logged micro-batch {batch_id} although a task of it had not ended.")
+    options = target.options | {"checkpointLocation": str(query.checkpoint)}
+    found = inspect_format(target.format, options).to_json()
+    slots = [slot for sink in found["sinks"] for slot in sink["slots"]]
+    published = sum(slot["rows"] for slot in slots if slot["batch_id"] == batch_id)
+    waiting = sum(held["end"] - held["readable"] for held in found.get("held_back", ()))
+    note(
+        f"Killed driver {pid} with all its {processes} processes in micro-batch {batch_id}: "
+        f"{published:,} of its records are published and not logged by Spark, and open "
+        f"transactions hold {waiting:,} offsets back."
+    )
+    return target.format == "dedup_postgres" or bool(published or waiting)

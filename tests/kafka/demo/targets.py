@@ -1,0 +1,204 @@
+"""Where the demonstration writes: a topic or a table, which a reader watches meanwhile."""
+
+from __future__ import annotations
+
+import json
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import psycopg
+
+from dedup.cli.demo import Check
+from tests.kafka.demo.producers import Load
+from tests.kafka.demo.query_process import QueryProcess
+from tests.kafka.records import Record, make_topic, read_topic
+from tests.kafka.watching import reading
+from tests.postgres.server import Server
+from tests.postgres.tables import run as run_sql
+
+
+def same(name: str, value: int, expected: int) -> Check:
+    return Check(name, value, f"{expected:,}", value == expected)
+
+
+def more(name: str, value: int, least: int) -> Check:
+    return Check(name, value, f"more than {least:,}", value > least)
+
+
+class Target(ABC):
+    """Where the query writes.
+
+    Attributes
+    ----------
+    name : str
+    arguments : tuple of str
+        Further arguments of the query's program.
+    format, options : str, dict
+        Of the sink.
+    moments : tuple of str
+        Steps of the sink at which the query is killed: all is with the server and uncommitted; one
+        task has committed and Spark does not know; some rows are sent.
+    """
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    format: str
+    options: dict[str, str]
+    moments: tuple[str, ...]
+
+    @abstractmethod
+    def watched(self, query: QueryProcess) -> AbstractContextManager[None]:
+        """Let a reader judge the output while the query runs."""
+
+    def disturb(self, query: QueryProcess) -> None:  # noqa: B027 - not every target does
+        """Disturb the last start of the query."""
+
+    @abstractmethod
+    def ids(self) -> Counter[str]:
+        """How often each order is in the output."""
+
+    @abstractmethod
+    def checks(self, load: Load) -> list[Check]:
+        """Return the figures of this kind of target, and those of its reader."""
+
+
+class Seen:
+    """Orders that somebody saw, one after another, each judged by those before it.
+
+    Attributes
+    ----------
+    ids : Counter of str
+        Of all orders.
+    places : set of tuple of int
+        Partition and offset of each record.
+    misplaced : list of str
+        IDs that did not follow the order before them of the same customer.
+    """
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self.ids: Counter[str] = Counter()
+        self.places: set[tuple[int, int]] = set()
+        self.misplaced: list[str] = []
+        self._next: dict[bytes | None, int] = {}
+        for record in records:
+            self.see(record)
+
+    def see(self, record: Record) -> None:
+        """Judge a record."""
+        order = json.loads(record.value or b"")
+        self.places.add((record.partition, record.offset))
+        self.ids[order["id"]] += 1
+        if self.ids[order["id"]] > 1:
+            return
+        # The orders of a customer are numbered without gaps, so each has one place.
+        if order["number"] != self._next.get(record.key, 0):
+            self.misplaced.append(order["id"])
+        self._next[record.key] = order["number"] + 1
+
+    @property
+    def twice(self) -> int:
+        """How many records were there already when they were seen."""
+        return self.ids.total() - len(self.ids)
+
+
+class Topic(Target):
+    """A new topic, and a reader of committed records."""
+
+    format = "dedup_kafka"
+    moments = ("kafka.marker.after", "kafka.commit.after", "kafka.rows.first")
+
+    def __init__(self, address: str, name: str) -> None:
+        self.name, self._address, self._seen = make_topic(address, name, 2), address, Seen()
+        self.options = {"kafka.bootstrap.servers": address, "topic": name}
+
+    @contextmanager
+    def watched(self, query: QueryProcess) -> Iterator[None]:
+        with reading(self._address, self.name, self._seen.see):
+            yield
+            written = len(read_topic(self._address, self.name))
+            query.wait_for(lambda: len(self._seen.places) >= written)
+
+    def ids(self) -> Counter[str]:
+        return Seen(read_topic(self._address, self.name)).ids
+
+    def checks(self, load: Load) -> list[Check]:
+        every = read_topic(self._address, self.name, committed=False)
+        return judged(load, read_topic(self._address, self.name), every, self._seen)
+
+
+def judged(load: Load, committed: list[Record], every: list[Record], seen: Seen) -> list[Check]:
+    """Return the figures of a topic.
+
+    Parameters
+    ----------
+    load : Load
+    committed, every : list of Record
+        The output as clients read it with `read_committed`, and with no isolation.
+    seen : Seen
+        What the reader saw while the query ran.
+    """
+    out = Seen(committed)
+    aborted = {(record.partition, record.offset) for record in every} - out.places
+    return [
+        same("  out of a customer's order", len(out.misplaced), 0),
+        same("seen by the reader meanwhile", len(seen.places), load.distinct),
+        same("  twice at any moment", seen.twice, 0),
+        same("  out of a customer's order", len(seen.misplaced), 0),
+        more("aborted records in the topic", len(aborted), 0),
+        same("  seen by the reader", len(aborted & seen.places), 0),
+    ]
+
+
+class Table(Target):
+    """A new table without a unique index, on a server that restarts once under the query."""
+
+    format = "dedup_postgres"
+    moments = ("postgres.marker.after", "postgres.commit.after", "postgres.rows.sent")
+
+    def __init__(self, server: Server, name: str) -> None:
+        self._server, self.name, self.arguments = server, name.replace("-", "_"), (server.dsn(),)
+        self._run(f"CREATE TABLE {self.name} (id text, number bigint, text text)")
+        self.options = {"dsn": server.dsn(), "table": self.name}
+        self._looks = self._most_of_one = self._restarts = 0
+
+    def _run(self, statement: str) -> list[tuple[str, int]]:
+        return run_sql(self._server.dsn(), statement)
+
+    @contextmanager
+    def watched(self, query: QueryProcess) -> Iterator[None]:
+        stop = threading.Event()
+        thread = threading.Thread(target=self._look, args=(stop,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def _look(self, stop: threading.Event) -> None:
+        """Ask the table again and again for rows that are there twice."""
+        while not stop.wait(0.3):
+            try:
+                found = self.ids()
+            except psycopg.OperationalError:  # the server restarts
+                continue
+            self._looks += 1
+            self._most_of_one = max(self._most_of_one, *found.values(), 0)
+
+    def disturb(self, query: QueryProcess) -> None:
+        query.wait_for(lambda: query.newest("commits") == query.newest("offsets"))
+        self._server.restart()
+        self._restarts += 1
+
+    def ids(self) -> Counter[str]:
+        return Counter(dict(self._run(f"SELECT id, count(*) FROM {self.name} GROUP BY id")))
+
+    def checks(self, load: Load) -> list[Check]:
+        return [
+            more("looks at the table meanwhile", self._looks, 0),
+            same("  rows of one order, at most", self._most_of_one, 1),
+            same("restarts of the server", self._restarts, 1),
+        ]

@@ -1,1 +1,0 @@
-"""`make demo-postgres`: Kafka to PostgreSQL, the query killed and the server restarted."""
