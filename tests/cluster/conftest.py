@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.driver_process import DriverProcess
+from tests.cluster.driver import DriverProcess
 from tests.support.spark_cluster import Cluster, running_cluster
 
 

@@ -294,7 +294,7 @@ def list_files(world: World) -> Case:
 
 
 WRITES = (
-    write_segment, spill_pending, create_certificate, write_backup, write_accepted_loss, begin_run,
+    write_segment, spill_pending, create_certificate, write_backup, accept_loss, begin_run,
     mark_run, delete_segment, delete_pending, sweep, sweep_of_a_copied_checkpoint,
 )  # fmt: skip
 READS = (

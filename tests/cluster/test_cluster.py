@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import shutil
 import socket
+import sysconfig
+import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,8 @@ import pyarrow.fs as pafs
 import pytest
 
 import dedup
-from tests.cluster.bare_python import BarePython
-from tests.cluster.driver_process import DriverProcess, as_run, give
+from tests.cluster.driver import Answer, DriverProcess, batch, give
+from tests.cluster.driver import stream as stream_job
 from tests.support.object_store import BUCKET, ObjectStore
 from tests.support.oracle import Oracle
 from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, tables, total
@@ -30,16 +32,16 @@ LOST_AFTER = 3
 def stream(
     driver: DriverProcess, folder: Path, catalog: dict[str, Any], *meanwhile: Callable[[], None],
     shared: bool = False, **more: Any,
-) -> dict[str, Any]:  # fmt: skip
+) -> Answer:  # fmt: skip
     """The answer to a query over the files of a folder."""
     options = OPTIONS | ({"shared_local": True} if shared else {})
-    given = {"folder": str(folder), "options": options, "catalog": catalog, **more}
-    return driver.ask("stream", *meanwhile, **given)
+    given = {"folder": str(folder), "options": options, **catalog, **more}
+    return driver.ask(stream_job, *meanwhile, **given)
 
 
-def both_worked(cluster: Cluster, answer: dict[str, Any]) -> None:
+def both_worked(cluster: Cluster, answer: Answer) -> None:
     """Both executors completed tasks of the group function: each keeps views on its own disk."""
-    assert sum(tasks > 0 for tasks in answer["tasks"].values()) >= 2, answer["tasks"]
+    assert sum(tasks > 0 for tasks in answer.tasks.values()) >= 2, answer.tasks
     assert len(cluster.workers) == 2
     for worker in cluster.workers:
         assert worker.cached(), worker.folder
@@ -57,7 +59,7 @@ def test_a_catalog_on_a_shared_path(
     given = tables(6)
     give(tmp_path, given)
     answer = stream(driver, tmp_path, {"path": str(tmp_path / "catalog")}, shared=True)
-    run = as_run(answer)
+    run = answer.ran()
     Oracle(HORIZON_S, LATENESS_S).check(given, run)
     was_worth_it(run)
     both_worked(cluster, answer)
@@ -75,7 +77,7 @@ def test_a_catalog_in_an_object_store(
     if how == "factory":
         catalog = {"s3": {"endpoint": store.endpoint, "folder": how}}
     answer = stream(driver, tmp_path, catalog)
-    run = as_run(answer)
+    run = answer.ran()
     Oracle(HORIZON_S, LATENESS_S).check(given, run)
     was_worth_it(run)
     both_worked(cluster, answer)
@@ -103,10 +105,10 @@ def test_a_worker_is_lost_with_its_disk(
     answer = stream(driver, tmp_path, catalog, lose_one, pause_after=[LOST_AFTER])
     assert lost
     assert lost[0] > 0, "its cache was warm"
-    run = as_run(answer)
+    run = answer.ran()
     Oracle(HORIZON_S, LATENESS_S).check(given, run)
     was_worth_it(run)
-    assert len(answer["tasks"]) == 3, "there is a new executor"
+    assert len(answer.tasks) == 3, "there is a new executor"
     both_worked(cluster, answer)
     # The new disk holds what was written before there was this worker.
     assert run.metrics[LOST_AFTER + 1].bytes_fetched > 0
@@ -118,21 +120,21 @@ def test_a_path_that_is_not_shared(driver: DriverProcess, tmp_path: Path) -> Non
     """Every executor has its own working folder, so this path is a different one in each."""
     give(tmp_path, tables(1))
     answer = stream(driver, tmp_path, {"path": "/proc/self/cwd/catalog"}, shared=True)
-    assert answer["kind"] == "StreamingQueryException"
-    assert answer["rows"] == []
+    assert answer.kind == "StreamingQueryException"
+    assert answer.run.rows == {}
     for part in (
         "dedup.errors.CatalogError: shared_local=True, but",
         "does not see in /proc/self/cwd/catalog what the driver wrote",
         "Mount the driver's folder there on every machine, or use an object store",
     ):
-        assert part in answer["error"]
+        assert part in answer.error
 
 
 def test_a_path_that_nobody_called_shared(driver: DriverProcess, tmp_path: Path) -> None:
     give(tmp_path, tables(1))
     answer = stream(driver, tmp_path, {"path": str(tmp_path / "catalog")})
-    assert answer["kind"] == "ConfigError"
-    assert "is a local path, but Spark runs on spark://" in answer["error"]
+    assert answer.kind == "ConfigError"
+    assert "is a local path, but Spark runs on spark://" in answer.error
     assert not (tmp_path / "catalog").exists()
 
 
@@ -158,11 +160,11 @@ def test_wrong_credentials_are_refused_before_the_query_starts(
         catalog = {"path": store.uri("refused", ("AKIAWRONG", "very-secret-indeed"))}
     with store.enforced_rights():
         answer = stream(driver, tmp_path, catalog)
-    assert answer["kind"] == "CatalogError"
-    assert f"{BUCKET}/refused cannot be written" in answer["error"]
-    assert "INVALID_ACCESS_KEY_ID" in answer["error"], "the store's own word"
-    assert "this user or these credentials may read and write it" in answer["error"]
-    assert "very-secret-indeed" not in answer["error"]
+    assert answer.kind == "CatalogError"
+    assert f"{BUCKET}/refused cannot be written" in answer.error
+    assert "INVALID_ACCESS_KEY_ID" in answer.error, "the store's own word"
+    assert "this user or these credentials may read and write it" in answer.error
+    assert "very-secret-indeed" not in answer.error
     assert not (tmp_path / "checkpoint").exists()
     # Credentials may have run out: a function is asked for others once.
     assert len(list(calls.iterdir())) == (2 if how == "factory" else 0)
@@ -185,13 +187,13 @@ def test_credentials_that_change_and_then_stop_working(
 
         meanwhile = (rotate, lambda: store.forbid("second"))
         answer = stream(driver, tmp_path, catalog, *meanwhile, pause_after=[0, 2])
-        assert answer["kind"] == "StreamingQueryException"
-        assert "dedup.errors.CatalogError: cannot " in answer["error"]
-        assert f"s3://{BUCKET}/rotated/" in answer["error"]
-        assert "ACCESS_DENIED" in answer["error"]
-        assert "these credentials may read and write it" in answer["error"]
-        assert first[1] not in answer["error"]
-        assert len(answer["rows"]) == 3, "two micro-batches after the first key was refused"
+        assert answer.kind == "StreamingQueryException"
+        assert "dedup.errors.CatalogError: cannot " in answer.error
+        assert f"s3://{BUCKET}/rotated/" in answer.error
+        assert "ACCESS_DENIED" in answer.error
+        assert "these credentials may read and write it" in answer.error
+        assert first[1] not in answer.error
+        assert len(answer.run.rows) == 3, "two micro-batches after the first key was refused"
         keys = [path.read_text() for path in calls.iterdir()]
         assert first[0] in keys
         assert set(keys) != {first[0]}, "the function was asked again"
@@ -203,13 +205,32 @@ def test_credentials_that_change_and_then_stop_working(
 
         store.allow("second")
         again = stream(driver, tmp_path, catalog)
-    run = as_run(again)
+    run = again.ran()
     assert sorted(run.rows) == [3, 4]
-    run.rows |= dict(enumerate(answer["rows"]))
+    run.rows |= answer.run.rows
     Oracle(HORIZON_S, LATENESS_S).check(given, run)
 
 
 # --- executors whose Python lacks the package, or has it in another version
+
+
+class BarePython:
+    """A virtual environment without dedup; what is put into `extra` is importable in it.
+
+    Modules of this environment appear in it by links, so that nothing is installed again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        venv.create(folder, symlinks=True)
+        self.executable = str(folder / "bin" / "python")
+        (packages,) = folder.glob("lib/python*/site-packages")
+        for origin in {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}:
+            for entry in origin.iterdir():
+                if not any(name in entry.name for name in ("dedup", "__editable__")):
+                    (packages / entry.name).symlink_to(entry)
+        self.extra = folder / "extra"
+        self.extra.mkdir()
+        (packages / "extra.pth").write_text(f"{self.extra}\n")
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +250,7 @@ def test_an_executor_without_the_package(
     catalog = {"path": str(tmp_path / "catalog")}
     answers = [
         stream(driver, tmp_path, catalog, shared=True, settings=settings(bare)),
-        driver.ask("batch", settings=settings(bare), options={"horizon": "1 hour"}),
+        driver.ask(batch, settings=settings(bare), options={"horizon": "1 hour"}),
     ]
     for answer in answers:
         for part in (
@@ -239,16 +260,16 @@ def test_an_executor_without_the_package(
             f"Install rolling-dedup=={dedup.__version__} there",
             "spark.archives",
         ):
-            assert part in answer["error"]
+            assert part in answer.error
 
 
 def test_an_executor_with_another_version(driver: DriverProcess, bare: BarePython) -> None:
     other = bare.extra / "dedup"
     other.mkdir()
     (other / "__init__.py").write_text('__version__ = "0.0.9"\n')
-    answer = driver.ask("batch", settings=settings(bare), options={"horizon": "1 hour"})
-    assert f"it has rolling-dedup 0.0.9 ({other}/__init__.py)" in answer["error"]
-    assert f"Install rolling-dedup=={dedup.__version__} there" in answer["error"]
+    answer = driver.ask(batch, settings=settings(bare), options={"horizon": "1 hour"})
+    assert f"it has rolling-dedup 0.0.9 ({other}/__init__.py)" in answer.error
+    assert f"Install rolling-dedup=={dedup.__version__} there" in answer.error
     shutil.rmtree(other)
 
 
@@ -256,5 +277,5 @@ def test_an_executor_with_another_version(driver: DriverProcess, bare: BarePytho
 def test_an_executor_that_has_the_package(driver: DriverProcess, bare: BarePython) -> None:
     """Nothing else was wrong with that Python."""
     (bare.extra / "dedup").symlink_to(Path(dedup.__file__).parent)
-    answer = driver.ask("batch", settings=settings(bare), options={"horizon": "1 hour"})
-    assert answer == {"unique": 3}
+    answer = driver.ask(batch, settings=settings(bare), options={"horizon": "1 hour"})
+    assert len(answer.ran().rows[0]) == 3

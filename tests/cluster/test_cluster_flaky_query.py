@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.driver_process import DriverProcess, give
+from tests.cluster.driver import DriverProcess, give, stream
 from tests.cluster.flaky_store import Fault, FlakyStore, Kind
 from tests.support.object_store import ObjectStore
 from tests.support.oracle import Oracle
@@ -40,19 +40,20 @@ def test_a_query_goes_on_once_its_store_is_well(
 
     def start() -> bool:
         """Whether the query came to the end of its input."""
-        answer = driver.ask("stream", folder=str(tmp_path), options=OPTIONS, catalog=catalog)
-        if "error" not in answer:
-            run.rows |= {int(batch): rows for batch, rows in answer["rows"].items()}
+        answer = driver.ask(stream, folder=str(tmp_path), options=OPTIONS, s3=catalog)
+        rows = answer.run.rows
+        if not answer.error:
+            run.rows |= rows
             return True
-        run.rows |= dict(enumerate(answer["rows"], len(run.rows)))
-        assert "CatalogError" in answer["kind"] + answer["error"], answer["error"]
-        assert "s3://catalogs/flaky" in answer["error"]
-        stops.append(answer["error"])
+        run.rows |= {len(run.rows) + batch: rows[batch] for batch in rows}
+        assert "CatalogError" in answer.kind + answer.error, answer.error
+        assert "s3://catalogs/flaky" in answer.error
+        stops.append(answer.error)
         return False
 
     with FlakyStore(store.endpoint).running() as flaky:
         # A client that does not try again on its own: each fault reaches the query.
-        catalog = {"s3": {"endpoint": flaky.endpoint, "folder": "flaky", "attempts": 1}}
+        catalog = {"endpoint": flaky.endpoint, "folder": "flaky", "attempts": 1}
         flaky.plan(Fault("slow down", path=FROM_BATCH_2), at_random("delay", 0))
         assert not start()
         assert len(run.rows) < 5

@@ -70,67 +70,45 @@ _ZOMBIE_S = 12.0
 
 @dataclass(frozen=True)
 class Campaign:
-    """One query, and how it is treated.
-
-    Parameters
-    ----------
-    seed : int
-        Of the input, the faults and the times of kills.
-    batches, rows : int
-        Micro-batches, and records in each.
-    store : str
-        One of `STORES`.
-    s3 : bool
-        Catalog on an S3-compatible store instead of a local folder.
-    cluster, speculation : bool
-        On a standalone cluster of two executors; slow tasks are run twice there.
-    pending lists, side : bool
-        So many segments expire that their names leave the state; duplicates go to a side output.
-    by_spark : bool
-        Spark reads and writes the files, instead of the tasks.
-    numbered : str
-        Of numbered records, by `dedup_by_sequence`, into which sink: one of `NUMBERED_INTO`.
-    portions : int
-        Of numbered records, how many of the micro-batches are there only once the query rests, and
-        the last one was run again.
-    clone : bool
-        Of numbered records, whether a copy of the query continues beside it, from its first rest.
-    kinds : tuple of str
-        What armed points do.
-    per_point : int
-        Faults armed at each point.
-    visits_between : int
-        At most so many visits go by before each.
-    cold : bool
-        The local cache is lost before every other start.
-    zombies : bool
-        A frozen process stays frozen while its query is killed and started again. It continues
-        when the new one is well under way; else it continues after a moment.
-    random_kill_s : float
-        Mean time between kills of a process at a random time, from the first micro-batch that a
-        start has published; 0: none.
-    """
+    """One query, and how it is treated; the seed is that of input, faults and times of kills."""
 
     seed: int
     batches: int = 24
     rows: int = 400
     store: str = "hdfs"
     s3: bool = False
+    #: On a standalone cluster of two executors; with speculation slow tasks are run twice there.
     cluster: bool = False
     speculation: bool = False
+    #: So many segments expire that their names leave the state.
     pending_lists: bool = False
+    #: Duplicates go to a side output.
     side: bool = False
+    #: Spark reads and writes the files, instead of the tasks.
     by_spark: bool = False
+    #: The sink of numbered records, which `dedup_by_sequence` judges.
     numbered: str = ""
+    #: How many micro-batches of those come only once the query rests and has replayed the last one.
     portions: int = 6
+    #: Whether a copy of that query continues beside it, from its first rest.
     clone: bool = True
+    #: The local cache is lost before every other start.
     cold: bool = False
     kinds: tuple[str, ...] = ("kill",)
     points: tuple[str, ...] = ()
     per_point: int = 3
+    #: At most so many visits go by before each fault.
     visits_between: int = 8
+    #: A frozen process continues once its query was killed, started again and is well under way.
     zombies: bool = False
+    #: Mean time between kills at random times, once a start has published a micro-batch; 0: none.
     random_kill_s: float = 40.0
+
+    @property
+    def mode(self) -> str:
+        """Where it runs, in words."""
+        where = [self.store, "s3" if self.s3 else "local", *["cluster"] * self.cluster]
+        return " ".join([*where, self.numbered]).rstrip()
 
     @property
     def options(self) -> dict[str, Any]:

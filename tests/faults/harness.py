@@ -10,7 +10,6 @@ when all input is done; then every record is compared. A seed gives the same fau
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -19,8 +18,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,58 +28,22 @@ import pyarrow.parquet as pq
 
 from dedup.sinks.batch_folders import published_batches
 from dedup.testing import faults
-from tests.faults.campaigns import Campaign, campaigns, numbered_campaigns
+from tests.faults.campaigns import NUMBERED_INTO, Campaign, campaigns, numbered_campaigns
 from tests.faults.fleet import CASES, EXPIRE_S, fleet, judge_numbered
-from tests.faults.numbered_query import CLONE, FILES_PER_BATCH, LATER, REPLAYED
-from tests.faults.query import SIDE, SPECULATED
+from tests.faults.query import CLONE, FILES_PER_BATCH, LATER, REPLAYED, SIDE, SPECULATED
 from tests.faults.subject import Subject
 from tests.faults.truth import Outcome, judge
 from tests.support.object_store import BUCKET, ObjectStore, running_store
 from tests.support.oracle import Oracle
 from tests.support.processes import stands_still
 from tests.support.sequence_model import SequenceModel
+from tests.support.sink_campaign import Round, arm_next, run_campaign
 from tests.support.small_state import HORIZON_S, LATENESS_S
 from tests.support.spark_cluster import Cluster, running_cluster
 from tests.support.spark_query import seeded
 
-RESULTS = Path(__file__).resolve().with_name("results")
-
 _POLL_S = 0.05
 _CAMPAIGN_TIMEOUT_S = 1800.0
-
-
-@dataclass
-class Result:
-    """What a campaign did."""
-
-    campaign: Campaign
-    outcome: Outcome
-    fired: Counter[tuple[str, str]] = field(default_factory=Counter)
-    killed: Counter[str] = field(default_factory=Counter)
-    starts: int = 0
-    speculated: int = 0
-    seconds: float = 0.0
-    armed: Counter[tuple[str, str]] = field(default_factory=Counter)
-    #: Micro-batches that were run again after their commit had been forgotten.
-    replayed: int = 0
-    #: What became of a copy of all that the query has on disk.
-    clone: Outcome | None = None
-
-    @property
-    def wrong(self) -> str:
-        """What is wrong; of numbered records also a fault, or a case, that has not been met."""
-        harm = [str(found) for found in (self.outcome, self.clone) if found and found.harm]
-        if harm or not self.campaign.numbered:
-            return "; ".join(harm)
-        missed = [" ".join(fault) for fault in self.armed - self.fired]
-        wanted = [*CASES, *["missing", "recovered"] * (self.campaign.options["gaps"] == "emit")]
-        missed += [case for case in wanted if not self.outcome.cases.get(case)]
-        return f"never met: {', '.join(missed)}" if missed else ""
-
-    @property
-    def kills(self) -> int:
-        """Processes that were killed, at points and at random."""
-        return sum(n for (_, kind), n in self.fired.items() if kind == "kill") + self.killed.total()
 
 
 class UnexpectedStop(AssertionError):
@@ -92,9 +55,8 @@ def run(
     folder: Path,
     store: ObjectStore | None = None,
     cluster: Cluster | None = None,
-) -> Result:
+) -> Round:
     """Run one campaign to its end and judge it."""
-    begun_s = time.monotonic()
     rng = random.Random(campaign.seed)
     given = write_input(campaign, folder)
     config: dict[str, Any] = {
@@ -111,33 +73,45 @@ def run(
         config["s3"] = {"endpoint": store.endpoint, "folder": f"{BUCKET}/{folder.name}"}
     subject = Subject(folder, config, cluster)
     subject.faults.mkdir(parents=True)
-    armed = arm(campaign, rng, subject.faults)
-    killed: Counter[str] = Counter()
+    result = Round(campaign.seed, campaign.mode, armed=arm(campaign, rng, subject.faults))
     try:
-        _drive(campaign, subject, rng, killed)
+        _drive(campaign, subject, rng, result.besides)
     finally:
         if subject.process is not None:
             subject.kill_all()
         for _, _, pid in faults.fired(subject.faults):
             if stands_still(pid):
                 subject.go_on(pid)
-    clone = None
+    result.starts = subject.starts
+    result.fired.update(f"{point} {kind}" for point, kind, _ in faults.fired(subject.faults))
+    result.besides["task run twice"] = int((folder / SPECULATED).read_text())
+    if (folder / REPLAYED).exists():
+        result.besides["replay"] = len((folder / REPLAYED).read_text().splitlines())
+    outcomes = [judged_by(campaign, folder, given)]
     if (folder / CLONE).exists():
         _run_clone(folder / CLONE, config)
-        clone = judged_by(campaign, folder / CLONE, given)
-    replayed = folder / REPLAYED
-    return Result(
-        campaign,
-        judged_by(campaign, folder, given),
-        Counter((point, kind) for point, kind, _ in faults.fired(subject.faults)),
-        killed,
-        subject.starts,
-        int((folder / SPECULATED).read_text()),
-        time.monotonic() - begun_s,
-        armed,
-        len(replayed.read_text().splitlines()) if replayed.exists() else 0,
-        clone,
-    )
+        outcomes.append(judged_by(campaign, folder / CLONE, given))
+        result.besides["copy of the query"] += 1
+    record(campaign, result, outcomes)
+    return result
+
+
+def record(campaign: Campaign, result: Round, outcomes: list[Outcome]) -> None:
+    """Note what became of the records of a query, and of its copy if there is one.
+
+    A campaign of numbered records must meet each fault and each case, another one some faults.
+    """
+    found = outcomes[0]
+    result.rows, result.lost, result.duplicated = found.records, found.lost, found.duplicated
+    result.besides.update({f"verdict {case}": n for case, n in found.cases.items()})
+    harm = "; ".join(str(each) for each in outcomes if each.harm)
+    if campaign.numbered:
+        wanted = [*CASES, *["missing", "recovered"] * (campaign.options["gaps"] == "emit")]
+        missed = ", ".join(case for case in wanted if not found.cases.get(case))
+    else:
+        missed = "" if result.fired else "any fault"
+        result.armed = result.fired
+    result.seen_wrong = harm or (f"never met: {missed}" if missed else "")
 
 
 def judged_by(campaign: Campaign, folder: Path, given: list[pa.Table]) -> Outcome:
@@ -163,14 +137,13 @@ def _run_clone(folder: Path, config: dict[str, Any]) -> None:
     assert subject.process is not None
     try:
         if subject.process.wait(_CAMPAIGN_TIMEOUT_S):
-            tail = subject.log(0).read_text(errors="replace")[-3000:]
-            raise UnexpectedStop(f"the copy in {folder} stopped:\n{tail}")
+            raise UnexpectedStop(f"the copy in {folder} stopped:\n{subject.last_words()}")
     finally:
         subject.kill_all()
 
 
 def write_input(campaign: Campaign, folder: Path) -> list[pa.Table]:
-    """The campaign's files, one per micro-batch; of numbered records, see `numbered_query`."""
+    """The campaign's files, one per micro-batch; of numbered records, in portions."""
     if campaign.numbered:
         return _write_fleet(campaign, folder)
     ids = campaign.rows * campaign.batches // 2
@@ -201,19 +174,15 @@ def _write_fleet(campaign: Campaign, folder: Path) -> list[pa.Table]:
     return given
 
 
-def arm(campaign: Campaign, rng: random.Random, folder: Path) -> Counter[tuple[str, str]]:
+def arm(campaign: Campaign, rng: random.Random, folder: Path) -> Counter[str]:
     """Arm every fault of the campaign, with visits between them that go by; return how many."""
-    armed: Counter[tuple[str, str]] = Counter()
+    armed: Counter[str] = Counter()
     for name in campaign.where():
-        number = 0
         for _ in range(campaign.faults_at(name)):
-            for _ in range(rng.randint(0, campaign.visits_at(name))):
-                faults.arm(folder, name, "skip", number)
-                number += 1
+            visits = rng.randint(0, campaign.visits_at(name))
             kind = rng.choice(campaign.kinds_at(name))
-            faults.arm(folder, name, kind, number)
-            armed[name, kind] += 1
-            number += 1
+            arm_next(folder, name, kind, visits)
+            armed[f"{name} {kind}"] += 1
     return armed
 
 
@@ -224,16 +193,15 @@ def _drive(campaign: Campaign, subject: Subject, rng: random.Random, killed: Cou
     next_kill_s = float("inf")
     frozen: dict[int, float] = {}
     accounted = _deadly(subject)
+    is_accounted_for = False
     while True:
         code = subject.ended()
         if code == 0:
             break
         if code is not None:
-            if _deadly(subject) == accounted and not killed["since start"]:
-                tail = subject.log(subject.starts - 1).read_text(errors="replace")[-3000:]
-                raise UnexpectedStop(f"exit {code} in {subject.folder}:\n{tail}")
-            accounted = _deadly(subject)
-            killed["since start"] = 0
+            if _deadly(subject) == accounted and not is_accounted_for:
+                raise UnexpectedStop(f"exit {code} in {subject.folder}:\n{subject.last_words()}")
+            accounted, is_accounted_for = _deadly(subject), False
             if campaign.cold and subject.starts % 2:
                 shutil.rmtree(subject.folder / "cache", ignore_errors=True)
             subject.start()
@@ -248,18 +216,17 @@ def _drive(campaign: Campaign, subject: Subject, rng: random.Random, killed: Cou
             since_s = frozen.setdefault(pid, now_s)
             if campaign.zombies and since_s == now_s and pid not in subject.drivers:
                 subject.kill_all(but=pid)
-                killed["all but a frozen worker"] += 1
-                killed["since start"] += 1
+                killed["all but a frozen worker killed"] += 1
+                is_accounted_for = True
             elif now_s > since_s + campaign.frozen_s:
                 subject.go_on(pid)
         # Else a slow machine would never come to its first micro-batch.
         if next_kill_s == float("inf") and _published(subject) > published:
             next_kill_s = _next_kill(campaign, rng)
         if now_s > next_kill_s:
-            _kill(campaign, subject, rng, killed)
+            is_accounted_for |= _kill(campaign, subject, rng, killed)
             next_kill_s = _next_kill(campaign, rng)
         time.sleep(_POLL_S)
-    del killed["since start"]
 
 
 def _published(subject: Subject) -> int:
@@ -272,20 +239,18 @@ def _next_kill(campaign: Campaign, rng: random.Random) -> float:
     return time.monotonic() + rng.expovariate(1 / campaign.random_kill_s)
 
 
-def _kill(campaign: Campaign, subject: Subject, rng: random.Random, killed: Counter[str]) -> None:
+def _kill(campaign: Campaign, subject: Subject, rng: random.Random, killed: Counter[str]) -> bool:
+    """Kill something; return whether the query may end with it."""
     kinds = ["worker", "worker", "daemon", "jvm", "all"]
     if campaign.cluster:
         kinds += ["executor"] * 3
     kind = rng.choice(kinds)
-    if kind == "all":
-        done = subject.kill_all() > 0
-    else:
-        done = subject.kill_one(kind, rng.randrange(100)) is not None
-    if done:
-        killed[kind] += 1
-        # A sink's part of the driver runs in a worker, of which there is one attempt.
-        if kind in ("jvm", "all") or campaign.numbered == "files":
-            killed["since start"] += 1
+    done = subject.kill_all() if kind == "all" else subject.kill_one(kind, rng.randrange(100))
+    if not done:
+        return False
+    killed[f"{kind} killed"] += 1
+    # A sink's part of the driver runs in a worker, of which there is one attempt.
+    return kind in ("jvm", "all") or campaign.numbered == "files"
 
 
 def _deadly(subject: Subject) -> int:
@@ -293,66 +258,24 @@ def _deadly(subject: Subject) -> int:
     return sum(pid in subject.drivers for *_, pid in faults.fired(subject.faults))
 
 
-# --- many campaigns
-
-
-def table(results: list[Result]) -> str:
-    """Faults fired by point and kind, those at random times, and the sums."""
-    fired: Counter[tuple[str, str]] = sum((r.fired for r in results), Counter())
-    killed: Counter[str] = sum((r.killed for r in results), Counter())
-    kinds = [kind for kind in faults.KINDS if any(kind == k for _, k in fired)]
-    lines = [f"| where | {' | '.join(kinds)} |", f"|---{'|---:' * len(kinds)}|"]
-    visited = {name for r in results for name in r.campaign.where()}
-    for name in filter(visited.__contains__, faults.POINTS):
-        counts = (str(fired[name, kind] or "") for kind in kinds)
-        lines.append(f"| `{name}` | {' | '.join(counts)} |")
-    lines += ["", "At random times: " + ", ".join(f"{n} x {k}" for k, n in sorted(killed.items()))]
-    records = sum(r.outcome.records for r in results)
-    lost = sum(r.outcome.lost for r in results)
-    duplicated = sum(r.outcome.duplicated for r in results)
-    total = fired.total() + killed.total()
-    lines.append("")
-    lines.append(
-        f"{records:,} records in {len(results)} campaigns, {total:,} faults fired "
-        f"({sum(r.kills for r in results):,} kills, {sum(r.starts for r in results):,} starts, "
-        f"{sum(r.speculated for r in results):,} tasks run twice): "
-        f"{lost} lost, {duplicated} duplicated."
-    )
-    if any(r.campaign.numbered for r in results):
-        cases: Counter[str] = sum((Counter(r.outcome.cases) for r in results), Counter())
-        clones = [r.clone for r in results if r.clone is not None]
-        lines += [
-            "",
-            f"{sum(r.outcome.other for r in results)} other verdicts; "
-            f"{sum(r.replayed for r in results)} micro-batches run again after their commit; "
-            f"{len(clones)} copies with {sum(c.records for c in clones):,} records, of which "
-            f"{sum(c.harm for c in clones)} came out wrong. "
-            + ", ".join(f"{n:,} {case}" for case, n in sorted(cases.items())),
-        ]
-    return "\n".join(lines)
-
-
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--kills", type=int, default=1000, help="stop after so many")
-    options.add_argument("--each", type=int, default=0, help="and so many at each step")
+    options = argparse.ArgumentParser()
     options.add_argument("--numbered", action="store_true", help="dedup_by_sequence")
-    options.add_argument("--minutes", type=float, default=1e9, help="or after so long")
-    options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--work", help="folder for the campaigns; those that fail stay")
-    options.add_argument("--keep", type=Path)
-    arguments = options.parse_args()
-    which = numbered_campaigns if arguments.numbered else campaigns
-    keep_at = arguments.keep or RESULTS / f"{'sequences' if arguments.numbered else 'kills'}.json"
-    work = Path(tempfile.mkdtemp(prefix="dedup-kills-", dir=arguments.work))
-    results: list[Result] = []
-    end_s = time.monotonic() + 60 * arguments.minutes
+    numbered = options.parse_known_args()[0].numbered
+    work = Path(tempfile.mkdtemp(prefix="dedup-kills-"))
+    (work / "cluster").mkdir()
     with ExitStack() as stack:
         # So that what was started goes with this process.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         store = stack.enter_context(running_store(work / "store.log"))
-        (work / "cluster").mkdir()
-        for campaign in which(arguments.seed):
+        made: Iterator[Campaign] = iter(())
+
+        def next_round(seed: int, _: Counter[str]) -> Round:
+            nonlocal made
+            campaign = next(made, None)
+            if campaign is None:
+                made = numbered_campaigns(seed) if numbered else campaigns(seed)
+                campaign = next(made)
             folder = work / f"seed-{campaign.seed}"
             # A new cluster: workers of the last cluster may be frozen or lost.
             with ExitStack() as own:
@@ -362,54 +285,13 @@ def main() -> int:
                     place.mkdir()
                     cluster = own.enter_context(running_cluster(place))
                 result = run(campaign, folder, store, cluster)
-            results.append(result)
-            where = [campaign.store, "s3" if campaign.s3 else "local"]
-            where += ["cluster"] * campaign.cluster + [campaign.numbered] * bool(campaign.numbered)
-            print(
-                f"{', '.join(where)}, seed {campaign.seed}: {result.kills} kills, "
-                f"{result.fired.total()} at points, {result.starts} starts, "
-                f"{result.speculated} run twice, {result.seconds:.0f} s, "
-                f"{result.outcome.lost} lost, {result.outcome.duplicated} duplicated",
-                result.wrong,
-                flush=True,
-            )
-            if not result.wrong:
+            if result.fine:  # the folder of one that fails stays
                 shutil.rmtree(folder, ignore_errors=True)
-            keep(results, keep_at)
-            enough = sum(r.kills for r in results) >= arguments.kills
-            if (enough and _fewest_kills(results) >= arguments.each) or time.monotonic() > end_s:
-                break
-    print(table(results))
-    # A campaign in which no fault fired has shown nothing.
-    return int(any(r.wrong or not r.fired for r in results))
+            return result
 
-
-def _fewest_kills(results: list[Result]) -> int:
-    """At which point the fewest were, of those that campaigns armed: how many."""
-    kills: Counter[str] = Counter()
-    for result in results:
-        kills.update({point: n for (point, kind), n in result.fired.items() if kind == "kill"})
-    return min(kills[point] for result in results for point in result.campaign.where())
-
-
-def keep(results: list[Result], path: Path) -> None:
-    """Every campaign with its faults, as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    body = [
-        {
-            "campaign": asdict(r.campaign),
-            "outcome": asdict(r.outcome),
-            "fired": {f"{name} {kind}": n for (name, kind), n in sorted(r.fired.items())},
-            "killed": dict(r.killed),
-            "starts": r.starts,
-            "speculated": r.speculated,
-            "replayed": r.replayed,
-            "clone": r.clone and asdict(r.clone),
-            "seconds": round(r.seconds, 1),
-        }
-        for r in results
-    ]
-    path.write_text(json.dumps(body, indent=1) + "\n")
+        of_numbered = tuple(dict.fromkeys(p for points in NUMBERED_INTO.values() for p in points))
+        points = of_numbered if numbered else tuple(faults.POINTS)
+        return run_campaign(__doc__, points, next_round, options)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dedup.testing import faults
-from tests.support.processes import ROOT, stat_of
+from tests.support.processes import ROOT, Daemon, members, parent
 from tests.support.spark_cluster import Cluster
 
 
@@ -36,21 +37,15 @@ class Subject:
         self.faults.mkdir(exist_ok=True)
         config = self.folder / "config.json"
         config.write_text(json.dumps({**self.config, "folder": str(self.folder)}))
-        with open(self.log(self.starts), "wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.query", str(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env=os.environ
-                | {
-                    faults.VARIABLE: str(self.faults),
-                    "SPARK_LOCAL_IP": "127.0.0.1",
-                    # The query and the daemon are modules of these tests.
-                    "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
-                },
-            )
+        environment = {
+            faults.VARIABLE: str(self.faults),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            # The query and the daemon are modules of these tests.
+            "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+        }
+        command = [sys.executable, "-m", "tests.faults.query", config]
+        self._log = self.folder / f"log.{self.starts}"
+        self.process = Daemon.start(command, self._log, os.environ | environment).process
         self.starts += 1
         self.drivers.add(self.process.pid)
 
@@ -58,8 +53,9 @@ class Subject:
     def faults(self) -> Path:
         return self.folder / "faults"
 
-    def log(self, start: int) -> Path:
-        return self.folder / f"log.{start}"
+    def last_words(self) -> str:
+        """Return the end of what the last start printed."""
+        return self._log.read_text(errors="replace")[-3000:]
 
     def ended(self) -> int | None:
         """The exit code, None while it runs; what it left running is killed."""
@@ -72,36 +68,27 @@ class Subject:
     def processes(self) -> dict[int, str]:
         """Every living process: ``driver``, ``jvm``, ``executor``, ``worker`` or ``daemon``."""
         assert self.process is not None
-        workers = {w.process.pid for w in self.cluster.workers} if self.cluster else set()
+        workers = [worker.process.pid for worker in self.cluster.workers] if self.cluster else []
+        sessions = (self.process.pid, *workers)
         found: dict[int, str] = {}
-        parents: dict[int, int] = {}
-        for entry in os.listdir("/proc"):
-            if not entry.isdigit():
-                continue
-            try:
-                stat = stat_of(entry)
-                command = Path("/proc", entry, "cmdline").read_bytes()
-            except OSError:
-                continue
-            state, parent, _, session = stat[0], int(stat[1]), stat[2], int(stat[3])
-            if session not in {self.process.pid, *workers} or state == "Z" or int(entry) in workers:
-                continue
-            pid = int(entry)
-            parents[pid] = parent
-            if pid == self.process.pid:
-                found[pid] = "driver"
-            elif b"pyspark.worker" in command:
-                found[pid] = "daemon"
-            elif b"CoarseGrainedExecutorBackend" in command:
-                found[pid] = "executor"
-            elif b"java" in command.partition(b"\0")[0]:
-                found[pid] = "jvm"
-            else:
-                found[pid] = "other"
+        for pid in {pid for session in sessions for pid in members(session)} - {*workers}:
+            with suppress(OSError):
+                found[pid] = self._kind(pid)
         for pid, kind in found.items():
-            if kind == "daemon" and found.get(parents[pid]) == "daemon":
-                found[pid] = "worker"
+            with suppress(OSError):
+                if kind == "daemon" and found.get(parent(pid)) == "daemon":
+                    found[pid] = "worker"
         return found
+
+    def _kind(self, pid: int) -> str:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if self.process is not None and pid == self.process.pid:
+            return "driver"
+        if b"pyspark.worker" in command:
+            return "daemon"
+        if b"CoarseGrainedExecutorBackend" in command:
+            return "executor"
+        return "jvm" if b"java" in command.partition(b"\0")[0] else "other"
 
     def kill_one(self, kind: str, choice: int) -> int | None:
         """SIGKILL one process of a kind; return its ID, or None if none exists."""

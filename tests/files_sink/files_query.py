@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.files_sink.folder_sink import seen
@@ -33,22 +32,8 @@ class FilesQuery(FileQuery):
         self.options |= {"path": path}
         self.options |= {name.replace("_", "."): value for name, value in options.items()}
         self.change = lambda rows: rows.repartition(2, "n")
-
-    def numbers(self, *ranges: range) -> None:
-        """Add rows of numbers, a file for each range."""
-        for each in ranges:
-            self.add([{"n": n, "day": f"d{n % 3}"} for n in each])
+        self.row = lambda n: {"n": n, "day": f"d{n % 3}"}
 
     def found(self) -> Counter[int]:
         """How often each number is seen by a plain reader."""
         return seen(self.path, self.options.get("file.format", "parquet"))
-
-    def run_to_the_end(self) -> int:
-        """Start it until it has taken all that there is; return how often it failed."""
-        for failures in range(8):
-            try:
-                self.run()
-            except StreamingQueryException:
-                continue
-            return failures
-        raise AssertionError("it fails again and again")

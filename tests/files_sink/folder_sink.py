@@ -36,13 +36,15 @@ class FolderSink(SinkDouble):
         With underscores for dots.
     """
 
+    format = "dedup_files"
+
     def __init__(
         self, path: str | Path, folder: Path, *, query: str = QUERY, **options: str
     ) -> None:
         self.path, self.query = str(path), query
         given = {"path": self.path, "checkpointLocation": str(folder)}
-        named = {name.replace("_", "."): value for name, value in options.items()}
-        self.work: FilesWork = ready(files_options(given | named), SCHEMA)
+        self.given = given | {name.replace("_", "."): value for name, value in options.items()}
+        self.work: FilesWork = ready(files_options(self.given), SCHEMA)
 
     def rows(self, numbers: Sequence[int]) -> pa.RecordBatch:
         """Return rows of numbers."""

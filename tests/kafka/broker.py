@@ -5,8 +5,8 @@ The jars come from Maven Central.
 
 from __future__ import annotations
 
+import os
 import shutil
-import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -17,13 +17,11 @@ import pyspark
 
 import dedup
 from tests.support.jars import alone, maven_jars
-from tests.support.waiting import wait_until
+from tests.support.processes import Daemon
 
 #: The packages that we recommend to users.
 CONNECTOR = dedup.kafka_packages()
 BROKER, LOGGER = "org.apache.kafka:kafka_2.13:4.1.0", "org.slf4j:slf4j-simple:1.7.36"
-_START_TIMEOUT_S = 60.0
-_UP = "Kafka Server started"
 _CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 
 
@@ -43,19 +41,10 @@ def _file(coordinates: str) -> str:
 
 
 class Broker:
-    """A broker that can be killed, frozen and started again at the same place.
+    """A broker that can be killed and started again at the same place.
 
-    It listens twice more: with user names and passwords (`sasl_address`), and, where a port is
-    given, for clients behind a proxy, to which it advertises the proxy's port as its own.
-
-    Parameters
-    ----------
-    folder : Path
-        Its settings, log and data.
-    settings : mapping of str to object, optional
-        Entries of ``server.properties``; they override `_settings`.
-    proxy_port : int, optional
-        Where a `tests.kafka.proxy.Proxy` to `behind_proxy` listens.
+    It listens twice more: with user names and passwords (`sasl_address`), and, if the port of a
+    proxy to `behind_proxy` is given, for its clients, to which it advertises that port as its own.
     """
 
     #: User names and passwords of `sasl_address`.
@@ -73,7 +62,7 @@ class Broker:
         self.behind_proxy = None if proxy_port is None else free_port()
         self.address = f"127.0.0.1:{self._port}"
         self.sasl_address = f"127.0.0.1:{self._sasl}"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Daemon | None = None
         lines = self._settings(proxy_port) | dict(settings or {})
         self._properties = folder / "server.properties"
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
@@ -84,23 +73,16 @@ class Broker:
     def start(self) -> None:
         """Start it on what is on its disk, and wait until it answers."""
         assert self._process is None, "it runs"
-        with open(self.log, "a") as log:
-            log.truncate(0)
-            # Short-lived, and beside others: a small heap, and no time spent on optimising.
-            fast = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-            command = [*_java(), *fast, "kafka.Kafka", str(self._properties)]
-            self._process = process = subprocess.Popen(command, stdout=log, stderr=log)
-        came = wait_until(
-            lambda: process.poll() is not None or _UP in self.log.read_text(), _START_TIMEOUT_S
-        )
-        assert came, f"no broker after {_START_TIMEOUT_S} s: {self.log.read_text()[-2000:]}"
-        assert process.poll() is None, self.log.read_text()[-2000:]
+        # Short-lived, and beside others: a small heap, and no time spent on optimising.
+        fast = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+        command = [*_java(), *fast, "kafka.Kafka", str(self._properties)]
+        self._process = Daemon.start(command, self.log, os.environ)
+        self._process.wait_for("Kafka Server started")
 
     def kill(self) -> None:
         """Kill it (SIGKILL); what it has not written is lost."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
             self._process = None
 
     def restart(self) -> None:
@@ -108,23 +90,13 @@ class Broker:
         self.kill()
         self.start()
 
-    def freeze(self) -> None:
-        """Stop it (SIGSTOP): it takes connections and answers no one."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Continue it."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
-
     def __enter__(self) -> Broker:
         """Start it."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill it, frozen or not."""
+        """Kill it."""
         self.kill()
 
     def _settings(self, proxy_port: int | None) -> dict[str, object]:

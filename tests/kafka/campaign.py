@@ -12,11 +12,9 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -91,31 +89,15 @@ class KafkaCampaign(Campaign):
             return
         fault = self._proxy.arm(Api.END_TXN, self.rng.choice(_HARMS), where=commits)
         self._held = fault.harm is Harm.HOLD
-        yield
-        if fault.fired.is_set():
-            self.result.besides[fault.harm.name.lower()] += 1
-            if self._held:
-                fault.release()
+        with self.harmed(self._proxy, fault):
+            yield
         self._held = False
-        self._proxy.disarm()
 
-    @contextmanager
-    def around_a_start(self) -> Iterator[None]:
+    def around_a_start(self) -> AbstractContextManager[None]:
         """Kill and start the broker now and then, but never one that a held commit waits for."""
         if self._held or self.rng.random() > 0.05:
-            yield
-            return
-
-        def strike() -> None:
-            time.sleep(pause_s)
-            self._broker.restart()
-
-        pause_s = self.rng.random() * 0.5
-        thread = threading.Thread(target=strike)
-        thread.start()
-        yield
-        thread.join()
-        self.result.besides["broker killed"] += 1
+            return nullcontext()
+        return self.meanwhile("broker killed", self._broker.restart, 0.5)
 
 
 def main() -> int:

@@ -42,7 +42,7 @@ def proxy_and_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple
 
 @pytest.fixture(scope="session")
 def broker_process(proxy_and_broker: tuple[Proxy, Broker]) -> Broker:
-    """The broker itself; who kills or freezes it leaves it running."""
+    """The broker itself; who kills it leaves it running."""
     return proxy_and_broker[1]
 
 

@@ -27,13 +27,7 @@ ANSWERS = {
 
 @dataclass
 class RawProducer:
-    """A connection to the broker that leads every partition, over which batches are sent.
-
-    Parameters
-    ----------
-    address : str
-        Host and port.
-    """
+    """A connection to the broker that leads every partition, over which batches are sent."""
 
     address: str
     _socket: socket.socket = field(init=False)

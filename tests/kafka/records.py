@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -39,11 +38,6 @@ class Record:
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp_ms: int
-
-    @property
-    def content(self) -> tuple[object, ...]:
-        """What was sent, without the place that it came to."""
-        return self.key, self.value, self.headers
 
 
 @cache
@@ -83,31 +77,13 @@ def send(
     address: str,
     topic: str,
     records: Iterable[tuple[bytes | None, bytes | None] | Mapping[str, Any]],
-    transactional_id: str | None = None,
-    **config: object,
 ) -> None:
-    """Write records, as pairs of key and value or as arguments of `Producer.produce`.
-
-    With a transactional ID they are one transaction, which is committed.
-    """
-    settings = {"bootstrap.servers": address, "linger.ms": 5} | SOON | config
-    if transactional_id is not None:
-        settings["transactional.id"] = transactional_id
-    producer = Producer(settings)
-    if transactional_id is not None:
-        producer.init_transactions(_TIMEOUT_S)
-        producer.begin_transaction()
+    """Write records, as pairs of key and value or as arguments of `Producer.produce`."""
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 5} | SOON)
     for record in records:
         if not isinstance(record, Mapping):
             record = {"key": record[0], "value": record[1]}
-        while True:
-            try:
-                producer.produce(topic, **record)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    if transactional_id is not None:
-        producer.commit_transaction(_TIMEOUT_S)
+        producer.produce(topic, **record)
     left = producer.flush(_TIMEOUT_S)
     assert left == 0, f"{left} records were not taken within {_TIMEOUT_S} s"
 
@@ -129,12 +105,7 @@ def end_offsets(address: str, topic: str, *, committed: bool = False) -> list[in
 
 
 def read_topic(
-    address: str,
-    topic: str,
-    *,
-    committed: bool = True,
-    timeout_s: float = _TIMEOUT_S,
-    **config: object,
+    address: str, topic: str, *, committed: bool = True, timeout_s: float = _TIMEOUT_S
 ) -> list[Record]:
     """Return all records of a topic, up to where each partition ended when this was called.
 
@@ -154,7 +125,6 @@ def read_topic(
             "fetch.wait.max.ms": 50,
         }
         | SOON
-        | config
     )
     try:
         consumer.assign([TopicPartition(topic, n, 0) for n, end in enumerate(ends) if end])
@@ -162,11 +132,6 @@ def read_topic(
         return _drained(consumer, left, timeout_s)
     finally:
         consumer.close()
-
-
-def contents(records: Iterable[Record]) -> Counter[tuple[object, ...]]:
-    """Return how often each key with its value and headers occurs."""
-    return Counter(record.content for record in records)
 
 
 def count_aborted(address: str, topic: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -13,18 +14,7 @@ PRELOAD = Path(__file__).resolve().parent / "preload"
 
 
 class SinkQuery(FileQuery):
-    """Files of records to a topic, one file a micro-batch.
-
-    Parameters
-    ----------
-    spark : SparkSession
-    address : str
-        Of the broker.
-    topic : str
-        Which exists.
-    folder : Path
-        Of the query's own.
-    """
+    """Files of records to a topic that exists, one file a micro-batch."""
 
     def __init__(self, spark: SparkSession, address: str, topic: str, folder: Path) -> None:
         super().__init__(spark, "dedup_kafka", folder)
@@ -35,8 +25,10 @@ class SinkQuery(FileQuery):
             "kafka.transaction.timeout.ms": "20000",
         }
         self.change = lambda rows: rows.repartition(2, "key")
+        self.row = lambda n: {"n": n, "key": b"%d" % n, "value": b"v%d" % n}
 
-    def numbers(self, *ranges: range) -> None:
-        """Add records with a number as key and value, a file for each range."""
-        for each in ranges:
-            self.add([{"key": str(n).encode(), "value": b"v%d" % n} for n in each])
+    def found(self) -> Counter[int]:
+        """Return how often a reader of committed records finds each number."""
+        from tests.kafka.slots import numbers  # needs the client library
+
+        return numbers(self.address, self.topic)

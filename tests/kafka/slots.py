@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -20,6 +19,8 @@ from tests.kafka.records import make_topic, read_topic
 from tests.support.sink_double import QUERY, SinkDouble
 
 _COLUMNS = [("key", "binary"), ("value", "binary")]
+_TYPES = {"topic": "string", "partition": "int", "timestamp": "timestamp",
+          "headers": "array<struct<key:string,value:binary>>"}  # fmt: skip
 
 
 def ready_options(address: str, topic: str, partitions: int, checkpoint: Path) -> KafkaOptions:
@@ -30,18 +31,22 @@ def ready_options(address: str, topic: str, partitions: int, checkpoint: Path) -
     return kafka_options(servers | {"topic": topic, "checkpointLocation": str(checkpoint)})
 
 
-class Sink(SinkDouble):
-    """A sink into a topic.
+def work_of(address: str, rows: pa.RecordBatch, **options: str | None) -> KafkaWork:
+    """Return the work of a sink of such rows; names of options have underscores for dots."""
+    named = {name.replace("_", "."): value for name, value in options.items() if value}
+    given = {"kafka.bootstrap.servers": address, "kafka.log_level": "0"}
+    made = kafka_options(given | named)
+    types = {name: _TYPES.get(name, "binary") for name in rows.schema.names}
+    return KafkaWork(made, record_shape([*types.items()], made))
 
-    Parameters
-    ----------
-    address, topic : str
-        The topic and its topic of markers exist.
-    folder : Path
-        For what it stages.
-    **options : str
-        With underscores for dots.
+
+class Sink(SinkDouble):
+    """A sink into a topic, which exists with its topic of markers; it stages in a folder.
+
+    Names of options have underscores for dots.
     """
+
+    format = "dedup_kafka"
 
     def __init__(self, address: str, topic: str, folder: Path, **options: str) -> None:
         given = {
@@ -55,8 +60,8 @@ class Sink(SinkDouble):
             "staging": str(folder),
         }
         self.topic, self._address = topic, address
-        named = {name.replace("_", "."): value for name, value in options.items()}
-        self.options: KafkaOptions = kafka_options(given | named)
+        self.given = given | {name.replace("_", "."): value for name, value in options.items()}
+        self.options: KafkaOptions = kafka_options(self.given)
         self.work = KafkaWork(self.options, record_shape(_COLUMNS, self.options))
 
     def rows(self, numbers: Sequence[int]) -> pa.RecordBatch:
@@ -83,6 +88,6 @@ class Sink(SinkDouble):
         forget_slots()
 
 
-def numbers(address: str, topic: str, **how: Any) -> Counter[int]:
+def numbers(address: str, topic: str) -> Counter[int]:
     """Return how often a reader of committed records finds each number in a topic."""
-    return Counter(int(record.key or b"-1") for record in read_topic(address, topic, **how))
+    return Counter(int(record.key or b"-1") for record in read_topic(address, topic))

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.query import StreamingQuery
 
 from dedup.errors import DedupError, cause
+from tests.support.spark_query import forget_commits
 
 TIMEOUT_S = 120
 
@@ -57,10 +58,10 @@ def failure(rows: DataFrame, folder: Path) -> DedupError:
 
 def roll_back(folder: Path) -> None:
     """Let Spark run the last micro-batch again: its commit is not there."""
-    commits = folder / "checkpoint" / "commits"
-    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
-    (commits / str(last)).unlink()
-    (commits / f".{last}.crc").unlink(missing_ok=True)
+    checkpoint = folder / "checkpoint"
+    forget_commits(
+        checkpoint, max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
+    )
 
 
 def replay(make: Callable[[], DataFrame], folder: Path) -> list[Row]:

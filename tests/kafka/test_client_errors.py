@@ -20,18 +20,14 @@ from confluent_kafka.admin import (
 
 from dedup.errors import ConfigError, DataError, DedupError
 from dedup.sinks.kafka.client_errors import is_fenced, permanent_error
-from dedup.sinks.kafka.options import kafka_options
-from dedup.sinks.kafka.records import record_shape
 from dedup.sinks.kafka.slots import forget_slots
 from dedup.sinks.kafka.work import KafkaWork
 from dedup.sinks.work import new_batch
 from tests.kafka.broker import Broker
 from tests.kafka.records import admin, make_topic
-from tests.kafka.slots import QUERY
+from tests.kafka.slots import QUERY, work_of
 from tests.support.needs import long, some_long
 
-TYPES = {"topic": "string", "partition": "int", "timestamp": "timestamp",
-         "headers": "array<struct<key:string,value:binary>>"}  # fmt: skip
 ALICE = {
     "kafka.security.protocol": "SASL_PLAINTEXT",
     "kafka.sasl.mechanism": "PLAIN",
@@ -101,17 +97,16 @@ def test_what_is_refused_at_every_attempt_says_what_to_change(
                if not name.startswith("kafka.")}  # fmt: skip
     options = {name: value for name, value in given.items() if name.startswith("kafka.")}
     address = broker_process.sasl_address if "kafka.sasl.username" in options else topics
-    made = kafka_options(
-        {"kafka.bootstrap.servers": address, "markers": "any-markers", "mode": mode,
-         "kafka.log_level": "0", "name": f"n{abs(hash((case, mode)))}", "staging": str(tmp_path)}
-        | ({} if topic is None else {"topic": topic}) | options
-    )  # fmt: skip
     rows = pa.record_batch({"value": [b"v"], **columns})
-    shape = record_shape([(name, TYPES.get(name, "binary")) for name in rows.schema.names], made)
+    name = f"n{abs(hash((case, mode)))}"
+    task = work_of(
+        address, rows, topic=topic, mode=mode, markers="any-markers", name=name,
+        staging=str(tmp_path), **options,
+    )  # fmt: skip
     # Not the first micro-batch, which is staged.
-    task, batch = KafkaWork(made, shape), new_batch(QUERY, made.name, "run", 1)
-    if made.transactional:
-        task.write(new_batch(QUERY, made.name, "run", 0), 0, [])
+    batch = new_batch(QUERY, name, "run", 1)
+    if mode == "exactly-once":
+        task.write(new_batch(QUERY, name, "run", 0), 0, [])
     for _ in range(2):
         with pytest.raises(kind, match=advice) as refused:
             _publish(task, batch, rows)
@@ -146,14 +141,12 @@ def test_codes_mean_what_they_are() -> None:
 def test_a_password_that_the_brokers_refuse_has_to_be_corrected(
     topics: str, broker_process: Broker, tmp_path: Path, mode: str
 ) -> None:
-    made = kafka_options(
-        {"kafka.bootstrap.servers": broker_process.sasl_address, "markers": "any-markers",
-         "topic": "any", "mode": mode, "kafka.log_level": "0", "staging": str(tmp_path),
-         "kafka.max.block.ms": "3000", "kafka.delivery.timeout.ms": "3000"}
-        | ALICE | {"kafka.sasl.password": "of old"}
-    )  # fmt: skip
     rows = pa.record_batch({"value": [b"v"]})
-    task = KafkaWork(made, record_shape([("value", "binary")], made))
+    wrong = ALICE | {"kafka.sasl.password": "of old"}
+    task = work_of(
+        broker_process.sasl_address, rows, topic="any", mode=mode, markers="any-markers",
+        staging=str(tmp_path), kafka_max_block_ms="3000", kafka_delivery_timeout_ms="3000", **wrong,
+    )  # fmt: skip
     with pytest.raises(ConfigError, match="correct its credentials") as refused:
-        _publish(task, new_batch(QUERY, made.name, "run", 1), rows)
+        _publish(task, new_batch(QUERY, task.name, "run", 1), rows)
     assert "tart the query again" not in str(refused.value)

@@ -76,10 +76,3 @@ def test_a_jar_that_is_nowhere_is_named(
     with pytest.raises(ConfigError, match=r"kafka-clients;0\.0\.0: not found"):
         dedup.kafka_jars(tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_tests_use_what_users_are_told_to_take(broker: str) -> None:
-    assert dedup.kafka_packages() == CONNECTOR
-    files = connector_jars().split(",")
-    assert len(files) == len(CONNECTOR)
-    assert all(Path(file).exists() for file in files)

@@ -8,34 +8,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dedup.errors import DataError
+from dedup.errors import ConfigError, DataError
 from dedup.sinks.kafka.options import kafka_options
 from dedup.sinks.kafka.records import record_shape
-from dedup.sinks.kafka.work import KafkaWork
 from dedup.sinks.work import new_batch
 from tests.kafka.records import make_topic, read_topic
-from tests.kafka.slots import QUERY
+from tests.kafka.slots import QUERY, work_of
 from tests.support.edge_values import SCALARS, TEXTS
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 [BYTES] = [edge.values for edge in SCALARS if edge.spark == "binary"]
-TYPES = {"headers": "array<struct<key:string,value:binary>>", "timestamp": "timestamp"}
 #: Milliseconds, from the first that Kafka takes as the record's own.
 TIMES = [1, 1_582_000_000_000, None]
-
-
-def task(address: str, topic: str, mode: str, rows: pa.RecordBatch, folder: Path) -> KafkaWork:
-    made = kafka_options(
-        {"kafka.bootstrap.servers": address, "topic": topic, "mode": mode, "staging": str(folder),
-         "markers": f"{topic}-markers", "kafka.log_level": "0"}
-    )  # fmt: skip
-    types = {field.name: "string" if pa.types.is_string(field.type) else "binary"
-             for field in rows.schema}  # fmt: skip
-    return KafkaWork(made, record_shape([*(types | _some(rows)).items()], made))
-
-
-def _some(rows: pa.RecordBatch) -> dict[str, str]:
-    return {name: kind for name, kind in TYPES.items() if name in rows.schema.names}
 
 
 @pytest.mark.parametrize("mode", ["exactly-once", "atomic", "at-least-once"])
@@ -62,7 +46,8 @@ def test_values_at_the_edges(broker: str, tmp_path: Path, mode: str) -> None:
                                   pa.timestamp("us", "UTC")),
         }
     )  # fmt: skip
-    sink = task(broker, topic, mode, rows, tmp_path)
+    staging, markers = str(tmp_path), f"{topic}-markers"
+    sink = work_of(broker, rows, topic=topic, mode=mode, staging=staging, markers=markers)
     for batch_id in range(2):  # staged by the driver, and sent by a task
         batch = new_batch(QUERY, sink.name, "run", batch_id)
         parts = [rows.slice(0, 5), rows.slice(5)]
@@ -83,28 +68,49 @@ def test_values_at_the_edges(broker: str, tmp_path: Path, mode: str) -> None:
     "header", [None, {"key": None, "value": b"x"}, {"key": "a\0b", "value": b"x"}]
 )
 def test_a_header_that_kafka_cannot_hold_is_refused(
-    broker: str, tmp_path: Path, header: dict[str, Any] | None
+    broker: str, header: dict[str, Any] | None
 ) -> None:
     """Its key would be `None`, or end at the NUL."""
     one = {"key": "k", "value": None}
     headers = pa.array([None, [one], [], [one, header]], HEADERS)
     rows = pa.record_batch({"value": [b"0", b"1", b"2", b"3"], "headers": headers}).slice(1)
-    sink = task(broker, "none", "at-least-once", rows, tmp_path)
+    sink = work_of(broker, rows, topic="none", mode="at-least-once")
     with pytest.raises(DataError, match=r"row 2.* has a null header, or a header whose key"):
         sink.write(new_batch(QUERY, sink.name, "run", 0), 0, [rows])
 
 
 @pytest.mark.parametrize("name", ["topic", "headers"])
-def test_a_name_that_is_not_utf8_is_refused(broker: str, tmp_path: Path, name: str) -> None:
+def test_a_name_that_is_not_utf8_is_refused(broker: str, name: str) -> None:
     broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b"caf\xe9"]).buffers())
     values: dict[str, Any] = {"value": [b"0"], "topic": broken}
     if name == "headers":
         inner = pa.StructArray.from_arrays([broken, pa.array([b"x"])], names=["key", "value"])
         values = {"value": [b"0"], "headers": pa.ListArray.from_arrays([0, 1], inner)}
     rows = pa.record_batch(values)
-    made = kafka_options({"kafka.bootstrap.servers": broker, "mode": "at-least-once"}
-                        | ({"topic": "none"} if name == "headers" else {}))  # fmt: skip
-    kinds = {"value": "binary", "topic": "string"} | TYPES
-    sink = KafkaWork(made, record_shape([(n, kinds[n]) for n in rows.schema.names], made))
+    topic = "none" if name == "headers" else None
+    sink = work_of(broker, rows, topic=topic, mode="at-least-once")
     with pytest.raises(DataError, match="not UTF-8, which Kafka"):
         sink.write(new_batch(QUERY, sink.name, "run", 0), 0, [rows])
+
+
+def test_a_record_without_a_topic_is_named(broker: str) -> None:
+    topics = pa.array(["none", None], pa.string())
+    rows = pa.record_batch({"key": [b"a", b"b"], "value": [b"x", b"y"], "topic": topics})
+    sink = work_of(broker, rows, mode="at-least-once")
+    with pytest.raises(DataError, match=r"key b'b'.* has a null topic"):
+        sink.write(new_batch(QUERY, sink.name, "run", 0), 0, [rows])
+
+
+@pytest.mark.parametrize(
+    ("columns", "topic", "why"),
+    [
+        (["key"], "t", "needs a column `value`"),
+        (["value", "VALUE"], "t", "two columns of the name"),
+        (["value"], "", "The sink knows no topic"),
+    ],
+)
+def test_columns_that_make_no_record(columns: list[str], topic: str, why: str) -> None:
+    given = {"kafka.bootstrap.servers": "localhost:9", "mode": "at-least-once"}
+    made = kafka_options(given | ({"topic": topic} if topic else {}))
+    with pytest.raises(ConfigError, match=why):
+        record_shape([(name, "binary") for name in columns], made)

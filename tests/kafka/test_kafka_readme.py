@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import dedup
 from tests.kafka.broker import connector_jars
 from tests.kafka.records import make_topic, read_topic, send
+from tests.support.pages import snippets
 from tests.support.processes import python
 from tests.support.schema_registry import running_registry
 
-PACKAGE = Path(dedup.__file__).parent
 _BEFORE = "from pyspark.sql import SparkSession\nfrom dedup import dedup_by_id\n"
 _BETWEEN = """
 query.processAllAvailable()
@@ -46,12 +43,10 @@ SCHEMA = {"type": "record", "name": "P", "fields": [{"name": "id", "type": "stri
                                                     {"name": "cents", "type": "long"}]}  # fmt: skip
 
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def ran(broker: str, tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
-    """What came of the program: the README and the sink's page, then the source's."""
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_program_of_the_pages_runs(broker: str, tmp_path: Path) -> None:
+    """That of the sinks' README and of the sink's page, then that of the source's."""
     for name in ("orders", "orders-once", "orders-again", "sales", "payments", "dead-letters"):
         make_topic(broker, name, 2)
     lines = [
@@ -61,9 +56,9 @@ def ran(broker: str, tmp_path_factory: pytest.TempPathFactory) -> subprocess.Com
     send(broker, "orders", [(b"o%d" % (n % 3), line) for n, line in enumerate(lines)])
     send(broker, "sales", [(None, line) for line in lines])
     send(broker, "sales", [{"value": b"{broken", "partition": 1}])
-    [readme] = snippets(PACKAGE / "sinks/README.md")
-    sink = "".join(snippets(PACKAGE / "sinks/kafka/README.md"))
-    source = "".join(snippets(PACKAGE / "sources/kafka/README.md")) + _UNTIL_SEEN
+    [readme] = snippets("sinks/README.md")
+    sink = "".join(snippets("sinks/kafka/README.md"))
+    source = "".join(snippets("sources/kafka/README.md")) + _UNTIL_SEEN
     # The program's own topic and folders.
     pages = _BEFORE + readme + _BETWEEN + sink + _AFTER
     program = pages + _NEXT_PAGE + source.replace("orders", "sales")
@@ -78,35 +73,16 @@ def ran(broker: str, tmp_path_factory: pytest.TempPathFactory) -> subprocess.Com
         ]:
             assert given in program
             program = program.replace(given, real)
-        return python(
-            "-c", program, cwd=tmp_path_factory.mktemp("reader"),
-            env={"PYSPARK_PYTHON": sys.executable},
-        )  # fmt: skip
-
-
-@pytest.mark.timeout(400)
-def test_the_program_runs_to_its_end(ran: subprocess.CompletedProcess[str]) -> None:
+        ran = python("-c", program, cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr[-3000:]
-
-
-def test_the_readme_and_the_page_of_the_sink(
-    ran: subprocess.CompletedProcess[str], broker: str
-) -> None:
     once = [json.loads(record.value or b"") for record in read_topic(broker, "orders-once")]
     # The README's query, which de-duplicates, then the page's, which does not.
     assert len(once) == 3 + 6
     assert {one["order_id"] for one in once} == {"o0", "o1", "o2"}
     assert len(read_topic(broker, "orders-again")) == 6
-
-
-def test_the_page_of_the_source(ran: subprocess.CompletedProcess[str], broker: str) -> None:
     ids = re.findall(r"\| *(o\d)\| *1\.50", ran.stdout)
     assert sorted(ids) == ["o0", "o1", "o2"], ran.stdout[-3000:]
     assert "poison {'sales': {1: 1}}" in ran.stdout
     assert "b'{broken'" in ran.stdout
     assert "payments ['id', 'cents']" in ran.stdout
     assert [record.value for record in read_topic(broker, "dead-letters")] == [b"{broken"]
-
-
-def snippets(page: Path) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)

@@ -3,54 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
 from pyspark.sql.functions import expr, lit
 
 from dedup import kafka_sink
 from dedup.errors import SinkError, cause
-from tests.kafka.broker import fetch_jars
+from tests.kafka.campaign import DRIVER, MANIFEST, STAGE, TASK
 from tests.kafka.records import make_topic, read_topic
 from tests.kafka.sink_query import SinkQuery
+from tests.kafka.watching import watched
+from tests.support.sink_contract import QueryContract
+from tests.support.sink_double import once
 from tests.support.waiting import wait_until
 
-MODES = ["exactly-once", "atomic", "at-least-once", "none"]
+
+class TestQuery(QueryContract):
+    @pytest.fixture(params=["exactly-once", "atomic"])
+    def query(self, request: pytest.FixtureRequest, sink: SinkQuery) -> Iterator[SinkQuery]:
+        """While it runs, a reader of committed records sees each of them once."""
+        whole = request.param == "atomic"
+        sink.options["mode"] = request.param
+        sink.steps = (*STAGE, *DRIVER, *(MANIFEST if whole else TASK))
+        with watched(sink.address, sink.topic) as seen:
+            yield sink
+        assert max(seen.values(), default=0) <= 1
 
 
-def numbers(sink: SinkQuery) -> Counter[int]:
-    """How often each number is in the topic, for readers of committed records."""
-    return Counter(int(record.key or b"-1") for record in read_topic(sink.address, sink.topic))
-
-
-def once(*ranges: range) -> Counter[int]:
-    return Counter(n for each in ranges for n in each)
-
-
-@pytest.mark.parametrize(
-    "mode", [pytest.param(mode, marks=() if mode == "none" else pytest.mark.slow) for mode in MODES]
-)
-def test_every_micro_batch_is_there_once(sink: SinkQuery, mode: str) -> None:
+def test_a_micro_batch_that_is_not_waited_for(sink: SinkQuery) -> None:
     sink.numbers(range(100), range(100, 150), range(150, 400))
-    sink.run(mode=mode)
-    if mode == "none":  # it does not flush: the last records may be on their way
-        wait_until(lambda: numbers(sink).total() >= 400)
-    assert numbers(sink) == once(range(400))
-
-
-@pytest.mark.parametrize("mode", ["exactly-once", "atomic"])
-def test_a_replayed_micro_batch_is_not_written_again(sink: SinkQuery, mode: str) -> None:
-    sink.numbers(range(100), range(100, 150))
-    sink.run(mode=mode)
-    assert sink.forget_commit() == 1
-    sink.numbers(range(150, 170))
-    sink.run(mode=mode)
-    assert numbers(sink) == once(range(170))
+    sink.run(mode="none")  # it does not flush: the last records may be on their way
+    wait_until(lambda: sink.found().total() >= 400)
+    assert sink.found() == once(400)
 
 
 def test_without_transactions_a_replay_is_written_again(sink: SinkQuery) -> None:
@@ -59,7 +50,7 @@ def test_without_transactions_a_replay_is_written_again(sink: SinkQuery) -> None
     sink.run(mode="at-least-once")
     sink.forget_commit()
     sink.run(mode="at-least-once")
-    assert numbers(sink) == once(range(150), range(100, 150))
+    assert sink.found() == once(150) + Counter(range(100, 150))
 
 
 @pytest.mark.slow
@@ -82,9 +73,9 @@ def test_a_plan_that_gives_other_rows_is_refused(sink: SinkQuery) -> None:
     assert isinstance(error, SinkError)
     assert error.remedy == "sink-differs"
     assert "Micro-batch 1 gives other rows than when it ran before" in str(error)
-    assert numbers(sink) == once(range(150))
+    assert sink.found() == once(150)
     sink.run(**{"accept.difference": "1"})
-    assert numbers(sink) == once(range(150))
+    assert sink.found() == once(150)
 
 
 @pytest.mark.slow
@@ -97,7 +88,7 @@ def test_the_number_of_tasks_may_change_between_micro_batches(sink: SinkQuery) -
         # The brokers' addresses may change as well.
         sink.options["kafka.bootstrap.servers"] = sink.address.replace("127.0.0.1", "localhost")
         sink.run()
-    assert numbers(sink) == once(range(500))
+    assert sink.found() == once(500)
 
 
 def test_another_topic_of_markers_is_refused(sink: SinkQuery) -> None:
@@ -107,7 +98,7 @@ def test_another_topic_of_markers_is_refused(sink: SinkQuery) -> None:
     make_topic(sink.address, f"{sink.topic}-others", 1, cleanup_policy="compact")
     assert "Give markers its earlier value" in failure(sink, markers=f"{sink.topic}-others")
     sink.run()
-    assert numbers(sink) == once(range(20))
+    assert sink.found() == once(20)
 
 
 def test_records_are_written_as_they_are_given(sink: SinkQuery) -> None:
@@ -175,40 +166,10 @@ def test_a_function_chooses_the_partition(sink: SinkQuery) -> None:
     function = kafka_sink(
         sink.address, topic=sink.topic, checkpoint=str(sink.checkpoint), partitioner=by_value
     )
-    stream = sink.rows().writeStream.foreachBatch(function).trigger(availableNow=True)
-    stream.option("checkpointLocation", str(sink.checkpoint)).start().awaitTermination(120)
+    sink.run_with(function)
     found = read_topic(sink.address, sink.topic)
-    assert Counter(int(r.key or b"") for r in found) == once(range(120))
+    assert Counter(int(r.key or b"") for r in found) == once(120)
     assert all(int(r.key or b"") % 3 == r.partition for r in found)
-
-
-@pytest.mark.slow
-def test_two_sinks_of_one_query_need_two_names(sink: SinkQuery) -> None:
-    """Else the second finds its rows published, and they are in the other topic."""
-    other = make_topic(sink.address, f"{sink.topic}-other", 1)
-
-    def publish(**second: str) -> None:
-        markers = {"markers": f"{sink.topic}-markers"}
-        one, two = (
-            kafka_sink(sink.address, topic=topic, checkpoint=str(sink.checkpoint), options=options)
-            for topic, options in ((sink.topic, markers), (other, markers | second))
-        )
-
-        def both(rows: DataFrame, batch_id: int) -> None:
-            one(rows, batch_id)
-            two(rows, batch_id)
-
-        stream = sink.rows().writeStream.foreachBatch(both).trigger(availableNow=True)
-        stream.option("checkpointLocation", str(sink.checkpoint)).start().awaitTermination(120)
-
-    sink.numbers(range(9))
-    with pytest.raises(StreamingQueryException) as raised:
-        publish()
-    assert "a second sink of the query needs a `name` of its own" in str(cause(raised.value))
-    assert read_topic(sink.address, other) == []
-    publish(name="second")
-    assert numbers(sink) == once(range(9))
-    assert len(read_topic(sink.address, other)) == 9
 
 
 def test_keys_go_where_java_s_client_sends_them(sink: SinkQuery) -> None:
@@ -238,63 +199,42 @@ def test_an_oversized_record_is_named(sink: SinkQuery) -> None:
     told = failure(sink)
     assert "key b'large'" in told
     assert "3,000,005 bytes is larger than the producer takes" in told
-    assert numbers(sink) == once(range(20)), "nothing of the micro-batch may be seen"
+    assert sink.found() == once(20), "nothing of the micro-batch may be seen"
 
 
-@pytest.mark.slow
-def test_a_record_too_large_for_the_topic_is_named(sink: SinkQuery) -> None:
-    sink.add([{"key": b"large", "value": bytes(3_000_000)}])
-    told = failure(sink, **{"kafka.message.max.bytes": "10000000"})
-    assert "max.message.bytes of the topic" in told
-    assert "b'large'" in told
-    assert read_topic(sink.address, sink.topic) == []
-
-
-@pytest.mark.slow
-def test_a_null_topic_is_named(sink: SinkQuery) -> None:
-    del sink.options["topic"]
-    sink.add([{"key": b"a", "value": b"x", "topic": sink.topic}, {"key": b"b", "value": b"x"}])
-    told = failure(sink, markers=f"{sink.topic}-markers")
-    assert "key b'b'" in told
-    assert "its topic is null" in told
-    assert read_topic(sink.address, sink.topic) == []
-
-
-def wrong_type(rows: DataFrame) -> DataFrame:
-    return rows.withColumn("value", lit(1))
-
-
-@pytest.mark.parametrize(
-    ("change", "options", "told"),
-    [
-        (wrong_type, {}, "Column `value` is int, and must be string or binary"),
-        pytest.param(
-            lambda rows: rows.drop("value"), {}, "needs a column `value`", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            lambda rows: rows.select("*", lit("x").alias("VALUE")),
-            {},
-            "two columns of the name",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            lambda rows: rows, {"topic": ""}, "Nothing says the topic", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            lambda rows: rows, {"mod": "atomic"}, "Did you mean mode?", marks=pytest.mark.slow
-        ),
-        (lambda rows: rows, {"mode": "twice"}, "must be one of exactly-once"),
-    ],
-)
-def test_bad_input_is_refused(
-    sink: SinkQuery, change: Any, options: dict[str, str], told: str
-) -> None:
-    sink.change = change
+def test_bad_input_is_refused(sink: SinkQuery) -> None:
+    sink.change = lambda rows: rows.withColumn("value", lit(1))
     sink.numbers(range(3))
-    assert told in failure(sink, **options)
+    assert "Column `value` is int, and must be string or binary" in failure(sink)
     assert read_topic(sink.address, sink.topic) == []
 
 
-def test_the_jars_are_there(broker: str) -> None:
-    """Java's client is asked above: without it that test would not be one."""
-    assert any("kafka-clients" in path.name for path in fetch_jars().iterdir())
+@pytest.mark.slow
+def test_spark_s_own_sink_repeats_records_under_such_a_kill(
+    sink: SinkQuery, tmp_path: Path
+) -> None:
+    """The control: kills do leave records that are written again."""
+    sink.numbers(*(range(n, n + 60) for n in (0, 60, 120)))
+    struck = tmp_path / "struck"
+
+    def strike(batches):  # type: ignore[no-untyped-def]
+        import os
+        import signal
+        import time
+
+        yield from batches
+        if not struck.exists():
+            struck.touch()
+            time.sleep(2)  # almost all that was handed over is with the broker by then
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    # Large enough that no buffer on the way keeps them all.
+    rows = sink.rows().selectExpr("key", "repeat(cast(value as string), 20000) value")
+    broken = rows.repartition(1).mapInArrow(strike, rows.schema)
+    own = {name: sink.options[name] for name in ("kafka.bootstrap.servers", "checkpointLocation")}
+    stream = broken.writeStream.format("kafka").options(**own, topic=sink.topic)
+    stream.trigger(availableNow=True).start().awaitTermination(120)
+    assert struck.exists()
+    found = Counter(record.key for record in read_topic(sink.address, sink.topic))
+    assert set(found) == {b"%d" % n for n in range(180)}
+    assert max(found.values()) > 1

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from dedup.testing import faults
-from tests.cluster.driver_process import DriverProcess
+from tests.cluster.driver import DriverProcess
+from tests.cluster.driver import sink as sink_job
 from tests.kafka.records import make_topic, read_topic
 from tests.kafka.watching import watched
 from tests.support.processes import parent
 from tests.support.spark_cluster import running_cluster
 from tests.support.waiting import wait_until
 
-RANGES = [(30 * n, 30 * (n + 1)) for n in range(10)]
+RANGES = [range(30 * n, 30 * (n + 1)) for n in range(10)]
 
 
 @pytest.mark.slow
@@ -39,7 +40,7 @@ def test_an_executor_is_lost_and_its_worker_lives_on(
         driver = DriverProcess(cluster, tmp_path / "driver")
         with ThreadPoolExecutor(1) as pool:
             try:
-                answer = pool.submit(driver.ask, "sink", **arguments)
+                answer = pool.submit(driver.ask, sink_job, **arguments)
                 first = tmp_path / "query" / "checkpoint" / "commits" / "0"
                 assert wait_until(lambda: first.exists() or answer.done(), 120)
                 # From now on tasks publish on their own.
@@ -50,12 +51,12 @@ def test_an_executor_is_lost_and_its_worker_lives_on(
                 executor = parent(parent(worker))
                 assert "Executor" in Path(f"/proc/{executor}/cmdline").read_text()
                 os.kill(executor, signal.SIGKILL)
-                tasks = answer.result()["tasks"]
+                tasks = answer.result().tasks
             finally:
                 driver.kill()
         assert len(tasks) == 3, "there is a new executor"
         assert Path(f"/proc/{worker}").exists(), "the worker has outlived it"
-        everything = Counter(range(RANGES[-1][1]))
+        everything = Counter(range(300))
         assert Counter(int(r.key or b"-1") for r in read_topic(broker, topic)) == everything
         faults.let_go(armed, worker)
         assert wait_until(lambda: not Path(f"/proc/{worker}").exists(), 60), "it ends"

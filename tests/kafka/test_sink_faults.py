@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-import struct
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +14,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from dedup.errors import SinkError
 from tests.kafka.broker import Broker
-from tests.kafka.proxy import Api, Harm, Proxy, commits, of
+from tests.kafka.proxy import Api, Harm, Proxy, commits, error_of, of
 from tests.kafka.records import count_aborted, end_offsets, make_topic
 from tests.kafka.slots import Sink, numbers
+from tests.support.sink_double import once
 
 
 @pytest.fixture
@@ -38,17 +37,14 @@ def sink(proxy: Proxy, topic: str, tmp_path: Path) -> Iterator[Sink]:
     made.forget()
 
 
-def once(count: int) -> Counter[int]:
-    return Counter(range(count))
-
-
 HARMS = [Harm.LOSE_REPLY, Harm.CUT_AFTER, Harm.CUT_BEFORE, Harm.DELAY]
 APIS = [Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.PRODUCE, Api.END_TXN]
-#: Of all pairs those that every run of the tests tries: each request once, each harm once.
+#: Of all pairs those that every run of the tests tries: each request, each harm.
 QUICK = [
-    (Api.INIT_PRODUCER_ID, Harm.CUT_AFTER),
+    (Api.INIT_PRODUCER_ID, Harm.CUT_BEFORE),
     (Api.ADD_PARTITIONS_TO_TXN, Harm.DELAY),
-    (Api.PRODUCE, Harm.CUT_BEFORE),
+    (Api.PRODUCE, Harm.CUT_AFTER),
+    (Api.END_TXN, Harm.CUT_AFTER),
     (Api.END_TXN, Harm.LOSE_REPLY),
 ]
 
@@ -89,7 +85,7 @@ def test_a_commit_that_comes_late_hits_no_later_transaction(
     def strike() -> Iterator[int]:
         yield 8
         time.sleep(0.5)  # it is with the broker by then
-        released.append(struct.unpack_from(">h", fault.release(), 8)[0])
+        released.append(error_of(fault.release()))
         raise RuntimeError("the attempt dies after rows, before its marker")
 
     with pytest.raises(RuntimeError):
@@ -187,51 +183,3 @@ def test_the_broker_is_killed_in_a_transaction(
     assert killed
     sink.task("run1", 2, 1, [])
     assert numbers(broker, sink.topic) == once(9)
-
-
-@pytest.mark.slow
-def test_tasks_come_and_go_with_a_kill_between(broker: str, topic: str, tmp_path: Path) -> None:
-    """8 tasks, then 3, then 8, each start ending within a micro-batch."""
-    sink = Sink(broker, topic, tmp_path)
-
-    def slices(tasks: int, batch: int) -> list[range]:
-        return [range(24 * batch + n, 24 * (batch + 1), tasks) for n in range(tasks)]
-
-    sink.batch("run1", 0, *slices(8, 0))
-    for n, rows in enumerate(slices(8, 1)[:5]):  # five of eight, then the driver is killed
-        sink.task("run1", 1, n, rows)
-    sink.forget()
-    with pytest.raises(SinkError, match=r"divided into 3 slices|gives other rows"):
-        sink.batch("run2", 1, *slices(3, 1))
-    sink.batch("run3", 1, *slices(8, 1))
-    sink.batch("run4", 2, *slices(3, 2))
-    sink.task("run4", 3, 0, slices(3, 3)[0])
-    sink.forget()
-    sink.batch("run5", 3, *slices(3, 3))
-    sink.batch("run6", 4, *slices(8, 4))
-    assert numbers(broker, topic) == once(24 * 5)
-
-
-def test_a_copy_of_the_checkpoint_is_found_out(broker: str, topic: str, tmp_path: Path) -> None:
-    """Two queries from one checkpoint: one continues, the other is rejected."""
-    sink = Sink(broker, topic, tmp_path)
-    sink.batch("run1", 0, [0, 1])
-    sink.batch("run2", 1, [2, 3])
-    with pytest.raises(SinkError, match="other rows"):
-        sink.batch("copy", 1, [2, 3, 4])
-    sink.batch("run2", 2, [4])
-    with pytest.raises(SinkError, match="older than the sink"):
-        sink.batch("copy", 1, [2, 3])
-    sink.batch("run2", 3, [5])
-    assert numbers(broker, topic) == once(6)
-
-
-def test_a_task_of_an_earlier_start_comes_too_late(broker: str, topic: str, tmp_path: Path) -> None:
-    """It slept before it owned its slot; the next start has published the micro-batch since."""
-    sink = Sink(broker, topic, tmp_path)
-    sink.batch("run1", 0, [0], [1])
-    sink.forget()
-    sink.batch("run2", 1, [2, 3])  # of one task, where the first start had two
-    answer = sink.task("run1", 1, 1, [3])
-    assert not answer.slice.__class__.__name__.startswith("Published")
-    assert numbers(broker, topic) == once(4)

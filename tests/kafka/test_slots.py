@@ -1,69 +1,105 @@
-"""Slots of the sink on a real broker: which producer an attempt continues with."""
+"""Slots of the sink on a real broker: the producer of an attempt, and requests that come late."""
 
 from __future__ import annotations
 
+import gc
+import os
+import re
+import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError
 
 from dedup.errors import SinkError
 from dedup.sinks.content import Content
 from dedup.sinks.kafka import slots as transactions
-from dedup.sinks.kafka.options import KafkaOptions
+from dedup.sinks.kafka.options import kafka_options
+from dedup.sinks.kafka.preflight import check_sink
 from dedup.sinks.kafka.slots import KafkaSink, KafkaSlot
 from dedup.sinks.kafka.staging import KafkaStaging
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.protocol import Batch, Fenced
-from tests.kafka.records import delete_topic, make_topic
-from tests.kafka.slots import Sink, numbers, ready_options
+from dedup.sources.kafka.client_options import client_settings
+from tests.kafka.broker import Broker
+from tests.kafka.proxy import Api, Harm, Proxy, commits, error_of
+from tests.kafka.records import admin, count_aborted, delete_topic, make_topic, read_topic
+from tests.kafka.slots import Sink, numbers
 
 
-@pytest.fixture(scope="module")
-def options(broker: str, tmp_path_factory: pytest.TempPathFactory) -> KafkaOptions:
-    return ready_options(broker, "slots", 1, tmp_path_factory.mktemp("checkpoint"))
+@pytest.fixture
+def slot(
+    broker: str, proxy: Proxy, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[KafkaSlot]:
+    """A slot that has published micro-batch 0 and is warm, its sink behind the proxy."""
+    topic = make_topic(broker, re.sub(r"\W", "-", request.node.name)[-60:])
+    given = {"kafka.bootstrap.servers": proxy.address, "kafka.socket.timeout.ms": "1500"}
+    check_sink(client_settings(given), [topic], f"{topic}-markers")
+    options = kafka_options(given | {"topic": topic, "checkpointLocation": str(tmp_path)})
+    made = KafkaSlot(options, "q", 0)
+    made.acquire()
+    assert publish(made, 0) == made.last
+    yield made
+    made.drop()
 
 
-def publish(slot: KafkaSlot, run_id: str) -> Marker:
-    """Commit a marker alone."""
-    batch = Batch(query_id="q", sink=slot._options.name, run_id=run_id, batch_id=0)
-    marker = batch.marker(slot.number, Content(1))
+def marker(slot: KafkaSlot, batch_id: int) -> Marker:
+    batch = Batch(query_id="q", sink=slot._options.name, run_id="r", batch_id=batch_id)
+    return batch.marker(slot.number, Content(1))
+
+
+def send(slot: KafkaSlot, value: bytes) -> None:
+    columns = {"key": pa.array([b"k"], pa.binary()), "value": pa.array([value], pa.binary())}
+    slot.send(pa.RecordBatch.from_pydict(columns))
+    slot.flush()
+
+
+def publish(slot: KafkaSlot, batch_id: int) -> Marker:
     slot.begin()
-    slot.pre_commit(marker)
+    send(slot, b"%d" % batch_id)
+    slot.pre_commit(marker(slot, batch_id))
     slot.commit()
-    return marker
+    return marker(slot, batch_id)
 
 
-def test_an_attempt_never_goes_on_with_the_producer_of_its_successor(options: KafkaOptions) -> None:
+def values(broker: str, slot: KafkaSlot) -> list[bytes | None]:
+    return [record.value for record in read_topic(broker, slot._options.topic or "")]
+
+
+def test_an_attempt_never_goes_on_with_the_producer_of_its_successor(slot: KafkaSlot) -> None:
     """A start that was given up may still run in the process of the start after it."""
-    given_up, successor = KafkaSlot(options, "q", 0), KafkaSlot(options, "q", 0)
+    given_up, successor = KafkaSlot(slot._options, "q", 0), KafkaSlot(slot._options, "q", 0)
     given_up.acquire()
     successor.acquire()
-    with pytest.raises(Fenced):
-        publish(given_up, "given up")
-    with pytest.raises(Fenced):
-        publish(given_up, "given up")
-    marker = publish(successor, "successor")
-    assert KafkaSlot(options, "q", 0).last == marker
-    assert KafkaSlot(options, "q", 0).acquire() == marker
+    for _ in range(2):
+        with pytest.raises(Fenced):
+            publish(given_up, 1)
+    last = publish(successor, 1)
+    assert KafkaSlot(slot._options, "q", 0).last == last
+    assert KafkaSlot(slot._options, "q", 0).acquire() == last
 
 
 def test_the_driver_holds_all_slots_however_few_a_process_keeps(
-    options: KafkaOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slot: KafkaSlot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "KEPT", 2)
-    sink = KafkaSink(options, "q", KafkaStaging(str(tmp_path), "q"))
+    sink, other = (
+        KafkaSink(slot._options, "q", KafkaStaging(str(tmp_path), "q")) for _ in range(2)
+    )
     slots = [BATCH_SLOT, *range(5)]
     sink.acquire(slots)
     assert len(transactions._held) == 2
-    published = {number: publish(sink.slot(number), "many") for number in slots}
-    assert KafkaSink(options, "q", KafkaStaging(str(tmp_path), "q")).acquire(slots) == published
+    published = {number: publish(sink.slot(number), 1) for number in slots}
+    assert other.acquire(slots) == published
 
 
 def test_a_topic_of_markers_that_is_gone_is_refused(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not created again: the slots could not tell what they have published."""
+    """It is not created again: the slots would not know their published micro-batches."""
     topic = make_topic(broker, "gone", 1)
     markers = make_topic(broker, f"{topic}-markers", 1, cleanup_policy="compact")
     sink = Sink(broker, topic, tmp_path)
@@ -95,3 +131,62 @@ def test_a_warm_attempt_whose_slot_was_taken_goes_on(
     one.task_at_once("run", 3, 0, count)
     one.forget()
     assert numbers(broker, topic) == Counter(range(-3, count))
+
+
+def test_a_late_abort_cannot_abort_half_of_the_next_slice(
+    slot: KafkaSlot, broker: str, proxy: Proxy
+) -> None:
+    slot.begin()
+    send(slot, b"given up")
+    fault = proxy.arm(Api.END_TXN, Harm.HOLD, where=lambda frame: not commits(frame))
+    slot.abort()
+    fault.wait()
+    assert slot.last is None, "an abort that may have been repeated leaves no warm slot"
+    assert slot.acquire() == marker(slot, 0)
+    slot.begin()
+    send(slot, b"1")
+    assert error_of(fault.release()) == KafkaError.INVALID_PRODUCER_EPOCH
+    slot.pre_commit(marker(slot, 1))
+    slot.commit()
+    assert values(broker, slot) == [b"0", b"1"]
+    assert count_aborted(broker, slot._options.topic or "") == 1
+
+
+def test_a_commit_that_came_through_at_once_stays_warm(slot: KafkaSlot, proxy: Proxy) -> None:
+    before = proxy.requests.get(Api.INIT_PRODUCER_ID, 0)
+    publish(slot, 1)
+    publish(slot, 2)
+    assert slot.last == marker(slot, 2)
+    assert proxy.requests.get(Api.INIT_PRODUCER_ID, 0) == before
+
+
+@pytest.mark.slow
+def test_brokers_that_make_topics_by_themselves_make_no_topic_of_markers(
+    broker: str, tmp_path: Path
+) -> None:
+    """Kafka would delete from it. The fixture `broker` is asked for its jars alone."""
+    with Broker(tmp_path, {"auto.create.topics.enable": "true"}) as eager:
+        given = {"kafka.bootstrap.servers": eager.address}
+        options = kafka_options(given | {"topic": "out", "checkpointLocation": str(tmp_path)})
+        slot = KafkaSlot(options, "query", 0)
+        with pytest.raises(SinkError, match="The topic of the markers, 'out-markers', is gone"):
+            slot.acquire()
+        listed = admin(eager.address).list_topics(timeout=10).topics
+        assert set(listed) == {"__transaction_state"}
+        slot.drop()
+
+
+def test_a_producer_that_is_thrown_away_leaves_no_threads(slot: KafkaSlot) -> None:
+    """At once, not at the next garbage collection: it held connections until then."""
+    before = len(os.listdir("/proc/self/task"))
+    gc.disable()
+    try:
+        for _ in range(3):
+            slot.initialise()
+        slot.drop()
+    finally:
+        gc.enable()
+    until = time.monotonic() + 10
+    while (left := len(os.listdir("/proc/self/task"))) >= before:
+        assert time.monotonic() < until, f"{left} threads are left, {before} were there with it"
+        time.sleep(0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -24,14 +25,7 @@ FORMATS = [DELTA, ICEBERG]
 
 
 class Lake:
-    """A folder with tables of one format.
-
-    Parameters
-    ----------
-    format_name : str
-        `DELTA` or `ICEBERG`.
-    folder : Path
-    """
+    """A folder with tables of one format, `DELTA` or `ICEBERG`."""
 
     def __init__(self, format_name: str, folder: Path) -> None:
         self.format, self.folder = format_name, folder
@@ -59,13 +53,12 @@ class Lake:
 
         return load_catalog("default", **self.catalog).load_table(f"shop.{table}")
 
-    def divide(self, columns: pa.Schema, *names: str, **transforms: Any) -> None:
+    def create(self, columns: pa.Schema, *names: str, **transforms: str) -> None:
         """Make the table of numbers, divided by columns, or in Iceberg by `transforms` of them."""
         if self.format == DELTA:
             from deltalake import DeltaTable, Schema
 
-            where = str(self.folder / "numbers")
-            by = [*names, *transforms]
+            where, by = str(self.folder / "numbers"), [*names, *transforms]
             DeltaTable.create(where, Schema.from_arrow(columns), partition_by=by)
             return
         from pyiceberg.catalog import load_catalog
@@ -75,6 +68,13 @@ class Lake:
         with catalog.create_table("shop.numbers", columns).update_spec() as spec:
             for name, transform in {**dict.fromkeys(names, "identity"), **transforms}.items():
                 spec.add_field(name, transform)
+
+    def drop(self) -> None:
+        """Remove the table of numbers."""
+        if self.format == DELTA:
+            shutil.rmtree(self.folder / "numbers")
+        else:
+            self.iceberg().catalog.drop_table("shop.numbers")
 
     def read(self, table: str = "numbers") -> pa.Table:
         """All rows of a table, by a reader of polars' own where there is one."""
@@ -134,17 +134,9 @@ class Lake:
 
 
 class Sink(SinkDouble):
-    """A sink into a table.
+    """A sink of a stream with these columns into a table.
 
-    Parameters
-    ----------
-    lake : Lake
-    checkpoint : Path
-    columns : sequence of (str, str), optional
-        Of the stream.
-    query : str, optional
-    **options : str
-        With underscores for dots.
+    Names of options have underscores for dots.
     """
 
     def __init__(
@@ -159,9 +151,9 @@ class Sink(SinkDouble):
     ) -> None:
         named = {name.replace("_", "."): value for name, value in options.items()}
         given = {"checkpointLocation": str(checkpoint), "create": "true"}
-        all_options = given | lake.options(table) | named
+        self.given, self.format = given | lake.options(table) | named, lake.format
         self.lake, self.table, self.query = lake, table, query
-        self.work: LakeWork = ready(lake_options(lake.format, all_options), columns)
+        self.work: LakeWork = ready(lake_options(lake.format, self.given), columns)
 
     def rows(self, numbers: Sequence[int]) -> pa.RecordBatch:
         """Return rows of a table of numbers."""

@@ -46,7 +46,7 @@ def test_values_at_the_edges(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_texts_that_divide_a_table(lake: Lake, tmp_path: Path) -> None:
-    lake.divide(pa.schema([("text", pa.string()), ("n", pa.int64())]), "text")
+    lake.create(pa.schema([("text", pa.string()), ("n", pa.int64())]), "text")
     sink = Sink(lake, tmp_path / "checkpoint", [("text", "string"), ("n", "bigint")])
     texts = [*TEXTS, "é" * 200, "y" * 5000, None]
     if lake.format == DELTA:

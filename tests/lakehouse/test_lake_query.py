@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -13,70 +17,64 @@ from dedup import dedup_by_id, delta_once, delta_sink, iceberg_once, iceberg_sin
 from dedup.errors import ConfigError, SinkError, cause
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG
 from dedup.testing import faults
-from tests.lakehouse.lake_query import LakeQuery
 from tests.lakehouse.lakes import Lake, once
 from tests.support.file_query import FileQuery
+from tests.support.sink_contract import QueryContract
+from tests.support.state_stores import ROCKSDB
 
-POINTS = tuple(name for name in faults.POINTS if name.startswith("lakehouse."))
-#: How the state store is checkpointed in its own way, which Delta's own sink fails with.
-ROCKSDB_2 = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-}
 #: What the two have in common by then is tested by one of them, elsewhere by both.
 BOTH_IF_SLOW = pytest.mark.parametrize(
     "lake", [DELTA, pytest.param(ICEBERG, marks=pytest.mark.slow)], indirect=True
 )
 
 
-def test_the_last_micro_batch_runs_again(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    """Behind the operator, whose state of that micro-batch has to be committed again."""
-    query = LakeQuery(spark, lake, tmp_path / "query")
-    query.numbers(range(30), range(20, 50))
-    query.run()
-    query.forget_commit()
-    query.numbers(range(40, 60))
-    query.run()
-    assert query.found() == once(60)
-    assert lake.data_files() == lake.named_files()
+class LakeQuery(FileQuery):
+    """Files of numbers to a table, one file a micro-batch."""
+
+    steps = tuple(name for name in faults.POINTS if name.startswith("lakehouse."))
+
+    def __init__(self, spark: SparkSession, lake: Lake, folder: Path, **options: Any) -> None:
+        super().__init__(spark, lake.format, folder)
+        self.lake, self.options = lake, self.options | lake.options() | {"create": "true"} | options
+
+    def found(self) -> Counter[int]:
+        """How often each number is in the table."""
+        return self.lake.found()
+
+
+class TestQuery(QueryContract):
+    @pytest.fixture
+    def query(self, spark: SparkSession, lake: Lake, tmp_path: Path) -> LakeQuery:
+        return LakeQuery(spark, lake, tmp_path / "query")
+
+
+@contextmanager
+def rocksdb_2(spark: SparkSession) -> Iterator[None]:
+    """Checkpoint the state store in its own way, which Delta's own sink fails with."""
+    settings = ROCKSDB | {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
 
 
 @pytest.mark.slow
 def test_with_rocksdb_and_its_second_checkpoint_format(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
-    for name, value in ROCKSDB_2.items():
-        spark.conf.set(name, value)
-    try:
-        query = LakeQuery(spark, lake, tmp_path / "query")
-        query.numbers(range(30), range(20, 50))
+    query = LakeQuery(spark, lake, tmp_path / "query")
+    operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2)
+    query.change = lambda rows: rows.transform(operator)
+    query.numbers(range(30), range(20, 50))
+    with rocksdb_2(spark):
         query.run()
         query.forget_commit()
         query.run()
-        assert query.found() == once(50)
-        assert '"stateUniqueIds":{' in (query.checkpoint / "commits/1").read_text()
-    finally:
-        for name in ROCKSDB_2:
-            spark.conf.unset(name)
-
-
-@BOTH_IF_SLOW
-@pytest.mark.slow
-def test_kills_at_every_step(
-    spark: SparkSession, lake: Lake, tmp_path: Path, fault_folder: Path
-) -> None:
-    """A task of Spark is tried twice; the death of the sink's driver ends the query."""
-    query = LakeQuery(spark, lake, tmp_path / "query")
-    for number, point in enumerate(POINTS):
-        faults.arm(fault_folder, point, "kill")
-        query.numbers(range(20 * number, 20 * number + 30))
-        query.run_to_the_end()
-        assert query.found() == once(20 * number + 30), point
-    assert [(name, kind) for name, kind, _ in faults.fired(fault_folder)] == sorted(
-        (point, "kill") for point in POINTS
-    )
+    assert query.found() == once(50)
+    assert '"stateUniqueIds":{' in (query.checkpoint / "commits/1").read_text()
 
 
 @BOTH_IF_SLOW
@@ -144,8 +142,9 @@ def test_two_tables_in_one_micro_batch(spark: SparkSession, tmp_path: Path, fail
         writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
         writer.start().awaitTermination(120)
 
-    query.add([{"n": n} for n in [*range(10), 0, 1]])
-    query.add([{"n": n} for n in range(5, 15)])
+    query.row = lambda n: {"n": n}
+    query.numbers([*range(10), 0, 1])
+    query.numbers(range(5, 15))
     with pytest.raises(StreamingQueryException, match="made to fail"):
         go()
     go()
@@ -173,9 +172,7 @@ def test_two_sinks_of_one_name(spark: SparkSession, tmp_path: Path) -> None:
             one(rows, batch_id)
             two(rows, batch_id)
 
-        writer = query.rows().writeStream.foreachBatch(both)
-        writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
-        writer.start().awaitTermination(120)
+        query.run_with(both)
 
     with pytest.raises(StreamingQueryException, match="Two sinks of the query have the name"):
         go()
@@ -206,7 +203,3 @@ def test_what_cannot_be_is_refused_before_the_query_starts(
     with pytest.raises(Exception, match="The option nmae is unknown") as refused:
         query.run(nmae="x")
     assert isinstance(cause(refused.value), ConfigError)
-    with pytest.raises(Exception, match="publishes the micro-batches"):
-        spark.range(3).write.format(lake.format).mode("append").save()
-    with pytest.raises(Exception, match="is a sink"):
-        spark.read.format(lake.format).load()

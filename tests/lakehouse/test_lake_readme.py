@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from pathlib import Path
 
 import pytest
 
-import dedup
+from tests.support.pages import ORDERS, TO_THE_END, snippets
 from tests.support.processes import python
 
-PAGE = Path(dedup.__file__).parent / "sinks/lakehouse/README.md"
-_BEFORE = """
-import os
-from pyspark.sql import SparkSession
-spark = (
-    SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2).getOrCreate()
-)
-os.mkdir("lake")
-made = spark.range(6).selectExpr("'o' || id AS order_id", "id * 1.5 AS amount")
-made.union(made.where("order_id = 'o3'")).coalesce(1).write.parquet("landing")
-schema = spark.read.parquet("landing").schema
-orders = spark.readStream.schema(schema).parquet("landing")
-"""
-_AFTER = """
-for each in (query, iceberg_query, apart):
-    each.processAllAvailable()
-    each.stop()
-"""
 _LOOK = """
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
@@ -46,10 +26,10 @@ print({name: sorted(rows["order_id"].to_pylist()) for name, rows in found.items(
 
 @pytest.mark.slow
 def test_the_page_runs(tmp_path: Path) -> None:
-    snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(snippets) == 3
-    program = _BEFORE + "".join(snippets) + _AFTER + _LOOK
-    done = python("-c", program, cwd=tmp_path, env={"PYSPARK_PYTHON": sys.executable})
+    (tmp_path / "lake").mkdir()
+    parts = snippets("sinks/lakehouse/README.md")
+    assert len(parts) == 3
+    done = python("-c", "".join([ORDERS, *parts, TO_THE_END, _LOOK]), cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     once = [f"o{n}" for n in range(6)]
     everything = sorted([*once, "o3"])

@@ -11,11 +11,9 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -26,9 +24,9 @@ if __name__ == "__main__":  # before `dedup.errors.faults` reads it
 
 from dedup.errors import SinkError
 from dedup.sinks.work import TaskResult
-from tests.postgres.proxy import CommitProxy, Harm
 from tests.postgres.server import Server, own_server
-from tests.postgres.tables import Sink, batch_of, run
+from tests.postgres.tables import HARMS, Sink, batch_of, commits, run
+from tests.support.proxy import Proxy
 from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign
 
 MODES: dict[str, dict[str, str]] = {
@@ -77,14 +75,14 @@ class PostgresCampaign(Campaign):
         super().__init__(seed, MODES, before)
         self._server = server
         self._sink: Callable[[], PostgresRows]
-        self._proxy: CommitProxy
+        self._proxy: Proxy
 
     def run(self) -> Round:
         """Run it to its end and judge it."""
         database = f"c{self.result.seed}"
         run(self._server.dsn(), f"CREATE DATABASE {database}")
         with (
-            CommitProxy(self._server.port) as self._proxy,
+            Proxy(self._server.port) as self._proxy,
             tempfile.TemporaryDirectory(prefix="dedup-postgres-ledger-") as ledger,
         ):
             dsn = self._server.dsn(database).replace(str(self._server.port), str(self._proxy.port))
@@ -106,40 +104,25 @@ class PostgresCampaign(Campaign):
         """A new process, which waits for a server that is away."""
         return Worker(self._sink, (SinkError, psycopg.OperationalError))
 
-    @contextmanager
-    def around_a_batch(self) -> Iterator[None]:
+    def around_a_batch(self) -> AbstractContextManager[None]:
         """Harm a commit now and then."""
         if self.rng.random() > 0.25:
-            yield
-            return
-        harm = self.rng.choice(list(Harm))
-        self._proxy.arm(harm, after=self.rng.randint(0, 6))
-        yield
-        if self._proxy.struck.is_set():
-            self.result.besides[harm.name.lower()] += 1
-            if harm is Harm.HOLD:
-                self._proxy.release()
-        self._proxy.disarm()
+            return nullcontext()
+        harm, after = self.rng.choice(HARMS), self.rng.randint(0, 6)
+        return self.harmed(self._proxy, self._proxy.strike(harm, commits, after=after))
 
-    @contextmanager
-    def around_a_start(self) -> Iterator[None]:
+    def around_a_start(self) -> AbstractContextManager[None]:
         """Crash or restart the server now and then."""
         if self.rng.random() > 0.15:
-            yield
-            return
+            return nullcontext()
+        if self.rng.random() > 0.5:
+            return self.meanwhile("server restart", self._server.restart, 0.2)
 
-        def strike() -> None:
-            time.sleep(pause_s)
-            getattr(self._server, how)()
-            if how == "crash":
-                self._server.start()
+        def crash() -> None:
+            self._server.crash()
+            self._server.start()
 
-        pause_s, how = self.rng.random() * 0.2, self.rng.choice(("crash", "restart"))
-        thread = threading.Thread(target=strike)
-        thread.start()
-        yield
-        thread.join()
-        self.result.besides[f"server {how}"] += 1
+        return self.meanwhile("server crash", crash, 0.2)
 
     def _judge(self, dsn: str, batches: int) -> None:
         expected: Counter[tuple[int, str]] = Counter()

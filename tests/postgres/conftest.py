@@ -1,4 +1,4 @@
-"""One server for all the tests of a process, and a database for each of them."""
+"""One server for all the tests of a process, and a schema for each of them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,29 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def dsn(server: Server) -> Iterator[str]:
-    """A database of the test's own."""
+    """A superuser of the test's own, whose tables are in a schema of the same name."""
+    name = f"t{uuid.uuid4().hex[:12]}"
+    yield from _made(
+        server, f"CREATE ROLE {name} SUPERUSER LOGIN; CREATE SCHEMA AUTHORIZATION {name}",
+        server.dsn(user=name),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def database(server: Server) -> Iterator[str]:
+    """A database of the test's own: for tests of schemas, and of roles without one."""
+    name = f"t{uuid.uuid4().hex[:12]}"
+    yield from _made(server, f"CREATE DATABASE {name}", server.dsn(name))
+
+
+def _made(server: Server, statements: str, dsn: str) -> Iterator[str]:
     import psycopg
 
     from dedup.sinks.postgres.connections import forget_connections
     from dedup.sinks.postgres.slots import forget_slots
 
-    name = f"t{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    yield server.dsn(name)
+        connection.execute(statements.encode())
+    yield dsn
     forget_connections()
     forget_slots()

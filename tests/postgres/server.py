@@ -27,12 +27,7 @@ def free_port() -> int:
 class Server:
     """A running server on this machine, from the wheel `pgserver`; a context manager.
 
-    Parameters
-    ----------
-    folder : Path
-        Of its files; not there yet.
-    **settings : str
-        Of the server. It does not wait for the disk unless told: no test crashes the machine.
+    It makes the folder of its files, and does not wait for the disk: no test crashes the machine.
     """
 
     def __init__(self, folder: Path, **settings: str) -> None:

@@ -14,8 +14,17 @@ from dedup.sinks.postgres.options import postgres_options
 from dedup.sinks.postgres.slots import forget_slots
 from dedup.sinks.postgres.work import PostgresWork, ready
 from dedup.sinks.work import TaskResult, new_batch
+from tests.support.proxy import Harm
 from tests.support.sink_double import QUERY, SinkDouble
 from tests.support.sink_double import once as once
+
+#: What a proxy can do to a commit.
+HARMS = (Harm.CUT_BEFORE, Harm.CUT_AFTER, Harm.HOLD)
+
+
+def commits(frame: bytes) -> bool:
+    """Return whether a client commits with these bytes."""
+    return b"COMMIT\0" in frame
 
 
 def run(dsn: str, *statements: str) -> list[tuple[Any, ...]]:
@@ -28,33 +37,29 @@ def run(dsn: str, *statements: str) -> list[tuple[Any, ...]]:
 
 def staging_tables(dsn: str) -> list[str]:
     """Return the names of the tables in which tasks stage rows."""
-    found = run(dsn, "SELECT relname FROM pg_class WHERE relname ~ '^dedup_[0-9a-f]{16}_'")
+    found = run(dsn, "SELECT relname FROM pg_class WHERE relname ~ '^dedup_[0-9a-f]{16}_' "
+                     "AND relnamespace = current_schema()::regnamespace")  # fmt: skip
     return [row[0] for row in found]
 
 
 class Sink(SinkDouble):
-    """A sink into a table ``numbers(n int, text text)``.
+    """A sink into a table ``numbers(n int, text text)``; the folder is the query's checkpoint.
 
-    Parameters
-    ----------
-    dsn : str
-    folder : Path
-        The checkpoint of the query.
-    **options : str
-        With underscores for dots.
+    Names of options have underscores for dots.
     """
+
+    format = "dedup_postgres"
 
     def __init__(self, dsn: str, folder: Path, *, table: str = "numbers", **options: str) -> None:
         self.dsn, self.table = dsn, table
         run(dsn, "CREATE TABLE IF NOT EXISTS numbers (n integer PRIMARY KEY, text text)"
             if options.get("key") else
             "CREATE TABLE IF NOT EXISTS numbers (n integer, text text)")  # fmt: skip
-        given = {"dsn": dsn, "table": table, "checkpointLocation": str(folder)}
-        named = {name.replace("_", "."): value for name, value in options.items()}
-        self.work: PostgresWork = ready(
-            postgres_options(given | {"timeout.seconds": "5"} | named),
-            [("n", "int"), ("text", "string")],
-        )
+        given = {"dsn": dsn, "table": table, "checkpointLocation": str(folder),
+                 "timeout.seconds": "5"}  # fmt: skip
+        self.given = given | {name.replace("_", "."): value for name, value in options.items()}
+        columns = [("n", "int"), ("text", "string")]
+        self.work: PostgresWork = ready(postgres_options(self.given), columns)
 
     def rows(self, numbers: Sequence[int]) -> pa.RecordBatch:
         """Return rows of the table."""
@@ -86,16 +91,7 @@ def write(
 ) -> None:
     """Write rows twice: in a micro-batch that the driver publishes, and in one of a task's own.
 
-    Parameters
-    ----------
-    dsn : str
-    folder : Path
-        The checkpoint of the query.
-    columns : sequence of (str, str)
-        Names and Spark's types.
-    rows : RecordBatch
-    **options : str
-        With underscores for dots; `table` by default ``rows``.
+    The table is ``rows`` unless the options name another; the columns have Spark's types.
     """
     given = {"dsn": dsn, "table": "rows", "checkpointLocation": str(folder), "timeout.seconds": "5"}
     named = {name.replace("_", "."): value for name, value in options.items()}

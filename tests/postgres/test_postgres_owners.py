@@ -65,12 +65,7 @@ def test_threads_take_connections_at_the_same_time(
 
 def test_a_commit_is_on_the_disk_before_it_is_told(sink: Sink, dsn: str) -> None:
     """Else a crash takes rows and marker of a micro-batch that Spark takes for done."""
-    run(
-        dsn,
-        "ALTER ROLE CURRENT_USER IN DATABASE "
-        + dsn.split("dbname=")[1].split()[0]
-        + " SET synchronous_commit = off",
-    )
+    run(dsn, "ALTER ROLE CURRENT_USER SET synchronous_commit = off")
     connections.forget_connections()
     with transaction(dsn, 5) as connection:
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
@@ -105,18 +100,18 @@ def test_a_proxy_that_does_not_know_of_a_commit(
     assert sink.numbers() == once(3)
 
 
-def test_a_frozen_attempt_of_another_role_is_disconnected(dsn: str, tmp_path: Path) -> None:
+def test_a_frozen_attempt_of_another_role_is_disconnected(database: str, tmp_path: Path) -> None:
     """Users may act as a role that is not their session's own."""
-    run(dsn, "CREATE ROLE acting", "CREATE ROLE worker LOGIN IN ROLE acting")
-    name = dsn.split("dbname=")[1].split()[0]
-    run(dsn, f"GRANT ALL ON DATABASE {name} TO acting", "GRANT ALL ON SCHEMA public TO acting")
+    run(database, "CREATE ROLE acting", "CREATE ROLE worker LOGIN IN ROLE acting")
+    name = database.split("dbname=")[1].split()[0]
+    run(database, f"GRANT ALL ON DATABASE {name} TO acting", "GRANT ALL ON SCHEMA public TO acting")
     try:
         run(
-            dsn,
+            database,
             "CREATE TABLE numbers (n integer, text text)",
             "ALTER TABLE numbers OWNER TO acting",
         )
-        theirs = Sink(f"{dsn} user=worker options='-c role=acting'", tmp_path)
+        theirs = Sink(f"{database} user=worker options='-c role=acting'", tmp_path)
         theirs.batch("run1", 0, [0], [1])
         frozen = PostgresSink(theirs.work.options, theirs.work.table, QUERY)
         frozen.acquire([0])
@@ -128,7 +123,7 @@ def test_a_frozen_attempt_of_another_role_is_disconnected(dsn: str, tmp_path: Pa
     finally:
         connections.forget_connections()
         run(
-            dsn,
+            database,
             "DROP OWNED BY acting",
             "DROP OWNED BY worker",
             "DROP ROLE worker",

@@ -12,10 +12,8 @@ import pytest
 from dedup.errors import ConfigError, DataError
 from dedup.sinks.postgres import quarantine as quarantine_table
 from dedup.sinks.postgres.connections import forget_connections
-from dedup.sinks.postgres.options import postgres_options
-from dedup.sinks.postgres.work import ready
 from dedup.sinks.protocol import PublishedSlice, StagedSlice
-from tests.postgres.tables import QUERY, Sink, batch_of, once, run
+from tests.postgres.tables import QUERY, Sink, batch_of, once, run, write
 
 MODES = [{}, {"mode": "upsert", "key": "n"}, {"mode": "atomic"}, {"mode": "atomic", "key": "n"}]
 BAD = {
@@ -189,10 +187,7 @@ def test_characters_that_the_database_does_not_have(dsn: str, tmp_path: Path, mo
 
 def test_records_that_json_has_no_words_for(dsn: str, tmp_path: Path) -> None:
     run(dsn, "CREATE TABLE rows (b bytea, t text, d date, m numeric)")
-    sink = Sink(dsn, tmp_path / "other")
     columns = [("b", "binary"), ("t", "string"), ("d", "date"), ("m", "decimal(5,2)")]
-    given = {"dsn": dsn, "table": "rows", "checkpointLocation": str(tmp_path)}
-    sink.work = ready(postgres_options(given | {"quarantine": "refused"}), columns)
     text = pa.array([b"\xff\x00a"], pa.binary())
     rows = pa.RecordBatch.from_arrays(
         [
@@ -203,21 +198,20 @@ def test_records_that_json_has_no_words_for(dsn: str, tmp_path: Path) -> None:
         ],
         names=["b", "t", "d", "m"],
     )
-    sink.work.complete([sink.write("run1", 0, 0, iter([rows]))])
-    ((_, reason, record, *_),) = refused(dsn)
-    assert "invalid byte sequence" in reason
-    assert json.loads(record) == {
-        "b": "\\x01ff", "t": "\\xff\0a", "d": "1970-01-01", "m": "1.50",
-    }  # fmt: skip
+    write(dsn, tmp_path, columns, rows, quarantine="refused")
+    found = refused(dsn)
+    assert len(found) == 2
+    for _, reason, record, *_ in found:
+        assert "invalid byte sequence" in reason
+        assert json.loads(record) == {
+            "b": "\\x01ff", "t": "\\xff\0a", "d": "1970-01-01", "m": "1.50",
+        }  # fmt: skip
 
 
 def test_records_beyond_the_calendar_of_python(dsn: str, tmp_path: Path) -> None:
     """Also numbers that JSON lacks, and lists with invalid texts."""
     run(dsn, "CREATE TABLE rows (d date, t timestamptz, x double precision, a text[])")
     columns = [("d", "date"), ("t", "timestamp"), ("x", "double"), ("a", "array<string>")]
-    given = {"dsn": dsn, "table": "rows", "checkpointLocation": str(tmp_path)}
-    sink = Sink(dsn, tmp_path / "other")
-    sink.work = ready(postgres_options(given | {"quarantine": "refused"}), columns)
     wrong = pa.array([b"\xffa"])
     wrong = pa.StringArray.from_buffers(1, wrong.buffers()[1], wrong.buffers()[2])
     texts = pa.concat_arrays([pa.array(["b"]), wrong])
@@ -230,8 +224,8 @@ def test_records_beyond_the_calendar_of_python(dsn: str, tmp_path: Path) -> None
         ],
         names=["d", "t", "x", "a"],
     )
-    sink.work.complete([sink.write("run1", 0, 0, iter([rows]))])
-    found = refused(dsn)
+    write(dsn, tmp_path, columns, rows, quarantine="refused")
+    found = refused(dsn)[:2]
     assert ["before 24 November 4714" in reason for _, reason, *_ in found] == [True, False]
     assert [json.loads(record) for _, _, record, *_ in found] == [
         {"d": "10183-09-21", "t": "-7164-05-05 06:37:28.288256Z", "x": "NaN", "a": ["b"]},

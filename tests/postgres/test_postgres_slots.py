@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dedup import tools
 from dedup.errors import SinkError
 from dedup.sinks.postgres.connections import forget_connections
 from dedup.sinks.protocol import PublishedSlice, StagedSlice
-from tests.postgres.proxy import CommitProxy, Harm
 from tests.postgres.server import Server
-from tests.postgres.tables import QUERY, Sink, batch_of, once, run, staging_tables
+from tests.postgres.tables import HARMS, Sink, batch_of, commits, once, run
+from tests.support.needs import some_long
+from tests.support.proxy import Harm, Proxy
 
 
 @pytest.fixture
@@ -30,24 +30,6 @@ def sink(dsn: str, tmp_path: Path) -> Sink:
 def test_tasks_publish_by_themselves_once_a_start_is_known(sink: Sink) -> None:
     assert isinstance(sink.task("run1", 2, 0, [6]).slice, PublishedSlice)
     assert isinstance(sink.task("run2", 2, 0, [6]).slice, StagedSlice)
-
-
-def test_a_worker_that_knows_nothing_goes_on(sink: Sink) -> None:
-    """Spark's workers are not bound to a task: markers and owner are read again."""
-    sink.forget()
-    assert isinstance(sink.task("run1", 2, 0, [6]).slice, PublishedSlice)
-    sink.task("run1", 2, 1, [7])
-    assert sink.numbers() == once(8)
-
-
-def test_a_division_that_differs_is_refused(sink: Sink) -> None:
-    sink.task("run1", 2, 0, [6, 7])  # one of two tasks, then the driver is killed
-    sink.forget()
-    with pytest.raises(SinkError, match=r"is divided into|gives other rows"):
-        sink.batch("run2", 2, [6], [7], [8])
-    assert sink.numbers() == once(8)
-    sink.batch("run3", 2, [6, 7], [8])
-    assert sink.numbers() == once(9)
 
 
 def test_the_server_may_have_another_address(sink: Sink, tmp_path: Path, dsn: str) -> None:
@@ -94,15 +76,6 @@ def test_a_frozen_attempt_is_disconnected_and_refused(
     assert sink.numbers() == once(9)
 
 
-def test_a_task_of_an_earlier_start_comes_too_late(sink: Sink, tmp_path: Path, dsn: str) -> None:
-    """It slept before it owned its slot; the next start has published the micro-batch since."""
-    other = Sink(f"{dsn} options=", tmp_path)
-    other.batch("run2", 2, [6, 7])  # of one task, where the first start had two
-    answer = sink.task("run1", 2, 1, [7])
-    assert isinstance(answer.slice, StagedSlice)
-    assert sink.numbers() == once(8)
-
-
 def test_two_drivers_publish_a_micro_batch_once(sink: Sink, tmp_path: Path, dsn: str) -> None:
     other = Sink(f"{dsn} options=", tmp_path, name="postgres")
     answers = [sink.task("run2", 2, 0, [6]), sink.task("run2", 2, 1, [7])]
@@ -126,49 +99,49 @@ def test_two_drivers_publish_a_micro_batch_once(sink: Sink, tmp_path: Path, dsn:
     assert sink.numbers() == once(8)
 
 
-@pytest.mark.parametrize("harm", Harm)
+@pytest.mark.parametrize("harm", HARMS)
 def test_a_task_s_commit_without_an_answer(
     server: Server, dsn: str, tmp_path: Path, harm: Harm
 ) -> None:
-    with CommitProxy(server.port) as proxy:
+    with Proxy(server.port) as proxy:
         sink = Sink(dsn.replace(f"port={server.port}", f"port={proxy.port}"), tmp_path)
         sink.batch("run1", 0, [0], [1])
-        proxy.arm(harm)
+        fault = proxy.strike(harm, commits)
         try:
             sink.task("run1", 1, 0, [2])
         except SinkError:
-            assert harm is not Harm.LOSE_REPLY, "a commit that is done is found out"
+            assert harm is not Harm.CUT_AFTER, "a commit that is done is found out"
             sink.task("run1", 1, 0, [2])
-        assert proxy.struck.is_set()
+        fault.wait()
         if harm is Harm.HOLD:
-            proxy.release()
+            fault.release()
         sink.batch("run1", 1, [2], [3])
         sink.batch("run1", 2, [4], [5])
         assert sink.numbers() == once(6)
 
 
-@pytest.mark.parametrize("harm", Harm)
-@pytest.mark.parametrize("commit", range(8))
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("commit", some_long(range(8), 1, 4, 6))
 @pytest.mark.parametrize("mode", ["append", "atomic"])
 def test_a_driver_s_commit_without_an_answer(
     server: Server, dsn: str, tmp_path: Path, harm: Harm, commit: int, mode: str
 ) -> None:
     """Each one of those that publishing takes: listing, owning, retiring, the slices, cleaning."""
-    with CommitProxy(server.port) as proxy:
+    with Proxy(server.port) as proxy:
         through = dsn.replace(f"port={server.port}", f"port={proxy.port}")
         sink = Sink(through, tmp_path, mode=mode)
         sink.batch("run1", 0, [0], [1])
         answers = [sink.task("run2", 1, 0, [2]), sink.task("run2", 1, 1, [3])]
-        proxy.arm(harm, after=commit)
+        fault = proxy.strike(harm, commits, after=commit)
         try:
             sink.work.complete(answers)
         except SinkError:
             sink.batch("run3", 1, [2], [3])
         proxy.disarm()
         if mode == "append" or commit < 5:
-            assert proxy.struck.is_set()
-        if harm is Harm.HOLD and proxy.struck.is_set():
-            proxy.release()
+            fault.wait()
+        if harm is Harm.HOLD and fault.fired.is_set():
+            fault.release()
         sink.batch("run3", 2, [4], [5])
         assert sink.numbers() == once(6)
 
@@ -212,17 +185,8 @@ def test_staged_rows_that_a_crash_took_are_missed(
     assert sink.numbers() == once(8)
 
 
-def test_what_a_killed_attempt_staged_is_dropped(sink: Sink, dsn: str) -> None:
-    sink.task("run2", 2, 0, [6])
-    sink.task("run2", 2, 0, [6])
-    assert len(staging_tables(dsn)) == 2
-    sink.batch("run3", 2, [6], [7])
-    assert staging_tables(dsn) == []
-    assert sink.numbers() == once(8)
-
-
 def test_a_server_that_was_put_back_is_refused(sink: Sink, dsn: str) -> None:
-    """By what this process knows, by the checkpoint after a start, and by markers that are gone."""
+    """By what this process knows, as of a next start in the same notebook."""
     backup = run(dsn, "SELECT slot, owner, marker FROM dedup_markers WHERE slot = 0")[0]
     sink.batch("run1", 2, [6], [7])
     run(dsn, f"UPDATE dedup_markers SET marker = '{backup[2]}', owner = '{backup[1]}' "
@@ -230,20 +194,12 @@ def test_a_server_that_was_put_back_is_refused(sink: Sink, dsn: str) -> None:
     with pytest.raises(SinkError, match=r"lost what it had committed: slice 0 .* micro-batch 2"):
         sink.task("run1", 3, 0, [8])
     run(dsn, "TRUNCATE dedup_markers")
-    sink.forget()
-    with pytest.raises(SinkError, match="Markers of this sink are lost"):
+    with pytest.raises(SinkError, match="lost what it had committed"):
         sink.batch("run2", 3, [8])
     assert sink.numbers() == once(8)
     accepting = Sink(dsn, Path(sink.work.options.ledger).parents[1], accept_lost_markers="true")
     accepting.batch("run3", 3, [8])
     assert sink.numbers() == once(9)
-    # The next start may be of the same process, as in a notebook.
-    run(dsn, "TRUNCATE dedup_markers")
-    with pytest.raises(SinkError, match="lost what it had committed"):
-        sink.batch("run4", 4, [9])
-    accepting.batch("run5", 4, [9])
-    accepting.batch("run5", 5, [10])
-    assert sink.numbers() == once(11)
 
 
 def test_markers_in_another_table_would_not_be_seen(sink: Sink, dsn: str, tmp_path: Path) -> None:
@@ -251,17 +207,6 @@ def test_markers_in_another_table_would_not_be_seen(sink: Sink, dsn: str, tmp_pa
     with pytest.raises(ValueError, match="Option markers is"):
         other.batch("run2", 2, [6])
     assert sink.numbers() == once(6)
-
-
-def test_sinks_of_one_query_share_a_table_of_markers(sink: Sink, dsn: str, tmp_path: Path) -> None:
-    """Each has a table of its own, and reads its own markers only."""
-    run(dsn, "CREATE TABLE others (n integer, text text)")
-    other = Sink(dsn, tmp_path, name="other", table="others")
-    other.batch("run1", 0, [0], [1])
-    sink.batch("run1", 2, [6], [7])
-    assert (sink.numbers(), other.numbers()) == (once(8), once(2))
-    markers = run(dsn, "SELECT sink, count(*) FROM dedup_markers GROUP BY sink ORDER BY sink")
-    assert markers == [("other", 3), ("postgres", 3)]
 
 
 def test_connections_are_kept_and_few(sink: Sink, dsn: str) -> None:
@@ -287,23 +232,3 @@ def test_a_full_disk_of_the_server(server: Server, sink: Sink, run_id: str) -> N
     assert sink.numbers() == once(6)
     sink.work.complete([sink.write(run_id, 2, 0, iter(rows))])
     assert sink.numbers() == once(12_006)
-
-
-def test_what_is_published_is_inspected_with_the_options_of_the_sink(
-    dsn: str, tmp_path: Path
-) -> None:
-    sink = Sink(dsn, tmp_path)
-    for name, entries in (("offsets", ["0", "1", "2"]), ("commits", ["0", "1"])):
-        (tmp_path / name).mkdir()
-        for entry in entries:
-            (tmp_path / name / entry).write_text("v1\n{}")
-    (tmp_path / "metadata").write_text(f'{{"id":"{QUERY}"}}')
-    options = {"dsn": dsn, "table": "numbers", "checkpointLocation": str(tmp_path)}
-    assert tools.inspect_format("dedup_postgres", options).to_json() == {"sinks": []}
-    sink.batch("run1", 0, [0], [1, 2])
-    sink.batch("run1", 1, [3], [4, 5])
-    (found,) = tools.inspect_format("dedup_postgres", options).to_json()["sinks"]
-    assert (found["query_id"], found["sink"], found["batch_id"]) == (QUERY, "postgres", 1)
-    published = [(slot["slot"], slot["rows"]) for slot in found["slots"] if slot["batch_id"] == 1]
-    assert published == [(0, 1), (1, 2)]
-    assert "micro-batch 2 again, of which nothing is published" in found["restart"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,46 +167,25 @@ def test_a_function_that_reads_nothing_and_columns_that_change(
     assert seen == [(n, ["n", "m"]) for n in range(3)]
 
 
-@pytest.mark.parametrize(
-    ("sinks", "why"),
-    [
-        (lambda q: {"unique": q.into("uniques"), "late": q.into("others", name="uniques")},
+def test_what_cannot_be_split(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    query = SplitQuery(spark, dsn, tmp_path)
+    fill(query)
+    rows, take = query.rows(), query.into("uniques")
+    elsewhere = postgres_sink(dsn, "others", checkpoint="/elsewhere")
+    refused: list[tuple[DataFrame, dict[str, Any], str]] = [
+        (rows, {"unique": take, "late": query.into("others", name="uniques")},
          "Two sinks of the query have the name 'uniques'"),
-        (lambda q: {"unique": q.into("uniques"),
-                    "late": postgres_sink(q.dsn, "others", checkpoint="/elsewhere")},
+        (rows, {"unique": take, "late": elsewhere},
          "The sinks of one query have one checkpoint; these have .*/elsewhere"),
-        (lambda q: {"unique": "uniques"}, "unique='uniques' must be a function"),
-    ],
-)  # fmt: skip
-def test_sinks_that_cannot_be(
-    spark: SparkSession,
-    dsn: str,
-    tmp_path: Path,
-    sinks: Callable[[SplitQuery], dict[str, Any]],
-    why: str,
-) -> None:
-    query = SplitQuery(spark, dsn, tmp_path)
-    fill(query)
-    with pytest.raises(ConfigError, match=why):
-        split(query.rows(), **sinks(query))
-
-
-def test_one_checkpoint_may_be_written_in_two_ways(
-    spark: SparkSession, dsn: str, tmp_path: Path
-) -> None:
-    query = SplitQuery(spark, dsn, tmp_path)
-    fill(query)
+        (rows, {"unique": "uniques"}, "unique='uniques' must be a function"),
+        (spark.range(3), {"unique": take}, "this DataFrame is a batch"),
+        (rows.drop("verdict"), {"unique": take}, "no columns that an operator made for verdicts"),
+    ]  # fmt: skip
+    for stream, sinks, why in refused:
+        with pytest.raises(ConfigError, match=why):
+            split(stream, **sinks)
+    # One checkpoint may be written in two ways.
     same = postgres_sink(
-        query.dsn, "others", checkpoint=f"file://{query.checkpoint}/", options={"name": "others"}
+        dsn, "others", checkpoint=f"file://{query.checkpoint}/", options={"name": "others"}
     )
-    split(query.rows(), unique=query.into("uniques"), duplicate=same)
-
-
-def test_streams_that_cannot_be(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
-    query = SplitQuery(spark, dsn, tmp_path)
-    fill(query)
-    take = query.into("uniques")
-    with pytest.raises(ConfigError, match="this DataFrame is a batch"):
-        split(spark.range(3), unique=take)
-    with pytest.raises(ConfigError, match="no columns that an operator made for verdicts"):
-        split(query.rows().drop("verdict"), unique=take)
+    split(rows, unique=take, duplicate=same)

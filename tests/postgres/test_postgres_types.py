@@ -22,21 +22,13 @@ from tests.postgres.tables import run, write
 from tests.support.edge_values import ALL, Edge, batch_of, has_nul, told
 
 US = pa.timestamp("us", "Europe/Berlin")
-#: Spark's type, Arrow's, PostgreSQL's, values.
+#: Spark's type, Arrow's, a PostgreSQL type that is not the usual one or has limits, and values.
 CASES: list[tuple[str, pa.DataType, str, list[Any]]] = [
-    ("boolean", pa.bool_(), "boolean", [True, False]),
-    ("tinyint", pa.int8(), "smallint", [-128, 127]),
     ("tinyint", pa.int8(), "bigint", [-128, 127]),
-    ("smallint", pa.int16(), "smallint", [-(2**15), 2**15 - 1]),
-    ("int", pa.int32(), "integer", [-(2**31), 2**31 - 1]),
     ("int", pa.int32(), "bigint", [-(2**31), 2**31 - 1]),
     ("int", pa.int32(), "numeric(12,2)", [-(2**31), 2**31 - 1]),
-    ("bigint", pa.int64(), "bigint", [-(2**63), 2**63 - 1]),
     ("bigint", pa.int64(), "numeric", [-(2**63), 2**63 - 1]),
-    ("float", pa.float32(), "real", [0.5, math.inf, math.nan]),
     ("float", pa.float32(), "double precision", [0.5, -math.inf]),
-    ("double", pa.float64(), "double precision", [0.1, math.nan, 1e308, -0.0, 5e-324]),
-    ("decimal(9,2)", pa.decimal128(9, 2), "numeric(9,2)", [Decimal("-1234567.89"), Decimal(0)]),
     ("decimal(9,2)", pa.decimal128(9, 2), "numeric(12,4)", [Decimal("9999999.99")]),
     ("decimal(38,10)", pa.decimal128(38, 10), "numeric",
      [Decimal("9" * 28 + ".1234567891"), Decimal("-0.0000000001"), Decimal(0), Decimal(10000)]),
@@ -49,8 +41,6 @@ CASES: list[tuple[str, pa.DataType, str, list[Any]]] = [
     ("string", pa.string(), "uuid", ["00112233-4455-6677-8899-aabbccddeeff",
                                      "AABBCCDD-4455-6677-8899-AABBCCDDEEFF"]),
     ("string", pa.string(), "short_text", ["ab"]),
-    ("binary", pa.binary(), "bytea", [b"", b"\0\xff" * 1000]),
-    ("date", pa.date32(), "date", [date(1, 1, 1), date(1969, 12, 31), date(9999, 12, 31)]),
     ("timestamp", US, "timestamptz",
      [datetime(1, 1, 1, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, 999999, UTC),
       datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)]),
@@ -59,8 +49,6 @@ CASES: list[tuple[str, pa.DataType, str, list[Any]]] = [
     ("interval day to second", pa.duration("us"), "interval",
      [timedelta(days=-3, microseconds=5), timedelta(days=100_000, hours=5)]),
     ("array<int>", pa.list_(pa.int32()), "integer[]", [[1, None, -1], []]),
-    ("array<string>", pa.list_(pa.string()), "text[]", [["", None, "é"]]),
-    ("array<decimal(5,2)>", pa.list_(pa.decimal128(5, 2)), "numeric[]", [[Decimal("1.50"), None]]),
     ("array<date>", pa.list_(pa.date32()), "date[]", [[date(1, 1, 1)]]),
     ("array<double>", pa.list_(pa.float64()), "double precision[]", [[0.1]]),
     ("array<boolean>", pa.list_(pa.bool_()), "boolean[]", [[True, None]]),
@@ -98,13 +86,19 @@ def test_values_arrive_as_they_are(
 WRITTEN = [edge for edge in ALL if not edge.spark.startswith(("map", "struct", "array<array"))]
 
 
-def test_values_at_the_edges(dsn: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["append", "upsert", "atomic"])
+def test_values_at_the_edges(dsn: str, tmp_path: Path, mode: str) -> None:
+    """Each type in the column that the sink would create."""
     edges = [edge.only(lambda value: not has_nul(value)) for edge in WRITTEN]
     rows = batch_of(edges)
     columns = [("n", "int"), *((edge.name, edge.spark) for edge in edges)]
     kinds = ", ".join(f"{name} {column_type(spark)}" for name, spark in columns)
     run(dsn, f"CREATE TABLE rows ({kinds})")
-    write(dsn, tmp_path, columns, rows, mode="atomic")
+    key = {}
+    if mode == "upsert":
+        run(dsn, "ALTER TABLE rows ADD PRIMARY KEY (n)")
+        key = {"key": "n"}
+    write(dsn, tmp_path, columns, rows, mode=mode, **key)
     names = ", ".join(name for name, _ in columns)
     with psycopg.connect(dsn, options="-c timezone=UTC") as connection:
         # Texts of a real are shorter than its value.
@@ -113,9 +107,9 @@ def test_values_at_the_edges(dsn: str, tmp_path: Path) -> None:
         )
         found = ask.fetchall()
     for place, (name, wanted) in enumerate(zip(rows.schema.names, rows.columns, strict=True)):
-        column = [row[place] for row in found]
-        assert list(map(told, column[::2])) == list(map(told, wanted.to_pylist())), name
-        assert list(map(told, column[::2])) == list(map(told, column[1::2])), name
+        for copy in range(1 if key else 2):
+            column = [told(row[place]) for row in found[copy :: 1 if key else 2]]
+            assert column == list(map(told, wanted.to_pylist())), name
 
 
 @pytest.mark.parametrize("edge", WRITTEN, ids=lambda each: each.spark)

@@ -22,7 +22,7 @@ from dedup.sources.files.bypass import arrow_schema
 from dedup.sources.files.orc_times import check_orc_times
 from dedup.sources.files.parquet_input import ParquetInput, spark_columns
 from dedup.sources.strict_json import CAUSE, FIELDS, NOT_STRICT, with_fields, with_tagged
-from tests.support.values_page import Row, table
+from tests.support.pages import Row, table
 
 
 def parsed(spark: SparkSession, texts: list[str | bytes | None], schema: str) -> DataFrame:

@@ -13,13 +13,7 @@ from pathlib import Path
 
 
 def user_cache() -> Path:
-    """Return the folder of this user's downloads, which no one else can read or write.
-
-    Raises
-    ------
-    OSError
-        If somebody else owns it, or it cannot be made.
-    """
+    """Return the folder of this user's downloads, which no one else can read or write."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     folder = caches / "rolling-dedup-tests"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -37,13 +31,7 @@ def fetched_once(name: str, fetch: Callable[[Path], None]) -> Path:
     """Return the user's folder of this name, filled by the first process that asks for it.
 
     Other processes wait. If the first one fails, those that waited fail with the same words.
-
-    Parameters
-    ----------
-    name : str
-        Name of the folder; contents that differ need names that differ.
-    fetch : callable
-        Fills an empty folder, or raises OSError. Its files keep their places below it.
+    Contents that differ need names that differ. `fetch` fills an empty folder, or raises OSError.
     """
     cache = user_cache()
     folder, failure = cache / name, cache / f"{name}.failed"

@@ -20,18 +20,9 @@ import pyarrow.parquet as pq
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Values of one type; null is one of them everywhere.
+    """Values of one type, as `to_pylist` gives them; null is one of them everywhere."""
 
-    Parameters
-    ----------
-    spark : str
-        Spark's name of the type.
-    arrow : pyarrow.DataType
-        As Spark hands it to a sink.
-    values : tuple
-        As `pyarrow.Array.to_pylist` gives them.
-    """
-
+    #: Spark's name of the type, and the type that Spark hands to a sink.
     spark: str
     arrow: pa.DataType
     values: tuple[Any, ...]

@@ -3,43 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import dedup
+from dedup.errors import cause
+from tests.support.spark_query import forget_commits
 
 Change = Callable[[DataFrame], DataFrame]
 
 
 class FileQuery:
-    """Files of rows to a format of this package, one file a micro-batch.
+    """Files of rows to a format of this package, one file a micro-batch, in a folder of its own."""
 
-    Parameters
-    ----------
-    spark : SparkSession
-    sink : str
-        Name of the format.
-    folder : Path
-        Of the query's own.
-
-    Attributes
-    ----------
-    change : callable
-        Turns the rows of the files into the rows of the sink.
-    """
+    #: Steps of the sink at which the contract kills.
+    steps: tuple[str, ...] = ()
 
     def __init__(self, spark: SparkSession, sink: str, folder: Path) -> None:
         self.spark, self.sink = spark, sink
         self.input, self.checkpoint = folder / "input", folder / "checkpoint"
         self.input.mkdir(parents=True, exist_ok=True)
         self.options: dict[str, Any] = {"checkpointLocation": str(self.checkpoint)}
+        #: Turns the rows of the files into the rows of the sink.
         self.change: Change = lambda rows: rows
+        #: Returns the row of a number.
+        self.row: Callable[[int], dict[str, Any]] = lambda n: {"n": n, "text": f"v{n}"}
         self.files = 0
         dedup.register(spark)
 
@@ -51,28 +47,53 @@ class FileQuery:
         os.utime(path, (self.files, self.files))  # Spark reads the oldest first
         self.files += 1
 
+    def numbers(self, *ranges: Iterable[int]) -> None:
+        """Add the rows of numbers, a file for each range."""
+        for each in ranges:
+            self.add([self.row(n) for n in each])
+
     def rows(self) -> DataFrame:
         """The stream, from the files."""
         schema = self.spark.read.parquet(str(self.input)).schema
         reader = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
         return self.change(reader.parquet(str(self.input)))
 
-    def start(self, **options: str) -> StreamingQuery:
-        """Start the query over what there is."""
-        writer = self.rows().writeStream.format(self.sink).trigger(availableNow=True)
-        return writer.options(**self.options | options).start()
+    def found(self) -> Counter[int]:
+        """Return how often each number is in the output."""
+        raise NotImplementedError
+
+    def start(self, *, once: bool = True, **options: str) -> StreamingQuery:
+        """Start the query; `once`: over what there is."""
+        writer = self.rows().writeStream.format(self.sink).options(**self.options | options)
+        return (writer.trigger(availableNow=True) if once else writer).start()
 
     def run(self, **options: str) -> StreamingQuery:
         """Let the query take all that there is; raises what it fails with."""
-        query = self.start(**options)
+        query = self.start(once=True, **options)
         query.awaitTermination(120)
         assert not query.isActive
         return query
 
+    def run_to_the_end(self, **options: str) -> list[str]:
+        """Start the query until it has taken all that there is; return what it failed with."""
+        failures: list[str] = []
+        while len(failures) < 8:
+            try:
+                self.run(**options)
+            except StreamingQueryException as error:
+                failures.append(str(cause(error) or error)[:2000])
+                continue
+            return failures
+        raise AssertionError(failures)
+
+    def run_with(self, function: Callable[[DataFrame, int], None]) -> None:
+        """Let a function for `foreachBatch` take all that there is."""
+        writer = self.rows().writeStream.foreachBatch(function).trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        assert writer.start().awaitTermination(120)
+
     def forget_commit(self) -> int:
         """Let Spark forget that it committed the last micro-batch; return its number."""
-        commits = [int(p.name) for p in (self.checkpoint / "commits").iterdir() if p.name.isdigit()]
-        last = max(commits)
-        (self.checkpoint / "commits" / str(last)).unlink()
-        (self.checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
+        last = max(int(p.name) for p in (self.checkpoint / "commits").glob("[0-9]*"))
+        forget_commits(self.checkpoint, last)
         return last

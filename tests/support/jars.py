@@ -35,15 +35,8 @@ def alone(coordinates: str) -> str:
 def maven_jars(wanted: Sequence[str]) -> Path:
     """Return the folder of these jars, kept in the user's cache folder.
 
-    Parameters
-    ----------
-    wanted : sequence of str
-        Coordinates, of jars that are wanted `alone` or with what they depend on.
-
-    Raises
-    ------
-    OSError
-        If they cannot be fetched, or one of them is not the pinned one.
+    Jars are wanted `alone` or with what they depend on. This raises an OSError if they cannot be
+    fetched, or one of them is not the pinned one.
     """
     return _checked(tuple(wanted))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
 import time
 import urllib.request
@@ -16,9 +16,10 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
+from tests.support.processes import Daemon
+
 REGION = "us-east-1"
 BUCKET = "catalogs"
-START_TIMEOUT_S = 60.0
 CALL_TIMEOUT_S = 10.0
 _EVERYTHING = {
     "Version": "2012-10-17",
@@ -141,27 +142,11 @@ def s3_factory(
 @contextmanager
 def running_store(log: Path) -> Iterator[ObjectStore]:
     """A store with one bucket and no rights, gone at the end in any case."""
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
-            stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    server = Daemon.start(command, log, os.environ)
     try:
-        endpoint = _endpoint(process, log)
+        endpoint = server.wait_for(r"Running on http://(\S+)")[1]
         client("s3", endpoint).create_bucket(Bucket=BUCKET)
         yield ObjectStore(endpoint)
     finally:
-        process.kill()
-        process.wait(CALL_TIMEOUT_S)
-
-
-def _endpoint(process: subprocess.Popen[bytes], log: Path) -> str:
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    marker = "Running on http://"
-    while True:
-        text = log.read_text(errors="replace")
-        if marker in text:
-            return text.partition(marker)[2].split()[0]
-        if process.poll() is not None or time.monotonic() > deadline_s:
-            raise RuntimeError(f"moto's server did not start:\n{text[-3000:]}")
-        time.sleep(0.05)
+        server.kill()

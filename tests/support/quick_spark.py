@@ -59,12 +59,6 @@ def session_of_the_process(scratch: Path, jars: str = "") -> SparkSession:
 
     A JVM costs more than most tests. Nothing but the jars may differ between those who ask: who
     comes later gets what the first has started.
-
-    Parameters
-    ----------
-    scratch : Path
-    jars : str, optional
-        For ``spark.jars``.
     """
     from pyspark.sql import SparkSession
 

@@ -14,26 +14,16 @@ from typing import Any
 
 @dataclass
 class SchemaRegistry:
-    """Its schemas, what it demands, and what it was asked.
+    """Its schemas, what it demands, and what it was asked."""
 
-    Parameters
-    ----------
-    by_id : dict
-        Answers to ``/schemas/ids/{id}``.
-    by_subject : dict
-        Answers to ``/subjects/{subject}/versions/{version}``.
-    authorization : str or None
-        The header that it demands.
-    redirect : str
-        Where it sends its clients instead of answering.
-    failures : list of int
-        Statuses of the next answers; 0 closes the connection without one.
-    """
-
+    #: Answers to ``/schemas/ids/{id}``, and to ``/subjects/{subject}/versions/{version}``.
     by_id: dict[int, dict[str, Any]] = field(default_factory=dict)
     by_subject: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    #: The header that it demands.
     authorization: str | None = None
+    #: Statuses of the next answers; 0 closes the connection without one.
     failures: list[int] = field(default_factory=list)
+    #: Where it sends its clients instead of answering.
     redirect: str = ""
     asked: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)

@@ -268,16 +268,10 @@ def accepted_tail(verdicts: Sequence[str]) -> int:
 
 @dataclass
 class Producing:
-    """Batches as a producer sends them, and as its zombies, retries and mistakes do.
-
-    Parameters
-    ----------
-    rng : Random
-    following : int
-        The sequence that a broker waits for.
-    """
+    """Batches as a producer sends them, and as its zombies, retries and mistakes do."""
 
     rng: Random
+    #: The sequence that a broker waits for.
     following: int
     epoch: int = 0
     sent: list[tuple[int, int, int]] = field(default_factory=list)

@@ -22,16 +22,18 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 from dedup.sinks.work import TaskResult
 from dedup.testing import faults
 from tests.support.processes import stands_still
+from tests.support.proxy import Fault, Harm, Proxy
 from tests.support.sink_double import SinkDouble
 
 BATCHES = 8
@@ -44,12 +46,7 @@ _context = get_context("forkserver")
 class Worker:
     """A process that does the work of tasks, or of the driver, one after another.
 
-    Parameters
-    ----------
-    sink : callable
-        Makes the sink, in the process; it must be picklable.
-    away : tuple of exception types
-        The process tries again after these errors.
+    There it calls `sink`, which must be picklable, until none of the errors `away` comes.
     """
 
     def __init__(
@@ -105,7 +102,7 @@ class Round:
 
     seed: int
     mode: str
-    options: dict[str, str]
+    options: dict[str, str] = field(default_factory=dict)
     armed: Counter[str] = field(default_factory=Counter)
     fired: Counter[str] = field(default_factory=Counter)
     besides: Counter[str] = field(default_factory=Counter)
@@ -148,20 +145,11 @@ class Round:
 class Campaign(ABC):
     """A query whose processes are killed and frozen.
 
-    Attributes
-    ----------
-    never : tuple of str
-        Parts of errors that no fault excuses.
-
-    Parameters
-    ----------
-    seed : int
-    modes : mapping of str to dict
-        Options of the sink by name; the seed chooses one.
-    before : Counter
-        Kills by point, in earlier rounds.
+    The seed chooses one of the modes, which are options of the sink by name. `before` has the kills
+    by point in earlier rounds.
     """
 
+    #: Parts of errors that no fault excuses.
     never: tuple[str, ...] = (
         "gives other rows", "divided into", "older than the sink", "Markers of this sink",
         "has lost what it had committed", "which is gone",
@@ -200,6 +188,25 @@ class Campaign(ABC):
     def around_a_start(self) -> AbstractContextManager[None]:
         """Do something else to the output during one start."""
         return nullcontext()
+
+    @contextmanager
+    def harmed(self, proxy: Proxy, fault: Fault) -> Iterator[None]:
+        """Count an armed fault of the network if it fires; let what was held arrive at the end."""
+        yield
+        if fault.fired.is_set():
+            self.result.besides[fault.harm.name.lower()] += 1
+            if fault.harm is Harm.HOLD:
+                fault.release()
+        proxy.disarm()
+
+    @contextmanager
+    def meanwhile(self, what: str, strike: Callable[[], None], within_s: float) -> Iterator[None]:
+        """Do something to the server at a random moment."""
+        timer = Timer(self.rng.random() * within_s, strike)
+        timer.start()
+        yield
+        timer.join()
+        self.result.besides[what] += 1
 
     def before_a_replay(self) -> None:  # noqa: B027 - most sinks need nothing here
         """Do something else to the output before a micro-batch runs again."""
@@ -312,13 +319,7 @@ class Campaign(ABC):
                 self.result.besides["woken"] += 1
 
     def _arm(self, point: str, kind: str) -> None:
-        names = (p.name.removeprefix("fired~") for p in self._folder.iterdir())
-        used = [int(name.split("~")[1]) for name in names if name.split("~")[0] == point]
-        number = max(used, default=-1) + 1
-        for _ in range(self.rng.choice((0, 0, 1, 3))):
-            faults.arm(self._folder, point, "skip", number)
-            number += 1
-        faults.arm(self._folder, point, kind, number)
+        arm_next(self._folder, point, kind, self.rng.choice((0, 0, 1, 3)))
         self.result.armed[f"{point} {kind}"] += 1
 
     def _armed(self) -> list[str]:
@@ -332,21 +333,28 @@ class Campaign(ABC):
         self.result.duplicated = (found - expected).total()
 
 
+def arm_next(folder: Path, point: str, kind: str, visits: int) -> None:
+    """Arm a fault behind those of its point, and after some more visits that go by."""
+    names = (path.name.removeprefix("fired~").split("~") for path in folder.iterdir())
+    used = [int(number) for name, number, *_ in names if name == point]
+    number = max(used, default=-1) + 1
+    for skipped in range(number, number + visits):
+        faults.arm(folder, point, "skip", skipped)
+    faults.arm(folder, point, kind, number + visits)
+
+
 def run_campaign(
-    about: str | None, points: Sequence[str], round_of: Callable[[int, Counter[str]], Round]
+    about: str | None,
+    points: Sequence[str],
+    round_of: Callable[[int, Counter[str]], Round],
+    options: argparse.ArgumentParser | None = None,
 ) -> int:
     """Run rounds as the command line says, until enough kills have struck; return the exit code.
 
-    Parameters
-    ----------
-    about : str, optional
-        Its first line describes the command.
-    points : sequence of str
-        All steps.
-    round_of : callable
-        From a seed, and the kills by step so far, to the result of a round.
+    `round_of` returns the result of a round from its seed, and from the kills by step so far.
     """
-    options = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
+    options = options or argparse.ArgumentParser()
+    options.description = (about or "").partition("\n")[0]
     options.add_argument("--kills", type=int, default=0, help="at least so many in all")
     options.add_argument("--each", type=int, default=0, help="at least so many at each step")
     options.add_argument("--seed", type=int, default=1, help="seed of the first round")
@@ -383,7 +391,7 @@ def table(rounds: list[Round], points: Sequence[str]) -> str:
         "| where | kind | armed | fired | lost | duplicated |",
         "|---|---|---:|---:|---:|---:|",
     ]
-    for kind in ("kill", "freeze", "enospc", "raise"):
+    for kind in faults.KINDS:
         for point in points:
             place = f"{point} {kind}"
             if n := armed[place]:

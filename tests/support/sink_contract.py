@@ -1,4 +1,4 @@
-"""The contract of every sink that publishes a micro-batch once: a test class to inherit from.
+"""The contract of every sink that publishes a micro-batch once: test classes to inherit from.
 
     class TestContract(SinkContract):
         @pytest.fixture(params=["append", "atomic"])
@@ -6,47 +6,43 @@
             return Output(lambda checkpoint, **options: Sink(...), lose_markers=...)
 
 Each case gets an empty output. A new sink on the same output and checkpoint is a new start of the
-query, which knows only what is stored.
+query, which knows only what is stored. `QueryContract` is the same for Spark queries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
+from dedup import dedup_by_id
 from dedup.errors import SinkError
+from dedup.testing import faults
+from tests.support.file_query import FileQuery
 from tests.support.sink_double import SinkDouble, once
 
 
 @dataclass(frozen=True)
 class Output:
-    """An output, into which a test starts the sink as often as it likes.
+    """An output, into which a test starts the sink as often as it likes."""
 
-    Parameters
-    ----------
-    sink : callable
-        From the checkpoint's folder, and options with underscores for dots, to the sink.
-    lose_markers : callable
-        Removes the markers of micro-batches from the output.
-    one_commit : bool
-        Whether the driver commits whole micro-batches. A replay may then divide the rows otherwise.
-    compares : bool
-        Whether the sink compares a replay with the output. If not, it ignores the replay.
-    shared : bool
-        Whether several sinks may write to the output, each under its own name.
-    leftovers : callable
-        Returns the names of what tasks have staged and nobody has removed.
-    """
-
+    #: From the checkpoint's folder, and options with underscores for dots, to the sink.
     sink: Callable[..., SinkDouble]
     folder: Path
+    #: Removes the markers of micro-batches from the output.
     lose_markers: Callable[[], None]
+    #: Whether the driver commits whole micro-batches. A replay may then divide the rows otherwise.
     one_commit: bool
+    #: Whether the sink compares a replay with the output. If not, it ignores the replay.
     compares: bool = True
+    #: Whether several sinks may write to the output, each under its own name.
     shared: bool = True
+    #: Returns the names of what tasks have staged and nobody has removed.
     leftovers: Callable[[], list[str]] = list
 
     def start(self, checkpoint: str = "checkpoint", **options: str) -> SinkDouble:
@@ -150,10 +146,13 @@ class SinkContract:
         sink.batch("run1", 1, [1])
         assert sink.numbers() == once(2)
 
-    def test_two_attempts_of_a_task(self, output: Output) -> None:
+    def test_attempts_of_a_task(self, output: Output) -> None:
+        """In the same worker, and in a worker that knows nothing of the sink."""
         sink = output.start()
         sink.batch("run1", 0, [0])
-        sink.task("run1", 1, 0, [1])
+        for _ in range(2):
+            sink.task("run1", 1, 0, [1])
+        sink.forget()
         sink.finish([sink.task("run1", 1, 0, [1]), sink.task("run1", 1, 1, [2])])
         sink.batch("run1", 2, [3])
         assert sink.numbers() == once(4)
@@ -165,6 +164,31 @@ class SinkContract:
         sink = output.start()
         sink.batch("run2", 1, [1], [2])
         assert sink.numbers() == once(3)
+        assert output.leftovers() == []
+
+    def test_a_start_that_was_killed_between_its_tasks(self, output: Output) -> None:
+        """Rows that a task has published keep their division."""
+        sink = output.start()
+        sink.batch("run1", 0, [0])
+        sink.task("run1", 1, 0, [1, 2])  # one of two
+        sink = output.start()
+        if not output.one_commit:
+            with pytest.raises(SinkError, match=r"is divided into|gives other rows"):
+                sink.batch("run2", 1, [1], [2], [3])
+            assert sink.numbers() == once(3)
+        sink.batch("run3", 1, [1, 2], [3])
+        assert sink.numbers() == once(4)
+
+    def test_a_task_of_an_earlier_start_comes_late(self, output: Output) -> None:
+        """The next start has published the micro-batch since."""
+        late = output.start()
+        late.batch("run1", 0, [0], [1])
+        sink = output.start()
+        sink.batch("run2", 1, [2, 3])  # by one task, where the first start had two
+        late.task("run1", 1, 1, [3])
+        assert sink.numbers() == once(4)
+        sink.batch("run2", 2, [4])
+        assert sink.numbers() == once(5)
 
     def test_a_driver_that_comes_late(self, output: Output) -> None:
         """Another start has published the micro-batch, and the next one."""
@@ -191,6 +215,25 @@ class SinkContract:
             again.batch("run2", 1, [4])
         assert output.start().numbers() == once(3 + 2 * output.shared)
 
+    def test_what_is_published_is_inspected_with_the_options_of_the_sink(
+        self, output: Output
+    ) -> None:
+        if not output.shared:
+            pytest.skip("each sink has an output of its own")
+        sink, checkpoint = output.start(), output.folder / "checkpoint"
+        for name, entries in (("offsets", "012"), ("commits", "01")):
+            (checkpoint / name).mkdir(parents=True)
+            for entry in entries:
+                (checkpoint / name / entry).write_text("v1\n{}")
+        (checkpoint / "metadata").write_text(json.dumps({"id": sink.query}))
+        assert sink.inspected(checkpoint) == []
+        sink.batch("run1", 0, [0], [1, 2])
+        sink.batch("run1", 1, [3], [4, 5])
+        (found,) = sink.inspected(checkpoint)
+        assert (found["query_id"], found["sink"]) == (sink.query, sink.work.name)
+        assert sum(slot["rows"] for slot in found["slots"] if slot["batch_id"] == 1) == 3
+        assert "micro-batch 2 again, of which nothing is published" in found["restart"]
+
     def test_two_sinks_of_one_query(self, output: Output) -> None:
         if not output.shared:
             pytest.skip("each sink has an output of its own")
@@ -199,3 +242,47 @@ class SinkContract:
             for which, sink in enumerate(sinks):
                 sink.batch("run1", number, [2 * number + which])
         assert sinks[0].numbers() == once(4)
+
+
+class QueryContract:
+    """What holds for a query into every sink; a test class gives the fixture `query`."""
+
+    def test_every_micro_batch_is_there_once(self, query: FileQuery, tmp_path: Path) -> None:
+        """A replay reads the operator's plan to its end, although its rows are there already."""
+        operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2)
+        query.change = lambda rows: rows.transform(operator)
+        query.numbers(range(30), range(20, 50))
+        query.run()
+        assert query.forget_commit() == 1  # Spark runs the last micro-batch again
+        query.numbers(range(40, 60))
+        query.run()
+        assert query.found() == once(60)
+
+    @pytest.mark.slow
+    def test_kills_at_every_step(self, query: FileQuery, fault_folder: Path) -> None:
+        self.kill(query, fault_folder, query.steps)
+
+    def kill(self, query: FileQuery, fault_folder: Path, steps: Sequence[str]) -> None:
+        """Spark runs a task again; a query whose driver's part dies ends, and is started again."""
+        for number, step in enumerate(steps):
+            starts = range(30 * number, 30 * number + 30, 10)
+            first, second, third = (range(n, n + 10) for n in starts)
+            query.numbers(first)
+            running = query.start(once=False)
+            running.processAllAvailable()
+            # From now on tasks publish on their own, if the sink lets them.
+            faults.arm(fault_folder, step, "kill")
+            query.numbers(second)
+            with suppress(StreamingQueryException):
+                running.processAllAvailable()
+            running.stop()
+            query.numbers(third)
+            query.run_to_the_end()
+            assert query.found() == once(30 * number + 30), step
+            assert len(faults.fired(fault_folder)) == number + 1, step
+
+    def test_what_the_format_of_a_sink_is_not_for(self, query: FileQuery) -> None:
+        with pytest.raises(Exception, match="publishes the micro-batches"):
+            query.spark.range(3).write.format(query.sink).mode("append").save()
+        with pytest.raises(Exception, match="is a sink"):
+            query.spark.read.format(query.sink).load()

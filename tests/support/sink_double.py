@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from dedup.sinks.protocol import Batch
 from dedup.sinks.work import TaskResult, new_batch
+from dedup.tools import inspect_format
 
 QUERY = "11111111-2222-3333-4444-555555555555"
 #: Rows of a micro-batch in a campaign.
@@ -18,17 +20,14 @@ WIDTH = 30
 
 
 class SinkDouble(ABC):
-    """A sink of numbered rows.
+    """A sink of numbered rows."""
 
-    Attributes
-    ----------
-    work : object
-        What the tasks and the driver of the sink call: `write` and `complete`.
-    query : str
-        ID of the query.
-    """
-
+    #: What the tasks and the driver of the sink call: `write` and `complete`.
     work: Any
+    #: Name of its format, and options as a user gives them.
+    format: str
+    given: dict[str, str]
+    #: ID of the query.
     query = QUERY
 
     @abstractmethod
@@ -73,6 +72,12 @@ class SinkDouble(ABC):
         half = len(numbers) // 2
         parts = (numbers[:half], numbers[half:])
         return self.send(run_id, batch_id, slot, (self.rows(part) for part in parts))
+
+    def inspected(self, checkpoint: Path) -> list[dict[str, Any]]:
+        """Return what the sinks of the output have published, from the options of this one."""
+        given = self.given | {"checkpointLocation": str(checkpoint)}
+        found: list[dict[str, Any]] = inspect_format(self.format, given).to_json()["sinks"]
+        return found
 
     def forget(self) -> None:  # noqa: B027 - most sinks remember nothing
         """Forget everything that this process knows of the sink, as if it had just started."""

@@ -27,7 +27,7 @@ import sys
 from tests.support import jars
 jars._RESOLVE = "raise SystemExit('java.net.UnknownHostException: repo1.maven.org')"
 import pytest
-test = "tests/kafka/test_broker.py"
+test = "tests/kafka/test_proxy.py"
 sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", test]))
 """
 
@@ -85,7 +85,7 @@ def test_a_run_fails_without_the_broker_s_jars(tmp_path: Path) -> None:
 
 def test_a_run_closes_with_what_was_not_tested() -> None:
     env = {VARIABLE: "1", "CI_FULL": ""}
-    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kafka/test_broker.py"]
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kafka/test_proxy.py"]
     for more in ([], ["--numprocesses", "1"]):
         done = python(*command, *more, cwd=ROOT, env=env)
         assert done.returncode == 0, done.stdout

@@ -18,7 +18,7 @@ from dedup.sources.kafka.avro_rows import AvroDecoder
 from dedup.sources.kafka.avro_types import reader_schema
 from dedup.sources.strict_json import FIELDS
 from tests.support.avro import decoded, encoded, record
-from tests.support.values_page import Row, table
+from tests.support.pages import Row, table
 
 
 def field(kind: Any, *references: str) -> pa.DataType:

@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--batches", type=int, default=8, help="of a producer between kills")
     parser.add_argument("--folder", type=Path, help="keeps checkpoint, catalog and logs")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     flags = parser.parse_args()
     said, begun_s = Console(stderr=True), time.monotonic()
 

@@ -24,29 +24,18 @@ Batch = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the producers send.
+    """What the producers send."""
 
-    Parameters
-    ----------
-    stretches : int
-        Parts of the stream; each begins when the query is started once more.
-    batches : int
-        Of each producer in each stretch, retries apart.
-    producers : int
-    batch : int
-        Records of a batch.
-    customers : int
-        Of each producer: keys that no one else sends.
-    pause_s : float
-        Seconds between batches.
-    seed : int
-    """
-
+    #: Parts of the stream; each begins when the query is started once more.
     stretches: int
+    #: Of each producer in each stretch, retries apart.
     batches: int
     producers: int = 3
+    #: Records of a batch.
     batch: int = 500
+    #: Keys of a producer, which no other producer sends.
     customers: int = 100
+    #: Between batches.
     pause_s: float = 0.4
     seed: int = 7
 
@@ -60,15 +49,7 @@ class Load:
 
 
 class Producers:
-    """Threads that send; `go_on` opens the next stretch.
-
-    Parameters
-    ----------
-    address : str
-        Of the broker.
-    topic : str
-    load : Load
-    """
+    """Threads that send; `go_on` opens the next stretch."""
 
     def __init__(self, address: str, topic: str, load: Load) -> None:
         self._address, self._topic, self._load = address, topic, load

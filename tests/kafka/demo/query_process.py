@@ -21,19 +21,7 @@ _TIMEOUT_S = 400.0
 
 
 class QueryProcess:
-    """One start after another of the query over the same folder.
-
-    Parameters
-    ----------
-    address : str
-        Of the broker.
-    source, target : str
-        The topic to read, and the topic or table to write.
-    folder : Path
-        Of the query, and of what it prints.
-    *more : str
-        Arguments of the program behind these.
-    """
+    """One start after another of the query over the same folder, from a topic to a target."""
 
     def __init__(self, address: str, source: str, target: str, folder: Path, *more: str) -> None:
         self._command = [sys.executable, str(_SCRIPT), address, source, target, str(folder),
@@ -65,18 +53,12 @@ class QueryProcess:
         return self._running.process.pid
 
     def wait_for(self, so: Callable[[], object]) -> None:
-        """Wait until something is so.
-
-        Raises
-        ------
-        OSError
-            If the query ends on its own, or if it takes too long.
-        """
+        """Wait until something is so; an OSError ends it if the query ends, or after too long."""
         deadline_s = time.monotonic() + _TIMEOUT_S
         while not so():
             if self._running is not None and (code := self._running.process.poll()) is not None:
                 said = self._running.log.read_text(errors="replace")[-3000:]
-                raise OSError(f"The query ended by itself, with code {code}:\n{said}")
+                raise OSError(f"The query ended with code {code}:\n{said}")
             if time.monotonic() > deadline_s:
                 raise OSError(f"The query was not done within {_TIMEOUT_S:.0f} s.")
             time.sleep(0.02)

@@ -28,23 +28,9 @@ def run(
 ) -> list[Check]:
     """Run the demonstration; return every figure against its expected value.
 
-    Parameters
-    ----------
-    address : str
-        Of the broker; topics of new names are made there.
-    folder : Path
-        Of checkpoint, catalog and logs.
-    load : Load
-        There is a kill between each two of its stretches.
-    note : callable
-        Takes a line about each step.
-    server : Server, optional
-        Of PostgreSQL, to write to a table instead of a topic.
-
-    Raises
-    ------
-    OSError
-        If a server or the query fails in a way that no one caused.
+    The query writes to a new topic of the broker, or to a new table of a PostgreSQL server. It is
+    killed between each two stretches of the load. `note` takes a line about each step. If a server
+    or the query fails in a way that no one caused, this raises an OSError.
     """
     name = uuid.uuid4().hex[:6]
     source, out = make_topic(address, f"orders-{name}", 2), f"orders-once-{name}"
@@ -87,15 +73,9 @@ def run(
 
 
 def judged(load: Load, sent: int, given: Counter[str], out: Counter[str]) -> list[Check]:
-    """Return the figures of input and output.
+    """Return the figures of input and output, from how often each order is in both.
 
-    Parameters
-    ----------
-    load : Load
-    sent : int
-        Records that the broker acknowledged to the producers.
-    given, out : Counter of str
-        How often each order is in the source, and in the output.
+    The broker acknowledged `sent` records to the producers.
     """
     return [
         same("records in", given.total(), sent),

@@ -1,4 +1,4 @@
-"""Where the demonstration writes: a topic or a table, which a reader watches meanwhile."""
+"""Where the demonstration writes: a topic or a table, which a reader watches."""
 
 from __future__ import annotations
 
@@ -29,24 +29,15 @@ def more(name: str, value: int, least: int) -> Check:
 
 
 class Target(ABC):
-    """Where the query writes.
-
-    Attributes
-    ----------
-    name : str
-    arguments : tuple of str
-        Further arguments of the query's program.
-    format, options : str, dict
-        Of the sink.
-    moments : tuple of str
-        Steps of the sink at which the query is killed: all is with the server and uncommitted; one
-        task has committed and Spark does not know; some rows are sent.
-    """
+    """Where the query writes, with format and options of the sink."""
 
     name: str
+    #: Further arguments of the query's program.
     arguments: tuple[str, ...] = ()
     format: str
     options: dict[str, str]
+    #: Steps of the sink at which the query is killed: all is with the server and uncommitted; one
+    #: task has committed and Spark does not know; some rows are sent.
     moments: tuple[str, ...]
 
     @abstractmethod
@@ -62,25 +53,17 @@ class Target(ABC):
 
     @abstractmethod
     def checks(self, load: Load) -> list[Check]:
-        """Return the figures of this kind of target, and those of its reader."""
+        """Return the figures of this kind of target and of its reader."""
 
 
 class Seen:
-    """Orders that somebody saw, one after another, each judged by those before it.
-
-    Attributes
-    ----------
-    ids : Counter of str
-        Of all orders.
-    places : set of tuple of int
-        Partition and offset of each record.
-    misplaced : list of str
-        IDs that did not follow the order before them of the same customer.
-    """
+    """Orders that somebody saw, one after another, each judged by those before it."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self.ids: Counter[str] = Counter()
+        #: Partition and offset of each record.
         self.places: set[tuple[int, int]] = set()
+        #: IDs that did not follow the order before them of the same customer.
         self.misplaced: list[str] = []
         self._next: dict[bytes | None, int] = {}
         for record in records:
@@ -130,15 +113,9 @@ class Topic(Target):
 
 
 def judged(load: Load, committed: list[Record], every: list[Record], seen: Seen) -> list[Check]:
-    """Return the figures of a topic.
+    """Return the figures of a topic, as clients read it with `read_committed` and without.
 
-    Parameters
-    ----------
-    load : Load
-    committed, every : list of Record
-        The output as clients read it with `read_committed`, and with no isolation.
-    seen : Seen
-        What the reader saw while the query ran.
+    A reader has `seen` it while the query ran.
     """
     out = Seen(committed)
     aborted = {(record.partition, record.offset) for record in every} - out.places
@@ -198,7 +175,7 @@ class Table(Target):
 
     def checks(self, load: Load) -> list[Check]:
         return [
-            more("looks at the table meanwhile", self._looks, 0),
+            more("looks of the reader at the table", self._looks, 0),
             same("  rows of one order, at most", self._most_of_one, 1),
             same("restarts of the server", self._restarts, 1),
         ]

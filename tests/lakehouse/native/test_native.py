@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import dedup
 from dedup import delta_once, delta_sink, iceberg_once, iceberg_sink
-from tests.lakehouse.test_lake_query import ROCKSDB_2
+from tests.lakehouse.test_lake_query import rocksdb_2
 from tests.support.file_query import FileQuery
 
 RIGHT = 130
@@ -88,17 +87,6 @@ class Native(FileQuery):
 @pytest.fixture
 def query(spark: SparkSession, warehouse: Path, tmp_path: Path) -> Native:
     return Native(spark, warehouse, tmp_path)
-
-
-@contextmanager
-def rocksdb_2(spark: SparkSession) -> Iterator[None]:
-    for name, value in ROCKSDB_2.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name in ROCKSDB_2:
-            spark.conf.unset(name)
 
 
 def once() -> Counter[int]:
