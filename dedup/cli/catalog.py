@@ -24,7 +24,7 @@ from dedup.cli.flags import (
 from dedup.cli.run.record import catalog_of
 from dedup.cli.session import reading_session
 from dedup.cli.terminal import wrapped
-from dedup.core.duration import duration_ms, size
+from dedup.core.duration import size
 from dedup.tools.repair.contents import LOSS_ACCEPTED
 from dedup.tools.repair.opening import Snapshot, checkpoint_place, open_root
 
@@ -62,14 +62,12 @@ def snapshot(root: Root, checkpoint: str) -> Snapshot:
 
 
 def inspect(flags: InspectFlags) -> Done:
-    """Describe the catalog's queries, and list its segments with ``--segments``."""
     root, state = open_catalog(flags.root, flags.checkpoint)
     body = tools.inspect(root, state, flags.query).to_json()
     return Done(OK, body, inspection_lines(body, list_segments=flags.list_segments))
 
 
 def verify(flags: VerifyFlags) -> Done:
-    """Read every file of the catalog, and list the damaged and missing ones."""
     root, state = open_catalog(flags.root, flags.checkpoint)
     report = tools.verify(root, state, flags.query)
     body = report.to_json()
@@ -77,7 +75,6 @@ def verify(flags: VerifyFlags) -> Done:
 
 
 def accept_loss(flags: AcceptLossFlags) -> Done:
-    """Accept the loss of a segment."""
     root, _ = catalog_of(flags.root)
     body = tools.accept_loss(root, flags.segment, flags.query, flags.shard).to_json()
     bucket = f"{body['start']} to {body['end']}" if body["start"] else "bucket unknown"
@@ -86,8 +83,6 @@ def accept_loss(flags: AcceptLossFlags) -> Done:
 
 
 def vacuum(flags: VacuumFlags) -> Done:
-    """Delete, or list, the files that no manifest names."""
-    duration_ms(flags.older_than, option="--older-than")  # reject a typo before Spark starts
     root = open_root(catalog_of(flags.root)[0])
     body = tools.vacuum(
         root,
@@ -100,7 +95,6 @@ def vacuum(flags: VacuumFlags) -> Done:
 
 
 def adopt(flags: AdoptFlags) -> Done:
-    """Make a new checkpoint for the catalog."""
     root, _ = catalog_of(flags.root)
     adopted = tools.adopt(root, flags.checkpoint, flags.query, sole=flags.sole)
     body = adopted.to_json()
@@ -108,7 +102,6 @@ def adopt(flags: AdoptFlags) -> Done:
 
 
 def explain(flags: ExplainFlags) -> Done:
-    """Look a record ID up; the exit code is the answer."""
     root, snapshot = open_catalog(flags.root, flags.checkpoint)
     body = tools.explain(root, flags.id, snapshot, flags.query).to_json()
     return Done(_CODES[body["status"]], body, sentences(body))
@@ -145,7 +138,6 @@ def _answer(body: dict[str, Any]) -> str:
 
 
 def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[str]:
-    """Describe the result of `inspect`."""
     for number, query in enumerate(body["queries"]):
         if number:
             yield ""
@@ -209,23 +201,30 @@ def _adoption_lines(body: dict[str, Any]) -> Iterator[str]:
 
 def _query(query: dict[str, Any]) -> Iterator[str]:
     yield f"query {query['query_id']}"
-    yield from _line("as of", query["as_of"])
-    yield from _line("record ID", ", ".join(query["id"]) or "-")
-    yield from _line("timestamp", query["timestamp"] or "-")
-    yield from _line("shards", _text(query["shards"]))
+    shards = query["state"]
+    lines = {
+        "as of": query["as_of"],
+        "record ID": ", ".join(query["id"]) or "-",
+        "timestamp": query["timestamp"] or "-",
+        "shards": _text(query["shards"]),
+    }
     for kind, files in sorted(query["files"].items()):
-        yield from _line(f"{kind} files", f"{files['files']:,}, {size(files['bytes'])}")
+        lines[f"{kind} files"] = f"{files['files']:,}, {size(files['bytes'])}"
     for standing, count in sorted(query["segments"].items()):
-        yield from _line(f"segments {standing}", _text(count))
+        lines[f"segments {standing}"] = _text(count)
     if query["missing"]:
-        yield from _line("segments MISSING", _text(query["missing"]))
+        lines["segments MISSING"] = _text(query["missing"])
     if query["accepted_losses"]:
-        yield from _line("losses accepted", _text(query["accepted_losses"]))
-    if shards := query["state"]:
+        lines["losses accepted"] = _text(query["accepted_losses"])
+    if shards:
         in_segments = sum(shard["segment_ids"] for shard in shards)
         in_state = [shard["tail_ids"] for shard in shards if shard["tail_ids"] is not None]
         state = f"{sum(in_state):,} in Spark state" if in_state else "those in Spark state unknown"
-        yield from _line("IDs", f"{in_segments:,} in segments, {state}")
+        lines["IDs"] = f"{in_segments:,} in segments, {state}"
+    for label, value in lines.items():
+        for number, part in enumerate(wrapped(value, _WIDTH - _LABEL) or [""]):
+            yield f"{'' if number else label:<{_LABEL}}{part}"
+    if shards:
         yield ""
         yield from _shards(shards)
 
@@ -241,11 +240,6 @@ def _shards(shards: Sequence[dict[str, Any]]) -> Iterator[str]:
     gap = "  " if sum(widths) + 2 * len(widths) - 2 <= _WIDTH else " "
     for row in rows:
         yield gap.join(f"{cell:>{wide}}" for cell, wide in zip(row, widths, strict=True))
-
-
-def _line(label: str, value: str) -> Iterator[str]:
-    for number, part in enumerate(wrapped(value, _WIDTH - _LABEL) or [""]):
-        yield f"{'' if number else label:<{_LABEL}}{part}"
 
 
 def _text(value: object) -> str:

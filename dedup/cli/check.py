@@ -51,10 +51,13 @@ def check(flags: CheckFlags) -> Done:
         checkpoint, catalog = record.options["checkpoint"], catalog or record.options["catalog"]
     log, name = read_checkpoint(checkpoint), None
     if flags.log is not None:
-        logged = _query_log(log_of(flags.log), log.query_id)
-        name, facts = logged.name, _with_log(facts, logged)
-        if facts.expire_after_ms is not None:
-            _refuse_id_flags(flags, log.query_id)
+        logs = [one for one in read_logs(log_of(flags.log)) if one.query_id == log.query_id]
+        if not logs or not logs[0].batches:
+            raise ConfigError(
+                f"--log {flags.log} has no micro-batch of query {log.query_id}: give the folder of "
+                "its DedupListener(log=...)."
+            )
+        name, facts = logs[0].name, _with_log(facts, logs[0], flags)
     if flags.query not in (None, log.query_id, name):
         raise ConfigError(
             f"{checkpoint} is the checkpoint of query {log.query_id}, not of --query {flags.query}."
@@ -80,40 +83,27 @@ def check(flags: CheckFlags) -> Done:
     return Done(UNSAFE if broken else OK, body, lines)
 
 
-def _refuse_id_flags(flags: CheckFlags, query_id: str) -> None:
-    for flag in ("catalog", "horizon", "late"):
-        if getattr(flags, flag) is not None:
-            raise ConfigError(
-                f"Query {query_id} uses dedup_by_sequence, which has no {flag}; leave --{flag} out."
-            )
-
-
 def _from_flags(flags: CheckFlags) -> Facts:
     settings = {} if flags.properties is None else read_properties(flags.properties, "--properties")
-    conf = _stripped(flags.conf, "--conf")
-    settings |= conf
-    strange = sorted(name for name in conf if not name.startswith("spark."))
-    if strange:
-        raise ConfigError(
-            f"--conf {strange[0]} is not a Spark setting; options of the source go to "
-            "--source-option."
-        )
+    for name, value in pairs(flags.conf, "--conf").items():
+        if not name.startswith("spark."):
+            raise ConfigError(
+                f"--conf {name} is not a Spark setting; options of the source go to "
+                "--source-option."
+            )
+        settings[name] = value.strip()
     partitions = settings.get(_PARTITIONS)
     if partitions not in (None, "auto") and shuffle_partitions(partitions) is None:
         raise ConfigError(f"{_PARTITIONS}={partitions} must be a positive integer.")
-    keep, sink_options = flags.kafka_retention, _stripped(flags.sink_option, "--sink-option")
+    keep, sink_options = flags.kafka_retention, pairs(flags.sink_option, "--sink-option")
     return Facts(
         settings=settings,
         complete=flags.properties is not None,
         horizon_ms=BY_ID["horizon"].check_flag(flags.horizon),
         kafka_retention_ms=None if keep is None else retention(keep, option="--kafka-retention"),
         late=BY_ID["late"].check_flag(flags.late),
-        sink_options={name.lower(): value for name, value in sink_options.items()},
+        sink_options={name.lower(): value.strip() for name, value in sink_options.items()},
     )
-
-
-def _stripped(texts: list[str] | None, flag: str) -> dict[str, str]:
-    return {name: value.strip() for name, value in pairs(texts, flag).items()}
 
 
 def of_run(facts: Facts, record: Record) -> Facts:
@@ -140,17 +130,7 @@ def of_run(facts: Facts, record: Record) -> Facts:
     )
 
 
-def _query_log(folder: str, query_id: str) -> QueryLog:
-    logs = [log for log in read_logs(folder) if log.query_id == query_id]
-    if not logs or not logs[0].batches:
-        raise ConfigError(
-            f"--log {folder} has no micro-batch of query {query_id}: give the folder of its "
-            "DedupListener(log=...)."
-        )
-    return logs[0]
-
-
-def _with_log(facts: Facts, log: QueryLog) -> Facts:
+def _with_log(facts: Facts, log: QueryLog, flags: CheckFlags) -> Facts:
     every = [batch for _, batch in log.batches]
     newest = every[-1]
     facts = replace(
@@ -160,6 +140,12 @@ def _with_log(facts: Facts, log: QueryLog) -> Facts:
         concerns=tuple(concerns(log.batches)),
     )
     if isinstance(newest, SequenceMetrics):
+        for flag in ("catalog", "horizon", "late"):
+            if getattr(flags, flag) is not None:
+                raise ConfigError(
+                    f"Query {log.query_id} uses dedup_by_sequence, which has no {flag}; leave "
+                    f"--{flag} out."
+                )
         return replace(
             facts,
             expire_after_ms=newest.expire_after_ms,

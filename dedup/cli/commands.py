@@ -84,7 +84,6 @@ class Flags:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
-        """Return the flags with the values that typer read."""
         return cls(**values)
 
     @classmethod
@@ -106,7 +105,6 @@ class Done(NamedTuple):
 
 
 def finish(work: Callable[[], Done], *, as_json: bool) -> None:
-    """Run a command, print its result or its error, and exit with its code."""
     try:
         done = work()
     except KeyboardInterrupt:

@@ -46,7 +46,6 @@ class Check:
 
 
 def demo(flags: DemoFlags) -> Done:
-    """Run the demonstration in `--folder`, or in a temporary folder."""
     if flags.events < _FEWEST_EVENTS:
         raise ConfigError(
             f"--events {flags.events} fills no segments; give {_FEWEST_EVENTS} or more."
@@ -164,7 +163,6 @@ def _positive(name: str, value: int) -> Check:
 
 
 def check_table(checks: list[Check]) -> Table:
-    """Return a table of figures and their expected values."""
     rows = Table(
         title="checked", box=box.SIMPLE, title_justify="left", padding=(0, 1), pad_edge=False
     )

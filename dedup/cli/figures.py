@@ -100,7 +100,6 @@ class Figures:
 
     @property
     def rows_per_second(self) -> float:
-        """Records read per second since the query started."""
         return self.counts["records_in"] / self.seconds if self.seconds > 0 else 0.0
 
     @property

@@ -44,7 +44,6 @@ class Truth:
 
     @property
     def records_in(self) -> int:
-        """Number of records."""
         return self.unique + self.duplicate + self.late + self.null_id
 
     @property
@@ -54,7 +53,6 @@ class Truth:
 
     @property
     def gc_watermark_ms(self) -> int:
-        """GC watermark after the last record."""
         return self.newest_ms - LATENESS_MS - HORIZON_MS
 
 

@@ -20,7 +20,6 @@ _EXTRA_OF = {
 
 
 def main() -> None:
-    """Run the command and exit with its code."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(ShownLog())
     if sys.argv[1:] == ["--version"]:

@@ -27,7 +27,6 @@ _SEED = 1
 
 
 def prepare(flags: PrepareFlags) -> Done:
-    """Write the archive for this Java and this Spark, unless one exists."""
     with reporting(quiet=flags.quiet) as reporter:
         body = write_archive(again=flags.again, reporter=reporter)
     how = "is ready" if body["status"] == "made" else "was ready before (--again replaces it)"

@@ -30,7 +30,6 @@ def shown(text: str) -> str:
 
 
 def say(text: object, *, as_error: bool = False) -> None:
-    """Print a line to stdout, or to stderr."""
     print(shown(str(text)), file=sys.stderr if as_error else sys.stdout)
 
 
@@ -38,7 +37,6 @@ class ShownLog(logging.Formatter):
     """Formats log lines without control codes; main() installs it for all logging."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         return shown(super().format(record))
 
 
@@ -54,7 +52,6 @@ def while_read() -> Iterator[None]:
 
 
 def version_lines() -> list[str]:
-    """Return the versions of this package and its dependencies, and the path of the kernel."""
     from dedup import kernel
 
     lines = [f"dedup {_version('rolling-dedup')}", f"kernel {kernel.PATH}"]

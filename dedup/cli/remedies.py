@@ -23,7 +23,6 @@ class Section(NamedTuple):
 
 
 def remedies(flags: RemediesFlags) -> Done:
-    """List the topics, or show one."""
     page, topic = read_page(), flags.topic
     if topic is None:
         width = max(map(len, page))
@@ -37,7 +36,6 @@ def remedies(flags: RemediesFlags) -> Done:
 
 
 def read_page() -> dict[str, Section]:
-    """Return the sections by topic, in the order of the page."""
     _, *parts = _HEADING.split(files("dedup").joinpath("REMEDIES.md").read_text(encoding="utf-8"))
     texts = {topic: text.strip() for topic, text in zip(parts[::2], parts[1::2], strict=True)}
     return {topic: Section(text.partition("\n")[0], text) for topic, text in texts.items()}

@@ -23,7 +23,6 @@ _ROLES = {
 
 
 def inspect(flags: InspectSinkFlags) -> Done:
-    """Inspect a sink of Kafka, or a folder of files if no topic is given."""
     if flags.topic is None:
         _refuse_kafka_flags(flags)
         body = tools.inspect_files(flags.where, checkpoint=flags.checkpoint).to_json()
@@ -55,7 +54,6 @@ def _refuse_kafka_flags(flags: InspectSinkFlags) -> None:
 
 
 def sink_lines(body: dict[str, Any]) -> Iterator[str]:
-    """Describe the result of `inspect_sink`."""
     for sink in body["sinks"]:
         yield f"query {sink['query_id']}, sink {sink['sink']}"
         yield from _table(sink["slots"])
@@ -71,7 +69,6 @@ def sink_lines(body: dict[str, Any]) -> Iterator[str]:
 
 
 def folder_lines(body: dict[str, Any]) -> Iterator[str]:
-    """Describe the result of `inspect_files`."""
     sink = f", sink {body['sink']}" if body["sink"] else ""
     yield f"query {body['query_id']}{sink}"
     if body["batch_id"] is None:

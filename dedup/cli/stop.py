@@ -25,16 +25,13 @@ class StopRequest:
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def is_set(self) -> bool:
-        """Return whether the request was made."""
         return self._made
 
     def set(self) -> None:
-        """Make the request."""
         self._made = True
         self._wakes.put(None)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the request, and return whether it was made."""
         if not self._made:
             with suppress(queue.Empty):
                 self._wakes.get(timeout=timeout_s)

@@ -53,7 +53,6 @@ _OPTIONAL = ("waste", "expect", "state", "budget", "sidecar", "reads/s", "bits")
 
 
 def tune(flags: TuneFlags) -> Done:
-    """Measure and recommend; a report that cannot be written is rejected before."""
     with _progress(quiet=flags.quiet) as tell:
         result = _measured(flags, tell)
     code, body, lines = DAMAGE if result.false_negatives else OK, result.to_json(), _lines(result)

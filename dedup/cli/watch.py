@@ -22,7 +22,7 @@ from dedup.cli.printing import say, while_read
 from dedup.cli.run.record import log_of
 from dedup.cli.stop import StopRequest, stop_on_signals
 from dedup.cli.terminal import Terminal
-from dedup.cli.watch_screen import STATUSES, WIDTH, fit, is_large_enough, screen, waiting, worst
+from dedup.cli.watch_screen import STATUSES, WIDTH, fit, screen, waiting, worst
 from dedup.errors import ConfigError
 from dedup.spark.machine import wall_clock_ms
 from dedup.tools.watch.endpoint import Endpoint
@@ -36,7 +36,6 @@ _STEP_S = 0.1
 
 
 def watch(flags: WatchFlags) -> Done:
-    """Show the screen until someone leaves, or once."""
     look = looker(flags.where, flags.query)
     if flags.once or flags.as_json:
         return _once(look, as_json=flags.as_json)
@@ -133,9 +132,7 @@ def _lines(look: Look, width: int, height: int) -> list[Text]:
 
 
 def _with_help(lines: list[Text], width: int, height: int, help_text: str) -> list[Text]:
-    if not is_large_enough(width, height - 1):
-        return fit(lines, width, height)
-    shown = fit(lines, width, height - 1)
+    shown = fit(lines, width, max(1, height - 1))
     below = [Text()] * (height - 1 - len(shown))
     return [*shown, *below, Text(help_text, style="dim")]
 

@@ -17,8 +17,6 @@ from dedup.tools.watch.health import Status, share_of
 from dedup.tools.watch.watched import PacedBatch, Watched
 
 WIDTH, HEIGHT = 80, 24
-#: Smaller terminals show nothing.
-LEAST_WIDTH, LEAST_HEIGHT = 40, 10
 _LABEL, _VALUE = 17, 21
 _BAR = 20
 #: Exit code and colour of each status, from the least to the most urgent.
@@ -78,7 +76,6 @@ _EXACT_MS = 100_000
 
 
 def worst(watched: Sequence[Watched]) -> Watched:
-    """Return the query with the most urgent status."""
     return max(watched, key=_urgency)
 
 
@@ -91,16 +88,8 @@ def waiting(why: str, *, width: int = WIDTH) -> list[Text]:
     return _wrapped(Text.assemble((" WAITING ", "reverse bold yellow"), f" {why}"), width)
 
 
-def is_large_enough(width: int, height: int) -> bool:
-    """Return whether a terminal can show anything of a query."""
-    return width >= LEAST_WIDTH and height >= LEAST_HEIGHT
-
-
 def fit(lines: list[Text], width: int, height: int) -> list[Text]:
     """Return the lines that a terminal can show, and how many more there are."""
-    if not is_large_enough(width, height):
-        needs = f"dedup watch needs {LEAST_WIDTH}x{LEAST_HEIGHT} at least, {WIDTH}x{HEIGHT} to show"
-        return [Text(f"the terminal is {width}x{height}; {needs} all")]
     if len(lines) <= height:
         return lines
     hidden = len(lines) - height + 1

@@ -18,7 +18,6 @@ from dedup.cli.stop import stop_on_signals
 
 
 def run(flags: RunFlags) -> Done:
-    """De-duplicate a folder of files."""
     options, outcome = flags.options(), None
     if flags.dry_run:
         plan = work.plan(options)

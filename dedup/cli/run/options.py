@@ -234,7 +234,6 @@ class RunOptions:
 
     @property
     def cores(self) -> int:
-        """Number of cores in `master`."""
         return local_cores(self.master) or 1
 
     def fixed(self) -> dict[str, Any]:
@@ -256,7 +255,6 @@ class RunOptions:
         return given | ({"idle_timeout": None} if self.idle_timeout == "never" else {})
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
         return {name: _plain(name, value) for name, value in asdict(self).items()}
 
     def _check(self) -> None:
@@ -346,7 +344,6 @@ class RunFlags(QuietFlags):
         yield from super().parameters()
 
     def options(self) -> RunOptions:
-        """Return the checked options of the run."""
         read = sorted(pairs(self.given["read_options"], "--read-option").items())
         given = {
             name: tuple(value or ()) if OPTIONS[name].default == () or name == "id" else value

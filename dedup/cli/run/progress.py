@@ -49,7 +49,6 @@ class Reporter:
             self._live.start()
 
     def note(self, text: str) -> None:
-        """Print a message, above the line of a terminal."""
         if self._console is not None:
             self._console.print(text, soft_wrap=True)
 
@@ -63,18 +62,15 @@ class Reporter:
             self.note(line)
 
     def close(self) -> None:
-        """Remove the line of a terminal."""
         if self._live is not None:
             self._live.stop()
 
 
 def reporting(*, quiet: bool) -> AbstractContextManager[Reporter]:
-    """Give a reporter to stderr, and close it at the end."""
     return closing(Reporter(None if quiet else Terminal(stderr=True)))
 
 
 def one_line(figures: Figures, total_files: int) -> str:
-    """Return files, rows per second, duplicates so far and GC lag."""
     counts = figures.counts
     return (
         f"{figures.files:,}/{total_files:,} files  "
@@ -103,7 +99,6 @@ class RunProgress:
 
     @property
     def figures(self) -> Figures:
-        """Figures so far."""
         done = [self._done[batch_id] for batch_id in sorted(self._done)]
         return Figures.of(
             [metrics for metrics, _ in done if metrics is not None],
