@@ -495,7 +495,7 @@ def test_what_is_and_what_is_recommended_carry_labels() -> None:
     best, other = (candidate(replace(BASE, fpr=fpr), gib=3.3, ms=29_502) for fpr in (0.03, 0.01))
     layers = charts(Choice((today, best, other), best))["cost"]["layer"]
     texts = [layer for layer in layers if layer["mark"]["type"] == "text"]
-    labels = [row["label"] for layer in texts for row in layer["data"]["values"]]
+    labels = [row["choice"] for layer in texts for row in layer["data"]["values"]]
     assert labels == ["no change", "fpr=0.03"]
 
 

@@ -28,13 +28,12 @@ from dedup.tools.tuning.candidates import (
     written,
 )
 from dedup.tools.tuning.costs import Costs
-from dedup.tools.tuning.demand import Demand, Sizing
+from dedup.tools.tuning.demand import Demand
 
 Spec = dict[str, Any]
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 #: Moments in the chart of the fill.
 _MOMENTS = 120
-_DASHED = {"strokeDash": [5, 4]}
 #: Columns of the table: name, width, meaning.
 COLUMNS = (
     ("fpr", 6, "target rate of all filters that one lookup probes"),
@@ -257,98 +256,72 @@ def charts(choice: Choice) -> dict[str, Spec]:
     return {name: {"$schema": _SCHEMA, "width": "container", **s} for name, s in specs.items()}
 
 
-def _number(field: str, title: str = "", axis_format: str = "", **more: Any) -> Spec:
-    titled = {"title": title} if title else {}
-    axis = {"axis": {"format": axis_format}} if axis_format else {}
-    return {"field": field, "type": "quantitative", **titled, **axis, **more}
-
-
-def _tooltip(*lines: tuple[str, ...]) -> list[Spec]:
-    keys = ("field", "format", "title")
-    return [{key: text for key, text in zip(keys, line, strict=False) if text} for line in lines]
-
-
-def _layer(mark: str, encoding: Spec, values: Sequence[Spec] | None = None, **options: Any) -> Spec:
-    data = {} if values is None else {"data": {"values": values}}
-    encoded = {"encoding": encoding} if encoding else {}
-    return {**data, "mark": {"type": mark, **options}, **encoded}
-
-
 def _cost(choice: Choice) -> Spec:
     """Return time against bytes: the knee is where their product is least."""
-    rows = _choices(choice)
-    xs, ys = (_padded([row[field] for row in rows]) for field in ("gib", "ms"))
-    tooltip = _tooltip(
-        ("choice",),
-        ("kind",),
-        ("gib", ".3f", "GiB"),
-        ("ms", ",.0f", "ms per 1 M"),
-        ("fpr", ".3%", "measured rate"),
-        ("reads", ",.1f", "catalog reads/s"),
-    )
-    points = {
-        "color": {"field": "kind", "type": "nominal", "title": None, "scale": {"domain": KINDS}},
-        "tooltip": tooltip,
-    }
-    return {
-        "height": 300,
-        "encoding": {
-            "x": _number("gib", "state + sidecars + segments, GiB", scale=_between(xs)),
-            "y": _number("ms", "ms of one core per 1 M records", scale=_between(ys)),
-        },
-        "layer": [
-            _layer("line", {}, _equal_cost(choice), **_DASHED, color="gray", clip=True),
-            _layer("point", points, rows, filled=True, size=110),
-            _label([row for row in rows if row["kind"] == "today"], dy=14),
-            _label([row for row in rows if row["kind"] == "recommended"], dy=-12),
-        ],
-    }
-
-
-def _label(rows: Sequence[Spec], dy: int) -> Spec:
-    return _layer("text", {"text": {"field": "label"}}, rows, dy=dy, fontSize=11)
-
-
-def _choices(choice: Choice) -> list[Spec]:
-    """Return a row for each choice, the most important last, because later points cover others."""
-    rows = [
+    rows: list[Spec] = [
         {
             "gib": candidate.total_bytes / 2**30,
             "ms": candidate.ms_per_million,
             "choice": named(candidate.sizing, choice.today.sizing),
-            "label": _short(candidate.sizing, choice.today.sizing),
             "kind": choice.kind(candidate),
             "fpr": candidate.measured_fpr,
             "reads": candidate.reads_per_s,
         }
         for candidate in choice.candidates
     ]
-    return sorted(rows, key=lambda row: -KINDS.index(row["kind"]))
-
-
-def _equal_cost(choice: Choice) -> list[Spec]:
-    gib = [candidate.total_bytes / 2**30 for candidate in choice.candidates]
+    # Later points cover others.
+    rows.sort(key=lambda row: -KINDS.index(row["kind"]))
+    gib, ms = [row["gib"] for row in rows], [row["ms"] for row in rows]
     cost, least = choice.recommended.cost / 2**30, LEAST_BYTES / 2**30
-    return [
-        {"gib": size, "ms": cost / max(size, least), "kind": "recommended"}
+    equal_cost = [
+        {"gib": size, "ms": cost / max(size, least)}
         for size in np.geomspace(min(gib), max(gib), 40).tolist()
     ]
+    return {
+        "height": 300,
+        "encoding": {
+            "x": _axis("gib", "state + sidecars + segments, GiB", gib),
+            "y": _axis("ms", "ms of one core per 1 M records", ms),
+        },
+        "layer": [
+            {
+                "data": {"values": equal_cost},
+                "mark": {"type": "line", "strokeDash": [5, 4], "color": "gray", "clip": True},
+            },
+            {
+                "data": {"values": rows},
+                "mark": {"type": "point", "filled": True, "size": 110},
+                "encoding": {
+                    "color": {"field": "kind", "title": None, "scale": {"domain": KINDS}},
+                    "tooltip": [
+                        {"field": "choice"},
+                        {"field": "kind"},
+                        {"field": "gib", "format": ".3f", "title": "GiB"},
+                        {"field": "ms", "format": ",.0f", "title": "ms per 1 M"},
+                        {"field": "fpr", "format": ".3%", "title": "measured rate"},
+                        {"field": "reads", "format": ",.1f", "title": "catalog reads/s"},
+                    ],
+                },
+            },
+            _label([row for row in rows if row["kind"] == "today"], dy=14),
+            _label([row for row in rows if row["kind"] == "recommended"], dy=-12),
+        ],
+    }
 
 
-def _short(sizing: Sizing, base: Sizing) -> str:
-    mib = f"budget={sizing.state_budget_bytes / 2**20:g}M"
-    budget = written("state_budget_bytes", sizing.state_budget_bytes)
-    return named(sizing, base).replace(budget, mib)
-
-
-def _between(ends: tuple[float, float]) -> Spec:
-    return {"domain": ends, "nice": False}
-
-
-def _padded(values: Sequence[float]) -> tuple[float, float]:
+def _axis(field: str, title: str, values: Sequence[float]) -> Spec:
     low, high = min(values), max(values)
     room = 0.15 * (high - low) or 0.15 * abs(high) or 1.0
-    return low - room, high + room
+    scale = {"domain": (low - room, high + room), "nice": False}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale}
+
+
+def _label(rows: Sequence[Spec], dy: int) -> Spec:
+    return {
+        "data": {"values": rows},
+        "mark": {"type": "text", "dy": dy, "fontSize": 11},
+        "encoding": {"text": {"field": "choice"}},
+    }
 
 
 def _fill(choice: Choice) -> Spec:
@@ -359,21 +332,25 @@ def _fill(choice: Choice) -> Spec:
         for at, by_bucket in fill[::step]
         for bucket, ids in sorted(by_bucket.items())
     ]
+    at = {"field": "at", "type": "quantitative", "title": "horizons since the first start"}
+    ids = {"field": "ids", "type": "quantitative", "title": "live IDs of a shard", "stack": True}
     return {
         "height": 260,
         "data": {"values": rows},
         "mark": {"type": "area", "interpolate": "step-after"},
         "encoding": {
-            "x": _number("at", "horizons since the first start"),
-            "y": _number("ids", "live IDs of a shard", "~s", stack=True),
+            "x": at,
+            "y": ids | {"axis": {"format": "~s"}},
             # The oldest bucket at the bottom.
             "order": {"field": "bucket"},
             "color": {
                 "field": "bucket", "type": "ordinal", "title": "bucket", "legend": None,
                 "scale": {"scheme": "tealblues"},
             },
-            "tooltip": _tooltip(
-                ("bucket",), ("ids", ","), ("at", "", "horizons")
-            ),
+            "tooltip": [
+                {"field": "bucket"},
+                {"field": "ids", "format": ","},
+                {"field": "at", "title": "horizons"},
+            ],
         },
     }  # fmt: skip
