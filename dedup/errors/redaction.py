@@ -34,12 +34,8 @@ HIDDEN = "***"
 def without_secrets(text: object, options: Mapping[str, str]) -> str:
     """Return a text without the secrets of the options, in any encoding, and without others.
 
-    Parameters
-    ----------
-    text : object
-        Usually an error of a library or a server.
-    options : mapping of str to str
-        Options by name. Some values are secrets, others are URIs with secrets.
+    The text is usually an error of a library or a server. Options may be secrets, or URIs with
+    secrets.
     """
     secrets = {form for secret in _secrets(options) for form in _forms(secret)}
     plain = str(text)

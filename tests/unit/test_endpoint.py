@@ -263,8 +263,7 @@ def test_a_silent_connection_is_closed(session: Session, monkeypatch: pytest.Mon
     [("at_ms", float("inf"), "at_ms cannot be inf"), ("at_ms", 10**30, "at_ms cannot be so large"),
      ("heard_ms", None, "heard_ms cannot be None"), ("running", 1, "running cannot be 1"),
      ("batches", {}, "batches cannot be {}"), ("batches", [5], "5 is not an object"),
-     ("live_ids", float("nan"), "live_ids cannot be nan"),
-     ("live_ids", 1e300, "live_ids cannot be 1e"), ("shards", 0, "shards cannot be 0")],
+     ("live_ids", float("nan"), "live_ids cannot be nan")],
 )  # fmt: skip
 def test_values_that_cannot_be_are_refused(
     session: Session, field: str, value: object, why: str

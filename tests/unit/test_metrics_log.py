@@ -292,8 +292,6 @@ def line(event: str, **fields: object) -> bytes:
     [
         b"[" * 100_000,
         line("idle", at_ms=float("inf")),
-        line("idle", at_ms=1e300),
-        line("idle", at_ms=True),
         line("idle", at_ms=10**30),
         line("idle", name=7),
         line("idle", run_id=[]),
@@ -303,21 +301,14 @@ def line(event: str, **fields: object) -> bytes:
             for fields in (
                 {"newest_ms": "abc"},
                 {"newest_ms": float("nan")},
-                {"batch_id": None},
                 {"batch_id": True},
-                {"query_name": 5},
                 {"live_ids": 10**400},
                 {"live_ids": 1.5},
-                {"begins": 1},
                 {"shards": 0},
                 {"target_fpr": float("inf")},
-                {"target_fpr": "1"},
                 {"expiring": [[1, 2]]},
-                {"expiring": None},
-                {"slowest_sources": [["a"]]},
                 {"slowest_sources": [["a", 1, 0]]},
                 {"stage_us": {"pack": "x"}},
-                {"stage_us": []},
             )
         ),
         *(

@@ -31,14 +31,8 @@ def ask_brokers(
 ) -> Topics | None:
     """Return the brokers' answer about these topics, or None without an answer.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        A classic session: Spark Connect has no Java client.
-    options : mapping of str to str
-        Options of the source, names in lower case. The client gets those with ``kafka.``.
-    topics : tuple of str
-        Empty if ``subscribePattern`` selects the topics.
+    The client gets the source's options with ``kafka.``. `topics` is empty if ``subscribePattern``
+    selects them. Spark Connect has no Java client, and so no answer.
     """
     try:
         return _ask(spark._jvm, options, topics)

@@ -49,19 +49,8 @@ def verify_segment(
     Checks cover checksums, the number, order and block of the IDs, their times, and that the
     sidecar contains every ID.
 
-    Parameters
-    ----------
-    root, query_id, shard, segment
-        Place of the segment.
-    ref : SegmentRef, optional
-        The manifest's entry. Only the manifest holds sizes and checksums of whole files, so they
-        are not compared without it.
-
-    Raises
-    ------
-    CatalogError
-        If the storage cannot be reached or the local disk fails. The segment may be
-        intact then.
+    Only the manifest's entry (`ref`) holds sizes and checksums of whole files. Raises CatalogError
+    if the storage cannot be reached or the local disk fails: the segment may be intact then.
     """
     name = layout.shard_path(query_id, shard, segment)
     secret = _secret(root, query_id)

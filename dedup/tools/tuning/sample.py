@@ -190,8 +190,6 @@ def read_sample(
     from dedup.spark.id_encoding import encode_ids
 
     ids = [id] if isinstance(id, str) else list(id)
-    if not ids:
-        raise ConfigError("A sample needs the columns of the ID. Give one or more names.")
     columns = Columns(frame, case_sensitive=False)
     names = [f"id{i}" for i in range(len(ids))]
     selected = []

@@ -95,20 +95,11 @@ def judge(
     ended: str | None = None,
     alive: bool = False,
 ) -> Health:
-    """Return the verdict on a query.
+    """Return the verdict on a query by its last `HISTORY` micro-batches or more.
 
-    Parameters
-    ----------
-    samples : sequence of TimedBatch
-        Its last `HISTORY` micro-batches or more, in the order of their reports.
-    now_ms : int
-        The listener's clock.
-    heard_ms : int, optional
-        Last sign of life, with or without a micro-batch. Default: the last sample.
-    ended : str, optional
-        Why the last run ended, if it did. `ENDED` if it did not fail.
-    alive : bool
-        Whether the caller knows that the query runs now. Then silence does not mean a stop.
+    `now_ms` is the listener's clock, and `heard_ms` the last sign of life, with or without a
+    micro-batch. `ended` says why the last run ended: `ENDED` if it did not fail. If the caller
+    knows that the query runs now (`alive`), silence does not mean a stop.
     """
     last = _window(samples)
     verdict = partial(Health, evidence=min(len(last), WINDOW))
