@@ -8,8 +8,6 @@ import typer
 
 from dedup.cli import flags
 from dedup.cli.commands import App
-from dedup.cli.failures import OK
-from dedup.cli.printing import say, version_lines, while_read
 from dedup.cli.run.options import RunFlags
 
 app = App(
@@ -43,19 +41,8 @@ app.add_typer(_catalog, name="catalog")
 app.add_typer(_sink, name="sink")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        with while_read():
-            say("\n".join(version_lines()))
-        raise typer.Exit(OK)
-
-
-_Version = Annotated[
-    bool,
-    typer.Option(
-        "--version", callback=_version, is_eager=True, help="Print versions and kernel path."
-    ),
-]
+#: `main` answers it, because users ask for it most when an extra is missing.
+_Version = Annotated[bool, typer.Option("--version", help="Print versions and kernel path.")]
 
 
 @app.callback()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dedup.errors import CatalogError, ConfigError, DedupError, StateError, cause
+from dedup.errors import CatalogError, ConfigError, StateError, cause
 from dedup.errors.cause import out_of_memory, spark_cause
 from dedup.errors.redaction import without_secrets
 
@@ -38,8 +38,9 @@ def explain(error: BaseException) -> Failure:
     """Return the cause of an error from this package, from Spark, or from the system."""
     ours = cause(error)
     if ours is not None:
-        text, kind = without_secrets(ours.text, {}), type(ours).__name__
-        return Failure(text, _exit_code(ours), kind, ours.remedy)
+        damaged = isinstance(ours, (CatalogError, StateError))
+        code = DAMAGE if damaged else USAGE if isinstance(ours, ConfigError) else FAILED
+        return Failure(without_secrets(ours.text, {}), code, type(ours).__name__, ours.remedy)
     text = without_secrets(error, {})
     if memory := out_of_memory(text):
         return Failure(memory, FAILED, "OutOfMemory")
@@ -52,9 +53,3 @@ def explain(error: BaseException) -> Failure:
     if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
         return Failure(f"internal error, {kind}: {text}; {TRACEBACK}=1 shows where", FAILED, kind)
     return Failure(spark_cause(text), FAILED, kind, remedy)
-
-
-def _exit_code(error: DedupError) -> int:
-    if isinstance(error, (CatalogError, StateError)):
-        return DAMAGE
-    return USAGE if isinstance(error, ConfigError) else FAILED

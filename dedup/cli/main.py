@@ -22,8 +22,7 @@ _EXTRA_OF = {
 def main() -> None:
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(ShownLog())
-    if sys.argv[1:] == ["--version"]:
-        # Users ask for it most when an extra is missing.
+    if sys.argv[1:2] == ["--version"]:
         with while_read():
             say("\n".join(version_lines()))
         return

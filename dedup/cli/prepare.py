@@ -27,33 +27,27 @@ _SEED = 1
 
 
 def prepare(flags: PrepareFlags) -> Done:
-    with reporting(quiet=flags.quiet) as reporter:
-        body = write_archive(again=flags.again, reporter=reporter)
-    how = "is ready" if body["status"] == "made" else "was ready before (--again replaces it)"
-    lines = [
-        f"The archive {how}: {body['file']}, {size(body['size_bytes'])}.",
-        "Every dedup command uses it from now on. For other sessions of Spark, set",
-        f"  spark.driver.extraJavaOptions  {body['java_option']}",
-    ]
-    return Done(OK, body, [] if flags.quiet else lines)
-
-
-def write_archive(*, again: bool, reporter: Reporter) -> dict[str, Any]:
-    """Write the archive if there is none, or if `again`; DedupError if Java writes none.
-
-    Returns ``status`` (``made`` or ``there``), ``file``, ``size_bytes``, and the ``java_option``
-    that uses the file.
-    """
     archive, status = class_archive(), "there"
-    if archive is None or again:
-        reporter.note("Spark starts and de-duplicates some files, to see which classes it needs.")
-        archive, status = _written(), "made"
-    return {
+    how = "was ready before (--again replaces it)"
+    if archive is None or flags.again:
+        with reporting(quiet=flags.quiet) as reporter:
+            reporter.note(
+                "Spark starts and de-duplicates some files, to see which classes it needs."
+            )
+            archive, status, how = _written(), "made", "is ready"
+    size_bytes, java_option = archive.stat().st_size, use_option(archive)
+    lines = [
+        f"The archive {how}: {archive}, {size(size_bytes)}.",
+        "Every dedup command uses it from now on. For other sessions of Spark, set",
+        f"  spark.driver.extraJavaOptions  {java_option}",
+    ]
+    body = {
         "status": status,
         "file": str(archive),
-        "size_bytes": archive.stat().st_size,
-        "java_option": use_option(archive),
+        "size_bytes": size_bytes,
+        "java_option": java_option,
     }
+    return Done(OK, body, [] if flags.quiet else lines)
 
 
 def _written() -> Path:

@@ -24,33 +24,25 @@ _ROLES = {
 
 def inspect(flags: InspectSinkFlags) -> Done:
     if flags.topic is None:
-        _refuse_kafka_flags(flags)
+        for flag in ("markers", "query", "command_config"):
+            if getattr(flags, flag) is not None:
+                raise ConfigError(
+                    f"--{flag.replace('_', '-')} is for Kafka, and without TOPIC {flags.where} is "
+                    "a folder of files: give the topic, or leave the flag out."
+                )
         body = tools.inspect_files(flags.where, checkpoint=flags.checkpoint).to_json()
         return Done(OK, body, folder_lines(body))
+    config = flags.command_config
+    properties = {} if config is None else read_properties(config, "--command-config")
     body = tools.inspect_sink(
         flags.where,
         flags.topic,
         markers=flags.markers,
         checkpoint=flags.checkpoint,
         query=flags.query,
-        options=client_properties(flags.command_config),
+        options={f"kafka.{name}": value for name, value in properties.items()},
     ).to_json()
     return Done(OK, body, sink_lines(body))
-
-
-def client_properties(where: str | None) -> dict[str, str]:
-    """Return the client properties in a file as options ``kafka.*``."""
-    settings = {} if where is None else read_properties(where, "--command-config")
-    return {f"kafka.{name}": value for name, value in settings.items()}
-
-
-def _refuse_kafka_flags(flags: InspectSinkFlags) -> None:
-    for flag in ("markers", "query", "command_config"):
-        if getattr(flags, flag) is not None:
-            raise ConfigError(
-                f"--{flag.replace('_', '-')} is for Kafka, and without TOPIC {flags.where} is "
-                "a folder of files: give the topic, or leave the flag out."
-            )
 
 
 def sink_lines(body: dict[str, Any]) -> Iterator[str]:

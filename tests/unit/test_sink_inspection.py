@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from dedup.cli.sink import client_properties, sink_lines
+from dedup.cli.app import app
+from dedup.cli.sink import sink_lines
 from dedup.errors import ConfigError
 from dedup.sinks.inspection import SinkState, SlotState, next_start
 from dedup.sinks.kafka.inspection import HeldBack, KafkaInspection
@@ -120,14 +122,24 @@ def test_nothing_published_is_said() -> None:
     ]
 
 
-def test_client_properties_are_read_and_their_errors_show_no_secret(tmp_path: Path) -> None:
+def test_client_properties_are_read_and_their_errors_show_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    def inspect_sink(*_: str, options: dict[str, str], **__: object) -> None:
+        given.append(options)
+        raise ConfigError("No broker.")
+
+    monkeypatch.setattr("dedup.tools.inspect_sink", inspect_sink)
     file = tmp_path / "client.properties"
     file.write_text("# login\nsecurity.protocol=SASL_SSL\nsasl.password = s3cret\n")
-    assert client_properties(str(file)) == {
-        "kafka.security.protocol": "SASL_SSL", "kafka.sasl.password": "s3cret"
-    }  # fmt: skip
+    command = ["sink", "inspect", "h:9092", "t"]
+    for more in ((), ("--command-config", str(file))):
+        assert "No broker." in CliRunner().invoke(app, [*command, *more]).output
+    login = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.password": "s3cret"}
+    assert given == [{}, login]
     file.write_text("=s3cret")
-    with pytest.raises(ConfigError, match="line 1: it is not KEY VALUE") as refused:
-        client_properties(str(file))
-    assert "s3cret" not in str(refused.value)
-    assert client_properties(None) == {}
+    refused = CliRunner().invoke(app, [*command, "--command-config", str(file)]).output
+    assert "line 1: it is not KEY VALUE" in refused
+    assert "s3cret" not in refused
