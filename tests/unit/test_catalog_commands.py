@@ -123,22 +123,20 @@ def test_an_id_is_remembered_or_not_or_nobody_can_tell(query: QueryDriver) -> No
         assert found.status == status
 
 
-def test_explain_without_a_checkpoint_says_that_it_cannot_tell(query: QueryDriver) -> None:
-    told = CliRunner().invoke(app, ["explain", query.root.url(), "never seen", "--json"])
-    assert told.exit_code == CANNOT_TELL == 6
-    body = json.loads(told.stdout)
-    assert (body["status"], body["exit_code"], body["certain"]) == ("cannot tell", 6, False)
-    found = CliRunner().invoke(app, ["explain", query.root.url(), in_a_segment(query)])
-    assert found.exit_code == OK
-    assert ": remembered\n" in found.stdout
-
-
-def test_explain_says_by_its_exit_code_that_an_id_is_not_remembered(
+def test_explain_answers_by_its_exit_code(
     query: QueryDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog_work, "snapshot", lambda *_: known(query))
-    arguments = ["explain", query.root.url(), "never seen", "--checkpoint", "there"]
-    assert CliRunner().invoke(app, arguments).exit_code == NOT_FOUND == 5
+    command = ["explain", query.root.url()]
+    told = CliRunner().invoke(app, [*command, "never seen", "--json"])
+    assert told.exit_code == CANNOT_TELL == 6
+    body = json.loads(told.stdout)
+    assert (body["status"], body["exit_code"], body["certain"]) == ("cannot tell", 6, False)
+    told = CliRunner().invoke(app, [*command, "never seen", "--checkpoint", "there"])
+    assert told.exit_code == NOT_FOUND == 5
+    told = CliRunner().invoke(app, [*command, in_a_segment(query)])
+    assert told.exit_code == OK
+    assert ": remembered\n" in told.stdout
 
 
 def test_the_output_of_a_run_names_its_catalog_and_checkpoint(

@@ -29,19 +29,16 @@ def made(content: bytes = b"archive") -> Path:
     return archives.keep(folder / "written")
 
 
-def test_there_is_none_at_first(jar: Path) -> None:
+def test_one_that_was_kept_is_found_while_it_is_whole_and_the_jars_are_the_same(jar: Path) -> None:
     assert archives.class_archive() is None
-
-
-def test_one_that_was_kept_is_found_and_replaced(jar: Path) -> None:
     first = made()
     assert archives.class_archive() == first
     second = made(b"another archive")
     assert archives.class_archive() == second
     assert list(archives.cache_folder().iterdir()) == [second]
-
-
-def test_other_jars_need_another_one(jar: Path) -> None:
+    # Java would crash.
+    os.truncate(second, 3)
+    assert archives.class_archive() is None
     made()
     jar.write_bytes(b"other classes")
     assert archives.class_archive() is None
@@ -59,13 +56,6 @@ def test_another_java_needs_another_one(
     made()
     assert archives.class_archive() is not None
     (tmp_path / "java/lib/server/libjvm.so").write_bytes(b"updated")
-    assert archives.class_archive() is None
-
-
-def test_one_that_ends_too_early_is_passed_over(jar: Path) -> None:
-    # Java would crash.
-    archive = made()
-    os.truncate(archive, 3)
     assert archives.class_archive() is None
 
 
