@@ -48,15 +48,10 @@ def backup_is_due(root: Root, query_id: str, shard: int, base: ShardState, run_i
     committed nothing yet does not replace the backup of a later micro-batch, because somebody may
     only try it and give up.
 
+    ``base`` is the state that the micro-batch under way starts from, ``run_id`` the run under way.
+
     Raises CatalogError if the root cannot be read, or another release wrote the lineage of the
     backup's run.
-
-    Parameters
-    ----------
-    base
-        The state that the micro-batch under way starts from.
-    run_id
-        The run under way.
     """
     if base.epoch < 0 or not (base.epoch == base.run_began or base.manifest.changed_in(base.epoch)):
         return False

@@ -54,19 +54,13 @@ def encode_blocks(
 
     Parameters
     ----------
-    keys
-        n keys, sorted by (hash, key bytes).
-    hashes
-        Their hashes, rising, spread over all 64 bits, shape (n,).
+    keys, hashes
+        Sorted by (hash, key bytes); the hashes are spread over all 64 bits.
     offsets_ms
-        Time of each key after the start of the bucket, >= 0; below 2**32 unless ``wide_times``.
+        Time of each key after the start of the bucket; below 2**32 unless ``wide_times``.
     nblocks
-        Number of blocks that all hashes of the segment are spread over, >= 1. A call must contain
-        all hashes of the blocks that it makes.
-    wide_times
-        Store times in 8 bytes instead of 4.
-    digests
-        Digests of the records' payloads, stored beside the keys.
+        Number of blocks that all hashes of the segment are spread over. A call must contain all
+        hashes of the blocks that it makes.
     """
     if len(keys) == 0:
         return

@@ -30,12 +30,8 @@ def from_document(
 ) -> tuple[int, dict[str, Any]]:
     """Return the format of an object, and its fields without the envelope's.
 
-    Parameters
-    ----------
-    version
-        The format that is written today.
-    before
-        Older formats that are read too, with the checksum of each.
+    ``version`` is the format that is written today; ``before`` has older formats that are read too,
+    with the checksum of each.
 
     Raises
     ------

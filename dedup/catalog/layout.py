@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from dedup.core.parse import NAME
 from dedup.errors import ConfigError
@@ -28,20 +28,26 @@ Kind: TypeAlias = Literal[
     "run", "start", "temp", "foreign",
 ]  # fmt: skip
 
-_SEGMENT = re.compile(
-    r"(?P<epoch>\d{12})-(?P<run_id>[A-Za-z0-9_][A-Za-z0-9._-]*)-(?P<attempt>\d+)-(?P<seq>\d{4,})"
-)
-_RUN = re.compile(
-    r"(?P<began>\d{12})-(?P<run_id>[A-Za-z0-9_][A-Za-z0-9._-]*?)"
-    r"\.(?:json|through-(?P<through>\d{12}))"
-)
-_IN_SHARD = re.compile(r"(?P<query_id>[^/]+)/shard=(?P<shard>\d{5,})/(?P<file>[^/]+)")
-_KINDS: dict[str, Kind] = {
-    SEGMENT_SUFFIX: "segment",
-    SIDECAR_SUFFIX: "sidecar",
-    ACCEPTED_LOSS_SUFFIX: "accepted_loss",
-    PENDING_LIST_SUFFIX: "pending_list",
+_RUN_ID = "[A-Za-z0-9_][A-Za-z0-9._-]*"
+_SEGMENT = rf"(?P<segment>(?P<epoch>\d{{12}})-(?P<run_id>{_RUN_ID})-\d+-\d{{4,}})"
+_QUERY = f"(?P<query_id>{NAME.pattern})/"
+_SHARD = rf"{_QUERY}shard=(?P<shard>\d{{5,}})/"
+_PATTERNS: dict[Kind, str] = {
+    "segment": rf"{_SHARD}{_SEGMENT}\.sst",
+    "sidecar": rf"{_SHARD}{_SEGMENT}\.filter",
+    "accepted_loss": rf"{_SHARD}{_SEGMENT}\.forgotten",
+    "pending_list": rf"{_SHARD}{_SEGMENT}\.expired",
+    "manifest": rf"{_SHARD}manifest\.json",
+    "adopted": rf"{_SHARD}adopted\.json",
+    "temp": rf"{_QUERY}(.*/)?\.[^/]*\.tmp",
+    "certificate": rf"{_QUERY}catalog\.json",
+    "start": f"{STARTS_FOLDER}/{NAME.pattern}",
+    "run": rf"{_QUERY}{RUNS_FOLDER}/(?P<epoch>\d{{12}})-(?P<run_id>{_RUN_ID}?)"
+    r"\.(json|through-(?P<through_epoch>\d{12}))",
+    "foreign": f"{_QUERY}.+",
 }
+#: What each kind of object is called; the first that matches counts.
+_NAMES = {kind: re.compile(pattern, re.DOTALL) for kind, pattern in _PATTERNS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,7 @@ def segment_name(epoch: int, run_id: str, task_attempt_id: int, seq: int) -> str
     unique. ConfigError if `parse` cannot read the name back.
     """
     name = f"{epoch:012d}-{run_id}-{task_attempt_id}-{seq:04d}"
-    if not _SEGMENT.fullmatch(name):
+    if not re.fullmatch(_SEGMENT, name):
         raise ConfigError(
             f"{name!r} is not a segment name: epoch, task attempt and number must be integers "
             ">= 0, and the run ID must consist of letters, digits, '.', '_' and '-'"
@@ -105,33 +111,11 @@ def start_path(start_id: str) -> str:
 
 def parse(name: str) -> ObjectName:
     """Return the kind and parts of a name under the root; unknown names are foreign."""
-    query_id, _, rest = name.partition("/")
-    file = name.rpartition("/")[2]
-    if not rest or not NAME.fullmatch(query_id):
-        return ObjectName("foreign")
-    if file.startswith(".") and file.endswith(TEMP_SUFFIX):
-        return ObjectName("temp", query_id)
-    if rest == "catalog.json":
-        return ObjectName("certificate", query_id)
-    if query_id == STARTS_FOLDER and NAME.fullmatch(rest):
-        return ObjectName("start")
-    run = _RUN.fullmatch(rest.removeprefix(f"{RUNS_FOLDER}/"))
-    if run and rest == f"{RUNS_FOLDER}/{file}":
-        through = int(run["through"]) if run["through"] else None
-        return ObjectName(
-            "run", query_id, run_id=run["run_id"], epoch=int(run["began"]), through_epoch=through
-        )
-    in_shard = _IN_SHARD.fullmatch(name)
-    if in_shard and file == MANIFEST_FILE:
-        return ObjectName("manifest", query_id, int(in_shard["shard"]))
-    if in_shard and file == ADOPTED_FILE:
-        return ObjectName("adopted", query_id, int(in_shard["shard"]))
-    for suffix, kind in _KINDS.items():
-        stem = file.removesuffix(suffix)
-        named = _SEGMENT.fullmatch(stem)
-        if in_shard and stem != file and named:
-            shard = int(in_shard["shard"])
-            return ObjectName(
-                kind, query_id, shard, stem, named["run_id"], epoch=int(named["epoch"])
-            )
-    return ObjectName("foreign", query_id)
+    for kind, pattern in _NAMES.items():
+        if found := pattern.fullmatch(name):
+            parts: dict[str, Any] = found.groupdict()
+            for number in ("shard", "epoch", "through_epoch"):
+                if parts.get(number) is not None:
+                    parts[number] = int(parts[number])
+            return ObjectName(kind, **parts)
+    return ObjectName("foreign")

@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -152,25 +152,22 @@ class Root:
         if prefix:
             path_below(prefix)
         # As in `read`: an answer that was cut off looks like an empty one.
-        return self._list(prefix) or self._list(prefix)
+        infos = self._infos(prefix) or self._infos(prefix)
+        skip = len(self._location.open()[1]) + 1
+        return tuple(
+            ObjectInfo(info.path[skip:], int(info.size), _modified_ms(info))
+            for info in infos
+            if info.type == pafs.FileType.File
+        )
 
     def folders(self) -> tuple[str, ...]:
         infos = self._infos("", recursive=False)
-        folders = (info for info in infos if info.type == pafs.FileType.Directory)
-        return tuple(sorted(info.base_name for info in folders))
+        return tuple(info.base_name for info in infos if info.type == pafs.FileType.Directory)
 
-    def _list(self, prefix: str) -> tuple[ObjectInfo, ...]:
-        files = (i for i in self._infos(prefix) if i.type == pafs.FileType.File)
-        skip = len(self._location.open()[1]) + 1
-        objects = (
-            ObjectInfo(info.path[skip:], int(info.size), _modified_ms(info)) for info in files
-        )
-        return tuple(sorted(objects, key=lambda o: o.name))
-
-    def _infos(self, folder: str, *, recursive: bool = True) -> Iterator[pafs.FileInfo]:
-        def infos(fs: pafs.FileSystem, path: str) -> Iterator[pafs.FileInfo]:
+    def _infos(self, folder: str, *, recursive: bool = True) -> Sequence[pafs.FileInfo]:
+        def infos(fs: pafs.FileSystem, path: str) -> Sequence[pafs.FileInfo]:
             selector = pafs.FileSelector(path, recursive=recursive, allow_not_found=True)
-            return iter(fs.get_file_info(selector))
+            return sorted(fs.get_file_info(selector), key=lambda info: info.path)
 
         return self._call("list", folder, infos)
 

@@ -159,16 +159,7 @@ def write_segment_file(
     pieces: Sequence[Entries],
     hash_key_id: int,
 ) -> SegmentInfo:
-    """Write entries as one SST file and return its size and checksum.
-
-    Parameters
-    ----------
-    path
-        A new local file. It is complete on return, but not synced.
-    name, shard, plan, hash_key_id
-        Kept in the metadata entry.
-    pieces
-        Their times are in the bucket, their hashes in the range of the plan; no key is in two.
+    """Write entries as one new SST file, which is complete on return, but not synced.
 
     Raises
     ------

@@ -34,12 +34,7 @@ def similar_queries(
 ) -> list[SimilarQuery]:
     """Return the other queries whose record ID has the same columns, latest writer first.
 
-    Parameters
-    ----------
-    id_columns
-        Name and Spark type of each column of the ID.
-    own_id
-        The query itself, to leave out.
+    ``own_id`` is the query itself, to leave out.
     """
     found = []
     for folder in [name for name in root.folders() if name != own_id][:_MAX_QUERIES]:

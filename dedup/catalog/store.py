@@ -37,19 +37,8 @@ class Attempt:
 class ShardStore:
     """The segments of one shard at a root; see `dedup.core.ports.SegmentStore` for the contract.
 
-    Parameters
-    ----------
-    files
-        Where they are, at the root and on this machine.
-    attempt
-        The writer. Use one store per attempt and shard, because it numbers the segments from 0.
-    open_views
-        Budget of open files; default: the process's own.
-
-    Attributes
-    ----------
-    counters
-        Work done since the last ``counters.take()``.
+    Use one store per attempt and shard, because it numbers the segments from 0. The default of
+    ``open_views`` is shared by the process.
     """
 
     def __init__(

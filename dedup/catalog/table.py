@@ -89,13 +89,13 @@ def _directory(file: FileIO) -> tables.Directory:
     """Return where the table blocks are: the footer locates the metaindex, and that the index."""
     at = os.fstat(file.fileno()).st_size - _FOOTER.size
     footer = _read(file, at, _FOOTER.size)
-    kind, extended, checksum, context, length, padding, version, magic = _FOOTER.unpack(footer)
-    if (kind, extended, version, magic) != (_XXH64, _EXTENDED_MAGIC, _FORMAT_VERSION, _MAGIC):
-        raise ValueError("it has another checksum or version")
+    _, _, checksum, context, length, *_ = _FOOTER.unpack(footer)
+    unsigned = _FOOTER.pack(
+        _XXH64, _EXTENDED_MAGIC, 0, context, length, bytes(24), _FORMAT_VERSION, _MAGIC
+    )
     # Without a context the checksums would not cover the place of a table block.
-    if not context or padding.strip(b"\0"):
-        raise ValueError("its footer has another layout")
-    unsigned = _FOOTER.pack(kind, extended, 0, context, length, padding, version, magic)
+    if not context or footer != unsigned[:5] + checksum.to_bytes(4, "little") + unsigned[9:]:
+        raise ValueError("its footer has another checksum, version or layout")
     if tables.table_checksum(np.frombuffer(unsigned, np.uint8), context, at) != checksum:
         raise ValueError("its footer is damaged")
     metaindex = _block(file, context, at - _TRAILER_BYTES - length, length)

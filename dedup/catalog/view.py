@@ -52,14 +52,8 @@ class _Broken(Exception):
 class Views:
     """Reads segments of one shard through local views.
 
-    A view that is missing or damaged is rebuilt from the root, once per call.
-
-    Parameters
-    ----------
-    files
-        The shard's files. A segment whose metadata names another shard counts as damaged.
-    open_views
-        Default: the process's own.
+    A view that is missing or damaged is rebuilt from the root, once per call. A segment whose
+    metadata names another shard counts as damaged.
     """
 
     def __init__(self, files: ShardFiles, open_views: OpenViews | None = None) -> None:

@@ -69,13 +69,8 @@ class Handling:
     def check_ids(self, null: BOOL, names: str, first: Callable[[BOOL], str]) -> None:
         """Raise DataError if there are records without an ID and the user chose ``"error"``.
 
-        Parameters
-        ----------
-        null : bool array, shape (n,)
-        names : str
-            The columns of the ID, for the error.
-        first : callable
-            Returns a sentence that identifies the first marked record.
+        ``names`` are the columns of the ID; ``first`` returns a sentence that identifies the first
+        marked record.
         """
         if self.null_ids == "error" and null.any():
             raise DataError(
@@ -98,20 +93,11 @@ class Handling:
     def substitute_times(
         self, times_ms: I64, null: BOOL, flags: U8, *, now_ms: int, max_future_ms: int, in_id: bool
     ) -> None:
-        """Replace null and future times by the time of the micro-batch, and flag them.
+        """Replace null and future times by the time of the micro-batch, and flag them, in place.
 
-        Parameters
-        ----------
-        times_ms : int64 array, shape (n,)
-            Changed in place; where `null` is set, any value.
-        null : bool array, shape (n,)
-            Records without a timestamp.
-        flags : uint8 array, shape (n,)
-            Changed in place; FLAG_NULL_ID is set already.
-        now_ms, max_future_ms : int
-            A time later than both together is in the future.
-        in_id : bool
-            The timestamp is part of the ID, so a record without an ID does not lack a time too.
+        FLAG_NULL_ID is set already. A time is in the future if it is later than ``now_ms`` and
+        ``max_future_ms`` together. If the timestamp is part of the ID (``in_id``), a record without
+        an ID does not lack a time too.
         """
         no_id = (flags & FLAG_NULL_ID) != 0
         future = (times_ms > now_ms + max_future_ms) & ~null

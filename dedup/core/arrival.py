@@ -50,13 +50,11 @@ def judge(
     Parameters
     ----------
     first
-        For each record the index of the first record with the same ID, shape (n,).
-    times_ms
-        Effective timestamps, shape (n,).
+        For each record the index of the first record with the same ID.
     matches
         Remembered entries, and the IDs that they settle, by position among the first records.
     droppable
-        Records that are not taken even if their ID is unknown, shape (n,).
+        Records that are not taken even if their ID is unknown.
     tie_rank
         Returns the ranks of records; called only for those that tie in ID and effective timestamp.
     """

@@ -106,17 +106,10 @@ class Clocks:
     ) -> Clocks:
         """Return the clocks at the end of a micro-batch.
 
-        Raises ConfigError if there are more than `MAX_SOURCES` source partitions.
+        ``observed`` is from the whole input of the micro-batch, not only this shard's records. The
+        time between two runs is downtime and does not count.
 
-        Parameters
-        ----------
-        observed
-            By source partition, from the whole input of the micro-batch, not only this shard's
-            records.
-        now_ms
-            Time of the micro-batch, the same after a replay.
-        run_id
-            The query's run. The time between two runs is downtime and does not count.
+        Raises ConfigError if there are more than `MAX_SOURCES` source partitions.
         """
         if not policy.event_time:
             return self._advance_processing_time(now_ms, run_id, policy)

@@ -127,16 +127,8 @@ class SplitBlockFilter:
     ) -> SplitBlockFilter:
         """Return the filter of these bytes, with its own writable copy of the bitset.
 
-        Raises FilterDamaged if magic, version, size, a checksum or the hash key is wrong.
-
-        Parameters
-        ----------
-        data
-            The serialised form, and nothing after it.
-        hash_key_id
-            The key that hashes are made with now; a filter made with another is rejected.
-        head_crc32
-            CRC-32 that the head must have, if known.
+        Raises FilterDamaged if magic, version, size, a checksum or the hash key is wrong, or if the
+        head does not have the CRC-32 ``head_crc32``.
         """
         view = memoryview(data).cast("B")
         head = FilterHead.from_bytes(view, hash_key_id=hash_key_id, head_crc32=head_crc32)
@@ -191,15 +183,7 @@ class FilterHead:
         return cls(z, count, key_id, fpr, np.frombuffer(sums, "<u8").astype(np.uint64, copy=False))
 
     def check(self, pages: U8, numbers: I64) -> None:
-        """Raise `FilterDamaged` unless every page is intact.
-
-        Parameters
-        ----------
-        pages
-            Whole pages of the bitset, one after another; only its last page may be short.
-        numbers
-            Number of each page.
-        """
+        """Raise `FilterDamaged` unless all of these pages, by their numbers, are intact."""
         if not np.array_equal(kernel.page_sums(pages, PAGE_BYTES), self.sums[numbers]):
             raise damaged("the checksum of a page of its bitset does not match")
 

@@ -55,16 +55,9 @@ class DistinctIds:
 def distinct_ids(
     keys: Keys, times_ms: I64, own_first_ms: I64, own_last_ms: I64, *, hash_key: bytes
 ) -> tuple[DistinctIds, I64]:
-    """Return the distinct IDs of n records, and for each record the first with the same ID.
+    """Return the distinct IDs of records, and for each record the first with the same ID.
 
-    Parameters
-    ----------
-    times_ms
-        Effective timestamps, shape (n,).
-    own_first_ms, own_last_ms
-        Range of the timestamp that the record carried itself, shape (n,).
-    hash_key
-        16 bytes: the key of the filters' hash.
+    A record has its effective timestamp, and the range of the one that it carried itself.
     """
     hashes = kernel.hash64(keys.data, keys.offsets, hash_key)
     first = kernel.first_occurrence(keys.data, keys.offsets, hashes)
@@ -262,13 +255,6 @@ def lookup(
     buckets of the ID's own and effective times, and buckets with clamped IDs.
 
     Raises SegmentDamaged if a segment that must be read is damaged or missing at the root.
-
-    Parameters
-    ----------
-    hash_key
-        16 bytes: the key of the filters' hash.
-    on_stage_end
-        Called with the name of each stage when it ends.
     """
     believes = policy.guarantee == "at-most-once"
     log_right = np.zeros(len(distinct)) if believes else None

@@ -99,12 +99,8 @@ class Manifest:
     ) -> Manifest:
         """Return the manifest without the buckets that end at or before the GC watermark.
 
-        Parameters
-        ----------
-        gc_watermark_ms
-            For buckets that hold clamped IDs.
-        unclamped_ms
-            For all other buckets; equals the GC watermark unless the policy forgets earlier.
+        ``unclamped_ms`` counts for buckets without clamped IDs; it equals the GC watermark unless
+        the policy forgets earlier.
         """
         kept: list[Bucket] = []
         segments: list[SegmentRef] = []

@@ -31,14 +31,12 @@ def growing_choice(
 
     Parameters
     ----------
-    runs
-        Runs that no merge includes yet.
+    runs, share
+        Runs that no merge includes yet, and the number of segments of full size that they make.
     depth
         Most segments that one ID of the bucket may be in.
     grown
         Part of the bucket's time that is over; from 1 on only late records enter it.
-    share
-        Number of segments of full size that the runs make.
     """
     least = merge_fan_in(depth)
     if least is None:

@@ -51,18 +51,10 @@ def process_sequences(
 ) -> SequenceOutcome:
     """Judge a shard's records, and remember what their producers have sent.
 
-    Parameters
-    ----------
-    state
-        Base state of the micro-batch.
-    records
-        With `Records.numbers`.
-    rule
-        ``"error"`` remembers nothing, like ``"drop"``; the caller raises the error.
-    policy
-        Only its fields for the clocks count. A producer is forgotten once it is silent for longer
-        than the horizon: of event time, or else of query time. In query time, the time between two
-        micro-batches counts for at most the horizon divided by `SILENT_BATCHES`.
+    Under ``"error"`` the rule remembers nothing, like ``"drop"``; the caller raises the error. Of
+    the policy only the fields for the clocks count. A producer is forgotten once it is silent for
+    longer than the horizon: of event time, or else of query time. In query time, the time between
+    two micro-batches counts for at most the horizon divided by `SILENT_BATCHES`.
 
     Raises
     ------

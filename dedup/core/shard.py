@@ -111,13 +111,6 @@ def process(
 ) -> Outcome:
     """Judge a shard's records and remember those that are taken.
 
-    Parameters
-    ----------
-    state
-        Base state of the micro-batch.
-    on_stage_end
-        Called with the name of each stage when it ends.
-
     Raises
     ------
     ClockError

@@ -88,17 +88,9 @@ def interval(
     """Return the range of the true rate, given ``wrong`` errors in ``asked`` (95 % by default).
 
     Wilson's score interval (JASA 22, 1927). Unlike the textbook interval it holds for rates near 0,
-    and without any error.
-
-    Parameters
-    ----------
-    wrong, asked
-        0 <= wrong <= asked; if ``asked`` is 0, every rate is possible.
-    z
-        Standard deviations on either side.
-    spread
-        Standard deviation of the rate itself, such as `predicted_spread` of the filters that
-        happened to be built.
+    and without any error. It reaches ``z`` standard deviations to either side. ``spread`` is the
+    standard deviation of the rate itself, such as `predicted_spread` of the filters that happened
+    to be built.
     """
     if not asked:
         return 0.0, 1.0

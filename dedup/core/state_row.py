@@ -60,18 +60,10 @@ def read(
     content: str,
     damaged: Callable[[str], StateError] = StateError.damaged,
 ) -> StateRow:
-    """Return the parts of a row.
+    """Return the parts of a row in one of these versions, the newest of which is last.
 
-    Raises StateError if the row is damaged, of an unknown version, or another operator's.
-
-    Parameters
-    ----------
-    versions
-        Formats that are read, the newest last.
-    content
-        What head and body are, for the errors.
-    damaged
-        Makes the error for a row that cannot be trusted.
+    Raises StateError if the row is damaged, of an unknown version, or another operator's. The
+    errors call head and body ``content``.
     """
     view = memoryview(data)
     if len(data) < HEADER_BYTES or data[:4] not in _OPERATORS:
