@@ -313,7 +313,7 @@ def test_a_closed_view_holds_no_file(tmp_path: Path) -> None:
     damaged.write_bytes(file_of(tmp_path).read_bytes()[:-1])
     with warnings.catch_warnings():
         warnings.simplefilter("error", ResourceWarning)
-        with pytest.raises(ValueError, match="checksum or version"):
+        with pytest.raises(ValueError, match="checksum, version or layout"):
             Table.open(damaged)
         gc.collect()
 
