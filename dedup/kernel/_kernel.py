@@ -38,8 +38,6 @@ class Kernel(Protocol):
     def hash64(self, data: U8, offsets: I64, key: bytes) -> U64:
         """Return the SipHash-1-3 of n keys under a hash key of 16 bytes, shape (n,).
 
-        Notes
-        -----
         J.-P. Aumasson and D. J. Bernstein, "SipHash: a fast short-input PRF", 2012, with one
         compression round and three finalisation rounds, as CPython and Rust use it.
         """
@@ -50,31 +48,17 @@ class Kernel(Protocol):
     def filter_add(self, bits: U32, hashes: U64) -> None:
         """Add n hashes to a split-block Bloom filter, in place.
 
-        Parameters
-        ----------
-        bits
-            Writable, shape (8 * z,): z >= 1 blocks in the layout of Apache Parquet. Hash h sets bit
-            ``(low32(h) * SALT[i]) >> 27`` of lane i in block ``(high32(h) * z) >> 32``.
-        hashes
-            Shape (n,).
-
-        Notes
-        -----
-        ``BloomFilter.md`` of apache/parquet-format.
+        ``bits``, shape (8 * z,), has z >= 1 blocks in the layout of Apache Parquet
+        (``BloomFilter.md`` of apache/parquet-format). Hash h sets the bit
+        ``(low32(h) * SALT[i]) >> 27`` of lane i in block ``(high32(h) * z) >> 32``.
         """
         _native.filter_add(bits, hashes, self.simd)
 
     def filter_probe(self, filters: Sequence[U32], hashes: U64) -> U64:
         """Return which filters may hold each of n hashes, as one bit per filter, shape (n,).
 
-        Bit i is clear only if filter i certainly does not hold the hash.
-
-        Parameters
-        ----------
-        filters
-            A list of at most 64 filters, laid out as in `filter_add`; their sizes may differ.
-        hashes
-            Shape (n,).
+        Bit i is clear only if filter i certainly does not hold the hash. ``filters`` is a list of
+        at most 64 filters, laid out as in `filter_add`; their sizes may differ.
         """
         out = np.empty(len(hashes), np.uint64)
         _native.filter_probe(filters, hashes, out, self.simd)
@@ -83,14 +67,8 @@ class Kernel(Protocol):
     def filter_pages(self, hashes: U64, blocks: int, page_blocks: int) -> tuple[I64, I64]:
         """Return the pages of a filter that n hashes fall into, and the hashes of each page.
 
-        Parameters
-        ----------
-        hashes
-            Shape (n,), never falling.
-        blocks
-            1 to 2**32 - 1: blocks of the filter, laid out as in `filter_add`.
-        page_blocks
-            1 to 2**32 - 1: blocks of a page; block b is in page ``b // page_blocks``.
+        The hashes never fall. The filter has ``blocks`` blocks, 1 to 2**32 - 1, laid out as in
+        `filter_add`; block b is in page ``b // page_blocks``.
 
         Returns
         -------
@@ -109,28 +87,14 @@ class Kernel(Protocol):
     def filter_probe_pages(
         self, bits: U32, pages: I64, starts: I64, hashes: U64, blocks: int, page_blocks: int
     ) -> U8:
-        """Return which of n hashes a filter may hold, reading only the pages they fall into.
+        """Return 0 only if a filter certainly does not hold a hash, else 1, shape (n,).
 
-        Parameters
-        ----------
-        bits
-            The words of exactly those pages, one page after another, ``8 * page_blocks`` words
-            each. Only the last page of the filter may be shorter.
-        pages
-            Shape (k,), rising: the numbers of these pages.
-        starts
-            Shape (k + 1,), neither falling nor negative: hash i is in page j if
-            ``starts[j] <= starts[0] + i < starts[j + 1]``. So a slice of the result of
-            `filter_pages` is valid.
-        hashes
-            Shape (n,), where n is ``starts[k] - starts[0]``.
-        blocks, page_blocks
-            1 to 2**32 - 1: blocks of the whole filter and of a page.
+        Reads only the pages that the hashes fall into: ``pages``, ``starts`` and ``hashes`` are a
+        result of `filter_pages` or a slice of it, so that hash i is in page j if ``starts[j] <=
+        starts[0] + i < starts[j + 1]``.
 
-        Returns
-        -------
-        shape (n,)
-            0 only if the filter certainly does not hold the hash, else 1.
+        ``bits`` has the words of exactly those pages, one page after another, ``8 * page_blocks``
+        words each. Only the last page of the filter may be shorter.
         """
         out = np.empty(len(hashes), np.uint8)
         _native.filter_probe_pages(bits, pages, starts, hashes, blocks, page_blocks, out, self.simd)
@@ -141,18 +105,10 @@ class Kernel(Protocol):
 
         It is ``M[0] + sum(M[i + 1] * (w[i] ^ w[i] >> 32))`` modulo 2**64 over the little-endian
         64-bit words ``w`` of the page. It detects any change within one word, and all but 2**-64
-        of arbitrary changes. It protects against damage, not against forgery.
+        of arbitrary changes. It protects against damage, not against forgery. The last page may be
+        short, and counts as if zeros filled it up. ``page_bytes`` is a multiple of 8, from 8 to
+        65,536.
 
-        Parameters
-        ----------
-        data
-            Shape (n,): pages one after another. The last may be short, and counts as if zeros
-            filled it up.
-        page_bytes
-            A multiple of 8, from 8 to 65,536.
-
-        Notes
-        -----
         D. Lemire and O. Kaser, "Strongly universal string hashing is fast", 2014. ``M`` is from
         SplitMix64 with a fixed seed, and odd from ``M[1]`` on.
         """
@@ -171,14 +127,10 @@ class Kernel(Protocol):
     def match(
         self, b_data: U8, b_offsets: I64, b_hashes: U64, p_data: U8, p_offsets: I64, p_hashes: U64
     ) -> tuple[I64, I64]:
-        """Return all m pairs of a probe key (``p_``) and a build key (``b_``) with the same bytes.
+        """Return all pairs of a probe key (``p_``) and a build key (``b_``) with the same bytes.
 
-        Hashes are as in `first_occurrence`. A key may occur several times on either side.
-
-        Returns
-        -------
-        probe_idx, build_idx : shape (m,)
-            Ordered by probe position, then build position.
+        Hashes are as in `first_occurrence`. A key may occur several times on either side. The
+        pairs are ordered by probe position, then build position.
         """
         probe, build = _native.match(b_data, b_offsets, b_hashes, p_data, p_offsets, p_hashes)
         return np.frombuffer(probe, np.int64), np.frombuffer(build, np.int64)
@@ -210,27 +162,14 @@ class Kernel(Protocol):
         q_offsets: I64,
         digests: U64 | None = None,
     ) -> I64:
-        """Look q keys up in segment blocks, each in the one block that could hold it.
+        """Look q keys up in segment blocks, each in the block ``query_block`` that could hold it.
+
+        Returns the milliseconds from the bucket's start to the key's time, -1 if the block does not
+        hold the key, shape (q,). Fills ``digests`` with the digests stored beside the keys, 0
+        without one. ``dedup/catalog/FORMATS.md`` describes the blocks' bytes.
 
         Raises ValueError if any of the blocks is damaged, even one that no key needs; the text
         names the first.
-
-        Parameters
-        ----------
-        data, block_offsets
-            The bytes of b blocks, as in ``dedup/catalog/FORMATS.md``.
-        query_block
-            Shape (q,), 0 to b - 1: the block to look in.
-        q_data, q_offsets
-            The keys to look for.
-        digests
-            Shape (q,): filled with the digests stored beside the keys, 0 without one.
-
-        Returns
-        -------
-        shape (q,)
-            Milliseconds from the bucket's start to the key's time; -1 if the block does not hold
-            the key.
         """
         out = np.empty(max(len(q_offsets) - 1, 0), np.int64)
         _native.blocks_find(data, block_offsets, query_block, q_data, q_offsets, out, digests)
@@ -245,29 +184,20 @@ class Kernel(Protocol):
         wide_times: bool,
         digests: U64 | None = None,
     ) -> tuple[U8, I64]:
-        """Pack n keys and their times into b segment blocks.
+        """Pack n keys and their times into b segment blocks; return their bytes and starts.
 
         Parameters
         ----------
         data, offsets
             The keys, in the order of the segment.
         times_ms
-            Shape (n,), not negative: milliseconds from the bucket's start to each key's time;
-            below 2**32 unless ``wide_times``.
+            Milliseconds from the bucket's start to each key's time, not negative; below 2**32
+            unless ``wide_times``, which stores them in 8 bytes instead of 4.
         starts
             Shape (b + 1,), from 0 to n: block i holds keys ``starts[i]:starts[i + 1]``, from 1 to
             65,535 of them.
-        wide_times
-            Whether times take 8 bytes instead of 4.
         digests
-            Shape (n,): stored beside each key.
-
-        Returns
-        -------
-        data : uint8
-            The bytes of the blocks, in the format of ``dedup/catalog/FORMATS.md``.
-        block_offsets : shape (b + 1,)
-            Where each block starts.
+            Stored beside each key.
         """
         out_offsets = np.empty(len(starts), np.int64)
         columns = data, offsets, times_ms
@@ -275,18 +205,10 @@ class Kernel(Protocol):
         return np.frombuffer(out, np.uint8), out_offsets
 
     def blocks_decode(self, data: U8, block_offsets: I64) -> tuple[U8, I64, I64]:
-        """Return all n keys of segment blocks, block by block, and their times.
+        """Return all keys of segment blocks, and their times after the bucket's start.
 
-        Blocks with times of 4 and of 8 bytes may be mixed.
-
-        Raises ValueError if any of the blocks is damaged; the text names the first.
-
-        Returns
-        -------
-        data, offsets
-            The keys.
-        times_ms : shape (n,)
-            Milliseconds from the bucket's start to each key's time.
+        Blocks with times of 4 and of 8 bytes may be mixed. Raises ValueError if any of the blocks
+        is damaged; the text names the first.
         """
         key_data, offsets, times = _native.blocks_decode(data, block_offsets)
         return (
@@ -307,24 +229,19 @@ class Kernel(Protocol):
     ) -> U8:
         """Judge n records of a micro-batch one by one, in arrival order per record ID.
 
+        Returns 0 taken; 1 duplicate, because it is known, or at most the horizon away from the last
+        record taken in its group; 2 late, dropped and not remembered.
+
         Parameters
         ----------
         group
-            Shape (n,), never falling: equal if record IDs are equal.
+            Equal if record IDs are equal; never falling.
         time_ms
-            Shape (n,), never falling within a group: effective times.
+            Effective times, never falling within a group.
         known
-            Shape (n,): not 0 if an earlier micro-batch took the ID within the horizon.
+            Not 0 if an earlier micro-batch took the ID within the horizon.
         droppable
-            Shape (n,): not 0 if the record is dropped as late unless it is a duplicate.
-        horizon_ms
-            0 to 2**63 - 1; a record of exactly this age is still a duplicate.
-
-        Returns
-        -------
-        shape (n,)
-            0 taken, 1 duplicate (known, or within the horizon of the last record taken in its
-            group), 2 late: dropped, and not remembered.
+            Not 0 if the record is dropped as late unless it is a duplicate.
         """
         out = np.empty(len(group), np.uint8)
         _native.scan_verdicts(group, time_ms, known, droppable, horizon_ms, out)

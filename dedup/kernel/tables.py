@@ -46,29 +46,12 @@ def table_find(
     q_offsets: I64,
     digests: U64 | None = None,
 ) -> tuple[I64, int]:
-    """Look q keys up in the segment blocks of an open file.
+    """Look q keys up in the segment blocks of an open file; ``numbers``, never falling, say where.
 
-    Requests everything that must come from a disk at once, and reads that last.
+    Requests everything that must come from a disk at once, and reads that last. Returns times and
+    fills digests as `dedup.kernel.blocks_find`, and returns the number of segment blocks searched.
 
     Raises ValueError if the file cannot be read, a checksum does not match, or a block is missing.
-
-    Parameters
-    ----------
-    fd, directory
-        The file's descriptor, and where its table blocks are.
-    numbers
-        Shape (q,), never falling: the block that could hold each key.
-    q_data, q_offsets
-        The keys to look for.
-    digests
-        Shape (q,): filled as by `dedup.kernel.blocks_find`.
-
-    Returns
-    -------
-    times_ms : shape (q,)
-        Milliseconds from the bucket's start to the key's time; -1 if its block does not hold it.
-    blocks_read
-        Segment blocks searched.
     """
     out = np.empty(max(len(q_offsets) - 1, 0), np.int64)
     where = directory.context, directory.lasts, directory.starts
@@ -78,12 +61,8 @@ def table_find(
 def table_unpack(directory: Directory, first: int, end: int, data: U8) -> tuple[U8, I64]:
     """Return the segment blocks in table blocks ``first`` to ``end`` - 1, whose bytes are ``data``.
 
-    Raises ValueError if a table block is damaged, or holds anything but segment blocks.
-
-    Returns
-    -------
-    data, starts
-        As `dedup.kernel.blocks_decode` takes them.
+    They are as `dedup.kernel.blocks_decode` takes them. Raises ValueError if a table block is
+    damaged, or holds anything but segment blocks.
     """
     lasts, starts = directory.lasts[:end], directory.starts[: end + 1]
     out = np.empty(len(data), np.uint8)

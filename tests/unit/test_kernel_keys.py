@@ -172,19 +172,6 @@ def test_different_keys_under_one_hash(tested: Kernel) -> None:
     assert tested.sort_keys(*column(keys), hashes).tolist() == order
 
 
-def test_alignment_does_not_matter(tested: Kernel) -> None:
-    keys = [b"%d" % (i % 13) for i in range(40)]
-    data, offsets, hashes = map(misaligned, (*column(keys), hashes_of(keys)))
-    assert tested.first_occurrence(data, offsets, hashes).tolist() == [i % 13 for i in range(40)]
-    order = sorted(range(40), key=lambda i: (int(hashes[i]), i))
-    assert tested.sort_keys(data, offsets, hashes).tolist() == order
-    probe_idx, _ = tested.match(data, offsets, hashes, data, offsets, hashes)
-    assert probe_idx.tolist() == [i for i in range(40) for j in range(40) if i % 13 == j % 13]
-    assert as_list(*tested.encode_uuid(data, offsets)) == [b"\0" + key for key in keys]
-    made = map(misaligned, tested.encode_uuid(data, offsets))
-    assert as_list(*tested.decode_uuid(*made)) == keys
-
-
 def test_results_can_be_written_to(tested: Kernel) -> None:
     args = (*column([b"a", b"a"]), hashes_of([b"a", b"a"]))
     taken = tested.take_keys(*args[:2], array([1], "i8"))

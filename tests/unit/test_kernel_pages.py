@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -267,26 +270,21 @@ def test_as_many_hashes_as_the_starts_say(compiled: Kernel) -> None:
 
 def test_numbers_out_of_range_are_refused(compiled: Kernel) -> None:
     data, hashes, numbers = array([1], "u1"), array([1], "u8"), array([0, 1], "i8")
-    for wrong in (0, -8, 2**64, -(2**64), 2**63):
-        with pytest.raises(ValueError, match="page_bytes must be 8 to 65536"):
+    probed = (np.zeros(8, "u4"), numbers[:1], numbers, hashes)
+    calls: list[tuple[str, str, Callable[[Any], object]]] = [
+        ("page_bytes", "8 to 65536", lambda n: compiled.page_sums(data, n)),
+        ("blocks", "1 to 4294967295", lambda n: compiled.filter_pages(hashes, n, 1)),
+        ("page_blocks", "1 to 4294967295", lambda n: compiled.filter_pages(hashes, 1, n)),
+        ("blocks", "1 to 4294967295", lambda n: compiled.filter_probe_pages(*probed, n, 1)),
+        ("page_blocks", "1 to 4294967295", lambda n: compiled.filter_probe_pages(*probed, 1, n)),
+    ]
+    for name, bounds, call in calls:
+        for wrong in (0, -8, 2**64, -(2**64), 2**63):
+            with pytest.raises(ValueError, match=f"{name} must be {bounds}"):
+                call(wrong)
+        for wrong in (None, 8.0, "8", np.int64(8)):
+            with pytest.raises(TypeError, match=f"{name} must be an int"):
+                call(wrong)
+    for wrong, message in ((4, "8 to 65536"), (65544, "8 to 65536"), (9, "multiple of 8")):
+        with pytest.raises(ValueError, match=message):
             compiled.page_sums(data, wrong)
-        with pytest.raises(ValueError, match="blocks must be 1 to 4294967295"):
-            compiled.filter_pages(hashes, wrong, 1)
-        with pytest.raises(ValueError, match="page_blocks must be 1 to 4294967295"):
-            compiled.filter_pages(hashes, 1, wrong)
-        for sizes in ((wrong, 1), (1, wrong)):
-            with pytest.raises(ValueError, match="blocks must be 1 to 4294967295"):
-                compiled.filter_probe_pages(np.zeros(8, "u4"), numbers[:1], numbers, hashes, *sizes)
-    for wrong in (4, 65544):
-        with pytest.raises(ValueError, match="page_bytes must be 8 to 65536"):
-            compiled.page_sums(data, wrong)
-    for wrong in (9, 100, 65535):
-        with pytest.raises(ValueError, match="multiple of 8"):
-            compiled.page_sums(data, wrong)
-    for wrong in (None, 8.0, "8", np.int64(8)):
-        with pytest.raises(TypeError, match="page_bytes must be an int"):
-            compiled.page_sums(data, wrong)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="blocks must be an int"):
-            compiled.filter_pages(hashes, wrong, 1)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="page_blocks must be an int"):
-            compiled.filter_pages(hashes, 1, wrong)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.kernel._kernel import Kernel
-from tests.support.kernel_models import array, kernel_settings, misaligned, scan
+from tests.support.kernel_models import array, kernel_settings, scan
 
 LOW, HIGH = -(2**63), 2**63 - 1
 
@@ -63,12 +63,6 @@ def test_age_of_exactly_the_horizon_is_a_duplicate_and_does_not_prolong(tested: 
 def test_any_flag_but_zero_counts(tested: Kernel) -> None:
     assert verdicts(tested, [5], [5], 0, known=[255]) == [1]
     assert verdicts(tested, [5], [5], 0, droppable=[255]) == [2]
-
-
-def test_alignment_does_not_matter(tested: Kernel) -> None:
-    group, time_ms = misaligned(array([0, 0, 1], "i8")), misaligned(array([0, 5, 5], "i8"))
-    z = array([0] * 3, "u1")
-    assert tested.scan_verdicts(group, time_ms, z, z, 5).tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize(("group", "time_ms"), [([1, 0], [0, 0]), ([0, 0], [1, 0])])

@@ -11,15 +11,7 @@ import pytest
 from hypothesis import given
 
 from dedup.kernel._kernel import Kernel
-from tests.support.kernel_models import (
-    KEY,
-    array,
-    column,
-    kernel_settings,
-    misaligned,
-    siphash,
-    some_keys,
-)
+from tests.support.kernel_models import KEY, array, column, kernel_settings, siphash, some_keys
 from tests.support.processes import python
 
 #: The reference implementation's test input: 0, 1, 2, ... 62 bytes of 00 01 02 ... under KEY.
@@ -76,13 +68,6 @@ def test_column_that_starts_inside_its_data(tested: Kernel) -> None:
     data, offsets = column([b"skipped", b"one", b"", b"three"])
     got = tested.hash64(data, offsets[1:].copy(), KEY).tolist()
     assert got == [siphash(key, KEY) for key in (b"one", b"", b"three")]
-
-
-def test_alignment_does_not_matter(tested: Kernel) -> None:
-    keys = [bytes([i]) * (i % 37) for i in range(50)]
-    data, offsets = column(keys)
-    got = tested.hash64(misaligned(data), misaligned(offsets), KEY)
-    assert got.tolist() == [siphash(key, KEY) for key in keys]
 
 
 def test_no_keys(tested: Kernel) -> None:
