@@ -148,7 +148,7 @@ def sole(world: World, rng: Random) -> bool:
             raise
         world.tally["vacuums refused"] += 1
         return True
-    carry_out(root, QUERY, plan)
+    carry_out(root, plan)
     world.audit(line, by_user=True)
     world.check_files(line)
     world.tally["vacuums"] += 1

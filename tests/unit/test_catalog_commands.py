@@ -97,7 +97,7 @@ def test_vacuum_spares_what_came_after_the_checkpoint_was_read(query: QueryDrive
     assert since
     for path in since:
         os.utime(path, ns=(day_ago_ns, day_ago_ns))
-    found = tools.vacuum(query.root, before, older_than="1 day", sole=True).plan
+    found = tools.vacuum(query.root, before, older_than="1 day", sole=True)
     assert not {Path(file.name).name for file in found.files} & {path.name for path in since}
     assert all(path.exists() for path in since)
 
@@ -264,10 +264,10 @@ def test_vacuum_goes_by_the_storages_clock(
     ahead_ms = wall_clock_ms() + 2 * DAY_MS
     monkeypatch.setattr(cleaning, "wall_clock_ms", lambda: ahead_ms)
     where = str(query.folder / "root")
-    told = tools.vacuum(where, known(query), older_than="1 day").plan
+    told = tools.vacuum(where, known(query), older_than="1 day")
     assert (told.files, told.young) == ((), 1)
     os.utime(orphan, ns=(0, 0))
-    told = tools.vacuum(where, known(query), older_than="1 day").plan
+    told = tools.vacuum(where, known(query), older_than="1 day")
     assert [Path(file.name).name for file in told.files] == [orphan.name]
     assert not orphan.exists()
     assert not [p for p in Path(where).iterdir() if p.name.startswith("probe-")]

@@ -280,7 +280,7 @@ def test_what_an_ancestor_wrote_elsewhere_shows_that_it_went_on(root: Root) -> N
         plan_vacuum(root, QUERY, states, now_ms=0, older_than_ms=1, sole=False)
     plan = plan_vacuum(root, QUERY, states, now_ms=0, older_than_ms=1, sole=True)
     assert [file.name for file in plan.files] == theirs[1:]
-    carry_out(root, QUERY, plan)
+    carry_out(root, plan)
     assert housekeep(root, QUERY, visit(NEW, 200, shard=0), goes_on, POLICY)[0].branches == 0
 
 

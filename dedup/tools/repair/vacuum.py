@@ -8,7 +8,7 @@ restored.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dedup.catalog.gc.runs import drop_runs, lineage_from, list_runs
@@ -25,10 +25,13 @@ from dedup.tools.repair.opening import Checkpoint, Where, open_root, read_checkp
 _PROMISE = "other checkpoint of this query is in use, promise it with --sole."
 
 
-@dataclass(frozen=True, slots=True)
-class VacuumPlan:
-    """Files and runs that may go."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacuumed:
+    """The files and runs that went, or that would go in a dry run."""
 
+    root: str
+    query_id: str
+    dry_run: bool = True
     #: Orphans and half-written files that are old enough.
     files: tuple[CatalogFile, ...]
     #: Number of younger ones, which stay.
@@ -44,26 +47,16 @@ class VacuumPlan:
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vacuumed:
-    """The deletions of a vacuum, or the planned ones of a dry run."""
-
-    root: str
-    query_id: str
-    dry_run: bool
-    plan: VacuumPlan
-
     def to_json(self) -> dict[str, Any]:
         return {
             "root": self.root,
             "query_id": self.query_id,
             "dry_run": self.dry_run,
-            "files": [file.name for file in self.plan.files],
-            "bytes": self.plan.size_bytes,
-            "young": self.plan.young,
-            "foreign": [file.name for file in self.plan.foreign],
-            "runs": [run.run_id for run in self.plan.branches],
+            "files": [file.name for file in self.files],
+            "bytes": self.size_bytes,
+            "young": self.young,
+            "foreign": [file.name for file in self.foreign],
+            "runs": [run.run_id for run in self.branches],
         }
 
 
@@ -112,9 +105,10 @@ def vacuum(
         older_than_ms=older_than_ms,
         sole=sole,
     )
-    if not dry_run:
-        carry_out(root, snapshot.query_id, plan)
-    return Vacuumed(root=root.url(), query_id=snapshot.query_id, dry_run=dry_run, plan=plan)
+    if dry_run:
+        return plan
+    carry_out(root, plan)
+    return replace(plan, dry_run=False)
 
 
 def _storage_now_ms(root: Root) -> int:
@@ -136,7 +130,7 @@ def plan_vacuum(
     now_ms: int,
     older_than_ms: int,
     sole: bool,
-) -> VacuumPlan:
+) -> Vacuumed:
     """Return the files of a query that may be deleted, given the states of its shards.
 
     Raises ConfigError if other runs continued this history and `sole` is not given, and
@@ -167,7 +161,10 @@ def plan_vacuum(
         if _old(file, now_ms, older_than_ms) or (sole and written_past_successor([file], past))
     )
     foreign = tuple(file for file in files if file.parsed.kind == "foreign")
-    return VacuumPlan(old, len(orphans) - len(old), foreign, branches, lineage)
+    return Vacuumed(
+        root=root.url(), query_id=query_id, files=old, young=len(orphans) - len(old),
+        foreign=foreign, branches=branches, lineage=lineage,
+    )  # fmt: skip
 
 
 def _check_runs(query_id: str, lineage: Lineage, runs: list[Run]) -> None:
@@ -205,13 +202,13 @@ def _orphans(root: Root, query_id: str, states: dict[int, ShardState]) -> list[C
     return orphans
 
 
-def carry_out(root: Root, query_id: str, plan: VacuumPlan) -> int:
+def carry_out(root: Root, plan: Vacuumed) -> int:
     """Delete the plan's files, and return how many existed.
 
     Raises CatalogError if the root cannot be written. Some files may be deleted then.
     """
     deleted = root.delete(file.name for file in plan.files)
-    drop_runs(root, query_id, plan.branches, plan.lineage)
+    drop_runs(root, plan.query_id, plan.branches, plan.lineage)
     return deleted
 
 
