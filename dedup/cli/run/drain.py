@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,7 +13,7 @@ from pyspark.sql import functions as fn
 
 from dedup.cli.figures import Figures
 from dedup.cli.run.input.as_read import FilesAsRead, some_of, warning
-from dedup.cli.run.input.bad_rows import ALL, METRIC, BadRows, explained, files_of_batch
+from dedup.cli.run.input.bad_rows import ALL, METRIC, bad_rows, explained, files_of_batch
 from dedup.cli.run.input.column_check import ColumnCheck
 from dedup.cli.run.input.json_files import FILE
 from dedup.cli.run.input.source import InputColumns, read_files, writer_options
@@ -177,7 +178,7 @@ class Drain:
         job, options = self.job, self.job.options
         rows_aside = None
         if options.aside is not None:
-            rows_aside = BadRows(self.spark, job, self.columns, self.taken)
+            rows_aside = partial(bad_rows, self.spark, job, self.columns, self.taken)
         return StagedFiles(
             output=options.output,
             writer=files_query.writer or SparkRows(*writer_options(job)),

@@ -6,7 +6,6 @@ import csv
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -61,37 +60,30 @@ def _is_bad(job: Job, columns: InputColumns) -> Column:
     return broken if timeless is None else broken | timeless
 
 
-@dataclass(frozen=True, slots=True)
-class BadRows:
-    """Bad rows of a micro-batch, from a second reading: only good rows pass the operator."""
+def bad_rows(
+    spark: SparkSession, job: Job, columns: InputColumns, log: FileLog, batch_id: int
+) -> DataFrame | None:
+    """Return file, reason and text of each bad row of a micro-batch, or None if there are none.
 
-    spark: SparkSession
-    job: Job
-    columns: InputColumns
-    log: FileLog
-
-    def __call__(self, batch_id: int) -> DataFrame | None:
-        """Return file, reason and text of each bad row, or None if there are none.
-
-        Raises StateError if Spark's logs do not show the files of the micro-batch.
-        """
-        options = self.job.options
-        with suppress(Exception):
-            # Read the files if the number is unknown.
-            if observed_so_far(self.spark, options.checkpoint, METRIC)[BAD] == 0:
-                return None
-        paths = files_of_batch(options, self.log, batch_id)
-        rows = read_files(self.spark, self.job, self.columns, paths)
-        no_time = fn.lit(f"{options.timestamp} is not a time.")
-        described = rows.where(_is_bad(self.job, self.columns)).select(
-            fn.col(FILE).alias("file"),
-            fn.coalesce(fn.col(CAUSE), no_time).alias("reason"),
-            fn.col(TEXT).alias("record"),
-        )
-        # Each element of an array has the text of the whole file.
-        settings = folded(dict(options.read_options))
-        is_whole_file = self.job.files.file_format == "json" and is_true(settings, "multiline")
-        return described.dropDuplicates() if is_whole_file else described
+    It reads the files again, because only good rows pass the operator. Raises StateError if Spark's
+    logs do not show the files.
+    """
+    options = job.options
+    with suppress(Exception):
+        # Read the files if the number is unknown.
+        if observed_so_far(spark, options.checkpoint, METRIC)[BAD] == 0:
+            return None
+    rows = read_files(spark, job, columns, files_of_batch(options, log, batch_id))
+    no_time = fn.lit(f"{options.timestamp} is not a time.")
+    described = rows.where(_is_bad(job, columns)).select(
+        fn.col(FILE).alias("file"),
+        fn.coalesce(fn.col(CAUSE), no_time).alias("reason"),
+        fn.col(TEXT).alias("record"),
+    )
+    # Each element of an array has the text of the whole file.
+    settings = folded(dict(options.read_options))
+    is_whole_file = job.files.file_format == "json" and is_true(settings, "multiline")
+    return described.dropDuplicates() if is_whole_file else described
 
 
 def files_of_batch(options: RunOptions, log: FileLog, batch_id: int) -> list[Path]:
