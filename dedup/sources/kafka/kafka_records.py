@@ -136,9 +136,16 @@ def kafka_records(
         raise ConfigError("Give topics= or pattern=, one of them: what is read.")
     source_options = dict(options or {})
     names = column_names(metadata)
-    _check_choices(source_options, on_error, quarantine)
-    if tombstones not in ("keep", "drop"):
-        raise ConfigError(f"tombstones={tombstones!r} is unknown. Give 'keep' or 'drop'.")
+    _check_options(source_options)
+    choices = ("on_error", on_error, ON_ERROR), ("tombstones", tombstones, ("keep", "drop"))
+    for name, choice, known in choices:
+        if choice not in known:
+            raise ConfigError(f"{name}={choice!r} is unknown. Give one of {known}.")
+    if (on_error == "quarantine") != (quarantine is not None):
+        raise ConfigError(
+            'on_error="quarantine" needs quarantine=, its folder, and the reverse. Give both or '
+            "neither."
+        )
     if start is not None:
         check_start(start)
     joined = servers if isinstance(servers, str) else ",".join(servers)
@@ -231,8 +238,8 @@ def _begin(
     return start_options(start or "earliest", existing, cluster)
 
 
-def _check_choices(options: Mapping[str, str], on_error: str, quarantine: object) -> None:
-    """Refuse options of Spark's source that a parameter replaces, or choices that lose records."""
+def _check_options(options: Mapping[str, str]) -> None:
+    """Refuse options of Spark's source that a parameter replaces, or that lose records."""
     for name, value in options.items():
         if name.lower() == "failondataloss" and str(value).lower() != "true":
             raise ConfigError(
@@ -244,12 +251,3 @@ def _check_choices(options: Mapping[str, str], on_error: str, quarantine: object
                 f"Option {name} cannot be given: kafka_records sets it, from topics=, pattern=, "
                 "servers=, start= and stream=. Leave it out."
             )
-    if on_error not in ON_ERROR:
-        raise ConfigError(
-            f"on_error={on_error!r} is unknown. Give one of {', '.join(map(repr, ON_ERROR))}."
-        )
-    if (on_error == "quarantine") != (quarantine is not None):
-        raise ConfigError(
-            'on_error="quarantine" needs quarantine=, its folder, and the reverse. Give both or '
-            "neither."
-        )
