@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -57,7 +58,14 @@ def selected(records: DataFrame, names: Mapping[str, str], record_id: RecordId |
     parsed = FIELDS in records.columns
     fields = _field_names(records) if parsed else ["value"]
     wanted = {n: name for n, name in names.items() if n != RECORD_ID or record_id is not None}
-    _refuse_same([*fields, *wanted.values()], parsed)
+    counts = Counter(name.lower() for name in (*fields, *wanted.values()))
+    name, count = counts.most_common(1)[0]
+    if count > 1:
+        raise ConfigError(
+            f"Two columns would both be named {name!r}. Give Kafka's columns other names than the "
+            'value\'s fields, such as metadata="kafka_", or metadata={"topic": "topic", ...} for '
+            "those that you need."
+        )
     columns = [_column(records, n, name, record_id) for n, name in wanted.items()]
     if parsed:
         return records.select(*(F.col(FIELDS)[name].alias(name) for name in fields), *columns)
@@ -111,15 +119,3 @@ def _field_names(records: DataFrame) -> list[str]:
     if FIELDS not in records.columns:
         return []
     return list(records.schema[FIELDS].dataType.names)  # type: ignore[attr-defined]
-
-
-def _refuse_same(names: Sequence[str], parsed: bool) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name.lower() in seen:
-            whose = "A field of the value and a column of Kafka's" if parsed else "Two columns"
-            raise ConfigError(
-                f"{whose} would both be named {name!r}. Give Kafka's columns other names, such as "
-                'metadata="kafka_", or metadata={"topic": "topic", ...} for those that you need.'
-            )
-        seen.add(name.lower())
