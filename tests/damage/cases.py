@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,8 +30,7 @@ from dedup.core.state import ShardState
 from dedup.errors import SegmentDamaged
 from dedup.spark.executor import task
 from dedup.spark.plan import TimeSource
-from tests.damage.harm import Harm, harms, some
-from tests.damage.judge import Outcomes, Wrong
+from tests.damage.harm import Harm, Outcomes, Wrong, some
 from tests.damage.world import EPOCH, OLD_RUN, OTHER_QUERY, QUERY, RUN, World, state_content
 from tests.support.catalog import Content
 
@@ -47,17 +46,17 @@ class Case:
     #: Only white space around it may differ.
     is_json: bool = False
 
-    def run(self, outcomes: Outcomes, rng: random.Random, per_kind: int | None) -> None:
-        """Do harm after harm to the file, read it, and put it right again."""
-        data = self.path.read_bytes()
-        chosen = (
-            harms(data, self.others, rng)
-            if per_kind is None
-            else some(data, self.others, rng, per_kind)
-        )
-        for harm in chosen:
+    def harms(self, rng: random.Random, per_kind: int | None) -> Iterator[Harm]:
+        """Do harm after harm to the file, and put it right again."""
+        for harm in some(self.path.read_bytes(), self.others, rng, per_kind):
             with harmed(self.path, harm):
-                outcome = outcomes.judge(self.kind, harm, harm.kind, self.read)
+                yield harm
+
+    def run(self, outcomes: Outcomes, rng: random.Random, per_kind: int | None) -> None:
+        """Read the file with each harm, and whole."""
+        data = self.path.read_bytes()
+        for harm in self.harms(rng, per_kind):
+            outcome = outcomes.judge(self.kind, harm, self.read)
             if self.is_json and outcome == "harmless":
                 same = harm.data is not None and harm.data.strip() == data.strip()
                 need(same, f"{self.kind}, {harm} went unnoticed")

@@ -1,29 +1,14 @@
-"""These tests share their supports with the unit and Spark tests; their table of outcomes."""
+"""The seed of damage, and the table of what came of it."""
 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.damage.judge import Outcomes
+from tests.damage.harm import Outcomes
 
-_IN_MEMORY = "/dev/shm"
 _TABLES: list[Outcomes] = []
-
-
-@pytest.fixture
-def tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """In memory where there is such a place: small databases by the thousand wait for a disk."""
-    if not os.access(_IN_MEMORY, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=_IN_MEMORY, prefix="dedup-damage-") as folder:
-        monkeypatch.setattr(tempfile, "tempdir", folder)
-        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

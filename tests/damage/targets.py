@@ -6,6 +6,8 @@ what the decoder promises where it accepts.
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import json
 import random
 import struct
@@ -15,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +39,6 @@ from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.errors import CatalogError, ClockError, FilterDamaged, StateError
 from dedup.spark.executor import wire
-from tests.damage.mutate import mutated, mutated_json
 from tests.damage.world import OTHER_QUERY, RUN, World
 from tests.support.sequence_driver import SequenceShard
 
@@ -70,8 +71,8 @@ class OneObject:
         return f"/root/{name}"
 
 
-def _root(data: bytes) -> Any:
-    return OneObject(data)
+def _packed(value: Any) -> bytes:
+    return zlib.compress(json.dumps(value).encode("utf-8", "surrogatepass"), 1)
 
 
 def targets() -> list[Target]:
@@ -112,9 +113,6 @@ def _state(world: World, stranger: World) -> list[Target]:
         )
         return header + struct.pack("<I", zlib.crc32(header)) + head + tail + filters
 
-    def packed(value: Any) -> bytes:
-        return zlib.compress(json.dumps(value).encode("utf-8", "surrogatepass"), 1)
-
     def check(data: bytes) -> bool:
         try:
             found = ShardState.from_bytes(data, hash_key_id=key_id)
@@ -150,10 +148,8 @@ def _state(world: World, stranger: World) -> list[Target]:
 
     return [
         Target("state row: bytes", lambda rng: mutated(rng, row, [other, row]), check),
-        Target(
-            "state row: head JSON", lambda rng: rebuilt(rng, packed(mutated_json(rng, text)), tail),
-            check,
-        ),
+        Target("state row: head JSON",
+               lambda rng: rebuilt(rng, _packed(mutated_json(rng, text)), tail), check),
         Target(
             "state row: head text",
             lambda rng: rebuilt(
@@ -179,9 +175,6 @@ def _sequences() -> list[Target]:
     row = shard.row
     whole = state_row.read(row, b"DDSQ", (1,), content="producers")
     text, table = json.dumps(whole.fields()), bytes(whole.body)
-
-    def head(value: Any) -> bytes:
-        return zlib.compress(json.dumps(value).encode("utf-8", "surrogatepass"), 1)
 
     def built(head: bytes, table: bytes) -> bytes:
         return state_row.written(b"DDSQ", 1, 0, head, table)
@@ -211,7 +204,7 @@ def _sequences() -> list[Target]:
         Target("numbered state: bytes", lambda rng: mutated(rng, row, [row]), check),
         Target(
             "numbered state: head JSON",
-            lambda rng: built(head(mutated_json(rng, text)), table), check,
+            lambda rng: built(_packed(mutated_json(rng, text)), table), check,
         ),
         Target(
             "numbered state: table",
@@ -306,10 +299,10 @@ def _json(world: World) -> list[Target]:
         assert SegmentMeta.from_bytes(data).to_bytes() == data
 
     def checked_list(data: bytes) -> None:
-        check_pending_list(_root(data), query, 0, pending_list)
+        check_pending_list(cast(Any, OneObject(data)), query, 0, pending_list)
 
     def checked_lineage(data: bytes) -> None:
-        check_lineage(_root(data), query, run)
+        check_lineage(cast(Any, OneObject(data)), query, run)
 
     segment = world.segment(0)
     text_meta = SegmentMeta(
@@ -330,7 +323,7 @@ def _json(world: World) -> list[Target]:
         ("lineage of format 1", _earlier(world.run_path(RUN)), checked_lineage,
          lambda fields: _digest(json.dumps(fields.get("runs")).encode())),
         ("manifest backup", world.file(f"{query}/shard=00000/manifest.json").read_bytes(),
-         lambda data: check_backup(_root(data), query, 0), _blake),
+         lambda data: check_backup(cast(Any, OneObject(data)), query, 0), _blake),
         ("segment metadata", text_meta, meta, lambda fields: None),
     ]  # fmt: skip
     made = []
@@ -377,8 +370,6 @@ def _plain(value: Any) -> bytes:
 
 
 def _digest(data: bytes) -> str:
-    import hashlib
-
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
@@ -560,3 +551,91 @@ def _wire() -> list[Target]:
         Target("wire: observed", lambda rng: mutated(rng, observed, [observed]), told),
         Target("wire: head", lambda rng: mutated(rng, message, [message]), head),
     ]
+
+
+# ---- changing valid inputs: bytes anywhere, and JSON node by node
+
+_INTS = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 62,
+         (1 << 63) - 1, 1 << 63, (1 << 64) - 1)  # fmt: skip
+_VALUES: tuple[Any, ...] = (
+    None, True, False, 0, 1, -1, 2, 1 << 31, 1 << 53, 1 << 62, (1 << 62) + 1, 1 << 63, -(1 << 63),
+    1 << 64, 10**30, 0.0, 1.0, 1.5, float("nan"), float("inf"), "", "x", "\0", "\ud800", "1", [],
+    {}, [[]], [0], [None] * 10, {"x": 1}, "0" * 5000,
+)  # fmt: skip
+
+
+def mutated(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
+    """One to four changes to some bytes."""
+    changed = bytearray(data)
+    for _ in range(rng.choice((1, 1, 1, 2, 4))):
+        _change(rng, changed, others)
+    return bytes(changed)
+
+
+def _change(rng: random.Random, data: bytearray, others: list[bytes]) -> None:
+    size = len(data)
+    at = rng.randrange(size) if size else 0
+    length = min(rng.choice((1, 2, 4, 8, 16, 64)), size - at)
+    kind = rng.randrange(9)
+    if kind <= 2 and size:
+        data[at] ^= 1 << rng.randrange(8) if kind else rng.randrange(1, 256)
+    elif kind == 3:
+        width = rng.choice((1, 2, 4, 8))
+        number = rng.choice(_INTS) + rng.choice((-1, 0, 0, 1))
+        data[at : at + width] = (number & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+    elif kind == 4:
+        del data[at : at + length]
+    elif kind == 5:
+        data[at:at] = rng.randbytes(rng.choice((1, 2, 4, 8, 64)))
+    elif kind == 6:
+        del data[at:]
+    elif kind == 7:
+        data[at:at] = data[at : at + length]
+    else:
+        other = rng.choice(others)
+        start = rng.randrange(len(other)) if other else 0
+        data[at : at + length] = other[start : start + length]
+
+
+def mutated_json(rng: random.Random, text: str) -> Any:
+    """The value of JSON text with one to three nodes changed."""
+    value = json.loads(text)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        value = _changed_node(rng, value)
+    return value
+
+
+def _any_value(rng: random.Random) -> Any:
+    # A fresh copy each time: the next change may be to a part of it.
+    return copy.deepcopy(rng.choice(_VALUES))
+
+
+def _changed_node(rng: random.Random, value: Any) -> Any:
+    parents = [holder for holder in _holders(value) if holder]
+    if not parents or rng.random() < 0.01:
+        return _any_value(rng)
+    parent = rng.choice(parents)
+    key = rng.choice(list(parent) if isinstance(parent, dict) else range(len(parent)))
+    kind = rng.randrange(6)
+    if kind <= 2:
+        parent[key] = _any_value(rng)
+    elif kind == 3:
+        del parent[key]
+    elif kind == 4 and isinstance(parent[key], int):
+        parent[key] += rng.choice((-1, 1, 1 << 32, -(1 << 40)))
+    elif isinstance(parent, list):
+        parent.insert(key, copy.deepcopy(parent[key]) if rng.random() < 0.5 else _any_value(rng))
+    else:
+        parent[rng.choice(("x", str(key) + "_", ""))] = copy.deepcopy(parent[key])
+    return value
+
+
+def _holders(value: Any) -> list[Any]:
+    """Every list and object inside a value."""
+    found, waiting = [], [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, list | dict):
+            found.append(each)
+            waiting += each.values() if isinstance(each, dict) else each
+    return found

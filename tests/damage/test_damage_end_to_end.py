@@ -1,15 +1,14 @@
-"""Damage between two starts of a real query: right by the oracle, or stopped by a useful error.
+"""Damage to Spark's state files between two starts: right by the oracle, or a useful error.
 
-Files at the root, in the local cache, and Spark's own state files. On a local disk Hadoop keeps a
-checksum beside each state file; object stores have none, so it is taken away: Spark's formats and
-ours are on their own.
+On a local disk Hadoop keeps a checksum beside each state file; object stores have none, so the
+tests remove it: Spark's formats and ours are on their own. test_damage.py and the model damage the
+files at the root and in the local cache.
 """
 
 from __future__ import annotations
 
 import random
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
@@ -21,13 +20,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from dedup import BatchMetrics, DedupListener
-from dedup.catalog.layout import parse
 from dedup.cli.failures import explain
 from dedup.core.metrics import check_together
 from dedup.errors import CatalogError, DedupError, StateError
 from dedup.tools.watch.health import Status
-from tests.damage.harm import Harm, some
-from tests.damage.judge import Outcomes
+from tests.damage.harm import Harm, Outcomes, some
 from tests.spark import conftest as spark_conftest
 from tests.support.oracle import Oracle
 from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables
@@ -46,13 +43,10 @@ _SPARK_SAYS = re.compile(
     r"Stream is corrupted|EOFException|key length|value length|ZipException|RocksDB|\.zip|"
     r"\.changelog|\.delta"
 )
-ROOT_KINDS = ("segment", "sidecar", "certificate", "manifest", "run")
-CACHE = "local cache"
-WHAT = (*ROOT_KINDS, CACHE, HDFS, *STORES)
 FEW = [(HDFS, 1)]
 CASES = [
     pytest.param(*case, marks=() if case in FEW else pytest.mark.slow, id=f"{case[0]}-{case[1]}")
-    for case in product(WHAT, range(56))
+    for case in product((HDFS, *STORES), range(56))
 ]
 #: Spark's files do not say whose they are, so another partition's shows when it was used.
 TOLD = "told afterwards"
@@ -74,9 +68,7 @@ def finished(
             for name, value in STORES.get(store, {}).items():
                 session.conf.set(name, value)
             folder = tmp_path_factory.mktemp("done")
-            given = query(
-                session, folder, tables(BATCHES + 2)[:BATCHES], cache_dir=str(folder / "cache")
-            )
+            given = query(session, folder, tables(BATCHES + 2)[:BATCHES])
             runs[store] = given.run()
             self[store] = given
             return given
@@ -87,17 +79,14 @@ def finished(
         assert len(run.rows) == BATCHES, store
 
 
-@pytest.mark.parametrize(("what", "nth"), CASES)
+@pytest.mark.parametrize(("store", "nth"), CASES)
 def test_right_or_stopped(
-    finished: dict[str, Query], tmp_path: Path, what: str, nth: int, seed: int, outcomes: Outcomes
+    finished: dict[str, Query], tmp_path: Path, store: str, nth: int, seed: int, outcomes: Outcomes
 ) -> None:
-    rng = random.Random(f"{seed} {what} {nth}")
-    before = finished[what if what == HDFS or what in STORES else HDFS]
+    rng = random.Random(f"{seed} {store} {nth}")
+    before = finished[store]
     again = before.copy(tmp_path)
-    again.options["cache_dir"] = str(tmp_path / "cache")
-    shutil.copytree(before.options["cache_dir"], tmp_path / "cache")
-    paths = files_of(again, what)
-    assert paths, f"no {what}"
+    paths = newest_state(again)
     path = rng.choice(paths[:NEWEST])
     others = {other.name: other.read_bytes() for other in paths if other != path}
     harm = rng.choice(list(some(path.read_bytes(), dict(list(others.items())[:3]), rng, 1)))
@@ -108,9 +97,9 @@ def test_right_or_stopped(
     while again.added < len(given):
         again.add_table(given[again.added])
     before.added = again.added
-    outcome = went_on(again, given, what, f"{path.name}, {harm}")
+    outcome = went_on(again, given, f"{path.name}, {harm}")
     assert outcome != TOLD or harm.kind == "swapped", f"{path.name}, {harm}"
-    outcomes.counts[f"{what}, end to end", harm.kind, outcome] += 1
+    outcomes.counts[f"{store}, end to end", harm.kind, outcome] += 1
     assert outcome != "WRONG", f"{path.name}, {harm}"
 
 
@@ -140,43 +129,16 @@ def test_another_partitions_state_is_told(
     assert watched.health.status is Status.REWOUND
 
 
-def went_on(again: Query, given: list[pa.Table], what: str, harm: str) -> str:
+def went_on(again: Query, given: list[pa.Table], harm: str) -> str:
     """What became of the query: the error that stopped it well, or right, or wrong."""
     try:
         replayed = again.run()
     except StreamingQueryException as error:
-        return f"refused: {stopped_well(error, what, harm)}"
+        return f"refused: {stopped_well(error, harm)}"
     assert sorted(replayed.rows) == [BATCHES, BATCHES + 1], harm
     if rest_is_right(given, replayed):
         return "right"
     return TOLD if any(metrics.epochs_apart for metrics in replayed.metrics) else "WRONG"
-
-
-def files_of(again: Query, what: str) -> list[Path]:
-    """Files of one kind, the newest first."""
-    if what in ROOT_KINDS:
-        return at_root(again, what)
-    return in_cache(again) if what == CACHE else newest_state(again)
-
-
-def in_cache(again: Query) -> list[Path]:
-    """What a worker keeps on local disk, except what RocksDB writes and never reads."""
-    found = (path for path in Path(again.options["cache_dir"]).rglob("*") if path.is_file())
-    return sorted(
-        (path for path in found if path.name not in ("LOCK", "LOG")),
-        key=lambda path: (path.stat().st_mtime_ns, path),
-        reverse=True,
-    )
-
-
-def at_root(again: Query, kind: str) -> list[Path]:
-    """Files of live buckets of a kind, the newest first."""
-    found = [
-        path
-        for path in again.catalog.rglob("*")
-        if path.is_file() and parse(path.relative_to(again.catalog).as_posix()).kind == kind
-    ]
-    return sorted(found, reverse=True)
 
 
 def newest_state(again: Query) -> list[Path]:
@@ -205,7 +167,7 @@ def do(path: Path, harm: Harm) -> None:
     assert (path.read_bytes() if path.exists() else None) != before, f"{harm} changed nothing"
 
 
-def stopped_well(error: StreamingQueryException, what: str, harm: str) -> str:
+def stopped_well(error: StreamingQueryException, harm: str) -> str:
     """Ours, with class and remedy; or Spark's own about its own file: whose."""
     said = explain(error)
     kinds = {each.__name__ for each in _subclasses(DedupError)}
@@ -213,7 +175,6 @@ def stopped_well(error: StreamingQueryException, what: str, harm: str) -> str:
         assert said.kind in {each.__name__ for each in (*_subclasses(CatalogError), StateError)}
         assert re.search("restore|Restore|start|forget|adopt", said.message), said.message
         return said.kind
-    assert what in (HDFS, *STORES), f"{harm}: {said}"
     assert _SPARK_SAYS.search(str(error)), f"{harm}: {said}\n{str(error)[:3000]}"
     return "Spark's own"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -17,15 +18,33 @@ from dedup.errors import ConfigError, DataError, cause
 from dedup.sinks.batch_folders import published_batches
 from dedup.sinks.files.options import OPTIONS
 from dedup.testing import faults
-from tests.files_sink.files_query import FilesQuery
 from tests.files_sink.folder_sink import once, seen
-from tests.support.object_store import ObjectStore
+from tests.support.file_query import FileQuery
 
 #: Of tasks, and of the driver, which runs in its own process; on S3 alone.
 TASK = ("files.task.begin", "files.group", "files.written", "files.task.end")
 DRIVER = ("files.driver.before", "files.laid.out", "files.planned", "files.published",
           "files.driver.published", "files.driver.after")  # fmt: skip
 ON_S3 = ("files.uploaded", "files.planned", "files.copied")
+
+
+class FilesQuery(FileQuery):
+    """Files of numbers to an output of rows ``(n bigint, day string)``, one file a micro-batch.
+
+    `options` are of the sink, with underscores for dots.
+    """
+
+    def __init__(self, spark: SparkSession, path: str, folder: Path, **options: Any) -> None:
+        super().__init__(spark, "dedup_files", folder)
+        self.path = path
+        self.options |= {"path": path}
+        self.options |= {name.replace("_", "."): value for name, value in options.items()}
+        self.change = lambda rows: rows.repartition(2, "n")
+        self.row = lambda n: {"n": n, "day": f"d{n % 3}"}
+
+    def found(self) -> Counter[int]:
+        """How often each number is seen by a plain reader."""
+        return seen(self.path, self.options.get("file.format", "parquet"))
 
 
 @pytest.mark.parametrize(
@@ -57,57 +76,27 @@ def test_every_micro_batch_is_there_once(
 
 
 @pytest.mark.slow
-def test_on_s3(spark: SparkSession, store: ObjectStore, tmp_path: Path, fault_folder: Path) -> None:
-    """A kill at each step of the query, and a replay."""
-    query = FilesQuery(spark, store.uri(f"query-{tmp_path.name}"), tmp_path, partition_by="day")
-    query.numbers(range(30))
-    query.run()
-    for number, point in enumerate(ON_S3):
-        faults.arm(fault_folder, point, "kill")
-        query.numbers(range(30 + 10 * number, 40 + 10 * number))
-        query.run_to_the_end()
-        assert [name for name, _, _ in faults.fired(fault_folder)] == sorted(ON_S3[: number + 1])
-    query.forget_commit()
-    query.run()
-    assert query.found() == once(60)
-
-
-@pytest.mark.slow
-def test_a_kill_at_every_step(spark: SparkSession, tmp_path: Path, fault_folder: Path) -> None:
+@pytest.mark.parametrize(("where", "points"), [("local", (*TASK, *DRIVER)), ("s3", ON_S3)])
+def test_a_kill_at_every_step(
+    spark: SparkSession, tmp_path: Path, fault_folder: Path, request: pytest.FixtureRequest,
+    where: str, points: tuple[str, ...],
+) -> None:  # fmt: skip
     """Of a task, which Spark tries again, and of the driver, at which the query ends."""
-    query = FilesQuery(spark, str(tmp_path / "out"), tmp_path)
-    for number, point in enumerate((*TASK, *DRIVER)):
+    path = str(tmp_path / "out")
+    if where == "s3":
+        path = request.getfixturevalue("store").uri(f"query-{tmp_path.name}")
+    query = FilesQuery(spark, path, tmp_path, partition_by="day")
+    for number, point in enumerate(points):
         faults.arm(fault_folder, point, "kill")
         query.numbers(range(10 * number, 10 * number + 10))
         failures = query.run_to_the_end()
-        assert len(failures) == (point in DRIVER)
+        assert where == "s3" or len(failures) == (point in DRIVER)
     assert {(name, kind) for name, kind, _ in faults.fired(fault_folder)} == {
-        (point, "kill") for point in (*TASK, *DRIVER)
+        (point, "kill") for point in points
     }
-    assert query.found() == once(100)
-
-
-@pytest.mark.slow
-def test_the_query_goes_on_with_other_cores_after_a_kill(
-    spark: SparkSession, tmp_path: Path, fault_folder: Path
-) -> None:
-    """What was decided stays, also where the rows are divided among other tasks then."""
-    query = FilesQuery(spark, str(tmp_path / "out"), tmp_path)
-    query.change = lambda rows: rows.repartition(
-        int(str(spark.conf.get("spark.sql.shuffle.partitions"))), "n"
-    )
-    query.numbers(range(30))
+    query.forget_commit()
     query.run()
-    for number, point in enumerate(("files.laid.out", "files.planned", "files.published")):
-        faults.arm(fault_folder, point, "kill")
-        query.numbers(range(30 * number + 30, 30 * number + 60))
-        with pytest.raises(StreamingQueryException):
-            query.run()
-        spark.conf.set("spark.sql.shuffle.partitions", str(5 - 2 * number))
-        query.run()
-    assert len(faults.fired(fault_folder)) == 3
-    assert query.found() == once(120)
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    assert query.found() == once(10 * len(points))
 
 
 def test_verdicts_go_to_folders_of_their_own(spark: SparkSession, tmp_path: Path) -> None:

@@ -156,31 +156,25 @@ def move(sink: FolderSink, tmp_path: Path) -> FolderSink:
     return FolderSink(to, tmp_path / "checkpoint")
 
 
-def test_an_output_may_be_moved(sink: FolderSink, tmp_path: Path) -> None:
-    sink.batch("run1", 0, [0])
-    sink.batch("run1", 1, [1])
-    moved = move(sink, tmp_path)
-    moved.batch("run2", 1, [1])
-    moved.batch("run2", 2, [2, 3])
-    assert moved.numbers() == once(4)
-    with pytest.raises((ConfigError, SinkError)):
-        sink.batch("run3", 2, [2, 3])
-
-
-@pytest.mark.parametrize("step", ["files.laid.out", "files.planned"])
-def test_an_output_may_be_moved_within_a_micro_batch(
+@pytest.mark.parametrize("step", ["", "files.laid.out", "files.planned"])
+def test_an_output_may_be_moved_also_within_a_micro_batch(
     sink: FolderSink, tmp_path: Path, armed: Path, step: str
 ) -> None:
     sink.batch("run1", 0, [0])
     answers = [sink.task("run1", 1, 0, [1, 2])]
-    faults.arm(armed, step, "raise")
-    with pytest.raises(faults.FaultInjected):
+    if step:
+        faults.arm(armed, step, "raise")
+        with pytest.raises(faults.FaultInjected):
+            sink.work.complete(answers)
+    else:
         sink.work.complete(answers)
     moved = move(sink, tmp_path)
     moved.batch("run2", 1, [2], [1])
     moved.batch("run2", 2, [3])
     assert moved.numbers() == once(4)
     assert left(moved) == []
+    with pytest.raises((ConfigError, SinkError)):
+        sink.batch("run3", 2, [3])
 
 
 def test_an_older_copy_in_place_of_the_output_is_refused(sink: FolderSink, tmp_path: Path) -> None:
@@ -413,17 +407,6 @@ def test_many_folders_are_not_all_open_at_once(
     assert sum(len(list(folder.iterdir())) for folder in folders) == 18
 
 
-def test_an_attempt_that_came_late_leaves_nothing_that_readers_see(sink: FolderSink) -> None:
-    late = sink.task("run1", 0, 0, [0])
-    sink.batch("run1", 0, [0])
-    sink.work.complete([late])  # recognised as published by its content hash
-    sink.task("run1", 0, 0, [0])
-    assert left(sink) != []
-    assert sink.numbers() == once(1)
-    sink.batch("run1", 1, [1])
-    assert left(sink) == []
-
-
 def test_published_files_are_those_of_whole_micro_batches(
     sink: FolderSink, place: str, tmp_path: Path, armed: Path
 ) -> None:
@@ -436,18 +419,6 @@ def test_published_files_are_those_of_whole_micro_batches(
     sink.batch("run2", 1, [2], [3])
     assert len(published_files(place)) == 4
     assert all("any:any" not in name for name in published_files(place))
-
-
-def test_published_files_of_s3_are_told_by_their_keys(store: ObjectStore, tmp_path: Path) -> None:
-    place = store.uri(f"a%20b-{tmp_path.name}")
-    sink = FolderSink(place, tmp_path / "checkpoint", partition_by="day")
-    rows = pa.RecordBatch.from_pydict({"n": [1, 2], "day": ["a/b 1%", None]})
-    sink.work.complete([sink.send("run1", 0, 0, [rows])])
-    keys = [name.removeprefix("s3://") for name in published_files(place)]
-    found = ds.dataset(keys, filesystem=store.file_system(), partitioning="hive").to_table()
-    assert dict(zip(*found.select(["n", "day"]).to_pydict().values(), strict=True)) == {
-        1: "a/b 1%", 2: None
-    }  # fmt: skip
 
 
 def test_s3_needs_boto3(
@@ -514,8 +485,6 @@ def _options(path: str, folder: Path) -> FilesOptions:
         ({"path": "/o", "compression": "lzo"}, "must be one of snappy, zstd, gzip, none"),
         ({"path": "/o", "header": "true"}, "Option header is for file.format csv"),
         ({"path": "/o", "target.file.size": "1TB"}, "must be 1KB to 4GB"),
-        ({"path": "/o", "target.file.size": "lots"}, "must be 1KB to 4GB"),
-        ({"path": "/o", "target.file.size": "9" * 400}, "must be 1KB to 4GB"),
         ({"path": "/o", "partitionBy": "a"}, "Did you mean partition.by"),
         ({"path": "/o", "name": "a b"}, "Option name='a b' must be"),
         ({"path": "/o", "partition.by": "a, b,a"}, "must name each column only once"),
@@ -545,17 +514,20 @@ def test_options_as_they_are_taken() -> None:
     assert "path" not in repr(made)
 
 
-def test_objects_appear_where_their_folder_says(store: ObjectStore, tmp_path: Path) -> None:
-    """Names that have to be encoded in a request to copy."""
+def test_names_that_have_to_be_encoded(store: ObjectStore, tmp_path: Path) -> None:
+    """In a request to copy, in folders, and in the keys that `published_files` returns."""
     sink = FolderSink(store.uri(f"my%20names%23{tmp_path.name}%2Fout"), tmp_path / "checkpoint",
                       partition_by="day")  # fmt: skip
-    rows = pa.record_batch({"n": [0, 1], "day": ["a b/c", "é%=+"]})
-    sink.work.complete([sink.send("run1", 0, 0, iter([rows]))])
+    rows = pa.record_batch({"n": [0, 1], "day": ["a b/c 1%", "\u00e9%=+"]})
+    for run in ("run1", "run2"):
+        sink.work.complete([sink.send(run, 0, 0, iter([rows]))])
+        assert sink.numbers() == once(2)
     fs, base = pafs.FileSystem.from_uri(sink.path)
-    found = fs.get_file_info(pafs.FileSelector(f"{base}/batch=0", recursive=False))
-    assert sorted(each.base_name for each in found) == ["day=a b%2Fc", "day=é%25%3D+"]
-    sink.work.complete([sink.send("run2", 0, 0, iter([rows]))])
-    assert sink.numbers() == once(2)
-    both = fs.get_file_info([f"{base}/_batches/000000000000.plan", f"{base}/_dedup.query"])
     assert base.endswith(f"/my names#{tmp_path.name}/out")
+    found = fs.get_file_info(pafs.FileSelector(f"{base}/batch=0", recursive=False))
+    assert sorted(each.base_name for each in found) == ["day=a b%2Fc 1%25", "day=\u00e9%25%3D+"]
+    both = fs.get_file_info([f"{base}/_batches/000000000000.plan", f"{base}/_dedup.query"])
     assert [each.type for each in both] == [pafs.FileType.File] * 2
+    keys = [name.removeprefix("s3://") for name in published_files(sink.path)]
+    table = ds.dataset(keys, filesystem=store.file_system(), partitioning="hive").to_table()
+    assert sorted(table["day"].to_pylist()) == rows["day"].to_pylist()

@@ -1,4 +1,4 @@
-"""Every type and format, there and back, beside what Spark's own writer leaves."""
+"""Every type and format, there and back: beside Spark's own writer, and read by others."""
 
 from __future__ import annotations
 
@@ -8,19 +8,34 @@ import random
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from dedup.errors import ConfigError, DataError
 from dedup.sinks.files.function import ready
 from dedup.sinks.files.options import files_options
 from dedup.sinks.files.text_lines import csv_lines, json_lines
 from dedup.sinks.work import new_batch
+from tests.support.edge_values import (
+    ALL,
+    NUL,
+    SCALARS,
+    TEXTS,
+    batch_of,
+    data_files,
+    differences,
+    from_csv,
+    from_json,
+    from_parquet,
+)
 
 UTC = dt.UTC
 #: Values by type; times of whole milliseconds, for Spark's writer of text cuts off the rest.
@@ -50,14 +65,19 @@ NESTED: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
-def write(path: Path, rows: DataFrame, **options: str) -> str:
-    """Let the sink write the rows of one micro-batch; the folder that shows it."""
+def write(path: Path, rows: DataFrame | pa.RecordBatch, **options: str) -> Path:
+    """Let the sink write a micro-batch of two tasks; the folder that shows it."""
     given = {"path": str(path), "checkpointLocation": str(path.with_name("checkpoint"))}
     named = {name.replace("_", "."): value for name, value in options.items()}
-    work = ready(files_options(given | named | {"name": path.name}), rows.schema)
-    batches = rows.toArrow().to_batches()
-    work.complete([work.write(new_batch("q", work.name, "run", 0), 0, batches)])
-    return str(path / "batch=0")
+    if isinstance(rows, DataFrame):
+        schema, table = rows.schema, rows.toArrow()
+    else:
+        schema, table = from_arrow_schema(rows.schema), pa.Table.from_batches([rows])
+    work = ready(files_options(given | named | {"name": path.name}), schema)
+    batch = new_batch("q", work.name, "run", 0)
+    halves = table.slice(0, 9), table.slice(9)
+    work.complete([work.write(batch, n, half.to_batches()) for n, half in enumerate(halves)])
+    return path / "batch=0"
 
 
 def rows_of(spark: SparkSession, values: dict[str, list[Any]]) -> DataFrame:
@@ -71,10 +91,10 @@ def rows_of(spark: SparkSession, values: dict[str, list[Any]]) -> DataFrame:
     return spark.createDataFrame(rows, f"i int, {ddl}").coalesce(1)
 
 
-def read(spark: SparkSession, file_format: str, path: str, schema: T.StructType) -> list[str]:
+def read(spark: SparkSession, file_format: str, path: Path, schema: T.StructType) -> list[str]:
     """Rows as text, in which no number equals itself."""
     reader = spark.read.schema(schema).format(file_format).option("multiLine", file_format == "csv")
-    return sorted(map(str, reader.load(path).collect()))
+    return sorted(map(str, reader.load(str(path)).collect()))
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "json", "csv"])
@@ -86,9 +106,9 @@ def test_what_is_read_is_what_was_written(
     mine = write(tmp_path / "mine", rows, file_format=file_format)
     expected = sorted(map(str, rows.collect()))
     assert read(spark, file_format, mine, rows.schema) == expected
-    theirs = str(tmp_path / "theirs")
+    theirs = tmp_path / "theirs"
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    rows.write.format(file_format).save(theirs)
+    rows.write.format(file_format).save(str(theirs))
     if file_format != "csv":  # of which Spark's writer takes the blanks around a text away
         assert read(spark, file_format, theirs, rows.schema) == expected
     if file_format == "parquet":
@@ -114,13 +134,13 @@ def test_readers_that_guess_find_the_same_types(
     rows = rows_of(spark, values)
     mine = write(tmp_path / "mine", rows, file_format=file_format,
                  **({"header": "true"} if file_format == "csv" else {}))  # fmt: skip
-    theirs = str(tmp_path / "theirs")
-    rows.write.format(file_format).option("header", "true").save(theirs)
+    theirs = tmp_path / "theirs"
+    rows.write.format(file_format).option("header", "true").save(str(theirs))
     how = {"json": "read_json", "csv": "read_csv"}[file_format]
     found = []
     for place in (mine, theirs):
         reader = spark.read.options(header="true", inferSchema="true", inferTimestamp="true")
-        guessed = reader.format(file_format).load(place).select(*rows.columns)
+        guessed = reader.format(file_format).load(str(place)).select(*rows.columns)
         query = f"SELECT {','.join(rows.columns)} FROM {how}('{place}/*.{file_format}') ORDER BY i"
         in_duckdb = duckdb.sql(query)
         found.append(
@@ -146,27 +166,19 @@ def test_null_and_the_empty_text_in_csv(spark: SparkSession, tmp_path: Path) -> 
     """The file distinguishes them; Spark's reader takes both for null, also in its own files."""
     rows = spark.createDataFrame([(1, None), (2, ""), (3, "x")], "i int, s string").coalesce(1)
     mine = write(tmp_path / "mine", rows, file_format="csv")
-    (file,) = Path(mine).iterdir()
+    (file,) = mine.iterdir()
     assert file.read_text() == '1,\n2,""\n3,x\n'
     alone = write(tmp_path / "alone", rows.select("s"), file_format="csv")
-    assert spark.read.csv(alone).count() == 3
-
-
-def test_times_keep_their_microseconds_in_text(spark: SparkSession, tmp_path: Path) -> None:
-    at = dt.datetime(2024, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
-    rows = spark.createDataFrame([(at, at.replace(tzinfo=None))], "a timestamp, b timestamp_ntz")
-    for file_format in ("json", "csv"):
-        mine = write(tmp_path / file_format, rows, file_format=file_format)
-        assert read(spark, file_format, mine, rows.schema) == [str(rows.first())]
+    assert spark.read.csv(str(alone)).count() == 3
 
 
 def test_files_that_are_compressed(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.range(5).coalesce(1)
     for file_format in ("json", "csv", "parquet"):
         mine = write(tmp_path / file_format, rows, file_format=file_format, compression="gzip")
-        assert spark.read.schema("id bigint").format(file_format).load(mine).count() == 5
+        assert spark.read.schema("id bigint").format(file_format).load(str(mine)).count() == 5
         ending = ".parquet" if file_format == "parquet" else f".{file_format}.gz"
-        assert [p.name.endswith(ending) for p in Path(mine).iterdir()] == [True]
+        assert [p.name.endswith(ending) for p in mine.iterdir()] == [True]
 
 
 def test_columns_that_name_folders(spark: SparkSession, tmp_path: Path) -> None:
@@ -234,3 +246,55 @@ def test_slices_and_nothing_in_json() -> None:
     )
     assert json_lines(rows.slice(1, 2)) == b'{}\n{"l":[2,null],"m":{"b":null}}\n'
     assert json_lines(rows.slice(0, 0)) == b""
+
+
+# --- values at the edges of every type, read back by others than Spark
+
+
+def test_parquet(tmp_path: Path) -> None:
+    rows = batch_of(ALL)
+    assert differences(from_parquet(write(tmp_path / "out", rows), rows.schema), rows) == []
+
+
+def test_json(tmp_path: Path) -> None:
+    rows = batch_of(ALL)
+    folder = write(tmp_path / "out", rows, file_format="json")
+    assert differences(from_json(folder, rows.schema), rows) == []
+
+
+def test_csv(tmp_path: Path) -> None:
+    rows = batch_of(edge for edge in SCALARS if edge.spark != "binary")
+    folder = write(tmp_path / "out", rows, file_format="csv", header="true")
+    assert differences(from_csv(folder, rows.schema, escape="\\"), rows) == []
+
+
+#: Two of them readers would take for no value; the others cannot name a folder.
+REFUSED = ["", "__HIVE_DEFAULT_PARTITION__", NUL, 'in "\0, quotes"', "x" * 300]
+
+
+def test_folders(tmp_path: Path) -> None:
+    texts = [text for text in TEXTS if text not in REFUSED]
+    rows = pa.record_batch({"text": [*texts, None], "n": range(len(texts) + 1)})
+    folder = write(tmp_path / "out", rows, partition_by="text")
+    found = {}
+    for path in data_files(folder):
+        told = unquote(path.parent.name.removeprefix("text="), errors="strict")
+        text = None if told == "__HIVE_DEFAULT_PARTITION__" else told
+        found |= dict.fromkeys(pq.ParquetFile(path).read()["n"].to_pylist(), text)
+    assert [found[n] for n in range(len(texts) + 1)] == [*texts, None]
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_folders_that_would_be_another_value_are_refused(tmp_path: Path, text: str) -> None:
+    rows = pa.record_batch({"text": ["a", text], "n": [1, 2]})
+    with pytest.raises(DataError, match="Column 'text' names folders") as refused:
+        write(tmp_path / "out", rows, partition_by="text")
+    assert repr(text[:40]) in str(refused.value)
+    assert data_files(tmp_path / "out") == []
+
+
+def test_texts_that_are_not_utf8_in_parquet(tmp_path: Path) -> None:
+    """It keeps all bytes; test_files_sink.py has the other formats."""
+    broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b"caf\xe9"]).buffers())
+    [path] = data_files(write(tmp_path / "out", pa.record_batch({"text": broken})))
+    assert pq.read_table(path)["text"].cast(pa.binary()).to_pylist() == [b"caf\xe9"]

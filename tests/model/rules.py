@@ -5,18 +5,19 @@ Every rule takes the world and a random generator, and returns whether it applie
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
+from dedup.catalog.location import FileSystemFactory
 from dedup.catalog.root import Root
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, SegmentDamaged, StateError
 from dedup.tools.repair.vacuum import carry_out, plan_vacuum
-from tests.model.checkpoint import Checkpoint
-from tests.model.crash import Crash, MortalRoot
-from tests.model.items import SOURCES, Item
+from tests.model.history import SOURCES, Checkpoint, Item
 from tests.model.world import KEY_ID, World
 from tests.support.catalog import QUERY
 
@@ -306,3 +307,52 @@ def _flip(path: Path, rng: Random) -> None:
         byte = file.read(1)[0]
         file.seek(at)
         file.write(bytes([byte ^ 1 << rng.randrange(8)]))
+
+
+class Crash(BaseException):
+    """The process was killed; nothing may catch it."""
+
+
+class MortalRoot(Root):
+    """A root that dies after `calls_left` writes and deletes, before or after the fatal one."""
+
+    def __init__(
+        self,
+        where: str | os.PathLike[str] | FileSystemFactory,
+        *,
+        calls_left: int,
+        takes_effect: bool,
+    ) -> None:
+        super().__init__(where)
+        self.calls_left = calls_left
+        self.takes_effect = takes_effect
+        self.died = False
+
+    def put_bytes(self, name: str, data: bytes) -> None:
+        with self._mortal():
+            super().put_bytes(name, data)
+
+    def create_bytes(self, name: str, data: bytes) -> bool:
+        with self._mortal():
+            return super().create_bytes(name, data)
+
+    def put_file(self, name: str, local_path: str | os.PathLike[str]) -> None:
+        with self._mortal():
+            super().put_file(name, local_path)
+
+    def delete(self, names: Iterable[str]) -> int:
+        deleted = 0
+        for name in names:
+            with self._mortal():
+                deleted += super().delete([name])
+        return deleted
+
+    @contextmanager
+    def _mortal(self) -> Iterator[None]:
+        self.calls_left -= 1
+        self.died = self.calls_left < 0
+        if self.died and not self.takes_effect:
+            raise Crash
+        yield
+        if self.died:
+            raise Crash

@@ -16,8 +16,7 @@ from dedup.core import upkeep
 from dedup.core.policy import Policy
 from dedup.errors import CatalogError
 from dedup.tools.repair.vacuum import plan_vacuum
-from tests.model.checkpoint import BIRTH, Checkpoint, Commit
-from tests.model.items import Item
+from tests.model.history import BIRTH, Checkpoint, Commit, Item
 from tests.model.walk import FAST_FOLDER
 from tests.model.world import BEGIN_MS, World
 from tests.support.catalog import QUERY

@@ -35,9 +35,20 @@ from dedup.core.records import Epoch
 from dedup.core.shard import process
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
-from tests.model.checkpoint import BIRTH, Checkpoint, Commit, Zombie, draw_policy
-from tests.model.items import Item, hear, make_items, marked, pack, shuffled
-from tests.model.ledger import Judged
+from tests.model.history import (
+    BIRTH,
+    Checkpoint,
+    Commit,
+    Item,
+    Judged,
+    Zombie,
+    draw_policy,
+    hear,
+    make_items,
+    marked,
+    pack,
+    shuffled,
+)
 from tests.support.catalog import HASH_KEY, QUERY, DirectoryFileSystem
 
 KEY_ID = filter_key_id(QUERY)

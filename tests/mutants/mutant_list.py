@@ -255,7 +255,7 @@ MUTANTS = (
         "core/admission.py",
         "own = (flags & (FLAG_FUTURE | FLAG_NULL_TIME | FLAG_UNTIMED)) == 0",
         "own = (flags & (FLAG_NULL_TIME | FLAG_UNTIMED)) == 0",
-        "spark/test_operator_clocks.py::test_a_2099_row_inside_a_year_old_backfill",
+        "spark/test_operator_semantics.py::test_a_2099_row_inside_a_year_old_backfill",
     ),
     _mutant(
         "an idle source holds the watermark forever",
@@ -674,7 +674,7 @@ MUTANTS = (
         "cli/run/input/as_read.py",
         "if sizes.get(path, now.stat().st_size) != now.stat().st_size:",
         "if False:",
-        "spark/test_cli_moved.py",
+        "spark/test_cli_order.py",
     ),
     _mutant(
         "a pause that happened once excuses the next one",

@@ -1,4 +1,4 @@
-"""Rows that cannot be read: they stop the run, are left out, or are set aside once."""
+"""What `dedup run` cannot read or do: it stops the run, is left out, or is set aside once."""
 
 from __future__ import annotations
 
@@ -81,13 +81,6 @@ def test_csv(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert [row[0] for row in job.rows()] == ["a", "b", "f"]
 
 
-def test_the_line_is_told_of_packed_files_with_tabs(job: Job) -> None:
-    path = job.files.text("1.csv.bz2", "")
-    path.write_bytes(bz2.compress(b"id\tn\na\t1\nb\tx\n"))
-    options = {"schema": "id STRING, n INT", "read_options": (("sep", "\\t"),)}
-    assert "It is line 3: b\tx." in job.fails(file_format="csv", **options).message
-
-
 def test_json(job: Job, tmp_path: Path) -> None:
     job.files.text("1.json", '{"id":"a","n":1}\n{"id": \n{"id":"b","n":"x"}\n{"id":"c"}\n')
     failure = job.fails(schema="id STRING, n INT")
@@ -145,24 +138,112 @@ def test_files_that_cannot_be_read_at_all(job: Job) -> None:
     assert job().written_again == (str(path),)
 
 
-@pytest.mark.parametrize("time", ["soon", *map(long, ("10:00", "2024-05", ""))])
-def test_a_time_that_is_none(job: Job, time: str) -> None:
-    job.files.text("1.csv", f"id,t\na,{time}\n")
-    options: dict[str, Any] = {"timestamp": "t"}
+Files = dict[str, str | bytes]
+ONE: Files = {"1.csv": "id,t\na,1\n"}
+JSON: Files = {"1.json": '{"id":"a","n":[1],"t":"2024"}\n'}
+MULTILINE = (("multiLine", "true"),)
+UTF_16 = (("encoding", "UTF-16"), ("lineSep", "\n"))
+
+
+def option(name: str, value: str) -> dict[str, Any]:
+    return {"read_options": ((name, value),)}
+
+
+def refused(job: Job, given: Files, options: dict[str, Any], said: str, exit_code: int) -> str:
+    for name, content in given.items():
+        path = job.files.text(name, "")
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        job.files.stamp(path)
     failure = job.fails(**options)
-    if time:
-        assert "--timestamp t cannot be read as a time: " in failure.message
-        assert "--bad-records skip" in failure.message
-        job(**options, bad_records="skip")
-        assert job.rows() == []
-    else:
-        assert failure.message.endswith("Here the option is --null-timestamps.")
-        job(**options, null_timestamps="now")
-        assert job.rows() == [("a", None)]
+    assert said in failure.message
+    assert failure.exit_code == exit_code
+    assert "\n" not in failure.message
+    assert not job.output.exists() or job.visible() == []
+    return failure.message
 
 
-def test_parquet_has_none(job: Job) -> None:
-    job.files.text("1.parquet", "")
-    failure = job.fails(bad_records="skip")
-    assert failure.exit_code == USAGE
-    assert "--bad-records skip has no meaning for Parquet" in failure.message
+@pytest.mark.parametrize(
+    ("given", "options", "said"),
+    [
+        (ONE, {"id": ("identity",)},
+         "--id identity: INPUT has no such column; its columns, the nearest"),
+        (ONE, {"id": ("tape",)}, "no such column; its columns, the nearest first: 't', 'id'."),
+        (ONE, {"timestamp": "tt"}, "--timestamp tt: INPUT has no such column"),
+        (ONE, {"schema": "id STRIN"}, "--schema 'id STRIN' is not DDL"),
+        (ONE, {"schema": "id DOUBLE, t STRING"}, "id"),
+        (ONE, {"schema": "id STRING, t VARIANT"}, "007 would become 7. Declare it STRING."),
+        (ONE, option("mode", "DROPMALFORMED"), "--bad-records decides about records"),
+        ({"1.csv": "id,id\na,1\n"}, {},
+         "INPUT has no such column; its columns, the nearest first: 'id1', 'id0'"),
+        ({"1.csv": "id,batch\na,lot-7\n"}, {}, "INPUT has a column 'batch'"),
+        ({"1.csv": "id,dedup_verdict\na,1\n"}, {"duplicates": "duplicates"},
+         "'dedup_verdict', which --duplicates adds"),
+        ({"1.csv": "id,n\ncaf\u00e9,1\n".encode("utf-16")}, {"read_options": UTF_16},
+         "Give --read-option multiLine=true as well"),
+        (JSON, {"output_format": "csv"}, "no text for the column 'n' (array<bigint>)"),
+        (JSON, {"timestamp": "t", "timestamp_format": "qqqq"},
+         "--timestamp-format qqqq is not a pattern of Spark's"),
+        (JSON, option("allowComments", "true"), "--read-option allowComments="),
+        (JSON, option("mode", "DROPMALFORMED"), "--read-option mode="),
+        (JSON, option("dateFormat", "yyyy-MM-dd HH:mm"), "--read-option dateFormat="),
+        ({"1.json": '{"id":"a","at":1704067200}\n'}, {"timestamp": "at"},
+         "--timestamp-format seconds or milliseconds"),
+        ({"1.parquet": ""}, {"bad_records": "skip"},
+         "--bad-records skip has no meaning for Parquet"),
+    ],
+)  # fmt: skip
+def test_before_the_first_micro_batch(
+    job: Job, tmp_path: Path, given: Files, options: dict[str, Any], said: str
+) -> None:
+    if "duplicates" in options:
+        options = {"duplicates": tmp_path / options["duplicates"]}
+    refused(job, given, options, said, USAGE)
+
+
+IN_PART = {"schema": "id STRING, x STRING", "new_columns": "ignore"}
+LATIN: Files = {"1.csv": b"id,n\ncaf\xe9,1\ncaf\xe8,2\n"}
+NOT_UTF_8 = "1.csv has bytes in line 2 that are not UTF-8: e9"
+SOON: Files = {"1.csv": "id,t\na,2024-01-01\nb,soon\n"}
+DAYS = {"timestamp": "t", "timestamp_format": "yyyy-MM-dd"}
+SECONDS = {"timestamp": "t", "timestamp_format": "seconds"}
+TABS = {"file_format": "csv", "schema": "id STRING, n INT", **option("sep", "\\t")}
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "said"),
+    [
+        (LATIN, {}, NOT_UTF_8),
+        long(LATIN, {"bad_records": "skip"}, NOT_UTF_8),
+        (LATIN, {"read_options": MULTILINE}, NOT_UTF_8),
+        ({"1.csv": "id,x\na,1\n", "2.csv": 'x,"id"\n1,b\n'}, {"files_per_trigger": 2},
+         "2.csv cannot be read: CSV header does not conform to the schema"),
+        ({"1.csv": 'id\n"a\nb"\n'}, {}, "a value in quotes without an end in line 2"),
+        ({"1.csv": "id,x,y\na,1,2\nb,1\n"}, IN_PART, "than the header. It is line 3: b,1."),
+        long({"1.csv": "id,x,y\na,1,2\nb,1,2,3\n"}, IN_PART,
+             "It has more or fewer columns than the header. It is line 3: b,1,2,3."),
+        ({"1.csv.bz2": bz2.compress(b"id\tn\na\t1\nb\tx\n")}, TABS, "It is line 3: b\tx."),
+        ({"1.json": '{"id":"n","n":2}\n{"id":"b","n":"x"}\n'}, {"schema": "id STRING, n INT"},
+         'It is line 2: {"id":"b","n":"x"}.'),
+        ({"1.json": '{"id":"a"}\n{"id":"b"}{"id":"c"}\n'}, {},
+         "1.json cannot be read: It is not exactly one JSON value"),
+        ({"1.json": '{"id": "b"}\n{"id": \n'}, {"schema": "id STRING"},
+         'It is line 2: {"id": .'),
+        ({"1.json": b'{"id": "\xe9"}\n'}, {"schema": "id STRING"},
+         "1.json cannot be read: It is not valid UTF-8. It is line 1: "),
+        ({"1.json.gz": gzip.compress(b'{"id": "c"}\n' * 1000)[:-20]}, {"schema": "id STRING"},
+         "1.json.gz cannot be read: it is damaged, or c"),
+        (SOON, {"timestamp": "t"}, "--timestamp t cannot be read as a time: "),
+        long({"1.csv": "id,t\nb,2024-13-01\n"}, DAYS, "2024-13-01"),
+        long({"1.csv": "id,t\nb,1704067200\nc,1e30\n"}, SECONDS, "1e30"),
+        ({"1.csv": "id,t\na,\n"}, {"timestamp": "t"}, "Here the option is --null-timestamps."),
+    ],
+)  # fmt: skip
+def test_in_a_micro_batch(job: Job, given: Files, options: dict[str, Any], said: str) -> None:
+    refused(job, given, options, said, FAILED)
+
+
+@pytest.mark.parametrize("time", ["soon", *map(long, ("10:00", "2024-05"))])
+def test_the_ways_out_of_a_time_that_is_none(job: Job, time: str) -> None:
+    job.files.text("1.csv", f"id,t\na,{time}\nb,\n")
+    job(timestamp="t", bad_records="skip", null_timestamps="now")
+    assert job.rows() == [("b", None)]

@@ -1,9 +1,11 @@
-"""`dedup catalog`: what is there, is it whole, and going on without a lost bucket."""
+"""`dedup catalog` and `dedup explain`: what is there, is it whole, and where an ID is."""
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,14 @@ from dedup import tools
 from dedup.catalog.root import Root
 from dedup.cli.app import app
 from dedup.cli.catalog import snapshot
-from dedup.cli.failures import DAMAGE, OK, USAGE
+from dedup.cli.failures import CANNOT_TELL, DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
-from dedup.tools.repair.opening import Snapshot, open_root
+from dedup.tools import explain
+from dedup.tools.repair.opening import Snapshot, open_root, read_checkpoint
 from tests.support.cli_job import FileDrop, Job
 from tests.support.cli_job import catalog_command as command
+from tests.support.small_state import query, tables
+from tests.support.spark_query import BASE
 
 
 class Filled:
@@ -54,12 +59,6 @@ def filled(ran: Filled, tmp_path: Path) -> Iterator[Filled]:
     yield ran
     shutil.rmtree(ran.job.output)
     shutil.move(tmp_path / "kept", ran.job.output)
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
 
 
 def test_what_is_there(filled: Filled) -> None:
@@ -103,28 +102,6 @@ def test_without_a_checkpoint_nothing_is_called_live(filled: Filled) -> None:
     assert query["as_of"] == "unknown: give --checkpoint"
 
 
-def test_tables(filled: Filled) -> None:
-    root = str(filled.job.output / "_catalog")
-    shown = CliRunner().invoke(app, ["catalog", "inspect", root, "--segments"])
-    assert shown.exit_code == OK
-    assert filled.live[0].name in shown.stdout
-    checked = CliRunner().invoke(app, ["catalog", "verify", root])
-    assert checked.stdout.strip().endswith(": ok")
-
-
-@pytest.mark.parametrize("suffix", [".sst", ".filter"])
-@pytest.mark.parametrize("harm", [flip, Path.unlink])
-def test_damage_is_found(filled: Filled, suffix: str, harm: Callable[[Path], None]) -> None:
-    root = str(filled.job.output / "_catalog")
-    assert command("verify", root)[0] == OK
-    harm(filled.path(suffix))
-    damaged = [s for s, r in tools.verify(filled.root, filled.known).segments if not r.ok]
-    assert [segment.name for segment in damaged] == [filled.live[0].name]
-    code, body = command("verify", root)
-    assert code == DAMAGE
-    assert (body["status"], len(body["damaged"])) == ("damaged", 1)
-
-
 def test_a_lost_segment_stops_the_run_until_it_is_forgotten(filled: Filled) -> None:
     root = str(filled.job.output / "_catalog")
     # The newest: no lookup has made a local copy of it yet.
@@ -162,3 +139,47 @@ def test_what_is_no_catalog_or_checkpoint(tmp_path: Path) -> None:
         assert (code, body["error"]) == (USAGE, "ConfigError")
     with pytest.raises(ConfigError, match="is not a checkpoint"):
         snapshot(Root(str(tmp_path)), str(tmp_path))
+
+
+def test_ids_are_found_where_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    """IDs of the last micro-batches, some in segments and some in state, and no others."""
+    made = query(spark, tmp_path, tables(5))
+    run = made.run()
+    root = Root(made.catalog)
+    known = read_checkpoint(root, str(made.checkpoint), spark)
+    places = set()
+    last = run.metrics[-1].late_watermark_ms
+    assert last is not None
+    rows = [row for batch in (3, 4) for row in run.rows[batch] if row["verdict"] == "unique"]
+    for row in rows[:: len(rows) // 15]:
+        told = explain(root, [row["id"]], known)
+        body = told.to_json()
+        at = BASE.timestamp() + row["at"]
+        found = [s for s in body["seen"] if _seconds(s["at"]) == at]
+        assert len(found) == 1, (row, body)
+        assert _seconds(found[0]["bucket_start"]) <= at < _seconds(found[0]["bucket_end"])
+        assert told.status == "remembered"
+        places.add(found[0]["where"] == "Spark state")
+    assert places == {True, False}
+    never = explain(root, ["never seen"], known)
+    assert (never.seen, never.status) == ((), "not remembered")
+    # The copy at the root knows what is in segments.
+    some = next(s for state in known.states.values() for s in state.manifest.segments())
+    assert some.count
+    the_command(str(made.catalog))
+
+
+def the_command(root: str) -> None:
+    """Without the checkpoint: what the catalog alone can tell."""
+    done = CliRunner().invoke(app, ["explain", root, "never seen"])
+    assert done.exit_code == CANNOT_TELL
+    assert "id=never seen: not known from the catalog alone\n" in done.stdout
+    assert "which --checkpoint DIR reads" in done.stdout
+    done = CliRunner().invoke(app, ["explain", root, "a", "b", "--json"])
+    assert (done.exit_code, json.loads(done.stdout)["error"]) == (USAGE, "ConfigError")
+    done = CliRunner().invoke(app, ["explain", root, "a", "--query", "other"])
+    assert done.exit_code == USAGE
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).astimezone(UTC).timestamp()

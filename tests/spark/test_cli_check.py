@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from dedup import DedupListener, check_query, dedup_by_id, dedup_by_sequence, files_sink
+from dedup.catalog.root import Root
 from dedup.cli import check as check_work
 from dedup.cli.app import app as main
 from dedup.cli.commands import App
@@ -21,9 +22,10 @@ from dedup.errors import ConfigError
 from dedup.spark.driver.checkpoint_log import read_checkpoint
 from dedup.spark.driver.stream_sources import stream_sources_of
 from dedup.tools.check.findings import Finding, Level
+from dedup.tools.repair.opening import read_checkpoint as read_states
 from tests.support import state_stores
 from tests.support.cli_job import Job
-from tests.support.spark_query import Query, listening, trace
+from tests.support.spark_query import Query, listening
 
 app = App()
 app.add(CheckFlags)
@@ -85,26 +87,6 @@ def test_what_the_metrics_say_of_clocks(spark: SparkSession, tmp_path: Path) -> 
     assert sources_of(arrival) == set()
 
 
-def test_how_far_back_a_replay_finds_its_duplicates(spark: SparkSession, tmp_path: Path) -> None:
-    """Horizon and lateness together, to the second: what the rule about retention rests on."""
-    replayed = ["a@6600", "b@6601", "c@6602"]
-    run = trace(
-        spark, tmp_path, [replayed, ["new@10800"], ["newer@10801"], replayed],
-        horizon="1 hour", lateness="10 minutes",
-    )  # fmt: skip
-    # The newest is 10801: a's age is 4201 seconds, b's 4200.
-    assert run.told()[-1] == ["a@6600 late", "b@6601 duplicate", "c@6602 duplicate"]
-
-
-def test_the_output_of_dedup_run(job: Job, tmp_path: Path) -> None:
-    job.files.text("a.csv", "id,n\na,1\nb,2\n")
-    job()
-    code, found = told(job.output, "--conf", "spark.master=local[2]")
-    assert code == 0
-    levels = {finding["level"] for finding in found.values()}
-    assert levels <= {str(Level.FINE), str(Level.COSTS)}
-
-
 def test_micro_batches_without_records_have_no_catalog(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +97,8 @@ def test_micro_batches_without_records_have_no_catalog(
     code, found = told(job.output, "--conf", "spark.master=local[2]")
     assert code == 0
     assert "breaks the guarantee" not in {finding["level"] for finding in found.values()}
+    with pytest.raises(ConfigError, match="none of its micro-batches has had a record"):
+        read_states(Root(job.output / "_catalog"), str(job.output / "_checkpoint"), job.spark)
     look = CliRunner().invoke(main, ["watch", str(job.output), "--once"])
     assert look.exit_code == 2
     assert "does not show any query" in look.output

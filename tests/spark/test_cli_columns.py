@@ -145,31 +145,6 @@ def test_csv(job: Job) -> None:
     assert lines(job, 4) == {"id,y", "e,q"}
 
 
-@pytest.mark.slow
-def test_another_schema_on_an_output_that_is_there(job: Job) -> None:
-    job.files.text("1.json", '{"id":"a","n":1,"m":1}\n')
-    job(schema="id STRING, n INT, m INT")
-    job.files.text("2.json", '{"id":"b","n":2,"x":"q"}\n')
-    for schema, text in (
-        ("id STRING, n STRING", "makes the column 'n' string, and in --output"),
-        ("id STRING, n BIGINT", "makes the column 'n' bigint, and in --output"),
-        ("id BINARY, n INT", "makes the column 'id' binary"),
-        ("n INT", "--id id: INPUT has no such column"),
-    ):
-        failure = job.fails(schema=schema)
-        assert (failure.exit_code, text in failure.message) == (USAGE, True), failure.message
-    job(schema="id STRING, n INT, x STRING")
-    job.files.text("3.json", '{"id":"c","x":"r"}\n')
-    job()
-    job.files.text("4.json", '{"id":"a","x":"s"}\n')
-    job(schema="id STRING, n INT, x STRING")
-    assert written(job) == [
-        {"id": "a", "n": 1, "m": 1},
-        {"id": "b", "n": 2, "x": "q"},
-        {"id": "c", "n": None, "x": "r"},
-    ]
-
-
 def test_a_folder_that_names_a_column_later(job: Job) -> None:
     job.files.text("1.csv", "id,x\na,1\n")
     job()

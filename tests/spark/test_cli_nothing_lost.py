@@ -2,55 +2,31 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import shutil
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from dedup.cli.failures import FAILED, USAGE
+from dedup.cli.failures import DAMAGE, FAILED
 from dedup.cli.run.input.csv_records import Counted, CsvRecords
 from dedup.cli.run.input.files import InputFiles
 from dedup.cli.run.work import plan
 from tests.support.cli_job import Job
 
 
-@pytest.mark.slow
-def test_names_in_any_case(job: Job) -> None:
-    job.files.text("a.csv", "id,x\na,1\n")
-    job.files.text("B.CSV", "id,x\nb,1\n")
-    (job.files.folder / "c.Csv.GZ").write_bytes(gzip.compress(b"id,x\nc,1\n"))
-    assert job().figures.files == 3
-    assert job.rows() == [("a", "1"), ("b", "1"), ("c", "1")]
-    job.files.text("D.Csv", "id,x\nd,1\n")
-    job()
-    assert ("d", "1") in job.rows()
-
-
 @pytest.mark.parametrize("name", ["in[1]", "in{a,b}*?"])
 def test_an_input_that_looks_like_a_glob(job: Job, name: str) -> None:
-    job.files.text(f"{name}/day=1/x.csv", "id\na\n")
+    job.files.text(f"{name}/day=1/x.Csv", "id\na\n")
     job(input=job.files.folder / name)
     assert job.rows() == [("a", "1")]
     job.output = job.output.with_name("flat")
     job(input=job.files.folder / name / "day=1", output=job.output)
     assert job.rows() == [("a",)]
-
-
-@pytest.mark.slow
-def test_one_file_is_that_file_alone(job: Job) -> None:
-    path = job.files.text("a[1].csv", "id\na\n")
-    for other in ("2.csv", "sub/a[1].csv"):
-        job.files.text(other, "id\nb\n")
-    for _ in range(2):
-        job(input=path)
-        assert job.rows() == [("a",)]
 
 
 @pytest.mark.slow
@@ -85,23 +61,8 @@ def test_a_file_that_spark_does_not_find_is_named(
 
 
 @pytest.mark.slow
-def test_a_row_of_another_length_is_seen_where_not_all_columns_are_read(job: Job) -> None:
-    for row in ("b,1", "b,1,2,3"):
-        job.files.text("1.csv", f"id,x,y\na,1,2\n{row}\n")
-        failure = job.fails(schema="id STRING, x STRING", new_columns="ignore")
-        assert failure.exit_code == FAILED
-        said = f"It has more or fewer columns than the header. It is line 3: {row}."
-        assert said in failure.message
-
-
-@pytest.mark.slow
 def test_json_that_spark_would_read_in_part_or_as_another_value(job: Job) -> None:
-    path = job.files.text("1.json", '{"id":"a"}\n{"id":"b"}{"id":"c"}\n')
-    failure = job.fails()
-    assert failure.exit_code == FAILED
-    assert f"{path} cannot be read: It is not exactly one JSON value" in failure.message
-    assert 'It is line 2: {"id":"b"}{"id":"c"}.' in failure.message
-    assert job.visible() == []
+    path = job.files.text("1.json", "")
     lines = [
         b'{"id":"a"}', b"", b' {"id" : "b"} \r', b'[{"id":"c"}, {"id":"d"}]', b"[]", b'{"id":"e"}}',
         b'{"id":"f","id":"g"}', b'{"id":"x\\ud800"}', b'{"id":"x\\ud801"}', b'{"id":"\xff"}',
@@ -109,18 +70,10 @@ def test_json_that_spark_would_read_in_part_or_as_another_value(job: Job) -> Non
         b'{"id":0.12345678901234567892}', b'{"id":1.0}', b'{"id":1.00}',
     ]  # fmt: skip
     path.write_bytes(b"\xef\xbb\xbf" + b"\n".join(lines))
-    job.output = job.output.with_name("strict")
-    done = job(output=job.output, schema="id STRING", bad_records="skip")
+    done = job(schema="id STRING", bad_records="skip")
     assert done.figures.bad == 8
     numbers = ["0.12345678901234567891", "0.12345678901234567892", "1.0", "1.00"]
     assert [row[0] for row in job.rows("json")] == [*numbers, "a", "b", "c", "d", "i"]
-
-
-def test_csv_that_spark_would_cut_in_two(job: Job) -> None:
-    job.files.text("1.csv", 'id\n"a\nb"\n')
-    assert "a value in quotes without an end in line 2" in job.fails().message
-    job(output_format="json", read_options=(("multiLine", "true"),))
-    assert job.rows("json") == [("a\nb",)]
 
 
 @pytest.mark.slow
@@ -158,78 +111,6 @@ def test_json_files_of_one_value(job: Job) -> None:
     options["read_options"] += (("encoding", "UTF-16"),)
     job(output=job.output, input=two, **options)
     assert job.rows("json") == [("\u00e9",)]
-
-
-@pytest.mark.parametrize(
-    "option",
-    [("allowComments", "true"), ("mode", "DROPMALFORMED"), ("dateFormat", "yyyy-MM-dd HH:mm")],
-)
-def test_options_that_strict_json_cannot_follow(job: Job, option: tuple[str, str]) -> None:
-    job.files.text("1.json", '{"id":"a"}\n')
-    failure = job.fails(read_options=(option,))
-    assert failure.exit_code == USAGE
-    assert failure.message.startswith(f"--read-option {option[0]}=")
-
-
-@pytest.mark.parametrize("file_format", ["csv", "json"])
-@pytest.mark.slow
-def test_times_come_out_to_the_microsecond(job: Job, file_format: str) -> None:
-    moment = datetime(2024, 1, 1, 0, 0, 0, 123456)
-    zoned = pa.array([moment.replace(tzinfo=UTC)], pa.timestamp("us", "UTC"))
-    local = pa.array([moment], pa.timestamp("us"))
-    job.files.table("1.parquet", pa.table({"id": ["a"], "t": zoned, "n": local}))
-    job(output_format=file_format)
-    (text,) = [p.read_text() for p in job.output.glob("batch=0/*") if "a" in p.read_text()]
-    assert "2024-01-01T00:00:00.123456Z" in text
-    assert text.count("2024-01-01T00:00:00.123456") == 2
-
-
-@pytest.mark.slow
-def test_what_spark_cannot_read_is_named(job: Job) -> None:
-    spans = pa.table({"id": ["a"], "t": pa.array([1], pa.duration("us"))})
-    path = job.files.table("1.parquet", spans)
-    wide = pa.table({"id": ["a"], "t": pa.array([1]).cast(pa.decimal256(50, 0))})
-    pq.write_table(wide, path, store_schema=False)
-    named = f"{path}: its column 't' is decimal256(50, 0), which Spark does not read"
-    assert named in job.fails().message
-    pq.write_table(wide.drop(["t"]), path)
-    job()
-    path = job.files.table("2.parquet", wide)
-    failure = job.fails()
-    assert f"{path} cannot be read: its column 't' is decimal256(50, 0)" in failure.message
-    assert "If it is healthy, write it again" in failure.message
-    path.write_text("no Parquet")
-    assert f"{path} cannot be read: it is not Parquet (" in job.fails().message
-
-
-def test_headers_that_name_no_column_or_in_another_order(job: Job) -> None:
-    path = job.files.text("1.csv", "id,x,\na,1,2\n")
-    assert f"The header of {path} has no name for column 3" in job.fails().message
-    job.files.text("1.csv", "id,x\na,1\n")
-    path = job.files.text("2.csv", 'id,"X",x\nb,1,2\n')
-    assert f"The header of {path} has two columns named 'x'" in job.fails().message
-    path = job.files.text("2.csv", 'x,"id"\n1,b\n')
-    message = job.fails().message
-    assert message.startswith(f"{path} cannot be read: CSV header does not conform to the schema")
-    assert "must name the columns of the first, in their order" in message
-    assert job.visible() == ["batch=0"], "The first file has its own micro-batch."
-
-
-def test_options_that_no_micro_batch_could_follow(job: Job) -> None:
-    job.files.text("1.json", '{"id":"a","n":[1],"t":"2024"}\n')
-    failure = job.fails(output_format="csv")
-    assert failure.exit_code == USAGE
-    assert "no text for the column 'n' (array<bigint>)" in failure.message
-    failure = job.fails(timestamp="t", timestamp_format="qqqq")
-    assert failure.exit_code == USAGE
-    assert "--timestamp-format qqqq is not a pattern of Spark's" in failure.message
-    assert job.visible() == []
-
-
-def test_a_value_of_another_type_is_named_with_its_line(job: Job) -> None:
-    job.files.text("1.json", '{"id":"n","n":2}\n{"id":"b","n":"x"}\n')
-    failure = job.fails(schema="id STRING, n INT")
-    assert 'It is line 2: {"id":"b","n":"x"}.' in failure.message
 
 
 class TestFilesOfAnUnfinishedMicroBatch:
@@ -306,14 +187,13 @@ class TestFilesOfAnUnfinishedMicroBatch:
         assert job.rows() == [("a", "1"), ("b", "1"), ("c", "3")]
 
 
-def test_bytes_that_are_not_utf8_are_named(job: Job) -> None:
+@pytest.mark.parametrize(
+    ("encoding", "options"), [("windows-1252", ()), ("UTF-16", (("multiLine", "true"),))]
+)
+def test_text_in_another_encoding(job: Job, encoding: str, options: Any) -> None:
     path = job.files.folder / "1.csv"
-    path.write_bytes(b"id,n\ncaf\xe9,1\ncaf\xe8,2\n")
-    for options in ({}, {"bad_records": "skip"}, {"read_options": (("multiLine", "true"),)}):
-        assert f"{path} has bytes in line 2 that are not UTF-8: e9" in job.fails(**options).message
-    assert job.visible() == []
-    path.write_bytes(b"id,n\ncaf\xe9,\x80\ncaf\xe8,2\n")
-    job(read_options=(("encoding", "windows-1252"),), output_format="json")
+    path.write_bytes("id,n\ncaf\u00e9,\u20ac\ncaf\u00e8,2\n".encode(encoding))
+    job(read_options=(("encoding", encoding), *options), output_format="json")
     assert job.rows("json") == [("caf\u00e8", "2"), ("caf\u00e9", "\u20ac")]
 
 
@@ -328,17 +208,6 @@ def test_output_is_utf8_whatever_the_input_is(job: Job, kind: str) -> None:
     job(read_options=(("encoding", "ISO-8859-1"), ("lineSep", "\n")))
     more = [] if kind == "csv" else [("\u6f23", "\u6f22")]
     assert job.rows(kind) == [("caf\u00e9", "\u6f22"), *more]
-
-
-def test_wide_text_needs_values_with_line_ends(job: Job) -> None:
-    path = job.files.folder / "1.csv"
-    path.write_bytes("id,n\ncaf\u00e9,1\n".encode("utf-16"))
-    wide = ("encoding", "UTF-16")
-    failure = job.fails(read_options=(wide, ("lineSep", "\n")))
-    assert failure.exit_code == USAGE
-    assert "Give --read-option multiLine=true as well" in failure.message
-    job(read_options=(wide, ("multiLine", "true")), output_format="json")
-    assert job.rows("json") == [("caf\u00e9", "1")]
 
 
 def test_csv_whose_rows_do_not_add_up(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,17 +249,6 @@ def test_values_that_a_type_cannot_hold_exactly(job: Job, tmp_path: Path) -> Non
     ]
 
 
-@pytest.mark.parametrize("option", [("sep", ";"), ("locale", "de-DE")])
-@pytest.mark.slow
-def test_a_comma_that_may_be_the_decimal_sign(job: Job, option: tuple[str, str]) -> None:
-    mark = ";" if option[0] == "sep" else ","
-    job.files.text("1.csv", f'id{mark}n\na{mark}"12,345"\nb{mark}1.50\nc{mark}"1,5"\n')
-    schema = "id STRING, n DECIMAL(10,2)"
-    done = job(schema=schema, bad_records="skip", read_options=(option,), output_format="json")
-    assert done.figures.bad == 2
-    assert [row[0] for row in job.rows("json")] == ["b"]
-
-
 def test_values_under_formats_of_their_own(job: Job) -> None:
     job.files.text(
         "1.csv",
@@ -416,14 +274,6 @@ def test_names_that_spark_uses_itself(job: Job, tmp_path: Path) -> None:
     (text,) = {p.read_text() for p in job.output.glob("batch=0/*.csv")} - {f"{header}\n"}
     assert text == f"{header}\na,1,2,3\n"
     assert len(list(tmp_path.glob("bad/batch=0/*.json"))) == 1
-    job.output = job.output.with_name("folders")
-    path = job.files.text("in/_metadata=1/_corrupt_record=2/1.csv", "id\na\n")
-    job(input=job.files.folder / "in", output=job.output, output_format="json")
-    # A shard without rows may have a file as well.
-    text = "".join(p.read_text() for p in job.output.glob("batch=0/*.json"))
-    row = text.replace('"1"', "1").replace('"2"', "2")
-    assert row == '{"id":"a","_metadata":1,"_corrupt_record":2}\n'
-    path.unlink()
     lines = job.files.text("lines/value=1/1.csv", "id\na\n").parent.parent
     lines_into = {"input": lines, "output": job.output.with_name("lines")}
     assert "Give --schema" in job.fails(**lines_into).message
@@ -434,23 +284,54 @@ def test_names_that_spark_uses_itself(job: Job, tmp_path: Path) -> None:
     job.output = job.output.with_name("tables")
     job(input=job.files.folder / "parquet", output=job.output)
     assert job.rows("parquet") == [("a", "m")]
-    for name, bad in (("__dedup_corrupt", "error"), ("__Dedup_text", "skip")):
-        job.files.text("reserved/csv/1.csv", f"id,{name}\na,1\n")
-        job.files.text("reserved/json/1.json", f'{{"id":"a","{name}":1}}\n{{"id":"b"}}\n')
-        for kind in ("csv", "json"):
-            failure = job.fails(
-                input=job.files.folder / "reserved" / kind,
-                output=job.output.with_name("other"),
-                bad_records=bad,
-            )
-            assert f"Column {name!r}: names beginning '__dedup_' are" in failure.message
+    job.files.text("reserved/1.json", '{"id":"a","__Dedup_text":1}\n{"id":"b"}\n')
+    failure = job.fails(input=job.files.folder / "reserved", output=job.output.with_name("other"))
+    assert "Column '__Dedup_text': names beginning '__dedup_' are" in failure.message
 
 
-def test_options_of_the_reader_that_csv_cannot_follow(job: Job) -> None:
-    job.files.text("1.csv", "id,n\na,1\n")
-    failure = job.fails(read_options=(("mode", "DROPMALFORMED"),))
-    assert failure.exit_code == USAGE
-    assert "--bad-records decides about records" in failure.message
-    assert (
-        "007 would become 7. Declare it STRING." in job.fails(schema="id STRING, n VARIANT").message
-    )
+def test_other_rules_wait_until_it_is_finished(job: Job) -> None:
+    job.files.text("1.csv", "id,x\na,1\nb,1\n")
+    job(horizon="1 day")
+    job.lose_last_commit()
+    for option, text in (
+        ({"horizon": "2 days"}, "--horizon is 2 days now and was 1 day"),
+        ({"null_ids": "drop"}, "--null-ids is drop now and was emit"),
+        ({"new_columns": "ignore"}, "--new-columns is ignore now and was error"),
+    ):
+        failure = job.fails(**option)
+        assert text in failure.message
+        assert "ended inside micro-batch 0" in failure.message
+    again = job(horizon="1 day")
+    assert again.figures.batches == 1
+    job.files.text("2.csv", "id,x\na,2\nc,2\n")
+    job(horizon="2 days", null_ids="drop", new_columns="ignore")
+    assert job.rows() == [("a", "1"), ("b", "1"), ("c", "2")]
+
+
+def test_a_side_output_that_is_published_alone_counts_as_well(job: Job) -> None:
+    """A kill between the two publications: under other rules the rows would be in neither."""
+    duplicates = job.output.with_name("duplicates")
+    job.files.text("1.csv", "id,x\na,1\na,2\n,3\n,4\n")
+    job(horizon="1 day", duplicates=duplicates)
+    job.lose_last_commit()
+    shutil.rmtree(job.output / "batch=0")
+    failure = job.fails(horizon="1 day", duplicates=duplicates, null_ids="drop")
+    assert "--null-ids is drop now and was emit" in failure.message
+    job(horizon="1 day", duplicates=duplicates)
+    assert len(job.rows()) == 3
+
+
+def test_a_shard_that_went_back_stops_the_run(job: Job) -> None:
+    """Another partition's state file is in the place of the newest one: Spark cannot tell."""
+    for number in range(3):
+        job.files.text(f"{number}.csv", "id\n" + "".join(f"{number}-{n}\n" for n in range(40)))
+        if number < 2:
+            job(shards=2)
+    state = job.output / "_checkpoint" / "state" / "0"
+    one, other = (next((state / shard).glob("2.[dc]*")) for shard in "01")
+    one.with_name(f".{one.name}.crc").unlink(missing_ok=True)
+    shutil.copyfile(other, one)
+    failure = job.fails(shards=2)
+    assert failure.exit_code == DAMAGE
+    assert failure.remedy == "damaged-state"
+    assert "micro-batches older than the others" in failure.message

@@ -77,17 +77,3 @@ def test_every_batching_leaves_the_same_rows(
     verdicts = ("unique", "duplicate", "late", "null_id")
     assert counts["records_in"] == sum(counts[name] for name in verdicts)
     check(job)
-
-
-@pytest.mark.slow
-def test_a_few_days_one_by_one(job: Job) -> None:
-    link(job, 12)
-    job.options |= {"id": COLUMNS, "files_per_trigger": 1, "horizon": "1 day", **DAILY}
-    figures = job(duplicates=job.duplicates).figures
-    wanted = read(job, job.files.folder)
-    assert figures.counts["records_in"] == wanted.count()
-    unique = wanted.dropDuplicates()
-    output = read(job, job.output).drop("batch").select(*unique.columns)
-    assert unique.exceptAll(output).count() == output.exceptAll(unique).count() == 0
-    assert read(job, job.duplicates).count() == figures.counts["duplicate"]
-    assert figures.files == 12

@@ -19,12 +19,9 @@ from dedup.cli import tune as tune_sample
 from dedup.core.duration import duration_ms
 from dedup.errors import ConfigError, DataError
 from dedup.spark.driver.operator import dedup_by_id
-from dedup.tools import read_checkpoint
 from dedup.tools.check.facts import SHARE_BYTES
-from dedup.tools.repair.opening import open_root
 from dedup.tools.tuning import sample as reading
 from dedup.tools.tuning.demand import Demand, Sizing
-from dedup.tools.tuning.options import of_states
 from dedup.tools.tuning.sample import Sample, of_sample, without_future
 from tests.support.cli_job import FileDrop, Job
 from tests.support.processes import dedup
@@ -123,27 +120,6 @@ def test_parquet_that_spark_does_not_read_is_sampled_as_it_runs(job: Job) -> Non
 
 
 @pytest.mark.slow
-def test_a_catalog_tells_the_demand_and_its_own_sizes(job: Job) -> None:
-    for number, rows in enumerate(events(files=20)):
-        job.files.table(f"{number:02d}.parquet", table(rows))
-    outcome = job(
-        horizon="16 hours", timestamp="at", buckets=4, state_budget_bytes=16 << 10,
-        files_per_trigger=4,
-    )  # fmt: skip
-    known = read_checkpoint(
-        open_root(str(job.output / "_catalog")), str(job.output / "_checkpoint"), job.spark
-    )
-    found = of_states(base(), known.query_id, known.states)
-    assert (found.horizon_ms, found.lateness_ms) == (16 * 3_600_000, 3_600_000)
-    assert found.today is not None
-    assert found.today.buckets == 4
-    assert sum(found.shard_ids) == outcome.figures.levels["live_ids"]
-    # 450 new IDs in two hours, and some that were forgotten.
-    assert found.ids_per_day == pytest.approx(12 * 460, rel=0.05)
-    assert found.key_bytes == pytest.approx(10, abs=4)  # small segments have large heads
-
-
-@pytest.mark.slow
 def test_from_the_shell_with_a_session_of_its_own(tmp_path: Path) -> None:
     """One whole call: reading, measuring, JSON on stdout and nothing of Spark's."""
     files = FileDrop(tmp_path / "in")
@@ -232,16 +208,6 @@ def test_a_sample_may_have_any_column_and_a_timestamp_of_the_future(job: Job) ->
     assert found.repeats is not None
     assert found.repeats.span_ms == 2 * 3_600_000
     assert not found.repeats.behind_ms.any()
-
-
-def test_a_sample_in_the_order_of_its_files(job: Job) -> None:
-    """By the time that a file was written, not by its name."""
-    for name, hour in (("z", 0), ("m", 1), ("a", 2)):
-        at = START + timedelta(hours=hour)
-        job.files.table(f"{name} %20.parquet", pa.table({"id": [name], "at": [at]}))
-    sample = read(job)
-    assert [sample.keys[i] for i in range(3)] == [b"\0z", b"\0m", b"\0a"]
-    assert sample.files.tolist() == [0, 1, 2]
 
 
 def test_a_sample_of_one_file_leaves_its_neighbours_out(job: Job, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,13 +15,11 @@ import pyarrow as pa
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
-from py4j.java_gateway import get_field, set_field
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from dedup.cli.failures import FAILED
-from dedup.cli.run.progress import Reporter
-from dedup.cli.run.work import plan, run
+from dedup.cli.run.work import plan
 from dedup.sources.files.bypass import arrow_schema
 from dedup.sources.files.parquet_input import ParquetInput
 from tests.support.cli_job import FileDrop, Job
@@ -156,23 +154,12 @@ def test_columns_have_the_types_under_which_spark_hands_them_to_python(spark: Sp
     assert handed.remove_metadata() == arrow_schema(frame.schema, "Asia/Tokyo")
 
 
-class Told(Reporter):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
 @pytest.mark.slow
 def test_what_only_spark_reads_alike_is_left_to_it(job: Job) -> None:
     fixed = pa.array([[1]], pa.list_(pa.int64(), 1))
     pq.write_table(pa.table({"id": ["a"], "n": fixed}), job.files.folder / "1.parquet")
-    told = Told()
-    run(job.made(), told, spark=job.spark)
-    (note,) = (n for n in told.notes if "takes longer" in n)
+    job()
+    (note,) = (n for n in job.notes if "takes longer" in n)
     path = job.files.folder / "1.parquet"
     assert note == (
         f"Spark itself reads the files, which takes longer: {path}: its column 'n' is "
@@ -180,40 +167,11 @@ def test_what_only_spark_reads_alike_is_left_to_it(job: Job) -> None:
     )
     # The checkpoint continues with either reader.
     job.files.table("2.parquet", pa.table({"id": ["a", "b"], "n": [[1], [2]]}))
-    told = Told()
-    run(job.made(), told, spark=job.spark)
-    assert not any("takes longer" in n for n in told.notes)
+    job()
+    assert not any("takes longer" in n for n in job.notes)
     job.files.table("3.parquet", pa.table({"id": ["b", "c"], "n": [[1], [2]]}))
     job(parquet="spark")
     assert job.rows("parquet") == [("a", [1]), ("b", [2]), ("c", [2])]
-
-
-def read_by(job: Job, **options: Any) -> str:
-    told: str = plan(job.made(**options), spark=job.spark)["read_by"]
-    return told
-
-
-def written_by_java(job: Job, name: str, columns: str, fill: Callable[[Any], int]) -> None:
-    """Write what Spark does not; `fill` is given the vectors, and returns the number of rows."""
-    assert job.spark._jvm is not None
-    made = job.spark._jvm.org.apache.orc
-    kind = made.TypeDescription.fromString(columns)
-    path = job.files.folder / name
-    options = made.OrcFile.writerOptions(job.spark._jsc.hadoopConfiguration()).setSchema(kind)
-    writer = made.OrcFile.createWriter(job.spark._jvm.org.apache.hadoop.fs.Path(str(path)), options)
-    batch = kind.createRowBatch()
-    set_field(batch, "size", fill(get_field(batch, "cols")))
-    writer.addRowBatch(batch)
-    writer.close()
-    job.files.stamp(path)
-
-
-def test_orc_rows_without_a_column_are_none_to_spark(job: Job) -> None:
-    job.files.table("1.orc", pa.table({"id": ["a"]}))
-    written_by_java(job, "2.orc", "struct<>", lambda _: 3)
-    assert read_by(job) == "Spark, because the input is orc"
-    job(files_per_trigger=2)
-    assert job.rows("parquet") == [("a",)]
 
 
 @pytest.mark.parametrize(
@@ -234,22 +192,17 @@ def test_a_setting_of_sparks_reader_leaves_the_files_to_it(
     assert told["written_by"] == "dedup"
 
 
-def test_csv_in_parquet_out(job: Job) -> None:
-    job.files.text("1.csv", "id,x\na,1\na,1\nb,\n")
-    told = plan(job.made(output_format="parquet"), spark=job.spark)
+def test_csv_in_parquet_out(job: Job, tmp_path: Path) -> None:
+    job.files.text("1.csv", "id,x\na,1\na,1\nb,\nc,1,1\n")
+    options = {"output_format": "parquet", "bad_records": str(tmp_path / "bad")}
+    told = plan(job.made(**options), spark=job.spark)
     assert told["read_by"] == "Spark, because the input is csv"
     assert told["written_by"] == "dedup"
-    job(output_format="parquet", duplicates=job.duplicates)
+    job(duplicates=job.duplicates, **options)
     assert job.rows("parquet") == [("a", "1"), ("b", None)]
     assert job.rows("parquet", job.duplicates) == [("a", "1", "duplicate")]
-
-
-def test_bad_rows_are_set_aside_beside_rows_that_tasks_write(job: Job, tmp_path: Path) -> None:
-    job.files.text("1.csv", "id,x\na,1\nb,1,1\n")
-    job(output_format="parquet", bad_records=str(tmp_path / "bad"))
-    assert job.rows("parquet") == [("a", "1")]
     (row,) = job.rows("json", tmp_path / "bad")
-    assert "b,1,1" in row
+    assert "c,1,1" in row
 
 
 def test_a_large_file_is_read_in_parts_and_written_in_row_groups(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -17,20 +15,12 @@ from pyspark.sql import SparkSession
 from dedup.catalog.root import Root
 from dedup.tools.repair.opening import read_checkpoint
 from dedup.tools.repair.segment_check import verify_segment
+from tests.golden import make_golden
 from tests.support.sequence_model import SequenceModel
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VERSIONS = sorted(path.parent.name for path in GOLDEN.glob("v*/checkpoint"))
 SEQUENCES = sorted(path.parent.name for path in GOLDEN.glob("sequences-*/checkpoint"))
-
-
-def recipe() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_golden", GOLDEN / "make_golden.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def committed(folder: Path, *columns: str) -> list[tuple[Any, ...]]:
@@ -77,10 +67,9 @@ def test_state_and_catalog_are_read(spark: SparkSession, golden: Path) -> None:
 def test_the_query_goes_on(spark: SparkSession, golden: Path, tmp_path: Path) -> None:
     """The repeats of the last golden hour are known from the golden memory."""
     first = json.loads((golden / "made.json").read_text())["last_batch"] + 1
-    make = recipe()
-    last = make.run(spark, golden, str(tmp_path / "out"), first)
+    last = make_golden.run(spark, golden, str(tmp_path / "out"), first)
     out = committed(tmp_path / "out", "id")
-    assert sorted(out) == sorted((i,) for i in make.new_ids(first, last))
+    assert sorted(out) == sorted((i,) for i in make_golden.new_ids(first, last))
 
 
 @pytest.mark.parametrize("golden", SEQUENCES, indirect=True)
@@ -89,10 +78,9 @@ def test_the_query_of_numbered_records_goes_on(
 ) -> None:
     """Copies of the last golden hour are known, and so is which numbers are still missing."""
     first = json.loads((golden / "made.json").read_text())["last_batch"] + 1
-    make = recipe()
-    last = make.run_sequences(spark, golden, str(tmp_path / "out"), first)
+    last = make_golden.run_sequences(spark, golden, str(tmp_path / "out"), first)
     model = SequenceModel()
-    judged = [model.batch(make.numbered_records(batch)) for batch in range(last + 1)]
+    judged = [model.batch(make_golden.numbered_records(batch)) for batch in range(last + 1)]
     right = sum(judged[first:], Counter())
     assert {verdict for *_, verdict in right} == {"accept", "duplicate", "gap"}
     out = Counter(committed(tmp_path / "out", "producer", "number", "verdict"))

@@ -40,34 +40,6 @@ def of_query(spark: SparkSession, made: Query) -> list[Path]:
     return [path for path in files(spark) if query_id in path.parts]
 
 
-def once(work: str, marks: Path, strike: Callable[[int, Any], bool]) -> Callable[..., Any]:
-    """Pack or unpack, killing one worker where `strike` decides, once per micro-batch.
-
-    `strike` is given how many batches have come out, and the last of them.
-    """
-    folder = str(marks)
-
-    def struck(plan: Any, batches: Any) -> Iterator[Any]:
-        import os
-        import signal
-
-        from dedup.spark.executor import pack, task, unpack
-
-        made = {"pack": pack.pack, "unpack": unpack.unpack}[work]
-        for number, batch in enumerate(made(plan, batches)):
-            if strike(number, batch):
-                epoch = task.Task.current(plan).epoch
-                try:
-                    os.close(os.open(f"{folder}/{work}-{epoch}", os.O_CREAT | os.O_EXCL))
-                except FileExistsError:
-                    pass
-                else:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            yield batch
-
-    return struck
-
-
 def test_rows_go_by_a_file_that_goes_with_its_micro_batch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -87,31 +59,12 @@ def test_rows_go_by_a_file_that_goes_with_its_micro_batch(
     assert all(size > 800 * 8 for _, size in seen)
 
 
-def test_a_worker_dies_that_wrote_or_read_a_file(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str
-) -> None:
-    """In the first pass after rows were written, in the last one after some were read."""
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    monkeypatch.setattr(build, "pack", once("pack", marks, lambda n, _: n == 1))
-    monkeypatch.setattr(build, "unpack", once("unpack", marks, lambda n, _: n == 0))
-    given = tables(2)
-    made = query(spark, tmp_path, given)
-    Oracle(HORIZON_S, LATENESS_S).check(given, made.run())
-    assert {p.name for p in marks.iterdir()} == {
-        f"{work}-{epoch}" for work in ("pack", "unpack") for epoch in range(2)
-    }
-    left = of_query(spark, made)
-    assert {path.parent.name[:12] for path in left} <= {f"{1:012d}"}
-    # Of the attempt in pack that died, and of the one after it; unpack unlinks what it opens.
-    assert len(left) == (2 if writer == "pack" else 0)
-
-
 def test_a_cluster_keeps_no_file(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plans, "who_writes_bodies", lambda _: "group")
-    monkeypatch.setattr(build, "unpack", counting(tmp_path))
+    seen = str(tmp_path / "seen")
+    monkeypatch.setattr(build, "unpack", acting(lambda _: open(seen, "w").close()))
     given = tables(2)
     made = query(spark, tmp_path / "query", given)
     Oracle(HORIZON_S, LATENESS_S).check(given, made.run())
@@ -119,23 +72,22 @@ def test_a_cluster_keeps_no_file(
     assert (tmp_path / "seen").exists(), "there was none either"
 
 
-def counting(folder: Path) -> Callable[..., Any]:
-    """Unpack, which notes whether bodies came as places."""
-    mark = str(folder / "seen")
+def acting(act: Callable[[str], None]) -> Callable[..., Any]:
+    """Unpack, which acts on each file that the bodies of a batch lie in."""
 
-    def noting(plan: Any, batches: Any) -> Iterator[Any]:
+    def acted(plan: Any, batches: Any) -> Iterator[Any]:
         from dedup.spark.executor import bodies, unpack
 
         def looked_at() -> Iterator[Any]:
             for batch in batches:
                 for body in batch.column("body"):
                     if body.is_valid and body.as_py()[:4] == bodies._MAGIC:
-                        open(mark, "w").close()
+                        act(body.as_py()[bodies._PLACE.size :].decode())
                 yield batch
 
         yield from unpack.unpack(plan, looked_at())
 
-    return noting
+    return acted
 
 
 def test_a_batch_leaves_no_file_however_much_of_it_is_asked_for(spark: SparkSession) -> None:
@@ -159,50 +111,29 @@ def test_who_writes_files(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) 
     assert plans.who_writes_bodies(stream) == "none"
 
 
-@pytest.mark.slow
-def test_a_damaged_file_stops_the_query_which_goes_on(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str
-) -> None:
-    def damaging(plan: Any, batches: Any) -> Iterator[Any]:
-        from dedup.spark.executor import bodies, unpack
+def damage(path: str) -> None:
+    with open(path, "r+b") as file:
+        file.seek(40)
+        file.write(b"damage")
 
-        def damaged() -> Iterator[Any]:
-            for batch in batches:
-                for body in batch.column("body"):
-                    if body.is_valid and body.as_py()[:4] == bodies._MAGIC:
-                        path = body.as_py()[bodies._PLACE.size :]
-                        with open(path, "r+b") as file:
-                            file.seek(40)
-                            file.write(b"damage")
-                        break
-                yield batch
 
-        yield from unpack.unpack(plan, damaged())
-
-    stops_and_goes_on(spark, tmp_path, monkeypatch, "unpack", damaging, "is damaged")
+def remove(path: str) -> None:
+    Path(path).unlink(missing_ok=True)
 
 
 @pytest.mark.slow
-def test_a_file_that_somebody_removed_stops_the_query_which_goes_on(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str
-) -> None:
-    def removing(plan: Any, batches: Any) -> Iterator[Any]:
-        import os
-        from contextlib import suppress
-
-        from dedup.spark.executor import bodies, unpack
-
-        def removed() -> Iterator[Any]:
-            for batch in batches:
-                for body in batch.column("body"):
-                    if body.is_valid and body.as_py()[:4] == bodies._MAGIC:
-                        with suppress(FileNotFoundError):
-                            os.unlink(body.as_py()[bodies._PLACE.size :])
-                yield batch
-
-        yield from unpack.unpack(plan, removed())
-
-    stops_and_goes_on(spark, tmp_path, monkeypatch, "unpack", removing, "is gone")
+@pytest.mark.parametrize(("harm", "text"), [(damage, "is damaged"), (remove, "is gone")])
+def test_a_file_with_harm(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str,
+    harm: Callable[[str], None], text: str,
+) -> None:  # fmt: skip
+    """On one machine it stops the query; on a cluster the retried task sends rows through Spark."""
+    if writer == "pack":
+        stops_and_goes_on(spark, tmp_path, monkeypatch, "unpack", acting(harm), text)
+        return
+    monkeypatch.setattr(build, "unpack", acting(harm))
+    given = tables(2)
+    Oracle(HORIZON_S, LATENESS_S).check(given, query(spark, tmp_path, given).run())
 
 
 def test_a_full_disk_stops_the_query_which_goes_on(

@@ -18,7 +18,6 @@ from dedup import dedup_by_id, dedup_by_sequence, time_from_id
 from dedup.errors import CatalogError, ConfigError, DedupError, DedupWarning, cause
 from dedup.spark.driver import checks
 from tests.support.needs import long
-from tests.support.processes import run_python
 from tests.support.spark_query import SCHEMA, Query, daily, trace
 
 
@@ -34,11 +33,6 @@ def batch(spark: SparkSession) -> DataFrame:
 
 def refused(message: str, error: type[DedupError] = ConfigError) -> Any:
     return pytest.raises(error, match=re.compile(message, re.S))
-
-
-def made(options: dict[str, Any]) -> dict[str, Any]:
-    """Options with their columns, which cannot be made before there is a session."""
-    return {name: value() if callable(value) else value for name, value in options.items()}
 
 
 # --- columns
@@ -62,11 +56,6 @@ def test_a_missing_column_is_answered_with_the_nearest_names(spark: SparkSession
             frame.transform(daily(missing))
 
 
-def test_names_are_found_as_spark_finds_them(batch: DataFrame) -> None:
-    batch.transform(daily("ID", timestamp="Ts"))
-    batch.transform(daily("`id`"))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -88,8 +77,9 @@ def test_names_are_found_as_spark_finds_them(batch: DataFrame) -> None:
     ],
 )  # fmt: skip
 def test_columns_of_the_wrong_kind(batch: DataFrame, options: Any, message: str) -> None:
+    given = {name: value() if callable(value) else value for name, value in options.items()}
     with refused(message):
-        batch.transform(daily("id", **made(options)))
+        batch.transform(daily("id", **given))
 
 
 ONE_VALUE_OF_EACH_ROW = [
@@ -99,12 +89,8 @@ ONE_VALUE_OF_EACH_ROW = [
     (lambda: F.row_number().over(Window.partitionBy("id").orderBy("n")), "plan .Window.,"),
     (lambda: F.window("ts", "1 hour", "10 minutes").start, "plan .Expand, Filter.,"),
     (lambda: F.window("ts", "1 hour").start, "plan .Filter.,"),
+    # test_record_id.py has each random function.
     (lambda: F.rand(), r"is not the same when Spark computes a record again \(rand\)"),
-    (lambda: F.concat("id", F.expr("uuid()")), r"computes a record again \(uuid\)"),
-    # Its random vector is one that Spark does not call random.
-    (lambda: F.hex(F.aes_encrypt(F.col("id"), F.lit("0" * 16))), r"again \(aes_encrypt\)"),
-    (lambda: F.monotonically_increasing_id(), r"\(monotonically_increasing_id\)"),
-    (lambda: F.udf(lambda n: n, "long").asNondeterministic()("n"), r"again \(<lambda>\)"),
 ]
 
 
@@ -120,19 +106,15 @@ def test_an_expression_is_one_lasting_value_of_each_row(
     with refused(f"order_by='.*{message}"):
         operator = daily("id", catalog=tmp_path / "c", order_by=given())
         stream.transform(operator)
-
-
-def test_what_lasts_is_not_mistaken_for_chance(batch: DataFrame) -> None:
-    """The file that a record is read from, the micro-batch's time, and a generator before us."""
-    once = dedup_by_id(
-        F.lower("id"),
+    # The file of a record, the micro-batch's time, and a generator before the operator last.
+    lasting = dedup_by_id(
+        F.lower("ID"),
         horizon="1 day",
         timestamp=F.current_timestamp(),
         source_partition=F.input_file_name(),
-        order_by=F.udf(lambda n: n, "long")("n"),
+        order_by=F.udf(lambda n: n, "long")("`n`"),
     )
-    exploded = batch.withColumn("at", F.explode(F.array("n", "at")))
-    exploded.transform(once)
+    batch.withColumn("at", F.explode(F.array("n", "at"))).transform(lasting)
 
 
 def test_columns_of_an_iterator_are_kept(spark: SparkSession) -> None:
@@ -203,20 +185,6 @@ def test_a_catalog_that_cannot_be_written(stream: DataFrame, tmp_path: Path) -> 
         stream.transform(daily("id", catalog="/proc/none"))
 
 
-def test_a_uri_that_nobody_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with refused("'s3a://bucket/x' cannot be used: write 's3://bucket/x'"):
-        daily("id", catalog="s3a://bucket/x")
-    with refused("cache_dir='dbfs:/x' is a URI"):
-        daily("id", catalog="c", cache_dir="dbfs:/x")
-    assert os.listdir() == []
-
-
-def test_the_check_leaves_nothing_behind(stream: DataFrame, tmp_path: Path) -> None:
-    stream.transform(daily("id", catalog=tmp_path / "catalog"))
-    assert list((tmp_path / "catalog").rglob("*")) == []
-
-
 def test_a_local_catalog_on_a_cluster(
     stream: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,43 +199,6 @@ def test_a_local_catalog_on_a_cluster(
     with refused("is a local path"):
         stream.transform(daily("id", catalog=lambda: (pafs.LocalFileSystem(), str(tmp_path))))
     stream.transform(daily("id", catalog=tmp_path / "c", shared_local=True))
-
-
-@pytest.mark.slow
-def test_a_real_cluster(tmp_path: Path) -> None:
-    """Executors in their own processes: refused without, works with `shared_local`."""
-    told = run_python(
-        """
-import sys, json
-from pathlib import Path
-from pyspark.sql import SparkSession
-from dedup.errors import ConfigError
-from tests.support.spark_query import Query
-from tests.support.needs import long
-folder = Path(sys.argv[1])
-spark = (SparkSession.builder.master("local-cluster[2,1,1024]")
-    .config("spark.sql.shuffle.partitions", "2").config("spark.ui.enabled", "false")
-    .config("spark.executorEnv.PYTHONPATH", ":".join(p for p in sys.path if p))
-    .config("spark.log.level", "OFF").getOrCreate())
-options = {"horizon": "1 day", "timestamp": "ts", "verdict": "verdict",
-           "state_budget_bytes": 1 << 14}
-query = Query(spark, folder, options)
-fill = [f"f{n}@0" for n in range(1500)]
-query.add("a@0", *fill).add("a@5", *fill).add("b@7", "a@7")
-try:
-    query.result()
-except ConfigError as error:
-    refusal = str(error)
-options["shared_local"] = True
-run = query.run()
-told = [[t for t in batch if not t.startswith("f")] for batch in run.told()]
-print(json.dumps([refusal, told, sum(m.segments_written for m in run.metrics)]))
-""",
-        tmp_path,
-    )
-    assert "is a local path, but Spark runs on local-cluster[2,1,1024]" in told[0]
-    assert told[1] == [["a@0 unique"], ["a@5 duplicate"], ["a@7 duplicate", "b@7 unique"]]
-    assert told[2] > 0
 
 
 def test_a_catalog_from_a_function(spark: SparkSession, tmp_path: Path) -> None:
@@ -328,6 +259,7 @@ def test_an_arrow_compression_that_python_cannot_read(
     spark.conf.set(name, "zstd")
     for frame in frames:
         frame.transform(operator)
+    assert list((tmp_path / "c").rglob("*")) == [], "the check leaves nothing behind"
 
 
 def test_too_many_partitions_for_a_local_master(
@@ -382,6 +314,11 @@ def test_a_second_operator_in_one_query(stream: DataFrame, tmp_path: Path) -> No
         first.where("n > 5").withColumn("m", F.lit(1)).transform(
             daily("n", catalog=tmp_path / "d", metrics="b")
         )
+    stateful = stream.groupBy("id").applyInPandasWithState(
+        lambda key, frames, state: frames, SCHEMA, "n long", "append", GroupStateTimeout.NoTimeout
+    )
+    with refused("already has a dedup_by_id or another applyInPandasWithState"):
+        stateful.transform(daily("id", catalog=tmp_path / "c"))
     # Spark itself sees the two of a union, when the query starts.
     second = stream.transform(daily("id", catalog=tmp_path / "d", metrics="b"))
     with pytest.raises(
@@ -407,17 +344,6 @@ def test_update_mode_is_explained(stream: DataFrame, tmp_path: Path) -> None:
     told = cause(refusal.value)
     assert isinstance(told, ConfigError)
     assert "Start the query without outputMode('update')" in str(told)
-
-
-def test_after_an_operator_of_the_users_own(stream: DataFrame, tmp_path: Path) -> None:
-    def own(key: Any, frames: Any, state: Any) -> Any:
-        yield from frames
-
-    stateful = stream.groupBy("id").applyInPandasWithState(
-        own, SCHEMA, "n long", "append", GroupStateTimeout.NoTimeout
-    )
-    with refused("already has a dedup_by_id or another applyInPandasWithState"):
-        stateful.transform(daily("id", catalog=tmp_path / "c"))
 
 
 def test_a_watermark_upstream(stream: DataFrame, tmp_path: Path) -> None:
@@ -448,9 +374,3 @@ def test_batches_are_spared_the_checks_of_streams(
     once = batch.transform(daily("id", catalog=tmp_path / "no"))
     assert once.transform(daily("n", metrics="b")).count() == 0
     assert not os.path.exists(tmp_path / "no")
-
-
-def test_errors_are_of_few_kinds(batch: DataFrame) -> None:
-    with pytest.raises(ValueError, match="must be a number") as caught:
-        daily("id", fpr=2)
-    assert isinstance(caught.value, DedupError)

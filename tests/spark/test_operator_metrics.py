@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
@@ -96,17 +95,30 @@ def test_a_micro_batch_without_tasks_counts_nothing(spark: SparkSession, tmp_pat
     assert {told["dedup"][name] for name in (*HELD, *MAXIMA)} == {None}
 
 
-def test_the_metrics_log_holds_every_micro_batch_and_the_end(
+def test_log_and_endpoint_show_every_micro_batch_and_the_end(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    listener = DedupListener(lambda _: None, log=tmp_path / "metrics")
+    listener = DedupListener(lambda _: None, log=tmp_path / "metrics", prometheus_port=0)
+    url = f"http://127.0.0.1:{listener.prometheus_port}"
+    looked: list[Watched] = []
+
+    def stopped() -> bool:
+        with suppress(ConfigError):
+            looked[:] = Endpoint(url).look(0)
+        return [one.health.status for one in looked] == [Status.STOPPED]
+
     with listening(spark, listener):
         query = Query(
             spark, tmp_path, {"timestamp": "ts", "horizon": "8 hours", "bucket_length": "1 hour",
-                              "fpr": 0.003, "lateness": "2 hours", "state_budget_bytes": 1 << 19},
+                              "fpr": 0.003, "lateness": "2 hours", "state_budget_bytes": 1 << 19,
+                              "source_partition": "src"},
         )  # fmt: skip
-        run = query.add("a@0", "b@1", "c@1", "a@1").add("d@2").run()
+        query.add("a@0/slow", "b@1/slow", "c@1/slow", "a@1/slow").add("d@2/fast", "d@2/fast")
+        run = query.run()
+        assert wait_until(stopped), "it says that the query is over"
         wait_until(lambda: any(log.ended for log in read_logs(tmp_path / "metrics")))
+        with urllib.request.urlopen(f"{url}/metrics") as answer:
+            text = answer.read().decode()
     (log,) = read_logs(tmp_path / "metrics")
     assert [batch for _, batch in log.batches] == run.metrics
     assert log.ended == "the run has ended"
@@ -116,47 +128,24 @@ def test_the_metrics_log_holds_every_micro_batch_and_the_end(
     last = run.metrics[-1]
     assert (last.horizon_ms, last.lateness_ms, last.target_fpr) == (8 * HOUR, 2 * HOUR, 0.003)
     assert (last.bucket_ms, last.state_budget_bytes) == (HOUR, 1 << 19)
-    # The GC watermark is ten hours behind hour 2; the buckets end at hours 1, 2 and 3.
+    # The GC watermark is ten hours behind the slow partition; the buckets end at hours 1, 2 and 3.
     assert last.gc_watermark_ms is not None
-    assert last.newest_ms == last.gc_watermark_ms + 10 * HOUR
+    assert last.newest_ms == last.gc_watermark_ms + 10 * HOUR + 1000
     assert [ids for ids, _ in last.expiring] == [0, 0, 0, 0, 0, 0, 0, 4]
     assert last.fullest_shard_ids >= 2
-    assert last.slowest_sources == (("", last.newest_ms, False),)
-
-
-@pytest.mark.slow
-def test_a_job_that_is_run_again_and_fails_in_the_end(spark: SparkSession, tmp_path: Path) -> None:
-    metrics = tmp_path / "metrics"
-    with listening(spark, DedupListener(lambda _: None, log=metrics)):
-        query = Query(spark, tmp_path, {"timestamp": "ts", "horizon": "1 day"})
-        query.add("a@0").run()
-        query.add("b@1").run()
-        # The end of the first may arrive after the second began, and counts for nothing then.
-        wait_until(
-            lambda: (
-                [(g.ended is not None, len(g.batches)) for g in read_logs(metrics)] == [(True, 2)]
-            )
-        )
-        (log,) = read_logs(metrics)
-        shutil.rmtree(tmp_path / "catalog")
-        with pytest.raises(StreamingQueryException):
-            query.add("b@0").run()
-        ended = _ended(metrics, "CatalogError")
-    assert (log.ended, len(log.batches)) == ("the run has ended", 2)
-    health = log.watched(log.heard_ms or 0).health
-    assert (health.status, health.reason) == (
-        Status.OK,
-        "between two runs; no fault so far; its lag is judged from five micro-batches on",
-    )  # fmt: skip
-    assert ended is not None
-    assert "CatalogError" in ended, ended
-
-
-def _ended(folder: Path, why: str) -> str | None:
-    """What the log says of the run's end, once that is so."""
-    wait_until(lambda: any(why in (log.ended or "") for log in read_logs(folder)))
-    (log,) = read_logs(folder)
-    return log.ended
+    (seen,) = looked
+    told = seen.batches[-1][1]
+    (name,) = {metrics.query_name or metrics.query_id for metrics in run.metrics}
+    for verdict, count in (("unique", 4), ("duplicate", 2), ("late", 0)):
+        assert f'dedup_records_total{{query="{name}",verdict="{verdict}"}} {count}.0' in text
+    assert f'dedup_horizon_seconds{{query="{name}"}} 28800.0' in text
+    # Which source partition and which shard hold the minimum, and when the checkpoint began.
+    assert last.gc_source == '"slow"'
+    assert (told.gc_source, told.gc_shard) == (last.gc_source, last.gc_shard)
+    assert told.slowest_sources == last.slowest_sources
+    assert [source for source, *_ in told.slowest_sources] == ['"slow"', '"fast"']
+    assert f'dedup_checkpoint_first_batch_timestamp_seconds{{query="{name}"}}' in text
+    assert f'dedup_query_failed{{query="{name}"}} 0.0' in text
 
 
 @pytest.mark.parametrize("sink", ["foreachBatch", long("noop")])
@@ -181,41 +170,6 @@ def test_the_log_tells_what_the_users_python_raised(
         }
         with pytest.raises(StreamingQueryException):
             ways[sink]()
-        ended = _ended(tmp_path / "metrics", "KeyError")
-    assert ended == "KeyError: 'region'"
-
-
-def test_the_endpoint_serves_what_a_real_query_did(spark: SparkSession, tmp_path: Path) -> None:
-    listener = DedupListener(lambda _: None, prometheus_port=0)
-    url = f"http://127.0.0.1:{listener.prometheus_port}"
-    looked: list[Watched] = []
-
-    def stopped() -> bool:
-        with suppress(ConfigError):
-            looked[:] = Endpoint(url).look(0)
-        return [one.health.status for one in looked] == [Status.STOPPED]
-
-    with listening(spark, listener):
-        query = Query(
-            spark, tmp_path, {"timestamp": "ts", "horizon": "8 hours", "source_partition": "src"}
-        )
-        run = query.add("a@0/slow", "b@1/slow", "a@1/slow").add("d@2/fast", "d@2/fast").run()
-        assert wait_until(stopped), "it says that the query is over"
-        with urllib.request.urlopen(f"{url}/metrics") as answer:
-            text = answer.read().decode()
-    (watched,) = looked
-    told, last = watched.batches[-1][1], run.metrics[-1]
-    (name,) = {metrics.query_name or metrics.query_id for metrics in run.metrics}
-    for verdict, count in (("unique", 3), ("duplicate", 2), ("late", 0)):
-        assert f'dedup_records_total{{query="{name}",verdict="{verdict}"}} {count}.0' in text
-    assert f'dedup_horizon_seconds{{query="{name}"}} 28800.0' in text
-    # Which source partition and which shard hold the minimum, and when the checkpoint began.
-    assert last.gc_source is not None
-    assert "slow" in last.gc_source
-    assert (told.gc_source, told.gc_shard) == (last.gc_source, last.gc_shard) != (None, None)
-    assert told.slowest_sources == last.slowest_sources
-    assert [("slow" in source, "fast" in source) for source, *_ in told.slowest_sources] == [
-        (True, False), (False, True),
-    ]  # fmt: skip
-    assert f'dedup_checkpoint_first_batch_timestamp_seconds{{query="{name}"}}' in text
-    assert f'dedup_query_failed{{query="{name}"}} 0.0' in text
+        wait_until(lambda: any(log.ended for log in read_logs(tmp_path / "metrics")))
+    (log,) = read_logs(tmp_path / "metrics")
+    assert log.ended == "KeyError: 'region'"

@@ -1,7 +1,8 @@
-"""Copies that differ, on a real stream: found, counted, kept or dropped, over restarts."""
+"""`check_payload` and `guarantee` on real streams, and when a restart changes them."""
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,97 +10,28 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup import dedup_by_id
-from dedup.errors import ConfigError
+from dedup import check_query, dedup_by_id
+from dedup.cli.run.work import plan
+from dedup.errors import ConfigError, DedupWarning
+from dedup.tools.check.findings import Level
 from tests.support.cli_job import Job
 from tests.support.small_state import query, tables, total
-from tests.support.spark_query import Query, roll_back
-
-SCHEMA = "id string, at timestamp, n int, tags map<string,double>, note string"
-OPTIONS: dict[str, Any] = {
-    "horizon": "1 day", "timestamp": "at", "verdict": "verdict", "shards": 2,
-}  # fmt: skip
-
-
-def feed(made: Query, *rows: tuple[str, int, int]) -> Query:
-    """One more file, of IDs, numbers and hundredths of a tag."""
-    frame = made.spark.createDataFrame(
-        [(name, n, {"a": hundredths / 100, "b": 1.0}) for name, n, hundredths in rows],
-        "id string, n int, tags map<string,double>",
-    ).select(
-        "id", F.lit("2024-01-01 12:00:00").cast("timestamp").alias("at"), "n", "tags",
-        F.lit(None).cast("string").alias("note"),
-    )  # fmt: skip
-    return made.add_frame(frame)
-
-
-def told(made: Query) -> list[list[tuple[str, int, str]]]:
-    run = made.run()
-    return [
-        sorted((row["id"], row["n"], row["verdict"]) for row in run.rows[batch])
-        for batch in sorted(run.rows)
-    ]
-
-
-@pytest.mark.slow
-def test_copies_that_differ_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
-    made = Query(spark, tmp_path, OPTIONS | {"check_payload": ["n", "tags"]}, schema=SCHEMA)
-    feed(made, ("x", 1, 5), ("y", 1, 5))
-    feed(made, ("x", 1, 5), ("x", 2, 5), ("y", 1, 6))
-    assert told(made) == [
-        [("x", 1, "unique"), ("y", 1, "unique")],
-        [("x", 1, "duplicate"), ("x", 2, "conflict"), ("y", 1, "conflict")],
-    ]
-    # The same columns in another order are the same payload, after a rollback as well.
-    made.options["check_payload"] = ["tags", "n"]
-    roll_back(made.checkpoint, 1)
-    feed(made, ("x", 3, 5), ("x", 1, 5))
-    assert told(made)[-1] == [("x", 1, "duplicate"), ("x", 3, "conflict")]
-    # Other columns cannot be compared, and no longer matter once it ends.
-    made.options["check_payload"] = "n"
-    feed(made, ("x", 3, 5), ("z", 1, 5))
-    run = made.run()
-    assert (total(run, "conflict"), total(run, "payload_unknown")) == (0, 1)
-    del made.options["check_payload"]
-    feed(made, ("z", 2, 5))
-    assert told(made)[-1] == [("z", 2, "duplicate")]
-    made.options["check_payload"] = ["n", "tags"]
-    feed(made, ("y", 1, 6), ("z", 2, 5))
-    assert told(made)[-1] == [("y", 1, "conflict"), ("z", 2, "duplicate")]
+from tests.support.spark_query import Query, Run
 
 
 @pytest.mark.parametrize("conflicts", ["drop", "emit"])
 def test_conflicts_are_dropped_or_go_on(
     spark: SparkSession, tmp_path: Path, conflicts: str
 ) -> None:
-    options = OPTIONS | {"verdict": None, "check_payload": True, "conflicts": conflicts}
-    made = Query(spark, tmp_path, options, schema=SCHEMA)
-    feed(made, ("x", 1, 5), ("x", 1, 5), ("y", 1, 5), ("y", 1, 6))
-    run = made.run()
+    schema = "id string, n int, tags map<string,double>"
+    options = {"horizon": "1 day", "shards": 2, "check_payload": True, "conflicts": conflicts}
+    tags = [("x", 0.05), ("x", 0.05), ("y", 0.05), ("y", 0.06)]
+    rows = [(name, 1, {"a": tag, "b": 1.0}) for name, tag in tags]
+    made = Query(spark, tmp_path, options, schema=schema)
+    run = made.add_frame(spark.createDataFrame(rows, schema)).run()
     assert len(run.rows[0]) == (2 if conflicts == "drop" else 3)
     assert (total(run, "duplicate"), total(run, "conflict")) == (1, 1)
     assert total(run, "emitted") == len(run.rows[0])
-
-
-@pytest.mark.slow
-def test_through_segments_and_merges(spark: SparkSession, tmp_path: Path) -> None:
-    """The seeded rows number themselves, so that every copy differs."""
-    given = tables(4, rows=2000)
-    made = query(spark, tmp_path, given, check_payload="n", buckets=2)
-    del made.options["bucket_length"]
-    plain = query(spark, tmp_path / "plain", given, buckets=2)
-    del plain.options["bucket_length"]
-    run, without = made.run(), plain.run()
-    assert total(run, "segments_written") > 4
-    assert total(without, "duplicate") > 500
-    assert total(run, "duplicate") == total(run, "payload_unknown") == 0
-    assert total(run, "conflict") == total(without, "duplicate")
-    for batch, rows in without.rows.items():
-        assert went_on(run.rows[batch]) == went_on(rows)
-
-
-def went_on(rows: list[dict[str, Any]]) -> list[str]:
-    return sorted(row["id"] for row in rows if row["verdict"] in ("unique", "late"))
 
 
 def test_a_batch_is_compared_as_well(spark: SparkSession) -> None:
@@ -147,3 +79,84 @@ def test_dedup_run_sets_conflicts_aside(job: Job) -> None:
     assert "b,2" in aside
     failure = job.fails(conflicts="emit")
     assert "conflicts='emit' needs check_payload" in failure.message
+
+
+def verdicts(run: Run) -> dict[int, list[tuple[str, str]]]:
+    """IDs and verdicts of each micro-batch."""
+    return {
+        batch: sorted((row["id"], row["verdict"]) for row in rows)
+        for batch, rows in run.rows.items()
+    }
+
+
+@pytest.mark.filterwarnings("ignore::dedup.errors.DedupWarning")
+@pytest.mark.slow
+def test_a_restart_changes_it_and_memory_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    first, second, *_ = tables(2, rows=2000)
+    made = query(spark, tmp_path, [first, second])
+    truth = made.run()
+    assert total(truth, "segments_written") > 0, "there is something to look into"
+    assert {m.guarantee for m in truth.metrics} == {None, "exactly-once"}, "the first asked nobody"
+
+    # All the same records again, three times; by the truth each is a duplicate, or late.
+    made.options["guarantee"] = "at-most-once"
+    by_filters = made.add_table(second).run()
+    assert total(by_filters, "duplicate") == len(second)
+    assert total(by_filters, "catalog_reads") == 0
+    assert total(by_filters, "filter_unconfirmed") > 0
+    assert {m.guarantee for m in by_filters.metrics} == {"at-most-once"}
+
+    made.options["guarantee"] = "at-least-once"
+    unchecked = made.add_table(second).run()
+    assert {verdict for _, verdict in verdicts(unchecked)[3]} <= {"unique", "late"}
+    assert total(unchecked, "unchecked") == total(unchecked, "emitted") == len(second)
+    assert total(unchecked, "ids_written") == 0
+
+    made.options["guarantee"] = "exactly-once"
+    again = made.add_table(second).run()
+    assert total(again, "duplicate") == len(second)
+    assert total(again, "catalog_reads") > 0
+
+
+def test_less_than_exactly_once_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    source = query(spark, tmp_path, tables(1)).source()
+    options = {"horizon": "1 day", "catalog": str(tmp_path / "catalog")}
+    with pytest.warns(DedupWarning, match=r"fpr=0.001: of every 1,000 records with a new ID"):
+        filters = dedup_by_id("id", guarantee="at-most-once", fpr=0.001, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DedupWarning)
+        through = dedup_by_id("id", guarantee="at-least-once", **options)
+        exactly = dedup_by_id("id", **options)
+    found = {
+        name: [f.level for f in check_query(source, operator) if f.rule == "guarantee"]
+        for name, operator in (("filters", filters), ("all", through), ("exactly", exactly))
+    }
+    assert found == {"filters": [Level.BREAKS], "all": [Level.BREAKS], "exactly": []}
+    with pytest.raises(ConfigError, match=r"guarantee='twice' must be one of exactly-once, "):
+        dedup_by_id("id", guarantee="twice", **options)  # type: ignore[arg-type]
+
+
+def test_a_batch_is_exact_or_passes_whole(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("a", 1), ("a", 2), ("b", 3)], "id string, n int")
+    with pytest.warns(DedupWarning):
+        filters = dedup_by_id("id", horizon="1 day", guarantee="at-most-once")
+    assert frame.transform(filters).count() == 2
+    through = dedup_by_id("id", horizon="1 day", guarantee="at-least-once")
+    assert frame.transform(through).count() == 3
+
+
+@pytest.mark.slow
+def test_dedup_run_takes_it(job: Job) -> None:
+    for number in range(2):
+        job.files.text(f"{number}.csv", "id,n\na,1\na,2\nb,3\n")
+    outcome = job(guarantee="at-least-once")
+    assert outcome.figures.counts["emitted"] == outcome.figures.counts["unchecked"] == 6
+    assert sorted(row[0] for row in job.rows()) == ["a"] * 4 + ["b"] * 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DedupWarning)
+        job(guarantee="at-most-once")
+        assert any("of every 100 records with a new ID" in note for note in job.notes)
+        told = plan(job.made(guarantee="at-most-once"), spark=job.spark)["notes"]
+    assert any("of every 100 records with a new ID" in note for note in told)
+    failure = job.fails(guarantee="always")
+    assert "--guarantee always must be one of exactly-once, at-most-once" in failure.message

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-import dedup.spark.driver.build
-from tests.spark.faults import POINTS, failing
 from tests.support.needs import long
 from tests.support.oracle import Oracle
 from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables, total
@@ -77,76 +72,6 @@ def test_the_commit_log_alone_is_lost(done: tuple[Query, Run], tmp_path: Path) -
     replayed = again.run()
     assert sorted(replayed.rows) == [BATCHES - 1]
     assert row_set(replayed.rows[BATCHES - 1]) == row_set(run.rows[BATCHES - 1])
-
-
-# The kill harness reaches the same points in `make test`.
-@pytest.mark.slow
-def test_tasks_that_fail_once_at_every_point(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    points = dict(enumerate(POINTS))
-    monkeypatch.setattr(dedup.spark.driver.build, "dedup_stream", failing(points, marks))
-    # Large enough that every shard writes a segment in every micro-batch.
-    given = tables(len(points) + 1, rows=1600)
-    made = query(spark, tmp_path, given[:-1])
-    run = made.run()
-    assert {path.name for path in marks.iterdir()} == set(POINTS)
-    Oracle(HORIZON_S, LATENESS_S).check(given[:-1], run)
-    monkeypatch.undo()
-    # The segments of failed attempts are there, named by no manifest.
-    made.add_table(given[-1])
-    last = made.run()
-    assert last.metrics[0].orphan_files >= 3
-    run.rows |= last.rows
-    Oracle(HORIZON_S, LATENESS_S).check(given, run)
-
-
-@pytest.mark.slow
-def test_a_task_that_fails_for_good_stops_the_query(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The faults are real: where every attempt fails, so does the query, and continues later."""
-    given = tables(3)
-    made = query(spark, tmp_path, given[:2])
-    first = made.run()
-    made.add_table(given[2])
-
-    def broken(plan: Any, key: Any, frames: Any, state: Any) -> Any:
-        from dedup.spark.executor import group
-
-        yield from group.dedup_stream(plan, key, frames, state)
-        raise RuntimeError("made to fail for good")
-
-    monkeypatch.setattr(dedup.spark.driver.build, "dedup_stream", broken)
-    with pytest.raises(StreamingQueryException, match="made to fail for good"):
-        made.run()
-    monkeypatch.undo()
-    first.rows |= made.run().rows
-    Oracle(HORIZON_S, LATENESS_S).check(given, first)
-
-
-@pytest.mark.slow
-def test_two_actions_in_foreach_batch(spark: SparkSession, tmp_path: Path) -> None:
-    """The function runs twice from the same state and answers the same, row by row."""
-    given = tables(3)
-    made = query(spark, tmp_path, given)
-    seen: list[tuple[Counter[str], Counter[str]]] = []
-
-    def twice(df: DataFrame) -> list[Any]:
-        first, second = df.toArrow().to_pylist(), df.toArrow().to_pylist()
-        seen.append((row_set(first), row_set(second)))
-        return second
-
-    run = made.run(twice)
-    assert len(seen) == 3
-    assert all(first == second for first, second in seen)
-    Oracle(HORIZON_S, LATENESS_S).check(given, run)
-    # Spark before 4.3 adds up what was observed in each action.
-    counted = 2 if spark.version < "4.3" else 1
-    assert [m.records_in for m in run.metrics] == [800 * counted] * 3
-    assert total(run, "segments_written") > 0
 
 
 @pytest.mark.parametrize("store", [*map(long, list(STORES)[:-1]), list(STORES)[-1]])

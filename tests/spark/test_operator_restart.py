@@ -1,80 +1,35 @@
-"""Restarts: what may change between two runs, and what stops the query."""
+"""Restarts: what may change between two runs, what stops the query, and its hash keys."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup import check_query, dedup_by_id, kernel
-from dedup.catalog.cache import LocalCache
-from dedup.catalog.certificate import certificate_of
+from dedup import check_query, dedup_by_id
+from dedup.catalog.certificate import Certificate, load_certificate
+from dedup.catalog.layout import certificate_path
 from dedup.catalog.root import Root
-from dedup.catalog.shard_files import ShardFiles
-from dedup.catalog.store import Attempt, ShardStore
-from dedup.core.entries import Entries
-from dedup.core.keys import Keys
-from dedup.core.segment import SegmentPlan
-from dedup.core.sharding import derive_keys
-from dedup.errors import CatalogError, ConfigError
-from dedup.tools.repair.opening import read_checkpoint
+from dedup.core.sharding import derive_keys, filter_key_id
+from dedup.errors import CatalogError, ConfigError, cause
+from dedup.spark.driver.build import Operator
+from dedup.spark.driver.plans import plan_of, user_columns
+from dedup.spark.options import Options
+from dedup.spark.plan import Plan
+from dedup.tools import explain, verify
+from dedup.tools import inspect as inspect_catalog
 from tests.spark.definitions import NESTED, differences, mistaken
 from tests.support.oracle import Oracle
-from tests.support.small_state import HORIZON_S, LATENESS_S, OPTIONS, query, tables, total
-from tests.support.spark_query import ARROW, BASE, SCHEMA, Query, roll_back, row_set, splits
-
-
-@pytest.mark.slow
-def test_a_restart_with_other_shuffle_partitions(spark: SparkSession, tmp_path: Path) -> None:
-    """The numbers of shards and of state partitions stay those of the first start."""
-    given = tables(5)
-    made = query(spark, tmp_path, given[:2])
-    run = made.run()
-    for number, (partitions, table) in enumerate(zip((7, 1, 2), given[2:], strict=True)):
-        spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
-        made.add_table(table)
-        later = made.run()
-        assert list(later.rows) == [2 + number]
-        assert {m.shards for m in later.metrics} == {2}
-        run.rows |= later.rows
-    Oracle(HORIZON_S, LATENESS_S).check(given, run)
-    (certificate,) = made.catalog.rglob("catalog.json")
-    assert json.loads(certificate.read_text())["shards"] == 2
-
-
-@pytest.mark.slow
-def test_a_restart_that_cuts_the_files_otherwise(spark: SparkSession, tmp_path: Path) -> None:
-    """Other cores, other splits of the files: the same copies win."""
-    made = Query(spark, tmp_path / "here", OPTIONS, files_per_batch=3)
-    for table in tables(4, rows=300):
-        for copy in range(3):
-            numbers = pa.array(table["n"].to_numpy() + 1_000_000 * copy)
-            made.add_table(table.set_column(4, "n", numbers).cast(ARROW))
-        if not (made.checkpoint / "commits" / "0").exists():
-            made.run()
-    there = made.copy(tmp_path / "there")
-    here, as_cut = made.run(), splits(made)
-    # What Spark cuts files by, which is the number of its cores where no one sets it.
-    spark.conf.set("spark.sql.leafNodeDefaultParallelism", "1")
-    assert splits(there) != as_cut, "the files are cut as before: this shows nothing"
-    told = there.run()
-    assert sorted(told.rows) == [1, 2, 3]
-    for batch, rows in here.rows.items():
-        assert row_set(told.rows[batch]) == row_set(rows)
-    winners = Counter(
-        row["n"] // 1_000_000 for row in here.all_rows() if row["verdict"] != "duplicate"
-    )
-    assert min(winners[copy] for copy in range(3)) > 20, "each file has copies that won"
+from tests.support.small_state import query, tables, total
+from tests.support.spark_query import SCHEMA, Query, roll_back, row_set, seeded
 
 
 def stopped(made: Query, message: str) -> None:
@@ -133,31 +88,6 @@ def test_what_is_kept_of_an_expression(spark: SparkSession) -> None:
 
 
 @pytest.mark.slow
-def test_an_alias_hides_no_other_id(spark: SparkSession, tmp_path: Path) -> None:
-    """By its name alone the ID is the same; records that were never seen would be dropped."""
-    made = Query(spark, tmp_path, PLAIN, id=F.col("src").alias("k")).add("x@0/a", "y@0/b")
-    made.run()
-    made.add("a@1/s", "b@1/t")
-    made.id = F.col("id").alias("k")
-    stopped(made, "ID is id .string. now and was src .string.")
-    # Neither alias nor spelling make other bytes.
-    made.id = F.expr("SRC AS other")
-    assert made.run().told() == [["a@1 unique", "b@1 unique"]]
-    made.add("c@2/s")
-    made.id = "src"
-    assert made.run().told() == [["c@2 duplicate"]]
-
-
-def test_the_type_below_a_cast_is_part_of_the_id(spark: SparkSession, tmp_path: Path) -> None:
-    made = Query(spark, tmp_path, PLAIN, id=F.col("n").cast("string")).add("a@0")
-    made.run()
-    made.before = lambda df: df.withColumn("n", F.col("n").cast("decimal(10,1)"))
-    operator = dedup_by_id(made.id, catalog=str(made.catalog), **PLAIN)
-    with pytest.raises(ConfigError, match=r"of n decimal\(10,1\) now and .* of n bigint"):
-        check_query(made.before(made.source()), operator, checkpoint=str(made.checkpoint))
-
-
-@pytest.mark.slow
 def test_only_the_user_knows_that_a_column_was_renamed(spark: SparkSession, tmp_path: Path) -> None:
     made = Query(spark, tmp_path, dict(PLAIN)).add("a@0")
     made.run()
@@ -182,39 +112,6 @@ def test_only_the_user_knows_that_a_column_was_renamed(spark: SparkSession, tmp_
     made.add("c@2")
     made.id = "src"
     stopped(made, "ID is src .string. now and was id .string.")
-
-
-@pytest.mark.slow
-def test_micro_batches_without_records_come_before_a_first_start(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """They leave commits, and neither state nor catalog."""
-    made = Query(spark, tmp_path, PLAIN)
-    (made.input / "00000.parquet").touch()
-    made._stamp(made.input / "00000.parquet")
-
-    def asked() -> str:
-        operator = dedup_by_id("id", catalog=str(made.catalog), **PLAIN)
-        found = check_query(made.source(), operator, checkpoint=made.checkpoint)
-        (one,) = [finding for finding in found if finding.rule == "checkpoint"]
-        return one.evidence
-
-    made.run()
-    assert (made.checkpoint / "commits" / "0").exists()
-    assert not list(made.catalog.rglob("catalog.json"))
-    assert "has no state yet: this is a first start" in asked()
-    with pytest.raises(ConfigError, match="none of its micro-batches has had a record"):
-        read_checkpoint(Root(made.catalog), str(made.checkpoint), spark)
-    made.add("a@0", "a@1")
-    assert made.run().told() == [["a@0 unique", "a@1 duplicate"]]
-    assert "resumes after micro-batch 1" in asked()
-    made.add("a@2", "b@2")
-    assert made.run().told() == [["a@2 duplicate", "b@2 unique"]]
-    shutil.rmtree(made.catalog)
-    with pytest.raises(CatalogError, match="The catalog of this query is missing"):
-        asked()
-    made.add("a@3")
-    stopped(made, "The catalog of this query is missing")
 
 
 def test_what_the_driver_can_ask_of_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
@@ -247,17 +144,6 @@ def test_what_the_driver_can_ask_of_a_checkpoint(spark: SparkSession, tmp_path: 
     assert made.run().told() == [["a@1 duplicate", "b@1 unique"]]
 
 
-def test_a_catalog_that_went_away(spark: SparkSession, tmp_path: Path) -> None:
-    made = Query(spark, tmp_path, PLAIN).add("a@0")
-    made.run()
-    made.add("a@1")
-    shutil.move(made.catalog, tmp_path / "safe")
-    stopped(made, "The catalog of this query is missing: .*restore it together with the checkpoint")
-    shutil.rmtree(made.catalog)
-    shutil.move(tmp_path / "safe", made.catalog)
-    assert made.run().told() == [["a@1 duplicate"]]
-
-
 @pytest.mark.slow
 def test_a_state_that_went_away(spark: SparkSession, tmp_path: Path) -> None:
     """Spark refuses to continue without its files; if it begins again, the catalog detects it."""
@@ -284,73 +170,6 @@ def empty_delta(spark: SparkSession) -> bytes:
     packed.writeInt(-1)
     packed.close()
     return bytes(data.toByteArray())
-
-
-def test_an_orphan_that_holds_a_live_id(spark: SparkSession, tmp_path: Path) -> None:
-    """A zombie wrote a segment with an ID that no one has emitted: it must not be believed."""
-    made = query(spark, tmp_path, tables(2))
-    made.run()
-    at_ms = int(BASE.timestamp()) * 1000 + 199_000
-    start_ms = at_ms - at_ms % 60_000
-    query_id = json.loads((made.checkpoint / "metadata").read_text())["id"]
-    key = b"\x00" + b"ghost"
-    keys = Keys.from_list([key])
-    secret = certificate_of(Root(made.catalog), query_id).secret
-    hashes = kernel.hash64(keys.data, keys.offsets, derive_keys(query_id, secret)[1])
-    for shard in range(2):
-        store = ShardStore(
-            ShardFiles(
-                Root(made.catalog),
-                LocalCache(query_id, str(tmp_path / "cache"), 1 << 20),
-                query_id,
-                shard,
-                secret,
-            ),
-            Attempt(20, "zombie", 1),
-        )
-        plan = SegmentPlan(start_ms, start_ms + 60_000, 0.01)
-        segment, _ = store.write_segment(plan, [Entries(keys, hashes, np.array([at_ms]))])
-        assert store.lookup(segment, keys, hashes).tolist() == [at_ms]
-    made.add("ghost@199", "ghost@199")
-    run = made.run()
-    assert run.told() == [["ghost@199 duplicate", "ghost@199 unique"]]
-    assert run.metrics[0].orphan_files == 4
-
-
-@pytest.mark.slow
-def test_options_that_may_change_on_restart(spark: SparkSession, tmp_path: Path) -> None:
-    """Horizon, lateness, buckets, policies and sizing, with segments on the old grid."""
-    fill = [f"f{n}@0" for n in range(1200)]
-    given = {
-        "timestamp": "ts",
-        "horizon": "100 seconds",
-        "lateness": "100 seconds",
-        "verdict": "verdict",
-        "state_budget_bytes": 16 << 10,
-    }
-    made = Query(spark, tmp_path, given)
-    made.add("a@0", "b@0", "c@0", *fill)
-    first = made.run()
-    assert total(first, "segments_written") > 0
-
-    def told(*texts: str, **options: Any) -> list[str]:
-        made.options |= options
-        made.add(*texts)
-        (batch,) = made.run().told()
-        return [text for text in batch if not text.startswith("f")]
-
-    assert told("a@150", horizon="300 seconds", buckets=3) == ["a@150 duplicate"]
-    assert told("b@150", "d@150", horizon="50 seconds", bucket_length="7 seconds") == [
-        "b@150 unique", "d@150 unique",
-    ]  # fmt: skip
-    assert told("b@170", "e@40", lateness="10 seconds", late="drop", fpr=0.1) == [
-        "b@170 duplicate", "e@40 late",
-    ]  # fmt: skip
-    # Now the watermark is 160; horizon, lateness and policy have their first values again.
-    assert told("d@159", "e@41", "-@0", **given | {"late": "emit", "null_ids": "drop"}) == [
-        "-@0 null_id", "d@159 duplicate", "e@41 late",
-    ]  # fmt: skip
-    assert told("e@200", state_budget_bytes=1 << 20, max_future="1 second") == ["e@200 duplicate"]
 
 
 def test_a_payload_column_added_on_restart(spark: SparkSession, tmp_path: Path) -> None:
@@ -398,3 +217,109 @@ def test_two_queries_on_one_catalog(spark: SparkSession, tmp_path: Path) -> None
         # It may replace a query whose checkpoint was lost.
         assert [m.other_queries for m in run.metrics] == [int(name == "two"), 0]
     assert len([*(tmp_path / "c").glob("*/catalog.json")]) == 2
+
+
+def certificate(query: Query) -> Certificate:
+    query_id = json.loads((query.checkpoint / "metadata").read_text())["id"]
+    found = load_certificate(Root(query.catalog), query_id)
+    assert found is not None
+    return found
+
+
+def put(query: Query, changed: Certificate) -> None:
+    Root(query.catalog).put_bytes(certificate_path(changed.query_id), changed.to_bytes())
+
+
+def refusal(query: Query) -> str:
+    with pytest.raises(StreamingQueryException) as stopped:
+        query.run()
+    return str(cause(stopped.value))
+
+
+@pytest.mark.slow
+def test_keys_derive_from_a_secret_that_nothing_but_the_certificate_holds(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    options = {"timestamp": "ts", "horizon": "1 hour", "state_budget_bytes": 1 << 14}
+    query = Query(spark, tmp_path, options)
+    for table in seeded(batches=3, rows=900, ids=1200, step_s=60, spread_s=60):
+        query.add_table(table)
+    first = query.run()
+    born = certificate(query)
+    assert len(born.secret) == 16
+    assert born.hash_key_id == filter_key_id(born.query_id, born.secret)
+    assert born.hash_key_id != filter_key_id(born.query_id)
+    ids = {row["id"] for row in first.all_rows()}
+    query.add(*(f"{one}@150" for one in sorted(ids)[:50]))
+    assert query.run().all_rows() == [], "the next start draws another secret, and heeds the first"
+    assert certificate(query) == born
+    assert verify(query.catalog).ok
+    one = next(row for row in first.rows[0])
+    told = explain(query.catalog, one["id"], checkpoint=query.checkpoint)
+    assert [seen.time_ms for seen in told.seen]
+    shown = [repr(born), json.dumps(inspect_catalog(query.catalog).to_json()), repr(told)]
+    shown.append(repr(planned(query.source(), query)))
+    files = [path for path in query.checkpoint.rglob("*") if path.is_file()]
+    shown += [path.read_bytes().hex() for path in files]
+    for text in shown:
+        assert born.secret.hex() not in text
+        assert repr(born.secret) not in text
+
+
+def test_a_start_that_failed_in_its_first_micro_batch_leaves_its_keys(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(spark, tmp_path, {"horizon": "1 hour"}).add("a@1", "b@1")
+
+    def fail(rows: object) -> list[object]:
+        rows.collect()  # type: ignore[attr-defined]
+        raise ArithmeticError("the sink is away")
+
+    with pytest.raises(StreamingQueryException, match="the sink is away"):
+        query.run(fail)
+    born = certificate(query)
+    assert sorted(row["id"] for row in query.add("a@2").run().all_rows()) == ["a", "b"]
+    assert certificate(query) == born
+
+
+@pytest.mark.slow
+def test_a_certificate_with_another_secret_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """It was restored from a start that came to nothing, or from another query's copy."""
+    query = Query(spark, tmp_path, {"horizon": "1 hour", "state_budget_bytes": 1 << 14})
+    query.add_table(seeded(batches=1, rows=2000, ids=2000, step_s=1)[0])
+    query.run()
+    born = certificate(query)
+    query.add("a@2")
+    strange = replace(born, secret=bytes(16), hash_key_id=filter_key_id(born.query_id, bytes(16)))
+    for changed in (strange, replace(born, secret=b"", hash_key_id=filter_key_id(born.query_id))):
+        put(query, changed)
+        told = refusal(query)
+        assert "The catalog does not belong to this checkpoint" in told
+        assert "dedup remedies missing-catalog" in told
+        problems = [p for _, report in verify(query.catalog).segments for p in report.problems]
+        assert any("restore that file from a copy first" in problem for problem in problems)
+        assert not any("the segment is damaged" in problem for problem in problems)
+    put(query, born)
+    assert [row["id"] for row in query.run().all_rows()] == ["a"]
+
+
+def test_batches_draw_keys_of_their_own_and_judge_alike(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(spark, tmp_path, {"horizon": "1 hour"}).add("a@1", "a@1", "a@1", "b@1")
+    rows = spark.read.schema(query.schema).parquet(str(query.input))
+    operator = operator_of(query)
+    found = [sorted((row.id, row.n) for row in operator(rows).collect()) for _ in range(3)]
+    assert found[0] == found[1] == found[2], "the same of several copies goes on each time"
+    plans = [planned(rows, query) for _ in range(2)]
+    keys = {derive_keys("batch", plan.secret) for plan in plans} | {derive_keys("batch")}
+    assert len(keys) == 3
+
+
+def operator_of(query: Query) -> Operator[Options]:
+    return dedup_by_id("id", catalog=str(query.catalog), **query.options)
+
+
+def planned(rows: DataFrame, query: Query) -> Plan:
+    options = operator_of(query).options
+    return plan_of(user_columns(rows, options), options)

@@ -1,7 +1,9 @@
-"""What becomes of each record, on real streams: verdicts, late and null records, policies."""
+"""What becomes of each record on real streams: verdicts, policies, clocks and watermarks."""
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -12,7 +14,9 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
+from dedup import time_from_id
 from dedup.core.policy import Policy
 from dedup.errors import DataError, cause
 from tests.support.needs import long
@@ -113,32 +117,6 @@ def disordered(*, stable: bool) -> list[pa.Table]:
     return made
 
 
-def test_without_a_verdict_column_only_what_goes_on_leaves(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    options = {"timestamp": "ts", "horizon": "60 seconds", "lateness": "0 seconds"}
-    query = Query(spark, tmp_path, options | {"null_ids": "drop"})
-    query.add("a@100", "a@100", "b@100", "-@100").add("a@150", "c@20", "-@150", "a@90")
-    run = query.run()
-    assert run.told() == [["a@100", "b@100"], ["c@20"]]
-    sums_hold(run.metrics, [4, 4])
-    assert [m.emitted for m in run.metrics] == [2, 1]
-    assert list(query.result().columns) == ["id", "at", "ts", "src", "n"]
-
-
-def test_the_horizon_is_inclusive_and_duplicates_do_not_prolong_it(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Also with durations as timedelta."""
-    run = trace(
-        spark, tmp_path, [["x@0"], ["x@60"], ["x@61", "y@61"], ["x@121"]],
-        horizon=timedelta(minutes=1), lateness=timedelta(minutes=1), idle_timeout=None,
-    )  # fmt: skip
-    assert run.told() == [
-        ["x@0 unique"], ["x@60 duplicate"], ["x@61 unique", "y@61 unique"], ["x@121 duplicate"],
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(("policy", "passed"), [("emit", ["-@-", "a@-", "b@9"]), ("drop", ["b@9"])])
 def test_records_without_an_id_or_a_time_and_no_verdict_column(
     spark: SparkSession, tmp_path: Path, policy: str, passed: list[str]
@@ -189,11 +167,92 @@ def test_an_empty_file_and_an_empty_micro_batch(spark: SparkSession, tmp_path: P
     ]  # fmt: skip
 
 
-@pytest.mark.slow
-def test_a_share_too_large_for_a_worker_is_refused_by_name(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    told = r"(?s)exceeds 1,000 bytes.*maxOffsetsPerTrigger.*max_shard_batch_bytes"
-    records = [f"i{n}@0" for n in range(200)]
-    with pytest.raises(StreamingQueryException, match=told):
-        trace(spark, tmp_path, [records], horizon="1 day", max_shard_batch_bytes=1000)
+def test_a_2099_row_inside_a_year_old_backfill(spark: SparkSession, tmp_path: Path) -> None:
+    """It counts as now and moves no clock: the backfill continues, nothing is late."""
+    far = 75 * 366 * 86_400
+    run = trace(
+        spark, tmp_path, [["a@0", f"x@{far}"], ["a@30", "b@30"], [f"x@{far + 1}", "b@40", "c@40"]],
+        horizon="60 seconds", lateness="60 seconds",
+    )  # fmt: skip
+    assert run.told() == [
+        ["a@0 unique", f"x@{far} unique"],
+        ["a@30 duplicate", "b@30 unique"],
+        ["b@40 duplicate", "c@40 unique", f"x@{far + 1} duplicate"],
+    ]
+    assert [m.future for m in run.metrics] == [1, 0, 1]
+    newest = [m.newest_ms for m in run.metrics]
+    base_ms = int(BASE.timestamp()) * 1000
+    assert newest == [base_ms, base_ms + 30_000, base_ms + 40_000]
+
+
+def test_max_future_is_a_bound_on_trust(spark: SparkSession, tmp_path: Path) -> None:
+    ahead = int(time.time() - BASE.timestamp()) + 1800
+    run = trace(
+        spark, tmp_path, [[f"a@{ahead}", "b@0"]],
+        horizon="1 day", lateness="1 day", max_future="1 hour",
+    )  # fmt: skip
+    assert run.metrics[0].future == 0
+    assert run.metrics[0].newest_ms == (ahead + int(BASE.timestamp())) * 1000
+    # The watermark is bounded by now all the same.
+    now_ms = run.metrics[0].now_ms
+    assert run.metrics[0].late_watermark_ms == now_ms - 86_400_000
+
+
+def test_composite_source_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    """Also of dates and timestamps that Python does not know; the slow one holds the watermark."""
+    spark.conf.set("spark.sql.session.timeZone", "GMT+8")
+    beyond = F.timestamp_micros(F.lit(253_402_300_800_000_000))
+    told = trace(
+        spark, tmp_path, [["f@600/fast", "s@0/slow"], ["t@7/slow"]],
+        horizon="60 seconds", lateness="10 seconds",
+        source_partition=[F.col("src"), F.length("src"), beyond, F.to_date(beyond)],
+    )  # fmt: skip
+    assert told.told()[1] == ["t@7 unique"]
+    assert told.metrics[1].low_watermark_ms == int(BASE.timestamp()) * 1000 + 7_000
+    assert told.metrics[1].gc_source == ('["slow",4,"10000-01-01 00:00:00+00:00","10000-01-01"]')
+
+
+def uuid7(seconds: int, tail: int) -> str:
+    ms = (int(BASE.timestamp()) + seconds) * 1000
+    return str(uuid.UUID(int=ms << 80 | 7 << 76 | 0b10 << 62 | tail))
+
+
+def test_time_carried_in_the_id(spark: SparkSession, tmp_path: Path) -> None:
+    a, b, late = uuid7(0, 1), uuid7(100, 2), uuid7(3, 3)
+    options: dict[str, Any] = {
+        "timestamp": time_from_id("uuid7"), "horizon": "60 seconds", "lateness": "10 seconds",
+        "stable_timestamps": True,
+    }  # fmt: skip
+    # Column `ts` says something else throughout, and is not looked at.
+    told = trace(
+        spark, tmp_path, [[f"{a}@7", f"{b}@7", "-@9"], [f"{a}@7", f"{late}@999"]], **options
+    )
+    assert sorted(t.split()[1] for t in told.told()[0]) == ["null_id", "unique", "unique"]
+    assert told.told()[1] == sorted([f"{a}@7 late", f"{late}@999 late"])
+    assert told.metrics[0].newest_ms == (int(BASE.timestamp()) + 100) * 1000
+    upper = uuid7(100, 4).upper()
+    with pytest.raises(StreamingQueryException, match=r"no timestamp \(uuid7 in the record ID\)"):
+        trace(spark, tmp_path / "v4", [[f"{upper}@0"]], **options)
+
+
+def test_times_without_a_zone_are_read_as_utc(spark: SparkSession, tmp_path: Path) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    local = F.col("ts").cast("timestamp_ntz")
+    run = trace(spark, tmp_path, [["a@0", "b@7"]], horizon=timedelta(days=1), timestamp=local)
+    offset_ms = (5 * 60 + 30) * 60_000
+    assert run.metrics[0].newest_ms == int(BASE.timestamp()) * 1000 + 7_000 + offset_ms
+
+
+def test_null_timestamps_as_now(spark: SparkSession, tmp_path: Path) -> None:
+    """They are de-duplicated under the micro-batch's time and do not advance the clock."""
+    run = trace(
+        spark, tmp_path, [["a@-", "b@0"], ["a@-", "a@0", "c@10"], ["c@5"]],
+        horizon="60 seconds", lateness="60 seconds", null_timestamps="now",
+    )  # fmt: skip
+    assert run.told() == [
+        ["a@- unique", "b@0 unique"],
+        ["a@- duplicate", "a@0 unique", "c@10 unique"],
+        ["c@5 duplicate"],
+    ]
+    assert [m.null_timestamp for m in run.metrics] == [1, 1, 0]
+    assert [m.late for m in run.metrics] == [0, 0, 0]

@@ -119,18 +119,6 @@ def test_times_in_another_session_time_zone(
 
 
 @pytest.mark.slow
-def test_no_column_besides_the_id(spark: SparkSession, tmp_path: Path) -> None:
-    query = Query(spark, tmp_path, {"horizon": "1 day"}, schema="id bigint")
-    query.add_frame(spark.range(5).coalesce(1)).add_frame(spark.range(3, 8).coalesce(1))
-    run = query.run()
-    assert [sorted(row["id"] for row in rows) for rows in run.rows.values()] == [
-        [0, 1, 2, 3, 4], [5, 6, 7],
-    ]  # fmt: skip
-    twice = spark.range(5).unionAll(spark.range(5))
-    assert twice.transform(daily("id")).count() == 5
-
-
-@pytest.mark.slow
 def test_2000_columns(spark: SparkSession, tmp_path: Path) -> None:
     wide = spark.range(4).select("id", *(F.lit(n).alias(f"c{n}") for n in range(2000)))
     query = Query(spark, tmp_path, {"horizon": "1 day"}, schema=wide.schema)

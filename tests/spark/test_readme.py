@@ -1,4 +1,4 @@
-"""Every snippet of the README runs, and after it the snippets of the page on the tools."""
+"""The snippets of the README, of the page on the tools, and of the page for users' tests run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+import dedup.spark
 from tests.support.processes import python
 
 README = Path(__file__).parents[2] / "README.md"
@@ -148,3 +151,20 @@ print("still told")
     done = run(["-c", code], tmp_path)
     assert done.stdout.strip().endswith("still told"), done.stderr[-3000:]
     assert "Py4JException" not in done.stderr
+
+
+PAGE = Path(dedup.spark.__file__).with_name("README.md")
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_snippet_for_users_tests(spark: SparkSession, tmp_path: Path, broken: bool) -> None:
+    snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (snippet,) = (snippet for snippet in snippets if "small_query" in snippet)
+    names: dict[str, Any] = {}
+    pipeline = "events.transform(operator)" + ".where(\"order_id != 'b'\")" * broken
+    exec(snippet.replace("events.transform(operator)", pipeline), names)
+    if not broken:
+        names["test_every_order_goes_on_once"](spark, tmp_path)
+        return
+    with pytest.raises(AssertionError, match=r"^1 lost: 'b' \(0 came out, 1 should\)$"):
+        names["test_every_order_goes_on_once"](spark, tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import re
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from dedup.errors import ConfigError, DedupWarning
 from dedup.sources.record_id.canonical import text_of
 from tests.support.record_id_values import GOLDEN, GOLDEN_ID, SCHEMA, random_rows
 from tests.support.spark_query import SCHEMA as RECORDS
-from tests.support.spark_query import Query, finish
+from tests.support.spark_query import Query, collected
 
 PAGE = Path(dedup.record_id.__file__).with_name("README.md")
 SPLIT = "spark.sql.files.maxPartitionBytes"
@@ -237,15 +236,8 @@ def test_a_stream_of_lines(spark: SparkSession, tmp_path: Path) -> None:
     operator = dedup_by_id(
         record_id.from_file("file", "line"), horizon="1 day", catalog=str(tmp_path / "catalog")
     )
-    emitted: list[Any] = []
-
-    def take(rows: DataFrame, _: int) -> None:
-        emitted.extend((row.line, row.value) for row in rows.collect())
-
-    writer = records.transform(operator).writeStream.trigger(availableNow=True)
-    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-    finish(writer.foreachBatch(take).start())
-    assert sorted(emitted) == [(1, '{"k": 1}'), (2, '{"k": 1}')]
+    emitted = collected(records.transform(operator), tmp_path / "checkpoint")
+    assert sorted((row.line, row.value) for row in emitted) == [(1, '{"k": 1}'), (2, '{"k": 1}')]
 
 
 # --- the page
@@ -259,16 +251,8 @@ def test_the_snippets_of_the_page(spark: SparkSession, tmp_path: Path) -> None:
     names: dict[str, Any] = {"spark": spark, "F": F}
     for snippet in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
         exec(re.sub(r'"(landing|logs|[a-z-]*catalog)"', rf'"{tmp_path}/\1"', snippet), names)
-    emitted = Counter[str]()
-    for name in ("unique", "unique_lines"):
-        writer = names[name].writeStream.trigger(availableNow=True)
-        writer = writer.option("checkpointLocation", str(tmp_path / f"checkpoint-{name}"))
-
-        def take(rows: DataFrame, _: int, name: str = name) -> None:
-            emitted[name] += rows.count()
-
-        finish(writer.foreachBatch(take).start())
-    assert emitted == {"unique": 1, "unique_lines": 2}
+    for name, emitted in (("unique", 1), ("unique_lines", 2)):
+        assert len(collected(names[name], tmp_path / f"checkpoint-{name}")) == emitted
 
 
 def test_the_table_of_the_page_is_the_truth() -> None:

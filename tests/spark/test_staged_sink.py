@@ -6,7 +6,6 @@ import os
 import tempfile
 from pathlib import Path
 
-import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -26,29 +25,8 @@ def rows(spark: SparkSession, *values: tuple[str, str]) -> DataFrame:
     return spark.createDataFrame(list(values), f"id string, {VERDICT} string").repartition(2)
 
 
-def ids(spark: SparkSession, folder: Path, file_format: str = "parquet") -> list[str]:
-    frame = spark.read.format(file_format).option("header", "true").load(str(folder))
-    return sorted(row["id"] for row in frame.collect())
-
-
-def visible(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir() if not p.name.startswith("_"))
-
-
-@pytest.mark.parametrize("file_format", ["parquet", "csv", "json"])
-def test_each_batch_becomes_one_folder(spark: SparkSession, out: Path, file_format: str) -> None:
-    sink = StagedFiles(output=out, writer=SparkRows(file_format, {"header": "true"}))
-    sink.open()
-    frame = rows(spark, ("a", "unique"), ("b", "unique")).drop(VERDICT)
-    sink(frame, 0)
-    sink(frame.limit(0), 1)
-    sink(frame, 2)
-    sink.close()
-    assert visible(out) == ["batch=0", "batch=1", "batch=2"]
-    assert published_batches(out) == [0, 1, 2]
-    assert ids(spark, out, file_format) == ["a", "a", "b", "b"]
-    hidden = [p for p in out.rglob("*") if p.name.startswith((".", "_"))]
-    assert hidden == []
+def ids(spark: SparkSession, folder: Path) -> list[str]:
+    return sorted(row["id"] for row in spark.read.parquet(str(folder)).collect())
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "csv"])
@@ -92,52 +70,15 @@ def test_one_write_serves_both_outputs(spark: SparkSession, out: Path, tmp_path:
     ]
 
 
-def test_a_batch_that_is_there_is_kept(spark: SparkSession, out: Path, tmp_path: Path) -> None:
-    other = tmp_path / "dup"
-    sink = StagedFiles(output=out, writer=SparkRows("parquet"), duplicates=other)
-    sink.open()
-    sink(rows(spark, ("a", "unique"), ("b", "duplicate")), 3)
-    before = {p: p.stat().st_ino for p in [*out.rglob("*.parquet"), *other.rglob("*.parquet")]}
-    sink(rows(spark, ("a", "unique"), ("b", "duplicate")), 3)
-    after = {p: p.stat().st_ino for p in [*out.rglob("*.parquet"), *other.rglob("*.parquet")]}
-    assert after == before
-    assert list((out / STAGING).iterdir()) == []
-
-
-def test_side_output_published_but_not_the_output(
+def test_side_outputs_are_published_once_and_before_the_output(
     spark: SparkSession, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = tmp_path / "dup"
-    sink = StagedFiles(output=out, writer=SparkRows("parquet"), duplicates=other)
-    sink.open()
-    frame = rows(spark, ("a", "unique"), ("b", "duplicate"))
-    rename = Path.rename
-
-    def fail(self: Path, target: Path) -> Path:
-        if target.parent == out and target.name == "batch=0":
-            raise OSError("disk on fire")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", fail)
-    with pytest.raises(OSError, match="disk on fire"):
-        sink(frame, 0)
-    assert published_batches(out) == []
-    assert published_batches(other) == [0]
-    monkeypatch.undo()
-
-    sink.open()
-    sink(frame, 0)
-    assert ids(spark, out) == ["a"]
-    assert ids(spark, other) == ["b"]
-
-
-def test_rows_set_aside_are_published_once_and_before_the_output(
-    spark: SparkSession, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aside = tmp_path / "aside"
+    aside, other = tmp_path / "aside", tmp_path / "dup"
     told = {0: spark.createDataFrame([("bad",)], "record string"), 1: None}
     told[2] = told[0].limit(0)
-    sink = StagedFiles(output=out, writer=SparkRows("parquet"), aside=aside, rows_aside=told.get)
+    sink = StagedFiles(
+        output=out, writer=SparkRows("parquet"), duplicates=other, aside=aside, rows_aside=told.get
+    )
     sink.open()
     rename = Path.rename
 
@@ -147,43 +88,20 @@ def test_rows_set_aside_are_published_once_and_before_the_output(
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", fail)
-    frame = rows(spark, ("a", "unique")).drop(VERDICT)
+    frame = rows(spark, ("a", "unique"), ("b", "duplicate"))
     with pytest.raises(OSError, match="disk on fire"):
         sink(frame, 0)
-    assert (published_batches(out), published_batches(aside)) == ([], [0])
+    assert [published_batches(folder) for folder in (out, other, aside)] == [[], [0], [0]]
     monkeypatch.undo()
     sink.open()
+    assert not (out / STAGING).exists()
     for number in told:
         sink(frame, number)
     sink.close()
-    # A micro-batch without such rows has no folder there.
-    assert (published_batches(out), visible(aside)) == ([0, 1, 2], ["batch=0"])
+    # A micro-batch without bad rows has no folder there.
+    assert (published_batches(out), os.listdir(aside)) == ([0, 1, 2], ["batch=0"])
     assert [row["record"] for row in spark.read.json(str(aside)).collect()] == ["bad"]
-    assert os.listdir(aside) == ["batch=0"]
-
-
-def test_a_failed_write_shows_nothing(spark: SparkSession, out: Path) -> None:
-    sink = StagedFiles(output=out, writer=SparkRows("parquet"))
-    sink.open()
-    broken = rows(spark, ("a", "unique")).selectExpr("raise_error('no') as id")
-    with pytest.raises(Exception, match="no"):
-        sink(broken, 0)
-    assert visible(out) == []
-    sink.open()
-    assert not (out / STAGING).exists()
-
-
-def test_readers_do_not_see_staging(spark: SparkSession, out: Path) -> None:
-    sink = StagedFiles(output=out, writer=SparkRows("parquet"))
-    sink.open()
-    sink(rows(spark, ("a", "unique")).drop(VERDICT), 0)
-    for name in (STAGING, "_checkpoint", "_catalog"):
-        hidden = out / name / "x"
-        hidden.mkdir(parents=True)
-        (hidden / "part.parquet").write_bytes(b"half a file")
-    assert ids(spark, out) == ["a"]
-    table = ds.dataset(out, format="parquet", partitioning="hive").to_table()
-    assert table.column("id").to_pylist() == ["a"]
+    assert (ids(spark, out), ids(spark, other)) == (["a"] * 3, ["b"] * 3)
 
 
 def test_side_output_on_another_file_system(spark: SparkSession, out: Path) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -32,10 +31,13 @@ def parsed(spark: SparkSession, texts: list[str | bytes | None], schema: str) ->
     return with_fields(with_tagged(records, F.col("value").cast("string")), columns, {})
 
 
-def read_json(spark: SparkSession, row: Row) -> list[str | None]:
+def examples(row: Row) -> list[str]:
+    return [*(text for text, _ in row.kept), *row.rejected]
+
+
+def read_json(spark: SparkSession, row: Row, path: Path) -> list[str | None]:
     """Values of all examples of a row as texts, null for those that are rejected."""
-    texts = [f'{{"v": {text}}}' for text in [*(text for text, _ in row.kept), *row.rejected]]
-    found = parsed(spark, texts, f"v {row.kind}")
+    found = parsed(spark, [f'{{"v": {text}}}' for text in examples(row)], f"v {row.kind}")
     value = F.when(F.col(CAUSE).isNull(), F.col(FIELDS)["v"].cast("string"))
     return [one.value for one in found.select(value.alias("value")).collect()]
 
@@ -62,7 +64,7 @@ def read_parquet_file(spark: SparkSession, path: Path) -> str | None:
 
 
 def read_parquet(spark: SparkSession, row: Row, path: Path) -> Iterator[str | None]:
-    for text in [*(text for text, _ in row.kept), *row.rejected]:
+    for text in examples(row):
         quoted = text.replace("'", "''")
         duckdb.sql(
             f"set timezone = 'UTC'; copy (select '{quoted}'::{row.kind} v) to '{path}' "
@@ -78,7 +80,7 @@ OF_ORC = {
 
 
 def read_orc(spark: SparkSession, row: Row, path: Path) -> Iterator[str | None]:
-    for text in [*(text for text, _ in row.kept), *row.rejected]:
+    for text in examples(row):
         orc.write_table(pa.table({"v": pa.array([text]).cast(OF_ORC[row.kind])}), str(path))
         try:
             rows = spark.read.orc(str(path))
@@ -114,53 +116,34 @@ def test_old_times_of_orc_are_rejected_if_spark_would_shift_them(
     assert rows.selectExpr("*").first() == spark.sql(old).first()
 
 
-#: How a format of whole files reads the examples of a row.
-FILE_READERS: dict[str, Callable[[SparkSession, Row, Path], Iterator[str | None]]] = {
-    "parquet": read_parquet,
-    "orc": read_orc,
-}
+def read_csv(spark: SparkSession, row: Row, path: Path, **options: str) -> list[str | None]:
+    path.write_text("".join(f"{number},{text}\n" for number, text in enumerate(examples(row))))
+    settings = {"escape": '"'} | options
+    schema = spark.createDataFrame([], f"number INT, v {row.kind}").schema
+    reader = spark.read.options(**settings, columnNameOfCorruptRecord=CORRUPT)
+    rows = reader.schema(as_text(schema, ()).add(CORRUPT, T.StringType())).csv(str(path))
+    found = with_types(rows, schema, settings).orderBy("number")
+    value = F.when(F.col(CAUSE).isNull(), F.col("v").cast("string"))
+    return [one.value for one in found.select(value.alias("value")).collect()]
 
 
-@pytest.mark.parametrize("name", FILE_READERS)
-def test_the_page_says_what_files_become(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    for row in table(name):
-        said = [value for _, value in row.kept] + [None] * len(row.rejected)
-        assert list(FILE_READERS[name](spark, row, tmp_path / "1")) == said, row.kind
-
-
-def read_csv(spark: SparkSession, row: Row, **options: str) -> list[str | None]:
-    texts = [*(text for text, _ in row.kept), *row.rejected]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "a.csv"
-        path.write_text("".join(f"{number},{text}\n" for number, text in enumerate(texts)))
-        settings = {"escape": '"'} | options
-        schema = spark.createDataFrame([], f"number INT, v {row.kind}").schema
-        reader = spark.read.options(**settings, columnNameOfCorruptRecord=CORRUPT)
-        rows = reader.schema(as_text(schema, ()).add(CORRUPT, T.StringType())).csv(str(path))
-        found = with_types(rows, schema, settings).orderBy("number")
-        value = F.when(F.col(CAUSE).isNull(), F.col("v").cast("string"))
-        return [one.value for one in found.select(value.alias("value")).collect()]
-
-
-def test_a_name_of_no_number_may_look_like_one_of_java(spark: SparkSession) -> None:
+def test_a_name_of_no_number_may_look_like_one_of_java(spark: SparkSession, tmp_path: Path) -> None:
     row = Row("DOUBLE", [("-1.#IND", "NaN"), ("1.5", "1.5")], ["1D", "1.#IND"])
-    assert read_csv(spark, row, nanvalue="-1.#IND") == ["NaN", "1.5", None, None]
+    assert read_csv(spark, row, tmp_path / "1", nanvalue="-1.#IND") == ["NaN", "1.5", None, None]
 
 
 #: How a format reads the examples of a row.
-READERS: dict[str, Callable[[SparkSession, Row], list[str | None]]] = {
-    "json": read_json,
-    "csv": read_csv,
-}
+READERS: dict[str, Callable[[SparkSession, Row, Path], Iterable[str | None]]] = {
+    "json": read_json, "csv": read_csv, "parquet": read_parquet, "orc": read_orc,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_the_page_says_what_the_code_does(spark: SparkSession, name: str) -> None:
+def test_the_page_says_what_the_code_does(spark: SparkSession, tmp_path: Path, name: str) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     for row in table(name):
         said = [value for _, value in row.kept] + [None] * len(row.rejected)
-        assert READERS[name](spark, row) == said, row.kind
+        assert list(READERS[name](spark, row, tmp_path / "1")) == said, row.kind
 
 
 NESTED = '{"a":' + "[" * 2000 + "]" * 2000 + "}"

@@ -70,8 +70,22 @@ class FileDrop:
         return self.stamp(path)
 
 
+class Notes(Reporter):
+    """Keeps what a run says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+
 class Job:
-    """`dedup run` over one input and one output, in the tests' session."""
+    """`dedup run` over one input and one output, in the tests' session.
+
+    `notes` is what the last run said.
+    """
 
     def __init__(self, spark: SparkSession, files: FileDrop, folder: Path) -> None:
         for key, value in stream_settings(2).items():
@@ -80,6 +94,7 @@ class Job:
         self.files = files
         self.output = folder / "out"
         self.duplicates = folder / "dup"
+        self.notes: list[str] = []
         self.options: dict[str, Any] = {
             "input": files.folder,
             "id": ("id",),
@@ -93,7 +108,9 @@ class Job:
         return RunOptions.make(**(self.options | changes))
 
     def __call__(self, stop: StopRequest | None = None, **changes: Any) -> RunOutcome:
-        return run(self.made(**changes), Reporter(), stop=stop, spark=self.spark)
+        notes = Notes()
+        self.notes = notes.said
+        return run(self.made(**changes), notes, stop=stop, spark=self.spark)
 
     def fails(self, **changes: Any) -> Failure:
         with pytest.raises(Exception) as failed:  # noqa: PT011

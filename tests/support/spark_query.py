@@ -12,16 +12,16 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -194,12 +194,9 @@ class Query:
         writer = self.result().writeStream.trigger(availableNow=True)
         return writer.option("checkpointLocation", str(self.checkpoint))
 
-    def copy(self, folder: Path) -> Query:
+    def copy(self, folder: Path) -> Self:
         """The query with everything it has on disk, elsewhere (input stays where it is)."""
-        other = Query(
-            self.spark, folder, dict(self.options), self.id, self.schema, self.files_per_batch,
-            self.before, self.then,
-        )  # fmt: skip
+        other = replace(self, folder=folder, options=dict(self.options))
         other.input, other.added, other.numbered = self.input, self.added, self.numbered
         for name in ("checkpoint", "catalog"):
             if (self.folder / name).exists():
@@ -217,10 +214,13 @@ def finish(query: StreamingQuery, metrics: str = "dedup") -> list[BatchMetrics]:
     return [one for one in found if one is not None]
 
 
-def splits(query: Query) -> int:
-    """Into how many map tasks a micro-batch's files are cut."""
-    paths = sorted(map(str, query.input.iterdir()))[: query.files_per_batch]
-    return query.spark.read.schema(query.schema).parquet(*paths).rdd.getNumPartitions()
+def collected(rows: DataFrame, checkpoint: Path) -> list[Row]:
+    """Run a stream until its input is exhausted; the rows of all its micro-batches."""
+    found: list[Row] = []
+    writer = rows.writeStream.trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    finish(writer.foreachBatch(lambda batch, _: found.extend(batch.collect())).start())
+    return found
 
 
 def trace(

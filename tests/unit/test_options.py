@@ -75,6 +75,8 @@ def test_lateness_defaults() -> None:
     assert lateness_ms(horizon="10 minutes") == 600_000
     assert lateness_ms(horizon="7 days", stable_timestamps=True) == 7 * 86_400_000
     assert dedup_by_id("id", horizon="1 day").options.policy().lateness_ms == 0
+    jump = dedup_by_id("id", horizon="1 day", accept_clock_jump=True).options.policy()
+    assert jump.accept_clock_jump
 
 
 def test_the_number_of_shuffle_partitions() -> None:

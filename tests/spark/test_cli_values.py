@@ -1,9 +1,10 @@
-"""Values of Parquet and ORC come out equal, or stop the run with file and column."""
+"""Values of every format come out equal, or stop the run with file and column."""
 
 from __future__ import annotations
 
 import shutil
 import uuid
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,16 @@ from pyspark.sql import functions as F  # noqa: N812
 from dedup import dedup_by_id, dedup_parquet
 from dedup.errors import DataError
 from tests.support.cli_job import Job
+from tests.support.edge_values import (
+    ALL,
+    SCALARS,
+    batch_of,
+    differences,
+    from_csv,
+    from_json,
+    from_parquet,
+)
+from tests.support.needs import long
 
 NANOS = pa.timestamp("ns")
 #: 1 May 2024.
@@ -66,22 +77,6 @@ def test_nanoseconds_that_are_microseconds_are_read(job: Job) -> None:
         found = output(job)
         assert [{name: row[name] for name in ("id", "t", "z")} for row in found] == wanted
         assert [row["deep"]["l"][0] for row in found] == [row["t"] for row in wanted]
-
-
-@pytest.mark.slow
-def test_columns_with_nanoseconds_and_uuids_come_later(job: Job) -> None:
-    job.files.table("1.parquet", pa.table({"id": ["a"]}))
-    job()
-    place = job.files.folder / "2.parquet"
-    duckdb.sql(f"copy (select 'b' id, uuid '{IDS[1]}' u, timestamp_ns '2024-05-01' t) to '{place}'")
-    assert "'u' (string), 't' (timestamp_ntz)" in job.fails().message
-    job(new_columns="add")
-    assert output(job)[-1]["u"] == str(IDS[1])
-    for parquet in ("auto", "spark"):
-        job.files.table("3.parquet", table(MAY + 1))
-        failure = job.fails(new_columns="add", parquet=parquet)
-        assert "3.parquet: its column 't' h" in failure.message
-        assert "nanoseconds" in failure.message
 
 
 def test_nanoseconds_that_are_none_stop_the_run(job: Job, tmp_path: Path) -> None:
@@ -140,22 +135,6 @@ def test_the_same_from_python(job: Job, tmp_path: Path) -> None:
             dedup_parquet(spark, job.files.folder, operator, output=job.output)
     finally:
         spark.conf.set("spark.sql.files.ignoreCorruptFiles", "false")
-
-
-def test_a_codec_that_spark_lacks_is_named(job: Job) -> None:
-    rows = pa.table({"id": ["a", "b"], "u": pa.array([[1], [2]], pa.list_(pa.int32(), 1))})
-    path = job.files.folder / "1.parquet"
-    pq.write_table(rows.select(["id"]), path, compression="brotli")
-    job()
-    assert len(output(job)) == 2
-    # Lists of fixed size leave the file to Spark.
-    pq.write_table(rows, path, compression="brotli")
-    failure = job.fails(output=job.output / "other")
-    assert failure.message.startswith(
-        f"{path}: it is compressed by Brotli, for which Spark has no codec. Spark has to read the "
-        f"files: {path}: its column 'u' is fixed_size_list<"
-    )
-    assert "empty file" not in failure.message
 
 
 NESTED = {
@@ -228,3 +207,94 @@ def test_nanoseconds_of_orc_stop_a_query_from_python(job: Job, tmp_path: Path) -
     finally:
         query.stop()
     assert [row["id"] for row in output(job)] == ["k0"]
+
+
+def run(job: Job, rows: pa.RecordBatch, **options: Any) -> None:
+    path = job.files.folder / "1.parquet"
+    pq.write_table(pa.Table.from_batches([rows]), path)
+    job.files.stamp(path)
+    job(id=("n",), **options)
+
+
+@pytest.mark.parametrize("parquet", ["auto", "spark"])
+def test_parquet_by_our_tasks_and_by_spark(job: Job, parquet: str) -> None:
+    rows = batch_of(ALL)
+    run(job, rows, parquet=parquet)
+    assert differences(from_parquet(job.output, rows.schema), rows) == []
+
+
+def test_json(job: Job) -> None:
+    rows = batch_of(ALL)
+    run(job, rows, output_format="json")
+    assert differences(from_json(job.output, rows.schema), rows) == []
+
+
+def test_csv(job: Job) -> None:
+    rows = batch_of(edge for edge in SCALARS if edge.spark != "binary")
+    run(job, rows, output_format="csv")
+    assert differences(from_csv(job.output, rows.schema, escape='"'), rows) == []
+
+
+@pytest.mark.slow
+def test_no_value_in_a_csv_file_of_one_column(job: Job) -> None:
+    """An empty line, which Spark would write, is left out by writers and readers."""
+    at = pa.array([None, datetime(2024, 1, 1, microsecond=123456)], pa.timestamp("us", "UTC"))
+    for ids, text in (
+        (pa.array(["a", None]), "a"),
+        (pa.array([None, 1]), "1"),
+        (at, "2024-01-01T00:00:00.123456Z"),
+    ):
+        output = job.output / str(ids.type.id)
+        pq.write_table(pa.table({"id": ids}), job.files.folder / "1.parquet")
+        job(output_format="csv", output=output)
+        lines = [line for path in output.glob("batch=*/*.csv")
+                 for line in path.read_text().splitlines()]  # fmt: skip
+        assert sorted(line for line in lines if line != "id") == ['""', text]
+
+
+BROKEN = pa.Array.from_buffers(pa.string(), 2, pa.array([b"caf\xe9", b"caf\xe8"]).buffers())
+BYTES = pa.StructArray.from_arrays(
+    [pa.array(["a", None]), pa.array([[b"\xff"], None], pa.list_(pa.binary()))], names=["s", "b.c"]
+)
+
+
+def test_bytes_beside_texts_are_no_texts(job: Job) -> None:
+    rows = pa.record_batch({"n": pa.array([0, 1], pa.int32()), "x": BYTES})
+    run(job, rows, output_format="json")
+    assert differences(from_json(job.output, rows.schema), rows) == []
+
+
+IN_LISTS = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), BROKEN)
+IN_ALL = pa.StructArray.from_arrays(
+    [pa.MapArray.from_arrays(pa.array([0, 1, 2], pa.int32()), BROKEN, pa.array([1, 2]))],
+    names=["m"],
+)
+
+
+@pytest.mark.parametrize(
+    ("output_format", "texts"),
+    [("json", BROKEN), long("json", IN_LISTS), long("json", IN_ALL), ("csv", BROKEN)],
+    ids=["json", "json in lists", "json in all", "csv"],
+)
+def test_texts_that_are_not_utf8_are_refused(job: Job, output_format: str, texts: pa.Array) -> None:
+    """Spark's writers would put the same character for both."""
+    pq.write_table(pa.table({"id": [1, 2], "text": texts}), job.files.folder / "1.parquet")
+    failure = job.fails(output_format=output_format)
+    assert "a text that is not UTF-8" in failure.message
+    assert r"\x63\x61\x66" in failure.message
+    assert job.visible() == []
+
+
+@pytest.mark.parametrize(
+    ("output_format", "column", "kind"),
+    [
+        ("csv", pa.array([b"\xff"]), "binary"),
+        ("json", pa.array([[(b"\xff", 1)]], pa.map_(pa.binary(), pa.int32())), "map<binary,int>"),
+    ],
+)
+def test_types_without_a_text_are_refused(
+    job: Job, output_format: str, column: pa.Array, kind: str, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"id": [1], "x": column}), job.files.folder / "1.parquet")
+    failure = job.fails(output_format=output_format)
+    assert f"has no text for the column 'x' ({kind})" in failure.message
