@@ -24,7 +24,7 @@ from dedup.tools.check.findings import (
 )
 from dedup.tools.tuning.candidates import WORTH, Candidate, Choice, value_of, written
 from dedup.tools.tuning.costs import MAX_ROWS
-from dedup.tools.tuning.demand import Demand, Sizing
+from dedup.tools.tuning.demand import Demand, Repeats, Sizing
 
 #: Share of late records up to which lateness is fine.
 LATE_SHARE = 0.001
@@ -42,20 +42,24 @@ def advise(demand: Demand, choice: Choice, worker_bytes: int) -> list[Finding]:
 
     `worker_bytes` is the peak memory of a Python worker for a shard's share of a micro-batch.
     """
-    return findings(
-        [
-            *((option.replace("_", "-"), _sizing(choice, option)) for option in asdict(Sizing())),
-            ("seen-fpr", _seen_fpr(demand, choice)),
-            ("seen-live-ids", _seen_live(demand, choice)),
-            ("seen-segments", _seen_segments(demand, choice)),
-            ("shards", _shards(demand)),
-            ("horizon", _horizon(demand)),
-            ("lateness", _lateness(demand)),
-            ("stable-timestamps", _stable_timestamps(demand, choice)),
-            ("cache-bytes", _cache(choice.recommended)),
-            ("memory", _memory(round(demand.rows_per_shard), worker_bytes)),
+    judged: list[tuple[str, Assessment | None]] = [
+        *((option.replace("_", "-"), _sizing(choice, option)) for option in asdict(Sizing())),
+        ("seen-fpr", _seen_fpr(demand, choice)),
+        ("seen-live-ids", _seen_live(demand, choice)),
+        ("seen-segments", _seen_segments(demand, choice)),
+        ("shards", _shards(demand)),
+    ]
+    if (repeats := demand.repeats) is not None:
+        judged += [
+            ("horizon", _horizon(demand.horizon_ms, repeats)),
+            ("lateness", _lateness(demand.lateness_ms, repeats)),
+            ("stable-timestamps", _stable_timestamps(demand, repeats, choice)),
         ]
-    )
+    judged += [
+        ("cache-bytes", _cache(choice.recommended)),
+        ("memory", _memory(round(demand.rows_per_shard), worker_bytes)),
+    ]
+    return findings(judged)
 
 
 def _sizing(choice: Choice, option: str) -> Assessment:
@@ -158,12 +162,9 @@ def _shards(demand: Demand) -> Assessment:
     return unknown(evidence, change, Takes.BEGINNING)
 
 
-def _stable_timestamps(demand: Demand, choice: Choice) -> Assessment | None:
-    repeats = demand.repeats
-    if repeats is None or demand.stable_timestamps:
-        return None
+def _stable_timestamps(demand: Demand, repeats: Repeats, choice: Choice) -> Assessment | None:
     count = len(repeats.apart_ms)
-    if not count or repeats.same_timestamp != count:
+    if demand.stable_timestamps or not count or repeats.same_timestamp != count:
         return None
     return costs(
         f"All {count:,} repeats of the sample carry the timestamp of their first copy. If the "
@@ -174,12 +175,8 @@ def _stable_timestamps(demand: Demand, choice: Choice) -> Assessment | None:
     )
 
 
-def _horizon(demand: Demand) -> Assessment | None:
-    repeats = demand.repeats
-    if repeats is None:
-        return None
-    apart_ms, horizon_ms = repeats.apart_ms, demand.horizon_ms
-    horizon = _horizon_of(horizon_ms)
+def _horizon(horizon_ms: int, repeats: Repeats) -> Assessment:
+    apart_ms, horizon = repeats.apart_ms, _horizon_of(horizon_ms)
     if not len(apart_ms):
         return unknown(f"The sample holds no repeats, so it proves nothing about {horizon}.")
     beyond, longest_ms = int((apart_ms > horizon_ms).sum()), int(apart_ms[-1])
@@ -214,15 +211,12 @@ def _horizon_of(horizon_ms: int) -> str:
     return f'horizon="{format_ms(horizon_ms)}"'
 
 
-def _lateness(demand: Demand) -> Assessment | None:
-    repeats = demand.repeats
-    if repeats is None:
-        return None
+def _lateness(lateness_ms: int, repeats: Repeats) -> Assessment:
     behind_ms = repeats.behind_ms
-    late = int((behind_ms > demand.lateness_ms).sum())
+    late = int((behind_ms > lateness_ms).sum())
     have = (
         f"{late:,} of {repeats.records:,} records are late under "
-        f'lateness="{format_ms(demand.lateness_ms)}"'
+        f'lateness="{format_ms(lateness_ms)}"'
     )
     if late / repeats.records <= LATE_SHARE:
         return fine(f"{have}.")
