@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -33,8 +33,6 @@ from dedup.tools.watch.watched import Watched
 logger = logging.getLogger("dedup")
 #: Time that Python waits at exit for events that Spark is delivering.
 _LAST_EVENT_MS = 5_000
-
-_Metrics = TypeVar("_Metrics", BatchMetrics, SequenceMetrics)
 
 
 class DedupListener(StreamingQueryListener):
@@ -117,7 +115,7 @@ class DedupListener(StreamingQueryListener):
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Record the start of a known query; a new one becomes known by its first micro-batch."""
-        with _harmless("a start"):
+        with _harmless("record a start"):
             self._runs.started(str(event.id), str(event.runId), wall_clock_ms())
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
@@ -131,14 +129,11 @@ class DedupListener(StreamingQueryListener):
         except StateError as error:
             logger.error("query %s: %s", batch.query_name or batch.query_id, error)
         is_new = True
-        with _harmless(f"micro-batch {batch.batch_id}"):
+        with _harmless(f"record micro-batch {batch.batch_id}"):
             is_new = self._runs.batch(batch, wall_clock_ms())
         if not is_new:  # the listener was added twice
             return
-        if isinstance(batch, SequenceMetrics):
-            _call(self.on_sequences, batch)
-            return
-        if batch.other_queries:
+        if isinstance(batch, BatchMetrics) and batch.other_queries:
             logger.warning(
                 "query %s starts with a new checkpoint, and its catalog also belongs to %d other "
                 "queries with the same ID columns. If the checkpoint replaces a lost one, stop the "
@@ -146,32 +141,29 @@ class DedupListener(StreamingQueryListener):
                 "lost-checkpoint).",
                 batch.query_name or batch.query_id, batch.other_queries,
             )  # fmt: skip
-        _call(self.on_batch, batch)
+        with _harmless(f"call back for micro-batch {batch.batch_id}"):
+            if isinstance(batch, BatchMetrics):
+                self.on_batch(batch)
+            else:
+                self.on_sequences(batch)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        with _harmless("a sign of life"):
+        with _harmless("record a sign of life"):
             self._runs.lives(str(event.id), str(event.runId), wall_clock_ms())
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         cause = cause_of(event.exception) if event.exception else None
-        with _harmless("an end"):
+        with _harmless("record an end"):
             self._runs.ended(str(event.id), str(event.runId), cause, wall_clock_ms())
-
-
-def _call(callback: Callable[[_Metrics], Any], batch: _Metrics) -> None:
-    try:
-        callback(batch)
-    except Exception:
-        logger.exception("the callback of DedupListener failed on batch %d", batch.batch_id)
 
 
 @contextmanager
 def _harmless(what: str) -> Iterator[None]:
-    """Log errors of the listener itself: they must affect neither the query nor the callback."""
+    """Log errors of the listener and of callbacks: they must not affect the query."""
     try:
         yield
     except Exception:
-        logger.exception("DedupListener could not record %s", what)
+        logger.exception("DedupListener could not %s", what)
 
 
 def _local_folder(log: object) -> Path:
