@@ -178,7 +178,7 @@ class _Plain:
         """Show arguments as the list below shows them; typer writes `{ROOT}` and `[[TOPIC]]`."""
         pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
         named = [p for p in self.get_params(ctx) if isinstance(p, TyperArgument)]
-        # The first piece stands for the options.
+        # The first piece is for the options.
         return [*pieces[:1], *(str(p.metavar) for p in named), *pieces[1 + len(named) :]]
 
 

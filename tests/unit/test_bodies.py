@@ -175,7 +175,7 @@ def test_files_of_earlier_micro_batches_go(disks: list[Path]) -> None:
     stranger.mkdir()
     bodies.drop_earlier(task(7))
     assert [path.exists() for path in (*kept, stranger, *gone)] == [True] * 7 + [False] * 4
-    # A later run removes all files of the run before, whatever its numbers.
+    # A later run removes all files of the run before, with any numbers.
     bodies.drop_earlier(replace(task(7), run_id="6" + RUN[1:]))
     assert [path.exists() for path in kept if "orders" in path.parts] == [False] * 4
     assert {path.is_relative_to(disks[0]) for path in kept} == {True, False}

@@ -24,7 +24,7 @@ def test_a_copy_of_an_undone_history_is_not_adopted(tmp_path: Path) -> None:
     """An older checkpoint is restored, seals nothing, and is lost as well."""
     query = QueryDriver(tmp_path, POLICY)
     run(query, range(12))
-    assert backup_of(query).epoch > 6, "the copy tells of micro-batches that are about to be undone"
+    assert backup_of(query).epoch > 6, "the copy has micro-batches that will be undone"
     query.go_on("run-2", from_epoch=6)
     query.policy = ROOMY
     run(query, range(6, 8))

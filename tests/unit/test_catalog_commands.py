@@ -199,7 +199,7 @@ def test_adopt_says_whether_anything_was_saved(tmp_path: Path, policy: Policy, c
     for step in ("1. Let the source begin", "2. Give the sink a new name", "3. Start the query"):
         assert f"\n{step}" in told.stdout
     assert re.search(r"up\s+to\s+about\s+18,000\s+UUIDs\s+\(18,000 in all\)", told.stdout)
-    assert (tmp_path / "new" / "metadata").is_file(), "the watermarks go on in any case"
+    assert (tmp_path / "new" / "metadata").is_file(), "the watermarks are saved in any case"
 
 
 def expiring(tmp_path: Path) -> QueryDriver:

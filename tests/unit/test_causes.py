@@ -82,7 +82,7 @@ def test_the_heap() -> None:
     told = out_of_memory("Job aborted: java.lang.OutOfMemoryError: Java heap space")
     assert told is not None
     assert "spark.driver.memory" in told
-    assert out_of_memory("KeyError: MemoryErrors are told by their class") is None
+    assert out_of_memory("KeyError: MemoryErrors are recognised by their class") is None
 
 
 def test_a_function_for_foreach_batch_that_does_not_read_to_the_end() -> None:

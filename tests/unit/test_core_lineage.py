@@ -15,11 +15,11 @@ HISTORY = Lineage((P, Q, R))
     [
         pytest.param([], [], id="nothing known"),
         pytest.param([Run("p", 0, 10), Run("q", 11, 20), Run("r", 21, 99)], [], id="one line"),
-        pytest.param([Run("p", 0, 11)], ["p"], id="went on after its successor began"),
+        pytest.param([Run("p", 0, 11)], ["p"], id="continued after its successor began"),
         pytest.param([Run("q", 11, 40)], ["q"], id="rolled back, or its checkpoint was copied"),
         pytest.param([Run("x", 21, None)], [], id="began beside us, committed nothing"),
-        pytest.param([Run("x", 21, 21)], ["x"], id="began beside us and went on"),
-        pytest.param([Run("y", 22, 22)], ["y"], id="goes on from one of our states"),
+        pytest.param([Run("x", 21, 21)], ["x"], id="began beside us and continued"),
+        pytest.param([Run("y", 22, 22)], ["y"], id="continues from one of our states"),
         pytest.param([Run("x", 5, 5), Run("y", 6, 9)], ["x", "y"], id="two"),
     ],
 )

@@ -88,7 +88,7 @@ def test_stable_times_probe_one_bucket_and_flagged_ones() -> None:
     assert pairs(ask(driver, (b"x", 109, 109))) == [(0, 100)]
     assert pairs(ask(driver, (b"x", 110, 110))) == []
     assert pairs(ask(driver, (b"x", 130, 130), own=100)) == [(0, 100)]
-    # Late: judged at 105 instead of its own time.
+    # Late: judged at 105, not at the record's time.
     assert pairs(ask(driver, (b"x", 105, 105), own=3)) == [(0, 100)]
     flagged = replace(driver.state.manifest.buckets[0], clamped=True)
     others = driver.state.manifest.buckets[1:]

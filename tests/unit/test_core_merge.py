@@ -60,7 +60,7 @@ def test_no_step_is_larger_than_a_segment_and_every_id_is_found_in_between() -> 
         half_done += any(merge.ranges_done for merge in merges_of(driver))
     assert half_done >= 3
     counts = [ref.count for ref, _ in driver.store.segments.values()]
-    assert max(counts) <= 2 * 64, "hashes spread evenly, but for chance"
+    assert max(counts) <= 2 * 64, "hashes spread almost evenly"
 
 
 def test_a_closed_bucket_becomes_one_run_of_bounded_segments() -> None:
@@ -306,7 +306,7 @@ def test_a_bucket_that_ends_soon_is_left_alone_until_then() -> None:
     assert merged(13, 12.5 / 13) == 0
     assert merged(10, 10 / 20) == 9, "more than 16 would come"
     assert merged(14, 0.99) == 13, "too deep to wait"
-    assert merged(10, -0.5) == 9, "nobody knows what comes"
+    assert merged(10, -0.5) == 9, "no one knows what comes"
     assert merged(10, 1.0) == 0, "none but stragglers come"
     assert merged(10, 10 / 13, share=20) == merged(10, 1.0, share=20) == 9, "it would last too long"
     assert merged(13, 12.5 / 13, share=8) == 12
@@ -324,7 +324,7 @@ def test_stragglers_do_not_rewrite_a_bucket() -> None:
     assert sizes(False, 29, 29, 29) is None
     assert sizes(False, 100, 8, 8, 8) is None
     assert sizes(False, 100, 1, 1, 1, 1) == [1, 1, 1, 1]
-    assert sizes(True, 100, 1, 1) == [100, 1, 1], "its budget is that of one filter"
+    assert sizes(True, 100, 1, 1) == [100, 1, 1], "its budget is one filter's"
     assert sizes(True, 100) is sizes(True) is None
 
 

@@ -102,7 +102,7 @@ def test_wide_rows_come_in_small_batches(path: Path) -> None:
     pq.write_table(repeated, path)
     assert path.stat().st_size < 1 << 20
     found = rows(scan_of(repeated.schema), split(path))
-    # The file has each value once, and memory as often as it is read.
+    # The file has each value once, memory once per read.
     assert max(batch.nbytes for batch in found) < 500 << 20
     assert len(found) > 1
     assert sum(batch.num_rows for batch in found) == 5000

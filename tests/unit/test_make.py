@@ -24,7 +24,7 @@ def make(*arguments: str) -> tuple[int, list[str]]:
 
 
 def refused(*arguments: str) -> str:
-    """The one line in which make says what is missing."""
+    """The one line in which make names what is missing."""
     code, (line,) = make(*arguments)
     assert code != 0
     return line

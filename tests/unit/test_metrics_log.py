@@ -130,7 +130,7 @@ def test_only_the_end_of_a_long_log_is_read(
     numbers = [b.batch_id for _, b in read.batches]
     assert 8 <= len(numbers) <= 10
     assert numbers[-1] == 49
-    assert read.unreadable == 0, "the line that the window cuts is none"
+    assert read.unreadable == 0, "the line that the window cuts does not count"
 
 
 def test_a_line_that_a_crash_cut_short_is_passed_over(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_log_that_is_taken_away_is_begun_anew(tmp_path: Path) -> None:
     folder.rename(tmp_path / "elsewhere")
     log.ended(QUERY, RUN, "boom", START_MS + IDLE_EVERY_MS + 1)
     (read,) = read_logs(folder)
-    assert (read.name, read.ended) == ("orders", "boom"), "its name is told without a micro-batch"
+    assert (read.name, read.ended) == ("orders", "boom"), "its name is known without a micro-batch"
 
 
 def test_a_log_that_is_taken_away_is_rotated_as_before(tmp_path: Path) -> None:
@@ -255,7 +255,9 @@ def test_a_log_that_is_taken_away_is_rotated_as_before(tmp_path: Path) -> None:
                 path.unlink()
         log.batch(batch(n), START_MS + n)
     assert len(list(tmp_path.iterdir())) == 3
-    assert events(tmp_path / (QUERY + SUFFIX)).count("started") == 0, "rotation is no start"
+    assert events(tmp_path / (QUERY + SUFFIX)).count("started") == 0, (
+        "a rotation starts nothing"
+    )
     numbers = [one.batch_id for _, one in read_logs(tmp_path)[0].batches]
     assert numbers == list(range(numbers[0], 100))
 

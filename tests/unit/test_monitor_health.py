@@ -194,7 +194,7 @@ def test_a_query_does_not_keep_up_while_its_watermark_stands() -> None:
     speaks_now_and_then = every_second(100, low_every=30)
     assert told(speaks_now_and_then[:97]) == (
         Status.OK,
-        "the GC watermark has stood for 00:00:06, held by source partition p1: not unusual for "
+        "the GC watermark has not moved for 00:00:06, held by source partition p1: not unusual for "
         "this query",
     )
     steady_then_held = [
@@ -203,7 +203,7 @@ def test_a_query_does_not_keep_up_while_its_watermark_stands() -> None:
         for low_ms in [START_MS + STEP_MS * min(n, 23)]
     ]
     assert told(steady_then_held) == (
-        Status.OK, "the GC watermark has stood for 00:01:00, held by source partition p7"
+        Status.OK, "the GC watermark has not moved for 00:01:00, held by source partition p7"
     )  # fmt: skip
 
 

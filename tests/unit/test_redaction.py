@@ -207,7 +207,7 @@ SHOWN: dict[str, Callable[[], Any]] = {
         ).options
     ),
     "catalog with blanks": lambda: Root(f" {uri()}"),
-    "catalog that is no URI": lambda: Root(uri()),
+    "catalog that is not a URI": lambda: Root(uri()),
     "kafka": lambda: kafka_options(
         {"kafka.bootstrap.servers": "h", "topic": "t", "kafka.sasl.password": SECRET} | CHECKPOINT
     ),

@@ -189,7 +189,7 @@ def test_shards_of_a_running_query_are_for_check_to_judge() -> None:
     assert "`dedup check` shows how many partitions" in found.evidence
     idle = advice("shards", demand(shards=3, cores=4, running=True))
     assert (idle.level, idle.takes) == (Level.COSTS, Takes.BEGINNING)
-    # Cores that nobody gave prove nothing.
+    # Cores that no one gave prove nothing.
     found = advice("shards", demand(shards=3, cores=4, cores_given=False))
     assert found.level is Level.UNKNOWN
     assert "shards=3 on this machine's 4 cores" in found.evidence

@@ -249,7 +249,7 @@ class RunOptions:
         return {name: value for name, value in self.to_json().items() if name in kept_names}
 
     def for_operator(self) -> dict[str, Any]:
-        """Return the options that `dedup_by_id` takes unchanged, as far as they were given."""
+        """Return the options that `dedup_by_id` takes unchanged, if they were given."""
         taken = [name for name, each in OPTIONS.items() if "for_operator" in each.metadata]
         given = {name: value for name in taken if (value := getattr(self, name)) is not None}
         return given | ({"idle_timeout": None} if self.idle_timeout == "never" else {})

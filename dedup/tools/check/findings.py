@@ -21,7 +21,7 @@ class Takes(StrEnum):
     """When a changed option takes effect."""
 
     RESTART = "takes effect at the next restart"
-    BEGINNING = "only before a query's first start: a running one keeps it for ever"
+    BEGINNING = "only before a query's first start: a running one keeps it"
     OUTSIDE = "set outside the query"
 
 

@@ -273,7 +273,7 @@ def _well(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> str:
         return "no newer timestamps" + (" in its records: its watermarks stand" if came else "")
     before = last[-LEAST_EVIDENCE].batch
     moved_ms = (_moves_ms(samples) or [samples[0].at_ms])[-1]
-    stood = f"the GC watermark has stood for {span(last[-1].at_ms - moved_ms)}"
+    stood = f"the GC watermark has not moved for {span(last[-1].at_ms - moved_ms)}"
     if before.low_watermark_ms == newest.low_watermark_ms:
         held = f", held by source partition {newest.gc_source}" if newest.gc_source else ""
         usual = "" if _stands_unusually(samples) else ": not unusual for this query"
@@ -294,7 +294,7 @@ def _moves_ms(samples: Sequence[TimedBatch]) -> list[int]:
 
 
 def _stands_unusually(samples: Sequence[TimedBatch]) -> bool:
-    """Return whether the low watermark stands for more than twice the usual time.
+    """Return whether the low watermark has not moved for twice the usual time.
 
     A source partition with one record every five minutes makes it stand that long each time. The
     longest pause counts as usual only if it is the only one: otherwise it was an incident.

@@ -1,4 +1,4 @@
-"""Columns: how those of a file differ from the known ones, and those of Parquet and ORC."""
+"""Columns of the input: how a file's differ from the known ones, and what Parquet and ORC have."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def read_settings(job: Job) -> dict[str, str]:
 
 
 def writer_options(job: Job) -> tuple[str, dict[str, str]]:
-    """Return format and options of the output: those of the input, but always UTF-8."""
+    """Return format and options of the output: the input's, but always UTF-8."""
     options, files = job.options, job.files
     file_format = options.output_format or files.file_format
     settings = dict(_WRITE[file_format])
