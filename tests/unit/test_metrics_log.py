@@ -255,9 +255,7 @@ def test_a_log_that_is_taken_away_is_rotated_as_before(tmp_path: Path) -> None:
                 path.unlink()
         log.batch(batch(n), START_MS + n)
     assert len(list(tmp_path.iterdir())) == 3
-    assert events(tmp_path / (QUERY + SUFFIX)).count("started") == 0, (
-        "a rotation starts nothing"
-    )
+    assert events(tmp_path / (QUERY + SUFFIX)).count("started") == 0, "a rotation starts nothing"
     numbers = [one.batch_id for _, one in read_logs(tmp_path)[0].batches]
     assert numbers == list(range(numbers[0], 100))
 

@@ -86,7 +86,7 @@ def test_what_a_query_leaves_undone_or_finds_is_shown_in_full() -> None:
     assert re.search(r"conflicts/s +4,170 +copies whose payload differs$", lines, re.M)
     lost = f"{1.5 * WINDOW:,.1f}"
     assert re.search(rf"expected lost +{lost} +new IDs dropped by false positives$", lines, re.M)
-    assert re.search(r"false positives  - ", lines), "nobody has looked"
+    assert re.search(r"false positives  - ", lines), "no one has looked"
     told = shown(unchecked=1000, filter_false_positive=0, filter_negative=0)
     assert re.search(r"not looked up +1,000 +in the last one, at least once$", told, re.M)
 
@@ -484,7 +484,7 @@ class Watching:
             self.before = termios.tcgetattr(self.theirs)
         foreground = terminal and keys
         if foreground:
-            # In the foreground of its own session, as from a shell.
+            # In the foreground of a session, as from a shell.
             command = [sys.executable, "-c", FOREGROUND, *command]
         # The size of this terminal counts, not of the terminal that runs the tests.
         own = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
@@ -649,7 +649,7 @@ def test_the_live_screen_is_laid_out_for_its_terminal() -> None:
     assert (len(lines), max(map(len, lines))) == (12, 60)
     assert "more lines: make the terminal larger" in lines[-2]
     assert lines[-1] == "q leaves"
-    # It stands at the bottom.
+    # It is the last line.
     lines = text(watch_query._with_help(made, 80, 30, "q leaves")).split("\n")
     assert (len(lines), lines[-2:]) == (30, ["", "q leaves"])
 
