@@ -148,7 +148,6 @@ def test_what_is_given_beats_what_the_log_tells(tmp_path: Path) -> None:
     assert (found.horizon_ms, found.lateness_ms, found.batch_ms) == (172_800_000, 600_000, 5000)
     assert (found.cores, found.duplicates, found.key_bytes) == (16, 0.5, 40)
     assert found.ids_per_day == 1_500_000
-    assert found.today is not None
     assert (found.today.fpr, found.today.buckets) == (0.2, 3)
     assert found.forgets_at_late
     assert found.seen_live is None

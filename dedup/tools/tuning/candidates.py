@@ -152,7 +152,7 @@ def explore(demand: Demand, costs: Costs, progress: Callable[[float, str], None]
 
     `progress` is called with the finished share and the current choice.
     """
-    base = demand.today or Sizing()
+    base = demand.today
     planned = choices(base)
     tried: list[Candidate] = []
 

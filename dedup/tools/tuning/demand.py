@@ -74,8 +74,8 @@ class Demand:
     cores_given: bool = True
     #: Mean length of an ID's canonical bytes.
     key_bytes: int = UUID_BYTES
-    #: Options of a running query, if known.
-    today: Sizing | None = None
+    #: Options of the query, or the defaults.
+    today: Sizing = Sizing()
     #: Live IDs in each shard, or empty if unknown.
     shard_ids: tuple[int, ...] = ()
     #: Live IDs of the fullest shard divided by the mean, if only that is known.
@@ -184,7 +184,7 @@ def check(demand: Demand) -> Demand:
             f"IDs of {demand.key_bytes:,} bytes exceed the limit of a trial ({MAX_KEY_BYTES:,}). "
             "Give the query a digest of them, such as F.sha2(...)."
         )
-    if demand.today is not None and demand.today.buckets > MAX_BUCKETS:
+    if demand.today.buckets > MAX_BUCKETS:
         raise ConfigError(
             f"{demand.today.buckets} buckets per horizon exceed the limit of a trial "
             f"({MAX_BUCKETS}), because every lookup reads all of them; 8 is best. Give --buckets 8."

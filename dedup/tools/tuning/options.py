@@ -166,7 +166,7 @@ def demand_of(options: TuneOptions) -> Demand:
         "key_bytes": options.id_bytes,
         "late": options.late,
         "ids_per_day": ids_per_day or None,
-        "today": replace(demand.today or Sizing(), **options.sizing()),
+        "today": replace(demand.today, **options.sizing()),
     }
     return replace(demand, **{name: v for name, v in overrides.items() if v is not None})
 
@@ -308,7 +308,7 @@ def of_states(base: Demand, query: str, states: Mapping[int, ShardState]) -> Dem
         key_bytes=_key_bytes(
             base, sum(s.sst_bytes for s in segments), sum(s.count for s in segments)
         ),
-        today=replace(base.today or Sizing(), buckets=buckets),
+        today=replace(base.today, buckets=buckets),
         shard_ids=tuple(count for _, count in sorted(live.items())),
         running=True,
         seen_segments=len(segments),

@@ -208,15 +208,11 @@ class LogFolder:
         """Read the end of every query's log; errors as `read_logs`."""
         try:
             paths = sorted(path for path in self.folder.iterdir() if path.name.endswith(SUFFIX))
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise ConfigError(
-                f"{self.folder} is not a folder of metrics logs. Give the folder of "
-                "DedupListener(log=...), or the OUTPUT of `dedup run`."
-            ) from error
         except OSError as error:
             raise ConfigError(
-                f"{self.folder} cannot be read ({error.strerror}). Run this as the user of the "
-                "driver, or permit this user to read it."
+                f"{self.folder} is not a folder of metrics logs that this user may read "
+                f"({error.strerror}). Give the folder of DedupListener(log=...), or the OUTPUT of "
+                "`dedup run`."
             ) from error
         troubles: list[str] = []
         read = {path: log for path in paths if (log := self._log(path, troubles))}
