@@ -116,16 +116,6 @@ def test_a_query_that_is_too_slow_is_lagging_though_its_lag_jumps(
     assert "falls behind the clock" in reason
 
 
-@given(st.integers(2, 45), st.integers(0, 60), st.integers(65, 100))
-def test_a_lag_that_comes_and_goes_is_well(period: int, phase: int, count: int) -> None:
-    lags_ms = [1000 * ((n + phase) % period) for n in range(count)]
-    given = [changed(s, at_ms=START_MS + 1000 * n) for n, s in enumerate(samples(lags_ms))]
-    given = [changed(s, newest_ms=s.at_ms, low_watermark_ms=s.at_ms - lag,
-                     gc_watermark_ms=s.at_ms - lag - HORIZON_MS)
-             for s, lag in zip(given, lags_ms, strict=True)]  # fmt: skip
-    assert told(given)[0] is Status.OK
-
-
 @given(st.integers(9, HISTORY), st.data())
 def test_neither_a_sawtooth_nor_a_jump_grows(count: int, data: st.DataObject) -> None:
     period, phase = data.draw(st.integers(2, count - count // 3)), data.draw(st.integers(0, count))

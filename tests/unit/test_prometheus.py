@@ -11,7 +11,6 @@ from prometheus_client.openmetrics.exposition import generate_latest as open_met
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_strictly
 
 from dedup.core.forecast import MAX_NAME, SLOWEST_SOURCES
-from dedup.core.metrics import BatchMetrics
 from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.tools.watch.health import Status
 from dedup.tools.watch.series import (
@@ -21,7 +20,6 @@ from dedup.tools.watch.series import (
     QUERY_GAUGES,
     SEQUENCE_SERIES,
     SERIES,
-    Series,
 )
 from tests.support.batch_metrics import (
     HOUR_MS,
@@ -92,19 +90,6 @@ def test_names_and_units_are_as_the_conventions_have_them(session: Session) -> N
         assert not re.search(r"_(ms|us|millis|kib|mib|percent)(_|$)", family.name)
     counters = {f.name for f in families if f.type == "counter"}
     assert counters == {f"dedup_{s.name}" for s in FAMILIES if s.kind == "counter"}
-
-
-@pytest.mark.parametrize(
-    ("exported", "of"), [(SERIES, BatchMetrics), (SEQUENCE_SERIES, SequenceMetrics)]
-)
-def test_every_field_that_is_exported_is_one(
-    exported: tuple[Series, ...], of: type[BatchMetrics | SequenceMetrics]
-) -> None:
-    known = {field.name for field in fields(of)} | {"gc_watermark_ms"}
-    for series in exported:
-        for field in series.fields.values():
-            assert field.partition(".")[0] in known, field
-        assert (series.label == "") == (set(series.fields) == {""}), series.name
 
 
 def test_every_figure_of_numbered_records_is_exported() -> None:

@@ -125,16 +125,6 @@ def text(lines: list[Any]) -> str:
     return "\n".join(line.plain for line in lines)
 
 
-def test_rates_are_per_second_over_the_window() -> None:
-    made = batches(5, records_in=500, unique=400, duplicate=100, catalog_reads=20)
-    rates = watched(made).rates()
-    assert rates["records_in"] == pytest.approx(50)
-    assert rates["duplicate"] == pytest.approx(10)
-    assert rates["catalog_reads"] == pytest.approx(2)
-    assert set(watched(made[:1]).rates().values()) == {None}
-    assert set(watched([]).rates().values()) == {None}
-
-
 def test_the_gaps_between_the_lines() -> None:
     one = watched(batches(lateness_ms=60_000))
     assert one.gaps() == {
