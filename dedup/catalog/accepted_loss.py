@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 from zlib import crc32
 
 from dedup.catalog.document import canonical, from_document, to_document
@@ -29,7 +28,9 @@ class AcceptedLoss:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> AcceptedLoss:
-        _, fields = from_document(data, version=ACCEPTED_LOSS_FORMAT, before={1: _crc32})
+        _, fields = from_document(
+            data, version=ACCEPTED_LOSS_FORMAT, before={1: lambda fields: crc32(canonical(fields))}
+        )
         return cls(**record(fields, {"segment": name, "start_ms": _time, "end_ms": _time}))
 
 
@@ -64,7 +65,3 @@ def read_accepted_loss(
             remedy="damaged-segment",
         ) from exc
     return found
-
-
-def _crc32(fields: dict[str, Any]) -> int:
-    return crc32(canonical(fields))

@@ -42,8 +42,6 @@ class LocalCache:
 
     Parameters
     ----------
-    query_id
-        Names the query's folder.
     directory
         Parent of the cache, which is ``dedup-cache-<uid>`` in it; default: the first of
         ``SPARK_LOCAL_DIRS``, else the system's folder for temporary files.

@@ -20,13 +20,8 @@ class OpenViews:
 
     A micro-batch reads all segments in the same order. If they are too many, the least recently
     used view is always the next one needed. So the views to close are picked in turn, never the
-    newest.
-
-    Parameters
-    ----------
-    max_views
-        Bound, >= 1; each view takes two file descriptors. Default: `MAX_OPEN_VIEWS`, or fewer, so
-        that views take at most a quarter of the process's file descriptors.
+    newest. A view takes two file descriptors. The default is `MAX_OPEN_VIEWS`, or fewer, so that
+    views take at most a quarter of the process's file descriptors.
     """
 
     def __init__(self, max_views: int | None = None) -> None:

@@ -31,26 +31,13 @@ def reach(
     deadline_s: float = DEADLINE_S,
     warn_after_s: float = WARN_AFTER_S,
 ) -> T:
-    """Return ``ask()``, a first question to a catalog's storage.
+    """Return ``ask()``, a first question to a catalog's storage, or raise its error.
 
     A storage client ignores Ctrl-C while it waits, and some retry for a quarter of an hour. So the
-    question runs in a separate thread.
+    question runs in a separate thread. It may continue after this function has returned, but must
+    do no harm then.
 
-    Parameters
-    ----------
-    root
-        The storage, for the log and the error.
-    ask
-        May continue after this function has returned, but must do no harm then.
-    deadline_s, warn_after_s
-        When to give up, and when to log the wait, in seconds; ``warn_after_s`` is smaller.
-
-    Raises
-    ------
-    CatalogError
-        If there is no answer in time.
-    Exception
-        Any error of ``ask``.
+    Raises CatalogError if there is no answer within the deadline. Earlier, a message is logged.
     """
     places: list[str] = []
     answers: list[T] = []

@@ -97,9 +97,11 @@ class Clocks:
 
     def holder(self, policy: Policy) -> str | None:
         """Return the active source partition with the lowest clock; it holds the watermarks."""
+        return min(self._active(policy), default=(0, None))[1]
+
+    def _active(self, policy: Policy) -> list[tuple[int, str]]:
         idle = self.idle_sources(policy)
-        active = [(c.time_ms, name) for name, c in self.sources.items() if name not in idle]
-        return min(active)[1] if active else None
+        return [(c.time_ms, name) for name, c in self.sources.items() if name not in idle]
 
     def advance(
         self, observed: Mapping[str, Observed], *, now_ms: int, run_id: str, policy: Policy
@@ -129,9 +131,8 @@ class Clocks:
             newest_ms=newest_ms,
             sources=sources,
         )
-        idle = clocks.idle_sources(policy)
-        active = [clock.time_ms for name, clock in sources.items() if name not in idle]
-        low_ms = max(self.low_watermark_ms, min(active, default=NEVER_MS))
+        slowest_ms = min(clocks._active(policy), default=(NEVER_MS, ""))[0]
+        low_ms = max(self.low_watermark_ms, slowest_ms)
         return clocks._with_watermarks(low_ms, min(low_ms, now_ms), policy)
 
     def _observe(

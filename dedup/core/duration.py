@@ -47,16 +47,11 @@ def _unit_ms(unit: str) -> int | None:
 def duration_ms(value: str | timedelta, *, option: str) -> int:
     """Return a duration in whole milliseconds.
 
-    Raises ConfigError if the text cannot be parsed, or the duration is negative, finer than a
-    millisecond, or longer than ten thousand years.
+    Text is a sequence of ``number unit`` terms as in Spark's day-time intervals. Months and years
+    are rejected, because their length varies.
 
-    Parameters
-    ----------
-    value
-        A timedelta, or a sequence of ``number unit`` terms as in Spark's day-time intervals
-        (``"1 day 12 hours"``). Months and years are rejected, because their length varies.
-    option
-        Name of the option, for the error.
+    Raises ConfigError, with the name of the option, if the text cannot be parsed, or the duration
+    is negative, finer than a millisecond, or longer than ten thousand years.
 
     Examples
     --------
@@ -150,12 +145,10 @@ def size(count: int | None) -> str:
     """Return a number of bytes in a suitable unit, e.g. ``1.5 MiB``; a dash for None."""
     if count is None:
         return "-"
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024 or unit == "GiB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    raise AssertionError("unreachable")
+    if count < 1024:
+        return f"{count} B"
+    power = min(3, (count.bit_length() - 1) // 10)
+    return f"{count / 1024**power:.1f} {'KMG'[power - 1]}iB"
 
 
 def size_bytes(text: str | None, *, unit: str = "b") -> int | None:

@@ -192,20 +192,11 @@ def read_options(
 ) -> dict[str, Any]:
     """Return the value of every option by `Option.key`, from the texts that a user gave.
 
-    Parameters
-    ----------
-    given : mapping of str to str
-        Names in any case. A blank text counts as not given.
-    options : iterable of Option
-    owner : str
-        Whose options they are, for the error, such as ``format dedup_files``.
-    prefix : str
-        Options whose names begin so are left to others, if it is not empty.
+    Names are given in any case, and a blank text counts as not given. Options whose names begin
+    with ``prefix`` are left to others, if it is not empty.
 
-    Raises
-    ------
-    ConfigError
-        If an option is unknown or missing, or has a value that it cannot have.
+    Raises ConfigError, which calls the options those of ``owner``, if an option is unknown or
+    missing, or has a value that it cannot have.
     """
     known = {option.name.lower(): option for option in options}
     texts = {name.lower(): given_text.strip() for name, given_text in given.items()}

@@ -59,7 +59,8 @@ def slot_keys(shards: int, partitions: int) -> tuple[int, ...]:
     keys = [0] * shards
     left, key = shards, 0
     while left:
-        partition = _signed(spark_hash_int(key)) % partitions
+        hashed = spark_hash_int(key)
+        partition = (hashed - (1 << 32) if hashed >> 31 else hashed) % partitions
         if partition < len(waiting) and waiting[partition]:
             keys[waiting[partition].pop()] = key
             left -= 1
@@ -82,7 +83,3 @@ def spark_hash_int(value: int, seed: int = _SPARK_HASH_SEED) -> int:
 
 def _rotated(x: int, bits: int) -> int:
     return (x << bits | x >> (32 - bits)) & _MASK
-
-
-def _signed(x: int) -> int:
-    return x - (1 << 32) if x >> 31 else x
