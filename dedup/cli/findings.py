@@ -71,9 +71,8 @@ def _folded(findings: Sequence[Finding], width: int) -> Iterator[Text]:
 
 def _head(level: Level, title: str) -> Text:
     badge, colour = _BADGES[level]
-    head = Text()
-    head.append(f" {badge:<{_BADGE_CHARS}} ", style=f"reverse bold {colour}")
-    return head.append(" ").append(title, style="bold")
+    shown = (f" {badge:<{_BADGE_CHARS}} ", f"reverse bold {colour}")
+    return Text.assemble(shown, " ", (title, "bold"))
 
 
 def _sentence(text: str, width: int) -> Iterator[Text]:

@@ -133,11 +133,9 @@ def screen(
     return lines
 
 
-def _figure(label: str, value: str | None, more: str) -> Text:
-    text = Text(f"{label:<{_LABEL}}")
-    text.append(f"{value or '-':<{_VALUE}}", style="bold")
-    text.append(more)
-    return text
+def _figure(label: str, value: str | None, more: str, style: str = "") -> Text:
+    shown = (f"{value or '-':<{_VALUE}}", "bold")
+    return Text.assemble(f"{label:<{_LABEL}}", shown, more, style=style)
 
 
 def _rate(per_second: float | None) -> str:
@@ -248,9 +246,8 @@ def _shares(one: Watched) -> Iterator[Text]:
     meanings = {"future": "have a future timestamp: count as now", "late": "came too late"}
     for count, meaning in meanings.items():
         if share := share_of(count, (batch for _, batch in one.batches)):
-            line = _figure(f"{count}/s", _rate(one.rates()[count]), f"{share:.0%} {meaning}")
-            line.stylize("yellow")
-            yield line
+            rate = _rate(one.rates()[count])
+            yield _figure(f"{count}/s", rate, f"{share:.0%} {meaning}", "yellow")
 
 
 def _producers(one: Watched, last: SequenceMetrics) -> Iterator[Text]:
@@ -267,10 +264,8 @@ def _producers(one: Watched, last: SequenceMetrics) -> Iterator[Text]:
     changes = f"{totals['producers_new']:,} new, {totals['producers_expired']:,} expired since"
     yield _figure("producers", f"{last.producers:,}", changes)
     fill = f"{last.fill:.1%} of max_producers, {last.max_producers:,}"
-    fullest = _figure("fullest shard", f"{last.fullest_shard_producers:,}", fill)
-    if last.fill >= _NEARLY_FULL:
-        fullest.stylize("yellow")
-    yield fullest
+    style = "yellow" if last.fill >= _NEARLY_FULL else ""
+    yield _figure("fullest shard", f"{last.fullest_shard_producers:,}", fill, style)
     each = f", {size(last.state_bytes // last.producers)} a producer" if last.producers else ""
     yield _figure("bytes", size(last.stored_bytes), f"all in Spark state{each}")
 
@@ -306,12 +301,12 @@ def _sources(one: Watched, room: int) -> list[Text]:
 def _badge(one: Watched) -> Text:
     health = one.health
     _, colour = STATUSES[health.status]
-    line = Text()
-    line.append(f" {health.status} ", style=f"reverse bold {colour}")
-    line.append(" " + " ".join((one.name or one.query_id).split()), style="bold")
     evidence = f" ({health.evidence} of {health.window} micro-batches)"
-    line.append(f": {health.reason}{evidence if health.evidence < health.window else ''}")
-    return line
+    return Text.assemble(
+        (f" {health.status} ", f"reverse bold {colour}"),
+        (" " + " ".join((one.name or one.query_id).split()), "bold"),
+        f": {health.reason}{evidence if health.evidence < health.window else ''}",
+    )
 
 
 def _wrapped(text: Text, width: int) -> list[Text]:
@@ -360,9 +355,8 @@ def _curve(label: str, values: Sequence[int | None], written: Callable[[int | No
         for value in values
     )
     low, high = written(least), written(most)
-    line = Text(f"{label:<{_LABEL}}")
-    line.append(marks, style="cyan")
-    return line.append(f"  {low}" if low == high else f"  {low} to {high}")
+    ends = low if low == high else f"{low} to {high}"
+    return Text.assemble(f"{label:<{_LABEL}}", (marks, "cyan"), f"  {ends}")
 
 
 def _table(one: Watched, steps: Sequence[PacedBatch], width: int) -> Iterator[Text]:

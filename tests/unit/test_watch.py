@@ -99,7 +99,7 @@ def test_records_that_are_clamped_or_late_are_lines_a_verdict_and_an_exit_code(
         shown = text(lines)
         assert re.search(r"^future/s +33 +33% have a future timestamp: count as now$", shown, re.M)
         assert "dedup remedies future" in " ".join(shown.split())
-        yellow = [line.plain.split("/s")[0] for line in lines if "yellow" in str(line.spans[-1:])]
+        yellow = [line.plain.split("/s")[0] for line in lines if line.style == "yellow"]
         assert yellow[-2:] == (["future", "late"] if made[0].gc_source is None and
                                isinstance(made[0], BatchMetrics) else ["future"])  # fmt: skip
     log(tmp_path / "future", batches(future=330, late=20))
@@ -202,7 +202,7 @@ def test_of_numbered_records_verdicts_and_producers_are_shown() -> None:
     ):  # fmt: skip
         assert re.search(what, shown, re.M), what
     (fullest,) = (line for line in lines if line.plain.startswith("fullest"))
-    assert [span.style for span in fullest.spans][-1] == "yellow"
+    assert fullest.style == "yellow"
     well = text(screen([watched(sequences(1))]))
     assert not re.search("fenced|unknown|unnumbered|untimed|horizon|IDs", well)
     assert re.search(r"missing +30 +in the last one; 10 came later$", well, re.M)
