@@ -135,7 +135,7 @@ class App(typer.Typer):
     """A typer application with `-h` and help screens that omit typer's type names."""
 
     def __init__(self, **settings: Any) -> None:
-        settings.setdefault("context_settings", {"help_option_names": ["--help", "-h"]})
+        settings["context_settings"] = {"help_option_names": ["--help", "-h"]}
         super().__init__(cls=_Group, add_completion=False, no_args_is_help=True, **settings)
 
     def add(self, *commands: type[Flags]) -> None:
@@ -168,7 +168,7 @@ class _Plain:
         for param in params:
             if isinstance(param, TyperArgument):
                 # Typer would print `<str>` after the metavar.
-                param.display_type_rich = _nothing  # type: ignore[method-assign]
+                param.display_type_rich = lambda ctx: None  # type: ignore[method-assign]
             elif getattr(param, "is_flag", False):
                 # Typer would print `<bool>`.
                 param.metavar = ""
@@ -188,7 +188,3 @@ class _Command(_Plain, TyperCommand):
 
 class _Group(_Plain, TyperGroup):
     pass
-
-
-def _nothing(ctx: Any) -> None:
-    return None
