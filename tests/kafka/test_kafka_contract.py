@@ -23,5 +23,10 @@ class TestContract(SinkContract):
             delete_topic(broker, markers)
             make_topic(broker, markers, cleanup_policy="compact")
 
+        def staged() -> list[str]:
+            return [str(path) for path in tmp_path.glob("**/staged/*")]
+
         sink, whole = partial(Sink, broker, topic, mode=request.param), request.param == "atomic"
-        return Output(sink, tmp_path, lose_markers, one_commit=whole, compares=not whole)
+        return Output(
+            sink, tmp_path, lose_markers, one_commit=whole, compares=not whole, leftovers=staged
+        )
