@@ -51,7 +51,7 @@ class Sink(SinkDouble):
     def __init__(self, address: str, topic: str, folder: Path, **options: str) -> None:
         given = {
             "kafka.bootstrap.servers": address,
-            "kafka.transaction.timeout.ms": "10000",
+            "kafka.transaction.timeout.ms": "6000",
             "kafka.max.block.ms": "10000",
             "kafka.reconnect.backoff.max.ms": "200",
             "kafka.socket.timeout.ms": "1500",
