@@ -84,7 +84,8 @@ def run(
                 subject.go_on(pid)
     result.starts = subject.starts
     result.fired.update(f"{point} {kind}" for point, kind, _ in faults.fired(subject.faults))
-    result.besides["task run twice"] = int((folder / SPECULATED).read_text())
+    if twice := int((folder / SPECULATED).read_text()):
+        result.besides["task run twice"] = twice
     if (folder / REPLAYED).exists():
         result.besides["replay"] = len((folder / REPLAYED).read_text().splitlines())
     outcomes = [judged_by(campaign, folder, given)]

@@ -407,8 +407,8 @@ def table(rounds: list[Round], points: Sequence[str]) -> str:
     lines += [
         "",
         f"{len(rounds)} queries, {sums['starts']:,} starts, {sums['rows']:,} rows: "
-        f"{sums['kills']:,} kills, {fired.total():,} faults at named steps, all of which fired; "
-        + ", ".join(f"{what} {n}" for what, n in sorted(besides.items()))
+        f"{sums['kills']:,} kills, {fired.total():,} faults at named steps, all of which fired"
+        + "".join(f"; {what} {n:,}" for what, n in sorted(besides.items()))
         + f": {sums['lost']} lost, {sums['duplicated']} duplicated.",
     ]
     return "\n".join(lines)
