@@ -61,7 +61,7 @@ def main() -> None:
         settings[f"spark.executorEnv.{faults.VARIABLE}"] = os.environ[faults.VARIABLE]
         options |= {} if config.get("s3") else {"shared_local": True}
     else:
-        settings["spark.python.daemon.module"] = "tests.faults.daemon"
+        settings["spark.python.daemon.module"] = "dedup.spark.daemon"
         options |= {"cache_dir": str(folder / "cache")}
     spark = session(settings)
     if config["numbered"]:

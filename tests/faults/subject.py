@@ -40,7 +40,7 @@ class Subject:
         environment = {
             faults.VARIABLE: str(self.faults),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            # The query and the daemon are modules of these tests.
+            # The query is a module of these tests.
             "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
         }
         command = [sys.executable, "-m", "tests.faults.query", config]

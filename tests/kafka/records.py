@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -151,33 +151,27 @@ def _drained(consumer: Consumer, left: dict[int, int], timeout_s: float) -> list
     while left:
         assert time.monotonic() < deadline_s, f"partitions not read to their ends in time: {left}"
         for message in consumer.consume(10_000, timeout=0.2):
-            error, partition, offset = message.error(), message.partition(), message.offset()
-            assert partition is not None
-            assert offset is not None
+            error, record = message.error(), record_of(message)
             if error is None:
-                found.append(record_of(message))
+                found.append(record)
             elif error.code() != KafkaError._PARTITION_EOF:
                 raise AssertionError(str(error))
             # Transaction markers take offsets too, and only the end offset includes them.
-            if offset + (error is None) >= left.get(partition, offset + 2):
-                del left[partition]
+            if record.offset + (error is None) >= left.get(record.partition, record.offset + 2):
+                del left[record.partition]
     return found
 
 
 def record_of(message: Message) -> Record:
-    headers: Sequence[tuple[str, Any]] = message.headers() or ()  # type: ignore[assignment]
-    topic, partition, offset = message.topic(), message.partition(), message.offset()
-    assert topic is not None
-    assert partition is not None
-    assert offset is not None
+    found: Any = message  # it has a place
     return Record(
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        key=message.key(),
-        value=message.value(),
-        headers=tuple((name, value) for name, value in headers),
-        timestamp_ms=message.timestamp()[1],
+        topic=found.topic(),
+        partition=found.partition(),
+        offset=found.offset(),
+        key=found.key(),
+        value=found.value(),
+        headers=tuple(found.headers() or ()),
+        timestamp_ms=found.timestamp()[1],
     )
 
 
