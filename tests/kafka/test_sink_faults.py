@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from tests.kafka.broker import Broker
 from tests.kafka.proxy import Api, Harm, Proxy, commits, error_of, of
 from tests.kafka.records import count_aborted, end_offsets, make_topic
 from tests.kafka.slots import Sink, numbers
-from tests.support.sink_double import once
+from tests.support.sink_double import frozen_task, once
 
 
 @pytest.fixture
@@ -132,30 +131,9 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_tried_again(
 
 
 def test_a_frozen_attempt_is_fenced_by_the_next(broker: str, sink: Sink, tmp_path: Path) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def frozen() -> Iterator[int]:
-        yield 6
-        begun.set()
-        assert go_on.wait(60)
-        yield 7
-
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        # A process has its own sink; here the producer is taken out of the cache.
-        try:
-            sink.task("run1", 2, 0, frozen())
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert begun.wait(30)
-    other = Sink(broker, sink.topic, tmp_path)  # another address: its own producers
-    other.task("run1", 2, 0, [6, 7])
-    go_on.set()
-    thread.join()
+    with frozen_task(sink, 2, [6], [7]) as failed:
+        # Another address: it has its own producers, as in another process.
+        Sink(broker, sink.topic, tmp_path).task("run1", 2, 0, [6, 7])
     assert isinstance(failed[0], SinkError)
     assert "This attempt to write slice 0" in str(failed[0])
     sink.task("run1", 2, 1, [8])

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from dedup.errors import SinkError
@@ -16,6 +15,7 @@ from tests.postgres.server import Server
 from tests.postgres.tables import HARMS, Sink, batch_of, commits, once, run
 from tests.support.needs import some_long
 from tests.support.proxy import Harm, Proxy
+from tests.support.sink_double import frozen_task
 
 
 @pytest.fixture
@@ -39,37 +39,17 @@ def test_the_server_may_have_another_address(sink: Sink, tmp_path: Path, dsn: st
     assert sink.numbers() == once(7)
 
 
-@pytest.mark.parametrize("rows", ["before", "between"])
+@pytest.mark.parametrize("rows", [[], [6]], ids=["before", "between"])
 def test_a_frozen_attempt_is_disconnected_and_refused(
-    sink: Sink, tmp_path: Path, dsn: str, rows: str
+    sink: Sink, tmp_path: Path, dsn: str, rows: list[int]
 ) -> None:
     """It holds its slot's lock; its successor waits a second, and then ends its session."""
-    begun, go_on = threading.Event(), threading.Event()
-    failed: list[BaseException] = []
-
-    def frozen() -> Iterator[pa.RecordBatch]:
-        if rows == "between":
-            yield batch_of([6])
-        begun.set()
-        assert go_on.wait(60)
-        yield batch_of([7])
-
-    def attempt() -> None:
-        try:
-            sink.write("run1", 2, 0, frozen())
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=attempt)
-    thread.start()
-    assert begun.wait(30)
     locked = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'dedup % 0'"
-    assert run(dsn, locked) == [(1,)]
-    other = Sink(f"{dsn} options=", tmp_path)  # another DSN: what it knows is its own
-    other.task("run1", 2, 0, [6, 7])
-    assert run(dsn, locked) == [(0,)]
-    go_on.set()
-    thread.join()
+    with frozen_task(sink, 2, rows, [7]) as failed:
+        assert run(dsn, locked) == [(1,)]
+        # Another DSN: what it knows is its own.
+        Sink(f"{dsn} options=", tmp_path).task("run1", 2, 0, [6, 7])
+        assert run(dsn, locked) == [(0,)]
     assert isinstance(failed[0], SinkError)
     assert "it published nothing" in str(failed[0])
     sink.task("run1", 2, 1, [8])

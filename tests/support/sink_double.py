@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pyarrow as pa
@@ -86,3 +88,34 @@ class SinkDouble(ABC):
 def once(count: int) -> Counter[int]:
     """Return each number once."""
     return Counter(range(count))
+
+
+@contextmanager
+def frozen_task(
+    sink: SinkDouble, batch_id: int, before: Sequence[int], after: Sequence[int]
+) -> Iterator[list[BaseException]]:
+    """Let a task write slice 0 in a thread, which stands still between some rows and others.
+
+    It continues at the end of the block. The list then has the error with which it failed.
+    """
+    begun, thaw = Event(), Event()
+    failed: list[BaseException] = []
+
+    def rows() -> Iterator[int]:
+        yield from before
+        begun.set()
+        assert thaw.wait(60)
+        yield from after
+
+    def attempt() -> None:
+        try:
+            sink.task("run1", batch_id, 0, rows())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = Thread(target=attempt)
+    thread.start()
+    assert begun.wait(30)
+    yield failed
+    thaw.set()
+    thread.join()
