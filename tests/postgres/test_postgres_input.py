@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -444,22 +444,15 @@ def test_writers_of_the_same_keys_never_deadlock(dsn: str, tmp_path: Path) -> No
     sink = Sink(dsn, tmp_path, mode="upsert", key="n")
     sink.batch("run1", 0, [0], [0], [0])
     numbers = list(range(3000))
-    failed: list[BaseException] = []
 
     def work(slot: int, order: list[int]) -> None:
-        try:
-            for batch_id in range(1, 6):
-                sink.write("run1", batch_id, slot, iter([batch_of(order, f"t{slot}")]))
-        except BaseException as error:
-            failed.append(error)
+        for batch_id in range(1, 6):
+            sink.write("run1", batch_id, slot, iter([batch_of(order, f"t{slot}")]))
 
     orders = [numbers, numbers[::-1], numbers[1500:] + numbers[:1500]]
-    threads = [threading.Thread(target=work, args=each) for each in enumerate(orders)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(work, *each) for each in enumerate(orders)]:
+            done.result()
     assert sink.numbers() == once(3000)
 
 
