@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +182,9 @@ def numbers_of(some: Sequence[int]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"n": pa.array(some, pa.int64()), "text": pa.array(texts)})
 
 
-def at_point(monkeypatch: pytest.MonkeyPatch, name: str, then: Callable[[], None]) -> list[str]:
-    """Call a function at the next visit to a point; the list is empty until it was."""
+@contextmanager
+def at_point(name: str, then: Callable[[], object]) -> Iterator[None]:
+    """Call a function at the next visit to a point, which must come."""
     visited: list[str] = []
 
     def point(here: str, path: object = None) -> None:
@@ -190,5 +192,7 @@ def at_point(monkeypatch: pytest.MonkeyPatch, name: str, then: Callable[[], None
             visited.append(here)
             then()
 
-    monkeypatch.setattr(faults, "point", point)
-    return visited
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(faults, "point", point)
+        yield
+    assert visited

@@ -66,26 +66,24 @@ def test_a_micro_batch_without_rows_is_no_commit(lake: Lake, sink: Sink) -> None
 
 @pytest.mark.parametrize("same", [True, False], ids=["same rows", "other rows"])
 def test_another_driver_commits_the_micro_batch_first(
-    lake: Lake, sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
+    lake: Lake, sink: Sink, tmp_path: Path, same: bool
 ) -> None:
     """A frozen start, or a copy of the checkpoint: both have read that it is not there."""
     sink.batch("run1", 0, range(10))
     other = Sink(lake, tmp_path / "copy")
     rows = range(10, 20) if same else range(10, 19)
-    visited = at_point(monkeypatch, "lakehouse.commit.before", lambda: other.batch("run2", 1, rows))
-    if same:
-        sink.batch("run1", 1, range(10, 15), range(15, 20))
-        assert lake.found() == once(20)
-        assert lake.data_files() == lake.named_files()
-    else:
-        with pytest.raises(SinkError, match="gives other rows"):
-            sink.batch("run1", 1, range(10, 20))
-        assert lake.found() == once(19)
-    assert visited
+    with at_point("lakehouse.commit.before", lambda: other.batch("run2", 1, rows)):
+        if same:
+            sink.batch("run1", 1, range(10, 15), range(15, 20))
+        else:
+            with pytest.raises(SinkError, match="gives other rows"):
+                sink.batch("run1", 1, range(10, 20))
+    assert lake.found() == once(19 + same)
+    assert not same or lake.data_files() == lake.named_files()
 
 
 def test_a_frozen_driver_wakes_when_others_are_further(
-    lake: Lake, sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, sink: Sink, tmp_path: Path
 ) -> None:
     other = Sink(lake, tmp_path / "copy")
 
@@ -93,28 +91,24 @@ def test_a_frozen_driver_wakes_when_others_are_further(
         other.batch("run2", 0, range(10))
         other.batch("run2", 1, range(10, 20))
 
-    visited = at_point(monkeypatch, "lakehouse.commit.before", meanwhile)
-    with pytest.raises(SinkError, match="The checkpoint is older than the sink"):
+    with (
+        at_point("lakehouse.commit.before", meanwhile),
+        pytest.raises(SinkError, match="The checkpoint is older than the sink"),
+    ):
         sink.batch("run1", 0, range(10))
-    assert visited
     assert lake.found() == once(20)
 
 
-def test_other_writers_come_in_between(
-    lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_writers_come_in_between(lake: Lake, sink: Sink) -> None:
     """The marker is read again, and the same files are committed."""
     sink.batch("run1", 0, range(5))
-    visited = at_point(monkeypatch, "lakehouse.commit.before", lambda: lake.add(10))
-    sink.batch("run1", 1, range(5, 10))
-    assert visited
+    with at_point("lakehouse.commit.before", lambda: lake.add(10)):
+        sink.batch("run1", 1, range(5, 10))
     assert lake.found() == once(11)
 
 
 @pytest.mark.parametrize("more", [False, True], ids=["alone", "and others follow"])
-def test_a_commit_whose_answer_is_lost(
-    lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch, more: bool
-) -> None:
+def test_a_commit_whose_answer_is_lost(lake: Lake, sink: Sink, more: bool) -> None:
     """If somebody rewrites its files before it is looked for, they may be needed, and stay."""
 
     def lost() -> None:
@@ -122,10 +116,9 @@ def test_a_commit_whose_answer_is_lost(
             lake.add(10)
         raise OSError("no answer")
 
-    visited = at_point(monkeypatch, "lakehouse.commit.after", lost)
     before = lake.versions()
-    sink.batch("run1", 0, range(10))
-    assert visited
+    with at_point("lakehouse.commit.after", lost):
+        sink.batch("run1", 0, range(10))
     assert lake.versions() == before + 1 + more
     assert lake.found() == once(10 + more)
     assert lake.data_files() == lake.named_files()
@@ -173,10 +166,11 @@ def test_a_table_that_is_away_after_a_commit_without_an_answer(
         monkeypatch.setattr(where, away)
         raise OSError("no answer")
 
-    visited = at_point(monkeypatch, "lakehouse.commit.after", lost)
-    with pytest.raises(SinkError, match="It finds a commit that has become visible") as refused:
+    with (
+        at_point("lakehouse.commit.after", lost),
+        pytest.raises(SinkError, match="It finds a commit that has become visible") as refused,
+    ):
         sink.batch("run1", 0, range(10))
-    assert visited
     assert "Nothing was written" not in str(refused.value)
     monkeypatch.undo()
     sink.batch("run2", 0, range(10))

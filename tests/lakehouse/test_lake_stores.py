@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,6 @@ from dedup.errors import SinkError
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG
 from tests.lakehouse.lakes import Lake, Sink, at_point, once
 from tests.support.object_store import BUCKET, REGION, ObjectStore, running_store
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with running_store(tmp_path_factory.mktemp("store") / "log") as running:
-        yield running
 
 
 class StoredLake(Lake):
@@ -90,10 +83,8 @@ def test_tables_on_an_object_store(
     sink, copy = Sink(lake, tmp_path / "checkpoint"), Sink(lake, tmp_path / "copy")
     sink.batch("run1", 0, range(5), range(5, 10))
     sink.batch("run2", 0, range(10))
-    meanwhile: Callable[[], None] = lambda: copy.batch("run3", 1, range(10, 20))  # noqa: E731
-    visited = at_point(monkeypatch, "lakehouse.commit.before", meanwhile)
-    sink.batch("run2", 1, range(10, 20))
-    assert visited
+    with at_point("lakehouse.commit.before", lambda: copy.batch("run3", 1, range(10, 20))):
+        sink.batch("run2", 1, range(10, 20))
     with pytest.raises(SinkError, match="gives other rows"):
         sink.batch("run4", 1, range(11, 20))
     assert lake.found() == once(20)
