@@ -13,7 +13,6 @@ from dedup.core.segment import SegmentPlan
 from dedup.errors import CatalogError, ConfigError
 from tests.support.catalog import (
     END_MS,
-    QUERY,
     RUN,
     START_MS,
     Bench,
@@ -202,11 +201,6 @@ def test_names_that_are_no_file_names_are_refused(bench: Bench, part: str) -> No
         segment_name(1, part, 1, 1)
     with pytest.raises(ConfigError):
         LocalCache(part, bench.path)
-
-
-def test_query_ids_separate_catalogs_in_one_root(bench: Bench) -> None:
-    write(bench.store(), fixed(3))
-    assert {o.name.split("/")[0] for o in bench.root.list()} == {QUERY}
 
 
 def test_a_pending_list_leaves_no_file_behind(bench: Bench) -> None:

@@ -10,13 +10,12 @@ import pytest
 from dedup import kernel
 from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.clocks import NEVER_MS
-from dedup.core.entries import Entries
 from dedup.core.keys import Keys
 from dedup.core.lookup import DistinctIds, Matches, lookup
 from dedup.core.policy import Policy
-from dedup.core.segment import SegmentPlan, SegmentRef
+from dedup.core.segment import SegmentRef
 from tests.support.memory_store import HASH_KEY, MemoryStore
-from tests.support.shard_driver import Driver, Rec, X, Y, Z, drive
+from tests.support.shard_driver import Driver, Rec, drive
 
 
 def ask(driver: Driver, *records: tuple[bytes, int, int], own: int | None = None) -> Matches:
@@ -150,25 +149,3 @@ def test_nothing_is_asked_of_an_empty_memory() -> None:
     assert pairs(matches) == []
     assert matches.counts["filter_negative"] == 1
     assert len(ask(driver).index) == 0
-
-
-def test_a_lookup_takes_segments_of_every_grid() -> None:
-    driver = drive(horizon_ms=30, bucket_ms=10, lateness_ms=500, state_budget_bytes=0)
-    driver.feed([Rec(X, 9), Rec(Y, 25)])
-    driver.retune(horizon_ms=60, bucket_ms=7)
-    driver.feed([Rec(Z, 30)])
-    driver.retune(horizon_ms=40, bucket_ms=40)
-    assert driver.named([Rec(X, 49), Rec(X, 50), Rec(Y, 65), Rec(Z, 70), Rec(Z, 71)]) == [
-        "DUPLICATE", "UNIQUE", "DUPLICATE", "DUPLICATE", "UNIQUE",
-    ]  # fmt: skip
-
-
-def test_an_orphan_segment_with_a_live_id_is_not_believed() -> None:
-    driver = drive(state_budget_bytes=0)
-    driver.feed([Rec(X, 100)])
-    keys = Keys.from_list([Y, X])
-    hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
-    entries = Entries.in_order(keys, hashes, np.array([100, 109]))
-    driver.store.write_segment(SegmentPlan(100, 110, 0.01), [entries])
-    verdicts = driver.named([Rec(X, 160), Rec(X, 161), Rec(Y, 101)])
-    assert verdicts == ["DUPLICATE", "UNIQUE", "UNIQUE"]

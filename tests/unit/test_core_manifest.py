@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from dedup.core.bucket import Bucket
 from dedup.core.manifest import Expired, Manifest, PendingList
 from dedup.core.segment import SegmentRef
 
@@ -131,7 +130,3 @@ def test_json_round_trip(manifest: Manifest) -> None:
 def test_a_segment_that_is_none(fields: list[object]) -> None:
     with pytest.raises(ValueError, match=r"is not|there is no range"):
         SegmentRef.from_json(fields)
-
-
-def test_an_empty_bucket() -> None:
-    assert Bucket(0, 10).ids == 0

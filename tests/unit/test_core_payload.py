@@ -32,12 +32,6 @@ def test_a_copy_that_differs_is_a_conflict(budget: int) -> None:
     assert driver.named([Rec(X, 20, payload=2)]) == ["CONFLICT"]
 
 
-def test_within_a_micro_batch_as_well() -> None:
-    driver = comparing()
-    copies = [Rec(X, 0, payload=1), Rec(X, 1, payload=2), Rec(X, 2, payload=1)]
-    assert driver.named(copies) == ["UNIQUE", "CONFLICT", "DUPLICATE"]
-
-
 def test_in_processing_time() -> None:
     driver = drive(replace(PROCESSING, payload="all"))
     assert driver.named([Rec(X, None, payload=1)], 100) == ["UNIQUE"]
@@ -97,20 +91,6 @@ def test_without_a_payload_nothing_more_is_kept() -> None:
     driver.feed([Rec(b"new", 3)])
     assert driver.store.written > len(digested)
     assert set(driver.store.digests) == digested
-
-
-def test_a_late_copy_is_compared_under_the_late_watermark() -> None:
-    driver = drive(replace(EVENT, payload="all"))
-    driver.feed([Rec(X, 0, payload=1), Rec(Y, 30, payload=1)])
-    driver.feed([Rec(b"on", 50)])
-    assert driver.named([Rec(X, 5, payload=2), Rec(Y, 5, payload=1)]) == ["CONFLICT", "DUPLICATE"]
-
-
-def test_a_record_that_was_dropped_as_late_is_nothing_to_compare_with() -> None:
-    driver = drive(replace(EVENT, payload="all", late="drop"))
-    driver.feed([Rec(Y, 100)])
-    assert driver.named([Rec(X, 0, payload=1), Rec(X, 1, payload=2)]) == ["LATE", "LATE"]
-    assert driver.named([Rec(X, 100, payload=2), Rec(X, 101, payload=1)]) == ["UNIQUE", "CONFLICT"]
 
 
 def test_the_state_row_holds_digests_from_the_first_on() -> None:

@@ -51,14 +51,6 @@ def test_an_age_of_exactly_the_horizon_is_a_duplicate(budget: int, age: int, ver
 
 
 @SEALED_OR_NOT
-def test_what_was_dropped_as_late_is_not_remembered(budget: int) -> None:
-    driver = drive(late="drop", state_budget_bytes=budget)
-    driver.feed([Rec(Y, 75)])
-    assert driver.named([Rec(X, 20)]) == ["LATE"]
-    assert driver.named([Rec(X, 76)]) == ["UNIQUE"]
-
-
-@SEALED_OR_NOT
 def test_an_entry_just_too_far_does_not_hide_a_near_one(budget: int) -> None:
     driver = drive(lateness_ms=500, state_budget_bytes=budget)
     driver.feed([Rec(X, 161), Rec(X, 60)])
@@ -137,16 +129,6 @@ def test_watermarks_do_not_fall_with_a_longer_lateness_or_horizon(budget: int) -
     assert watermarks(driver) == (520, 430)
 
 
-def test_the_future_that_was_rolled_back_never_happened() -> None:
-    driver = drive(state_budget_bytes=0, retain_epochs=5)
-    for record in (Rec(X, 100), Rec(Y, 110), Rec(Z, 500)):
-        driver.feed([record])
-    driver.roll_back(2)
-    driver.restart()
-    verdicts = driver.named([Rec(Z, 100), Rec(Y, 100), Rec(X, 100)])
-    assert verdicts == ["UNIQUE", "UNIQUE", "DUPLICATE"]
-
-
 @SEALED_OR_NOT
 def test_null_ids_meet_nobody(budget: int) -> None:
     driver = drive(state_budget_bytes=budget)
@@ -156,17 +138,6 @@ def test_null_ids_meet_nobody(budget: int) -> None:
     # They still give the time.
     driver.feed([Rec(None, 300)])
     assert watermarks(driver) == (300, 240)
-
-
-@SEALED_OR_NOT
-def test_records_that_nothing_times(budget: int) -> None:
-    """They match nothing and are not remembered; a missing ID takes precedence."""
-    driver = drive(state_budget_bytes=budget)
-    untimed = Rec(X, None, untimed=True)
-    assert driver.named([Rec(X, 100), untimed, untimed]) == ["UNIQUE", "UNTIMED", "UNTIMED"]
-    assert driver.named([Rec(None, None, untimed=True), untimed]) == ["NULL_ID", "UNTIMED"]
-    assert driver.named([Rec(Y, None, untimed=True)]) == ["UNTIMED"]
-    assert driver.named([Rec(X, 100), Rec(Y, 100)]) == ["DUPLICATE", "UNIQUE"]
 
 
 def test_counts_add_up() -> None:

@@ -181,12 +181,6 @@ def test_a_filter_clears_most_ids_that_the_segment_does_not_hold(open_store: Ope
     assert not open_store().may_hold(nothing, strange).any()
 
 
-def test_the_reference_tells_what_was_planned_and_written(open_store: OpenStore) -> None:
-    seg = write(open_store(), fixed(65))
-    assert (seg.count, seg.start_ms, seg.end_ms) == (65, START_MS, END_MS)
-    assert (seg.hash_ranges, seg.range_index) == (1, 0)
-
-
 def test_what_is_written_again_is_a_segment_of_its_own(open_store: OpenStore) -> None:
     """A repeated attempt writes again; files that no state names change nothing."""
     made = fixed(20)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -14,11 +13,10 @@ import numpy as np
 import pytest
 
 from dedup.core import sequence_shard
-from dedup.core.clocks import NEVER_MS, Clocks, SourceClock
+from dedup.core.clocks import Clocks, SourceClock
 from dedup.core.keys import Keys
-from dedup.core.policy import Policy
 from dedup.core.producers import Producers
-from dedup.core.sequence import CYCLE, HALF_CYCLE, Handling, ProducerMemory, SequenceRule, judge_run
+from dedup.core.sequence import CYCLE, ProducerMemory, SequenceRule, judge_run
 from dedup.core.sequence_state import SequenceState
 from dedup.core.state import ShardState
 from dedup.errors import ClockError, ConfigError, StateError
@@ -175,18 +173,6 @@ def test_what_is_remembered_does_not_grow_with_the_records() -> None:
     assert set(shard.batch([("p", 0, n) for n in range(4000)])) == {"duplicate"}
 
 
-def test_the_newest_ranges_are_remembered() -> None:
-    shard = SequenceShard(SequenceRule(ranges=5))
-    shard.batch([("p", 0, n) for n in (0, 1, 10, 11, 20, 30, 40)])
-    assert shard.batch([("p", 0, n) for n in (0, 11, 5, 15)]) == [
-        "duplicate", "duplicate", "gap", "gap",
-    ]  # fmt: skip
-    # Two more ranges, for which the two lowest give way.
-    assert shard.batch([("p", 0, n) for n in (0, 5, 6, 10, 15)]) == [
-        "unknown", "unknown", "gap", "duplicate", "duplicate",
-    ]  # fmt: skip
-
-
 def test_as_many_ranges_as_are_chosen_and_fewer_once_that_is() -> None:
     shard = SequenceShard(SequenceRule(ranges=255))
     shard.batch([("p", 0, 2 * n) for n in range(255)])
@@ -196,22 +182,6 @@ def test_as_many_ranges_as_are_chosen_and_fewer_once_that_is() -> None:
     shard.batch([("p", 0, 600)])
     assert shard.state.producers.counts.tolist() == [3]
     assert shard.batch([("p", 0, 2), ("p", 0, 508)]) == ["unknown", "duplicate"]
-
-
-def test_one_channel_of_several_may_lag_behind() -> None:
-    """A producer over four partitions of its topic, one of them a micro-batch late."""
-    shard = SequenceShard()
-    gone: Counter[int] = Counter()
-    for first in range(0, 2000, 200):
-        on_time = [n for n in range(first, first + 200) if n % 4]
-        late = [n for n in range(max(0, first - 200), first) if n % 4 == 0]
-        for _ in range(2):
-            records = [("p", 0, n) for n in (*on_time, *late)]
-            verdicts = shard.batch(records)
-            passed = (r[2] for r, v in zip(records, verdicts, strict=True) if v != "duplicate")
-            gone.update(passed)
-    assert set(gone.values()) == {1}
-    assert len(gone) == 1950
 
 
 def test_the_state_given_is_never_changed() -> None:
@@ -236,58 +206,12 @@ def test_more_producers_than_allowed_are_an_error() -> None:
     assert len(shard.state.producers) == 1
 
 
-@pytest.mark.parametrize("unknown", ["emit", "drop"])
-def test_time_in_which_the_query_is_down_is_no_silence(unknown: Handling) -> None:
-    shard = SequenceShard(SequenceRule(unknown=unknown))
-    shard.batch([("a", 0, 0), ("b", 0, 4), ("b", 0, 0)], now_ms=0)
-    shard.run_id = "another"
-    assert shard.batch([("a", 0, 1)], now_ms=5000) == ["accept"]
-    assert shard.batch([("a", 0, 2)], now_ms=5100) == ["accept"]
-    assert shard.batch([("b", 0, 4), ("b", 0, 5)], now_ms=5200) == ["duplicate", "accept"]
-
-
-def test_an_epoch_that_nothing_is_heard_of_expires_though_older_ones_go_on() -> None:
-    shard = SequenceShard()
-    shard.batch([("a", 0, 0)])
-    assert shard.batch([("a", 99, 12345)]) == ["gap"]
-    for n in range(1, 6):
-        assert shard.batch([("a", 0, n)], now_ms=250 * n) == ["fenced"]
-    assert shard.counts["producers_expired"] == 1
-    assert shard.batch([("a", 0, 6), ("a", 0, 7)], now_ms=1251) == ["unknown", "accept"]
-
-
-def test_a_pause_counts_for_a_part_of_the_time_alone() -> None:
-    """What came in the meantime is read in the micro-batches behind it."""
-    shard = SequenceShard()
-    shard.batch([("a", 0, 0), ("b", 0, 0)], now_ms=0)
-    for n in range(1, 5):
-        shard.batch([("a", 0, n)], now_ms=100_000 * n)
-    assert len(shard.state.producers) == 2
-    shard.batch([("a", 0, 5)], now_ms=400_001)
-    assert list(shard.state.producers.keys) == [b"a"]
-    assert shard.counts["producers_expired"] == 1
-
-
 def test_a_clock_that_cannot_be_right_is_refused() -> None:
     shard = SequenceShard()
     shard.batch([("a", 0, 0)], now_ms=200_000)
     with pytest.raises(ClockError):
         shard.batch([("a", 0, 1)], now_ms=100_000)
     assert not shard.batch([], now_ms=200_001)
-
-
-def test_event_time_expires_by_the_watermark_of_the_micro_batch_before() -> None:
-    event = Policy(horizon_ms=1000, bucket_ms=1000, event_time=True)
-    shard = SequenceShard(policy=event)
-    shard.batch([("a", 0, 0), ("b", 0, 0)], times_ms=[0, 0], now_ms=9000)
-    shard.batch([("b", 0, 1)], times_ms=[1000], now_ms=9000)
-    verdicts = shard.batch([("a", 0, 0), ("b", 0, 2)], times_ms=[0, 1900], now_ms=9000)
-    assert verdicts == ["duplicate", "accept"]
-    # A late record counts as of the watermark: it keeps its producer as long as any other.
-    assert shard.state.producers.heard_ms.tolist() == [1000, 1900]
-    shard.batch([("b", 0, 3)], times_ms=[2001], now_ms=9000)
-    assert shard.state.producers.heard_ms.tolist() == [2001]
-    assert shard.counts["producers_expired"] == 1
 
 
 def test_a_bump_that_is_dropped_does_not_end_the_epoch() -> None:
@@ -299,25 +223,6 @@ def test_a_bump_that_is_dropped_does_not_end_the_epoch() -> None:
     bumped = judge_run(known, 4, zero - 1, zero + 2, strict)
     assert [piece.verdict.name for piece in bumped.pieces] == ["GAP", "ACCEPT"]
     assert bumped.memory == ProducerMemory(4, zero, ((zero, zero + 2),))
-
-
-def test_a_new_epoch_in_the_midst_of_the_numbers_is_not_torn() -> None:
-    shard = SequenceShard()
-    shard.batch([("p", 0, 0)])
-    records = [("p", 1, HALF_CYCLE + n) for n in range(-3, 3)]
-    assert shard.batch(records) == ["gap"] + ["accept"] * 5
-    assert shard.counts["missing"] == HALF_CYCLE - 3
-    assert shard.batch(records) == ["duplicate"] * 6
-    # A missing record passes once when it comes.
-    assert shard.batch([("p", 1, 7)]) == ["gap"]
-    assert shard.batch([("p", 1, 7)]) == ["duplicate"]
-
-
-def test_copies_that_tie_are_ranked_once() -> None:
-    shard = SequenceShard()
-    records = [("p", 0, 0), ("p", 0, 1), ("p", 0, 0), ("p", 0, 1), ("p", 0, 0)]
-    assert shard.batch(records) == ["accept", "accept", "duplicate", "duplicate", "duplicate"]
-    assert NEVER_MS not in shard.state.producers.heard_ms
 
 
 def test_plain_runs_are_judged_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
