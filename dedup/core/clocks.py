@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from dedup.core import parse
+from dedup.core.duration import iso
 from dedup.core.parse import integer, record, row, text, tuple_of
 from dedup.core.policy import Policy
 from dedup.errors import ClockError, ConfigError
@@ -205,9 +206,20 @@ class Clocks:
         if policy.event_time or policy.accept_clock_jump:
             return
         if now_ms - worker_now_ms > MAX_CLOCK_SKEW_MS:
-            raise ClockError.ahead(now_ms, worker_now_ms)
+            raise ClockError(
+                f"The micro-batch's time {iso(now_ms)} is more than a minute ahead of this "
+                f"worker's clock {iso(worker_now_ms)}. One of the two machines' clocks is wrong, "
+                "and IDs would expire too early. Set the clocks, or accept it with "
+                "accept_clock_jump=True.",
+                remedy="clock",
+            )
         if run_id == self.run_id and self.now_ms - now_ms > MAX_CLOCK_SKEW_MS:
-            raise ClockError.fell(now_ms, self.now_ms)
+            raise ClockError(
+                f"The micro-batch's time fell from {iso(self.now_ms)} to {iso(now_ms)} within one "
+                "run. The driver's clock was set back. Restart the query, or accept it with "
+                "accept_clock_jump=True. Time then stands still until the clock has caught up.",
+                remedy="clock",
+            )
 
     def to_json(self) -> dict[str, Any]:
         return {

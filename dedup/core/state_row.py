@@ -71,10 +71,19 @@ def read(
     if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(view[: _HEADER.size]):
         raise damaged("the checksum of its header is wrong")
     if data[:4] != magic:
-        raise StateError.of_another(_OPERATORS[data[:4]], _OPERATORS[magic])
+        raise StateError(
+            f"This checkpoint belongs to a query with {_OPERATORS[data[:4]]}. A query with "
+            f"{_OPERATORS[magic]} cannot use its state. Give each query its own checkpoint. "
+            "Nothing was emitted, changed or lost.",
+            remedy="changed-settings",
+        )
     _, version, parts, head_bytes, body_bytes, crc = _HEADER.unpack_from(data)
     if version not in versions:
-        raise StateError.unknown_version(version, versions[-1])
+        raise StateError(
+            f"A state row in the checkpoint has format {version}; this release of rolling-dedup "
+            f"reads format {versions[-1]}. Install the release that wrote it, or a newer one.",
+            remedy="other-version",
+        )
     whole = view[HEADER_BYTES : HEADER_BYTES + head_bytes + body_bytes]
     if len(whole) != head_bytes + body_bytes or zlib.crc32(whole) != crc:
         raise damaged(f"the checksum of its {content} is wrong")

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import os
 import traceback
-from datetime import datetime, timedelta
 
 from dedup.errors.cause import LINK, own_error
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-
-
-def _iso(time_ms: int) -> str:
-    return f"{datetime(1970, 1, 1) + timedelta(milliseconds=time_ms):%Y-%m-%d %H:%M:%S.%f}"[:-3]
 
 
 class DedupError(Exception):
@@ -102,15 +97,6 @@ class StateError(DedupError):
         )
 
     @classmethod
-    def of_another(cls, found: str, used: str) -> StateError:
-        """Return the error for the state of another operator."""
-        return cls(
-            f"This checkpoint belongs to a query with {found}. A query with {used} cannot use its "
-            "state. Give each query its own checkpoint. Nothing was emitted, changed or lost.",
-            remedy="changed-settings",
-        )
-
-    @classmethod
     def of_another_catalog(cls) -> StateError:
         """Return the error for a state with another birth certificate."""
         return cls(
@@ -118,15 +104,6 @@ class StateError(DedupError):
             "key than the one in the query's catalog.json. Nothing was emitted or lost. Restore "
             "the catalog that the checkpoint last used.",
             remedy="missing-catalog",
-        )
-
-    @classmethod
-    def unknown_version(cls, found: int, known: int) -> StateError:
-        """Return the error for a row of another release."""
-        return cls(
-            f"A state row in the checkpoint has format {found}; this release of rolling-dedup "
-            f"reads format {known}. Install the release that wrote it, or a newer one.",
-            remedy="other-version",
         )
 
 
@@ -143,26 +120,6 @@ class SourceError(DedupError):
 
 class ClockError(DedupError):
     """The processing-time clock jumped further than the query accepts."""
-
-    @classmethod
-    def ahead(cls, now_ms: int, worker_now_ms: int) -> ClockError:
-        """Return the error for a micro-batch that is ahead of the worker's clock."""
-        return cls(
-            f"The micro-batch's time {_iso(now_ms)} is more than a minute ahead of this worker's "
-            f"clock {_iso(worker_now_ms)}. One of the two machines' clocks is wrong, and IDs would "
-            "expire too early. Set the clocks, or accept it with accept_clock_jump=True.",
-            remedy="clock",
-        )
-
-    @classmethod
-    def fell(cls, now_ms: int, last_now_ms: int) -> ClockError:
-        """Return the error for a micro-batch that is earlier than the last one."""
-        return cls(
-            f"The micro-batch's time fell from {_iso(last_now_ms)} to {_iso(now_ms)} within one "
-            "run. The driver's clock was set back. Restart the query, or accept it with "
-            "accept_clock_jump=True. Time then stands still until the clock has caught up.",
-            remedy="clock",
-        )
 
 
 class ExecutorError(DedupError, ImportError):
