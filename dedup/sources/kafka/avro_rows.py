@@ -87,8 +87,10 @@ class AvroDecoder:
         for value in values:
             record, cause = None, None
             if value is not None:
-                decode, cause = self._decoder(value)
-                if decode is not None:
+                decode = self._decoder(value)
+                if isinstance(decode, str):
+                    cause = decode
+                else:
                     try:
                         fields = decode(value)
                         record = convert(fields) if convert else fields
@@ -113,17 +115,16 @@ class AvroDecoder:
                 causes[index] = f"A value does not fit its column: {_line(error)}."
         return pa.array(records, kind)
 
-    def _decoder(self, value: bytes) -> tuple[Decode | None, str | None]:
+    def _decoder(self, value: bytes) -> Decode | str:
         """Return the function that decodes this value, or why it cannot be decoded."""
         if self.registry is None:
-            return self._plain, None
+            return self._plain
         if len(value) < _HEADER_BYTES:
-            return None, f"It has {len(value)} bytes, too few for Confluent's wire format."
+            return f"It has {len(value)} bytes, too few for Confluent's wire format."
         if value[0] != 0:
-            return None, f"It is not in Confluent's wire format: its first byte is {value[0]}."
+            return f"It is not in Confluent's wire format: its first byte is {value[0]}."
         schema_id = int.from_bytes(value[1:_HEADER_BYTES], "big")
-        decode = self._writers.get(schema_id) or self._ask(schema_id, self.registry)
-        return (None, decode) if isinstance(decode, str) else (decode, None)
+        return self._writers.get(schema_id) or self._ask(schema_id, self.registry)
 
     def _ask(self, schema_id: int, registry: Registry) -> Decode | str:
         now_s = time.monotonic()
