@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -59,8 +58,8 @@ class InputColumns:
 def read_schema(spark: SparkSession, job: Job) -> T.StructType:
     """Return the columns of the input, folder columns included.
 
-    Raises ConfigError if there is no file to read them from, if the DDL is wrong, or if two columns
-    share a name; DataError if a file cannot be read.
+    Raises ConfigError if there is no file to read them from, or if the DDL is wrong; DataError if a
+    file cannot be read.
     """
     options, files, reader = job.options, job.files, _schema_reader(spark, job)
     is_csv = files.file_format == "csv"
@@ -85,11 +84,6 @@ def read_schema(spark: SparkSession, job: Job) -> T.StructType:
                 f"--schema makes the column {field.name!r} VARIANT, and Spark would guess a type "
                 "for each text: 007 would become 7. Declare it STRING."
             )
-    repeated = [n for n, k in Counter(f.name.lower() for f in schema.fields).items() if k > 1]
-    if repeated:
-        raise ConfigError(
-            f"INPUT {options.input} has two columns named {repeated[0]!r}; rename one."
-        )
     return schema
 
 
