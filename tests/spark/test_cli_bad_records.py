@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from dedup.cli.failures import FAILED, USAGE
-from dedup.cli.run.input.bad_rows import BadRows
+from dedup.cli.run import drain
 from dedup.sinks.batch_folders import published_batches
 from dedup.sinks.folder_sink import StagedFiles
 from dedup.sources.strict_json import NOT_STRICT
@@ -46,12 +46,12 @@ def test_csv(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "--bad-records skip, or --bad-records DIR" in failure.message
     folder = tmp_path / "bad"
     asked: list[int] = []
-    read_again, publish = BadRows.__call__, StagedFiles.__call__
+    read_again, publish = drain.bad_rows, StagedFiles.__call__
 
-    def count(rows: BadRows, batch_id: int) -> DataFrame | None:
-        found = read_again(rows, batch_id)
+    def count(*given: Any) -> DataFrame | None:
+        found = read_again(*given)
         if found is not None:
-            asked.append(batch_id)
+            asked.append(given[-1])
         return found
 
     def kill(sink: StagedFiles, batch: DataFrame, batch_id: int) -> None:
@@ -60,7 +60,7 @@ def test_csv(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             raise OSError("pulled the plug")
 
     # Work that a kill left half done is done once.
-    monkeypatch.setattr(BadRows, "__call__", count)
+    monkeypatch.setattr(drain, "bad_rows", count)
     monkeypatch.setattr(StagedFiles, "__call__", kill)
     assert "pulled the plug" in job.fails(**options, bad_records=str(folder)).message
     monkeypatch.setattr(StagedFiles, "__call__", publish)
