@@ -261,18 +261,16 @@ def publish_staged(
     sink: SinkPort[S],
     *,
     atomic: Callable[[], Sequence[StagedSlice]] | None = None,
-    compare_atomic: bool = False,
 ) -> None:
     """Publish what the tasks of a micro-batch have staged, unless it is published.
 
     With `atomic` the micro-batch is published in one transaction, from the slices that this
-    returns. An earlier run may have chosen them, for the slices may differ from run to run. If the
-    batch slot has the micro-batch already, `compare_atomic` refuses slices that hold other rows.
+    returns. An earlier run may have chosen them, for the slices may differ from run to run.
 
     Raises SinkError if what is published contradicts this micro-batch, and Fenced if another run of
     the query has acquired the sink.
     """
-    driver = _Driver(staged, sink, atomic, compare_atomic)
+    driver = _Driver(staged, sink, atomic)
     reason: Exception | None = None
     for _ in range(ATTEMPTS):
         try:
@@ -295,7 +293,6 @@ class _Driver(Generic[S]):
     given: StagedBatch
     sink: SinkPort[S]
     atomic: Callable[[], Sequence[StagedSlice]] | None
-    compare_atomic: bool
 
     def decide(self) -> None:
         """Acquire, compare, revoke, publish; the first commit that fails ends it."""
@@ -328,7 +325,7 @@ class _Driver(Generic[S]):
         if self.given.accept_difference:
             return
         if BATCH_SLOT in published:
-            if self.compare_atomic or not self.atomic:
+            if not self.atomic:
                 refuse_other_content(published[BATCH_SLOT], content_of_slices(slices))
             return
         now = {each.slot: each.content for each in slices}

@@ -1,7 +1,8 @@
 """Publish each micro-batch exactly once with one commit that compares and sets.
 
 A table format such as Delta Lake or Iceberg commits everything at once, and only if no other
-writer has committed since the table was read. With the marker in the same commit that is enough.
+writer has committed since the table was read. A folder of files has one plan for each micro-batch,
+which only one driver can create. With the marker in the same commit that is enough.
 The driver reads the marker from the newest version, decides, and commits as the very next version.
 Another driver of the query (a copy of the checkpoint, or a start that was frozen and wakes) has
 either committed before, and its marker is read; or its commit comes too late, and it decides again.
@@ -61,8 +62,10 @@ class TablePort(Protocol):
         """Return whether this port has sent the marker that was read."""
 
 
-def commit_batch(staged: StagedBatch, port: TablePort) -> Publication:
-    """Publish a micro-batch in one commit, unless it is published.
+def commit_batch(
+    staged: StagedBatch, port: TablePort, *, tasks: int | None = None, even_empty: bool = False
+) -> Publication:
+    """Publish a micro-batch in one commit, unless it is published; an empty one only if asked to.
 
     Raises SinkError if what is published contradicts this micro-batch, or if no attempt succeeds.
     """
@@ -78,10 +81,10 @@ def commit_batch(staged: StagedBatch, port: TablePort) -> Publication:
             if not staged.accept_difference:
                 refuse_other_content(newest, content)
             return Publication.FOUND
-        if not content.rows:
+        if not content.rows and not even_empty:
             return Publication.NOTHING
         try:
-            port.commit(batch.marker(BATCH_SLOT, content))
+            port.commit(batch.marker(BATCH_SLOT, content, tasks))
         except (Aborted, Indefinite) as error:
             reason = error
             unanswered += isinstance(error, Indefinite)

@@ -133,7 +133,6 @@ def dsn_of_test(server: Server) -> Iterator[str]:
         ("CREATE DOMAIN whole AS int NOT NULL; CREATE TABLE rows (n whole, text text)",
          [("text", "string")], {}, "Column 'n' of table rows must have a value"),
         (MAKE, [("n", "bigint")], {}, "Column 'n' of the stream does not go .*bigint"),
-        (MAKE, COLUMNS, {"markers": "rows"}, "has no column query_id: give the option markers"),
     ],
 )  # fmt: skip
 def test_tables_that_do_not_fit(

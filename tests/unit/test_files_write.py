@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dedup.errors import DataError, DedupError
+from dedup.errors import DedupError
 from dedup.sinks.files import output_files
 from dedup.sinks.files.output_files import ParquetOutput, parquet_writer, with_spark_metadata
 from dedup.sinks.files.slice_files import FileShape, staging_folder
 from dedup.sinks.files.task_files import TaskFiles
-from dedup.sources.files.folder_columns import parted
 from tests.support.small_disk import small_disk
 
 N = pa.schema([("n", pa.int64())])
@@ -91,28 +90,6 @@ def test_a_footer_says_what_spark_says(tmp_path: Path) -> None:
     assert "isAdjustedToUTC=false" in str(leaves[2].logical_type)
 
 
-def test_rows_are_parted_by_the_column_that_names_folders() -> None:
-    rows = pa.record_batch({"n": [1, 2, 3], "v": ["unique", "late", "unique"]})
-    parts = dict(parted(rows, ["v"]))
-    assert {below: part.to_pydict() for below, part in parts.items()} == {
-        "v=unique": {"n": [1, 3]},
-        "v=late": {"n": [2]},
-    }
-    assert dict(parted(numbers(2), [])) == {"": numbers(2)}
-
-
-@pytest.mark.parametrize(
-    ("value", "why"), [("x" * 254, "more than 255 bytes"), ("a\0b", "a NUL"), ("", "is empty")]
-)
-def test_a_value_that_cannot_name_a_folder(value: str, why: str) -> None:
-    fits = pa.record_batch({"v": ["x" * 253], "n": [1]})
-    assert [len(name) for name, _ in parted(fits, ["v"])] == [255]
-    rows = pa.record_batch({"v": ["a", value], "n": [1, 2]})
-    with pytest.raises(DataError, match=f"Column 'v' names folders, .*{why}") as refused:
-        list(parted(rows, ["v"]))
-    assert len(str(refused.value)) < 450
-
-
 def test_a_full_disk(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         file = ParquetOutput(disk / "x.parquet", N, "none")
@@ -123,16 +100,6 @@ def test_a_full_disk(tmp_path: Path) -> None:
         assert error.value.remedy == "local-disk"
         file.drop_unfinished()
         assert list(disk.iterdir()) == []
-
-
-def test_a_file_of_a_task_that_failed_goes(tmp_path: Path) -> None:
-    file = ParquetOutput(tmp_path / "x.parquet", N, "none")
-    file.drop_unfinished()
-    file.add(numbers(1))
-    file._write_group()
-    assert file.path.exists()
-    file.drop_unfinished()
-    assert not file.path.exists()
 
 
 # --- on the driver

@@ -62,11 +62,6 @@ def test_progress_is_that_of_the_logs(
     assert read_progress(str(tmp_path)) == progress(next_batch_id, again=again)
 
 
-def test_a_folder_without_a_query_has_no_progress(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no checkpoint"):
-        read_progress(str(tmp_path))
-
-
 def test_the_screen_shows_slices_attempts_and_what_holds_readers_back() -> None:
     found = KafkaInspection(
         servers="h:9092",

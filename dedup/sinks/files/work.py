@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -16,17 +16,10 @@ from dedup.sinks.files.plans import FOLDER as PLANS
 from dedup.sinks.files.plans import BatchPlan, BatchPlans
 from dedup.sinks.files.slice_files import FileShape, SliceFiles, WrittenFile
 from dedup.sinks.ledger import Ledger
-from dedup.sinks.marker import BATCH_SLOT, Marker
+from dedup.sinks.marker import Marker
 from dedup.sinks.output_owner import own_output, owner_of
-from dedup.sinks.protocol import (
-    Batch,
-    Fenced,
-    PublishedSlice,
-    StagedBatch,
-    StagedSlice,
-    content_of_slices,
-    publish_staged,
-)
+from dedup.sinks.protocol import Batch, Fenced, StagedBatch, StagedSlice, content_of_slices
+from dedup.sinks.single_commit import commit_batch
 from dedup.sinks.utf8 import only_utf8
 from dedup.sinks.work import SinkWork, TaskResult
 
@@ -73,36 +66,30 @@ class FilesWork(SinkWork):
 
     def publish(self, staged: StagedBatch) -> Callable[[], None]:
         output = output_of(self.options)
-        written = [each for each in staged.slices if isinstance(each, WrittenSlice)]
-        sink = FilesSink(output, staged)
-        publish_staged(staged, sink, atomic=lambda: written, compare_atomic=True)
+        port = FilesPort(output, staged)
+        commit_batch(staged, port, tasks=len(staged.slices), even_empty=True)
         return lambda: output.clean(staged.batch.batch_id)
 
 
-class FilesSink:
-    """An output, as the driver holds it; implements `dedup.sinks.protocol.SinkPort`.
+class FilesPort:
+    """An output, as the driver holds it; implements `dedup.sinks.single_commit.TablePort`.
 
-    It has the batch slot alone. Nothing is fenced: a second driver finds that the micro-batch is
-    decided (`dedup.sinks.files.plans`).
+    A second driver finds that the micro-batch is decided (`dedup.sinks.files.plans`).
     """
 
     def __init__(self, output: Output, staged: StagedBatch) -> None:
-        self.output, self.staged, self.plans = output, staged, BatchPlans(output.root)
-        self._slot = BatchFolderSlot(self)
+        self._output, self._staged, self._plans = output, staged, BatchPlans(output.root)
 
-    def slots(self) -> Collection[int]:
-        return ()
-
-    def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
+    def newest(self) -> Marker | None:
         """Read the newest plan, and carry it out if it is this micro-batch's."""
-        batch_id = self.staged.batch.batch_id
-        newest = self.plans.newest(batch_id, self.staged.known_batch_id)
+        batch_id = self._staged.batch.batch_id
+        newest = self._plans.newest(batch_id, self._staged.known_batch_id)
         if newest is None:
-            return {}
+            return None
         if newest.marker.batch_id == batch_id:
             # The driver that decided it may be dead, or frozen.
-            self.output.carry_out(newest, self._staged_again(newest.marker))
-        return {BATCH_SLOT: newest.marker}
+            self._output.carry_out(newest, self._staged_again(newest.marker))
+        return newest.marker
 
     def _staged_again(self, planned: Marker) -> list[WrittenFile] | None:
         """Return the files that are staged now, if they may replace the plan's.
@@ -110,47 +97,35 @@ class FilesSink:
         They hold the rows that were planned, and the micro-batch was never completely published: if
         it was, somebody has removed it on purpose.
         """
-        known, slices = self.staged.known_batch_id, self.staged.slices
+        known, content = self._staged.known_batch_id, content_of_slices(self._staged.slices)
         was_published = known is not None and known >= planned.batch_id
-        content = content_of_slices(slices)
         if was_published or (planned.rows, planned.content) != (content.rows, content.hash):
             return None
-        return _files_of(slices)
+        return self._files()
 
-    def slot(self, number: int) -> BatchFolderSlot:
-        return self._slot
-
-    def rows(self, slices: Sequence[StagedSlice]) -> StagedFilesRows:
-        return StagedFilesRows(slices)
-
-
-class BatchFolderSlot:
-    """The batch slot of an output; implements `dedup.sinks.protocol.SlotPort`."""
-
-    last: Marker | None = None
-
-    def __init__(self, sink: FilesSink) -> None:
-        self._sink = sink
-        self.files: list[WrittenFile] = []
-        self._plan: BatchPlan | None = None
-
-    def acquire(self) -> Marker | None:
-        return self._sink.acquire([BATCH_SLOT]).get(BATCH_SLOT)
-
-    def begin(self) -> None:
-        """Do nothing: readers skip what is staged."""
-
-    def pre_commit(self, marker: Marker) -> None:
-        """Arrange all files as the plan needs them, in a folder that readers skip."""
+    def commit(self, marker: Marker) -> None:
+        """Decide what the micro-batch consists of, and make it visible."""
         self._refuse_unplanned(marker.batch_id)
-        folder, files = self._sink.output.plan_files(marker.batch_id, self.files)
-        self._plan = BatchPlan(marker, folder, tuple(files))
+        folder, files = self._output.plan_files(marker.batch_id, self._files())
+        plan = BatchPlan(marker, folder, tuple(files))
         faults.point("files.laid.out")
+        if not self._plans.create(plan):
+            raise Fenced("it has decided already what the micro-batch consists of")
+        faults.point("files.planned")
+        self._output.carry_out(plan)
+        faults.point("files.published")
+
+    def is_own(self, marker: Marker) -> bool:
+        return False
+
+    def _files(self) -> list[WrittenFile]:
+        written = (each for each in self._staged.slices if isinstance(each, WrittenSlice))
+        return [file for each in written for file in each.files]
 
     def _refuse_unplanned(self, number: int) -> None:
-        root, shown = self._sink.output.root, self._sink.output.unplanned(number)
+        root, shown = self._output.root, self._output.unplanned(number)
         # If there is a plan, another start has just been quicker: `commit` finds it.
-        if shown and self._sink.plans.read(number) is None:
+        if shown and self._plans.read(number) is None:
             raise SinkError(
                 f"{root.url(folder_of(number))} exists already (with {shown[0]}), and "
                 f"{root.url(PLANS)} has no plan of it. Either the plan of micro-batch {number} is "
@@ -158,32 +133,3 @@ class BatchFolderSlot:
                 "there twice, or be lost. Nothing was published.",
                 remedy="sink-markers",
             )
-
-    def commit(self) -> None:
-        """Decide what the micro-batch consists of, and make it visible."""
-        assert self._plan is not None
-        if not self._sink.plans.create(self._plan):
-            raise Fenced("it has decided already what the micro-batch consists of")
-        faults.point("files.planned")
-        self._sink.output.carry_out(self._plan)
-        faults.point("files.published")
-
-    def abort(self) -> None:
-        """Do nothing: the next micro-batch removes what is staged."""
-
-
-@dataclass(frozen=True, slots=True)
-class StagedFilesRows:
-    """Rows in staged files; implements `dedup.sinks.protocol.RowsToSend`."""
-
-    slices: Sequence[StagedSlice]
-
-    def send_first(self, slot: BatchFolderSlot) -> None:
-        slot.files = _files_of(self.slices)
-
-    def send_rest(self, slot: BatchFolderSlot) -> Content:
-        return content_of_slices(self.slices)
-
-
-def _files_of(slices: Sequence[PublishedSlice | StagedSlice]) -> list[WrittenFile]:
-    return [file for each in slices if isinstance(each, WrittenSlice) for file in each.files]

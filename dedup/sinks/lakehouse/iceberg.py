@@ -21,7 +21,7 @@ import pyarrow as pa
 from dedup.catalog.localfile import sync
 from dedup.errors import ConfigError, MissingExtraError
 from dedup.errors.redaction import without_secrets
-from dedup.sinks.lakehouse.columns import TableColumns, fit_columns, new_columns, split_rows
+from dedup.sinks.lakehouse.columns import fit_columns, new_columns, split_rows
 from dedup.sinks.lakehouse.options import LakeOptions
 from dedup.sinks.lakehouse.work import DataFile, LakePort, LakeTarget
 from dedup.sinks.marker import Marker
@@ -323,22 +323,15 @@ def iceberg_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> I
         )
     described = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
     columns = fit_columns(shown, [field.remove_metadata() for field in described], stream, {})
-    _check_partitions(metadata, columns)
+    for each in metadata.spec().fields:
+        name = metadata.schema().find_column_name(each.source_id)
+        if name not in columns.given:
+            raise ConfigError(
+                f"Table {shown} is divided by {each.transform}({name}), and the stream has no "
+                "top-level column of this name. Add it to the stream."
+            )
     table_id, storage = str(metadata.table_uuid), dict(table.io.properties)
     return IcebergTarget(options, columns, table_id, metadata, storage)
-
-
-def _check_partitions(metadata: TableMetadata, columns: TableColumns) -> None:
-    for each in metadata.spec().fields:
-        source = metadata.schema().find_field(each.source_id)
-        prefix = f"Table {columns.shown} is divided by {each.transform}({source.name}), "
-        if metadata.schema().find_column_name(each.source_id) not in columns.given:
-            raise ConfigError(f"{prefix}and the stream has no top-level column of this name.")
-        try:
-            transform = each.transform.pyarrow_transform(source.field_type)
-            transform(pa.nulls(1, columns.columns.field(source.name).type))
-        except Exception as error:
-            raise ConfigError(f"{prefix}which pyiceberg cannot compute here: {error}.") from None
 
 
 def _create(options: LakeOptions, columns: pa.Schema) -> None:

@@ -21,7 +21,7 @@ from dedup.sinks.lakehouse.options import DELTA, LakeOptions
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import Marker
 from dedup.sinks.protocol import Aborted, Batch, Indefinite, StagedBatch, StagedSlice
-from dedup.sinks.single_commit import Publication, commit_batch
+from dedup.sinks.single_commit import Publication, TablePort, commit_batch
 from dedup.sinks.utf8 import check_utf8, only_utf8
 from dedup.sinks.work import SinkWork, TaskResult
 
@@ -68,8 +68,8 @@ class LakeTarget(ABC):
 T = TypeVar("T", bound=LakeTarget)
 
 
-class LakePort(ABC, Generic[T]):
-    """A table in the hands of one driver: a `dedup.sinks.single_commit.TablePort`."""
+class LakePort(TablePort, Generic[T]):
+    """A table in the hands of one driver."""
 
     def __init__(self, target: T, batch: Batch, files: Sequence[DataFile]) -> None:
         self.target, self.batch, self.files = target, batch, files
@@ -137,10 +137,6 @@ class LakePort(ABC, Generic[T]):
     @abstractmethod
     def _sizes(self) -> Iterable[int | None]:
         """Return the sizes of the data files as the library sees them, None for a missing one."""
-
-    @abstractmethod
-    def is_own(self, marker: Marker) -> bool:
-        """Return whether this port committed the marker that was read."""
 
     @abstractmethod
     def delete(self, path: str) -> None:

@@ -165,4 +165,4 @@ def _parsed(table: str, query_id: str, slot: int, text: str) -> Marker:
 def make_marker_table(options: PostgresOptions, name: str) -> str:
     with translated_errors(name), transaction(options.dsn, options.timeout_seconds) as connection:
         key = ["query_id", "sink", "slot"]
-        return make_own_table(connection, "markers", name, _COLUMNS, key)
+        return make_own_table(connection, name, _COLUMNS, key)

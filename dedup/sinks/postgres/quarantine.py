@@ -186,7 +186,7 @@ def _in_ascii(text: str) -> str:
 
 
 def make_quarantine_table(connection: psycopg.Connection[Any], name: str) -> str:
-    return make_own_table(connection, "quarantine", name, _COLUMNS)
+    return make_own_table(connection, name, _COLUMNS)
 
 
 def make_staged(connection: psycopg.Connection[Any], name: str) -> None:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 #: Ordinary tables and partitioned ones.
 _TABLES = ("r", "p")
 _FIND = """
-SELECT c.oid, n.nspname, c.relname, c.relkind,
-       ARRAY(SELECT a.attname FROM pg_attribute a WHERE a.attrelid = c.oid)
+SELECT c.oid, n.nspname, c.relname, c.relkind
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
 #: A domain is written as its base type.
@@ -127,7 +126,7 @@ def find_table(
 
     Raises ConfigError if the table does not exist, or a column does not fit.
     """
-    oid, schema, relation, kind, _ = _find(connection, options.table)
+    oid, schema, relation, kind = _find(connection, options.table)
     if kind not in _TABLES:
         raise ConfigError(f"{options.table} is not a table: this sink only writes to tables.")
     there = {row[0]: row[1:] for row in connection.execute(_COLUMNS, [oid])}
@@ -175,15 +174,11 @@ def _types(connection: psycopg.Connection[Any], table: str, columns: Sequence[st
 
 def make_own_table(
     connection: psycopg.Connection[Any],
-    option: str,
     name: str,
     columns: Mapping[str, str],
     key: Sequence[str] = (),
 ) -> str:
-    """Create one of the sink's own tables if it is missing; return its name with its schema.
-
-    Raises ConfigError if the table exists and lacks one of these columns; `option` names the table.
-    """
+    """Create one of the sink's own tables if it is missing; return its name with its schema."""
     if connection.execute(_FIND, [name]).fetchone() is None:
         parts = [f"{column} {kind}" for column, kind in columns.items()]
         parts += [f"PRIMARY KEY ({', '.join(key)})"] if key else []
@@ -194,12 +189,5 @@ def make_own_table(
         except psycopg_library().Error as error:
             if error.sqlstate not in _LOST_RACE:
                 raise
-    row = connection.execute(_FIND, [name]).fetchone()
-    assert row is not None, "it exists by now"
-    _, schema, relation, _, there = row
-    if lacking := [column for column in columns if column not in there]:
-        raise ConfigError(
-            f"Table {name} does not belong to this sink, because it has no column {lacking[0]}: "
-            f"give the option {option} another name."
-        )
+    _, schema, relation, _ = _find(connection, name)
     return f"{quoted(schema)}.{quoted(relation)}"
