@@ -67,12 +67,12 @@ def test_a_commit_is_on_the_disk_before_it_is_told(sink: Sink, dsn: str) -> None
     """Else a crash takes rows and marker of a micro-batch that Spark takes for done."""
     run(dsn, "ALTER ROLE CURRENT_USER SET synchronous_commit = off")
     connections.forget_connections()
-    with transaction(dsn, 5) as connection:
+    with transaction(sink.work.options) as connection:
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
-    with transaction(dsn, 5) as connection:
+    with transaction(sink.work.options) as connection:
         PostgresMarkers(sink.work.options, QUERY).lock(connection, 0)
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
-    with transaction(dsn, 5) as connection:
+    with transaction(sink.work.options) as connection:
         connection.execute("SET LOCAL synchronous_commit = remote_apply")
         PostgresMarkers(sink.work.options, QUERY).lock(connection, 0)
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("remote_apply",)

@@ -62,8 +62,9 @@ def test_a_marker_of_another_release_is_refused_by_that_name() -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"query_id": "q"}])
 def test_other_fields_are_damage(fields: dict[str, str]) -> None:
-    with pytest.raises(SinkError, match="it lacks batch_id"):
+    with pytest.raises(SinkError, match="it lacks batch_id") as error:
         Marker.from_bytes(to_document(fields, version=FORMAT), WHERE)
+    assert error.value.remedy == "sink-markers"
 
 
 def test_all_markers_of_a_slot_have_one_key_and_those_of_others_another() -> None:

@@ -15,7 +15,6 @@ from dedup.sinks.protocol import (
     ATTEMPTS,
     Aborted,
     Batch,
-    Fenced,
     Indefinite,
     PublishedSlice,
     StagedBatch,
@@ -50,8 +49,6 @@ class Memory:
     asked: list[str] = field(default_factory=list)
     #: What the next commits come to: "applied" or "lost" (both without an answer), or an error.
     commits: list[str | Exception] = field(default_factory=list)
-    #: Slots that another attempt has owned since.
-    fenced: set[int] = field(default_factory=set)
     files: dict[str, str] = field(default_factory=dict)
 
     def put(self, batch: Batch, slot: int, rows: str) -> Marker:
@@ -85,7 +82,6 @@ class Port:
 
     def acquire(self) -> Marker | None:
         self.memory.asked.append(f"own {self.number}")
-        self.memory.fenced.discard(self.number)
         return self.memory.newest.get(self.number)
 
     def begin(self) -> None:
@@ -119,8 +115,6 @@ class Rows:
     done: str = ""
 
     def send_first(self, slot: Port) -> None:
-        if slot.number in slot.memory.fenced:
-            raise Fenced("by another attempt")
         slot.sent += self.rows[:1]
 
     def send_rest(self, slot: Port) -> Content:

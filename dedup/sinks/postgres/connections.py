@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dedup.errors import ConfigError, DataError, DedupError, MissingExtraError, SinkError
 from dedup.errors.redaction import without_secrets
+from dedup.sinks.postgres.options import PostgresOptions
 from dedup.sinks.protocol import Aborted
 
 if TYPE_CHECKING:
@@ -118,14 +119,14 @@ def forget_connections() -> None:
 
 
 @contextmanager
-def transaction(dsn: str, timeout_s: float) -> Iterator[psycopg.Connection[Any]]:
+def transaction(options: PostgresOptions) -> Iterator[psycopg.Connection[Any]]:
     """Yield a connection (see `connected`); commit at the end, roll back after an error."""
-    connection = connected(dsn, timeout_s)
+    connection = connected(options.dsn, options.timeout_seconds)
     try:
         yield connection
         connection.commit()
     finally:
-        give_back(dsn, connection)
+        give_back(options.dsn, connection)
 
 
 @contextmanager

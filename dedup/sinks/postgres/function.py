@@ -20,10 +20,7 @@ from dedup.spark.driver.checkpoint_log import Progress
 def inspect_postgres(options: PostgresOptions, progress: Progress | None) -> SinkInspection:
     """Return what a sink of these options has published, in every query."""
     try:
-        with (
-            translated_errors(options.table),
-            transaction(options.dsn, options.timeout_seconds) as connection,
-        ):
+        with translated_errors(options.table), transaction(options) as connection:
             table = options.markers or f"{schema_of(connection, options.table)}.dedup_markers"
             markers = read_markers(connection, table, options.name)
     except Aborted as error:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from dedup.sinks.marker import Marker
@@ -55,7 +54,7 @@ class PostgresMarkers:
         self._mine = (query_id, options.name)
 
     def slots(self) -> list[int]:
-        with self._connection() as connection:
+        with transaction(self._options) as connection:
             rows = connection.execute(
                 f"SELECT slot FROM {self._sql} WHERE {self._where}", self._mine
             ).fetchall()
@@ -78,7 +77,7 @@ class PostgresMarkers:
 
     def _own(self, slots: Sequence[int], owner: str, wait_ms: int) -> dict[int, Marker | None]:
         found: dict[int, Marker | None] = {}
-        with self._connection() as connection:
+        with transaction(self._options) as connection:
             self._announce(connection, _OWNING, wait_ms)
             for slot in slots:
                 row = connection.execute(
@@ -114,7 +113,7 @@ class PostgresMarkers:
 
     def _disconnect(self, slots: Sequence[int]) -> None:
         """End the sessions that hold one of the slots; the server rolls their transactions back."""
-        with self._connection() as connection:
+        with transaction(self._options) as connection:
             # A session belongs to the user who logged in, not to the role that it acts as.
             connection.execute("SET LOCAL ROLE NONE")
             connection.execute(
@@ -142,9 +141,6 @@ class PostgresMarkers:
         which = hashlib.blake2b("\0".join(self._mine).encode(), digest_size=12).hexdigest()
         return f"dedup {which} {slot}"
 
-    def _connection(self) -> AbstractContextManager[psycopg.Connection[Any]]:
-        return transaction(self._options.dsn, self._options.timeout_seconds)
-
 
 def read_markers(connection: psycopg.Connection[Any], table: str, sink: str) -> list[Marker]:
     """Return the newest marker of each slot of a sink, in all queries; none without the table."""
@@ -163,6 +159,6 @@ def _parsed(table: str, query_id: str, slot: int, text: str) -> Marker:
 
 
 def make_marker_table(options: PostgresOptions, name: str) -> str:
-    with translated_errors(name), transaction(options.dsn, options.timeout_seconds) as connection:
+    with translated_errors(name), transaction(options) as connection:
         key = ["query_id", "sink", "slot"]
         return make_own_table(connection, name, _COLUMNS, key)

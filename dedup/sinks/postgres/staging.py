@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -23,9 +22,6 @@ from dedup.sinks.postgres.options import PostgresOptions
 from dedup.sinks.postgres.quarantine import RejectedRecords, make_staged
 from dedup.sinks.postgres.tables import TargetTable
 from dedup.sinks.protocol import StagedSlice
-
-if TYPE_CHECKING:
-    import psycopg
 
 #: How long `clean` waits for a table that another session still writes to.
 _DROP_WAIT = "200ms"
@@ -48,7 +44,7 @@ class PostgresStaging:
         name = f"{self._schema}.{quoted(f'{self._prefix}{batch_id}_{slot}_{uuid.uuid4().hex[:8]}')}"
         content = Content()
         is_made = False
-        with translated_errors(self._table.shown), self._transaction() as connection:
+        with translated_errors(self._table.shown), transaction(self._options) as connection:
             rejected = RejectedRecords(self._table)
             copy = None
             for batch in rows:
@@ -81,7 +77,7 @@ class PostgresStaging:
         Tables that an old attempt still writes to stay until the next call.
         """
         with suppress(psycopg_library().Error):
-            with self._transaction() as connection:
+            with transaction(self._options) as connection:
                 found = connection.execute(
                     "SELECT relname FROM pg_class WHERE relkind = 'r' "
                     "AND starts_with(relname, %s) AND relnamespace = to_regnamespace(%s)",
@@ -90,9 +86,6 @@ class PostgresStaging:
             for (name,) in found:
                 number = name.removeprefix(self._prefix).split("_")[0]
                 if number.isdecimal() and int(number) <= batch_id:
-                    with suppress(psycopg_library().Error), self._transaction() as one:
+                    with suppress(psycopg_library().Error), transaction(self._options) as one:
                         one.execute(f"SET LOCAL lock_timeout = '{_DROP_WAIT}'")
                         one.execute(f"DROP TABLE IF EXISTS {self._schema}.{quoted(name)}")
-
-    def _transaction(self) -> AbstractContextManager[psycopg.Connection[Any]]:
-        return transaction(self._options.dsn, self._options.timeout_seconds)

@@ -60,10 +60,7 @@ def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> Postg
     answers. `columns` are the names and Spark types of the stream's columns.
     """
     try:
-        with (
-            translated_errors(options.table),
-            transaction(options.dsn, options.timeout_seconds) as connection,
-        ):
+        with translated_errors(options.table), transaction(options) as connection:
             table = find_table(connection, options, columns)
             schema = options.staging_schema or table.schema
             quarantine = options.quarantine
