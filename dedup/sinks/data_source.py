@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -59,25 +58,18 @@ def source_of(kind: SinkKind[Any]) -> type[SinkSource]:
     return type(f"{kind.format_name}_source", (SinkSource,), {"kind": kind})
 
 
-@dataclass
-class _Message(WriterCommitMessage):
-    """What a task returns to the driver, as Spark carries it."""
-
-    result: TaskResult
-
-
 class SinkStreamWriter(DataSourceStreamArrowWriter):
     """Publishes the micro-batches of one query."""
 
     def __init__(self, work: SinkWork) -> None:
         self._work = work
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> _Message:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         batch, slot = current_batch(self._work.name)
-        return _Message(self._work.write(batch, slot, iterator))
+        return self._work.write(batch, slot, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        self._work.complete([m.result for m in messages if isinstance(m, _Message)])
+        self._work.complete([each for each in messages if isinstance(each, TaskResult)])
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing: what is staged is deleted with the micro-batch once it is published.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
 
 from dedup.errors import SinkError, faults
 from dedup.sinks.ledger import Ledger
@@ -19,7 +20,7 @@ from dedup.sinks.protocol import Batch, Fenced, PublishedSlice, StagedBatch, Sta
 
 
 @dataclass(frozen=True, slots=True)
-class TaskResult:
+class TaskResult(WriterCommitMessage):
     """What a task of a sink returns to the driver."""
 
     batch: Batch
