@@ -34,7 +34,7 @@ class SinkSource(DataSource):
 
     def _only_streams(self) -> ConfigError:
         return ConfigError(
-            f"Format {self.name()} publishes the numbered micro-batches of a stream: use "
+            f"Format {self.name()} publishes the micro-batches of a stream: use "
             "df.writeStream. To read the output, or to write a batch, use Spark's own formats."
         )
 

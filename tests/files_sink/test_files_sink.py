@@ -225,7 +225,7 @@ def test_two_drivers_publish_the_same(
             assert sink.numbers() == once(3)
             sink.batch("run2", 2, [3])
 
-    monkeypatch.setattr(faults, "point", others)
+    monkeypatch.setattr("dedup.errors.faults.point", others)
     if point == "files.laid.out":
         with pytest.raises(SinkError, match="decided already"):
             sink.finish(answers)

@@ -177,8 +177,6 @@ def test_what_cannot_be_split(spark: SparkSession, dsn: str, tmp_path: Path) -> 
          "Two sinks of the query have the name 'uniques'"),
         (rows, {"unique": take, "late": elsewhere},
          "The sinks of one query have one checkpoint; these have .*/elsewhere"),
-        (rows, {"unique": "uniques"}, "unique='uniques' must be a function"),
-        (spark.range(3), {"unique": take}, "this DataFrame is a batch"),
         (rows.drop("verdict"), {"unique": take}, "no columns that an operator made for verdicts"),
     ]  # fmt: skip
     for stream, sinks, why in refused:

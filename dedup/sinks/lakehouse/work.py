@@ -131,7 +131,8 @@ class LakePort(TablePort, Generic[T]):
                     f"The data file {file.path} of table {table} is gone or changed before it was "
                     "committed. VACUUM, remove_orphan_files and other cleaners must keep files "
                     "that are younger than a micro-batch takes, and driver and executors need the "
-                    "same endpoint and credentials, of one store. Then start the query again."
+                    "same AWS_ENDPOINT_URL and credentials, of one store. Then start the query "
+                    "again."
                 )
 
     @abstractmethod
