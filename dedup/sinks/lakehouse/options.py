@@ -75,7 +75,7 @@ class LakeOptions(SinkOptions):
 def lake_options(format_name: str, given: Mapping[str, str]) -> LakeOptions:
     """Return the options that a user gave, by names in any case.
 
-    In what follows a prefix of `PREFIXES` the case counts.
+    After a prefix of `PREFIXES` the case counts.
     """
     prefix = PREFIXES[format_name]
     values = sink_values(format_name, given, OPTIONS[format_name], prefix)
