@@ -93,6 +93,9 @@ class SlotPort(Protocol):
     def abort(self) -> None:
         """Give up the open transaction, if there is one. Nothing committed is ever undone."""
 
+    def drop(self) -> None:
+        """Give the slot up; its next owner settles what is open."""
+
 
 S = TypeVar("S", bound=SlotPort)
 S_contra = TypeVar("S_contra", bound=SlotPort, contravariant=True)

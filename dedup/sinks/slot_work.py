@@ -25,13 +25,6 @@ from dedup.sinks.protocol import (
 from dedup.sinks.work import SinkWork, TaskResult
 
 
-class HeldSlot(SlotPort, Protocol):
-    """A slot that keeps a connection between its calls."""
-
-    def drop(self) -> None:
-        """Give the slot up; its next owner settles what is open."""
-
-
 class SliceStaging(Protocol):
     """Where the slices of one sink of one query are staged."""
 
@@ -42,7 +35,7 @@ class SliceStaging(Protocol):
         """Delete what was staged for a published micro-batch and for those before it."""
 
 
-S = TypeVar("S", bound=HeldSlot)
+S = TypeVar("S", bound=SlotPort)
 
 
 class SlotRows:
