@@ -34,8 +34,8 @@ class SinkSource(DataSource):
 
     def _only_streams(self) -> ConfigError:
         return ConfigError(
-            f"Format {self.name()} publishes the micro-batches of a stream: use "
-            "df.writeStream. To read the output, or to write a batch, use Spark's own formats."
+            f"Format {self.name()} is a sink that publishes the micro-batches of a stream: use "
+            "df.writeStream. To read the output, or to write a batch, use another format."
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> SinkStreamWriter:  # noqa: N802

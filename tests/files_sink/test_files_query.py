@@ -133,7 +133,7 @@ def test_what_cannot_be_is_refused_before_the_query_starts(
         with pytest.raises(Exception, match=why) as refused:
             query.run(**options)
         assert isinstance(cause(refused.value), ConfigError)
-    with pytest.raises(Exception, match="Format dedup_files publishes the micro-batches"):
+    with pytest.raises(Exception, match="dedup_files is a sink that publishes the micro-batches"):
         spark.range(3).write.format("dedup_files").mode("append").save()
     with pytest.raises(Exception, match="Format dedup_files is a sink"):
         spark.read.format("dedup_files").load()

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dedup.errors import ConfigError, DataError
+from dedup.errors import DataError
 from dedup.sinks.postgres import quarantine as quarantine_table
 from dedup.sinks.postgres.connections import forget_connections
 from dedup.sinks.protocol import PublishedSlice, StagedSlice
@@ -231,8 +231,3 @@ def test_records_beyond_the_calendar_of_python(dsn: str, tmp_path: Path) -> None
         {"d": "10183-09-21", "t": "-7164-05-05 06:37:28.288256Z", "x": "NaN", "a": ["b"]},
         {"d": "1970-01-01", "t": "1970-01-01T00:00:00+00:00", "x": "-Infinity", "a": ["\\xffa"]},
     ]
-
-
-def test_a_table_that_is_something_else(dsn: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give the option quarantine another name"):
-        Sink(dsn, tmp_path, quarantine="numbers")
