@@ -1,13 +1,142 @@
-"""`dedup.testing`: what its oracle lets through and complains of, and what a small query leaves."""
+"""`dedup.testing`: its oracle, its small query, and faults, which strike once where they say."""
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from dedup.testing import Oracle, small_query
+import dedup
+from dedup.errors.faults import point
+from dedup.testing import Oracle, faults, small_query
+from tests.support.waiting import wait_until
+
+_VISIT = "import sys; from dedup.errors.faults import point; point(*sys.argv[1:]); print('went on')"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("dedup.errors.faults._folder", str(tmp_path))
+    return tmp_path
+
+
+def test_every_point_is_in_the_code_and_listed() -> None:
+    # Sinks share the driver's points, and those with slots more, each under its own name.
+    slots = ("kafka", "postgres")
+    rooms = {"work.py": (*slots, "files", "lakehouse"), "slot_work.py": slots}
+    named = {
+        name.replace("{self.room}", room)
+        for path in Path(dedup.__file__).parent.rglob("*.py")
+        for name in re.findall(r'faults\.point\(\s*f?"([^"]+)"', path.read_text())
+        for room in (rooms[path.name] if "{self.room}" in name else [""])
+    }
+    assert named == set(faults.POINTS)
+
+
+def test_a_process_without_faults_does_not_load_the_tests_tools(tmp_path: Path) -> None:
+    program = (
+        "import sys; from dedup.errors.faults import point; point('group.begin'); "
+        "print('dedup.testing' in sys.modules)"
+    )
+    for folder, loaded in ((None, "False"), (tmp_path, "True")):
+        environment = {k: v for k, v in os.environ.items() if k != faults.VARIABLE}
+        environment |= {faults.VARIABLE: str(folder)} if folder else {}
+        command = [sys.executable, "-c", program]
+        output = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert output.stdout.strip() == loaded
+
+
+def test_off_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults.arm(tmp_path, "group.begin", "raise")
+    monkeypatch.setattr("dedup.errors.faults._folder", None)
+    point("group.begin")
+    assert faults.fired(tmp_path) == []
+
+
+def test_it_strikes_once_after_the_visits_that_go_by(folder: Path) -> None:
+    faults.arm(folder, "group.begin", "skip", 0)
+    faults.arm(folder, "group.begin", "raise", 1)
+    point("group.begin")
+    point("group.read")
+    with pytest.raises(faults.FaultInjected, match=r"group\.begin"):
+        point("group.begin")
+    point("group.begin")
+    assert faults.fired(folder) == [("group.begin", "raise", os.getpid())]
+
+
+@pytest.mark.parametrize(("kind", "number"), [("enospc", errno.ENOSPC), ("eacces", errno.EACCES)])
+def test_errors_of_the_system(folder: Path, kind: str, number: int) -> None:
+    faults.arm(folder, "publish.synced", kind)
+    with pytest.raises(OSError, match="made to be") as raised:
+        point("publish.synced")
+    assert raised.value.errno == number
+
+
+def test_one_bit_flips(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(100)))
+    faults.arm(folder, "segment.write.after", "corrupt")
+    point("segment.write.after", path)
+    wrong = [i for i, byte in enumerate(path.read_bytes()) if byte != i]
+    assert wrong == [50]
+    faults.arm(folder, "group.begin", "corrupt")
+    with pytest.raises(ValueError, match="no file to damage"):
+        point("group.begin")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("nowhere", "kill"), ("group.begin", "sing")])
+def test_what_cannot_be_armed(tmp_path: Path, name: str, kind: str) -> None:
+    with pytest.raises(ValueError, match="unknown fault"):
+        faults.arm(tmp_path, name, kind)
+
+
+def started(folder: Path) -> subprocess.Popen[bytes]:
+    environment = os.environ | {faults.VARIABLE: str(folder)}
+    command = [sys.executable, "-c", _VISIT, "group.end"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+
+
+def test_a_process_is_killed(tmp_path: Path) -> None:
+    faults.arm(tmp_path, "group.end", "kill")
+    first = started(tmp_path)
+    assert first.wait(60) == -signal.SIGKILL
+    assert faults.fired(tmp_path) == [("group.end", "kill", first.pid)]
+    assert started(tmp_path).communicate(timeout=60)[0] == b"went on\n"
+
+
+def test_a_process_outlives_who_started_it_until_it_is_let_go(tmp_path: Path) -> None:
+    faults.arm(tmp_path, "group.end", "outlive")
+    process = started(tmp_path)
+    assert wait_until(lambda: faults.fired(tmp_path), 60)
+    status = Path(f"/proc/{process.pid}/status")
+    assert wait_until(
+        lambda: int(re.findall(r"SigIgn:\s+(\w+)", status.read_text())[0], 16) & 1, 60
+    )
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.3)
+    faults.let_go(tmp_path, process.pid)
+    assert process.communicate(timeout=60)[0] == b"went on\n"
+
+
+def test_a_process_stands_still_until_it_is_continued(tmp_path: Path) -> None:
+    faults.arm(tmp_path, "group.end", "freeze")
+    process = started(tmp_path)
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+    assert faults.fired(tmp_path) == [("group.end", "freeze", process.pid)]
+    process.send_signal(signal.SIGCONT)
+    assert process.communicate(timeout=60)[0] == b"went on\n"
+
+
+# --- the oracle
+
 
 HOUR_MS = 3_600_000
 
