@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,26 +16,37 @@ from dedup.spark.id_encoding import encode_ids
 
 #: Text of a null in a composite ID.
 NULL = "NULL"
-_INTEGERS = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+
+
+def _utc(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(UTC)
+    return moment.replace(tzinfo=None)
+
+
+#: Arrow type of each Spark type, and the function that reads its text.
+_TYPES: dict[str, tuple[pa.DataType, Callable[[str], Any]]] = {
+    "tinyint": (pa.int8(), int),
+    "smallint": (pa.int16(), int),
+    "int": (pa.int32(), int),
+    "bigint": (pa.int64(), int),
+    "boolean": (pa.bool_(), {"true": True, "false": False}.__getitem__),
+    "binary": (pa.binary(), bytes.fromhex),
+    "date": (pa.date32(), date.fromisoformat),
+    "timestamp": (pa.timestamp("us"), _utc),
+    "timestamp_ntz": (pa.timestamp("us"), _utc),
+}
 
 
 def id_key(columns: Sequence[tuple[str, str]], texts: Sequence[str]) -> Keys:
     """Return the key of one record ID.
 
-    Parameters
-    ----------
-    columns : sequence of (str, str)
-        Names and Spark types of the ID's columns, from the birth certificate.
-    texts : sequence of str
-        One per column: text unchanged, integers and decimals in digits, ``true`` or ``false``,
-        dates and timestamps in ISO 8601 (by default in UTC), binary in hexadecimal. ``NULL`` is a
-        null, except in text columns.
-
-    Raises
-    ------
-    ConfigError
-        If there are too few or too many texts, or one does not fit its column's type.
+    `columns` are names and Spark types of the ID's columns, from the birth certificate. There is
+    one text for each: text unchanged, integers and decimals in digits, ``true`` or ``false``,
+    dates and timestamps in ISO 8601 (by default in UTC), binary in hexadecimal. ``NULL`` is a
+    null, except in text columns. Raises ConfigError if a text does not fit its column.
     """
     if len(texts) != len(columns):
         names = ", ".join(f"{name} {kind}" for name, kind in columns)
@@ -47,7 +59,7 @@ def id_key(columns: Sequence[tuple[str, str]], texts: Sequence[str]) -> Keys:
             arrays.append(_array(kind, text))
         except ConfigError:
             raise
-        except (ValueError, ArithmeticError, pa.ArrowException) as exc:
+        except (ValueError, LookupError, ArithmeticError, pa.ArrowException) as exc:
             raise ConfigError(
                 f"{text!r} is not a value of column {name}, which is {kind}."
             ) from exc
@@ -57,28 +69,10 @@ def id_key(columns: Sequence[tuple[str, str]], texts: Sequence[str]) -> Keys:
 def _array(kind: str, text: str) -> pa.Array:
     if kind == "string" or kind.startswith(("string ", "char", "varchar")):
         return pa.array([text], pa.string())
-    null = text == NULL
-    if kind in _INTEGERS:
-        return pa.array([None if null else int(text)], _INTEGERS[kind])
-    decimal = _DECIMAL.fullmatch(kind)
-    if decimal:
-        of = pa.decimal128(int(decimal[1]), int(decimal[2]))
-        return pa.array([None if null else Decimal(text)], of)
-    if kind == "boolean":
-        if not null and text not in ("true", "false"):
-            raise ValueError(text)
-        return pa.array([None if null else text == "true"], pa.bool_())
-    if kind == "binary":
-        return pa.array([None if null else bytes.fromhex(text)], pa.binary())
-    if kind == "date":
-        return pa.array([None if null else date.fromisoformat(text)], pa.date32())
-    if kind in ("timestamp", "timestamp_ntz"):
-        return pa.array([None if null else _utc(text)], pa.timestamp("us"))
-    raise ConfigError(f"IDs of type {kind} cannot be written on a command line yet.")
-
-
-def _utc(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is not None:
-        moment = moment.astimezone(UTC)
-    return moment.replace(tzinfo=None)
+    types = dict(_TYPES)
+    if decimal := _DECIMAL.fullmatch(kind):
+        types[kind] = pa.decimal128(int(decimal[1]), int(decimal[2])), Decimal
+    if kind not in types:
+        raise ConfigError(f"IDs of type {kind} cannot be written on a command line yet.")
+    of, parse = types[kind]
+    return pa.array([None if text == NULL else parse(text)], of)
