@@ -28,20 +28,14 @@ from tests.kafka.proxy import Api, Harm, Proxy, commits
 from tests.kafka.records import make_topic
 from tests.kafka.slots import Sink, numbers
 from tests.kafka.watching import watched
-from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign
+from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign, steps
 from tests.support.sink_double import WIDTH
 
 MODES: dict[str, dict[str, str]] = {"exactly-once": {}, "atomic": {"mode": "atomic"}}
-#: Steps of a task that publishes on its own, of one that stages, of the driver, and of `atomic`.
-TASK = (
-    "kafka.task.begin", "kafka.init.before", "kafka.init.after", "kafka.rows.first",
-    "kafka.rows.sent", "kafka.marker.before", "kafka.marker.after", "kafka.commit.before",
-    "kafka.commit.after", "kafka.task.end",
-)  # fmt: skip
-STAGE = ("kafka.stage.before", "kafka.stage.after")
-DRIVER = ("kafka.driver.before", "kafka.driver.published", "kafka.driver.after")
-MANIFEST = ("kafka.manifest.before", "kafka.manifest.after")
-POINTS = (*TASK, *STAGE, *DRIVER, *MANIFEST)
+POINTS = steps("kafka.")
+#: Of a task that stages, of the driver, of the mode `atomic`, and of a task that publishes alone.
+STAGE, DRIVER, MANIFEST = steps("kafka.stage."), steps("kafka.driver."), steps("kafka.manifest.")
+TASK = tuple(point for point in POINTS if point not in (*STAGE, *DRIVER, *MANIFEST))
 #: After these the broker has, or will have, what the client does not know of.
 _HARMS = (Harm.LOSE_REPLY, Harm.CUT_AFTER, Harm.CUT_BEFORE, Harm.HOLD)
 

@@ -23,12 +23,11 @@ if __name__ == "__main__":  # before `dedup.errors.faults` looks for it
 
 from dedup.sinks.lakehouse.options import DELTA
 from dedup.sinks.work import TaskResult
-from dedup.testing import faults
 from tests.lakehouse.lakes import FORMATS, Lake, Sink
-from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign
+from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign, steps
 from tests.support.sink_double import WIDTH
 
-POINTS = tuple(name for name in faults.POINTS if name.startswith("lakehouse."))
+POINTS = steps("lakehouse.")
 #: First number that other writers add.
 _THEIRS = 1_000_000
 

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from dedup import dedup_by_id, delta_once, delta_sink, iceberg_once, iceberg_sink, split
 from dedup.errors import ConfigError, SinkError, cause
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG
-from dedup.testing import faults
 from tests.lakehouse.lakes import Lake, once
 from tests.support.file_query import FileQuery
+from tests.support.sink_campaign import steps
 from tests.support.sink_contract import QueryContract
 from tests.support.state_stores import ROCKSDB
 
@@ -31,7 +31,7 @@ BOTH_IF_SLOW = pytest.mark.parametrize(
 class LakeQuery(FileQuery):
     """Files of numbers to a table, one file a micro-batch."""
 
-    steps = tuple(name for name in faults.POINTS if name.startswith("lakehouse."))
+    steps = steps("lakehouse.")
 
     def __init__(self, spark: SparkSession, lake: Lake, folder: Path, **options: Any) -> None:
         super().__init__(spark, lake.format, folder)

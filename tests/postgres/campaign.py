@@ -27,7 +27,7 @@ from dedup.sinks.work import TaskResult
 from tests.postgres.server import Server, own_server
 from tests.postgres.tables import HARMS, Sink, batch_of, commits, run
 from tests.support.proxy import Proxy
-from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign
+from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign, steps
 
 MODES: dict[str, dict[str, str]] = {
     "append": {},
@@ -37,18 +37,9 @@ MODES: dict[str, dict[str, str]] = {
     "append, quarantine": {"quarantine": "refused"},
     "upsert, quarantine": {"mode": "upsert", "key": "n", "quarantine": "refused"},
 }
-#: Points of a task in a mode that publishes slice by slice, of one that stages, of the driver.
-TASK = (
-    "postgres.task.begin", "postgres.own.before", "postgres.own.after", "postgres.begun",
-    "postgres.rows.sent", "postgres.marker.before", "postgres.marker.after",
-    "postgres.commit.before", "postgres.commit.after", "postgres.task.end",
-)  # fmt: skip
-STAGE = ("postgres.stage.before", "postgres.stage.after")
-DRIVER = (
-    "postgres.driver.before", "postgres.rows.moved", "postgres.driver.published",
-    "postgres.driver.after",
-)  # fmt: skip
-POINTS = (*TASK, *STAGE, *DRIVER)
+POINTS = steps("postgres.")
+#: Of a task that stages, and of the driver.
+STAGE, DRIVER = steps("postgres.stage."), (*steps("postgres.driver."), "postgres.rows.moved")
 STEP, WIDTH = 10, 30
 
 

@@ -43,6 +43,11 @@ _LONG_S = 120.0
 _context = get_context("forkserver")
 
 
+def steps(prefix: str) -> tuple[str, ...]:
+    """Return the named steps with a prefix."""
+    return tuple(name for name in faults.POINTS if name.startswith(prefix))
+
+
 class Worker:
     """A process that does the work of tasks, or of the driver, one after another.
 
