@@ -15,7 +15,7 @@ from benchmarks.delta import into_delta, rows_of, with_day
 from benchmarks.harness import HORIZON, TUNED_ROCKSDB, Pipeline, into_parquet
 from benchmarks.keyed_state import ids_per_shard
 from dedup import dedup_by_id
-from dedup.core.metrics import COLUMNS, TEXTS
+from dedup.core.metrics import NAMES, TEXTS
 from dedup.spark.driver import plans
 from dedup.spark.driver.build import prepare
 from dedup.spark.executor import wire
@@ -78,7 +78,7 @@ def pass_through(events: DataFrame, folder: Path) -> DataFrame:
                     verdicts.append(bytes(count))
         state.update((b"",))
         none = [None] * (len(rows) + 1)
-        blank: dict[str, Any] = {name: pd.array(none, "Int64") for name in COLUMNS}
+        blank: dict[str, Any] = {name: pd.array(none, "Int64") for name in NAMES.columns}
         yield pd.DataFrame(
             {
                 "rows": pd.array([wire.CONTROL, *rows], "int32"),

@@ -260,18 +260,46 @@ def of_kind(metrics: type, kind: str) -> tuple[str, ...]:
     return tuple(name for name in hints if kind in getattr(hints[name], "__metadata__", ()))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricNames:
+    """The numbers that the group function returns for its shard, by how they are aggregated."""
+
+    stages: tuple[str, ...]
+    counted: tuple[str, ...]
+    held: tuple[str, ...]
+    greatest: tuple[str, ...]
+    settings: tuple[str, ...]
+    times: tuple[str, ...]
+    others: tuple[str, ...]
+
+    @staticmethod
+    def of(metrics: type, stages: tuple[str, ...], *others: str) -> MetricNames:
+        return MetricNames(
+            stages=stages,
+            counted=(*of_kind(metrics, "records"), *of_kind(metrics, "count")),
+            held=of_kind(metrics, "level"),
+            greatest=of_kind(metrics, "greatest"),
+            settings=of_kind(metrics, "setting"),
+            times=of_kind(metrics, "latest"),
+            others=others,
+        )
+
+    @property
+    def stage_columns(self) -> tuple[str, ...]:
+        return tuple(f"{stage}_us" for stage in self.stages)
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Those that are known if any shard ran."""
+        return (*self.counted, *self.held, *self.greatest, *self.settings)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.known, *self.times, *self.stage_columns, *self.others, "base_epoch")
+
+
 RECORDS = of_kind(BatchMetrics, "records")
-COUNTED = (*RECORDS, *of_kind(BatchMetrics, "count"))
-HELD = of_kind(BatchMetrics, "level")
-GREATEST = of_kind(BatchMetrics, "greatest")
-TIMES = (*of_kind(BatchMetrics, "latest"), "gc_watermark_ms")
-MAXIMA = (*GREATEST, *of_kind(BatchMetrics, "latest"))
-SETTINGS = of_kind(BatchMetrics, "setting")
-STAGE_COLUMNS = tuple(f"{stage}_us" for stage in GROUP_STAGES)
-#: Integer columns that the group function returns for its shard.
-COLUMNS = (
-    *COUNTED, *HELD, *STAGE_COLUMNS, *GREATEST, *TIMES, *SETTINGS, "fpr_ppb", "base_epoch",
-)  # fmt: skip
+NAMES = MetricNames.of(BatchMetrics, GROUP_STAGES, "gc_watermark_ms", "fpr_ppb")
 #: Text columns that it returns.
 TEXTS = ("gc_source", "slowest_sources")
 

@@ -11,11 +11,11 @@ from dedup.core.metrics import (
     Greatest,
     Latest,
     Level,
+    MetricNames,
     RecordCount,
     Setting,
     difference_ms,
     fields_of,
-    of_kind,
 )
 
 #: Stages of the group function, in microseconds, summed over shards.
@@ -133,19 +133,4 @@ class SequenceMetrics:
 #: A micro-batch of either operator; a query has one of them.
 AnyMetrics: TypeAlias = BatchMetrics | SequenceMetrics
 
-SEQUENCE_COUNTED = (*of_kind(SequenceMetrics, "records"), *of_kind(SequenceMetrics, "count"))
-SEQUENCE_HELD = of_kind(SequenceMetrics, "level")
-SEQUENCE_TIMES = of_kind(SequenceMetrics, "latest")
-SEQUENCE_MAXIMA = (
-    *of_kind(SequenceMetrics, "greatest"), *SEQUENCE_TIMES, *of_kind(SequenceMetrics, "setting"),
-)  # fmt: skip
-SEQUENCE_WHOLE_NUMBERS = tuple(
-    name
-    for name in (*SEQUENCE_COUNTED, *SEQUENCE_HELD, *SEQUENCE_MAXIMA)
-    if name not in SEQUENCE_TIMES
-)
-#: Integer columns that the group function returns for its shard.
-SEQUENCE_COLUMNS = (
-    *SEQUENCE_COUNTED, *SEQUENCE_HELD, *SEQUENCE_MAXIMA,
-    *(f"{stage}_us" for stage in SEQUENCE_GROUP_STAGES), "base_epoch",
-)  # fmt: skip
+SEQUENCE_NAMES = MetricNames.of(SequenceMetrics, SEQUENCE_GROUP_STAGES)

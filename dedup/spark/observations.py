@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,57 +18,31 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup.core.forecast import BANDS
-from dedup.core.metrics import (
-    COLUMNS,
-    COUNTED,
-    GREATEST,
-    HELD,
-    MAXIMA,
-    SETTINGS,
-    STAGE_COLUMNS,
-    STAGES,
-    TEXTS,
-    TIMES,
-    BatchMetrics,
-)
-from dedup.core.sequence_metrics import (
-    SEQUENCE_COLUMNS,
-    SEQUENCE_COUNTED,
-    SEQUENCE_GROUP_STAGES,
-    SEQUENCE_HELD,
-    SEQUENCE_MAXIMA,
-    SEQUENCE_STAGES,
-    SEQUENCE_TIMES,
-    SEQUENCE_WHOLE_NUMBERS,
-    SequenceMetrics,
-)
+from dedup.core.metrics import NAMES, TEXTS, BatchMetrics, MetricNames
+from dedup.core.sequence_metrics import SEQUENCE_NAMES, SequenceMetrics
 from dedup.spark.plan import Plan
-
-_WHOLE_NUMBERS = (*COUNTED, *HELD, *GREATEST, *SETTINGS, "fullest_shard", "fullest_shard_ids")
 
 
 def counters_ddl(plan: Plan) -> str:
     """Return the columns of a shard's counters."""
     by_id = plan.numbering is None
     others = [*(f"{name} string" for name in TEXTS), "expiring array<bigint>"] if by_id else []
-    whole = (f"{name} bigint" for name in (COLUMNS if by_id else SEQUENCE_COLUMNS))
+    whole = (f"{name} bigint" for name in (NAMES if by_id else SEQUENCE_NAMES).columns)
     return ", ".join([*whole, "shard_index int", *others])
 
 
 def observations(plan: Plan) -> list[Column]:
     """Return the aggregates over the output of the group function."""
     if plan.numbering is not None:
-        stages = (f"{stage}_us" for stage in SEQUENCE_GROUP_STAGES)
-        return _aggregates((*SEQUENCE_COUNTED, *stages), SEQUENCE_HELD, SEQUENCE_MAXIMA)
+        return _aggregates(SEQUENCE_NAMES)
     texts = ", ".join(TEXTS)
     # Text, so that Connect and progress as JSON carry it as classic sessions do.
     expiring = ", ".join(f"sum(expiring[{i}])" for i in range(2 * BANDS))
     holder = f"min({_of_shards(f'gc_watermark_ms, shard_index, {texts}')})"
     fullest = f"max({_of_shards('live_ids, shard_index')})"
     return _aggregates(
-        (*COUNTED, *STAGE_COLUMNS),
-        HELD,
-        (*MAXIMA, *SETTINGS, "fpr_ppb"),
+        NAMES,
+        "max(fpr_ppb) AS fpr_ppb",
         "min(gc_watermark_ms) AS gc_watermark_ms",
         f"({holder}).shard_index AS gc_shard",
         *(f"({holder}).{name} AS {name}" for name in TEXTS),
@@ -83,13 +57,11 @@ def pack_observation() -> Column:
     return F.expr(_total("pack_us"))
 
 
-def _aggregates(
-    counted: Iterable[str], held: Iterable[str], maxima: Iterable[str], *others: str
-) -> list[Column]:
+def _aggregates(names: MetricNames, *others: str) -> list[Column]:
     texts = [
-        *map(_total, counted),
-        *(f"sum({name}) AS {name}" for name in held),  # null without a row
-        *(f"max({name}) AS {name}" for name in maxima),
+        *map(_total, (*names.counted, *names.stage_columns)),
+        *(f"sum({name}) AS {name}" for name in names.held),  # null without a row
+        *(f"max({name}) AS {name}" for name in (*names.greatest, *names.times, *names.settings)),
         *others,
         "max(base_epoch) - min(base_epoch) AS epochs_apart",
         "max(base_epoch) AS base_epoch",
@@ -143,17 +115,20 @@ def from_progress(progress: Any, name: str = "dedup") -> BatchMetrics | None:
         The operator's option `metrics`.
     """
     # The other operator may use the same name.
-    observed, shared = _observed(progress, name, "gc_shard", STAGES, _WHOLE_NUMBERS, TIMES)
+    observed, shared = _observed(progress, name, "gc_shard", NAMES)
     if not shared:
         return None
     expiring = json.loads(observed["expiring"])
     return BatchMetrics(
         **shared,
+        gc_watermark_ms=observed["gc_watermark_ms"],
         gc_shard=observed["gc_shard"],
         gc_source=observed["gc_source"],
         slowest_sources=tuple(
             (name, time_ms, idle) for name, time_ms, idle in json.loads(observed["slowest_sources"])
         ),
+        fullest_shard=int(observed["fullest_shard"]),
+        fullest_shard_ids=int(observed["fullest_shard_ids"]),
         expiring=tuple(zip(expiring[:BANDS], expiring[BANDS:], strict=True)),
         target_fpr=int(observed["fpr_ppb"]) / 1e9,
     )
@@ -161,19 +136,12 @@ def from_progress(progress: Any, name: str = "dedup") -> BatchMetrics | None:
 
 def sequences_from_progress(progress: Any, name: str = "dedup_sequence") -> SequenceMetrics | None:
     """Return the metrics in a query's progress, or None; parameters as `from_progress`."""
-    _, shared = _observed(
-        progress, name, "fenced", SEQUENCE_STAGES, SEQUENCE_WHOLE_NUMBERS, SEQUENCE_TIMES
-    )
+    _, shared = _observed(progress, name, "fenced", SEQUENCE_NAMES)
     return SequenceMetrics(**shared) if shared else None
 
 
 def _observed(
-    progress: Any,
-    name: str,
-    sign: str,
-    stages: Iterable[str],
-    whole_numbers: Iterable[str],
-    times: Iterable[str],
+    progress: Any, name: str, sign: str, names: MetricNames
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what was observed, and the fields of both operators' metrics.
 
@@ -196,6 +164,7 @@ def _observed(
     observed = as_dict(found) | (as_dict(packing) if packing is not None else {})
     if observed.get("shards") in (None, 0) or sign not in observed:
         return observed, {}
+    stages = ("pack", *names.stages)
     return observed, {
         "query_id": str(about["id"]),
         "run_id": str(about["runId"]),
@@ -206,8 +175,8 @@ def _observed(
         "begins": observed["base_epoch"] < 0,
         "stage_us": {stage: int(observed.get(f"{stage}_us") or 0) for stage in stages},
         "epochs_apart": int(observed["epochs_apart"]),
-        **{field: int(observed[field]) for field in whole_numbers},
-        **{field: observed[field] for field in times},
+        **{field: int(observed[field]) for field in names.known},
+        **{field: observed[field] for field in names.times},
     }
 
 

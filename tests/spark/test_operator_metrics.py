@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from dedup import BatchMetrics, DedupListener, dedup_by_id
-from dedup.core.metrics import COUNTED, HELD, MAXIMA, STAGE_COLUMNS
+from dedup.core.metrics import NAMES
 from dedup.errors import ConfigError
 from dedup.spark.observations import from_progress
 from dedup.tools.watch.endpoint import Endpoint
@@ -91,8 +91,8 @@ def test_a_micro_batch_without_tasks_counts_nothing(spark: SparkSession, tmp_pat
     told = {name: row.asDict() for name, row in progress.observedMetrics.items()}
     assert told["dedup"]["shards"] == 0
     assert told["dedup_pack"] == {"pack_us": 0}
-    assert {told["dedup"][name] for name in (*COUNTED, *STAGE_COLUMNS)} == {0}
-    assert {told["dedup"][name] for name in (*HELD, *MAXIMA)} == {None}
+    assert {told["dedup"][name] for name in (*NAMES.counted, *NAMES.stage_columns)} == {0}
+    assert {told["dedup"][name] for name in (*NAMES.held, *NAMES.greatest, *NAMES.times)} == {None}
 
 
 def test_log_and_endpoint_show_every_micro_batch_and_the_end(

@@ -10,14 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dedup.core.forecast import BANDS
-from dedup.core.metrics import COUNTED, HELD, STAGES, TIMES, BatchMetrics
-from dedup.core.sequence_metrics import (
-    SEQUENCE_COUNTED,
-    SEQUENCE_HELD,
-    SEQUENCE_STAGES,
-    AnyMetrics,
-    SequenceMetrics,
-)
+from dedup.core.metrics import NAMES, STAGES, BatchMetrics
+from dedup.core.sequence_metrics import SEQUENCE_NAMES, SEQUENCE_STAGES, AnyMetrics, SequenceMetrics
 from dedup.tools.watch.health import TimedBatch
 from dedup.tools.watch.live_runs import Runs
 from dedup.tools.watch.prometheus import Exporter
@@ -31,8 +25,8 @@ START_MS, HOUR_MS = 1_700_000_000_000, 3_600_000
 def batch(number: int, **fields: Any) -> BatchMetrics:
     """A micro-batch, ten seconds after the one before; the GC watermark an hour behind."""
     newest_ms = START_MS + 10_000 * number
-    values: dict[str, Any] = dict.fromkeys((*COUNTED, *HELD), 0)
-    values |= dict.fromkeys(TIMES[:-1], newest_ms)
+    values: dict[str, Any] = dict.fromkeys((*NAMES.counted, *NAMES.held), 0)
+    values |= dict.fromkeys(NAMES.times, newest_ms)
     values |= {
         "query_id": QUERY, "run_id": RUN, "query_name": "orders", "batch_id": number,
         "batch_ms": 800, "shards": 4, "records_in": 1000, "unique": 900, "duplicate": 100,
@@ -50,7 +44,7 @@ def batch(number: int, **fields: Any) -> BatchMetrics:
 def sequence_batch(number: int, **fields: Any) -> SequenceMetrics:
     """The same of numbered records, forgotten an hour behind."""
     newest_ms = START_MS + 10_000 * number
-    values: dict[str, Any] = dict.fromkeys((*SEQUENCE_COUNTED, *SEQUENCE_HELD), 0)
+    values: dict[str, Any] = dict.fromkeys((*SEQUENCE_NAMES.counted, *SEQUENCE_NAMES.held), 0)
     values |= {
         "query_id": QUERY, "run_id": RUN, "query_name": "pumps", "batch_id": number,
         "batch_ms": 800, "shards": 4, "records_in": 1000, "accept": 880, "duplicate": 100,

@@ -13,7 +13,7 @@ from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.clocks import known_ms
 from dedup.core.forecast import SLOWEST_SOURCES, expiry_bands, slowest_sources
-from dedup.core.metrics import COLUMNS, GROUP_STAGES, SETTINGS, TIMES
+from dedup.core.metrics import NAMES
 from dedup.core.ports import SegmentStore
 from dedup.core.shard import Outcome, process
 from dedup.core.state import ShardState
@@ -26,8 +26,7 @@ from dedup.spark.executor.task import warn_of_others
 class ById(Call):
     """A shard in a micro-batch of `dedup_by_id`."""
 
-    COLUMNS = COLUMNS
-    STAGES = GROUP_STAGES
+    NAMES = NAMES
 
     def base(self, row: bytes | None) -> tuple[ShardState, dict[str, int]]:
         root, lay, task = self.plan.root, self.layout, self.task
@@ -88,8 +87,9 @@ class ById(Call):
             "orphan_files": state.stray_files[0],
             "foreign_files": state.stray_files[1],
             "branches": state.branches,
-            **{name: known_ms(getattr(clocks, name)) for name in TIMES},
-            **{name: getattr(policy, name) for name in SETTINGS},
+            **{name: known_ms(getattr(clocks, name)) for name in NAMES.times},
+            "gc_watermark_ms": known_ms(clocks.gc_watermark_ms),
+            **{name: getattr(policy, name) for name in NAMES.settings},
             "fpr_ppb": round(policy.fpr * 1e9),
         }
 

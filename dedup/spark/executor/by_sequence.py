@@ -11,7 +11,7 @@ from dedup.core.arrays import I64
 from dedup.core.clocks import known_ms
 from dedup.core.records import Records
 from dedup.core.sequence import SequenceVerdict
-from dedup.core.sequence_metrics import SEQUENCE_COLUMNS, SEQUENCE_GROUP_STAGES
+from dedup.core.sequence_metrics import SEQUENCE_NAMES
 from dedup.core.sequence_shard import SequenceOutcome, process_sequences
 from dedup.core.sequence_state import SequenceState
 from dedup.core.sharding import shards_of
@@ -36,8 +36,7 @@ _REFUSED = {
 class BySequence(Call):
     """A shard in a micro-batch of `dedup_by_sequence`."""
 
-    COLUMNS = SEQUENCE_COLUMNS
-    STAGES = SEQUENCE_GROUP_STAGES
+    NAMES = SEQUENCE_NAMES
 
     @property
     def _numbering(self) -> Numbering:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from dedup.catalog.compatibility import began_twice
 from dedup.core.arrays import I64
 from dedup.core.keys import Keys
+from dedup.core.metrics import MetricNames
 from dedup.core.records import Epoch, Records
 from dedup.core.sequence_shard import SequenceOutcome
 from dedup.core.shard import Outcome
@@ -147,9 +148,8 @@ class ShardInput:
 class Call(ABC):
     """A shard in a micro-batch; a subclass judges it by an operator's rules."""
 
-    #: Counters of the output that are whole numbers, and stages of the stopwatch.
-    COLUMNS: ClassVar[tuple[str, ...]]
-    STAGES: ClassVar[tuple[str, ...]]
+    #: Counters of the output that are whole numbers.
+    NAMES: ClassVar[MetricNames]
 
     plan: Plan
     task: Task

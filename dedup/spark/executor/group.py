@@ -105,12 +105,12 @@ def _output(
     numbers = {
         **outcome.counts,
         **counts,
-        **{f"{stage}_us": call.watch.us[stage] for stage in call.STAGES},
+        **{f"{stage}_us": call.watch.us[stage] for stage in call.NAMES.stages},
         **call.levels(outcome),
         "emitted": outcome.counts["records_in"] if call.plan.handling.verdict else emitted,
     }
     blank = [None] * (len(columns["rows"]) - 1)
-    for name in call.COLUMNS:
+    for name in call.NAMES.columns:
         columns[name] = pd.array([numbers.get(name, 0), *blank], dtype="Int64")
     columns["shard_index"] = pd.array([call.shard, *blank], dtype="Int32")
     for name, value in call.others(outcome).items():
