@@ -18,11 +18,6 @@ def _another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mount_probe, "_seen", set())
 
 
-def test_a_mark_is_seen_where_it_was_left(tmp_path: Path) -> None:
-    mount_probe.mark_start(Root(tmp_path / "here"), "s1")
-    mount_probe.check_start(Root(tmp_path / "here"), "s1")
-
-
 def test_another_folder_is_refused_by_name(tmp_path: Path) -> None:
     mount_probe.mark_start(Root(tmp_path / "here"), "s1")
     with pytest.raises(CatalogError, match=rf"does not see in {tmp_path}/there .*Mount.*s3://"):
@@ -32,7 +27,7 @@ def test_another_folder_is_refused_by_name(tmp_path: Path) -> None:
         mount_probe.check_start(Root(tmp_path / "here"), "s2")
 
 
-def test_it_is_looked_for_once_per_process(tmp_path: Path) -> None:
+def test_a_mark_is_seen_and_looked_for_once_per_process(tmp_path: Path) -> None:
     root = Root(tmp_path)
     mount_probe.mark_start(root, "s1")
     mount_probe.check_start(root, "s1")

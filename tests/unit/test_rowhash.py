@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -60,14 +59,10 @@ def test_layout_does_not_matter(kind: pa.DataType, values: list[Any]) -> None:
     assert hash_rows(pa.table({"c": chunks}), KEY).tolist() == whole
 
 
-def test_every_nan_is_one_value_and_so_is_zero() -> None:
+def test_equal_values_in_other_forms_have_one_hash() -> None:
     odd_nan = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000123))[0]
     one, other, zero, minus = hashes([float("nan"), odd_nan, 0.0, -0.0], pa.float64())
-    assert one == other
-    assert zero == minus
-
-
-def test_order_of_map_entries_does_not_matter() -> None:
+    assert (one, zero) == (other, minus)
     one, other = hashes([[("a", 1), ("b", 2)], [("b", 2), ("a", 1)]], MAP)
     assert one == other
 
@@ -83,12 +78,6 @@ def test_a_null_list_may_hide_elements() -> None:
     hiding = pa.ListArray.from_arrays(ends, pa.array([1, 7, 8, 2]), mask=mask)
     plain = hashes([[1], None, [2]], pa.list_(pa.int64()))
     assert hash_rows(pa.table({"c": hiding}), KEY).tolist() == plain
-
-
-def test_times_at_the_ends_of_the_calendar() -> None:
-    kind = pa.list_(pa.timestamp("us", "Asia/Tokyo"))
-    years = [[datetime(1, 1, 1)], [datetime(9999, 12, 31)]]
-    assert len(set(hashes(years, kind))) == 2
 
 
 def test_the_encoding_stays_as_it_is() -> None:
