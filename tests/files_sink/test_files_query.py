@@ -15,17 +15,12 @@ from pyspark.sql import functions as F  # noqa: N812
 import dedup
 from dedup import dedup_by_id, files_sink, split
 from dedup.errors import ConfigError, DataError, cause
-from dedup.sinks.batch_folders import published_batches
 from dedup.sinks.files.options import OPTIONS
-from dedup.testing import faults
+from tests.files_sink.campaign import DRIVER, POINTS, TASK
 from tests.files_sink.folder_sink import once, seen
 from tests.support.file_query import FileQuery
-
-#: Of tasks, and of the driver, which runs in its own process; on S3 alone.
-TASK = ("files.task.begin", "files.group", "files.written", "files.task.end")
-DRIVER = ("files.driver.before", "files.laid.out", "files.planned", "files.published",
-          "files.driver.published", "files.driver.after")  # fmt: skip
-ON_S3 = ("files.uploaded", "files.planned", "files.copied")
+from tests.support.needs import long
+from tests.support.sink_contract import QueryContract
 
 
 class FilesQuery(FileQuery):
@@ -47,56 +42,25 @@ class FilesQuery(FileQuery):
         return seen(self.path, self.options.get("file.format", "parquet"))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"partition_by": "day"},
-        pytest.param({"file_format": "json"}, marks=pytest.mark.slow),
-        pytest.param({"file_format": "csv", "header": "true"}, marks=pytest.mark.slow),
-    ],
-)
-def test_every_micro_batch_is_there_once(
-    spark: SparkSession, tmp_path: Path, options: dict[str, str]
-) -> None:
-    """Behind the operator, whose plan a replay reads to its end."""
-    query = FilesQuery(spark, str(tmp_path / "out"), tmp_path, **options)
-    operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2)
-    query.change = lambda rows: rows.transform(operator)
-    query.numbers(range(30), range(20, 50))
-    query.run()
-    query.forget_commit()  # Spark runs the last micro-batch again
-    query.numbers(range(40, 60))
-    query.run()
-    assert query.found() == once(60)
-    assert published_batches(tmp_path / "out") == [0, 1, 2]
-    read = spark.read.format(query.options.get("file.format", "parquet")).options(header="true")
-    rows = read.load(query.path)
-    assert set(rows.columns) == {"n", "day", "batch"}
-    assert rows.count() == 60
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("where", "points"), [("local", (*TASK, *DRIVER)), ("s3", ON_S3)])
-def test_a_kill_at_every_step(
-    spark: SparkSession, tmp_path: Path, fault_folder: Path, request: pytest.FixtureRequest,
-    where: str, points: tuple[str, ...],
-) -> None:  # fmt: skip
-    """Of a task, which Spark tries again, and of the driver, at which the query ends."""
-    path = str(tmp_path / "out")
-    if where == "s3":
-        path = request.getfixturevalue("store").uri(f"query-{tmp_path.name}")
-    query = FilesQuery(spark, path, tmp_path, partition_by="day")
-    for number, point in enumerate(points):
-        faults.arm(fault_folder, point, "kill")
-        query.numbers(range(10 * number, 10 * number + 10))
-        failures = query.run_to_the_end()
-        assert where == "s3" or len(failures) == (point in DRIVER)
-    assert {(name, kind) for name, kind, _ in faults.fired(fault_folder)} == {
-        (point, "kill") for point in points
-    }
-    query.forget_commit()
-    query.run()
-    assert query.found() == once(10 * len(points))
+class TestQuery(QueryContract):
+    @pytest.fixture(
+        params=[
+            ("local", {"partition_by": "day"}), long(("local", {"file_format": "json"})),
+            long(("local", {"file_format": "csv", "header": "true"})),
+            long(("s3", {"partition_by": "day"})),
+        ],
+        ids=lambda given: "-".join([given[0], *given[1].values()]),
+    )  # fmt: skip
+    def query(
+        self, request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
+    ) -> FilesQuery:
+        where, options = request.param
+        path = str(tmp_path / "out")
+        if where == "s3":
+            path = request.getfixturevalue("store").uri(f"query-{tmp_path.name}")
+        query = FilesQuery(spark, path, tmp_path, **options)
+        query.steps = POINTS if where == "s3" else (*TASK, *DRIVER)
+        return query
 
 
 def test_verdicts_go_to_folders_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
@@ -133,10 +97,6 @@ def test_what_cannot_be_is_refused_before_the_query_starts(
         with pytest.raises(Exception, match=why) as refused:
             query.run(**options)
         assert isinstance(cause(refused.value), ConfigError)
-    with pytest.raises(Exception, match="dedup_files is a sink that publishes the micro-batches"):
-        spark.range(3).write.format("dedup_files").mode("append").save()
-    with pytest.raises(Exception, match="Format dedup_files is a sink"):
-        spark.read.format("dedup_files").load()
 
 
 def test_a_value_that_text_cannot_hold_stops_the_query(spark: SparkSession, tmp_path: Path) -> None:

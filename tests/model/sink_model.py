@@ -341,7 +341,7 @@ class Model(Broker):
             yield Label("Spark hears of a refusal:", process.node), self._fail(world)
         elif ended.error and spec.slot is not None and world.retries:
             world = self._attempt(world._replace(retries=world.retries - 1), spec)
-            yield Label(f"Spark starts anew after {ended.error}:", process.node), self._tidy(world)
+            yield Label(f"Spark starts again after {ended.error}:", process.node), self._tidy(world)
         elif ended.error:
             yield Label(f"the run fails ({ended.error}):", process.node), self._fail(world)
         elif spec.slot is None:

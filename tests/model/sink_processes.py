@@ -346,7 +346,7 @@ def described(call: Call) -> str:
 def said(answer: Any) -> str:
     """Return what an answer says, for people."""
     if isinstance(answer, Marker):
-        return f"marker of micro-batch {answer.batch_id} by {answer.run_id or 'nobody'}"
+        return f"marker of micro-batch {answer.batch_id} by {answer.run_id or 'no run'}"
     if isinstance(answer, Slice):
         return f"slice {answer.slot}"
     if isinstance(answer, tuple):

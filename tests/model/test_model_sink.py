@@ -139,7 +139,7 @@ MISTAKES = (
         "{*self.sink.slots(), *staged}", "{*staged}",
     ),
     _edited(
-        "the driver reads the markers of its own slots alone",
+        "the driver reads only the markers of the division's slots",
         _NEWEST, f"        self.sink.acquire({_ACQUIRED})\n{_READ_OWN}",
     ),
     _edited(

@@ -81,7 +81,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--keep-going", action="store_true", help="go on with the next world")
+    parser.add_argument("--keep-going", action="store_true", help="continue with the next world")
     given = parser.parse_args()
     began_s = time.monotonic()
     taken, tally, failures = walk(

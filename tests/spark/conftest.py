@@ -28,5 +28,5 @@ def files(tmp_path: Path) -> FileDrop:
 
 @pytest.fixture
 def job(spark: SparkSession, files: FileDrop, tmp_path: Path) -> Job:
-    """`dedup run` with the settings of its own session."""
+    """`dedup run` in a separate session."""
     return Job(spark, files, tmp_path)

@@ -69,11 +69,11 @@ def test_a_cluster_keeps_no_file(
     made = query(spark, tmp_path / "query", given)
     Oracle(HORIZON_S, LATENESS_S).check(given, made.run())
     assert of_query(spark, made) == []
-    assert (tmp_path / "seen").exists(), "there was none either"
+    assert (tmp_path / "seen").exists(), "the bodies came without places"
 
 
 def acting(act: Callable[[str], None]) -> Callable[..., Any]:
-    """Unpack, which acts on each file that the bodies of a batch lie in."""
+    """Unpack, which acts on each file that holds bodies of a batch."""
 
     def acted(plan: Any, batches: Any) -> Iterator[Any]:
         from dedup.spark.executor import bodies, unpack

@@ -189,7 +189,7 @@ def test_a_thread_without_the_query_is_refused_before_anything_is_written(
     assert "pyspark.InheritableThread" in told
     assert "dedup remedies foreach-batch-threads" in told
     folders = list(query.catalog.iterdir()) if query.catalog.exists() else []
-    assert folders == [], "nobody's catalog was begun"
+    assert folders == [], "there is no catalog yet"
     first = ids_of(query, in_a_pool_that_inherits)
     assert first[0] == ["a", "b"]
     assert first[1] == (["c"] if kind is Query else ["a", "c"])

@@ -86,7 +86,7 @@ def test_a_micro_batch_without_tasks_counts_nothing(spark: SparkSession, tmp_pat
     operator = dedup_by_id("id", horizon="1 day", catalog=tmp_path / "catalog")
     writer = lines.transform(operator).writeStream.format("noop").trigger(availableNow=True)
     running = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    assert finish(running) == [], "there is nothing to tell a listener"
+    assert finish(running) == [], "listeners get nothing"
     (progress,) = running.recentProgress
     told = {name: row.asDict() for name, row in progress.observedMetrics.items()}
     assert told["dedup"]["shards"] == 0

@@ -96,7 +96,7 @@ def test_a_restart_changes_it_and_memory_goes_on(spark: SparkSession, tmp_path: 
     made = query(spark, tmp_path, [first, second])
     truth = made.run()
     assert total(truth, "segments_written") > 0, "there is something to look into"
-    assert {m.guarantee for m in truth.metrics} == {None, "exactly-once"}, "the first asked nobody"
+    assert {m.guarantee for m in truth.metrics} == {None, "exactly-once"}, "no lookup at first"
 
     # All the same records again, three times; by the truth each is a duplicate, or late.
     made.options["guarantee"] = "at-most-once"

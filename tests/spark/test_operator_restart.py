@@ -251,7 +251,7 @@ def test_keys_derive_from_a_secret_that_nothing_but_the_certificate_holds(
     assert born.hash_key_id != filter_key_id(born.query_id)
     ids = {row["id"] for row in first.all_rows()}
     query.add(*(f"{one}@150" for one in sorted(ids)[:50]))
-    assert query.run().all_rows() == [], "the next start draws another secret, and heeds the first"
+    assert query.run().all_rows() == [], "the next start draws another secret, and uses the first"
     assert certificate(query) == born
     assert verify(query.catalog).ok
     one = next(row for row in first.rows[0])
@@ -310,7 +310,7 @@ def test_batches_draw_keys_of_their_own_and_judge_alike(
     rows = spark.read.schema(query.schema).parquet(str(query.input))
     operator = operator_of(query)
     found = [sorted((row.id, row.n) for row in operator(rows).collect()) for _ in range(3)]
-    assert found[0] == found[1] == found[2], "the same of several copies goes on each time"
+    assert found[0] == found[1] == found[2], "the same one of several copies passes each time"
     plans = [planned(rows, query) for _ in range(2)]
     keys = {derive_keys("batch", plan.secret) for plan in plans} | {derive_keys("batch")}
     assert len(keys) == 3

@@ -108,7 +108,7 @@ def test_side_output_on_another_file_system(spark: SparkSession, out: Path) -> N
     places = (Path("/dev/shm"), Path("/tmp"))
     others = [p for p in places if p.is_dir() and p.stat().st_dev != out.parent.stat().st_dev]
     if not others:
-        pytest.skip("needs a file system of its own at /dev/shm")
+        pytest.skip("needs a separate file system at /dev/shm")
     with tempfile.TemporaryDirectory(dir=others[0]) as folder:
         other = Path(folder)
         sink = StagedFiles(output=out, writer=SparkRows("parquet"), duplicates=other)
