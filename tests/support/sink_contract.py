@@ -282,7 +282,7 @@ class QueryContract:
             assert len(faults.fired(fault_folder)) == number + 1, step
 
     def test_what_the_format_of_a_sink_is_not_for(self, query: FileQuery) -> None:
-        with pytest.raises(Exception, match="publishes the numbered micro-batches"):
+        with pytest.raises(Exception, match="publishes the micro-batches"):
             query.spark.range(3).write.format(query.sink).mode("append").save()
         with pytest.raises(Exception, match="is a sink"):
             query.spark.read.format(query.sink).load()
