@@ -13,7 +13,7 @@ from rich.text import Text
 from dedup.core.duration import iso, size, span
 from dedup.core.metrics import STAGES, BatchMetrics
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics, SequenceMetrics
-from dedup.tools.watch.health import Status, share_of
+from dedup.tools.watch.health import WINDOW, Status, share_of
 from dedup.tools.watch.watched import PacedBatch, Watched
 
 WIDTH, HEIGHT = 80, 24
@@ -301,11 +301,11 @@ def _sources(one: Watched, room: int) -> list[Text]:
 def _badge(one: Watched) -> Text:
     health = one.health
     _, colour = STATUSES[health.status]
-    evidence = f" ({health.evidence} of {health.window} micro-batches)"
+    evidence = f" ({health.evidence} of {WINDOW} micro-batches)"
     return Text.assemble(
         (f" {health.status} ", f"reverse bold {colour}"),
         (" " + " ".join((one.name or one.query_id).split()), "bold"),
-        f": {health.reason}{evidence if health.evidence < health.window else ''}",
+        f": {health.reason}{evidence if health.evidence < WINDOW else ''}",
     )
 
 

@@ -84,7 +84,6 @@ class Health:
     status: Status
     reason: str
     evidence: int
-    window: int = WINDOW
 
 
 def judge(

@@ -208,7 +208,7 @@ class Watched:
             "status": str(self.health.status),
             "reason": self.health.reason,
             "evidence": self.health.evidence,
-            "window": self.health.window,
+            "window": WINDOW,
             "at_ms": self.now_ms,
             "heard_ms": self.heard_ms,
             "last_batch_ms": self.batches[-1].at_ms if self.batches else None,
