@@ -78,20 +78,19 @@ def sink_states(slots: Iterable[SlotState], progress: Progress | None) -> tuple[
     by_sink: defaultdict[tuple[str, str], list[SlotState]] = defaultdict(list)
     for slot in slots:
         by_sink[slot.marker.query_id, slot.marker.sink].append(slot)
-    states = []
-    for (query_id, name), found in sorted(by_sink.items()):
-        markers = [slot.marker for slot in found]
-        is_known = progress is not None and progress.query_id == query_id
-        states.append(
-            SinkState(
-                query_id=query_id,
-                sink=name,
-                batch_id=max(marker.batch_id for marker in markers),
-                slots=tuple(sorted(found, key=lambda slot: slot.marker.slot)),
-                restart=next_start(markers, progress if is_known else None),
-            )
+    known = None if progress is None else progress.query_id
+    return tuple(
+        SinkState(
+            query_id=query_id,
+            sink=name,
+            batch_id=max(slot.marker.batch_id for slot in found),
+            slots=tuple(sorted(found, key=lambda slot: slot.marker.slot)),
+            restart=next_start(
+                [slot.marker for slot in found], progress if query_id == known else None
+            ),
         )
-    return tuple(states)
+        for (query_id, name), found in sorted(by_sink.items())
+    )
 
 
 def next_start(slots: Collection[Marker], progress: Progress | None) -> str:

@@ -147,7 +147,6 @@ class PublishedSlice:
 
     slot: int
     content: Content
-    found: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +181,7 @@ def publish_slice(
         if newest.batch_id == batch.batch_id:
             content = rows.consume()
             refuse_other_content(newest, content)
-            return PublishedSlice(number, content, found=True)
+            return PublishedSlice(number, content)
         slot.begin()
         rows.send_first(slot)
     content = rows.send_rest(slot)

@@ -98,7 +98,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         with pytest.raises(DedupError, match=r"cannot be written: .*Free space") as error:
             file.add(rows)
         assert error.value.remedy == "local-disk"
-        file.drop_unfinished()
+        file.drop()
         assert list(disk.iterdir()) == []
 
 

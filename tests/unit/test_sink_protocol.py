@@ -162,7 +162,7 @@ def test_a_task_reads_a_published_slice_to_its_end_and_sends_nothing() -> None:
     memory, rows = Memory(), Rows("ba")
     memory.put(BATCH, 0, "ab")
     found = publish_slice(BATCH, 0, Port(memory, 0), rows)
-    assert found == PublishedSlice(0, content("ab"), found=True)
+    assert found == published(0, "ab")
     assert rows.done == "drained"
     assert memory.asked == ["own 0"]
 

@@ -35,7 +35,6 @@ class OutputFile(ABC):
     compression: str
     rows: int = field(default=0, init=False)
     nbytes: int = field(default=0, init=False)
-    _is_finished: bool = field(default=False, init=False)
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows, whose columns are in the order of the file's. A full disk raises DedupError."""
@@ -49,17 +48,11 @@ class OutputFile(ABC):
             sync(self.path)
             sync(self.path.parent)
             self.nbytes = self.path.stat().st_size
-        self._is_finished = True
-
-    def drop_unfinished(self) -> None:
-        """Close and remove the file of a failed task, unless it is finished."""
-        if self._is_finished:
-            return
-        with suppress(OSError, pa.ArrowException):
-            self._let_go()
-        self.drop()
 
     def drop(self) -> None:
+        """Close the file of a failed task, and remove it."""
+        with suppress(OSError, pa.ArrowException):
+            self._let_go()
         with suppress(OSError):
             os.unlink(self.path)
 

@@ -91,9 +91,7 @@ class SliceFiles:
     ) -> None:
         if kind is None:
             return
-        for file in self._open.values():
-            file.drop_unfinished()
-        for _, file in self._done:
+        for file in (*self._open.values(), *(file for _, file in self._done)):
             file.drop()
 
     def add(self, rows: pa.RecordBatch) -> None:
