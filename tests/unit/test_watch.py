@@ -14,7 +14,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -39,26 +39,24 @@ from tests.support.waiting import readable
 STEP_MS = 10_000
 
 
-def batches(count: int = WINDOW, *, stuck: bool = False, **fields: Any) -> list[BatchMetrics]:
-    """Batches whose timestamps end now."""
+def until_now(count: int) -> Iterator[tuple[int, int]]:
+    """Numbers and timestamps of micro-batches that end now."""
     now_ms = time.time_ns() // 1_000_000
+    return enumerate(range(now_ms - (count - 1) * STEP_MS, now_ms + 1, STEP_MS))
+
+
+def batches(count: int = WINDOW, *, stuck: bool = False, **fields: Any) -> list[BatchMetrics]:
     made = []
-    for n in range(count):
-        newest_ms = now_ms - (count - 1 - n) * STEP_MS
-        low_ms = now_ms - count * STEP_MS if stuck else newest_ms - 2000
-        made.append(
-            batch(n, newest_ms=newest_ms, low_watermark_ms=low_ms, gc_watermark_ms=low_ms - HOUR_MS,
-                  **fields)
-        )  # fmt: skip
+    for n, newest_ms in until_now(count):
+        low_ms = newest_ms - (n + 1) * STEP_MS if stuck else newest_ms - 2000
+        times = {"newest_ms": newest_ms, "low_watermark_ms": low_ms}
+        made.append(batch(n, **times, gc_watermark_ms=low_ms - HOUR_MS, **fields))
     return made
 
 
 def sequences(count: int = WINDOW, **fields: Any) -> list[SequenceMetrics]:
-    """Batches of numbered records whose timestamps end now."""
-    now_ms = time.time_ns() // 1_000_000
     made = []
-    for n in range(count):
-        newest_ms = now_ms - (count - 1 - n) * STEP_MS
+    for n, newest_ms in until_now(count):
         times = {
             "newest_ms": newest_ms, "now_ms": newest_ms + 100, "low_watermark_ms": newest_ms - 2000,
             "expired_before_ms": newest_ms - 2000 - HOUR_MS,
