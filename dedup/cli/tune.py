@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -136,14 +136,11 @@ def read_sample(
             names = {name.lower() for name in (*id, timestamp or "")}
             if copies_for_spark(files.paths, files.root, copy, names):
                 source = replace(job, files=resolve(replace(run, input=copy)).files)
-        if spark is not None:
-            return _sample(spark, job, source, input)
-        with spark_session(
-            master=run.master,
-            driver_memory=run.driver_memory,
-            shards=run.cores,
-            log=Path(scratch, "spark.log"),
-        ) as session:
+        log = Path(scratch, "spark.log")
+        own = spark_session(
+            master=run.master, driver_memory=run.driver_memory, shards=run.cores, log=log
+        )
+        with own if spark is None else nullcontext(spark) as session:
             return _sample(session, job, source, input)
 
 
