@@ -157,6 +157,7 @@ MUTANTS = (
         "core/arrival.py",
         "within_horizon(times_ms[records[record]], first_ms, last_ms, horizon_ms)",
         "within_horizon(times_ms[records[record]], first_ms, last_ms, horizon_ms - 1)",
+        VERDICTS,
         "unit/test_core_arrival.py",
         ORACLE,
     ),

@@ -45,6 +45,9 @@ def test_an_age_of_exactly_the_horizon_is_a_duplicate(budget: int, age: int, ver
     driver = drive(state_budget_bytes=budget, lateness_ms=200)
     driver.feed([Rec(X, 1_000), Rec(Y, 1_000 + age)])
     assert driver.named([Rec(X, 1_000 + age), Rec(Y, 1_000)]) == [verdict, verdict]
+    # Of several copies only one is that near.
+    driver.feed([Rec(Z, 1_000)])
+    assert driver.named([Rec(Z, 1_000 + age), Rec(Z, 1_200)]) == [verdict, "UNIQUE"]
     driver = drive(PROCESSING, state_budget_bytes=budget)
     driver.feed([Rec(X, 0)], 1_000)
     assert driver.named([Rec(X, 0)], 1_000 + age) == [verdict]
