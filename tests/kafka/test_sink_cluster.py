@@ -46,6 +46,7 @@ def test_an_executor_is_lost_and_its_worker_lives_on(
                 # From now on tasks publish on their own.
                 faults.arm(armed, point, "outlive")
                 assert wait_until(lambda: faults.fired(armed) or answer.done(), 120), "no fault"
+                assert not answer.done(), answer.result()
                 [(_, kind, worker)] = faults.fired(armed)
                 assert kind == "outlive"
                 executor = parent(parent(worker))

@@ -71,10 +71,17 @@ def test_the_query_goes_on_with_other_cores_after_a_kill(
     query.numbers(range(20, 60), range(50, 90))
     with pytest.raises(StreamingQueryException):
         query.run()
-    spark.conf.set("spark.sql.shuffle.partitions", "5")
-    spark.conf.set("spark.sql.leafNodeDefaultParallelism", "7")
-    spark.conf.set("spark.sql.files.maxPartitionBytes", "256")
+    more = {
+        "spark.sql.shuffle.partitions": "5",
+        "spark.sql.leafNodeDefaultParallelism": "7",
+        "spark.sql.files.maxPartitionBytes": "256",
+    }
+    before = {name: spark.conf.get(name, None) for name in more}
+    for name, value in more.items():
+        spark.conf.set(name, value)
     query.run_to_the_end()
+    for name, value in before.items():
+        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
     assert [name for name, _, _ in faults.fired(fault_folder)] == [point] * 3
     assert query.found() == once(90)
 
