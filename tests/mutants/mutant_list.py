@@ -657,6 +657,13 @@ MUTANTS = (
         "unit/test_kafka_source_avro.py",
     ),
     _mutant(
+        "what the registry has many of is bad although it was not asked",
+        "sources/kafka/avro_rows.py",
+        "time.sleep(_UNKNOWN_PAUSE_S)",
+        "return cause",
+        "unit/test_kafka_source_registry.py",
+    ),
+    _mutant(
         "a plan may name any folder",
         "sinks/files/plans.py",
         "if not _STAGED.fullmatch(each) or staged_for != batch_id:",

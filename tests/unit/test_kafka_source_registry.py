@@ -96,19 +96,25 @@ def test_an_id_that_no_registry_gives_is_poison(server: SchemaRegistry, schema_i
     assert causes == [f"The schema registry has no schema with ID {schema_id}.", None]
 
 
-def test_an_unknown_id_is_asked_for_again_after_a_while(
+def test_unknown_ids_are_asked_for_at_a_bounded_rate_and_again_after_a_while(
     server: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now_s = [1000.0]
-    monkeypatch.setattr(avro_rows, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    now_s, slept = [1000.0], list[float]()
+    time = SimpleNamespace(monotonic=lambda: now_s[0], sleep=slept.append)
+    monkeypatch.setattr(avro_rows, "time", time)
+    good = server.add(5000, ONE) + encoded(ONE, {"a": 1, "b": "x"})
     decoder = ConfluentAvro(server.url, ONE).decoder(("orders",))
-    unknown = [b"\0" + number.to_bytes(4, "big") + b"ab" for number in (1, 2, 3)]
-    assert decoded(decoder, *unknown, *unknown)[0] == [None] * 6
-    assert len(server.asked) == 3
+    unknown = [b"\0" + number.to_bytes(4, "big") + b"ab" for number in range(1, 121)]
+    rows, causes = decoded(decoder, *unknown, good, *unknown)
+    # Each is judged by the registry's own answer: none for the sake of the bound.
+    assert rows == [None] * 120 + [{"a": 1, "b": "x"}] + [None] * 120
+    assert causes[120] is None
+    assert len(server.asked) == 121
+    assert slept == [0.01] * 21
     now_s[0] += avro_rows._UNKNOWN_S
-    value = server.add(1, ONE) + encoded(ONE, {"a": 1, "b": "x"})
+    value = server.add(1, ONE) + good[5:]
     assert decoded(decoder, value, unknown[1])[1][0] is None
-    assert len(server.asked) == 5
+    assert len(server.asked) == 123
     assert list(decoder._unknown) == [2], "The list holds nothing older."
 
 
@@ -131,6 +137,15 @@ def test_schemas_that_refer_to_others(server: SchemaRegistry) -> None:
     del server.by_subject["kinds", "1"]
     with pytest.raises(SourceError, match="version 1 of kinds"):
         decoded(ConfluentAvro(server.url, whole).decoder(("orders",)), head + b"\0")
+
+
+def test_schemas_that_refer_to_each_other_end_in_a_cause(server: SchemaRegistry) -> None:
+    for name, other in (("A", "B"), ("B", "A")):
+        reference = {"name": other, "subject": other, "version": 1}
+        server.add(1, record(("x", other), name=name), name, references=[reference])
+    _, [cause] = decoded(ConfluentAvro(server.url, ONE).decoder(("orders",)), b"\0\0\0\0\1\0")
+    assert cause == "Its schema, with ID 1, cannot be read: A."
+    assert len(server.asked) == 3
 
 
 def test_a_registry_that_comes_back_is_asked_again(server: SchemaRegistry) -> None:
@@ -164,6 +179,7 @@ def test_a_registry_that_fails_makes_no_record_poison(server: SchemaRegistry, st
         b'{"error_code": 1e400}',
         b'{"schema": null}',
         b'{"schema": {"type": "record"}}',
+        b'{"schema": "' + b" " * (17 << 20) + b'"}',
         b"\xff\xfe",
         b"5",
     ],

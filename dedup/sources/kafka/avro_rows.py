@@ -26,6 +26,8 @@ _HEADER_BYTES = 5
 _MAX_SCHEMA_ID = (1 << 31) - 1
 #: An ID that the registry did not know is not asked for again for this long, in seconds.
 _UNKNOWN_S = 30.0
+#: With so many unknown IDs, each new one waits, so that a process asks 100 times a second at most.
+_UNKNOWN_FREE, _UNKNOWN_PAUSE_S = 100, 0.01
 _CAUSE_CHARS = 300
 
 
@@ -133,6 +135,8 @@ class AvroDecoder:
         cause = f"The schema registry has no schema with ID {schema_id}."
         if schema_id > _MAX_SCHEMA_ID or schema_id in self._unknown:
             return cause
+        if len(self._unknown) >= _UNKNOWN_FREE:
+            time.sleep(_UNKNOWN_PAUSE_S)
         schema = registry.by_id(schema_id)
         if schema is None:
             self._unknown[schema_id] = time.monotonic() + _UNKNOWN_S

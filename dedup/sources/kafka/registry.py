@@ -26,6 +26,8 @@ from dedup.errors.redaction import without_secrets
 _NOT_FOUND = frozenset((40401, 40402, 40403))
 #: Waits before a server that does not answer is asked again.
 _PAUSES_S = (0.2, 1.0, 3.0)
+#: A longer answer is cut, and then it is not JSON.
+_ANSWER_BYTES = 16 << 20
 _JSON = "application/vnd.schemaregistry.v1+json, application/json"
 
 
@@ -113,14 +115,15 @@ class Registry:
 
     def _schema(self, answer: Mapping[str, Any]) -> WriterSchema:
         kind = str(answer.get("schemaType") or "AVRO")
-        # Two schemas may refer to a third one.
-        references = dict.fromkeys(self._references(answer))
-        return WriterSchema(answer["schema"], kind, tuple(references))
+        return WriterSchema(answer["schema"], kind, tuple(self._references(answer, set())))
 
-    def _references(self, answer: Mapping[str, Any]) -> Iterator[str]:
+    def _references(self, answer: Mapping[str, Any], known: set[str]) -> Iterator[str]:
         """Yield the schemas that an answer refers to, each after those that it refers to itself."""
         for reference in answer.get("references") or ():
-            subject, version = str(reference["subject"]), str(reference["version"])
+            name, subject, version = (str(reference[k]) for k in ("name", "subject", "version"))
+            if name in known:  # two schemas may refer to a third one, or to each other
+                continue
+            known.add(name)
             other = self._get(f"/subjects/{_quoted(subject)}/versions/{_quoted(version)}")
             if other is None:
                 raise SourceError(
@@ -129,7 +132,7 @@ class Registry:
                     "start the query again.",
                     remedy="poison-records",
                 )
-            yield from self._references(other)
+            yield from self._references(other, known)
             yield other["schema"]
 
     def _get(self, path: str) -> dict[str, Any] | None:
@@ -166,7 +169,7 @@ class Registry:
         try:
             opener = urllib.request.build_opener(*handlers)
             with opener.open(request, timeout=self.timeout_s) as reply:
-                answer = json.load(reply)
+                answer = json.loads(reply.read(_ANSWER_BYTES))
         except urllib.error.HTTPError as error:
             # Only the registry's own code distinguishes an unknown schema from a wrong address.
             with error:
@@ -197,7 +200,7 @@ def _server(url: str) -> tuple[str, str | None, int | None]:
 
 def _error_code(error: urllib.error.HTTPError) -> int | None:
     try:
-        return int(json.load(error)["error_code"])
+        return int(json.loads(error.read(_ANSWER_BYTES))["error_code"])
     except Exception:  # another server's answer may be anything
         return None
 
