@@ -179,7 +179,14 @@ class ColumnCheck:
             differ = tuple(c for c in every if c.kind in _KINDS.get(self._format, _KINDS_COLUMNAR))
             if differ:
                 yield Mismatch(path, columns, differ)
-            elif columns is not None and _lower(columns.names) == _lower(own.names):
+            elif columns is not None and self._format == "csv":
+                if _lower(columns.names) != _lower(own.names):
+                    raise DataError(
+                        f"{path} has the columns {', '.join(columns.names)}, and the first file or "
+                        f"the output has them in another order: {', '.join(own.names)}. Nothing of "
+                        "it was taken. Write the file again under its name, in that order.",
+                        remedy="new-columns",
+                    )
                 self._alike = path
 
     def _signature(self, own: T.StructType, path: Path) -> str | bytes | None:
