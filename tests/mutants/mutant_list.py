@@ -587,6 +587,13 @@ MUTANTS = (
         NUMBERS,
     ),
     _mutant(
+        "copies of one number go by position",
+        "core/sequence_shard.py",
+        "rank = self.records.tie_rank(self.judgeable[order[tied]])",
+        "rank = order[tied]",
+        "unit/test_sequence_state.py",
+    ),
+    _mutant(
         "numbers do not begin again behind the last",
         "core/sequence_shard.py",
         "ahead = (self.sequences - newest) % CYCLE",

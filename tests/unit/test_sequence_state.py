@@ -21,6 +21,7 @@ from dedup.core.sequence_state import SequenceState
 from dedup.core.state import ShardState
 from dedup.errors import ClockError, ConfigError, StateError
 from tests.golden.make_golden import numbered_records
+from tests.support import sequence_driver
 from tests.support.sequence_driver import SequenceShard
 from tests.support.sequence_model import SequenceModel
 
@@ -223,6 +224,15 @@ def test_a_bump_that_is_dropped_does_not_end_the_epoch() -> None:
     bumped = judge_run(known, 4, zero - 1, zero + 2, strict)
     assert [piece.verdict.name for piece in bumped.pieces] == ["GAP", "ACCEPT"]
     assert bumped.memory == ProducerMemory(4, zero, ((zero, zero + 2),))
+
+
+def test_of_copies_in_a_micro_batch_the_one_that_ranks_first_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A task that runs again may get the records in another order, and must emit the same copy."""
+    monkeypatch.setattr(sequence_driver, "_by_place", lambda index: -index)
+    records = [("p", 0, 0), ("p", 0, 1), ("p", 0, 0), ("p", 0, 1), ("p", 0, 0)]
+    assert SequenceShard().batch(records) == ["duplicate"] * 3 + ["accept"] * 2
 
 
 def test_plain_runs_are_judged_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
