@@ -89,3 +89,38 @@ def test_acceptance_of_another_segment_is_none() -> None:
     driver.store.accepted.add(kept)
     with pytest.raises(SegmentDamaged):
         driver.feed([Rec(X, 6)])
+
+
+def close(driver: Driver) -> None:
+    """End the bucket [0, 10), whose segments are then merged."""
+    enlarge_budget(driver)
+    for n in range(8):
+        driver.feed([Rec(b"later%d" % n, 100 + n)])
+
+
+def three_segments() -> Driver:
+    """0, 1 and 2 in a segment each of [0, 10)."""
+    driver = drive(state_budget_bytes=0, horizon_ms=500)
+    for n in range(3):
+        driver.feed([Rec(b"%d" % n, n)])
+    assert len(driver.state.manifest.buckets[0].segments) == 3
+    return driver
+
+
+def test_damage_found_while_merging_stops_the_query() -> None:
+    driver = three_segments()
+    driver.store.damaged.add(names(driver.state.manifest)[1])
+    with pytest.raises(SegmentDamaged):
+        close(driver)
+
+
+@pytest.mark.parametrize("lost", [{1}, {0, 1, 2}], ids=["one", "all"])
+def test_a_loss_that_was_accepted_is_merged_without(lost: set[int]) -> None:
+    driver = three_segments()
+    accept(driver, *(name for n, name in enumerate(names(driver.state.manifest)) if n in lost))
+    driver.passed = []
+    close(driver)
+    left = [set(driver.ids_of(s)) for b in driver.state.manifest.buckets[:1] for s in b.segments]
+    assert left == ([] if len(lost) == 3 else [{b"0", b"2"}])
+    assert driver.state.accepted_losses == len(lost)
+    assert not driver.store.damaged & driver.state.manifest.names()
