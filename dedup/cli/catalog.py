@@ -55,7 +55,7 @@ def open_catalog(where: str, checkpoint: str | None) -> tuple[Root, Snapshot | N
 
 
 def snapshot(root: Root, checkpoint: str) -> Snapshot:
-    """Read the state in a checkpoint with a Spark session; errors as `read_checkpoint`."""
+    """Read the state in a checkpoint with a Spark session. Raises what `read_checkpoint` raises."""
     place = checkpoint_place(checkpoint)
     with reading_session() as session:
         return tools.read_checkpoint(root, place, session)

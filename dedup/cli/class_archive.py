@@ -38,7 +38,7 @@ def write_option(archive: Path) -> str:
 
 
 def keep(written: Path) -> Path:
-    """Move a complete archive, a file in `cache_folder`, to its place; return the place."""
+    """Move a complete archive, a file in `cache_folder`, to its place, and return the place."""
     place = cache_folder() / _name(written.stat().st_size)
     for former in cache_folder().glob(f"{_PREFIX}{fingerprint()}-*{_SUFFIX}"):
         former.unlink()

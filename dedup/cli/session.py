@@ -131,7 +131,7 @@ def spark_session(
 
 @contextmanager
 def reading_session() -> Iterator[SparkSession]:
-    """Give a small session for reading a checkpoint's state; errors as `spark_session`."""
+    """Give a small session for reading a checkpoint's state. Raises what `spark_session` raises."""
     with (
         tempfile.TemporaryDirectory(prefix="dedup-log-") as scratch,
         spark_session(

@@ -67,16 +67,16 @@ class SparkRows:
 class StagedFiles:
     """Function for ``foreachBatch`` that publishes micro-batches as folders of `output`.
 
-    Rows whose verdict is not in `goes_on` belong in `duplicates`, if there is such a folder. The
-    column `verdict` names partition folders there, and is absent from `output`.
+    If the folder `duplicates` is given, rows whose verdict is not in `goes_on` are written there,
+    into a partition folder for each value of the column `verdict`, which `output` then lacks.
 
-    `rows_aside` returns the rows of a micro-batch that belong in `aside`, as JSON lines, or None.
-    It and `before_publishing` are called when the rows of the micro-batch are written and not yet
-    published; an error from them prevents the publication.
+    `rows_aside` returns the rows of a micro-batch that are written to `aside` as JSON lines, or
+    None. The sink calls `rows_aside` and `before_publishing` after it has written the rows and
+    before it publishes them. An error from either call prevents the publication.
 
-    If a call raises OSError, nothing of the micro-batch is visible, or only its side outputs.
-    Running it again completes it. There is one writer at a time: `open` removes what earlier
-    writers left in the staging folders. Each call runs one Spark action over the micro-batch.
+    If a call raises OSError, at most the side outputs of the micro-batch are visible. Spark then
+    runs the micro-batch again, which completes it. Only one writer may run at a time: `open`
+    removes what earlier writers left in the staging folders. Each call runs one Spark action.
     """
 
     output: Path

@@ -59,7 +59,7 @@ class Fenced(Exception):
 
 
 class Aborted(Exception):
-    """The transaction will never be visible; the attempt may be repeated."""
+    """The transaction will never be visible. The attempt may be repeated."""
 
 
 class Indefinite(Exception):
@@ -111,14 +111,14 @@ class RowsToSend(Protocol[S_contra]):
         """
 
     def send_rest(self, slot: S_contra) -> Content:
-        """Send the other rows within the open transaction; return what the slice holds."""
+        """Send the other rows within the open transaction, and return what the slice holds."""
 
 
 class SliceRows(RowsToSend[S_contra], Protocol[S_contra]):
     """The rows of a task's slice, which need not be sent."""
 
     def consume(self) -> Content:
-        """Read all rows and send none; return what the slice holds."""
+        """Read all rows and send none, and return what the slice holds."""
 
     def stage(self) -> StagedSlice:
         """Write all rows to a durable file that readers of the sink do not see."""
@@ -297,7 +297,7 @@ class _Driver(Generic[S]):
     atomic: Callable[[], Sequence[StagedSlice]] | None
 
     def decide(self) -> None:
-        """Acquire, compare, revoke, publish; the first commit that fails ends it."""
+        """Acquire, compare, revoke, publish. The first failed commit ends the decision."""
         batch, slices, sink = self.given.batch, self.given.slices, self.sink
         staged = {each.slot: each for each in slices if isinstance(each, StagedSlice)}
         # The batch slot as well: an earlier run may have had the other mode.

@@ -49,7 +49,7 @@ class TablePort(Protocol):
     """A table, as one driver holds it."""
 
     def newest(self) -> Marker | None:
-        """Read the table afresh; return this sink's marker in its newest version."""
+        """Read the table afresh, and return this sink's marker in its newest version."""
 
     def commit(self, marker: Marker) -> None:
         """Make rows and marker visible, as the version that follows the one that was read last.

@@ -29,7 +29,7 @@ class SliceStaging(Protocol):
     """Where the slices of one sink of one query are staged."""
 
     def write(self, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
-        """Write the rows of a slice, durably; return what it holds."""
+        """Write the rows of a slice, durably, and return what it holds."""
 
     def clean(self, batch_id: int) -> None:
         """Delete what was staged for a published micro-batch and for those before it."""

@@ -31,7 +31,10 @@ def machine_bytes() -> int:
 
 
 def home_path(path: str | Path) -> Path:
-    """Return a path with ``~`` replaced by the home folder; ConfigError if the user has none."""
+    """Return a path with ``~`` replaced by the home folder.
+
+    Raises ConfigError if the user has none.
+    """
     try:
         return Path(path).expanduser()
     except RuntimeError:

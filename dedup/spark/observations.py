@@ -184,7 +184,7 @@ def as_dict(observed: Any) -> dict[str, Any]:
     """Return observed values by name, from a classic session, from Connect, or from JSON."""
     values: dict[str, Any] = observed if isinstance(observed, dict) else observed.asDict()
     if values.keys() == {"values", "schema"}:
-        # Spark Connect, and progress as JSON.
+        # Spark Connect and progress in JSON list values and names apart.
         names = (column["name"] for column in values["schema"]["fields"])
         return dict(zip(names, values["values"], strict=True))
     return values

@@ -365,7 +365,7 @@ class Options(_Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceOptions(_Options):
-    """The arguments of `dedup_by_sequence`; errors as `Options`."""
+    """The arguments of `dedup_by_sequence`. Raises what `Options` raises."""
 
     FUNCTION = "dedup_by_sequence"
     DECLARED = BY_SEQUENCE

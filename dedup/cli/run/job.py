@@ -22,7 +22,10 @@ class Job:
 
 
 def resolve(options: RunOptions) -> Job:
-    """Complete the options; ConfigError if options, files and record contradict each other."""
+    """Complete the options.
+
+    Raises ConfigError if options, files and record contradict each other.
+    """
     record = Record.read(options.output)
     if record is not None:
         # The guesses of the first run hold for all later files.

@@ -353,7 +353,10 @@ class RunFlags(QuietFlags):
 
 
 def local_folder(option: str, value: str | Path) -> Path:
-    """Return the absolute path of a folder on this machine; ConfigError if it is elsewhere."""
+    """Return the absolute path of a folder on this machine.
+
+    Raises ConfigError if it is elsewhere.
+    """
     text = str(value)
     if not text:
         raise ConfigError(f"{option} is empty; give a folder.")

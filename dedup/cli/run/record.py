@@ -258,7 +258,10 @@ def observed_so_far(spark: SparkSession, checkpoint: Path, name: str) -> dict[st
 
 @contextmanager
 def exclusive(output: Path) -> Iterator[None]:
-    """Lock the output for one run, until the process ends; DedupError if another run holds it."""
+    """Lock the output for one run while the context lasts.
+
+    Raises DedupError if another run holds it.
+    """
     output.mkdir(parents=True, exist_ok=True)
     with (output / "_lock").open("a", encoding="utf-8") as handle:
         try:

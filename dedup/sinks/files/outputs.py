@@ -34,12 +34,12 @@ class Output(Protocol):
         """Yield the local folder that a task writes to."""
 
     def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
-        """Bring files durably to the driver; return them with their new paths."""
+        """Bring files durably to the driver, and return them with their new paths."""
 
     def plan_files(
         self, batch_id: int, files: Sequence[WrittenFile]
     ) -> tuple[str, list[PlannedFile]]:
-        """Arrange staged files as a plan needs them; return its folder and its files."""
+        """Arrange staged files as a plan needs them, and return its folder and its files."""
 
     def carry_out(self, plan: BatchPlan, again: Sequence[WrittenFile] | None = None) -> None:
         """Make a planned micro-batch visible. Any start may repeat it, with the same result.

@@ -105,7 +105,7 @@ class BatchPlans:
 
 
 def _plan(body: dict[str, Any], batch_id: int, *, is_local: bool) -> BatchPlan:
-    """Return the plan of a micro-batch, or raise ValueError if it names other staged files."""
+    """Return a micro-batch's plan. Raises ValueError if its files are another one's."""
     marker = Marker.from_json(body["marker"])
     if marker.batch_id != batch_id:
         raise ValueError(f"it is the plan of micro-batch {marker.batch_id}")

@@ -72,7 +72,7 @@ class FilesWork(SinkWork):
 
 
 class FilesPort:
-    """An output, as the driver holds it; implements `dedup.sinks.single_commit.TablePort`.
+    """An output, as the driver holds it. Implements `dedup.sinks.single_commit.TablePort`.
 
     A second driver finds that the micro-batch is decided (`dedup.sinks.files.plans`).
     """

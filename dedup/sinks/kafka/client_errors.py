@@ -16,8 +16,8 @@ from dedup.sources.kafka.clients import confluent
 _FENCING = ("fenced by a newer instance", "an old epoch", "PRODUCER_FENCED")
 
 
-#: What broker errors mean: `Fenced` if another owner has the slot; `DataError` or `ConfigError`,
-#: with what to do, if every attempt fails with them. All other errors are transient.
+#: Meaning of each broker error: `Fenced` if another owner has the slot, `DataError` or
+#: `ConfigError` with advice if no retry can succeed. All other errors are transient.
 _MEANINGS: dict[str, tuple[type[Exception], str]] = {
     **dict.fromkeys(
         ("_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING", "UNKNOWN_PRODUCER_ID",

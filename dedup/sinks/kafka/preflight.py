@@ -1,4 +1,4 @@
-"""Questions to the cluster before a sink writes anything, so that problems show at the start."""
+"""Checks of the cluster before a sink writes anything, so that problems show at the start."""
 
 from __future__ import annotations
 

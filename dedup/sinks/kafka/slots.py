@@ -85,7 +85,7 @@ def forget_slots() -> None:
 
 
 class KafkaSlot:
-    """One slot of the sink; implements `dedup.sinks.protocol.SlotPort`.
+    """One slot of the sink. Implements `dedup.sinks.protocol.SlotPort`.
 
     An attempt uses one producer, which it initialised or found in the process, and never changes
     to another: a start of the query that was given up may still run in this process, and must not
@@ -149,7 +149,7 @@ class KafkaSlot:
                 time.sleep(_RETRY_S)
 
     def _connect(self, producer: Any, deadline: float) -> Any:
-        """Connect to a broker by its own name; return the error if no broker answers.
+        """Connect to a broker by its own name, and return the error if no broker answers.
 
         librdkafka drops the connection to a bootstrap server once it has learned that broker's own
         name. It repeats a request for the coordinator, sent over that connection or before there is
@@ -302,7 +302,7 @@ class KafkaSlot:
 
 
 class KafkaRows(SlotRows):
-    """Records, in Kafka's columns; implements `dedup.sinks.protocol.SliceRows`."""
+    """Records, in Kafka's columns. Implements `dedup.sinks.protocol.SliceRows`."""
 
     def send_first(self, slot: KafkaSlot) -> None:
         if self.first is None:

@@ -138,7 +138,7 @@ class IcebergTarget(LakeTarget):
         ))  # fmt: skip
 
     def _write_parquet(self, output: OutputFile, schema: Schema, part: pa.Table) -> dict[str, Any]:
-        """Write rows as Parquet; return the file's statistics.
+        """Write rows as Parquet, and return the file's statistics.
 
         pyiceberg's own function for a whole file turns null lists and maps of structures into empty
         ones (it rebuilds them from their offsets). Its writer and statistics are right.

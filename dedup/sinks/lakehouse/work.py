@@ -75,7 +75,7 @@ class LakePort(TablePort, Generic[T]):
         self.target, self.batch, self.files = target, batch, files
 
     def newest(self) -> Marker | None:
-        """Read the table again; return the marker of this sink in its newest version."""
+        """Read the table again, and return the marker of this sink in its newest version."""
         options = self.target.options
         if self._has_changed():
             raise ConfigError(
@@ -98,7 +98,7 @@ class LakePort(TablePort, Generic[T]):
 
     @abstractmethod
     def _has_changed(self) -> bool:
-        """Open the newest version; return whether data files for the target do not fit it."""
+        """Open the newest version, and return whether data files for the target do not fit it."""
 
     @abstractmethod
     def _marker(self) -> tuple[Marker | None, bool]:
@@ -117,7 +117,7 @@ class LakePort(TablePort, Generic[T]):
 
     @abstractmethod
     def _commit(self, marker: Marker) -> None:
-        """Commit; raise Aborted if another commit has become the version."""
+        """Commit. Raises Aborted if another commit has become the version."""
 
     def _check_files(self) -> None:
         table = self.target.options.table

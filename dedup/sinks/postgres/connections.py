@@ -160,10 +160,10 @@ def reason_of(error: DataError) -> str:
 
 
 def translate_error(error: Any, table: str) -> Exception:
-    """Return what an error within a transaction means; nothing of the transaction is visible.
+    """Return the error to raise for a failed transaction, of which nothing is visible.
 
-    It is a `DataError` about a record, a `ConfigError` about the table or its privileges, or
-    `Aborted` if another attempt may succeed.
+    The result is a `DataError` about a record, a `ConfigError` about the table or its privileges,
+    or `Aborted` if another attempt may succeed.
     """
     state, diag = error.sqlstate or "", error.diag
     message = (diag.message_primary or str(error)).rstrip(".")

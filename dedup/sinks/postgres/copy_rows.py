@@ -37,7 +37,7 @@ _EMPTY = b"PGCOPY\n\xff\r\n\0" + bytes(8) + b"\xff\xff"
 class CopyRows:
     """A COPY in progress, into a table with the columns of the target.
 
-    Its errors for a record show the record, unless `shows_record` is false.
+    An error about a record shows the record, unless `shows_record` is false.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ class PostgresMarkers:
         return [row[0] for row in rows]
 
     def acquire(self, slots: Sequence[int]) -> tuple[str, dict[int, Marker | None]]:
-        """Own slots, in their order; return the new owner's ID, and their newest markers.
+        """Own slots, in their order, and return the new owner's ID, and their newest markers.
 
         A session that holds one of them in an open transaction gets a second to end it. Then this
         disconnects the session, and the server rolls the transaction back. If that does not help
@@ -93,7 +93,7 @@ class PostgresMarkers:
     def lock(
         self, connection: psycopg.Connection[Any], slot: int
     ) -> tuple[str | None, Marker | None]:
-        """Lock a slot until the transaction ends; return its owner and newest marker."""
+        """Lock a slot until the transaction ends, and return its owner and newest marker."""
         self._announce(connection, slot, self._options.timeout_seconds * 1000)
         row = connection.execute(
             f"SELECT owner::text, marker FROM {self._sql} "
@@ -104,7 +104,7 @@ class PostgresMarkers:
         return owner, text and _parsed(self._table, self._query_id, slot, text)
 
     def put(self, connection: psycopg.Connection[Any], owner: str, marker: Marker) -> bool:
-        """Write a marker; return whether this owner still owns the slot."""
+        """Write a marker, and return whether this owner still owns the slot."""
         done = connection.execute(
             f"UPDATE {self._sql} SET marker = %s WHERE {self._where} AND slot = %s AND owner = %s",
             (marker.to_bytes().decode(), *self._mine, marker.slot, owner),

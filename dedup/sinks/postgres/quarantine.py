@@ -31,7 +31,7 @@ from dedup.sinks.postgres.tables import TargetTable, make_own_table
 if TYPE_CHECKING:
     import psycopg
 
-#: Rejected records of one slice. If there are more, the table is wrong, not the records.
+#: Most rejected records of one slice. If there are more, the table is wrong, not the records.
 MOST = 1000
 
 _COLUMNS = {
@@ -195,7 +195,7 @@ def make_staged(connection: psycopg.Connection[Any], name: str) -> None:
 
 
 def move_staged(connection: psycopg.Connection[Any], name: str, into: str) -> int:
-    """Move a staged slice's rejected records, if any, into the quarantine; return how many."""
+    """Move a staged slice's rejected records, if any, into the quarantine, and return how many."""
     found = connection.execute("SELECT to_regclass(%s)", [name]).fetchone()
     if found is None or found[0] is None:
         return 0

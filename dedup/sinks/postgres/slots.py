@@ -48,7 +48,7 @@ def forget_slots() -> None:
 
 
 class PostgresSlot:
-    """One slot of the sink; implements `dedup.sinks.protocol.SlotPort`."""
+    """One slot of the sink. Implements `dedup.sinks.protocol.SlotPort`."""
 
     def __init__(
         self, options: PostgresOptions, table: TargetTable, query_id: str, number: int
@@ -205,7 +205,7 @@ class PostgresSlot:
 
 
 class PostgresTaskRows(SlotRows):
-    """The rows that Spark hands to a task; implements `dedup.sinks.protocol.SliceRows`."""
+    """The rows that Spark hands to a task. Implements `dedup.sinks.protocol.SliceRows`."""
 
     def send_first(self, slot: PostgresSlot) -> None:
         """Send nothing: the open transaction already shows that this attempt owns the slot."""
@@ -221,7 +221,7 @@ class PostgresTaskRows(SlotRows):
 
 
 class PostgresRows:
-    """Rows of staged slices; implements `dedup.sinks.protocol.RowsToSend`."""
+    """Rows of staged slices. Implements `dedup.sinks.protocol.RowsToSend`."""
 
     def __init__(self, slices: Sequence[StagedSlice]) -> None:
         self._slices = slices

@@ -178,7 +178,7 @@ def make_own_table(
     columns: Mapping[str, str],
     key: Sequence[str] = (),
 ) -> str:
-    """Create one of the sink's own tables if it is missing; return its name with its schema."""
+    """Create one of the sink's own tables if it is missing, and return its name with its schema."""
     if connection.execute(_FIND, [name]).fetchone() is None:
         parts = [f"{column} {kind}" for column, kind in columns.items()]
         parts += [f"PRIMARY KEY ({', '.join(key)})"] if key else []

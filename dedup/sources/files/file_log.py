@@ -104,7 +104,7 @@ class FileLog:
         return sum(1 for taken in self.taken.values() if taken.batch <= end)
 
     def of_batch(self, batch_id: int) -> list[Path]:
-        """Return the files of one micro-batch; ValueError if Spark's logs do not have it."""
+        """Return the files of one micro-batch. Raises ValueError if Spark's logs do not have it."""
         end = log_offset(self._checkpoint, batch_id)
         begin = log_offset(self._checkpoint, batch_id - 1) if batch_id else -1
         if end < 0 or (batch_id and begin < 0):

@@ -63,7 +63,7 @@ class BatchBuffer:
     _nbytes: int = 0
 
     def add(self, batch: pa.RecordBatch) -> bool:
-        """Add a batch; return whether the buffer is full."""
+        """Add a batch, and return whether the buffer is full."""
         self._batches.append(batch)
         self._rows += batch.num_rows
         self._nbytes += batch.nbytes
@@ -157,7 +157,10 @@ class ParquetInput:
         return _other_calendar(self._file) if has_times else None
 
     def unread_by_spark(self, columns: pa.Schema) -> str | None:
-        """Return why Spark would not read these columns; NotExact for a value that it would cut."""
+        """Return why Spark would not read these columns.
+
+        Raises NotExact for a value that it would cut.
+        """
         int96 = []
         for column, leaves, stored in self._columns:
             for place in positions(columns, column.name):
@@ -219,7 +222,7 @@ class ParquetInput:
 
 
 def positions(schema: pa.Schema, name: str) -> list[int]:
-    """Return the positions of a name's columns, whose case Spark ignores."""
+    """Return the positions of all columns with this name, ignoring case as Spark does."""
     return [i for i, other in enumerate(schema.names) if other.lower() == name.lower()]
 
 

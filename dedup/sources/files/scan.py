@@ -1,8 +1,8 @@
 """Packs rows of files into blobs in one pass, without the JVM.
 
-Spark passes a list of **splits**: a file as Spark's source listed it (``path``, ``size``,
-``mtime_ms``), and which stretch of it to read (``number``, counted from 0, of ``count``). Each row
-group belongs to one stretch. So several tasks can read a large file, and the driver need not read
+Spark passes a list of **splits**. Each names a file as Spark's source listed it (``path``,
+``size``, ``mtime_ms``), and the stretch to read (``number``, counted from 0, of ``count``). Each row
+group belongs to one stretch. So several tasks can share a large file, and the driver need not read
 its footer.
 """
 
@@ -37,7 +37,7 @@ class Scan:
     now_column: str | None
 
     def __call__(self, plan: Plan, splits: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the packed rows of one task; errors as `pack` and `rows`."""
+        """Yield the packed rows of one task. Raises what `pack` and `rows` raise."""
         yield from pack(plan, self.rows(splits))
 
     def rows(self, splits: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

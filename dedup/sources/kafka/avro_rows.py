@@ -1,4 +1,4 @@
-"""Decodes Avro in the values of Kafka's records; runs in the tasks."""
+"""Decodes Avro in the values of Kafka's records, in the tasks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class AvroDecoder:
         """Yield each batch with the columns `FIELDS` and `CAUSE` added.
 
         Column ``value`` keeps the bytes of poison records, and is null in other rows. If the
-        registry does not answer, no record is poison, and SourceError is raised.
+        registry does not answer, this raises SourceError, and marks no record as poison.
         """
         for batch in batches:
             values = batch.column("value")

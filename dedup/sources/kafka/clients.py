@@ -53,7 +53,7 @@ def producer_config(settings: ClientSettings) -> dict[str, Any]:
 
 
 def transactional_config(settings: ClientSettings, transactional_id: str) -> dict[str, Any]:
-    """Return the properties of a producer that commits transactions; checks the settings.
+    """Check the settings, and return the properties of a producer that commits transactions.
 
     The next producer that initialises the transactional ID fences this one (KIP-98).
     """

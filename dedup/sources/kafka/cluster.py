@@ -102,7 +102,7 @@ class Cluster:
     def make_topic(
         self, name: str, *, partitions: int, replicas: int, settings: Mapping[str, str]
     ) -> str | None:
-        """Create a topic if it does not exist; return the reason if the broker refuses."""
+        """Create a topic if it does not exist, and return the reason if the broker refuses."""
         topic = self._library.admin.NewTopic(
             name, num_partitions=partitions, replication_factor=replicas, config=dict(settings)
         )

@@ -197,7 +197,7 @@ class NewestJob:
         self._jobs.put(job)
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all jobs are done; return False after the timeout."""
+        """Wait until all jobs are done, and return False after the timeout."""
         done = self._jobs.all_tasks_done
         with done:
             return done.wait_for(lambda: not self._jobs.unfinished_tasks, timeout_s)

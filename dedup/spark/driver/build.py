@@ -45,13 +45,19 @@ class Operator(Generic[AnyOptions]):
         return self.options.as_call()
 
     def __call__(self, df: DataFrame) -> DataFrame:
-        """Return the DataFrame de-duplicated; ConfigError or CatalogError if it cannot work."""
+        """Return the DataFrame de-duplicated.
+
+        Raises ConfigError or CatalogError if it cannot work.
+        """
         prepared, plan = prepare(df, self.options)
         return assemble(prepared, plan, self.options.metrics, output=emitted_schema(df, plan))
 
 
 def prepare(df: DataFrame, options: Options | SequenceOptions) -> tuple[DataFrame, Plan]:
-    """Return pack's input and the plan for the tasks, after all checks; errors as `Operator`."""
+    """Return pack's input and the plan for the tasks, after all checks.
+
+    Raises what `Operator` raises.
+    """
     columns = user_columns(df, options)
     checks.check_workers(df.sparkSession)
     if df.isStreaming:

@@ -113,7 +113,10 @@ class Columns:
         option: str,
         check: Callable[[Resolved, str], None] = lambda *_: None,
     ) -> list[Resolved]:
-        """Return the columns that an option names, each of them checked; errors as `resolve`."""
+        """Return the columns that an option names, each of them checked.
+
+        Raises what `resolve` raises.
+        """
         found = [self.resolve(column, option) for column in given]
         for resolved in found:
             check(resolved, option)

@@ -75,7 +75,7 @@ class Expression:
     is_order: bool = False
     #: Python functions that are declared nondeterministic.
     unstable: set[str] = field(default_factory=set)
-    #: Types that it casts to.
+    #: Types that the expression casts to.
     casts: set[str] = field(default_factory=set)
     #: Fragments of SQL, whose columns are not known.
     sql: list[str] = field(default_factory=list)
@@ -133,7 +133,7 @@ class _TextWriter:
         return f"{name}({'distinct ' if distinct else ''}{', '.join(arguments)})"
 
     def cast(self, value: str, kind: str, tried: bool) -> str:
-        """A cast; `tried` means that a failing one returns null."""
+        """Return the text of a cast. If `tried`, a value that cannot be cast becomes null."""
         kind = "".join(kind.lower().split()) if "(" in kind else kind.lower()
         kind = _SAME_TYPE.get(kind, kind)
         self.out.casts.add(kind)

@@ -37,7 +37,10 @@ _NOTHING = Definition(expression="", kind="")
 
 
 def user_columns(df: DataFrame, options: Options | SequenceOptions) -> Columns:
-    """Return the stream's columns for options to name; ConfigError if Python cannot take them."""
+    """Return the stream's columns for options to name.
+
+    Raises ConfigError if Python cannot take them.
+    """
     verdict = options.verdict
     case_sensitive = checks.setting(df.sparkSession, "spark.sql.caseSensitive", "false") == "true"
     check_carried(df.schema)
@@ -162,7 +165,7 @@ def _plan(
 def _time_source(
     columns: Columns, given: ColumnOrName | IdTime | None, ids: Sequence[Resolved] = ()
 ) -> TimeSource:
-    """Return what the option `timestamp` refers to; ConfigError if it is not a timestamp."""
+    """Return what the option `timestamp` refers to. Raises ConfigError if it is not a timestamp."""
     if given is not None and not isinstance(given, IdTime):
         resolved = columns.resolve(given, "timestamp")
         check_time_type(resolved)

@@ -49,7 +49,7 @@ def shipped(value: T) -> Callable[[], T]:
             import socket
             import sys
 
-            # `dedup.errors.ExecutorError` by name, where it may not be importable.
+            # Stands in for `dedup.errors.ExecutorError`, which may not be importable here.
             error: type[Exception] = type(
                 "ExecutorError", (ImportError,), {"__module__": "dedup.errors"}
             )

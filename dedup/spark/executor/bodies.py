@@ -61,11 +61,11 @@ class BodyFile:
     _memory: pa.Buffer | None = None
 
     def write(self, body: pa.RecordBatch) -> pa.Buffer:
-        """Append a body; return its place. DedupError if the disk is full or not writable."""
+        """Append a body, and return its place. DedupError if the disk is full or read-only."""
         return pa.py_buffer(self.append(self._serialized(body)))
 
     def append(self, data: U8) -> bytes:
-        """Append the bytes of `wire.write_body`; result and errors as `write`."""
+        """Append bytes from `wire.write_body`. Returns and raises what `write` does."""
         with self._errors():
             file = self._file = self._file or self._begun()
             place = _PLACE.pack(_MAGIC, self._end, len(data), checksum(data))
@@ -122,7 +122,10 @@ class BodyReader:
     _handed_on: dict[bytes, io.FileIO] = field(default_factory=dict)
 
     def read(self, body: pa.Buffer | bytes, schema: pa.Schema) -> pa.RecordBatch:
-        """Return the rows, mapped from the file if there is one; DedupError if it is damaged."""
+        """Return the rows, mapped from the file if there is one.
+
+        Raises DedupError if it is damaged.
+        """
         data = memoryview(body)
         if bytes(data[: len(_MAGIC)]) != _MAGIC:
             return wire.read_batch(body, schema)

@@ -101,7 +101,7 @@ class Packer:
         return self.rows >= BLOB_ROWS * len(self.layout.slot_keys) or self.nbytes >= BUFFER_BYTES
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Buffer one Arrow batch; DataError for a record that an option refuses."""
+        """Buffer one Arrow batch. Raises DataError for a record that an option refuses."""
         ids = encode_ids([batch.column(column) for column, _, _ in self.plan.id_columns])
         flags = np.zeros(batch.num_rows, np.uint8)
         if ids.null.any():

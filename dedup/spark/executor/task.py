@@ -67,7 +67,10 @@ class Task:
 
     @staticmethod
     def current(plan: Plan) -> Task:
-        """Return this worker's task; ConfigError if the job's thread does not know the query."""
+        """Return this worker's task.
+
+        Raises ConfigError if the job's thread does not know the query.
+        """
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("this runs only inside a Spark task")
@@ -185,7 +188,7 @@ def _just_adopted(root: Root, task: Task) -> bool:
 
 
 def warn_of_others(root: Root, query_id: str) -> int:
-    """Warn of other queries with the same ID at a query's first start; return their number.
+    """Warn of other queries with the same ID at a query's first start, and return their number.
 
     The driver does not know the checkpoint before the query starts, so it cannot warn. The worker's
     log is on the screen with a local master, else at the executor; the number reaches the driver.

@@ -87,7 +87,7 @@ def bad_rows(
 
 
 def files_of_batch(options: RunOptions, log: FileLog, batch_id: int) -> list[Path]:
-    """Return the files of a micro-batch; StateError if Spark's logs do not show them."""
+    """Return the files of a micro-batch. Raises StateError if Spark's logs do not show them."""
     try:
         return log.of_batch(batch_id)
     except ValueError:

@@ -106,7 +106,7 @@ class ColumnCheck:
         return columns
 
     def check_arrived(self, paths: Sequence[str]) -> None:
-        """Reject a micro-batch whose files arrived or changed since `agree`, if they differ."""
+        """Reject a micro-batch if files that came or changed since `agree` have other columns."""
         stamps = {}
         for path in paths:
             with suppress(FileNotFoundError):
@@ -122,7 +122,10 @@ class ColumnCheck:
                     pass
 
     def records_of(self, path: Path) -> int:
-        """Return the number of records in a CSV file; DataError if they cannot be counted."""
+        """Return the number of records in a CSV file.
+
+        Raises DataError if they cannot be counted.
+        """
         counted = self._csv.get(str(path)) or self._counted(path)
         if counted is None:
             raise DataError(

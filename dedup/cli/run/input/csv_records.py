@@ -116,12 +116,12 @@ class CsvRecords:
         return f"(?>(?:{value}{between})*)(?:{value}|({begun}))"
 
     def count(self, path: Path, stop: StopRequest | None = None) -> Counted:
-        """Count the records of a file; a request to stop raises KeyboardInterrupt.
+        """Count the records of a file. A request to stop raises KeyboardInterrupt.
 
         Raises
         ------
         DataError
-            If Spark would change a value or lose a record, with the place and the way out.
+            If Spark would change a value or lose a record. The text has its place and a remedy.
         OSError, pyarrow.ArrowException
             If the file cannot be read.
         """

@@ -29,7 +29,7 @@ _SUFFIXES = {
 }
 #: RFC 4180: quotes are doubled, whitespace stays, and each file must have the same header.
 _CSV_READ = {"header": "true", "enforceSchema": "false", "escape": '"'}
-#: First bytes of files of the tool lz4. Those of Hadoop, which Spark reads, begin with a length.
+#: First bytes of a file by the tool lz4. Hadoop's lz4, which Spark reads, begins with a length.
 _LZ4_FRAMES = (b"\x04\x22\x4d\x18", b"\x02\x21\x4c\x18")
 #: Formats that Hadoop unpacks, but not pyarrow.
 _ONLY_HADOOP = (".deflate", ".snappy", ".lz4", ".lzo", ".lzo_deflate")

@@ -195,7 +195,7 @@ def are_known(names: Names, known: T.DataType) -> bool:
     if isinstance(known, T.ArrayType):
         return are_known(names, known.elementType)
     if not isinstance(known, T.StructType):
-        # A text holds the whole value, and the keys of a map are data.
+        # A string can hold any JSON value, and the keys of a map are data.
         return True
     fields = {field.name: field.dataType for field in known.fields}
     return all(name in fields and are_known(inner, fields[name]) for name, inner in names.items())
