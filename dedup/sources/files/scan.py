@@ -1,9 +1,9 @@
 """Packs rows of files into blobs in one pass, without the JVM.
 
 Spark passes a list of **splits**. Each names a file as Spark's source listed it (``path``,
-``size``, ``mtime_ms``), and the stretch to read (``number``, counted from 0, of ``count``). Each row
-group belongs to one stretch. So several tasks can share a large file, and the driver need not read
-its footer.
+``size``, ``mtime_ms``), and the stretch to read (``number``, from 0, of ``count``). Each row group
+belongs to one stretch. So several tasks can share a large file, and the driver need not read its
+footer.
 """
 
 from __future__ import annotations
