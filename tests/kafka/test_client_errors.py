@@ -47,18 +47,24 @@ def at(offset_s: int) -> pa.Array:
 
 @pytest.fixture(scope="module")
 def topics(broker: str) -> Iterator[str]:
-    """Topics that take records, but not all; only alice may not write to ``denied``."""
+    """Topics that take records, but not all; alice may not write to some, and sees one of them."""
     make_topic(broker, "any", 2)
     make_topic(broker, "any-markers", 1, cleanup_policy="compact")
     make_topic(broker, "only-keyed", 1, cleanup_policy="compact")
     make_topic(broker, "small", 1, max_message_bytes=1000)
     make_topic(broker, "recent", 1, message_timestamp_before_max_ms=HOUR_S * 1000)
-    make_topic(broker, "denied", 1)
-    rule = AclBinding(
-        ResourceType.TOPIC, "denied", ResourcePatternType.LITERAL, "User:alice", "*",
-        AclOperation.WRITE, AclPermissionType.DENY,
-    )  # fmt: skip
-    admin(broker).create_acls([rule])[rule].result()
+    rules = []
+    for topic, operation, kind in (
+        ("denied", AclOperation.WRITE, AclPermissionType.DENY),
+        ("read-only", AclOperation.READ, AclPermissionType.ALLOW),
+    ):
+        make_topic(broker, topic, 1)
+        rules.append(
+            AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:alice", "*",
+                       operation, kind)
+        )  # fmt: skip
+    for made in admin(broker).create_acls(rules).values():
+        made.result()
     yield broker
     forget_slots()
 
@@ -81,6 +87,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str | None, type[DedupError], str]] = {
         DataError, "headers count, too"),
     "without a key": ({}, "only-keyed", DataError, "Give each record a key"),
     "not allowed": (ALICE, "denied", ConfigError, "Let the sink's user write there"),
+    "not allowed to write": (ALICE, "read-only", ConfigError, "Topic authorization failed.*"
+                             "Let the sink's user write there"),
     "not allowed by column": ({"topic": ["denied"], **ALICE}, None, ConfigError,
                               "Let the sink's user write there"),
 }  # fmt: skip

@@ -29,6 +29,7 @@ from dedup.errors import ConfigError, faults
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.kafka.client_errors import (
     client_log,
+    describe_message,
     ends_producer,
     failed_start,
     flush_log,
@@ -204,7 +205,10 @@ class KafkaSlot:
         except SystemError as error:
             raise self._fatal(error) from None
         if held.sender.failure.first is not None:
-            rejection = rejected_record(*held.sender.failure.first)
+            reason, message = held.sender.failure.first
+            rejection = rejected_record(reason, message)
+            if isinstance(rejection, Fenced):
+                rejection = self._given_up(message) or rejection
             if isinstance(rejection, Fenced):
                 self.drop()
             else:
@@ -216,6 +220,19 @@ class KafkaSlot:
                 f"the brokers did not take the records within {self._timeout_s:.0f} s, the time "
                 "limit of the transaction (kafka.transaction.timeout.ms)"
             )
+
+    def _given_up(self, message: Any) -> Exception | None:
+        """Return the permanent error, if any, for which the client has given the transaction up.
+
+        The client discards all records then, for example if the user may not write to a topic. It
+        tells its reason to the next call that needs another state; this one never commits.
+        """
+        try:
+            self._open().producer.begin_transaction()
+        except self._library.KafkaException as error:
+            text = f"{describe_message(message)} was discarded: {self._text(error)}"
+            return permanent_error(error.args[0], text)
+        return None
 
     def pre_commit(self, marker: Marker) -> None:
         faults.point("kafka.marker.before")
