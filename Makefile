@@ -157,7 +157,7 @@ fuzz: $(VENV)/.ready-test ## random inputs to every decoder; FUZZ_ARGS="--minute
 
 .PHONY: faults
 faults: java $(VENV)/.ready-test ## kill a real query 1,000 times and compare with the truth (hours); FAULTS_ARGS="--kills 50"
-	@$(PY) -m tests.faults.harness $(FAULTS_ARGS)
+	@$(PY) -m tests.faults.harness --kills 1000 $(FAULTS_ARGS)
 
 .PHONY: faults-sequences
 faults-sequences: java $(VENV)/.ready-test ## kill queries of dedup_by_sequence 30 times at each step (half an hour); FAULTS_ARGS="--each 3"
