@@ -141,7 +141,7 @@ class DedupListener(StreamingQueryListener):
                 "lost-checkpoint).",
                 batch.query_name or batch.query_id, batch.other_queries,
             )  # fmt: skip
-        with _harmless(f"call back for micro-batch {batch.batch_id}"):
+        with _harmless(f"run the callback for micro-batch {batch.batch_id}"):
             if isinstance(batch, BatchMetrics):
                 self.on_batch(batch)
             else:
