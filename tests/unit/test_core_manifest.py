@@ -35,7 +35,7 @@ def manifest() -> Manifest:
 def test_buckets_are_in_order_of_time(manifest: Manifest) -> None:
     assert [b.range for b in manifest.buckets] == [(0, 10), (10, 20), (20, 30)]
     assert names(manifest) == ["a", "b", "c", "d"]
-    assert manifest.ids == 6
+    assert (manifest.ids, manifest.live_bytes()) == (6, (4 * 100, 4 * 64))
     assert manifest.buckets[0].ids == 4
 
 
