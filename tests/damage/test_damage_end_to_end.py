@@ -1,8 +1,8 @@
 """Damage to Spark's state files between two starts: right by the oracle, or a useful error.
 
 On a local disk Hadoop keeps a checksum beside each state file; object stores have none, so the
-tests remove it: Spark's formats and ours are on their own. test_damage.py and the model damage the
-files at the root and in the local cache.
+tests remove it: Spark's formats and ours are on their own. test_damage.py and the model do the same
+to the files at the root and in the local cache; here a query meets one damage of each kind.
 """
 
 from __future__ import annotations
@@ -127,6 +127,36 @@ def test_another_partitions_state_is_told(
     assert "state of one shard was 1 micro-batches older" in caplog.text
     (watched,) = listener.watched()
     assert watched.health.status is Status.REWOUND
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome"),
+    [("*.sst", "refused: SegmentDamaged"), ("*.filter", "right"),
+     ("catalog.json", "refused: CatalogError")],
+)  # fmt: skip
+def test_damage_at_the_root(
+    finished: dict[str, Query], tmp_path: Path, name: str, outcome: str
+) -> None:
+    """Of every such file, so that the query reads one; once they are whole again, it goes on."""
+    again = finished[HDFS].copy(tmp_path)
+    again.options["cache_dir"] = str(tmp_path / "cache")
+    given = tables(BATCHES + 2)
+    while again.added < len(given):
+        again.add_table(given[again.added])
+    finished[HDFS].added = again.added
+    whole = {path: path.read_bytes() for path in again.catalog.rglob(name)}
+    assert whole
+    for path, data in whole.items():
+        at = len(data) // 2
+        do(
+            path,
+            Harm("flipped byte", f"at {at}", data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]),
+        )
+    assert went_on(again, given, name) == outcome
+    if outcome != "right":
+        for path, data in whole.items():
+            path.write_bytes(data)
+        assert went_on(again, given, name) == "right"
 
 
 def went_on(again: Query, given: list[pa.Table], harm: str) -> str:

@@ -153,6 +153,9 @@ def command(arguments: list[str]) -> tuple[int, dict[str, object]]:
 
 def test_tables_name_the_object(tmp_path: Path) -> None:
     world: World = worlds(tmp_path)[0]
+    shown = CliRunner().invoke(app, ["catalog", "inspect", str(world.folder), "--segments"])
+    assert shown.exit_code == OK
+    assert world.segment(0).name in shown.stdout
     path = world.file(world.pending_list_path(0))
     path.write_bytes(b"{}")
     done = CliRunner().invoke(app, ["catalog", "verify", str(world.folder)])

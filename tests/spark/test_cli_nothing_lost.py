@@ -17,6 +17,7 @@ from dedup.cli.run.input.csv_records import Counted, CsvRecords
 from dedup.cli.run.input.files import InputFiles
 from dedup.cli.run.work import plan
 from tests.support.cli_job import Job
+from tests.support.needs import long
 
 
 @pytest.mark.parametrize("name", ["in[1]", "in{a,b}*?"])
@@ -264,6 +265,16 @@ def test_values_under_formats_of_their_own(job: Job) -> None:
     assert done.figures.bad == 2
     at = datetime(2024, 5, 1, 10, 0, 0, 123456)
     assert job.rows("parquet") == [("1", at.date(), at)]
+
+
+@pytest.mark.parametrize("option", [("sep", ";"), long(("locale", "de-DE"))])
+def test_a_comma_that_may_be_the_decimal_sign(job: Job, option: tuple[str, str]) -> None:
+    mark = ";" if option[0] == "sep" else ","
+    job.files.text("1.csv", f'id{mark}n\na{mark}"12,345"\nb{mark}1.50\nc{mark}"1,5"\n')
+    schema = "id STRING, n DECIMAL(10,2)"
+    done = job(schema=schema, bad_records="skip", read_options=(option,), output_format="json")
+    assert done.figures.bad == 2
+    assert [row[0] for row in job.rows("json")] == ["b"]
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import check_query, dedup_by_id
 from dedup.catalog.certificate import Certificate, load_certificate
-from dedup.catalog.layout import certificate_path
+from dedup.catalog.layout import certificate_path, shard_path
 from dedup.catalog.root import Root
 from dedup.core.sharding import derive_keys, filter_key_id
 from dedup.errors import CatalogError, ConfigError, cause
@@ -26,10 +26,11 @@ from dedup.spark.options import Options
 from dedup.spark.plan import Plan
 from dedup.tools import explain, verify
 from dedup.tools import inspect as inspect_catalog
+from dedup.tools.repair.opening import read_checkpoint
 from tests.spark.definitions import NESTED, differences, mistaken
 from tests.support.oracle import Oracle
-from tests.support.small_state import query, tables, total
-from tests.support.spark_query import SCHEMA, Query, roll_back, row_set, seeded
+from tests.support.small_state import HORIZON_S, LATENESS_S, query, tables, total
+from tests.support.spark_query import SCHEMA, Query, Run, roll_back, row_set, seeded
 
 
 def stopped(made: Query, message: str) -> None:
@@ -142,6 +143,11 @@ def test_what_the_driver_can_ask_of_a_checkpoint(spark: SparkSession, tmp_path: 
     assert "resumes after micro-batch 0" in asked()
     made.add("a@1", "b@1")
     assert made.run().told() == [["a@1 duplicate", "b@1 unique"]]
+    # Tasks begin no second catalog, if nobody has asked before.
+    shutil.move(made.catalog, tmp_path / "away")
+    made.add("a@2")
+    stopped(made, "The catalog of this query is missing: .*restore it together with the checkpoint")
+    assert not [*made.catalog.rglob("catalog.json")]
 
 
 @pytest.mark.slow
@@ -206,6 +212,80 @@ def test_expired_segments_are_deleted_when_spark_cannot_roll_back(
     for batch in (10, 11):
         assert row_set(replayed.rows[batch]) == row_set(run.rows[batch])
     Oracle(100, 20).check(given, run)
+
+
+def missing(made: Query) -> list[str]:
+    """Files at the root of segments that the query's newest states look into, but not there."""
+    root = Root(made.catalog)
+    known = read_checkpoint(root, str(made.checkpoint), made.spark)
+    there = {found.name for found in root.list()}
+    names = (
+        shard_path(known.query_id, shard, segment.name + suffix)
+        for shard, state in known.states.items()
+        for segment in state.manifest.segments()
+        for suffix in (".sst", ".filter")
+    )
+    return [name for name in names if name not in there]
+
+
+BRIEF = {"horizon": "100 seconds", "bucket_length": "50 seconds", "lateness": "20 seconds"}
+
+
+def test_a_copy_of_a_checkpoint_on_the_same_catalog(spark: SparkSession, tmp_path: Path) -> None:
+    """Both go on and answer right; each sees the other, and deletes nothing that it may need."""
+    spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
+    given = tables(6, rows=600)
+    made = query(spark, tmp_path / "original", given[:1], **BRIEF)
+    run = made.run()
+    copy = replace(made, folder=tmp_path / "copy", options=dict(made.options))
+    copy.input, copy.catalog = made.input, made.catalog
+    shutil.copytree(made.checkpoint, copy.checkpoint)
+    # Of a run with one micro-batch nobody would know.
+    for table in given[1:3]:
+        made.add_table(table)
+    theirs = Run(rows=dict(run.rows))
+    run.rows |= made.run().rows
+    copy.added = made.added
+    for table in given[3:]:
+        copy.add_table(table)
+    for one, so_far in ((copy, theirs), (made, run)):
+        later = one.run()
+        so_far.rows |= later.rows
+        Oracle(100, 20).check(given, so_far)
+        assert {m.branches for m in later.metrics} == {1}
+        assert total(later, "segments_expired") > 0
+        assert total(later, "segments_deleted") == total(later, "orphans_deleted") == 0
+    assert missing(made) == missing(copy) == []
+
+
+def test_segments_of_a_start_that_failed_are_deleted_later(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """They hold IDs that nobody has emitted; no answer comes from them."""
+    spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
+    given = tables(7, rows=1600)
+    made = query(spark, tmp_path, given[:3])
+    run = Run()
+
+    def sink(rows: DataFrame) -> list[Any]:
+        told = rows.toArrow().to_pylist()
+        if len(run.rows) == 2:
+            raise ArithmeticError("the sink is away")
+        run.rows[len(run.rows)] = told
+        return told
+
+    with pytest.raises(StreamingQueryException, match="the sink is away"):
+        made.run(sink)
+    for table in given[3:6]:
+        made.add_table(table)
+    on = made.run()
+    assert on.metrics[0].orphan_files > 0
+    made.add_table(given[6])
+    last = made.run()
+    assert last.metrics[0].orphans_deleted > 0
+    assert (last.metrics[0].orphan_files, missing(made)) == (0, [])
+    run.rows |= on.rows | last.rows
+    Oracle(HORIZON_S, LATENESS_S).check(given, run)
 
 
 def test_two_queries_on_one_catalog(spark: SparkSession, tmp_path: Path) -> None:

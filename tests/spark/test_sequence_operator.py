@@ -271,16 +271,25 @@ def test_records_that_may_not_be(
     assert re.search(message, str(error), re.S)
 
 
-def test_a_share_that_is_too_large_is_not_blamed_on_the_shards(spark: SparkSession) -> None:
+@pytest.mark.parametrize(
+    ("operator", "way_out"),
+    [
+        (dedup_by_sequence("producer", "sequence", expire_after="1 h", max_shard_batch_bytes=9),
+         ""),
+        (dedup_by_id("producer", horizon="1 h", max_shard_batch_bytes=9), "use more `shards`, "),
+    ],
+    ids=["sequence", "id"],
+)  # fmt: skip
+def test_a_share_that_is_too_large(spark: SparkSession, operator: Any, way_out: str) -> None:
+    """More shards do not divide the records of one producer."""
     frame = spark.createDataFrame(numbered(["a/0:0"]).to_pylist(), SEQUENCE_SCHEMA)
-    operator = dedup_by_sequence(
-        "producer", "sequence", expire_after="1 h", max_shard_batch_bytes=9
-    )
     with pytest.raises(PythonException) as stopped:
         frame.transform(operator).collect()
     error = cause(stopped.value)
     assert isinstance(error, ConfigError)
-    assert "maxBytesPerTrigger), or raise `max_shard_batch_bytes`" in str(error)
+    told = str(error)
+    assert "share of this micro-batch exceeds 9 bytes" in told
+    assert f"maxBytesPerTrigger), {way_out}or raise `max_shard_batch_bytes`" in told
 
 
 def test_what_stops_the_query_takes_nothing(spark: SparkSession, tmp_path: Path) -> None:
