@@ -93,6 +93,13 @@ def test_without_a_payload_nothing_more_is_kept() -> None:
     assert set(driver.store.digests) == digested
 
 
+def test_a_record_that_was_dropped_as_late_is_not_compared_with() -> None:
+    driver = drive(replace(EVENT, payload="all", late="drop"))
+    driver.feed([Rec(Y, 100)])
+    copies = [Rec(X, 0, payload=2), Rec(X, 101, payload=1), Rec(X, 102, payload=2)]
+    assert driver.named(copies) == ["LATE", "UNIQUE", "CONFLICT"]
+
+
 def test_the_state_row_holds_digests_from_the_first_on() -> None:
     driver = comparing()
     assert driver.state.to_bytes()[4] == 3
