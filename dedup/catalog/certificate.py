@@ -55,7 +55,7 @@ class Certificate:
     slot_keys: tuple[int, ...]
     #: ID of the key of the hashes in filters and segments.
     hash_key_id: int
-    #: First micro-batch of the catalog; the only field that may differ in later tasks.
+    #: First micro-batch of the catalog. Later tasks may have another one.
     birth_batch: int
     #: Definition of each column of the ID; None in a certificate of format 1, which has names
     #: alone.

@@ -61,7 +61,7 @@ def tune(flags: TuneFlags) -> Done:
             flags.html.write_text(result.page(), encoding="utf-8")
             lines.append(f"report: {flags.html}")
         except OSError as error:
-            # Print the measurement all the same.
+            # Print the measurement nevertheless.
             body["message"] = f"--html {flags.html} cannot be written: {error.strerror}."
             say(f"error: {body['message']}", as_error=True)
             if code == OK:

@@ -83,7 +83,7 @@ def _in_use(logs: Sequence[QueryLog]) -> Iterator[QueryLog]:
     newest = {log.name: log for log in sorted(logs, key=lambda log: log.heard_ms or 0)}
     for log in logs:
         newer = newest[log.name]
-        # Show both of two that run at the same time.
+        # Show both queries if they run at the same time.
         silent = bool(newer.batches) and (log.heard_ms or 0) < newer.batches[0][0]
         if log.name is None or log is newer or (log.ended is None and not silent):
             yield log
@@ -109,7 +109,7 @@ def follow(look: Look, stop: StopRequest, *, every_s: float, where: str) -> None
         with while_read():
             _follow_plainly(look, stop, every_s)
         return
-    # Keys first: they must be read until the screen is gone.
+    # Open the keys first: they must be read until the screen is gone.
     with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         # An endpoint may be slow to answer.
         lines = waiting(f"for {where}", width=console.width)

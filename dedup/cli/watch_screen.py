@@ -38,7 +38,7 @@ _RARE = {
     "unnumbered": "no producer, epoch or sequence",
     "untimed": "no timestamp",
 }
-#: Rows of the table at most, and fewest rows that justify its head.
+#: Most rows of the table, and fewest rows that justify its head.
 _ROWS, _LEAST_ROWS = 30, 3
 _LEVELS = "▁▂▃▄▅▆▇█"
 _ENDS = 30
@@ -145,7 +145,7 @@ def _rate(per_second: float | None) -> str:
 
 
 def _query(one: Watched, width: int) -> Iterator[Text]:
-    # Whole, because the reason ends with what to do.
+    # Show the reason whole, because it ends with what to do.
     yield from _wrapped(_badge(one), width)
     last = one.last
     if last is None:

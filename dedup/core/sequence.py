@@ -27,8 +27,8 @@ HALF_CYCLE = CYCLE >> 1
 MOST_RANGES = 255
 RANGES = 64
 
-Handling: TypeAlias = Literal["emit", "drop", "error"]
-HANDLINGS: tuple[Handling, ...] = get_args(Handling)
+SequenceHandling: TypeAlias = Literal["emit", "drop", "error"]
+HANDLINGS: tuple[SequenceHandling, ...] = get_args(SequenceHandling)
 
 
 class SequenceVerdict(IntEnum):
@@ -64,10 +64,10 @@ class SequenceRule:
 
     #: By verdict. A broker has ``gaps="drop"`` and ``fenced="drop"``, and ``unknown="emit"`` since
     #: release 2.5.
-    gaps: Handling = "emit"
-    unknown: Handling = "emit"
-    fenced: Handling = "drop"
-    unnumbered: Handling = "emit"
+    gaps: SequenceHandling = "emit"
+    unknown: SequenceHandling = "emit"
+    fenced: SequenceHandling = "drop"
+    unnumbered: SequenceHandling = "emit"
     #: Most unbroken ranges of sequences to remember per producer, up to `MOST_RANGES`.
     ranges: int = RANGES
     #: Most producers that a shard remembers.

@@ -69,7 +69,7 @@ class ShardState:
     #: allows.
     filters: Mapping[str, SplitBlockFilter] = field(default_factory=dict)
     #: Number of segments whose loss the user has accepted.
-    accepted_losses: int = 0
+    segments_lost: int = 0
     #: Orphans and foreign files counted when the shard last looked.
     stray_files: tuple[int, int] = (0, 0)
     #: First micro-batch of the run that wrote it.
@@ -106,7 +106,7 @@ class ShardState:
             "clocks": self.clocks.to_json(),
             "manifest": self.manifest.to_json(),
             "slices": list(self.filters),
-            "forgotten": self.accepted_losses,
+            "forgotten": self.segments_lost,
             "stray_files": list(self.stray_files),
             "run_began": self.run_began,
             "branches": self.branches,
@@ -126,7 +126,7 @@ class ShardState:
         """
         fields = record(head, _HEAD, _OPTIONAL)
         del fields["slices"]
-        return ShardState(accepted_losses=fields.pop("forgotten"), **fields)
+        return ShardState(segments_lost=fields.pop("forgotten"), **fields)
 
     def check_key(self, hash_key_id: int) -> None:
         """Raise StateError if the state was made with another hash key."""

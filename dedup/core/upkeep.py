@@ -262,7 +262,7 @@ class Upkeep:
         """Remove a damaged segment from the manifest whose loss the user accepted."""
         self._update(
             manifest=self.state.manifest.without(segment),
-            accepted_losses=self.state.accepted_losses + 1,
+            segments_lost=self.state.segments_lost + 1,
         )
 
     def _write(

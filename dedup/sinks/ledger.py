@@ -51,7 +51,7 @@ class Ledger:
         found = {name: _without_credentials(value) for name, value in known.items()}
         is_same_table = table_id is not None and found.get(_TABLE_ID) == table_id
         if found != fields and (is_same_table or is_moved):
-            # The markers have moved along; they are compared as ever.
+            # The markers have moved along. The driver compares them as always.
             self._root.put_bytes(_SETTING, to_document(fields, version=FORMAT))
             return
         if found != known:

@@ -18,7 +18,7 @@ from dedup.errors import SinkError
 FORMAT = 1
 #: The slot of micro-batches that are published at once, in one transaction.
 BATCH_SLOT = -1
-#: The run that a revoked marker names: no task may publish on the strength of it.
+#: The run that a revoked marker names. No task may publish because of such a marker.
 NO_RUN = ""
 
 

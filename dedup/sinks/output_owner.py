@@ -18,7 +18,7 @@ from dedup.sinks.marker import reading
 OWNER = "_dedup.query"
 #: File that `dedup run` keeps in its outputs.
 _RUN = "_dedup.json"
-#: By the name of its list: who else makes folders whose readers go by a list of files.
+#: Other writers of folders whose readers use a list of files, by the name of the list.
 _LISTS = {"_spark_metadata": "Spark's own file sink", "_delta_log": "a table of Delta Lake"}
 _FORMAT = 1
 

@@ -57,7 +57,7 @@ _DAY = rf"{_WITH_DAY}([T ]00:00(:00([.]0*)?)?Z?)?\s*$"
 _WITHOUT_FORMAT = {T.DateType: _DAY, T.TimestampType: _WITH_DAY, T.TimestampNTZType: _WITH_DAY}
 #: Beyond this, microseconds overflow in Spark's parser.
 _MAX_SECONDS = 9e12
-#: More than a DECIMAL can have; Spark takes minutes to build a number with a larger exponent.
+#: More digits than a DECIMAL has. Spark takes minutes to build a number beyond this exponent.
 _MAX_EXPONENT = 99
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
@@ -68,7 +68,7 @@ def is_good(topic: str, text: Column) -> Column:
 
     The error is the DataError that a Python task would raise with this text.
     """
-    # It begins on its own line, like the error of a Python task.
+    # The text begins on a line of its own, like the error of a Python task.
     error = F.concat(F.lit("\ndedup.errors.DataError: "), text, F.lit(f"\n{LINK}{topic}"))
     return F.when(F.col(CAUSE).isNull(), True).otherwise(F.raise_error(error).cast("boolean"))
 

@@ -36,7 +36,7 @@ def observations(plan: Plan) -> list[Column]:
     if plan.numbering is not None:
         return _aggregates(SEQUENCE_NAMES)
     texts = ", ".join(TEXTS)
-    # Text, so that Connect and progress as JSON carry it as classic sessions do.
+    # A text, because Connect and progress in JSON carry only texts as classic sessions do.
     expiring = ", ".join(f"sum(expiring[{i}])" for i in range(2 * BANDS))
     holder = f"min({_of_shards(f'gc_watermark_ms, shard_index, {texts}')})"
     fullest = f"max({_of_shards('live_ids, shard_index')})"

@@ -38,8 +38,7 @@ from dedup.core.policy import (
     Policy,
     default_lateness_ms,
 )
-from dedup.core.sequence import HANDLINGS, MOST_RANGES, RANGES, SequenceRule
-from dedup.core.sequence import Handling as SequenceHandling
+from dedup.core.sequence import HANDLINGS, MOST_RANGES, RANGES, SequenceHandling, SequenceRule
 from dedup.errors import ConfigError, DedupWarning
 from dedup.spark.idtime import IdTime
 

@@ -171,7 +171,7 @@ class World:
             ),
             tail=self._tail(shard),
             filters=filters,
-            accepted_losses=1,
+            segments_lost=1,
             stray_files=(2, 3),
             run_began=7,
             payloads=("columns",) if shard in self.digested_shards else (),

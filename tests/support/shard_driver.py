@@ -256,7 +256,7 @@ class Driver:
         for bucket in state.manifest.buckets:
             # A closed one may get the last stragglers besides.
             assert bucket.depth <= MAX_OPEN_SEGMENTS
-            self._check_bucket(bucket, exact=not state.accepted_losses)
+            self._check_bucket(bucket, exact=not state.segments_lost)
         assert state.tail.nbytes <= max(policy.state_budget_bytes // 2, 16)
         assert clocks.late_watermark_ms >= base.late_watermark_ms
         assert clocks.gc_watermark_ms >= base.gc_watermark_ms

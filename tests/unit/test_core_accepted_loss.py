@@ -75,11 +75,11 @@ def test_a_loss_that_the_user_accepted(in_state: bool) -> None:
     assert driver.named([Rec(X, 6), Rec(Y, 26)]) == ["UNIQUE", "DUPLICATE"]
     assert lost not in names(driver.state.manifest)
     assert kept in names(driver.state.manifest)
-    assert driver.state.accepted_losses == 1
+    assert driver.state.segments_lost == 1
     # It is neither waited for nor deleted, and counted once.
     assert lost not in driver.state.manifest.names()
     assert driver.named([Rec(X, 6)]) == ["DUPLICATE"]
-    assert driver.state.accepted_losses == 1
+    assert driver.state.segments_lost == 1
 
 
 def test_acceptance_of_another_segment_is_none() -> None:
@@ -122,5 +122,5 @@ def test_a_loss_that_was_accepted_is_merged_without(lost: set[int]) -> None:
     close(driver)
     left = [set(driver.ids_of(s)) for b in driver.state.manifest.buckets[:1] for s in b.segments]
     assert left == ([] if len(lost) == 3 else [{b"0", b"2"}])
-    assert driver.state.accepted_losses == len(lost)
+    assert driver.state.segments_lost == len(lost)
     assert not driver.store.damaged & driver.state.manifest.names()

@@ -391,7 +391,7 @@ def test_a_loss_accepted_in_the_middle_of_a_merge(which: str) -> None:
     feed_all(driver, range(2_000, 2_030))
     live = {s.name for s in driver.state.manifest.segments()}
     assert live.isdisjoint(names)
-    assert driver.state.accepted_losses == len(names)
+    assert driver.state.segments_lost == len(names)
 
 
 def test_a_merge_that_would_lose_an_id_stops_the_query() -> None:

@@ -28,7 +28,7 @@ def content(state: ShardState) -> dict[str, Any]:
         "keys": list(state.tail.keys),
         "times": state.tail.times_ms.tolist(),
         "clamped": state.tail.clamped.tolist(),
-        "forgotten": state.accepted_losses,
+        "forgotten": state.segments_lost,
         "stray": state.stray_files,
         "began": state.run_began,
         "branches": state.branches,
@@ -59,9 +59,7 @@ def state() -> ShardState:
     assert len(kept) >= 3
     assert made.manifest.expired
     assert len(made.tail) == 2
-    return replace(
-        made, filters=kept, accepted_losses=2, stray_files=(3, 4), run_began=5, branches=6
-    )
+    return replace(made, filters=kept, segments_lost=2, stray_files=(3, 4), run_began=5, branches=6)
 
 
 def test_round_trip(state: ShardState) -> None:

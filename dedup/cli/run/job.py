@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from dedup.cli.run.input.files import InputFiles, check_in_folders, find_files, folded
 from dedup.cli.run.options import COLUMNAR, RunOptions
-from dedup.cli.run.record import Record, check_query, check_same, check_unfinished
+from dedup.cli.run.record import Record, check_checkpoint, check_same, check_unfinished
 from dedup.errors import ConfigError
 from dedup.sources.strict_json import check_options
 
@@ -44,7 +44,7 @@ def resolve(options: RunOptions) -> Job:
     output_format = options.output_format or ("parquet" if file_format == "orc" else file_format)
     options = replace(options, file_format=file_format, output_format=output_format)
     _check_strictness(options, file_format)
-    check_query(options, record)
+    check_checkpoint(options, record)
     shards = options.shards or (record.shards if record else options.cores)
     return Job(options, files, record, shards)
 

@@ -34,7 +34,7 @@ from dedup.spark.options import BY_ID
 #: Folder in the output where `dedup watch OUTPUT` looks.
 METRICS = "_metrics"
 _OWN_FOLDERS = ("_staging", "_lock", "_dedup.json", "_dedup.log", "_dedup.files")
-#: Formats whose files hold their own columns, as people write them.
+#: Formats whose files name their columns, in the usual spelling.
 COLUMNAR = {"parquet": "Parquet", "orc": "ORC"}
 _OUTPUT_FORMATS = ("csv", "json", "parquet")
 #: Panels of the help screen.

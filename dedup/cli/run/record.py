@@ -202,7 +202,7 @@ def is_published(batch_id: int, options: RunOptions, record: Record) -> bool:
     return any(batch_id in published_batches(folder) for folder in (options.output, *folders))
 
 
-def check_query(options: RunOptions, record: Record | None) -> None:
+def check_checkpoint(options: RunOptions, record: Record | None) -> None:
     """Reject an output that another checkpoint made, or a checkpoint that was put back.
 
     Both would number micro-batches again that the output shows already. Their folders would count

@@ -32,7 +32,7 @@ from dedup.sinks.files.query import FilesQuery
 from dedup.sinks.foreach_batch import columns_of
 from dedup.sources.files.file_log import FileLog
 
-#: Text files of this size take some seconds to check.
+#: Checking text files of this size takes some seconds.
 _MUCH_BYTES = 256 << 20
 #: Options of Spark's reader under which it does not see the columns of every file.
 _PARTIAL = {"samplingratio", "mergeschema", "mode"}

@@ -76,7 +76,7 @@ class LocalOutput:
         folder = f"{STAGING}/{batch_id:012d}-{uuid.uuid4().hex}"
         if files:
             gather(files, self._path / folder)
-            # The plan will be durable at once, so what it names has to be durable before.
+            # The plan is durable at once, so the files that it names must be durable before.
             flush(self._path / folder)
             sync(self._path / STAGING)
             sync(self._path)
@@ -98,7 +98,7 @@ class LocalOutput:
                 remedy="sink-markers",
             )
         if not source.exists() and not (self._path / folder_of(number)).exists():
-            # In this order, for another start may have renamed it in between.
+            # Keep this order: another start may rename the folder in between.
             if again is None:
                 raise _gone(self.root, plan, plan.folder)
             source = self._path / self.plan_files(number, again)[0]
@@ -111,7 +111,7 @@ class LocalOutput:
         was a copy instead of a rename (`publish_folder`), the folder has the files of the plan.
         """
         target = self._path / folder_of(plan.marker.batch_id)
-        # In this order: a start that publishes in between takes the staged folder away.
+        # Keep this order: a start that publishes in between takes the staged folder away.
         if not target.exists() or not (self._path / plan.folder).exists():
             return
         if not all((target / file.name).exists() for file in plan.files):
@@ -179,7 +179,7 @@ class StoreOutput:
             except CatalogError:
                 if self.root.exists(file.staged):
                     raise
-                # Another start has copied it, and removed the staged file.
+                # Another start has copied the object, and removed the staged file.
             # A store may answer "success" with an error inside. The original is deleted next.
             size = self.root.size(name)
             if size != file.nbytes:

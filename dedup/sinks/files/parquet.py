@@ -153,7 +153,7 @@ class _InputFiles:
         self._checked |= new
 
     def _listed(self) -> tuple[Path, ...]:
-        # Any columns do: the files are listed, not read.
+        # Any columns serve, because the files are listed, not read.
         files = self._reader().schema(self.schema or "_ INT").load(str(self.folder))
         return tuple(Path(local_path(uri)) for uri in files.inputFiles())
 
@@ -173,7 +173,7 @@ class _OwnedOutput:
         if query_id is None:
             raise ConfigError("dedup_parquet works inside a streaming query alone: start it.")
         if self._owner != query_id:
-            # Before touching anything there: another query may be staging files.
+            # Check the owner before touching anything there: another query may be staging files.
             own_output(Root(self.sink.output), query_id)
             check_not_ahead(
                 (self.sink.output, self.sink.duplicates),

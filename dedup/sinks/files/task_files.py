@@ -20,7 +20,7 @@ from dedup.spark.plan import Plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Columns of what the pass returns for each file: its path, and the folder that it belongs in.
+#: Columns of the pass's result, a row for each file: path, folder that it belongs in, size.
 WRITTEN = "path string, folder string, bytes bigint"
 _WRITTEN_ARROW = pa.schema([("path", pa.string()), ("folder", pa.string()), ("bytes", pa.int64())])
 

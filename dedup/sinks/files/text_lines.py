@@ -160,7 +160,7 @@ def _texts(column: pa.Array, name: str) -> pa.Array:
 
 def _numbers(column: pa.Array) -> pa.Array:
     texts = column.cast(pa.string())
-    # So that readers take a column of whole numbers for one of floating-point numbers.
+    # Add a fraction, so that readers see floating-point numbers in a column of whole ones.
     whole = pc.match_substring_regex(texts, r"^-?\d+$")
     texts = pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
     if pc.all(pc.is_finite(column), min_count=0).as_py():

@@ -59,7 +59,7 @@ class FilesWork(SinkWork):
         output, owner = output_of(self.options).root, (staged.batch.query_id, self.name)
         setting = {"path": output.url()}
         if ledger.differs(setting):
-            # Checked before the query takes possession of an unowned output.
+            # Check this before the query takes possession of an output without an owner.
             ledger.settle(setting, is_moved=owner_of(output) == owner)
         own_output(output, *owner)
         ledger.settle(setting)
@@ -87,7 +87,7 @@ class FilesPort:
         if newest is None:
             return None
         if newest.marker.batch_id == batch_id:
-            # The driver that decided it may be dead, or frozen.
+            # The driver that decided this plan may be dead, or frozen.
             self._output.carry_out(newest, self._staged_again(newest.marker))
         return newest.marker
 
@@ -124,7 +124,7 @@ class FilesPort:
 
     def _refuse_unplanned(self, number: int) -> None:
         root, shown = self._output.root, self._output.unplanned(number)
-        # If there is a plan, another start has just been quicker: `commit` finds it.
+        # If there is a plan, another start was quicker, and `commit` finds the plan.
         if shown and self._plans.read(number) is None:
             raise SinkError(
                 f"{root.url(folder_of(number))} exists already (with {shown[0]}), and "

@@ -117,7 +117,7 @@ def _slots(log: KafkaMarkers, held: list[HeldBack]) -> list[SlotState]:
 def _held_back(cluster: Cluster, name: str) -> list[HeldBack]:
     advice = "Give the topic of markers with --markers if it is not <topic>-markers."
     topic = existing(cluster, name, advice)
-    # Ends come first: after a commit in between, nothing seems to be held back.
+    # Ask for ends first: after a commit in between, nothing seems to be held back.
     ends = cluster.ends(topic, committed=False)
     readable = cluster.ends(topic, committed=True)
     found = {n: (readable[n], end) for n, end in ends.items() if readable[n] < end}

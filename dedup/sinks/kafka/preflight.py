@@ -18,7 +18,7 @@ MARKER_SETTINGS = {
     "segment.ms": "3600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
-#: Enough that the transactions of different slots rarely hold back each other's readers.
+#: So many that transactions of different slots rarely hold back each other's readers.
 MARKER_PARTITIONS = 32
 _INSYNC = "min.insync.replicas"
 

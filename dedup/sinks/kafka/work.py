@@ -27,7 +27,7 @@ logger = logging.getLogger("dedup")
 
 #: Questions that this process has put to the cluster already.
 _checked: set[tuple[object, ...]] = set()
-#: Producers without transactions, by the settings they were made with.
+#: Producers without transactions, by their settings.
 _senders: dict[tuple[object, ...], Sender] = {}
 _AGAIN = "Spark retries the task, or start the query again; records may then be duplicated."
 

@@ -52,7 +52,7 @@ _ON_COLUMNS = {
 }
 #: Property that deletes markers after some time.
 _RETENTION = "delta.setTransactionRetentionDuration"
-#: In the description of a ``varchar(n)``.
+#: Key in the description of a ``varchar(n)``.
 _LONGEST = "__CHAR_VARCHAR_TYPE_STRING"
 #: The content hash, split into integers that fit a Delta transaction version.
 _PIECE_BITS = 43
@@ -187,7 +187,7 @@ class DeltaPort(LakePort[DeltaTarget]):
                 AddAction(file.path, file.size_bytes, partition, marker.time_ms, True, stats)
             )
         properties = CommitProperties(
-            # For people; it disappears with the log's old files.
+            # For people. It disappears with the log's old files.
             custom_metadata={"dedup": marker.to_bytes().decode()},
             # `newest` decides about commits in between.
             max_commit_retries=0,

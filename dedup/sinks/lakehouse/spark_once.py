@@ -27,7 +27,7 @@ _IN_SUMMARY = "dedup.marker"
 
 
 class _Once(NamedSink):
-    #: Name of the function that made it, for errors.
+    #: Name of the function that made this one, for errors.
     function: ClassVar[str]
 
     def __init__(

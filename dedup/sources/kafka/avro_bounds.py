@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 #: Takes a value, the position of an item and its depth in records; returns the item's end.
 Step: TypeAlias = Callable[[bytes, int, int], int]
 
-#: Depth of nested records; some thousands crash fastavro's process.
+#: Greatest depth of nested records. Some thousands crash fastavro's process.
 MAX_DEPTH = 200
-#: Items and records without bytes that are allowed beyond one for each byte of the value.
+#: Most items and records without bytes, beyond one for each byte of the value.
 MAX_EMPTY = 1000
-#: Bytes of a decimal; Spark's 38 digits need 16.
+#: Most bytes of a decimal. Spark's 38 digits need 16.
 MAX_DECIMAL_BYTES = 64
 
 

@@ -34,7 +34,7 @@ def _jars(connector: str, tokens: str, clients: str, pool: str) -> tuple[str, ..
 
 
 _JARS_4_2 = _jars("4.2.0", tokens="4.2.0", clients="3.9.2", pool="2.13.1")
-#: By Spark's line. The connector's POM asks for these versions of the parts.
+#: Versions of the connector's parts for each line of Spark, from the connector's POM.
 JARS = {
     "4.0": _jars("4.0.0", tokens="4.0.0", clients="3.9.0", pool="2.12.0"),
     "4.1": _jars("4.1.3", tokens="4.0.0", clients="3.9.1", pool="2.12.1"),
@@ -106,7 +106,7 @@ def kafka_jars(folder: str | Path = FOLDER, *, ivy_settings: str | None = None) 
         with tempfile.TemporaryDirectory(dir=place) as fetched:
             _fetch(names, Path(fetched), ivy_settings)
             for file in files:
-                # Atomically: another process may look for the file.
+                # Rename atomically, because another process may look for the file.
                 (Path(fetched) / file.name).replace(file)
     return ",".join(map(str, files))
 

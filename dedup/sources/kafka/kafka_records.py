@@ -164,7 +164,7 @@ def kafka_records(
     reader = spark.readStream if stream else spark.read
     reader = reader.format("kafka").options(
         **{
-            # What a producer aborted was never sent.
+            # Skip records of transactions that a producer aborted.
             "kafka.isolation.level": "read_committed",
             "kafka.fetch.max.wait.ms": str(_FETCH_MAX_WAIT_MS),
             **source_options,

@@ -226,6 +226,6 @@ def end_offsets(progress: Any) -> dict[str, dict[int, int]]:
         for topic, partitions in offsets_in(source.endOffset).items():
             known = ends.setdefault(topic, {})
             for number, offset in partitions.items():
-                # Two sources may read one partition: done is what both have read.
+                # Two sources may read one partition. An offset is done when both have read it.
                 known[number] = min(known.get(number, offset), offset)
     return ends

@@ -30,7 +30,7 @@ from dedup.spark.observations import as_dict
 OnError: TypeAlias = Literal["fail", "skip", "quarantine"]
 ON_ERROR = ("fail", "skip", "quarantine")
 
-#: Up to so many partitions with poison records, a micro-batch counts each exactly.
+#: A micro-batch counts poison records exactly for at most this many partitions.
 _PARTITIONS_MAX = 10_000
 #: Objects that are written concurrently: each waits for a disk or an object store.
 _WRITERS = 8

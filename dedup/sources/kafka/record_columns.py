@@ -69,7 +69,7 @@ def selected(records: DataFrame, names: Mapping[str, str], record_id: RecordId |
     columns = [_column(records, n, name, record_id) for n, name in wanted.items()]
     if parsed:
         return records.select(*(F.col(FIELDS)[name].alias(name) for name in fields), *columns)
-    # Like Spark's own source: the value after the key.
+    # The value comes after the key, as in Spark's own source.
     at = 1 if "key" in wanted else 0
     return records.select(*columns[:at], F.col("value"), *columns[at:])
 

@@ -17,7 +17,7 @@ from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError, ObjectMissing, SourceError, StateError
 from dedup.sources.kafka.cluster import Topic
 
-#: Beside Spark's own files.
+#: File in the checkpoint, beside Spark's own.
 FILE = "dedup-kafka-topics.json"
 _FORMAT = 1
 

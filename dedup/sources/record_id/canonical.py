@@ -13,7 +13,7 @@ from typing import Any
 
 from dedup.errors import ConfigError
 
-#: Version of the texts. A release that changes one must change it.
+#: Version of the texts. A release that changes a text must raise the version.
 VERSION = 1
 ID_BYTES = 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -43,9 +43,9 @@ class IdRecipe(DerivedId):
     """
 
     columns: tuple[ColumnOrName, ...]
-    #: The ID is the columns' own texts, joined by ``-``, instead of a hash.
+    #: Whether the ID is the columns' texts, joined by ``-``, instead of a hash.
     is_text: bool = False
-    #: The ID is null if any column is: half of a place would be the ID of many records.
+    #: Whether the ID is null if any column is: half of a place is the ID of many records.
     is_place: bool = False
 
     def of(self, df: DataFrame) -> Column:

@@ -70,7 +70,7 @@ class CheckpointLog:
     """A query as of the last planned micro-batch."""
 
     query_id: str
-    #: None before the first; then only the ID is known.
+    #: None before the first micro-batch. Then only the ID is known.
     batch_id: int | None = None
     #: Whether the query has committed any micro-batch.
     committed: bool = False

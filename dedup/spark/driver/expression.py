@@ -67,11 +67,11 @@ class Expression:
     """An expression as text, such as ``lower(order_id)``, and what it consists of."""
 
     text: str = ""
-    #: Columns that it reads: the name in the text, and the name for `pyspark.sql.functions.col`.
+    #: Columns that the expression reads: name in the text, and name for `functions.col`.
     columns: dict[str, str] = field(default_factory=dict)
-    #: Functions that it calls, in lower case, including those in SQL.
+    #: Functions that the expression calls, in lower case, also within SQL.
     functions: set[str] = field(default_factory=set)
-    #: It is a sort order, not a value.
+    #: Whether the expression is a sort order, not a value.
     is_order: bool = False
     #: Python functions that are declared nondeterministic.
     unstable: set[str] = field(default_factory=set)

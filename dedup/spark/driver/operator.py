@@ -9,7 +9,7 @@ from typing import Literal
 from dedup.catalog.location import FileSystemFactory
 from dedup.core.admission import Conflicts
 from dedup.core.policy import Guarantee
-from dedup.core.sequence import RANGES, Handling
+from dedup.core.sequence import RANGES, SequenceHandling
 from dedup.spark.driver.build import Operator
 from dedup.spark.driver.columns import ColumnOrName, ColumnsOption, DerivedId
 from dedup.spark.idtime import IdTime
@@ -189,10 +189,10 @@ def dedup_by_sequence(
     partition: ColumnsOption = (),
     timestamp: ColumnOrName | None = None,
     source_partition: ColumnsOption = (),
-    gaps: Handling = "emit",
-    unknown: Handling = "emit",
-    fenced: Handling = "drop",
-    unnumbered: Handling = "emit",
+    gaps: SequenceHandling = "emit",
+    unknown: SequenceHandling = "emit",
+    fenced: SequenceHandling = "drop",
+    unnumbered: SequenceHandling = "emit",
     null_timestamps: Literal["error", "now", "emit", "drop"] = "error",
     verdict: str | None = None,
     idle_timeout: Duration | None = "10 minutes",

@@ -80,7 +80,7 @@ class ById(Call):
             "segments": sum(1 for _ in manifest.segments()),
             "buckets": state.live_buckets,
             "segments_pending": manifest.pending,
-            "segments_lost": state.accepted_losses,
+            "segments_lost": state.segments_lost,
             "filter_state_bytes": sum(built.nbytes for built in state.filters.values()),
             "segment_bytes": segment_bytes,
             "sidecar_bytes": sidecar_bytes,

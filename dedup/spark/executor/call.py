@@ -66,7 +66,7 @@ class ShardInput:
                 continue
             self.nbytes += len(keys) + len(head) + len(body)
             if self.nbytes > self.plan.max_shard_batch_bytes:
-                # More shards do not divide the records of one producer.
+                # More shards would not divide the records of one producer.
                 shards = "use more `shards`, " if self.plan.numbering is None else ""
                 raise ConfigError(
                     "One shard's share of this micro-batch exceeds "

@@ -128,7 +128,7 @@ class Packer:
         shards = shards_of(hashes, count)
         body = batch.select(range(self.plan.body_columns))
         if ids.null.any():
-            # By row hash, not in turn: a task that runs again may see them in another order.
+            # Spread by row hash, not in turn: a task that runs again may see another order.
             nulls = pa.Table.from_batches([body.filter(pa.array(ids.null))])
             spread = hash_rows(nulls, self.layout.shard_key) % np.uint64(count)
             shards[ids.null] = spread.astype(np.int64)

@@ -213,7 +213,7 @@ def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
     if checked is not None:
         return checked
     if plan.marked:
-        # Before this machine writes to a folder that no other machine sees.
+        # Check this before the machine writes to a folder that no other machine sees.
         check_start(plan.root, plan.start_id)
     found = load_certificate(plan.root, task.query_id)
     if found is None and has_state:

@@ -31,7 +31,7 @@ class Change:
     #: ``respelled``: added, with a name that differs from a known one in case only. ``narrower``:
     #: the known type holds all values of the new one; ``other``: it does not.
     kind: Literal["added", "removed", "respelled", "narrower", "other"]
-    #: None if there is no such column.
+    #: None if the column is new.
     was: T.DataType | None
     now: T.DataType | None
 

@@ -131,10 +131,10 @@ def spelled_alike(
 
 def _parsed(typed: Sequence[T.StructField], settings: Mapping[str, str]) -> Column:
     """Return the values of typed columns from Spark's CSV parser, null if it has none."""
-    # `_exact` has its own rules for these.
+    # `_exact` has its own rules for these types.
     own = T.IntegralType, T.DecimalType, T.BinaryType
     parsed = {f"_{at}": f for at, f in enumerate(typed) if not isinstance(f.dataType, own)}
-    # None of these types has control characters, and one would end the line.
+    # A control character would end the line, and texts of these types have none.
     columns = [
         fn.regexp_replace(named_column(f.name), r"[\x00-\x1f]", "?") for f in parsed.values()
     ]

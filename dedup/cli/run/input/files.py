@@ -82,7 +82,7 @@ class InputFiles:
     left_out: int
     #: INPUT is a file.
     only_one: bool = False
-    #: Files for the next query; empty: all.
+    #: Files for the next query. Empty means all.
     listed: tuple[PurePath, ...] = ()
 
     @property
