@@ -44,6 +44,7 @@ def made(dsn: str, folder: Path, columns: list[tuple[str, str]] = COLUMNS, **opt
         ({"mode": "upsert"}, "needs the option key"),
         ({"key": "n"}, "append only adds rows"),
         ({"version": "v"}, "give the option key"),
+        ({"mode": "upsert", "key": "n", "version": "n"}, "cannot be a column of the key"),
         ({"table": "rows; DROP TABLE rows"}, "must be a name as in SQL"),
         ({"name": "a b"}, "becomes part of markers"),
         ({"timeout.seconds": "0"}, "from 1 to 3600"),

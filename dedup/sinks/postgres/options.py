@@ -58,4 +58,6 @@ def postgres_options(given: Mapping[str, str]) -> PostgresOptions:
         raise ConfigError("Option key is for the modes upsert and atomic; append only adds rows.")
     if options.version is not None and not options.key:
         raise ConfigError("Option version decides between rows of one key: give the option key.")
+    if options.version in options.key:
+        raise ConfigError(f"Option version={options.version!r} cannot be a column of the key.")
     return options
