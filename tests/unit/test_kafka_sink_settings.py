@@ -16,10 +16,14 @@ from dedup.errors import ConfigError, SinkError
 from dedup.sinks.foreach_batch import SinkFunction, query_of_checkpoint
 from dedup.sinks.kafka.client_errors import client_log
 from dedup.sinks.kafka.options import kafka_options
+from dedup.sinks.kafka.records import record_shape
 from dedup.sinks.kafka.slots import KafkaSlot
 from dedup.sinks.kafka.staging import KafkaStaging
+from dedup.sinks.kafka.work import KafkaWork
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.options import located
+from dedup.sinks.protocol import StagedBatch
+from dedup.sinks.work import new_batch
 
 
 def function() -> SinkFunction:
@@ -79,6 +83,22 @@ def test_options_that_markers_hang_on_are_fixed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"transactional\.id\.prefix"):
         ledger.settle({"markers": "a", "transactional.id.prefix": "other"})
     Ledger(str(tmp_path), "another query").settle({"markers": "b", "transactional.id.prefix": "p"})
+
+
+@pytest.mark.parametrize("option", ["topic", "markers", "transactional.id.prefix"])
+def test_a_sink_cannot_change_what_its_markers_belong_to(tmp_path: Path, option: str) -> None:
+    """Else a second sink of the same name finds its rows published, which are elsewhere."""
+    given = {"kafka.bootstrap.servers": "localhost:9", "topic": "one", "markers": "m",
+             "checkpointLocation": str(tmp_path)}  # fmt: skip
+    staged = StagedBatch(new_batch("q", "kafka", "run", 0), [])
+    for more in ({}, {}, {option: "other"}):
+        options = kafka_options(given | more)
+        work = KafkaWork(options, record_shape([("value", "binary")], options))
+        if not more:
+            work.settle(Ledger(str(tmp_path), "q"), staged)
+            continue
+        with pytest.raises(ConfigError, match=f"Option {option} is 'other'.*another `name`"):
+            work.settle(Ledger(str(tmp_path), "q"), staged)
 
 
 def test_a_table_keeps_its_id_under_another_address(tmp_path: Path) -> None:
