@@ -106,7 +106,8 @@ def out_of_memory(text: str) -> str | None:
         return (
             "Spark ran out of memory. Give a larger --driver-memory (spark.driver.memory, "
             "spark.executor.memory) or fewer --files-per-trigger (maxFilesPerTrigger, "
-            "maxOffsetsPerTrigger)."
+            "maxOffsetsPerTrigger), or write huge records, such as a JSON array of many megabytes "
+            "in one line, as smaller ones."
         )
     for kind, message in _RAISED.findall(text):
         if any(sign in f"{kind}: {message}" for sign in _WORKER):

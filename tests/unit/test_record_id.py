@@ -49,7 +49,7 @@ def test_nothing_but_nulls_has_no_id() -> None:
     assert record_id.of_values(None, "") is not None
 
 
-@pytest.mark.parametrize("values", [(object(),), ({"a": 1},), (Decimal("NaN"),)])
+@pytest.mark.parametrize("values", [(), (object(),), ({"a": 1},), (Decimal("NaN"),)])
 def test_what_has_no_canonical_form_is_refused(values: tuple[Any, ...]) -> None:
     with pytest.raises(ConfigError):
         record_id.of_values(*values)

@@ -39,7 +39,7 @@ def of_values(*values: Any) -> bytes | None:
     Raises
     ------
     ConfigError
-        If a value has another type.
+        If no value is given, or one has another type.
 
     Examples
     --------
@@ -47,6 +47,8 @@ def of_values(*values: Any) -> bytes | None:
     >>> record_id.of_values("order-7", 12, None).hex()
     '7b7a6a3f79d234b6a9cf3447daf5984e'
     """
+    if not values:
+        raise ConfigError("of_values() needs at least one value.")
     if all(value is None for value in values):
         return None
     return hashlib.sha256(text_of(*values).encode()).digest()[:ID_BYTES]
