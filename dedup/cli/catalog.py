@@ -24,7 +24,7 @@ from dedup.cli.flags import (
 from dedup.cli.run.record import catalog_of
 from dedup.cli.session import reading_session
 from dedup.cli.terminal import wrapped
-from dedup.core.duration import size
+from dedup.core.duration import duration_ms, size
 from dedup.tools.repair.contents import LOSS_ACCEPTED
 from dedup.tools.repair.opening import Snapshot, checkpoint_place, open_root
 
@@ -83,6 +83,7 @@ def accept_loss(flags: AcceptLossFlags) -> Done:
 
 
 def vacuum(flags: VacuumFlags) -> Done:
+    duration_ms(flags.older_than, option="--older-than")  # reject a typo before Spark starts
     root = open_root(catalog_of(flags.root)[0])
     body = tools.vacuum(
         root,

@@ -17,7 +17,7 @@ from dedup.catalog.backup import read_backup
 from dedup.cli import catalog as catalog_work
 from dedup.cli.app import app
 from dedup.cli.catalog import inspection_lines, sentences
-from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK
+from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK, USAGE
 from dedup.cli.run.options import RunOptions
 from dedup.cli.run.record import Record
 from dedup.core.duration import iso
@@ -100,6 +100,12 @@ def test_vacuum_spares_what_came_after_the_checkpoint_was_read(query: QueryDrive
     found = tools.vacuum(query.root, before, older_than="1 day", sole=True)
     assert not {Path(file.name).name for file in found.files} & {path.name for path in since}
     assert all(path.exists() for path in since)
+
+
+def test_vacuum_refuses_a_wrong_age_before_it_reads_anything(tmp_path: Path) -> None:
+    command = ["catalog", "vacuum", str(tmp_path), "--checkpoint", "there", "--older-than", "soon"]
+    told = CliRunner().invoke(app, command)
+    assert (told.exit_code, "--older-than='soon'" in told.output) == (USAGE, True)
 
 
 def test_an_id_is_remembered_or_not_or_nobody_can_tell(query: QueryDriver) -> None:

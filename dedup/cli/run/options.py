@@ -37,6 +37,8 @@ _OWN_FOLDERS = ("_staging", "_lock", "_dedup.json", "_dedup.log", "_dedup.files"
 #: Formats whose files name their columns, in the usual spelling.
 COLUMNAR = {"parquet": "Parquet", "orc": "ORC"}
 _OUTPUT_FORMATS = ("csv", "json", "parquet")
+#: Likely mistakes for `skip`, which would become folders.
+_NO_FOLDERS = ("drop", "ignore", "emit", "fail", "true", "false")
 #: Panels of the help screen.
 _INPUT, _TIME, _OUTPUT = "Input", "Time", "Output"
 _SIZING, _WATCHING, _SPARK = "Sizing", "Watching", "Spark"
@@ -268,6 +270,22 @@ class RunOptions:
             if "timed" in each.metadata and self.timestamp is None and value != each.default:
                 shown = f"{flag(name)} drop" if name == "late" else flag(name)
                 raise ConfigError(f"{shown} has no meaning without --timestamp; name the column.")
+        # The operator refuses the next two as well, but only after Spark has started.
+        if self.conflicts != "drop" and not self.check_payload:
+            raise ConfigError(
+                f"--conflicts {self.conflicts} has no meaning without --check-payload; name the "
+                "columns to compare."
+            )
+        if self.check_payload and self.guarantee != "exactly-once":
+            raise ConfigError(
+                f"--guarantee {self.guarantee} does not read the catalog, which holds the payloads "
+                "to compare with. Leave out --check-payload or --guarantee."
+            )
+        if self.aside is not None and self.aside.name in _NO_FOLDERS:
+            raise ConfigError(
+                f"--bad-records {self.aside.name} is not one of error, skip; a folder needs "
+                "another name."
+            )
         if self.schema is not None and self.infer:
             raise ConfigError("--schema and --infer contradict each other; give one of them.")
         if self.verdict is not None and self.duplicates is not None:
