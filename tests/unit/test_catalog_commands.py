@@ -273,7 +273,8 @@ def test_vacuum_goes_by_the_storages_clock(
     told = tools.vacuum(where, known(query), older_than="1 day")
     assert (told.files, told.young) == ((), 1)
     os.utime(orphan, ns=(0, 0))
-    told = tools.vacuum(where, known(query), older_than="1 day")
-    assert [Path(file.name).name for file in told.files] == [orphan.name]
-    assert not orphan.exists()
+    for dry_run in (True, False):
+        told = tools.vacuum(where, known(query), older_than="1 day", dry_run=dry_run)
+        assert [Path(file.name).name for file in told.files] == [orphan.name]
+        assert told.dry_run == orphan.exists() == dry_run
     assert not [p for p in Path(where).iterdir() if p.name.startswith("probe-")]
