@@ -22,11 +22,12 @@ from tests.support.needs import long
 
 @pytest.mark.parametrize("name", ["in[1]", "in{a,b}*?"])
 def test_an_input_that_looks_like_a_glob(job: Job, name: str) -> None:
-    job.files.text(f"{name}/day=1/x.Csv", "id\na\n")
+    """And a folder's value that looks like a number is text."""
+    job.files.text(f"{name}/day=007/x.Csv", "id\na\n")
     job(input=job.files.folder / name)
-    assert job.rows() == [("a", "1")]
+    assert job.rows() == [("a", "007")]
     job.output = job.output.with_name("flat")
-    job(input=job.files.folder / name / "day=1", output=job.output)
+    job(input=job.files.folder / name / "day=007", output=job.output)
     assert job.rows() == [("a",)]
 
 
