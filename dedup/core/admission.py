@@ -1,4 +1,4 @@
-"""Which time a record is judged by, which times its clock believes, and which rows pass through."""
+"""Decide which time judges a record, which times its clock believes, and which rows pass."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ NullIds: TypeAlias = Literal["emit", "drop", "error"]
 NullTimestamps: TypeAlias = Literal["error", "now", "emit", "drop"]
 Conflicts: TypeAlias = Literal["drop", "emit"]
 
-#: Flags of a record, set where it is packed.
+#: Flags of a record, set when it is packed.
 FLAG_NULL_ID = 1
 FLAG_FUTURE = 2
 FLAG_NULL_TIME = 4
 #: The record has no timestamp, and the time of the micro-batch does not replace it.
 FLAG_UNTIMED = 8
 
-#: Keys of a verdict column's metadata: the verdicts that would pass without the column, and all.
+#: Keys in a verdict column's metadata: verdicts that pass without the column, and all verdicts.
 GOES_ON = "dedup.goes_on"
 EVERY_VERDICT = "dedup.verdicts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handling:
-    """What becomes of rows that are neither unique nor plain duplicates.
+    """How to handle rows that are neither unique nor plain duplicates.
 
     The fields are options of `dedup_by_id`. With a verdict column every row passes through.
     """
@@ -45,7 +45,7 @@ class Handling:
 
     @staticmethod
     def of(options: object) -> Handling:
-        """Return the fields of this class that an object with the same attributes has."""
+        """Return a `Handling` with the values of the same attributes of ``options``."""
         return Handling(**{f.name: getattr(options, f.name) for f in fields(Handling)})
 
     @property
@@ -80,7 +80,10 @@ class Handling:
             )
 
     def check_times(self, missing: BOOL, source: str, first: Callable[[BOOL], str]) -> None:
-        """Raise DataError if there are records with an ID but no time; as `check_ids`."""
+        """Raise DataError if records with an ID lack a time and the user chose ``"error"``.
+
+        ``first`` is as in `check_ids`.
+        """
         if self.null_timestamps == "error" and missing.any():
             raise DataError(
                 f"{int(missing.sum())} records have no timestamp ({source}) and "
@@ -95,9 +98,9 @@ class Handling:
     ) -> None:
         """Replace null and future times by the time of the micro-batch, and flag them, in place.
 
-        FLAG_NULL_ID is set already. A time is in the future if it is later than ``now_ms`` and
-        ``max_future_ms`` together. If the timestamp is part of the ID (``in_id``), a record without
-        an ID does not lack a time too.
+        FLAG_NULL_ID is set already. A time is in the future if it is later than ``now_ms +
+        max_future_ms``. If the timestamp is part of the ID (``in_id``), FLAG_NULL_TIME is not set
+        for records without an ID.
         """
         no_id = (flags & FLAG_NULL_ID) != 0
         future = (times_ms > now_ms + max_future_ms) & ~null
@@ -108,10 +111,10 @@ class Handling:
 
 
 def observed_times(times_ms: I64, flags: U8) -> tuple[BOOL, I64]:
-    """Return which records a clock observes, and the times that it believes (or NEVER_MS).
+    """Return which records clocks observe, and the times that clocks believe (else NEVER_MS).
 
-    A record without a time must not create a source partition, because the low watermark would
-    wait for it: a broken line is null in all columns. A replaced time is not evidence of a clock.
+    A record without a time, such as a broken line with null in all columns, must not create a
+    source partition that the low watermark waits for. A replaced time does not advance a clock.
     """
     timed: BOOL = (flags & FLAG_UNTIMED) == 0
     own = (flags & (FLAG_FUTURE | FLAG_NULL_TIME | FLAG_UNTIMED)) == 0

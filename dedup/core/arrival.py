@@ -2,9 +2,9 @@
 
 The content of records defines their arrival order within a micro-batch: effective timestamp, then
 the user's order columns, then a keyed hash of the row (invariant 6). The order matters only for IDs
-that occur more than once in the micro-batch, so only those are sorted, and only ties among them
-need more than the timestamp. A record is dropped only if an equal ID is within the horizon, or by
-a policy that the user chose (invariant 8).
+that occur more than once in the micro-batch. Only their records are sorted, and only records with
+equal timestamps need the other criteria. A record is dropped only if an equal ID is within the
+horizon, or by a policy that the user chose (invariant 8).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Verdict(IntEnum):
     DUPLICATE = 1
     LATE = 2
     NULL_ID = 3
-    #: It has an ID, and no timestamp to judge it by.
+    #: The record has an ID, but no timestamp to judge it by.
     UNTIMED = 4
     #: A duplicate whose payload differs from the emitted record's.
     CONFLICT = 5
@@ -52,11 +52,11 @@ def judge(
     first
         For each record the index of the first record with the same ID.
     matches
-        Remembered entries, and the IDs that they settle, by position among the first records.
+        Remembered entries, and settled IDs. Each ID is a position among the first records.
     droppable
         Records that are not taken even if their ID is unknown.
     tie_rank
-        Returns the ranks of records; called only for those that tie in ID and effective timestamp.
+        Returns the ranks of records. Called only for records that tie in ID and effective time.
     """
     n = len(first)
     is_first = first == np.arange(n)
@@ -94,7 +94,7 @@ def _ranked(
 ) -> I64 | None:
     """Return the order of records by group, time and rank, or None if no ranks matter.
 
-    Records that tie are either all seen or all unseen. If seen, none is taken, in any order.
+    Tied records are all seen or all unseen. No seen record is taken, so their order is irrelevant.
     """
     same = (groups[1:] == groups[:-1]) & (times_ms[1:] == times_ms[:-1]) & (seen[1:] == 0)
     if not same.any():

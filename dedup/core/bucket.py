@@ -2,8 +2,9 @@
 
 A **run** holds each of its IDs once. It is split by ranges of hashes into segments of bounded size;
 a sealed tail is a run of one segment. Invariant 13 lists the bounds. A merge handles one range of
-hashes at a time, a segment or two in a micro-batch that seals little, however large the bucket is.
-Until it ends, IDs of ranges that are done are in the output, and all others in the merged runs.
+hashes at a time. In a micro-batch that seals little it writes a segment or two, however large the
+bucket is. Until the merge ends, its output holds the IDs of the finished ranges, and the merged
+runs hold all others.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Merge:
     runs: tuple[SortedRun, ...]
     #: Number of ranges of hashes that the output is split into, a power of two.
     hash_ranges: int
-    #: Number of ranges that the output answers for; the runs answer for the others.
+    #: Number of ranges that lookups read from `output`; they read the others from `runs`.
     ranges_done: int = 0
-    #: One segment per range that is done, except segments whose loss was accepted.
+    #: One segment per finished range, except segments whose loss was accepted.
     output: SortedRun = ()
 
     @property
@@ -45,7 +46,7 @@ class Merge:
         return ids_in(self.inputs)
 
     def check_complete(self, last: SegmentRef | None) -> None:
-        """Raise CatalogError if the merge lost an ID: an unknown defect must not forget IDs."""
+        """Raise CatalogError if an unknown defect made the merge lose an ID."""
         output = self.output if last is None else (*self.output, last)
         ids = ids_in(output)
         if len(output) == self.hash_ranges and ids < self.ids:
@@ -60,7 +61,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """A segment that no longer answers for the first ``ranges_done`` of ``hash_ranges`` ranges."""
+    """A segment that lookups skip in the first ``ranges_done`` of ``hash_ranges`` ranges."""
 
     segment: SegmentRef
     hash_ranges: int = 1
@@ -74,12 +75,12 @@ class Bucket:
     #: The range of emitted timestamps, milliseconds since the epoch.
     start_ms: int
     end_ms: int
-    #: Whether it holds an ID whose timestamp was clamped or substituted. Then copies that carry
-    #: their own timestamp must be looked up here too.
+    #: Whether the bucket holds an ID whose timestamp was clamped or substituted. If so, copies that
+    #: carry their own timestamp must be looked up in this bucket too.
     clamped: bool = False
-    #: Disjoint in IDs, in the order in which they were made.
+    #: Runs without common IDs, oldest first.
     runs: tuple[SortedRun, ...] = ()
-    #: Runs that are being merged; they are not among `runs`.
+    #: Merges under way. Their runs are not in `runs`.
     merges: tuple[Merge, ...] = ()
 
     @property
@@ -89,12 +90,12 @@ class Bucket:
 
     @property
     def ids(self) -> int:
-        """IDs in all segments, each counted once; too low during a merge that lost an input."""
+        """Number of distinct IDs in all segments, too low during a merge that lost an input."""
         return sum(map(ids_in, self.runs)) + sum(merge.ids for merge in self.merges)
 
     @property
     def depth(self) -> int:
-        """Most segments that one ID may be in."""
+        """Largest number of segments that may hold one ID."""
         return len(self.runs) + sum(len(merge.runs) for merge in self.merges)
 
     @property
@@ -103,13 +104,13 @@ class Bucket:
         return loose + tuple(s for merge in self.merges for s in (*merge.inputs, *merge.output))
 
     def is_most(self, merge: Merge) -> bool:
-        """Return whether a merge has most of the IDs, and the largest run: one at most does."""
+        """Return whether ``merge`` has over half of the IDs, and the largest run."""
         others = [*self.runs, *(run for m in self.merges if m is not merge for run in m.runs)]
         largest = max(map(ids_in, merge.runs), default=0)
         return 2 * merge.ids > self.ids and all(ids_in(run) <= largest for run in others)
 
     def coverages(self) -> Iterator[Coverage]:
-        """Yield all segments, with the hashes that they answer for."""
+        """Yield all segments that lookups read, each with the hashes to look up in it."""
         for run in self.runs:
             for segment in run:
                 yield Coverage(segment)
@@ -117,7 +118,7 @@ class Bucket:
             for segment in merge.output:
                 yield Coverage(segment)
             for segment in merge.inputs:
-                # Those whose whole range is done answer for nothing any more.
+                # Lookups skip an input segment whose whole range is done.
                 if segment.reaches_past(merge.hash_ranges, merge.ranges_done):
                     yield Coverage(segment, merge.hash_ranges, merge.ranges_done)
 
@@ -126,14 +127,14 @@ class Bucket:
         return replace(self, runs=(*self.runs, run), clamped=self.clamped or clamped)
 
     def beginning(self, runs: tuple[SortedRun, ...], hash_ranges: int) -> Bucket:
-        """Return the bucket with a merge of some of its runs begun."""
+        """Return the bucket after it has begun to merge ``runs``."""
         kept = tuple(run for run in self.runs if run not in runs)
         return replace(self, runs=kept, merges=(*self.merges, Merge(runs, hash_ranges)))
 
     def advancing(
         self, merge: Merge, new: SegmentRef | None
     ) -> tuple[Bucket, Merge | None, SortedRun]:
-        """Return the bucket with one more range done, the merge left, and obsolete segments."""
+        """Return the bucket after one more range, its merge if not ended, and obsolete segments."""
         output = merge.output if new is None else (*merge.output, new)
         others = tuple(m for m in self.merges if m is not merge)
         if merge.ranges_done + 1 < merge.hash_ranges:
@@ -143,7 +144,10 @@ class Bucket:
         return replace(self, runs=runs, merges=others), None, merge.inputs
 
     def without(self, name: str) -> Bucket:
-        """Return the bucket without one segment; merges without it stay the same objects."""
+        """Return the bucket without one segment.
+
+        A merge that does not contain the segment stays the same object.
+        """
 
         def rest(run: SortedRun) -> SortedRun:
             return tuple(segment for segment in run if segment.name != name)

@@ -28,7 +28,7 @@ NEVER_MS = -(1 << 62)
 IDLE_BATCHES = 3
 #: A larger difference of processing times counts as a jump of the clock.
 MAX_CLOCK_SKEW_MS = 60_000
-#: Most clocks that a shard keeps. Every shard's state row holds all of them.
+#: Largest number of clocks. The state row of every shard holds all of them.
 MAX_SOURCES = 20_000
 
 
@@ -59,11 +59,11 @@ class SourceClock:
     #: Query time at which the partition last sent a record, and last sent a trusted timestamp.
     last_seen_ms: int
     trusted_at_ms: int
-    #: Micro-batches since then in which only other partitions sent records.
+    #: Number of micro-batches since the partition's last record in which others sent records.
     silent_batches: int = 0
 
     def idle(self, query_time_ms: int, idle_timeout_ms: int | None) -> bool:
-        """Return whether the partition was silent for long while others were not.
+        """Return whether the partition has been silent for long while others sent records.
 
         The low watermark does not wait for an idle partition.
         """
@@ -97,7 +97,7 @@ class Clocks:
         )
 
     def holder(self, policy: Policy) -> str | None:
-        """Return the active source partition with the lowest clock; it holds the watermarks."""
+        """Return the active source partition whose clock, the lowest, holds the watermarks back."""
         return min(self._active(policy), default=(0, None))[1]
 
     def _active(self, policy: Policy) -> list[tuple[int, str]]:
@@ -150,7 +150,7 @@ class Clocks:
                 sources[name] = clock
                 continue
             silent = replace(clock, silent_batches=clock.silent_batches + 1)
-            # Forget an idle partition that is wholly behind the GC watermark: it holds nothing.
+            # Forget an idle partition behind the GC watermark, because it holds nothing back.
             if silent.time_ms > self.gc_watermark_ms or not silent.idle(
                 query_time_ms, policy.idle_timeout_ms
             ):
@@ -160,9 +160,9 @@ class Clocks:
             if h.newest_ms != NEVER_MS and h.newest_ms >= self.late_watermark_ms:
                 trusted_at_ms, time_ms = query_time_ms, max(old.time_ms, h.newest_ms)
             else:
-                # Only clamped or substituted times: they do not advance the clock. But if the
-                # partition sends nothing else for so long, it would hold the watermarks back for
-                # ever. Then it follows the fastest clock, or now if it has no times at all.
+                # Clamped or substituted times do not advance the clock. A partition that sends
+                # nothing else would hold the watermarks back for ever. After the idle timeout its
+                # clock follows the fastest clock, or now if none of its records carries a time.
                 trusted_at_ms, time_ms = old.trusted_at_ms, old.time_ms
                 patience_ms = policy.idle_timeout_ms
                 if patience_ms is not None and query_time_ms - trusted_at_ms >= patience_ms:
@@ -188,7 +188,7 @@ class Clocks:
         )
 
     def elapsed_ms(self, now_ms: int, run_id: str) -> int:
-        """Return the query time since the last micro-batch; 0 if a run begins."""
+        """Return the query time since the last micro-batch, or 0 if a run begins."""
         same_run = run_id == self.run_id and self.now_ms != NEVER_MS
         return max(0, now_ms - self.now_ms) if same_run else 0
 
@@ -199,9 +199,9 @@ class Clocks:
     def check_jump(self, *, now_ms: int, worker_now_ms: int, run_id: str, policy: Policy) -> None:
         """Raise ClockError if the processing time cannot be right.
 
-        That is so if ``now_ms`` is more than a minute ahead of the worker's clock, or fell by more
-        than a minute within one run, unless ``accept_clock_jump`` is set. A pause between
-        micro-batches and the first micro-batch of a run are not jumps.
+        It cannot be right if ``now_ms`` is more than a minute ahead of the worker's clock, or fell
+        by more than a minute within one run. The policy's ``accept_clock_jump`` turns this check
+        off. A pause between micro-batches and the first micro-batch of a run are not jumps.
         """
         if policy.event_time or policy.accept_clock_jump:
             return
@@ -233,7 +233,7 @@ class Clocks:
 
     @staticmethod
     def from_json(value: object) -> Clocks:
-        """Return the clocks; ValueError if `to_json` cannot have returned the value."""
+        """Return the clocks, or raise ValueError if `to_json` cannot have returned the value."""
         return Clocks(**record(value, _PARSERS))
 
 

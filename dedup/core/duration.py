@@ -115,7 +115,7 @@ def format_ms(duration: int) -> str:
 
 
 def span(duration_ms: int | None) -> str:
-    """Return the duration to the second, e.g. ``1d 02:03:04``; a dash for None."""
+    """Return the duration to the second, e.g. ``1d 02:03:04``, or a dash for None."""
     if duration_ms is None:
         return "-"
     seconds = abs(duration_ms) // 1000
@@ -125,7 +125,7 @@ def span(duration_ms: int | None) -> str:
 
 
 def iso(time_ms: int | None) -> str | None:
-    """Return a UTC time as ISO 8601 text to the second; milliseconds outside the years 1-9999."""
+    """Return a UTC time as ISO 8601 text to the second, or as milliseconds outside years 1-9999."""
     if time_ms is None:
         return None
     try:
@@ -142,7 +142,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def size(count: int | None) -> str:
-    """Return a number of bytes in a suitable unit, e.g. ``1.5 MiB``; a dash for None."""
+    """Return a number of bytes in a suitable unit, e.g. ``1.5 MiB``, or a dash for None."""
     if count is None:
         return "-"
     if count < 1024:

@@ -21,14 +21,14 @@ class Entries:
     #: Hashes of the keys under the query's filter key.
     hashes: U64
     times_ms: I64
-    #: Digests of their payloads (`dedup.core.payload`), if any.
+    #: Digests of the payloads (`dedup.core.payload`), if any.
     digests: U64 | None = None
 
     @classmethod
     def in_order(
         cls, keys: Keys, hashes: U64, times_ms: I64, digests: U64 | None = None
     ) -> Entries:
-        """Return the entries of these columns, which may come in any order."""
+        """Return the entries in these columns, whose rows may be in any order."""
         order = kernel.sort_keys(keys.data, keys.offsets, hashes)
         if digests is not None:
             digests = digests[order]
@@ -56,7 +56,7 @@ class Entries:
 def merged(pieces: Sequence[Entries], bounds: U64) -> Iterator[Entries]:
     """Yield all entries of the pieces in order, with a new chunk starting at each bound.
 
-    Bounds are rising hashes; empty chunks are left out. Chunks that fit a processor's cache merge
+    Bounds are rising hashes. Empty chunks are left out. Chunks that fit a processor's cache merge
     twice as fast as the whole, and take almost no memory beside the pieces.
     """
     stops = [[*np.searchsorted(piece.hashes, bounds).tolist(), len(piece)] for piece in pieces]

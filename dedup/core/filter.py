@@ -1,4 +1,4 @@
-"""Split-block Bloom filter over key hashes, and its bytes that outlive the process.
+"""Split-block Bloom filter over key hashes, and its serialised form.
 
 The bitset has the layout of Apache Parquet (``BloomFilter.md`` of apache/parquet-format), so
 other programs can read it. The hash is SipHash-1-3 under a secret key instead of XXH64.
@@ -52,7 +52,7 @@ HEADER_BYTES = 64
 PAGE_BYTES = 4096
 PAGE_BLOCKS = PAGE_BYTES // BLOCK_BYTES
 
-#: Pages read and probed at a time.
+#: Number of pages that are read and probed at a time.
 WINDOW_PAGES = 256
 #: Fills a buffer with the bytes of the bitset from an offset on, or raises.
 ReadInto = Callable[[int, memoryview], None]
@@ -66,7 +66,7 @@ _KEY_ID_INPUT = b"dedup hash-key id v1"
 def hash_key_id(key16: bytes) -> int:
     """Return a number that names a hash key without revealing it.
 
-    It is the SipHash-1-3 of a constant under that key.
+    The number is the SipHash-1-3 of a constant under that key.
     """
     data = np.frombuffer(_KEY_ID_INPUT, np.uint8)
     return int(kernel.hash64(data, np.array([0, len(data)], np.int64), key16)[0])
@@ -80,9 +80,9 @@ class SplitBlockFilter:
     bits: U32 = field(repr=False)
     #: Number of hashes added.
     count: int
-    #: False-positive rate that it was sized for.
+    #: False-positive rate that the filter was sized for.
     fpr: float
-    #: Which key its hashes were made with, from `hash_key_id`.
+    #: ID of the key that its hashes were made with, from `hash_key_id`.
     hash_key_id: int
 
     @classmethod
@@ -107,7 +107,7 @@ class SplitBlockFilter:
         return head_bytes(self.blocks) + self.bits.nbytes
 
     def add(self, hashes: U64) -> None:
-        """Add hashes; ValueError if the filter is on read-only bytes."""
+        """Add hashes, or raise ValueError if the bitset is read-only."""
         kernel.filter_add(self.bits, hashes)
         self.count += len(hashes)
 
@@ -164,7 +164,10 @@ class FilterHead:
     def from_bytes(
         cls, data: bytes | memoryview, *, hash_key_id: int, head_crc32: int | None = None
     ) -> FilterHead:
-        """Return the head that these bytes begin with; errors as `SplitBlockFilter.from_bytes`."""
+        """Return the head that these bytes begin with.
+
+        Raises FilterDamaged in the cases of `SplitBlockFilter.from_bytes`.
+        """
         view = memoryview(data)
         _, version, reserved, z, count, key_id, fpr, sums_crc, spare, _ = _header(view)
         if version != _VERSION:
@@ -183,12 +186,12 @@ class FilterHead:
         return cls(z, count, key_id, fpr, np.frombuffer(sums, "<u8").astype(np.uint64, copy=False))
 
     def check(self, pages: U8, numbers: I64) -> None:
-        """Raise `FilterDamaged` unless all of these pages, by their numbers, are intact."""
+        """Raise `FilterDamaged` unless ``pages``, which have these ``numbers``, are all intact."""
         if not np.array_equal(kernel.page_sums(pages, PAGE_BYTES), self.sums[numbers]):
             raise damaged("the checksum of a page of its bitset does not match")
 
     def may_contain(self, hashes: U64, read_into: ReadInto) -> BOOL:
-        """Return False only if a hash was certainly never added; hashes never fall. Shape (n,).
+        """Return False only if a hash was certainly never added, shape (n,); hashes are sorted.
 
         Reads and checks only the pages that the hashes fall into, in order. So a buffer of 1 MiB
         probes a filter of any size, from the page cache at the speed of memory. Every page is
@@ -212,7 +215,7 @@ class FilterHead:
         return answer.view(np.bool_)
 
     def _read(self, pages: I64, read_into: ReadInto, buffer: memoryview) -> int:
-        """Fill the buffer with the pages, adjacent ones in one read; return the bytes."""
+        """Fill the buffer, reading adjacent pages at once, and return the number of bytes."""
         ends = np.append(np.flatnonzero(np.diff(pages) != 1) + 1, len(pages)).tolist()
         size_bytes = self.blocks * BLOCK_BYTES
         start = filled = 0
@@ -239,7 +242,10 @@ def blocks_in(filter_bytes: int) -> int:
 
 
 def blocks_of(header: bytes | memoryview) -> int:
-    """Return the blocks in a header, the first 64 bytes; FilterDamaged if it is damaged."""
+    """Return the number of blocks that a header states, or raise FilterDamaged.
+
+    The header is the first 64 bytes of a serialised filter.
+    """
     blocks: int = _header(memoryview(header))[3]
     if not 1 <= blocks <= MAX_BLOCKS:
         raise damaged(f"it has {blocks} blocks")

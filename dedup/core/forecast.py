@@ -10,17 +10,17 @@ from dedup.core.clocks import NEVER_MS
 from dedup.core.policy import Policy
 from dedup.core.state import ShardState
 
-#: Parts of the horizon in the forecast. The last one includes everything beyond.
+#: Number of equal parts of the horizon in the forecast. The last includes everything beyond.
 BANDS = 8
-#: Most source partitions in a report, and most characters of their names.
+#: Largest number of source partitions in a report, and of characters in their names.
 SLOWEST_SOURCES, MAX_NAME = 10, 200
 
 
 def expiry_bands(state: ShardState, policy: Policy) -> list[tuple[int, int]]:
     """Return IDs and bytes (segments and sidecars) that expire as the GC watermark advances.
 
-    Entry ``k`` expires once it has advanced by more than ``k`` and at most ``k + 1`` eighths of the
-    horizon. The tail's IDs count, but not its bytes: it never leaves the state row.
+    Entry ``k`` expires once the watermark has advanced by more than ``k`` and at most ``k + 1``
+    eighths of the horizon. The tail's IDs count, but not its bytes: it never leaves the state row.
     """
     ids, sizes = [0] * BANDS, [0] * BANDS
     clocks = state.clocks
@@ -45,7 +45,7 @@ def expiry_bands(state: ShardState, policy: Policy) -> list[tuple[int, int]]:
 def slowest_sources(state: ShardState, policy: Policy, most: int) -> list[tuple[str, int, bool]]:
     """Return name, time in ms and idleness of the source partitions with the lowest clocks.
 
-    Those that hold the low watermark back come first, idle ones last.
+    Active partitions, which can hold the low watermark back, come first. Idle ones come last.
     """
     idle = state.clocks.idle_sources(policy)
     clocks = (

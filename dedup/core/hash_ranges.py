@@ -6,28 +6,30 @@ import numpy as np
 
 from dedup.core.arrays import I64, U64
 
-#: Most ranges of hashes that the IDs of a bucket are split into: 16 bits of the hash.
+#: Largest number of hash ranges that a bucket's IDs are split into: 16 bits of the hash.
 MAX_HASH_RANGES = 1 << 16
 
 
 def check_hash_ranges(hash_ranges: int, index: int) -> None:
-    """Raise ValueError unless this is one of so many ranges, a power of two."""
+    """Raise ValueError unless ``hash_ranges`` is a power of two and has a range ``index``."""
     power = 1 <= hash_ranges <= MAX_HASH_RANGES and hash_ranges & (hash_ranges - 1) == 0
     if not power or not 0 <= index < hash_ranges:
         raise ValueError(f"there is no range {index} of {hash_ranges}")
 
 
 def range_indexes(hashes: U64, hash_ranges: int) -> I64:
-    """Return which of up to 2**32 equal ranges each hash is in; it rises with the hash."""
-    # The upper half times the number of ranges: no division, and the product fits.
+    """Return the index of each hash's range, which rises with the hash.
+
+    There are ``hash_ranges`` equal ranges, at most 2**32.
+    """
+    # Multiply the upper half by the number of ranges: no division, and the product fits 64 bits.
     return (((hashes >> np.uint64(32)) * np.uint64(hash_ranges)) >> np.uint64(32)).astype(np.int64)
 
 
 def hash_range(hashes: U64, hash_ranges: int, index: int) -> slice:
-    """Return which of n hashes, which never fall, are in range ``index`` of ``hash_ranges``.
+    """Return the slice of ``hashes``, which are sorted, in range ``index`` of ``hash_ranges``.
 
-    ``hash_ranges`` is a power of two; ``index`` is 0 to ``hash_ranges``, which is after the last
-    range.
+    ``hash_ranges`` is a power of two. ``index`` may equal ``hash_ranges``: past the last range.
     """
     if hash_ranges == 1:
         return slice(0, len(hashes) if index == 0 else 0)
@@ -41,5 +43,5 @@ def hash_range(hashes: U64, hash_ranges: int, index: int) -> slice:
 
 
 def spread_hashes(hashes: U64, hash_ranges: int) -> U64:
-    """Return hashes of one of ``hash_ranges`` ranges, a power of two, spread over all 64 bits."""
+    """Spread the hashes of one of ``hash_ranges`` ranges (a power of two) over all 64 bits."""
     return hashes if hash_ranges == 1 else hashes << np.uint64(hash_ranges.bit_length() - 1)

@@ -11,6 +11,6 @@ from dedup.core.arrays import BOOL, I64
 
 
 def within_horizon(times_ms: I64, first_ms: I64, last_ms: I64, horizon_ms: int) -> BOOL:
-    """Return whether times are within the horizon of ranges, shape (n,); all ends are inclusive."""
+    """Return whether each time is within the horizon of its range, ends included, shape (n,)."""
     near: BOOL = np.maximum(first_ms - times_ms, times_ms - last_ms) <= horizon_ms
     return near

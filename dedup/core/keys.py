@@ -16,10 +16,10 @@ from dedup.core.arrays import I64, U8
 class Keys:
     """An immutable column of keys (canonical bytes of record IDs, 0 or more bytes each).
 
-    The constructor normalises, so that ``offsets[0] == 0`` and ``offsets[-1] == len(data)``; both
-    arrays are read-only views. Bytes are never copied.
+    The constructor makes ``offsets[0] == 0`` and ``offsets[-1] == len(data)``. Both arrays are
+    read-only views. Bytes are never copied.
 
-    Raises ValueError if offsets fall or leave the data.
+    Raises ValueError if offsets decrease, or are outside the data.
 
     Examples
     --------
@@ -30,7 +30,7 @@ class Keys:
 
     #: The keys' bytes, one key after another.
     data: U8
-    #: Key ``i`` is ``data[offsets[i]:offsets[i + 1]]``; never falling, within ``data``.
+    #: Key ``i`` is ``data[offsets[i]:offsets[i + 1]]``. Offsets never decrease.
     offsets: I64
 
     def __post_init__(self) -> None:
@@ -59,9 +59,9 @@ class Keys:
 
     @classmethod
     def from_arrow(cls, array: pa.Array) -> Keys:
-        """Return the keys of a binary or large_binary array without nulls; copies no bytes.
+        """Return the keys of a binary or large_binary array without nulls, copying no bytes.
 
-        Raises ValueError for any other array: the caller takes records without an ID out first.
+        Raises ValueError for any other array. The caller removes records without an ID first.
         """
         width = {pa.binary(): "=i4", pa.large_binary(): "=i8"}.get(array.type)
         if array.null_count or width is None:
@@ -108,7 +108,7 @@ class Keys:
         return f"Keys({len(self)} keys, {len(self.data)} bytes)"
 
     def take(self, indices: I64) -> Keys:
-        """Return the keys at these positions; ValueError if one is out of range."""
+        """Return the keys at these positions, or raise ValueError if one is out of range."""
         index = np.ascontiguousarray(indices, np.int64)
         return Keys(*kernel.take_keys(self.data, self.offsets, index))
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-#: A lineage keeps this many runs, the newest.
+#: Number of runs, the newest, that a lineage keeps.
 MAX_RUNS = 1000
 
 
@@ -20,11 +20,11 @@ MAX_RUNS = 1000
 class Run:
     """One start of a query."""
 
-    #: Unique, never used again.
+    #: Unique, and never reused.
     run_id: str
-    #: Its first micro-batch.
+    #: First micro-batch of the run.
     began_epoch: int
-    #: A micro-batch that it is known to have committed; None if it may have committed nothing.
+    #: A micro-batch that the run certainly committed, or None if it may have committed nothing.
     through_epoch: int | None = None
 
 
@@ -45,17 +45,16 @@ class Lineage:
         return self.holds(run_id) and epoch < self._ends().get(run_id, epoch + 1)
 
     def undid(self, run_id: str, epoch: int) -> bool:
-        """Return whether this history covers that time but lacks a micro-batch of a run.
+        """Return whether this history reaches back to ``epoch`` but lacks that batch of the run.
 
-        Then somebody restored a checkpoint from before that micro-batch.
+        If so, somebody restored a checkpoint from before the micro-batch.
         """
         return epoch >= self.runs[0].began_epoch and not self.contains(run_id, epoch)
 
     def outran(self, run_id: str, epoch: int) -> Run | None:
-        """Return the run of the lineage that still wrote after its successor had begun, or None.
+        """Return the run if it wrote in ``epoch``, after its successor had begun, or else None.
 
-        If it wrote after the first micro-batch of its successor, it committed that micro-batch as
-        well.
+        If so, the run also committed its own version of the successor's first micro-batch.
         """
         for run, after in pairwise(self.runs):
             if run.run_id == run_id and epoch > after.began_epoch:
@@ -76,7 +75,7 @@ class Lineage:
 
         A run of the lineage is a branch if it continued after its successor had begun. A run that
         committed nothing did no harm and needs nothing. Runs that ended before the oldest run of a
-        full lineage began are not judged.
+        full lineage began are left out.
         """
         first = self._first_epoch()
         ends = self._ends()

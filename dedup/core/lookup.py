@@ -1,6 +1,6 @@
 """What a shard remembers of a micro-batch's IDs: the tail, then filters, then the exact catalog.
 
-The tail is exact and in memory. IDs that it does not settle are probed in the filters of all
+The tail is exact and in memory. IDs that the tail does not settle are probed in the filters of all
 segments that could hold them. Only if a filter answers "maybe" is the RocksDB catalog read.
 """
 
@@ -57,7 +57,8 @@ def distinct_ids(
 ) -> tuple[DistinctIds, I64]:
     """Return the distinct IDs of records, and for each record the first with the same ID.
 
-    A record has its effective timestamp, and the range of the one that it carried itself.
+    ``times_ms`` are effective timestamps. ``own_first_ms`` and ``own_last_ms`` are the range of the
+    timestamp that each record carried itself.
     """
     hashes = kernel.hash64(keys.data, keys.offsets, hash_key)
     first = kernel.first_occurrence(keys.data, keys.offsets, hashes)
@@ -88,7 +89,7 @@ class Matches:
     """Every remembered entry that matters, as (ID, first time, last time).
 
     An entry from the tail or the catalog has one timestamp, so both times are equal. An entry that
-    only a filter reports has some time of its bucket. There are u distinct IDs and m entries.
+    only a filter reports has the time range of its bucket. There are u distinct IDs and m entries.
     """
 
     #: Positions among the distinct IDs, shape (m,).
@@ -98,11 +99,12 @@ class Matches:
     last_ms: I64
     #: IDs that have an entry within the horizon of all of their records, shape (u,).
     settled: BOOL
-    #: Digests of the entries' payloads, shape (m,), 0 without one; None unless the policy
+    #: Digests of the entries' payloads, shape (m,), 0 if an entry has none. None unless the policy
     #: compares payloads.
     digests: U64 | None = None
-    #: For the metrics: IDs that no filter may hold; that a filter may hold and the catalog
-    #: confirmed; refuted; was not asked about; and how many of the last are new by expectation.
+    #: For the metrics: number of IDs that no filter may hold, and of IDs that a filter may hold and
+    #: the catalog confirmed, refuted, or was not asked about. Also the expected number of new IDs
+    #: among the last.
     counts: Mapping[str, int] = field(default_factory=dict)
     #: Damaged segments whose loss the user had accepted.
     lost: list[SegmentRef] = field(default_factory=list)
@@ -181,14 +183,14 @@ class _Search:
         return hits
 
     def _may_hold(self, state: ShardState, segment: SegmentRef, hashes: U64) -> BOOL | None:
-        """Return which hashes the segment's filter may hold; None if the segment is lost."""
+        """Return which hashes the segment's filter may hold, or None if the segment is lost."""
         in_state = state.filters.get(segment.name)
         if in_state is not None:
             return in_state.may_contain(segment.spread(hashes))
         return self._unless_lost(segment, partial(self.store.may_hold, segment, hashes))
 
     def read_segments(self, hits: list[tuple[SegmentRef, I64]]) -> BOOL:
-        """Add the entries of segments; return which IDs have one, shape (u,)."""
+        """Add the entries of segments, and return which IDs have an entry, shape (u,)."""
         confirmed = np.zeros(len(self.distinct), np.bool_)
         if not hits:
             return confirmed
@@ -218,7 +220,7 @@ class _Search:
     def believe_filters(self, hits: list[tuple[SegmentRef, I64]]) -> None:
         """Add an entry for every ID that a filter may hold, with any time of the segment's bucket.
 
-        The bucket may be longer than the horizon: it keeps the length that it was made with.
+        The bucket may be longer than the horizon, because a bucket never changes its length.
         """
         for segment, ids in hits:
             ids = ids[~self.settled[ids]]
@@ -226,7 +228,10 @@ class _Search:
             self.add(ids, first_ms, np.full(len(ids), segment.end_ms - 1, np.int64))
 
     def expected_lost(self, clear: I64) -> float:
-        """Return the expected number of new IDs that filters reported, given those left clear."""
+        """Return the expected number of new IDs that filters reported as seen.
+
+        ``clear`` are the IDs that no filter reported.
+        """
         if self.log_right is None:
             return 0.0
         # If n new IDs are probed with a chance p of a wrong answer, n (1 - p) come out clear.
@@ -250,9 +255,9 @@ def lookup(
 ) -> Matches:
     """Return all remembered entries that can settle whether the IDs are duplicates.
 
-    For every ID they include one entry within the horizon of all of its records, or else every
-    entry in every bucket that overlaps the horizon round them. With stable timestamps those are the
-    buckets of the ID's own and effective times, and buckets with clamped IDs.
+    For each ID the result has one entry within the horizon of all of its records, or else all
+    entries in the buckets that overlap the horizon around its records. With stable timestamps these
+    buckets are those of the ID's own and effective times, and buckets with clamped IDs.
 
     Raises SegmentDamaged if a segment that must be read is damaged or missing at the root.
     """
@@ -318,7 +323,7 @@ def _false_rate(segment: SegmentRef) -> float:
 
 
 def _answered(coverage: Coverage, hashes: U64) -> slice:
-    """Return which of the hashes, which never fall, the segment answers for."""
+    """Return the slice of the sorted hashes to look up in the segment."""
     within = coverage.segment.within(hashes)
     if not coverage.ranges_done:
         return within

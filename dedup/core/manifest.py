@@ -26,7 +26,7 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class PendingList:
-    """An object at the root that names ``count`` expired segments, so that the manifest need not.
+    """An object at the root that names ``count`` expired segments in place of the manifest.
 
     `epoch` and `since_ms` belong to the segment that expired last.
     """
@@ -85,12 +85,12 @@ class Manifest:
         return replace(self, buckets=tuple(sorted([*others, bucket], key=lambda b: b.range)))
 
     def expiring(self, segments: Iterable[SegmentRef], *, epoch: int, now_ms: int) -> Manifest:
-        """Return the manifest with segments, which are in no bucket any more, added as expired."""
+        """Return the manifest with ``segments``, which left their buckets, added as expired."""
         added = tuple(Expired(name, epoch, now_ms) for name in sorted(s.name for s in segments))
         return replace(self, expired=(*self.expired, *added))
 
     def without(self, segment: SegmentRef) -> Manifest:
-        """Return the manifest without a segment whose loss the user accepted. Its files stay."""
+        """Return the manifest without a segment whose loss the user accepted; its files stay."""
         buckets = (bucket.without(segment.name) for bucket in self.buckets)
         return replace(self, buckets=tuple(b for b in buckets if b.segments))
 
@@ -99,8 +99,8 @@ class Manifest:
     ) -> Manifest:
         """Return the manifest without the buckets that end at or before the GC watermark.
 
-        ``unclamped_ms`` counts for buckets without clamped IDs; it equals the GC watermark unless
-        the policy forgets earlier.
+        Buckets without clamped IDs expire at ``unclamped_ms`` instead, which equals the GC
+        watermark unless the policy forgets earlier.
         """
         kept: list[Bucket] = []
         segments: list[SegmentRef] = []

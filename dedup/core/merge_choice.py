@@ -9,34 +9,35 @@ from dedup.core.bucket import SortedRun, ids_in
 from dedup.core.hash_ranges import MAX_HASH_RANGES
 from dedup.core.policy import MAX_OPEN_SEGMENTS
 
-#: Depth of a growing bucket, and how many runs of one size are merged from there on; deepest first.
+#: Pairs (depth, runs), deepest first. A growing bucket that has reached the depth merges runs of
+#: one size as soon as there are this many.
 MERGE_FAN_IN = ((14, 2), (12, 3), (10, 4))
 #: From this depth on a growing bucket merges runs even if it ends soon.
 DEEP = 14
-#: Full segments that a micro-batch merges at least in a deep bucket.
+#: Smallest number of full segments that a micro-batch merges in a deep bucket.
 HURRIED_ROOM = 2
-#: Fewest runs worth merging in a bucket whose time is over, while stragglers may come.
+#: Smallest number of runs worth merging in an ended bucket while stragglers may come.
 ENDED_FAN_IN = 4
-#: A merge rewrites a run only if the smaller runs hold at least one ID per this many of the run.
+#: A merge rewrites a run only if the smaller runs hold at least 1 / SIZE_RATIO as many IDs.
 SIZE_RATIO = 4
 
 
 def growing_choice(
     runs: tuple[SortedRun, ...], depth: int, grown: float, share: float
 ) -> tuple[SortedRun, ...] | None:
-    """Return the runs to merge of a bucket that may still grow, or None if no merge is due.
+    """Return the runs to merge in a bucket that may still grow, or None if no merge is due.
 
-    A bucket that will end before it is too deep is merged once, when it has ended. It waits only
-    while a merge of everything that it has by then would still be done in time.
+    A bucket that will end before it is too deep waits, and is merged once it has ended. It waits
+    only while a merge of all its runs and the next one would still end in time.
 
     Parameters
     ----------
     runs, share
         Runs that no merge includes yet, and the number of segments of full size that they make.
     depth
-        Most segments that one ID of the bucket may be in.
+        Largest number of segments that may hold one ID of the bucket.
     grown
-        Part of the bucket's time that is over; from 1 on only late records enter it.
+        Fraction of the bucket's time that is over. From 1 on, only late records enter the bucket.
     """
     least = merge_fan_in(depth)
     if least is None:
@@ -49,7 +50,7 @@ def growing_choice(
 
 
 def is_done_in_time(depth: int, share: float) -> bool:
-    """Return whether a bucket stays within its depth during a merge of that size.
+    """Return whether a bucket stays within its depth during a merge of ``share`` segments.
 
     Assumes that every micro-batch but the first of the merge adds a segment.
     """
@@ -59,17 +60,17 @@ def is_done_in_time(depth: int, share: float) -> bool:
 
 
 def ranges_of(share: float) -> int:
-    """Return the number of hash ranges of a merge that makes this many full segments."""
+    """Return the number of hash ranges of a merge that makes ``share`` full segments."""
     return min(1 << math.ceil(math.log2(max(share, 1))), MAX_HASH_RANGES)
 
 
 def step_cost(share: float) -> float:
-    """Return the cost of a step that makes this share of a segment; files set its minimum."""
+    """Return the cost of a step that makes ``share`` of a segment, at least 1/2 for its files."""
     return max(share, 1 / 2)
 
 
 def _to_come(runs: tuple[SortedRun, ...], grown: float) -> float:
-    """Return about how many runs as small as the present ones the bucket will still add."""
+    """Estimate how many more runs of the size of the present ones the bucket will add."""
     if grown >= 1:
         return 0.0
     sizes = sorted(max(ids_in(run), 1) for run in runs)
@@ -81,11 +82,11 @@ def _to_come(runs: tuple[SortedRun, ...], grown: float) -> float:
 
 
 def ended_choice(runs: tuple[SortedRun, ...], *, closed: bool) -> tuple[SortedRun, ...] | None:
-    """Return the runs to merge of a bucket whose time is over, or None if it is not worth it.
+    """Return the runs to merge in an ended bucket, or None if a merge is not worth it.
 
     A closed bucket merges all its runs, because its filters' target assumes one filter. While
-    stragglers may come, it merges all but the runs that outweigh all smaller ones, so that a few
-    IDs do not rewrite a bucket.
+    stragglers may come, the bucket merges all runs except those that outweigh all smaller runs, so
+    that a few IDs do not rewrite a bucket.
     """
     if closed:
         return runs if len(runs) > 1 else None
@@ -98,15 +99,15 @@ def ended_choice(runs: tuple[SortedRun, ...], *, closed: bool) -> tuple[SortedRu
 
 
 def merge_fan_in(depth: int) -> int | None:
-    """Return how many runs of one size are worth merging; None if no number is.
+    """Return how many runs of one size are worth merging, or None if the bucket is not deep.
 
-    The deeper the bucket, the fewer: then an ID is rewritten more often, but is in fewer segments.
+    A deeper bucket merges fewer runs. That rewrites IDs more often, but leaves fewer segments.
     """
     return next((runs for limit, runs in MERGE_FAN_IN if depth >= limit), None)
 
 
 def smallest_tier(runs: tuple[SortedRun, ...], least: int | None) -> tuple[SortedRun, ...] | None:
-    """Return the runs of the smallest size that has enough of them, or None if no size has.
+    """Return the runs of the smallest size with at least ``least`` runs, or None if no size has.
 
     Sizes are powers of four of the ID count, so an ID is rewritten about once per size.
     """

@@ -13,7 +13,7 @@ from dedup.core.forecast import BANDS
 from dedup.core.policy import Guarantee
 from dedup.errors import StateError
 
-#: Every record gets one of these.
+#: Names of the verdicts. Every record gets one.
 VERDICTS = tuple(verdict.name.lower() for verdict in Verdict)
 #: Stages of the group function, in microseconds, summed over shards.
 GROUP_STAGES = ("read", "hash", "tail", "probe", "lookup", "judge", "upkeep", "write")
@@ -23,7 +23,7 @@ STAGES = ("pack", *GROUP_STAGES)
 # A field's type states how it is aggregated over shards; `dedup.spark.observations` computes it.
 #: Records, or their distinct IDs, by outcome: the sum, 0 in a micro-batch without input.
 RecordCount: TypeAlias = Annotated[int, "records"]
-#: Work done in the micro-batch: the sum, 0 in one without input.
+#: Work done in the micro-batch: the sum, 0 without input.
 Count: TypeAlias = Annotated[int, "count"]
 #: Amount after the micro-batch: the sum, unknown if no shard ran.
 Level: TypeAlias = Annotated[int, "level"]
@@ -42,8 +42,8 @@ class BatchMetrics:
     ``records_in == unique + duplicate + late + null_id + untimed + conflict`` holds in every
     micro-batch, and
     ``filter_negative + filter_true_positive + filter_false_positive + filter_unconfirmed`` is the
-    number of distinct IDs that the exact tail did not settle. Bytes and IDs are after the
-    micro-batch. Timestamps are milliseconds since the epoch, None before the first.
+    number of distinct IDs that the exact tail did not settle. Bytes and IDs are as of the end of
+    the micro-batch. Timestamps are milliseconds since the epoch, None before the first.
 
     Parameters
     ----------
@@ -54,8 +54,8 @@ class BatchMetrics:
         ``null_id``), and under ``"now"`` those that were judged by the micro-batch's time. If the
         timestamp is part of the ID, records without an ID are not counted.
     returned_from_idle
-        Late records of source partitions that were idle, or that the query does not know (it
-        forgets idle ones once the GC watermark has passed them).
+        Late records of source partitions that were idle, or that the query does not know. The query
+        forgets an idle partition once the GC watermark has passed its clock.
     unchecked
         Records judged without a lookup under ``guarantee="at-least-once"``; they are also counted
         in ``unique`` or ``late``.
@@ -63,7 +63,7 @@ class BatchMetrics:
         IDs that a filter may hold and that the catalog was not asked about, under
         ``guarantee="at-most-once"``; `expected_lost` estimates how many of them were new.
     conflict, payload_unknown
-        Under ``check_payload``: duplicates whose payload differs; and those counted in
+        Under ``check_payload``: duplicates whose payload differs, and records counted in
         ``duplicate`` that had no payload to compare with.
     stage_us
         Microseconds by stage of the group function, summed over shards. ``pack`` is the first pass,
@@ -76,7 +76,7 @@ class BatchMetrics:
         The shard with the lowest GC watermark, and the source partition that holds it back there.
     slowest_sources
         At most ten source partitions with the lowest clocks: name, time in milliseconds, and
-        whether it is idle, so that the watermark does not wait for it. Idle ones come last.
+        whether the partition is idle. The watermark does not wait for idle ones, which come last.
     fullest_shard, fullest_shard_ids
         The shard with the most live IDs, and their number.
     expiring
@@ -85,9 +85,9 @@ class BatchMetrics:
     begins
         Whether this is the first micro-batch of the checkpoint.
     epochs_apart
-        By how many micro-batches the oldest state of a shard was behind the newest at the start of
-        this micro-batch. Above 0, Spark's state files are not those that it wrote last, and IDs of
-        that shard are forgotten.
+        Number of micro-batches by which the oldest shard state was behind the newest at the start
+        of this micro-batch. If it is above 0, Spark's state files are not the last that Spark
+        wrote, and the shard with the oldest state has lost IDs.
     horizon_ms, lateness_ms, bucket_ms, state_budget_bytes, target_fpr
         Options in force; the budget is for one shard.
     other_queries
@@ -188,7 +188,7 @@ class BatchMetrics:
     def filter_fpr(self) -> float | None:
         """The observed false-positive rate of the filters.
 
-        None if no filter was asked, or under ``guarantee="at-most-once"``, which never confirms.
+        None if no filter was probed, or under ``guarantee="at-most-once"``, which confirms nothing.
         """
         if self.filter_unconfirmed:
             return None
@@ -216,9 +216,9 @@ class BatchMetrics:
 
     @staticmethod
     def from_json(value: object) -> BatchMetrics:
-        """Return the metrics that `to_json` gave, in this, an older or a later release.
+        """Return the metrics that `to_json` of this, an older or a later release returned.
 
-        Raises ValueError if it is not an object, a field is missing, or a value has the wrong type.
+        Raises ValueError if ``value`` is no object, a field is missing, or a type is wrong.
         """
         read = fields_of(BatchMetrics, value)
         if len(read["expiring"]) != BANDS:
@@ -290,7 +290,7 @@ class MetricNames:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """Those that are known if any shard ran."""
+        """Names of the numbers that are known if any shard ran."""
         return (*self.counted, *self.held, *self.greatest, *self.settings)
 
     @property
@@ -300,20 +300,20 @@ class MetricNames:
 
 RECORDS = of_kind(BatchMetrics, "records")
 NAMES = MetricNames.of(BatchMetrics, GROUP_STAGES, "gc_watermark_ms", "fpr_ppb")
-#: Text columns that it returns.
+#: Text columns that the group function returns.
 TEXTS = ("gc_source", "slowest_sources")
 
 
 def fields_of(metrics: type, value: object) -> dict[str, Any]:
-    """Return the fields of a class of metrics from JSON, without those that it does not know.
+    """Return the fields of a class of metrics from JSON, without fields that the class lacks.
 
-    Raises ValueError if it is not an object, a field without a default is missing, or a value has
-    the wrong type.
+    Raises ValueError if ``value`` is not an object, a field without a default is missing, or a
+    field has the wrong type.
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"{value!r:.80} is not a micro-batch")
     types = _types(metrics)
-    # Fields with a default are those that an earlier release did not write.
+    # Earlier releases did not write the fields that have a default.
     needed = {field.name for field in fields(metrics) if field.default is MISSING}
     if missing := needed - value.keys():
         raise ValueError(f"it lacks {', '.join(sorted(missing))}")

@@ -39,7 +39,7 @@ class Kind:
         Returns what `check` takes, or raises ValueError.
     metavar : str
     takes : type
-        What a command line hands over.
+        Type of the value that the command line passes.
     """
 
     check: Callable[[Any, str], Any]
@@ -49,7 +49,7 @@ class Kind:
 
 
 def fits(test: Callable[[Any], bool], rule: str) -> Callable[[Any, str], Any]:
-    """Return a check that passes the values that meet a test; `rule` names them in the error."""
+    """Return a check that accepts values that meet `test`, with `rule` as the error."""
 
     def check(value: Any, name: str) -> Any:
         if test(value):
@@ -65,7 +65,7 @@ def text(pattern: str = "(?s).+", rule: str = "be text that is not empty.") -> K
 
 
 def choice(*names: str) -> Kind:
-    """One of several names; in texts, in any case."""
+    """One of several names, which text may write in upper or lower case."""
     check = fits(lambda value: value in names, f"be one of {', '.join(names)}.")
     return Kind(check, lambda given: given.strip().lower(), "|".join(names))
 
@@ -77,7 +77,7 @@ def whole(least: int = 1, most: int | None = None, hint: str = "") -> Kind:
 
 
 def number(test: Callable[[float], bool], bounds: str, takes: type = float) -> Kind:
-    """A number that meets a test; `bounds` describes it in the error."""
+    """A number that meets `test`, which `bounds` describes in the error."""
     types, noun = ((int,), "whole number") if takes is int else ((int, float), "number")
     rule = f"be a {noun} {bounds}."
     meets = fits(lambda v: isinstance(v, types) and not isinstance(v, bool) and test(v), rule)
@@ -85,7 +85,7 @@ def number(test: Callable[[float], bool], bounds: str, takes: type = float) -> K
 
 
 def switch() -> Kind:
-    """Yes or no; in texts ``true`` or ``false``, in any case."""
+    """Yes or no, in text ``true`` or ``false`` in upper or lower case."""
     words = {"true": True, "false": False}
     check = fits(lambda value: isinstance(value, bool), "be true or false.")
     return Kind(check, lambda given: words.get(given.strip().lower(), given), "true|false", bool)
@@ -116,7 +116,7 @@ def nbytes(least: int, most: int, rule: str) -> Kind:
 
 
 def names() -> Kind:
-    """A tuple of names, each of them once; in texts with commas between them."""
+    """A tuple of distinct names, separated by commas in text."""
 
     def parse(given: str) -> tuple[str, ...]:
         return tuple(each.strip() for each in given.split(",") if each.strip())
@@ -132,12 +132,12 @@ class Option:
     Parameters
     ----------
     name : str
-        As in Python, or as in ``writeStream.option``, where it may have dots.
+        As in Python, or as in ``writeStream.option``, whose names may have dots.
     kind : Kind
     default : object
         `REQUIRED`: the user must give a value. None: None is a value too.
     help : str
-        One line for help screens and tables; of a required option, what to give.
+        One line for help screens and tables. For a required option it says what to give.
     metavar : str
         Default: the kind's.
     flag : str
@@ -163,18 +163,18 @@ class Option:
     def check(self, value: Any, name: str = "") -> Any:
         """Return a typed value as the kind returns it, or raise ConfigError.
 
-        `name` is what the error calls the option; default: its name in Python.
+        `name` is the option's name in the error, by default its name in Python.
         """
         if value is None and self.default is None:
             return None
         return self.kind.check(value, name or self.name)
 
     def check_flag(self, value: Any) -> Any:
-        """Check the value of a flag, None if it was not given; result and errors as `check`."""
+        """Check a flag's value as `check` does; None means that the flag was not given."""
         return None if value is None else self.kind.check(value, self.flag)
 
     def read(self, given: str, name: str = "") -> Any:
-        """Return the value of a text; errors as `check`."""
+        """Return the value of a text, or raise ConfigError as `check` does."""
         try:
             value = self.kind.parse(given)
         except ValueError:
@@ -192,11 +192,10 @@ def read_options(
 ) -> dict[str, Any]:
     """Return the value of every option by `Option.key`, from the texts that a user gave.
 
-    Names are given in any case, and a blank text counts as not given. Options whose names begin
-    with ``prefix`` are left to others, if it is not empty.
+    Names may be in upper or lower case, and a blank text counts as not given. If ``prefix`` is not
+    empty, names that begin with it are ignored, because other code reads them.
 
-    Raises ConfigError, which calls the options those of ``owner``, if an option is unknown or
-    missing, or has a value that it cannot have.
+    Raises ConfigError if an option is unknown, missing or invalid. The error names ``owner``.
     """
     known = {option.name.lower(): option for option in options}
     texts = {name.lower(): given_text.strip() for name, given_text in given.items()}

@@ -1,4 +1,4 @@
-"""Read decoded JSON; every unexpected value is a ValueError.
+"""Read decoded JSON, and raise ValueError for every unexpected value.
 
 A checksum covers bytes, not their author: another release, or a defect, may have written something
 else with a correct checksum.
@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 #: Returns a JSON value as the engine uses it, or raises ValueError.
 Parser: TypeAlias = Callable[[Any], Any]
-#: Numbers that we write are smaller, so that sums and differences fit in an int64.
+#: Bound of the numbers that we write, so that sums and differences fit in an int64.
 _LIMIT = 1 << 62
-#: Name of a query, a run or a segment: a file of that name stays in its folder.
+#: Pattern of the name of a query, a run or a segment. A file with such a name stays in its folder.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
 
@@ -31,7 +31,7 @@ class OtherVersion(ValueError):
 
 
 def parse_json(data: bytes) -> Any:
-    """Return the value of JSON text; ValueError for any other bytes."""
+    """Return the value of JSON text, or raise ValueError for any other bytes."""
     try:
         return json.loads(data, parse_constant=_no_constant, object_pairs_hook=_object)
     except RecursionError as exc:
@@ -52,7 +52,7 @@ def mapping(value: object, *, needed: frozenset[str], allowed: frozenset[str]) -
 def record(
     value: object, parsers: Mapping[str, Parser], optional: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the fields of a JSON object, each as its parser returns it; it may have no others."""
+    """Return the parsed fields of a JSON object, which may have only fields with a parser."""
     fields = mapping(
         value, needed=frozenset(parsers).difference(optional), allowed=frozenset(parsers)
     )
@@ -75,7 +75,7 @@ def row(*parsers: Parser) -> Parser:
 
 
 def array(value: object, length: int | None = None) -> list[Any]:
-    """Return a JSON array, of this length if one is given."""
+    """Return a JSON array, of ``length`` items unless that is None."""
     if not isinstance(value, list) or length not in (None, len(value)):
         wanted = "a list" if length is None else f"a list of {length}"
         raise ValueError(f"{value!r:.80} is not {wanted}")

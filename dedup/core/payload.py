@@ -1,8 +1,8 @@
 """Digests of payloads, which show whether copies of a record differ in columns beside their ID.
 
-A digest has 8 bytes. The highest byte is the number of the set of columns that it covers,
-from 1 on in the order in which the query first used them. The others are from a keyed hash of the
-values. 0 means no digest. Digests of different sets cannot be compared.
+A digest has 8 bytes. The highest byte is the number of the set of columns that the digest covers.
+The query numbers sets from 1 on, in the order of first use. The other bytes are from a keyed hash
+of the values. 0 means no digest. Digests of different sets cannot be compared.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dedup.core.arrays import BOOL, I64, U64
 from dedup.core.horizon import within_horizon
 from dedup.errors import ConfigError
 
-#: Most sets of columns that a query can use in its life.
+#: Largest number of sets of columns that a query can use in its life.
 MAX_COLUMN_SETS = 255
 _SHIFT = np.uint64(56)
 
 
 def numbered(column_sets: Sequence[str], wanted: str) -> tuple[tuple[str, ...], int]:
-    """Return the sets of columns used so far, with the wanted one, and its number.
+    """Return the sets of columns used so far including ``wanted``, and the number of ``wanted``.
 
     Raises ConfigError if there are more than `MAX_COLUMN_SETS`.
     """
@@ -51,7 +51,7 @@ def comparable(digests: U64, others: U64) -> BOOL:
 
 
 def joined_digests(parts: Sequence[tuple[int, U64 | None]]) -> U64 | None:
-    """Return the digests of parts of these lengths, one after another; None if no part has any."""
+    """Concatenate the digests of parts, given as (length, digests); None if no part has any."""
     if all(digests is None for _, digests in parts):
         return None
     return np.concatenate(
@@ -72,7 +72,7 @@ class Digested:
 
 
 def pairs_in_groups(groups: I64, others: I64) -> tuple[I64, I64]:
-    """Return all pairs of positions of equal numbers; ``others`` never fall."""
+    """Return the positions of all pairs of equal numbers; ``others`` is sorted."""
     start = np.searchsorted(others, groups, "left")
     count = np.searchsorted(others, groups, "right") - start
     index = np.repeat(np.arange(len(groups)), count)
@@ -82,8 +82,8 @@ def pairs_in_groups(groups: I64, others: I64) -> tuple[I64, I64]:
 def compare(duplicates: Digested, taken: Digested, horizon_ms: int) -> tuple[BOOL, BOOL]:
     """Return which of n duplicates conflict, and which have nothing to compare with.
 
-    A duplicate conflicts if some record with its ID was taken within the horizon whose payload is
-    known to differ, and none whose payload is equal.
+    A duplicate is compared with the records with its ID that were taken within the horizon. It
+    conflicts if the payload of at least one is known to differ, and the payload of none is equal.
 
     Parameters
     ----------

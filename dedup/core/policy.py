@@ -1,7 +1,7 @@
 """The rules for judging one micro-batch: plain numbers, resolved from the user's options.
 
-All of them may change at any restart of a query, from the next micro-batch on. Options that may not
-change are in the birth certificate.
+All of these rules may change at a restart of the query, from the next micro-batch on. The birth
+certificate holds the options that may not change.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-#: Most segments of a bucket that still grows, in which one ID may be.
+#: Largest number of segments that may hold one ID in a bucket that still grows.
 MAX_OPEN_SEGMENTS = 16
 #: Bounds of options: buckets per horizon, false-positive rate, and state of a shard.
 MAX_BUCKETS = 1000
@@ -31,9 +31,9 @@ class Policy:
     bucket_ms: int
     #: False: processing time; timestamps come from the micro-batch's clock.
     event_time: bool = False
-    #: How far behind the low watermark a record is still on time; 0 in processing-time mode.
+    #: How far behind the low watermark a record is still on time. 0 in processing-time mode.
     lateness_ms: int = 0
-    #: What becomes of a record behind the late watermark whose ID is unknown.
+    #: How to handle a record behind the late watermark whose ID is unknown.
     late: Literal["emit", "drop"] = "emit"
     #: Every copy of a record carries the same timestamp, so only its own bucket is probed.
     stable_timestamps: bool = False
@@ -43,7 +43,7 @@ class Policy:
     idle_timeout_ms: int | None = 600_000
     #: Target false-positive rate of the union of all filters that one lookup probes, in (0, 1).
     fpr: float = 0.01
-    #: Bound of the state row; half of it is for the tail.
+    #: Bound of the state row. Half of it is for the tail.
     state_budget_bytes: int = 1 << 20
     #: Merges make segments of at most about this many IDs, one at a time, >= 1.
     segment_ids: int = 1 << 20
@@ -56,7 +56,7 @@ class Policy:
     #: At most once: a hit in a filter counts as seen, without the catalog. At least once: every
     #: record passes, and none is remembered.
     guarantee: Guarantee = "exactly-once"
-    #: Name of the set of columns by which copies of a record are compared, if they are.
+    #: Name of the set of columns that are compared between copies of a record, or None.
     payload: str | None = None
 
     @property
@@ -73,7 +73,7 @@ class Policy:
 
     @property
     def open_filter_fpr(self) -> float:
-        """Target of each filter of an open bucket: the other half, divided by their number."""
+        """Target of each filter of an open bucket: its share of the other half."""
         reach_ms = min(self.lateness_ms, self.horizon_ms)
         return self.fpr / 2 / MAX_OPEN_SEGMENTS / self._probed(reach_ms)
 

@@ -35,7 +35,7 @@ class SegmentStore(Protocol):
     def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
         """Return which of n hashes the segment's filter may hold, shape (n,).
 
-        The hashes never fall and are in the segment's range. A damaged filter is rebuilt from the
+        The hashes are sorted and in the segment's range. A damaged filter is rebuilt from the
         segment.
         """
 
@@ -47,7 +47,7 @@ class SegmentStore(Protocol):
         """
 
     def read_segment(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Entries:
-        """Return the entries of range ``range_index`` of ``hash_ranges`` equal ones, in order."""
+        """Return the entries of range ``range_index`` of ``hash_ranges`` equal ranges, in order."""
 
     def write_segment(
         self, plan: SegmentPlan, pieces: Sequence[Entries]
@@ -59,18 +59,18 @@ class SegmentStore(Protocol):
         """
 
     def delete(self, names: Sequence[str]) -> int:
-        """Delete the segments of these names; return how many existed.
+        """Delete the segments of these names, and return how many existed.
 
-        If it raises, some may be deleted.
+        If this raises, some of the segments may be deleted already.
         """
 
     def spill_pending(self, names: Sequence[str]) -> str:
         """Write names of expired segments as one durable object; return the object's name."""
 
     def delete_pending(self, pending_list: str) -> int:
-        """Delete the segments that such an object names, then the object; return how many.
+        """Delete the segments that a pending list names, then the list; return how many existed.
 
-        An object that is missing or damaged names none.
+        A list that is missing or damaged names none.
         """
 
     def loss_accepted(self, seg: SegmentRef) -> bool:

@@ -27,14 +27,14 @@ class Producers:
 
     #: Producer and partition.
     keys: Keys
-    #: As in `ProducerMemory`, like `floors`.
+    #: `epochs` and `floors` are as in `ProducerMemory`.
     epochs: I64
-    #: Newest effective timestamp of their records; by processing time, query time.
+    #: Newest effective timestamp of each producer's records, or query time by processing time.
     heard_ms: I64
     floors: I64
-    #: Number of ranges, 1 to `MOST_RANGES`; 0 in a row of `grown` without memory.
+    #: Number of ranges, 1 to `MOST_RANGES`. 0 in a row that `grown` added and nothing filled.
     counts: U8
-    #: The ranges, lowest first and padded with 0, shape (n, width); the width is at least 1.
+    #: The ranges, lowest first and padded with 0, shape (n, width) with a width of at least 1.
     firsts: I64
     lasts: I64
 
@@ -80,7 +80,7 @@ class Producers:
         return replace(self, firsts=np.pad(self.firsts, room), lasts=np.pad(self.lasts, room))
 
     def remember(self, row: int, memory: ProducerMemory) -> Producers:
-        """Change a row of a copy that `grown` made; return the copy, widened if needed."""
+        """Set a row of a copy that `grown` made, and return the copy, widened if needed."""
         count = len(memory.ranges)
         table = self.wide_enough(count)
         table.epochs[row], table.floors[row], table.counts[row] = memory.epoch, memory.floor, count
@@ -113,7 +113,7 @@ class Producers:
 
     @staticmethod
     def from_bytes(data: memoryview) -> Producers:
-        """Return the producers; ValueError if the bytes are inconsistent."""
+        """Return the producers, or raise ValueError if the bytes are inconsistent."""
         if len(data) < _HEADER.size:
             raise ValueError("the table of producers is shorter than its header")
         count, ranges, key_bytes = _HEADER.unpack_from(data)

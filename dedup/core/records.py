@@ -25,13 +25,13 @@ class Records:
     times_ms: I64
     #: FLAG_NULL_ID, FLAG_FUTURE, FLAG_NULL_TIME, FLAG_UNTIMED of `dedup.core.admission`.
     flags: U8
-    #: By source partition, from the whole micro-batch.
+    #: What the whole micro-batch observed of each source partition.
     observed: Mapping[str, Observed]
     #: Returns the ranks of records by order columns, then row hash.
     tie_rank: Callable[[I64], I64]
     #: Hash of each record's source partition, for counting.
     sources: U64 | None = None
-    #: By source partition: the hashes used in `sources`.
+    #: The hash that stands for each source partition in `sources`.
     source_hashes: Mapping[str, int] | None = None
     #: Keyed hash of each record's payload, if the policy compares payloads.
     payload_hashes: U64 | None = None
@@ -57,14 +57,14 @@ class Records:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """Which micro-batch this is, and of which shard."""
+    """The micro-batch and the shard that are processed."""
 
     #: Micro-batch ID.
     number: int
     run_id: str
-    #: Time of the micro-batch, the same after a replay; time by the worker's own clock.
+    #: Time of the micro-batch, the same after a replay, and time by the worker's own clock.
     now_ms: int
     worker_now_ms: int
     shard: int
-    #: 16 bytes: the key of the filters' hash.
+    #: Key of the filters' hash, 16 bytes.
     hash_key: bytes

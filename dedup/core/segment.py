@@ -36,7 +36,7 @@ class SegmentRef:
     range_index: int = 0
 
     def within(self, hashes: U64) -> slice:
-        """Return which of the hashes, which never fall, are in the segment's range."""
+        """Return the slice of the sorted hashes in the segment's range."""
         return hash_range(hashes, self.hash_ranges, self.range_index)
 
     def overlaps(self, hash_ranges: int, index: int) -> bool:
@@ -45,7 +45,7 @@ class SegmentRef:
         return starts_before and self.reaches_past(hash_ranges, index)
 
     def reaches_past(self, hash_ranges: int, index: int) -> bool:
-        """Return whether the segment's range ends after the start of that range."""
+        """Return whether the segment's range ends after the start of range ``index``."""
         return (self.range_index + 1) * hash_ranges > index * self.hash_ranges
 
     def spread(self, hashes: U64) -> U64:
@@ -68,7 +68,7 @@ class SegmentRef:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """A segment to be written; ``fpr`` is its filter's target rate, in (0, 1)."""
+    """The plan of a segment, whose filter has the target rate ``fpr``, in (0, 1)."""
 
     start_ms: int
     end_ms: int

@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias, get_args
 CYCLE = 1 << 31
 #: A sequence at most this far ahead counts as ahead, any other as behind.
 HALF_CYCLE = CYCLE >> 1
-#: Most unbroken ranges of sequences to remember per producer, and the default.
+#: Largest number of unbroken ranges of sequences per producer, and the default number.
 MOST_RANGES = 255
 RANGES = 64
 
@@ -36,21 +36,21 @@ class SequenceVerdict(IntEnum):
 
     #: The next sequence of its producer.
     ACCEPT = 0
-    #: A record with its producer, epoch and sequence was emitted before.
+    #: An earlier record with the same producer, epoch and sequence was emitted.
     DUPLICATE = 1
     #: New, but out of order: records before it are missing, or it was missing itself.
     GAP = 2
-    #: A newer epoch of its producer was emitted before.
+    #: A record with a newer epoch of the same producer was emitted before.
     FENCED = 3
-    #: The memory of its producer does not reach back to it, or is empty.
+    #: The memory of the producer does not reach back to the record, or is empty.
     UNKNOWN = 4
-    #: It lacks a producer, epoch or sequence.
+    #: The record lacks a producer, epoch or sequence.
     UNNUMBERED = 5
-    #: It is numbered, but has no timestamp.
+    #: The record is numbered, but has no timestamp.
     UNTIMED = 6
 
 
-#: Every record gets one of these.
+#: Names of the verdicts. Every record gets one.
 SEQUENCE_VERDICTS = tuple(verdict.name.lower() for verdict in SequenceVerdict)
 
 
@@ -62,19 +62,19 @@ class SequenceRule:
     that they may come again in order.
     """
 
-    #: By verdict. A broker has ``gaps="drop"`` and ``fenced="drop"``, and ``unknown="emit"`` since
-    #: release 2.5.
+    #: Handling by verdict. A broker works like ``gaps="drop"`` and ``fenced="drop"``, and like
+    #: ``unknown="emit"`` since release 2.5.
     gaps: SequenceHandling = "emit"
     unknown: SequenceHandling = "emit"
     fenced: SequenceHandling = "drop"
     unnumbered: SequenceHandling = "emit"
-    #: Most unbroken ranges of sequences to remember per producer, up to `MOST_RANGES`.
+    #: Largest number of unbroken ranges to remember per producer, up to `MOST_RANGES`.
     ranges: int = RANGES
-    #: Most producers that a shard remembers.
+    #: Largest number of producers that a shard remembers.
     max_producers: int = 100_000
 
     def emitted(self, *, untimed: bool) -> frozenset[str]:
-        """Return the names of the verdicts whose rows pass through, `untimed` among them or not."""
+        """Return the names of the verdicts that pass through, with ``untimed`` if it is set."""
         emitted = {
             SequenceVerdict.ACCEPT: True,
             SequenceVerdict.GAP: self.gaps == "emit",
@@ -103,7 +103,7 @@ class ProducerMemory:
         return self.ranges[-1][1]
 
     def adding(self, runs: list[tuple[int, int]], most: int) -> ProducerMemory:
-        """Return the memory with further positions, without its lowest ranges beyond ``most``."""
+        """Return the memory with further positions, cut to its ``most`` highest ranges."""
         # Positions ahead of the newest range cannot merge with earlier ranges.
         ahead = runs[0][0] > self.last
         ranges = list(self.ranges) if ahead else []
@@ -132,8 +132,8 @@ class Piece:
 class Judged:
     """The outcome of a run, in order, and the memory after it.
 
-    `missing` counts the positions that the run skipped; `recovered` counts those that were skipped
-    before and came with this run.
+    `missing` counts the positions that the run skipped. `recovered` counts the positions of this
+    run that were skipped before.
     """
 
     pieces: tuple[Piece, ...]
@@ -209,7 +209,7 @@ def _of_known_epoch(memory: ProducerMemory, first: int, last: int, rule: Sequenc
 
 
 def _behind(memory: ProducerMemory, first: int, last: int, rule: SequenceRule) -> list[Piece]:
-    """Return the pieces of positions that are not newer than the newest."""
+    """Return the pieces of positions up to the newest one in memory."""
     pieces = []
     at = first
     while at <= last:
@@ -229,7 +229,7 @@ def _behind(memory: ProducerMemory, first: int, last: int, rule: SequenceRule) -
 
 
 def _led_by(verdict: SequenceVerdict, first: int, last: int) -> tuple[Piece, ...]:
-    """Return a run that is remembered, of which only the first record is out of order."""
+    """Return a remembered run whose first record has ``verdict``; the others are accepted."""
     led = Piece(first, first, verdict, True)
     if first == last:
         return (led,)

@@ -29,8 +29,8 @@ class SequenceMetrics:
     """One micro-batch of `dedup_by_sequence`, summed over shards.
 
     ``records_in == accept + duplicate + gap + fenced + unknown + unnumbered + untimed`` holds in
-    every micro-batch. Producers and bytes are after it. Timestamps are milliseconds since 1970,
-    None before the first.
+    every micro-batch. Producers and bytes are as of its end. Timestamps are milliseconds since
+    1970, None before the first.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class SequenceMetrics:
         Producers (per partition) that are remembered, that are new in this micro-batch, and that
         were forgotten because they were silent.
     fullest_shard_producers
-        Producers in the shard with the most; ``max_producers`` bounds it.
+        Number of producers in the fullest shard, at most ``max_producers``.
     expired_before_ms
         Producers silent since before this time are forgotten. None by processing time, where query
         time (the time that a query spends running) measures silence.
@@ -89,12 +89,12 @@ class SequenceMetrics:
 
     @property
     def gc_watermark_ms(self) -> int | None:
-        """The name in `BatchMetrics` of `expired_before_ms`: older memory is forgotten."""
+        """`expired_before_ms` under its name in `BatchMetrics`."""
         return self.expired_before_ms
 
     @property
     def gc_source(self) -> None:
-        """Not observed: which source partition holds the watermarks back."""
+        """None: which source partition holds the watermarks back is not observed."""
         return None
 
     @property

@@ -1,8 +1,8 @@
 """One shard, one micro-batch of numbered records: their verdicts, and the next state.
 
-A pure function of base state and records, as `dedup.core.shard`. The records of a producer in a
-micro-batch are judged in the order of epoch and position, in any order of arrival (invariant
-15). Of several copies, the one that ranks first counts as the original (invariant 6).
+A pure function of base state and records, like `dedup.core.shard`. The records of a producer in a
+micro-batch are judged in the order of epoch and position, whatever their order of arrival
+(invariant 15). Of several copies, the one that ranks first counts as the original (invariant 6).
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def process_sequences(
 ) -> SequenceOutcome:
     """Judge a shard's records, and remember what their producers have sent.
 
-    Under ``"error"`` the rule remembers nothing, like ``"drop"``; the caller raises the error. Of
-    the policy only the fields for the clocks count. A producer is forgotten once it is silent for
-    longer than the horizon: of event time, or else of query time. In query time, the time between
-    two micro-batches counts for at most the horizon divided by `SILENT_BATCHES`.
+    ``"error"`` remembers nothing, like ``"drop"``, and the caller raises the error. Only the
+    policy's fields for the clocks have an effect. A producer is forgotten once it is silent for
+    longer than the horizon, in event time if there is one, else in query time. In query time, the
+    time between two micro-batches counts for at most the horizon divided by `SILENT_BATCHES`.
 
     Raises
     ------
@@ -101,8 +101,8 @@ def process_sequences(
 def _advanced(clocks: Clocks, records: Records, policy: Policy, epoch: Epoch) -> Clocks:
     """Return the clocks at the end of the micro-batch, with its query time.
 
-    By processing time a producer may only seem silent: what it sent while the query was down, or
-    between two micro-batches, is read later.
+    By processing time a producer may only seem silent, because the query reads later what the
+    producer sent during downtime or between two micro-batches.
     """
     advanced = clocks.advance(
         records.observed, now_ms=epoch.now_ms, run_id=epoch.run_id, policy=policy
@@ -130,8 +130,8 @@ def _check_room(producers: Producers, rule: SequenceRule) -> None:
 class _NumberedRecords:
     """The records of a micro-batch, each with the row of its producer in a mutable table.
 
-    The first `known` rows are from the base state. The others are new; those without memory in the
-    end have no ranges.
+    The first `known` rows are from the base state. The other rows are new, and have no ranges
+    unless something is remembered of their producers.
     """
 
     table: Producers
@@ -143,7 +143,7 @@ class _NumberedRecords:
     judgeable: I64
     rule: SequenceRule
     counts: Counter[str]
-    #: Of each distinct position: its verdict, and whether it is remembered.
+    #: Verdict of each distinct position, and whether the position is remembered.
     judged: U8 = field(init=False)
     remembered: BOOL = field(init=False)
 
@@ -155,7 +155,7 @@ class _NumberedRecords:
         rule: SequenceRule,
         counts: Counter[str],
     ) -> _NumberedRecords:
-        """Find the producer of each record; StateError if the state holds a producer twice."""
+        """Find each record's producer, or raise StateError if the state holds a producer twice."""
         known, judgeable = len(producers), records.judgeable
         keys = Keys.concat([producers.keys, records.keys.take(judgeable)])
         hashes = kernel.hash64(keys.data, keys.offsets, hash_key)
@@ -213,7 +213,7 @@ class _NumberedRecords:
         positions: I64 = newest + np.where(ahead <= HALF_CYCLE, ahead, ahead - CYCLE)
         begun = np.flatnonzero(~goes_on)
         if len(begun):
-            # Group by producer and epoch: nothing is known of them.
+            # Group the records of unknown producers and of other epochs by producer and epoch.
             order = np.lexsort((epochs[begun], rows[begun]))
             row, epoch = rows[begun][order], epochs[begun][order]
             group = np.zeros(len(begun), np.int64)
@@ -222,10 +222,10 @@ class _NumberedRecords:
         return positions
 
     def _settle(self, runs: _Runs) -> I64:
-        """Judge the plain runs all at once; return the indexes of the others.
+        """Judge all plain runs at once, and return the indexes of the other runs.
 
-        A run is plain if it is its producer's only one, is not dropped, and follows the newest
-        position, begins a producer, is within the newest range, or adds a range ahead of it.
+        A plain run is the only run of its producer, and the rule does not drop it. It follows the
+        newest position, begins a producer, is within the newest range, or adds a range ahead.
         """
         rows, rule = runs.rows, self.rule
         only = np.bincount(rows, minlength=len(self.table.epochs))[rows] == 1
@@ -284,7 +284,7 @@ class _NumberedRecords:
         number = np.cumsum(is_first) - 1
         verdicts = self.judged[number]
         if not is_first.all():
-            # If several could be emitted, the one that ranks first is.
+            # Of several copies that could be emitted, emit the one that ranks first.
             copied = self.remembered & (np.bincount(number) > 1)
             tied = np.flatnonzero(copied[number])
             if len(tied):
@@ -301,7 +301,7 @@ class _NumberedRecords:
 class _Runs:
     """Unbroken runs of distinct positions, of one producer and epoch each, in order.
 
-    `starts` holds where each run begins among all distinct positions.
+    `starts` holds the index of each run's first position among all distinct positions.
     """
 
     rows: I64
@@ -312,10 +312,10 @@ class _Runs:
 
 
 def _from_the_widest_hole(groups: I64, sequences: I64) -> I64:
-    """Return positions of records of groups that nothing is known of.
+    """Return the positions of records in groups (producer and epoch) without remembered positions.
 
-    A group begins at the sequence after the widest gap in the circle of sequences, and in the
-    second cycle, so that earlier positions stay possible.
+    A group begins at the sequence after the widest gap in its circle of sequences. It begins in the
+    second cycle, so that earlier positions remain possible.
     """
     order = np.lexsort((sequences, groups))
     row, sequence = groups[order], sequences[order]

@@ -56,7 +56,10 @@ class SequenceState:
 
     @staticmethod
     def from_bytes(data: bytes) -> SequenceState:
-        """Return the state; StateError if the row is damaged or of another version or operator."""
+        """Return the state.
+
+        Raises StateError if the row is damaged, of an unknown version, or another operator's.
+        """
         found = state_row.read(
             data, MAGIC, (VERSION,), content="producers", damaged=SequenceState.damaged
         )

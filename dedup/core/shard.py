@@ -161,7 +161,7 @@ def process(
 
 
 def _check_late(state: ShardState, policy: Policy) -> None:
-    """Raise ConfigError if late records would be emitted whose IDs may be forgotten already."""
+    """Raise ConfigError if the query would emit late records whose IDs may be forgotten."""
     if policy.late == "emit" and state.clocks.gc_watermark_ms < state.forgotten_before_ms:
         raise ConfigError(
             'late is "emit" now and was "drop", with stable timestamps. IDs of the last horizon '
@@ -185,13 +185,13 @@ def effective_times(
 class _Judgeable:
     """The n records of a micro-batch that have an ID and a time."""
 
-    #: Their positions among all records.
+    #: Positions of these records among all records.
     index: I64
     keys: Keys
     #: Effective timestamps.
     times_ms: I64
-    #: Whether a timestamp is behind the late watermark; whether the record carried none, or one in
-    #: the future.
+    #: Whether the timestamp is behind the late watermark, and whether it was substituted because
+    #: the record carried none, or one in the future.
     late: BOOL
     substituted: BOOL
     #: Range of the timestamp that the record carried itself.
@@ -207,8 +207,8 @@ class _Judgeable:
         keys, flags = records.keys, records.flags[index]
         times_ms, late = times
         own_ms = records.times_ms[index] if policy.event_time else times_ms
-        # A time in the future was replaced; another copy may have been taken under it before the
-        # clock was set back. A null time may have been any.
+        # The original of a replaced future time is unknown: before the clock was set back, another
+        # copy may have been taken with it. The original of a null time may be any time.
         null = (flags & FLAG_NULL_TIME) != 0
         substituted = null | ((flags & FLAG_FUTURE) != 0)
         return _Judgeable(
@@ -232,7 +232,7 @@ class _Judgeable:
 
 
 def _returned_from_idle(records: Records, late: BOOL, base: Clocks, policy: Policy) -> int:
-    """Return how many late records came from source partitions that did not hold the watermark."""
+    """Count the late records from source partitions that did not hold the watermark back."""
     if records.sources is None or records.source_hashes is None:
         return 0
     idle = base.idle_sources(policy)

@@ -15,10 +15,10 @@ _MASK = 0xFFFFFFFF
 def derive_keys(query_id: str, secret: bytes = b"") -> tuple[bytes, bytes]:
     """Return the 16-byte hash keys of a query: for the choice of shards, and for filters.
 
-    They are independent, because the IDs of a shard share bits of the first hash, and filters over
-    it would fill unevenly. Each is BLAKE2b with its own personalisation (RFC 7693, section 2.5),
-    keyed by the query's secret. Anyone who knows query ID and secret can choose IDs that all belong
-    to one shard. A query with an older certificate has no secret.
+    The keys are independent, because all IDs of a shard share bits of the first hash, and filters
+    over that hash would fill unevenly. Each key is BLAKE2b with its own personalisation (RFC 7693,
+    section 2.5), keyed by the query's secret. Anyone who knows query ID and secret can choose IDs
+    that all belong to one shard. A query with an older certificate has no secret.
     """
     shard, bloom = (
         _derived(query_id, secret, person) for person in (b"dedup shard v1", b"dedup filter v1")

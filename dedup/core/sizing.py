@@ -22,9 +22,9 @@ _FULL_LOAD = 4096.0
 def predicted_fpr(n: int, z: int) -> float:
     """Return the false-positive rate of a filter of ``z`` blocks that holds ``n`` distinct keys.
 
-    Keys per block follow Poisson(n / z). A lane with j keys answers yes with 1 - (31/32)**j, and
-    all eight lanes must. (The closed form (1 - exp(-8/b))**8 that some readers use is 1.5 to 4.5
-    times too low.)
+    Keys per block follow Poisson(n / z). A lane with j keys answers yes with probability
+    1 - (31/32)**j, and all eight lanes must. (The closed form (1 - exp(-8/b))**8 that some readers
+    use is 1.5 to 4.5 times too low.)
     """
     return _fpr_of_load(n / z)
 
@@ -88,7 +88,7 @@ def interval(
     """Return the range of the true rate, given ``wrong`` errors in ``asked`` (95 % by default).
 
     Wilson's score interval (JASA 22, 1927). Unlike the textbook interval it holds for rates near 0,
-    and without any error. It reaches ``z`` standard deviations to either side. ``spread`` is the
+    even if ``wrong`` is 0. It reaches ``z`` standard deviations to either side. ``spread`` is the
     standard deviation of the rate itself, such as `predicted_spread` of the filters that happened
     to be built.
     """
@@ -111,7 +111,7 @@ def _fpr_of_load(load: float) -> float:
 
 
 def _rates_by_keys(load: float) -> tuple[Floats, Floats, Floats]:
-    """Return numbers of keys in a block from 1 on, with the chance and the rate of each."""
+    """Return the numbers of keys that a block may have, from 1 on, and their chances and rates."""
     j = np.arange(1, int(load + 12 * math.sqrt(load)) + 64, dtype=np.float64)
     log_pmf = np.cumsum(np.log(load / j)) - load
     lane_fill = -np.expm1(j * math.log1p(-1 / 32))

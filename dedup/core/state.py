@@ -26,12 +26,12 @@ from dedup.core.tail import Tail
 from dedup.errors import FilterDamaged, StateError
 
 MAGIC = b"DDST"
-#: With digests of payloads and their sets of columns; written if there are any.
+#: Format with digests of payloads and their sets of columns, written if there are any.
 WITH_PAYLOADS = 4
 VERSION = 3
-#: The same two with the ID of the hash key; written if the query has a secret.
+#: The same two formats with the ID of the hash key, written if the query has a secret.
 WITH_KEY, WITH_KEY_AND_PAYLOADS = 5, 6
-#: Without the fields `run_began` and `branches`.
+#: Older format without the fields `run_began` and `branches`.
 _BEFORE = 2
 _VERSIONS = (_BEFORE, VERSION, WITH_PAYLOADS, WITH_KEY, WITH_KEY_AND_PAYLOADS)
 _CRC = struct.Struct("<I")
@@ -50,13 +50,13 @@ _HEAD: dict[str, Parser] = {
     "payloads": tuple_of(text),
     "hash_key_id": hash_key_id,
 }
-#: The oldest format lacks the first two; a head has the others if there is something to hold.
+#: The oldest format lacks the first two fields. A head has each of the others if it is needed.
 _OPTIONAL = ("run_began", "branches", "payloads", "hash_key_id")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardState:
-    """Everything that a shard remembers, or the names of where it is."""
+    """Everything that a shard remembers, or the names of the segments that hold it."""
 
     #: Micro-batch that wrote it, -1 at birth.
     epoch: int = -1
@@ -65,17 +65,16 @@ class ShardState:
     clocks: Clocks = field(default_factory=Clocks)
     manifest: Manifest = field(default_factory=Manifest)
     tail: Tail = field(default_factory=Tail.empty)
-    #: By segment name: the filters of the newest segments, oldest first, as far as the budget
-    #: allows.
+    #: Filters of the newest segments by segment name, oldest first, as far as the budget allows.
     filters: Mapping[str, SplitBlockFilter] = field(default_factory=dict)
     #: Number of segments whose loss the user has accepted.
     segments_lost: int = 0
-    #: Orphans and foreign files counted when the shard last looked.
+    #: Numbers of orphans and of foreign files when the shard last looked.
     stray_files: tuple[int, int] = (0, 0)
-    #: First micro-batch of the run that wrote it.
+    #: First micro-batch of the run that wrote the state.
     run_began: int = 0
-    #: Other runs that continued from a state of this shard's history, when the shard last looked.
-    #: While there are any, nothing is deleted.
+    #: Number of other runs that continued from a state of this shard's history, when the shard last
+    #: looked. Above 0, nothing is deleted.
     branches: int = 0
     #: IDs of earlier times may be forgotten although the GC watermark has not passed them, because
     #: late copies were dropped anyway.
@@ -184,8 +183,8 @@ def _filters(
 ) -> dict[str, SplitBlockFilter]:
     """Return the filters that are intact and belong to their segments.
 
-    No checksum covers the lengths. After a damaged one, a filter could be read under the name of
-    another, and would wrongly answer "not seen".
+    No checksum covers the lengths. If a length is damaged, one filter could be read under the name
+    of another, and would wrongly answer "not seen".
     """
     checksums = {segment.name: segment.filter_crc32 for segment in manifest.segments()}
     filters: dict[str, SplitBlockFilter] = {}

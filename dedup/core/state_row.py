@@ -33,7 +33,7 @@ class StateRow:
     rest: memoryview
 
     def fields(self) -> Any:
-        """Return the content of the head; ValueError or zlib.error if it is incomplete."""
+        """Return the content of the head, or raise ValueError or zlib.error if it is incomplete."""
         stream = zlib.decompressobj()
         text = stream.decompress(self.head, _MAX_HEAD_BYTES)
         if not stream.eof or stream.unused_data:
@@ -46,7 +46,7 @@ def compressed(head: dict[str, Any]) -> bytes:
 
 
 def written(magic: bytes, version: int, parts: int, head: bytes, body: bytes) -> bytes:
-    """Return the row up to its further parts."""
+    """Return the start of a row, which ``parts`` further parts follow."""
     crc = zlib.crc32(body, zlib.crc32(head))
     header = _HEADER.pack(magic, version, parts, len(head), len(body), crc)
     return b"".join((header, _CRC.pack(zlib.crc32(header)), head, body))

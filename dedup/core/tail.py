@@ -88,7 +88,7 @@ class Tail:
 
     @staticmethod
     def from_bytes(data: memoryview, *, digested: bool = False) -> Tail:
-        """Return the tail of these bytes; ValueError if they are inconsistent."""
+        """Return the tail of these bytes, or raise ValueError if they are inconsistent."""
         if len(data) < _HEADER.size:
             raise ValueError("tail is shorter than its header")
         count, key_bytes = _HEADER.unpack_from(data)

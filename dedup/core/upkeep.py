@@ -1,7 +1,7 @@
 """Upkeep of a shard's memory at the end of a micro-batch: expire, seal, merge, delete.
 
-Everything is written under new names, and the result is a new state. What the old state named is
-deleted only when no state names it that Spark could roll back to (invariants 2 and 4).
+Everything is written under new names, and the result is a new state. An object that the old state
+named is deleted only when no state that Spark could roll back to names it (invariants 2 and 4).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from dedup.core.state import ShardState
 
 #: A shard that seals little merges in every fourth micro-batch; shards take turns.
 MERGE_STRIDE = 4
-#: Each merge under way merges this many times as much as was sealed.
+#: Each merge under way merges this many times as much as the micro-batch sealed.
 MERGE_RATE = 2
 #: A merge writes segments of at most about this many bytes.
 SEGMENT_BYTES = 32 << 20
-#: Most expired segments deleted per shard and micro-batch, and most names in a pending list.
+#: Largest number of expired segments deleted per shard and micro-batch, or in a pending list.
 MAX_DELETES = 64
-#: Most expired segments whose names the state row holds itself.
+#: Largest number of expired segments whose names the state row holds itself.
 MAX_EXPIRED_NAMES = 256
 
 
@@ -134,9 +134,9 @@ class Upkeep:
         """Advance every merge under way, and begin those that are due.
 
         Each step makes one segment of bounded size, and the number of steps keeps up with sealing.
-        All merges advance, because one that waited for smaller ones would keep its runs from being
-        merged. A shard that seals little takes turns with the others, unless a bucket is too deep
-        to wait.
+        All merges advance, because no other merge can include the runs of a merge that waits. A
+        shard that seals little takes turns with the other shards, unless a bucket is too deep to
+        wait.
         """
         its_turn = self.epoch.number % MERGE_STRIDE == self.epoch.shard % MERGE_STRIDE
         deep = any(map(self._deep, self.state.manifest.buckets))
@@ -157,7 +157,7 @@ class Upkeep:
         return bucket.depth >= DEEP and not self._closed(bucket)
 
     def _begin_merges(self) -> None:
-        """Begin at most one merge per bucket, so that one micro-batch does not do them all."""
+        """Begin at most one merge per bucket, so that no micro-batch begins all of them."""
         self._begin_ended()
         for bucket in self.state.manifest.buckets:
             if self._closed(bucket):
@@ -168,15 +168,15 @@ class Upkeep:
 
     def _growing_choice(self, bucket: Bucket, grown: float) -> tuple[SortedRun, ...] | None:
         runs = growing_choice(bucket.runs, bucket.depth, grown, self._share_of(bucket.runs))
-        # Less than half a segment is still to come.
+        # True if less than half a segment is still to come.
         is_over = (1 - grown) * bucket.depth < 1 / 2
         return runs and ((self._whole(bucket) if is_over else None) or runs)
 
     def _begin_ended(self) -> None:
-        """Begin to merge one of the buckets whose time is over, one after another, without hurry.
+        """Begin a merge in one ended bucket, unless an ended bucket is being merged.
 
-        Closed buckets come first. Then the bucket with most runs to merge, so that a bucket fed by
-        stragglers does not delay all others.
+        Closed buckets come first, and then the bucket with the most runs to merge. So a bucket fed
+        by stragglers does not delay all others.
         """
         ended = [bucket for bucket in self.state.manifest.buckets if self._ended(bucket)]
         if any(bucket.merges for bucket in ended):
@@ -193,17 +193,17 @@ class Upkeep:
     def _ended_choice(self, bucket: Bucket) -> tuple[SortedRun, ...] | None:
         if self._closed(bucket):
             return ended_choice(bucket.runs, closed=True)
-        # A bucket that closes within a bucket's time is merged then, with its stragglers.
+        # A bucket that closes within one bucket length is merged when it closes, with stragglers.
         return self._whole(bucket) if self.policy.lateness_ms > self.state.bucket_ms else None
 
     def _whole(self, bucket: Bucket) -> tuple[SortedRun, ...] | None:
-        """Return the runs of an ended bucket to merge, or None if that would take too long."""
+        """Return the runs to merge in an ended bucket, or None if a merge is not worth it."""
         runs = ended_choice(bucket.runs, closed=False)
         fits = runs is not None and is_done_in_time(bucket.depth, self._share_of(runs))
         return runs if fits else None
 
     def _share(self, ids: int, sst_bytes: int) -> float:
-        """Return how many segments of full size this makes: the unit in which merging is paced."""
+        """Return the size in full segments, the unit that paces merging."""
         return max(ids / self.policy.segment_ids, sst_bytes / SEGMENT_BYTES)
 
     def _share_of(self, runs: tuple[SortedRun, ...]) -> float:
@@ -214,7 +214,7 @@ class Upkeep:
         self._put(bucket.beginning(runs, ranges_of(self._share_of(runs))))
 
     def _closed(self, bucket: Bucket) -> bool:
-        """Return whether no record can enter the bucket any more, by its time or its grid."""
+        """Return whether no record can enter the bucket, because it is old or off the grid."""
         length_ms = bucket.end_ms - bucket.start_ms
         on_grid = length_ms == self.state.bucket_ms and bucket.start_ms % length_ms == 0
         return bucket.end_ms <= self.state.clocks.late_watermark_ms or not on_grid
@@ -224,7 +224,7 @@ class Upkeep:
         return self._closed(bucket) or bucket.end_ms <= self.state.clocks.low_watermark_ms
 
     def _step(self, bucket: Bucket, merge: Merge) -> tuple[Merge | None, float]:
-        """Merge one more range of hashes; return the merge under way, and how much this wrote."""
+        """Merge one more range of hashes; return the merge if not ended, and the share written."""
         pieces: list[Entries] = []
         lost: list[SegmentRef] = []
         for segment in merge.inputs:
@@ -239,7 +239,7 @@ class Upkeep:
         for segment in lost:
             self.drop_lost(segment)
         if lost:
-            return None, 0.0  # the next step merges the range without them
+            return None, 0.0  # the next step merges the range without the lost segments
         new = None
         if pieces:
             last = self._ended(bucket) and bucket.is_most(merge)
@@ -259,7 +259,7 @@ class Upkeep:
         return rest, self._share(new.count, new.sst_bytes) if new is not None else 0.0
 
     def drop_lost(self, segment: SegmentRef) -> None:
-        """Remove a damaged segment from the manifest whose loss the user accepted."""
+        """Remove a damaged segment, whose loss the user accepted, from the manifest."""
         self._update(
             manifest=self.state.manifest.without(segment),
             segments_lost=self.state.segments_lost + 1,
@@ -286,7 +286,7 @@ class Upkeep:
             room_bytes -= self.state.head_bytes_without_filters()
         kept: dict[str, SplitBlockFilter] = {}
         for name, built in newest:
-            # Its bytes, its length field, and its name in the head.
+            # The filter's bytes, its length field, and its name in the head.
             size_bytes = built.nbytes + 4 + len(name) + len('"",')
             if size_bytes <= room_bytes:
                 room_bytes -= size_bytes
