@@ -157,7 +157,7 @@ def _sample(spark: SparkSession, job: Job, source: Job, where: str) -> Sample:
         return sample_of(frame, ids, time, where=where, order=file_order(run))
     except Exception as error:
         way = "fix it, or take its file out of the sample"
-        cause = explained(error, source, way=way)
+        cause = explained(error, source, source.files.paths, way=way)
         if isinstance(cause, DataError):  # the user knows the file, not its copy
             text = cause.text.replace(str(source.files.root), str(job.files.root))
             cause = DataError(text, remedy=cause.remedy)

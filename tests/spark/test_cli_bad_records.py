@@ -217,6 +217,7 @@ TABS = {"file_format": "csv", "schema": "id STRING, n INT", **option("sep", "\\t
         (LATIN, {"read_options": MULTILINE}, NOT_UTF_8),
         ({"1.csv": "id,x\na,1\n", "2.csv": 'x,"id"\n1,b\n'}, {},
          "2.csv has the columns x, id, and the first file or the output has them in another order"),
+        ({"1.csv": "id,x,\na,1,2\n"}, {}, "1.csv has no name for column 3, and a CSV file is"),
         ({"1.csv": 'id\n"a\nb"\n'}, {}, "a value in quotes without an end in line 2"),
         ({"1.csv": "id,x,y\na,1,2\nb,1\n"}, IN_PART, "than the header. It is line 3: b,1."),
         long({"1.csv": "id,x,y\na,1,2\nb,1,2,3\n"}, IN_PART,

@@ -181,14 +181,11 @@ def test_times_of_orc_that_are_whole_microseconds_are_read(job: Job) -> None:
 
 def test_times_of_orc_that_spark_does_not_read(job: Job) -> None:
     """ORC's C++ writer, Arrow's, stores fractions before 1970 as negative numbers."""
-    path = job.files.folder / "2.orc"
-    (job.files.folder / "1.orc").touch()
+    path = job.files.folder / "1.orc"
     for nanos in (-1, -1_000_000):
         old, whole = pa.array([nanos, None], NANOS), pa.array([-1_000_000_000, 1000], NANOS)
         orc.write_table(pa.table({"id": ["a", "b"], "whole": whole, "t": old}), path)
-        message = job.fails().message
-        assert message.startswith(f"{path} cannot be read: nanos > 999999999 or < 0. Nothing")
-        assert "If it is healthy, write it again in a form that can be read" in message
+        assert job.fails().message.startswith(f"A time before 1970 in {path} has a fraction")
 
 
 def test_nanoseconds_of_orc_stop_a_query_from_python(job: Job, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ class Drain:
             progress.look(query)
         except Exception as error:
             cause = self.failures[-1] if self.failures else error
-            raise explained(cause, self.job) from None
+            raise explained(cause, self.job, self.taken.unfinished()) from None
         finally:
             if query.isActive:
                 query.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from dedup.cli.failures import explain
+from dedup.cli.run.input.as_read import some_of
 from dedup.cli.run.input.csv_values import BETWEEN, KEY
 from dedup.cli.run.input.event_time import is_no_time
 from dedup.cli.run.input.files import folded, is_true, line_of, separator
@@ -98,8 +99,8 @@ def files_of_batch(options: RunOptions, log: FileLog, batch_id: int) -> list[Pat
         ) from None
 
 
-def explained(error: Exception, job: Job, *, way: str = _WAY) -> Exception:
-    """Return the error of a query, with the way out if the input is at fault."""
+def explained(error: Exception, job: Job, paths: Sequence[object], *, way: str = _WAY) -> Exception:
+    """Return the error of a query over these files, with the way out if the input is at fault."""
     timestamp = job.options.timestamp
     if isinstance(error, DedupError):
         return error
@@ -107,7 +108,16 @@ def explained(error: Exception, job: Job, *, way: str = _WAY) -> Exception:
     ours = own_error(text)
     if ours is not None and ours.topic == "bad-records":
         return DataError(_of_record(ours.message, job, way), remedy="bad-records")
-    if (file := unreadable_file(text)) is not None:
+    file = unreadable_file(text)
+    if "nanos > 999999999" in text:  # Spark does not always name the file
+        return DataError(
+            f"A time before 1970 in {some_of(paths if file is None else file[:1])} has a fraction "
+            "of a second as ORC's C++ library stores it, and Spark does not read that. Nothing of "
+            "its micro-batch was taken. Let Spark or Hive write the file again under its name, or "
+            "write the column as text, and run again.",
+            remedy="bad-records",
+        )
+    if file is not None:
         path, reason = file
         if "CSV header" not in reason:
             return unreadable(path, reason.rstrip("."))
