@@ -103,10 +103,10 @@ class SlotWork(SinkWork, Generic[S]):
             return staged
 
         slice_rows = self.task_rows(rows, stage)
-        if self.is_atomic:
-            return TaskResult(batch, slice_rows.stage())
         held = self.slot(batch, slot)
         try:
+            if self.is_atomic:
+                return TaskResult(batch, slice_rows.stage())
             result = TaskResult(batch, publish_slice(batch, slot, held, slice_rows))
         except (Fenced, Aborted) as error:
             held.drop()

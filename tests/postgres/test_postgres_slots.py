@@ -57,6 +57,23 @@ def test_a_frozen_attempt_is_disconnected_and_refused(
     assert sink.numbers() == once(9)
 
 
+@pytest.mark.parametrize("mode", ["append", "atomic"])
+def test_a_task_that_loses_its_session_says_what_happened(
+    dsn: str, tmp_path: Path, mode: str
+) -> None:
+    def rows() -> Iterator[int]:
+        yield 0
+        copies = "usename = current_user AND query LIKE 'COPY%' AND state <> 'idle'"
+        run(dsn, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {copies}")
+        yield 1
+
+    sink = Sink(dsn, tmp_path, mode=mode)
+    with pytest.raises(SinkError, match=r"(?s)This attempt to write slice 0 .*terminating conn"):
+        sink.task("run1", 0, 0, rows())
+    sink.batch("run1", 0, [0, 1])
+    assert sink.numbers() == once(2)
+
+
 def test_two_drivers_publish_a_micro_batch_once(sink: Sink, tmp_path: Path, dsn: str) -> None:
     other = Sink(f"{dsn} options=", tmp_path, name="postgres")
     answers, theirs = sink.tasks("run2", 2, [6], [7]), other.tasks("run3", 2, [6], [7])
