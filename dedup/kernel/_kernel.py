@@ -1,8 +1,8 @@
-"""What every path of the kernel can do, and the path in C.
+"""The functions that every path of the kernel has, and the path in C.
 
-`Kernel` is the only place where signatures are documented. The bodies of its methods are the path
-in C: they allocate what ``dedup.kernel._native`` fills, and C checks the arguments. The module
-``_numpy`` has functions of the same names and signatures; mypy compares them.
+Only `Kernel` documents the signatures. The bodies of its methods are the path in C: they allocate
+the arrays that ``dedup.kernel._native`` fills, and C checks the arguments. The module ``_numpy``
+has functions of the same names and signatures, and mypy compares them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dedup.kernel.arrays import I64, U8, U32, U64
 try:
     _native: Any = import_module("dedup.kernel._native")
 except ImportError:
-    _native = None  # installed without a C compiler: the numpy path serves
+    _native = None  # installed without a C compiler: use numpy
 
 
 class Kernel(Protocol):
@@ -58,7 +58,7 @@ class Kernel(Protocol):
         """Return which filters may hold each of n hashes, as one bit per filter, shape (n,).
 
         Bit i is clear only if filter i certainly does not hold the hash. ``filters`` is a list of
-        at most 64 filters, laid out as in `filter_add`; their sizes may differ.
+        at most 64 filters, laid out as in `filter_add`. Their sizes may differ.
         """
         out = np.empty(len(hashes), np.uint64)
         _native.filter_probe(filters, hashes, out, self.simd)
@@ -67,8 +67,8 @@ class Kernel(Protocol):
     def filter_pages(self, hashes: U64, blocks: int, page_blocks: int) -> tuple[I64, I64]:
         """Return the pages of a filter that n hashes fall into, and the hashes of each page.
 
-        The hashes never fall. The filter has ``blocks`` blocks, 1 to 2**32 - 1, laid out as in
-        `filter_add`; block b is in page ``b // page_blocks``.
+        The hashes are sorted. The filter has ``blocks`` blocks, 1 to 2**32 - 1, laid out as in
+        `filter_add`. Block b is in page ``b // page_blocks``.
 
         Returns
         -------
@@ -77,7 +77,7 @@ class Kernel(Protocol):
         starts : shape (k + 1,)
             ``hashes[starts[j]:starts[j + 1]]`` fall into page ``pages[j]``.
         """
-        # As many as there can be; memory that stays untouched costs nothing.
+        # Allocate the most that there can be: memory that stays untouched costs nothing.
         pages, starts = np.empty(len(hashes), np.int64), np.empty(len(hashes) + 1, np.int64)
         used = _native.filter_pages(hashes, blocks, page_blocks, pages, starts)
         pages.resize(used, refcheck=False)
@@ -105,9 +105,8 @@ class Kernel(Protocol):
 
         It is ``M[0] + sum(M[i + 1] * (w[i] ^ w[i] >> 32))`` modulo 2**64 over the little-endian
         64-bit words ``w`` of the page. It detects any change within one word, and all but 2**-64
-        of arbitrary changes. It protects against damage, not against forgery. The last page may be
-        short, and counts as if zeros filled it up. ``page_bytes`` is a multiple of 8, from 8 to
-        65,536.
+        of arbitrary changes. It protects against damage, not against forgery. A short last page
+        counts as if zeros filled it up. ``page_bytes`` is a multiple of 8, from 8 to 65,536.
 
         D. Lemire and O. Kaser, "Strongly universal string hashing is fast", 2014. ``M`` is from
         SplitMix64 with a fixed seed, and odd from ``M[1]`` on.
@@ -129,8 +128,8 @@ class Kernel(Protocol):
     ) -> tuple[I64, I64]:
         """Return all pairs of a probe key (``p_``) and a build key (``b_``) with the same bytes.
 
-        Hashes are as in `first_occurrence`. A key may occur several times on either side. The
-        pairs are ordered by probe position, then build position.
+        As in `first_occurrence`, equal keys must have equal hashes. A key may occur several times
+        on either side. The pairs are ordered by probe position, then build position.
         """
         probe, build = _native.match(b_data, b_offsets, b_hashes, p_data, p_offsets, p_hashes)
         return np.frombuffer(probe, np.int64), np.frombuffer(build, np.int64)
@@ -138,7 +137,7 @@ class Kernel(Protocol):
     def sort_keys(self, data: U8, offsets: I64, hashes: U64) -> I64:
         """Return the positions of n keys ordered by hash, then key bytes, then position.
 
-        Bytes compare unsigned; a prefix comes before the longer key. Shape (n,).
+        Bytes compare unsigned, and a prefix comes before the longer key. The shape is (n,).
         """
         out = np.empty(max(len(offsets) - 1, 0), np.int64)
         _native.sort_keys(data, offsets, hashes, out)
@@ -147,7 +146,7 @@ class Kernel(Protocol):
     def take_keys(self, data: U8, offsets: I64, index: I64) -> tuple[U8, I64]:
         """Return data and offsets of the keys at the positions ``index``, in that order.
 
-        Positions are 0 to n - 1, in any order; they may repeat.
+        Positions are 0 to n - 1, in any order, and may repeat.
         """
         out_offsets = np.empty(len(index) + 1, np.int64)
         out = _native.take_keys(data, offsets, index, out_offsets)
@@ -164,12 +163,12 @@ class Kernel(Protocol):
     ) -> I64:
         """Look q keys up in segment blocks, each in the block ``query_block`` that could hold it.
 
-        Returns the milliseconds from the bucket's start to the key's time, -1 if the block does not
-        hold the key, shape (q,). Fills ``digests`` with the digests stored beside the keys, 0
-        without one. ``dedup/catalog/FORMATS.md`` describes the blocks' bytes.
+        Returns the milliseconds from the bucket's start to the key's time, or -1 if the block does
+        not hold the key, shape (q,). Fills ``digests`` with the digests stored beside the keys, or
+        0 if there is none. ``dedup/catalog/FORMATS.md`` describes the blocks' bytes.
 
-        Raises ValueError if any of the blocks is damaged, even one that no key needs; the text
-        names the first.
+        Raises ValueError if a block is damaged, even one that no key needs. The error names the
+        first such block.
         """
         out = np.empty(max(len(q_offsets) - 1, 0), np.int64)
         _native.blocks_find(data, block_offsets, query_block, q_data, q_offsets, out, digests)
@@ -184,20 +183,20 @@ class Kernel(Protocol):
         wide_times: bool,
         digests: U64 | None = None,
     ) -> tuple[U8, I64]:
-        """Pack n keys and their times into b segment blocks; return their bytes and starts.
+        """Pack n keys and their times into b segment blocks, and return their bytes and starts.
 
         Parameters
         ----------
         data, offsets
             The keys, in the order of the segment.
         times_ms
-            Milliseconds from the bucket's start to each key's time, not negative; below 2**32
-            unless ``wide_times``, which stores them in 8 bytes instead of 4.
+            Milliseconds from the bucket's start to each key's time, not negative. They must be
+            below 2**32 unless ``wide_times`` stores them in 8 bytes instead of 4.
         starts
-            Shape (b + 1,), from 0 to n: block i holds keys ``starts[i]:starts[i + 1]``, from 1 to
-            65,535 of them.
+            Shape (b + 1,), from 0 to n. Block i holds keys ``starts[i]:starts[i + 1]``, 1 to 65,535
+            keys.
         digests
-            Stored beside each key.
+            Digests to store beside the keys.
         """
         out_offsets = np.empty(len(starts), np.int64)
         columns = data, offsets, times_ms
@@ -207,8 +206,8 @@ class Kernel(Protocol):
     def blocks_decode(self, data: U8, block_offsets: I64) -> tuple[U8, I64, I64]:
         """Return all keys of segment blocks, and their times after the bucket's start.
 
-        Blocks with times of 4 and of 8 bytes may be mixed. Raises ValueError if any of the blocks
-        is damaged; the text names the first.
+        Blocks with times of 4 and of 8 bytes may be mixed. Raises ValueError if a block is damaged.
+        The error names the first such block.
         """
         key_data, offsets, times = _native.blocks_decode(data, block_offsets)
         return (
@@ -220,7 +219,7 @@ class Kernel(Protocol):
     def blocks_digests(self, data: U8, block_offsets: I64) -> U64:
         """Return the digests of all keys of segment blocks, in the order of `blocks_decode`.
 
-        They are 0 in blocks without digests. Errors as `blocks_decode`.
+        They are 0 in blocks without digests. Raises ValueError if a block is damaged.
         """
         return np.frombuffer(_native.blocks_digests(data, block_offsets), np.uint64)
 
@@ -229,15 +228,16 @@ class Kernel(Protocol):
     ) -> U8:
         """Judge n records of a micro-batch one by one, in arrival order per record ID.
 
-        Returns 0 taken; 1 duplicate, because it is known, or at most the horizon away from the last
-        record taken in its group; 2 late, dropped and not remembered.
+        Returns for each record 0 (taken), 1 (duplicate) or 2 (late: dropped and not remembered). A
+        record is a duplicate if it is known, or at most the horizon away from the last record taken
+        in its group.
 
         Parameters
         ----------
         group
-            Equal if record IDs are equal; never falling.
+            Number of the record's ID, sorted.
         time_ms
-            Effective times, never falling within a group.
+            Effective times, sorted within a group.
         known
             Not 0 if an earlier micro-batch took the ID within the horizon.
         droppable
@@ -248,26 +248,26 @@ class Kernel(Protocol):
         return out
 
     def encode_uuid(self, data: U8, offsets: I64) -> tuple[U8, I64]:
-        r"""Shorten UUID text to its 16 bytes; `decode_uuid` restores it.
+        r"""Shorten UUID text to its 16 bytes, which `decode_uuid` expands again.
 
         A value that is a UUID in canonical text (8-4-4-4-12 lower-case hexadecimal digits) becomes
         ``b"\x01"`` + 16 bytes, and any other value ``b"\x00"`` + the value.
         """
         n = max(len(offsets) - 1, 0)
         out_offsets = np.empty(n + 1, np.int64)
-        # As much as it can take; pages that stay untouched cost nothing.
+        # Allocate the most that the output can take: pages that stay untouched cost nothing.
         out = np.empty(len(data) + n, np.uint8)
         used = _native.encode_uuid(data, offsets, out, out_offsets)
         out.resize(used, refcheck=False)
         return out, out_offsets
 
     def decode_uuid(self, data: U8, offsets: I64) -> tuple[U8, I64]:
-        """Return the values that `encode_uuid` shortened; empty keys become empty values.
+        """Return the values that `encode_uuid` shortened, and empty values for empty keys.
 
-        Raises ValueError if `encode_uuid` cannot have made a key; the text names the first.
+        Raises ValueError if `encode_uuid` cannot have made a key. The error names the first one.
         """
         out_offsets = np.empty(max(len(offsets), 1), np.int64)
-        # As much as UUIDs take.
+        # Allocate as much as UUIDs take.
         out = np.empty(len(data) // 17 * 36 + 36, np.uint8)
         _native.decode_uuid(data, offsets, out, out_offsets)
         out.resize(int(out_offsets[-1]), refcheck=False)

@@ -1,4 +1,4 @@
-"""Segment blocks in numpy: all entries of all blocks at once."""
+"""Encode, decode and search segment blocks in numpy, all entries of all blocks at once."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def blocks_find(
         qi = row + rows.start
         ei = blocks.first[query_block[qi]] + position
         hit = np.flatnonzero(equal(queries, qi, entries, ei))
-        # Backwards, so that the first of several equal entries stays.
+        # Assign backwards, so that the first of several equal entries remains.
         out[qi[hit[::-1]]] = blocks.times[ei[hit[::-1]]].astype(np.int64)
         if digests is not None:
             digests[qi[hit[::-1]]] = blocks.digests[ei[hit[::-1]]]

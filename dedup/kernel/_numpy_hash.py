@@ -78,7 +78,7 @@ def hash64(data: U8, offsets: I64, key: bytes) -> U64:
     k0, k1 = struct.unpack("<QQ", key)
     starts, lengths = offsets[:-1], np.diff(offsets)
     words = words_of(data)
-    # Longest first, so that the keys with words left are always a prefix.
+    # Sort the longest keys first, so that the keys with words left are always a prefix.
     full = lengths // WORD_BYTES
     order = np.argsort(-full, kind="stable")
     counts, at = full[order], starts[order]
@@ -148,7 +148,7 @@ def filter_probe(filters: Sequence[U32], hashes: U64) -> U64:
 
 
 def _multipliers(count: int) -> U64:
-    """Return SplitMix64's numbers for the first digits of pi, all but the first made odd."""
+    """Return SplitMix64's numbers from digits of pi as the seed; all but the first are odd."""
     step = np.arange(1, count + 1, dtype=np.uint64)
     z = np.uint64(0x243F6A8885A308D3) + step * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -158,7 +158,7 @@ def _multipliers(count: int) -> U64:
     return z
 
 
-#: For the largest page, of 64 KiB.
+#: Multipliers for the largest page, of 64 KiB.
 _M = _multipliers(65536 // WORD_BYTES + 1)
 
 

@@ -14,13 +14,13 @@ from dedup.kernel.arrays import I64, U8, U64
 
 Bools = npt.NDArray[np.bool_]
 
-#: Pairs of keys compared at a time: bounds the memory of a join.
+#: Number of pairs of keys compared at a time, which bounds the memory of a join.
 _PAIRS = 1 << 20
 _INT64_MAX = np.iinfo(np.int64).max
 
 
 class Column:
-    """Keys, and the words that comparisons of them need."""
+    """Keys, and the 64-bit words that comparisons of keys need."""
 
     def __init__(self, data: U8, offsets: I64) -> None:
         self.data, self.starts, self.lengths = data, offsets[:-1], np.diff(offsets)
@@ -197,7 +197,7 @@ def _uuid_text(data: U8) -> U8:
     digits = binascii.hexlify(data.tobytes())
     text = np.full(count * 36, ord("-"), np.uint8)
     for to, start, width in _GROUPS:
-        # Items as wide as a group: one strided copy of 4 or 8 bytes a row.
+        # Items are as wide as a group, so that each row is one strided copy of 4 or 8 bytes.
         group: np.ndarray[Any, Any] = np.ndarray((count,), f"V{width}", digits, start, (34,))
         np.ndarray((count,), f"V{width}", text.data, to, (36,))[:] = group
     return text
@@ -216,7 +216,7 @@ def scan_verdicts(group: I64, time_ms: I64, known: U8, droppable: U8, horizon_ms
         return verdict
     group_number = np.cumsum(np.r_[False, ~same])
     chosen = candidates[_taken(group_number[candidates], time_ms[candidates], horizon_ms)]
-    # Any other record within the horizon of the last one taken in its group is a duplicate.
+    # Every other record within the horizon of its group's last taken record is a duplicate.
     last = np.full(len(group), -1, np.int64)
     last[chosen] = chosen
     last = np.maximum.accumulate(last)
@@ -231,10 +231,10 @@ def scan_verdicts(group: I64, time_ms: I64, known: U8, droppable: U8, horizon_ms
 def _taken(group: I64, time_ms: I64, horizon_ms: int) -> Bools:
     """Return which candidates are taken, starting with the first one of each group.
 
-    The next one taken is always the first beyond the horizon of the one before.
+    The next candidate taken is always the first beyond the horizon of the one taken before.
     """
     times = np.unique(time_ms)
-    # The sum may overflow, and is not used then.
+    # If the sum would overflow, use the maximum instead.
     limit = np.where(time_ms > _INT64_MAX - horizon_ms, _INT64_MAX, time_ms + np.int64(horizon_ms))
     span = len(times) + 1
     place = group * span + np.searchsorted(times, time_ms)

@@ -15,25 +15,24 @@ from dedup.kernel.arrays import I64, U8, U32, U64
 _MIN_ENTRY_BYTES = 11
 
 _native: Any = _kernel._native
-#: Whether the functions of this module can be called. An older extension may
-#: lack them.
+#: Whether the functions of this module can be called. An older extension may lack them.
 AVAILABLE = kernel.PATH != "numpy" and hasattr(_native, "table_checksum")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Directory:
-    """Where the t table blocks of a table are."""
+    """Places of the t table blocks in a table."""
 
-    #: Part of every checksum in this file, in [1, 2**32). Few files share one.
+    #: Part of every checksum in this file, in [1, 2**32). Few files have the same context.
     context: int
     #: The last block number that each table block may hold.
     lasts: U32
-    #: Where each table block starts in the file, and where the last one ends.
+    #: Offset at which each table block starts in the file, and at which the last one ends.
     starts: I64
 
 
 def table_checksum(data: U8, context: int, offset: int) -> int:
-    """Return the checksum of bytes at an offset of a file; it covers their content and place."""
+    """Return the checksum of the content and the place of bytes at an offset of a file."""
     checksum: int = _native.table_checksum(data, context, offset)
     return checksum
 
@@ -46,10 +45,10 @@ def table_find(
     q_offsets: I64,
     digests: U64 | None = None,
 ) -> tuple[I64, int]:
-    """Look q keys up in the segment blocks of an open file; ``numbers``, never falling, say where.
+    """Look q keys up in the segment blocks ``numbers`` (sorted, one per key) of an open file.
 
-    Requests everything that must come from a disk at once, and reads that last. Returns times and
-    fills digests as `dedup.kernel.blocks_find`, and returns the number of segment blocks searched.
+    First requests all data that must come from a disk, and reads it last. Returns times and fills
+    digests as `dedup.kernel.blocks_find` does, and returns the number of segment blocks searched.
 
     Raises ValueError if the file cannot be read, a checksum does not match, or a block is missing.
     """
@@ -61,8 +60,8 @@ def table_find(
 def table_unpack(directory: Directory, first: int, end: int, data: U8) -> tuple[U8, I64]:
     """Return the segment blocks in table blocks ``first`` to ``end`` - 1, whose bytes are ``data``.
 
-    They are as `dedup.kernel.blocks_decode` takes them. Raises ValueError if a table block is
-    damaged, or holds anything but segment blocks.
+    `dedup.kernel.blocks_decode` takes the result. Raises ValueError if a table block is damaged, or
+    holds anything but segment blocks.
     """
     lasts, starts = directory.lasts[:end], directory.starts[: end + 1]
     out = np.empty(len(data), np.uint8)
