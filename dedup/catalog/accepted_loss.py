@@ -47,7 +47,8 @@ def read_accepted_loss(
 ) -> AcceptedLoss | None:
     """Return the accepted loss of a segment, or None.
 
-    Raises CatalogError if it is damaged, another release's, or for another segment or bucket.
+    Raises CatalogError if its object is damaged, another release's, or for another segment or
+    bucket.
     """
     path = accepted_loss_path(query_id, shard, seg.name)
     try:

@@ -1,10 +1,10 @@
 """Backups of the shards' memory at the root, in case the checkpoint is lost.
 
-A shard writes one after a micro-batch that changed its set of segments, once that micro-batch is
-committed. It is the only kind of file that is overwritten. It holds all IDs except the newest,
-which are in Spark state. Nothing is judged or deleted by it; the operator reads it only before it
-replaces the backup of another run. `dedup catalog adopt` makes a new checkpoint's start from the
-backups.
+A shard writes a backup after a micro-batch that changed its set of segments, once that micro-batch
+is committed. A backup is the only kind of file that is overwritten. It holds all IDs except the
+newest, which are in Spark state. The operator judges and deletes nothing by backups, and reads one
+only before it replaces the backup of another run. `dedup catalog adopt` makes the start of a new
+checkpoint from the backups.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def read_backup(root: Root, query_id: str, shard: int) -> ShardState | None:
 def backup_is_due(root: Root, query_id: str, shard: int, base: ShardState, run_id: str) -> bool:
     """Return whether this committed state should replace the shard's manifest backup.
 
-    It should if its micro-batch changed the set of segments, or was the first of its run: the
-    backup of an earlier run may include what a restored checkpoint undid. But a run that has
-    committed nothing yet does not replace the backup of a later micro-batch, because somebody may
-    only try it and give up.
+    The state replaces the backup if its micro-batch changed the set of segments. It also does if
+    its micro-batch was the first of a run, because the backup of an earlier run may include what a
+    restored checkpoint undid. But a run that has committed nothing yet does not replace the backup
+    of a later micro-batch, because the run may be only an attempt that somebody gives up.
 
-    ``base`` is the state that the micro-batch under way starts from, ``run_id`` the run under way.
+    ``base`` is the state that the current micro-batch starts from, ``run_id`` the current run.
 
     Raises CatalogError if the root cannot be read, or another release wrote the lineage of the
     backup's run.
@@ -68,7 +68,10 @@ def backup_is_due(root: Root, query_id: str, shard: int, base: ShardState, run_i
 
 
 def check_backup(root: Root, query_id: str, shard: int) -> ShardState:
-    """Return a shard's manifest backup; ObjectMissing if there is none, ValueError if damaged."""
+    """Return a shard's manifest backup.
+
+    Raises ObjectMissing if there is none, and ValueError if it is damaged.
+    """
     path = shard_path(query_id, shard, MANIFEST_FILE)
     return root.read(path, lambda data: _from_bytes(data, query_id, shard))
 
@@ -81,8 +84,8 @@ def write_adopted(root: Root, query_id: str, shard: int, state: ShardState) -> N
 def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
     """Return the state that a shard without Spark state starts with, or None if none was adopted.
 
-    Raises CatalogError if it is damaged, another shard's or release's, or missing although other
-    shards have one. Starting with nothing would emit everything again.
+    Raises CatalogError if the state is damaged, another shard's or release's, or missing although
+    other shards have one. A start with nothing would emit everything again.
     """
     path = shard_path(query_id, shard, ADOPTED_FILE)
     try:
@@ -107,7 +110,10 @@ def _to_bytes(query_id: str, shard: int, state: ShardState) -> bytes:
 
 
 def _from_bytes(data: bytes, query_id: str, shard: int) -> ShardState:
-    """Return the state; ValueError if the bytes are damaged, or another shard's or query's."""
+    """Return the state.
+
+    Raises ValueError if the bytes are damaged, or another shard's or query's.
+    """
     _, fields = from_document(data, version=BACKUP_FORMAT)
     read = record(fields, {"query_id": name, "shard": count, "state": ShardState.from_head})
     if (read["query_id"], read["shard"]) != (query_id, shard):

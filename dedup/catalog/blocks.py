@@ -15,7 +15,7 @@ from dedup.core.arrays import I64, U8, U64
 from dedup.core.hash_ranges import range_indexes
 from dedup.core.keys import Keys
 
-#: Mean number of IDs in a block: half as many make lookups slower, twice as many gain little.
+#: Mean number of IDs in a block. Half as many make lookups slower, twice as many gain little.
 IDS_PER_BLOCK = 64
 
 _MAX_IN_BLOCK = 0xFFFF
@@ -34,7 +34,7 @@ def block_numbers(hashes: U64, nblocks: int) -> I64:
 def block_bounds(nblocks: int, step: int) -> U64:
     """Return the lowest hash of every ``step``-th block, without the first."""
     numbers = np.arange(step, nblocks, step, dtype=np.uint64)
-    # The inverse of `block_numbers`, rounded up.
+    # Invert `block_numbers`, rounding up.
     highs = ((numbers << np.uint64(32)) + np.uint64(nblocks - 1)) // np.uint64(nblocks)
     return highs << np.uint64(32)
 
@@ -55,9 +55,9 @@ def encode_blocks(
     Parameters
     ----------
     keys, hashes
-        Sorted by (hash, key bytes); the hashes are spread over all 64 bits.
+        Sorted by (hash, key bytes). The hashes are spread over all 64 bits.
     offsets_ms
-        Time of each key after the start of the bucket; below 2**32 unless ``wide_times``.
+        Milliseconds from the bucket's start to each key's time, below 2**32 unless ``wide_times``.
     nblocks
         Number of blocks that all hashes of the segment are spread over. A call must contain all
         hashes of the blocks that it makes.
@@ -86,7 +86,8 @@ def ids_in_block(block: bytes) -> int:
 def decode_blocks(blocks: Sequence[bytes]) -> tuple[Keys, I64]:
     """Return the keys of blocks, one block after another, and their times after the bucket's start.
 
-    Raises ValueError if a block is not exactly what `encode_blocks` makes; the text names it.
+    Raises ValueError if a block is not exactly what `encode_blocks` makes. The error names the
+    block.
     """
     data, offsets, offsets_ms = kernel.blocks_decode(*joined(blocks))
     return Keys(data, offsets), offsets_ms

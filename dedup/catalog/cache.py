@@ -18,9 +18,9 @@ from pathlib import Path
 from dedup.catalog.layout import checked_query_id
 from dedup.errors import CatalogError
 
-#: Default bound, and the share (one in so many) of the disk's free space that limits it.
+#: Default bound, which is at most the disk's free space divided by `_FREE_SHARE`.
 DEFAULT_CACHE_BYTES, _FREE_SHARE = 16 << 30, 4
-#: A build takes seconds; a killed process left anything this old.
+#: Age of leftovers: a build takes seconds, so a killed process left anything older behind.
 LEFTOVER_AGE_S = 3600.0
 
 _TEMP = "tmp"
@@ -43,12 +43,12 @@ class LocalCache:
     Parameters
     ----------
     directory
-        Parent of the cache, which is ``dedup-cache-<uid>`` in it; default: the first of
+        Folder that contains the cache, ``dedup-cache-<uid>``. Default: the first of
         ``SPARK_LOCAL_DIRS``, else the system's folder for temporary files.
     cache_bytes
-        Bound over all queries; the entries opened longest ago go first. Hard links to files that
-        exist at a local root take no space and do not count. Default: `DEFAULT_CACHE_BYTES`, or a
-        quarter of the disk's free space if that is less.
+        Bound over all queries. The entries opened longest ago are evicted first. Hard links to
+        files that exist at a local root take no space and do not count. Default:
+        `DEFAULT_CACHE_BYTES`, or a quarter of the disk's free space if that is less.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class LocalCache:
             shutil.rmtree(folder, ignore_errors=True)
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write a file in a folder that `scratch` provided; CatalogError if the disk is full."""
+        """Write a file in a folder of `scratch`, or raise CatalogError if the disk is full."""
         with self._errors("write"):
             path.write_bytes(data)
 
     def publish(self, built: Path, entry: Path) -> bool:
-        """Move a finished file or folder into place; return False if another process was first."""
+        """Move a finished file or folder into place; False if another process was first."""
         with self._errors("write"):
             grown_bytes = _size_bytes(built)
             for attempt in (1, 2):
@@ -149,7 +149,7 @@ class LocalCache:
         return sorted(found, key=lambda entry: entry.used_s)
 
     def trim(self, keep: Path | None = None) -> int:
-        """Remove entries above the bound, and leftovers of killed processes; return how many."""
+        """Remove entries above the bound and leftovers of killed processes, and return how many."""
         self._grown_bytes = 0
         oldest_s = time.time() - LEFTOVER_AGE_S
         for leftover in _children(self.top / _TEMP):

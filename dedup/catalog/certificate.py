@@ -1,8 +1,8 @@
 """The birth certificate of a query's catalog, with the secret of its hash keys.
 
-State and catalog of a query are only valid under the settings that they were created with: another
+State and catalog of a query are only valid under the settings that they were created with. Another
 ID column of the same type would silently drop unique rows. So these settings are written once, and
-every task compares its own with them.
+every task compares its own settings with the certificate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dedup.core.parse import (
 )
 from dedup.errors import CatalogError, ConfigError, OtherRelease
 
-#: The format that is written. Older formats, without secret or definitions, stay readable.
+#: Format that this release writes. It also reads older formats, without secret or definitions.
 CERTIFICATE_FORMAT = 3
 _WITHOUT_SECRET = 2
 _WITHOUT_DEFINITIONS = 1
@@ -57,10 +57,9 @@ class Certificate:
     hash_key_id: int
     #: First micro-batch of the catalog. Later tasks may have another one.
     birth_batch: int
-    #: Definition of each column of the ID; None in a certificate of format 1, which has names
-    #: alone.
+    #: Definition of each column of the ID. None in a certificate of format 1, which has only names.
     id_definitions: tuple[Definition, ...] | None = None
-    #: Definition of the timestamp; None if `id_definitions` is.
+    #: Definition of the timestamp, or None if `id_definitions` is None.
     timestamp_definition: Definition | None = None
     #: Random bytes from which, with the query ID, all hash keys derive. No screen, log or error
     #: shows it. Empty in formats 1 and 2.
@@ -77,13 +76,13 @@ class Certificate:
             version = _WITHOUT_DEFINITIONS
             for name in _DEFINITIONS:
                 del fields[name]
-        # Text, because some readers round JSON numbers above 2**53.
+        # Write text, because some readers round JSON numbers above 2**53.
         fields["hash_key_id"] = f"{self.hash_key_id:016x}"
         return to_document(fields, version=version)
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Certificate:
-        """Return the certificate of these bytes; ``where`` names them in errors.
+        """Return the certificate in these bytes, which errors call ``where``.
 
         Raises CatalogError if they are damaged, foreign, or of another release's format.
         """
@@ -136,7 +135,10 @@ _DEFINITIONS = {"id_definitions", "timestamp_definition"}
 
 
 def load_certificate(root: Root, query_id: str) -> Certificate | None:
-    """Return the certificate of a query, or None if it has none; CatalogError if it is damaged."""
+    """Return the certificate of a query, or None if it has none.
+
+    Raises CatalogError if the certificate is damaged.
+    """
     name = certificate_path(query_id)
     try:
         return read_certificate(root, name)
@@ -145,14 +147,14 @@ def load_certificate(root: Root, query_id: str) -> Certificate | None:
 
 
 def certificate_of(root: Root, query_id: str) -> Certificate:
-    """Return the certificate of a query whose catalog must be here.
+    """Return the certificate of a query whose catalog must be at the root.
 
     Raises
     ------
     ConfigError
-        If there is none.
+    If there is no certificate.
     CatalogError
-        If it is damaged, or the root cannot be read.
+    If the certificate is damaged, or the root cannot be read.
     """
     certificate = load_certificate(root, query_id)
     if certificate is None:
@@ -169,5 +171,5 @@ def no_catalog(root: Root, query_id: str) -> ConfigError:
 
 
 def read_certificate(root: Root, name: str) -> Certificate:
-    """Return the certificate of this name; ObjectMissing if there is none."""
+    """Return the certificate at ``name``, or raise ObjectMissing if there is none."""
     return root.read(name, lambda data: Certificate.from_bytes(data, root.url(name)))

@@ -23,7 +23,7 @@ _START_OVER = (
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Changes that the user accepts, each by the token in the error that rejected it."""
+    """Tokens of the changes that the user accepts, from the errors that rejected the changes."""
 
     id: str | None = None
     timestamp: str | None = None
@@ -32,15 +32,15 @@ class Accepted:
 def create_or_check(
     root: Root, wanted: Certificate, accepted: Accepted | None = None
 ) -> Certificate:
-    """Write the certificate of this task's settings if there is none; return the one at the root.
+    """Write the certificate of this task's settings if the root has none, and return the root's.
 
-    That one may have an earlier ``birth_batch``, or other definitions that make the same bytes. Any
-    number of tasks may race: all of them read the certificate back and compare it.
+    The root's may have an earlier ``birth_batch``, or other definitions that make the same bytes.
+    Any number of tasks may race, because all of them read the certificate back and compare it.
 
     Raises
     ------
     ConfigError
-        If the catalog was created with other settings; the text names both values.
+        If the catalog was created with other settings. The error names both values.
     CatalogError
         If the certificate is damaged or has another secret, or the root cannot be read or written.
     """
@@ -57,7 +57,7 @@ def create_or_check(
 
 
 def began_twice(root: Root) -> CatalogError:
-    """Return the error for two starts that create one query, each with its own hash keys."""
+    """Return the error for two starts that create the same query with different hash keys."""
     return CatalogError(
         f"Another start of this query created its catalog at {root.url()} during the first "
         "micro-batch of this one. This job judged no records. Let only one process use the "
@@ -71,7 +71,7 @@ def check_fit(
     """Raise ConfigError if the query's settings do not match its memory.
 
     The memory was created with the certificate `found`, which is at `where`. The error names both
-    values of each setting, and what to do.
+    values of each different setting, and what to do.
     """
     old_id, old_time = _definitions(found, wanted)
     new_id, new_time = _definitions(wanted, found)
@@ -130,7 +130,7 @@ def _other_changes(found: Certificate, wanted: Certificate) -> Iterator[str]:
 def _definitions(
     one: Certificate, beside: Certificate
 ) -> tuple[Sequence[Definition], Sequence[Definition]]:
-    """Return ID and timestamp, by names alone if one of two certificates has no definitions."""
+    """Return ID and timestamp of ``one``, as names only if a certificate lacks definitions."""
     if one.id_definitions and one.timestamp_definition and beside.id_definitions:
         return one.id_definitions, [one.timestamp_definition]
     ids = [Definition(expression=name, kind=kind) for name, kind in one.id_columns]

@@ -1,7 +1,7 @@
-"""A database over one segment: how a view is built, opened and read. Only this module uses RocksDB.
+"""Build, open and read a view, which is a database over one segment, with RocksDB.
 
-Every function raises `RocksError`, ValueError if content is damaged, or OSError if files cannot be
-opened.
+Every function raises `RocksError` if RocksDB fails, ValueError if content is damaged, or OSError if
+files cannot be opened.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _LOOKUP_BYTES = 32 << 20
 #: A scan costs about a third as much per block as a seek.
 _SCAN_SHARE = 3
 _READAHEAD_BYTES = 256 << 10
-#: Our file beside RocksDB's.
+#: Name of our own file beside RocksDB's files.
 _CHECK_FILE = "checksum"
-#: Without rocksdict's own file: every open rewrites it, so another process may see half of it.
+#: Files that the checksum covers. Not rocksdict's own file: every open rewrites it, so another
+#: process may see half of it.
 _CHECKED_FILES = ("CURRENT", "MANIFEST-", "OPTIONS-", "IDENTITY")
 
 
@@ -46,7 +47,7 @@ class View:
     table: Table | None  # the same segment, if it can be read without RocksDB
 
     def close_table(self) -> None:
-        """Close the table's file; from then on RocksDB answers."""
+        """Close the table's file. From then on, RocksDB answers."""
         if self.table is not None:
             self.table.close()
             self.table = None
@@ -98,7 +99,7 @@ def _table(folder: Path) -> Table | None:
 
 
 def _refuse_damage(folder: Path) -> None:
-    # RocksDB never stops reading some damaged manifests: a record type of 5 instead of 1 is enough.
+    # RocksDB reads some damaged manifests forever, for example if a record type is 5, not 1.
     try:
         intact = (folder / _CHECK_FILE).read_bytes() == _check(folder)
     except OSError as exc:
@@ -110,7 +111,7 @@ def _refuse_damage(folder: Path) -> None:
 
 
 def _check(folder: Path) -> bytes:
-    """Return the checksum of the files without their own checksums, which RocksDB reads first."""
+    """Return the checksum of the files that RocksDB reads first, which have no own checksums."""
     crc = 0
     for path in sorted(folder.iterdir()):
         if path.name.startswith(_CHECKED_FILES):
@@ -123,7 +124,7 @@ def find(
 ) -> tuple[I64, int]:
     """Return the time (ms) of each of n keys, or `ABSENT_MS`, and the number of blocks read.
 
-    Fills ``digests``, shape (n,), with the digests beside the keys, 0 without one.
+    Fills ``digests``, shape (n,), with the digests beside the keys, or 0 if there is none.
     """
     wanted = block_numbers(hashes, view.meta.nblocks)
     if view.table is not None:
@@ -170,7 +171,7 @@ def _find_by_rocksdb(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoded:
-    """Keys of a segment in its order, their times (ms), and the digests beside them, if any."""
+    """Keys in the order of the segment, their times (ms), and the digests beside them, if any."""
 
     keys: Keys
     times_ms: I64
@@ -185,7 +186,7 @@ def decode_all(view: View) -> Decoded:
 
 
 def decode_range(view: View, first: int, last: int) -> Decoded:
-    """Return the entries of blocks ``first`` to ``last``, and perhaps of a few beside them."""
+    """Return the entries of blocks ``first`` to ``last``, and perhaps of a few adjacent blocks."""
     if view.table is not None:
         with suppress(OSError, ValueError):
             return _decode(view, view.table.blocks(first, last))
@@ -212,10 +213,10 @@ def _decode(view: View, blocks: Iterable[tuple[U8, I64]]) -> Decoded:
 
 
 def _blocks(view: View, numbers: I64) -> dict[int, bytes]:
-    """Return the blocks that the segment has of these numbers, in rising order.
+    """Return the segment's blocks with these numbers, in rising order.
 
-    Reads by an iterator, because RocksDB's multi-get takes three times as long. A block is hardly
-    ever absent; that is believed only if all other blocks are intact.
+    Reads with an iterator, because RocksDB's multi-get takes three times as long. Blocks are hardly
+    ever absent. An absent block is believed only if all other blocks are intact.
     """
     first, last = int(numbers[0]), int(numbers[-1])
     blocks: dict[int, bytes] = {}
@@ -269,7 +270,7 @@ def _check_whole(view: View) -> None:
 
 
 def _reading(*, scan: bool) -> Any:
-    """Return options of a read that bypasses the block cache, which the blocks would only flush."""
+    """Return options of a read that bypasses the block cache, which it would only flush."""
     options: Any = rocksdict.ReadOptions()  # its stubs lack an argument
     options.fill_cache(False)
     if scan:
@@ -293,7 +294,8 @@ def _view_options() -> rocksdict.Options:
     options.set_keep_log_file_num(1)
     # Open every file at once, so that an open view survives the removal of its folder.
     options.set_max_open_files(-1)
-    # There is one file. By default RocksDB starts 16 threads to open it, and a table of 64 parts.
+    # There is one file. By default RocksDB starts 16 threads to open it, and makes a table cache
+    # of 64 parts.
     options.set_max_file_opening_threads(1)
     options.set_table_cache_num_shard_bits(0)
     options.set_skip_stats_update_on_db_open(True)

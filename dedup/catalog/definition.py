@@ -11,7 +11,7 @@ from typing import Any
 
 from dedup.core.parse import record, row, text, tuple_of
 
-#: Version of the encoding in `dedup.spark.executor.rowhash`: another one makes other payloads.
+#: Version of the encoding in `dedup.spark.executor.rowhash`. Another version makes other payloads.
 _PAYLOAD_ENCODING = 1
 #: Parts of a type that do not affect the bytes of an ID.
 _PRECISION = (
@@ -25,16 +25,16 @@ _PRECISION = (
 class Definition:
     """One value that is computed from a record's columns: a column of the ID, or the timestamp."""
 
-    #: What computes it, such as ``order_id`` or ``lower(order_id)``, without aliases.
+    #: Expression that computes the value, such as ``order_id`` or ``lower(order_id)``, no aliases.
     expression: str
-    #: Spark type of the result; empty if no column is read.
+    #: Spark type of the result, or empty if no column is read.
     kind: str
-    #: Name and Spark type of each column that an expression reads, by name; none for a plain
-    #: column.
+    #: Name and Spark type of each column that the expression reads, sorted by name. Empty for a
+    #: plain column.
     inputs: tuple[tuple[str, str], ...] = ()
-    #: The session's, if the result may depend on it; else empty.
+    #: Time zone of the session if the result may depend on it, else empty.
     time_zone: str = ""
-    #: ``spark.sql.ansi.enabled``, if the result may depend on it; else empty.
+    #: Value of ``spark.sql.ansi.enabled`` if the result may depend on it, else empty.
     ansi: str = ""
 
     def same_as(self, other: Definition) -> bool:
@@ -46,7 +46,7 @@ class Definition:
         return self.expression, encoded_kind(self.kind), self.inputs, *settings
 
     def text_beside(self, other: Definition) -> str:
-        """Return a text that distinguishes it from another definition."""
+        """Return a text that distinguishes this definition from ``other``."""
         text = self.expression + (f" ({self.kind})" if self.kind else "")
         if self.inputs != other.inputs and self.inputs:
             text += " of " + ", ".join(f"{name} {kind}" for name, kind in self.inputs)
@@ -82,6 +82,6 @@ def change_token(before: Sequence[Definition], after: Sequence[Definition]) -> s
 
 
 def name_of_columns(definitions: Sequence[Definition]) -> str:
-    """Return a name for a set of columns, equal if they make the same values."""
+    """Return a name for a set of columns. Sets that make the same values have the same name."""
     content = json.dumps([_PAYLOAD_ENCODING, *(definition._bytes() for definition in definitions)])
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()

@@ -15,7 +15,7 @@ from typing import Any
 
 from dedup.core.parse import OtherVersion, parse_json
 
-#: Computes the checksum of the fields as a release before this envelope did.
+#: Computes the checksum of the fields as releases before this envelope computed it.
 Checksum = Callable[[dict[str, Any]], object]
 
 
@@ -30,8 +30,8 @@ def from_document(
 ) -> tuple[int, dict[str, Any]]:
     """Return the format of an object, and its fields without the envelope's.
 
-    ``version`` is the format that is written today; ``before`` has older formats that are read too,
-    with the checksum of each.
+    ``version`` is the format that this release writes. ``before`` has the older formats that it
+    reads, with the checksum function of each.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def from_document(
 
 
 def canonical(fields: Mapping[str, Any]) -> bytes:
-    """Return canonical JSON; ValueError for fields that are nested too deeply."""
+    """Return canonical JSON, or raise ValueError for fields that are nested too deeply."""
     try:
         text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     except RecursionError as error:  # Python reads one level deeper than it writes

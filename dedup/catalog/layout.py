@@ -20,7 +20,7 @@ ADOPTED_FILE = "adopted.json"
 #: Folder of a query's runs, and of the root's starts.
 RUNS_FOLDER = "runs"
 STARTS_FOLDER = "starts"
-#: Suffix of a file that is still being written; a killed writer leaves it behind.
+#: Suffix of a file that is still being written. A killed writer leaves the file behind.
 TEMP_SUFFIX = ".tmp"
 
 Kind: TypeAlias = Literal[
@@ -46,13 +46,13 @@ _PATTERNS: dict[Kind, str] = {
     r"\.(json|through-(?P<through_epoch>\d{12}))",
     "foreign": f"{_QUERY}.+",
 }
-#: What each kind of object is called; the first that matches counts.
+#: Pattern of the names of each kind of object. The first pattern that matches counts.
 _NAMES = {kind: re.compile(pattern, re.DOTALL) for kind, pattern in _PATTERNS.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectName:
-    """Parts of the name of a file under a catalog root; None if the name does not contain one.
+    """Parts of the name of a file under a catalog root, None for parts that the name lacks.
 
     ``epoch`` is the micro-batch that wrote a segment, or in which a run began.
     """
@@ -69,8 +69,8 @@ class ObjectName:
 def segment_name(epoch: int, run_id: str, task_attempt_id: int, seq: int) -> str:
     """Return the name of the ``seq``-th segment that a task attempt writes for a shard.
 
-    It is unique within the shard for all time: Spark numbers attempts within a run, and run IDs are
-    unique. ConfigError if `parse` cannot read the name back.
+    The name is unique within the shard for all time, because Spark numbers attempts within a run,
+    and run IDs are unique. Raises ConfigError if `parse` cannot read the name back.
     """
     name = f"{epoch:012d}-{run_id}-{task_attempt_id}-{seq:04d}"
     if not re.fullmatch(_SEGMENT, name):
@@ -82,7 +82,7 @@ def segment_name(epoch: int, run_id: str, task_attempt_id: int, seq: int) -> str
 
 
 def checked_query_id(query_id: str) -> str:
-    """Return the query ID; ConfigError if it cannot be the name of a folder."""
+    """Return the query ID, or raise ConfigError if it cannot be the name of a folder."""
     if not NAME.fullmatch(query_id):
         raise ConfigError(
             f"query ID {query_id!r} cannot name a folder: use letters, digits, '.', '_' and '-'"
@@ -99,18 +99,18 @@ def shard_path(query_id: str, shard: int, file: str) -> str:
 
 
 def run_path(query_id: str, run_id: str, began_epoch: int, through_epoch: int | None = None) -> str:
-    """Return the name of a run's object, or of its mark that it committed a micro-batch."""
+    """Return the name of a run's object, or of the mark that the run committed a micro-batch."""
     rest = ".json" if through_epoch is None else f".through-{through_epoch:012d}"
     return f"{checked_query_id(query_id)}/{RUNS_FOLDER}/{began_epoch:012d}-{run_id}{rest}"
 
 
 def start_path(start_id: str) -> str:
-    """Return the name of the mark that shows executors that they see the driver's root."""
+    """Return the name of the mark by which executors check that they see the driver's root."""
     return f"{STARTS_FOLDER}/{start_id}"
 
 
 def parse(name: str) -> ObjectName:
-    """Return the kind and parts of a name under the root; unknown names are foreign."""
+    """Return the kind and parts of a name under the root, ``foreign`` for unknown names."""
     for kind, pattern in _NAMES.items():
         if found := pattern.fullmatch(name):
             parts: dict[str, Any] = found.groupdict()

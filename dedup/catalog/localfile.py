@@ -24,8 +24,8 @@ _NO_HARD_LINKS = {
 def publish(path: Path, content: bytes | Path, *, create: bool) -> bool:
     """Make a file appear whole and durable: sync its content, then name it, then sync the folder.
 
-    Missing folders are created. A file as content is linked if possible, else copied. With
-    ``create`` an existing file is left alone, and the result is False.
+    Missing folders are created. If ``content`` is a file, it is linked if possible, else copied.
+    With ``create`` an existing file is left alone, and the result is False.
 
     Raises OSError if the disk is full or fails.
     """

@@ -17,7 +17,7 @@ FileSystemFactory: TypeAlias = Callable[[], tuple[pafs.FileSystem, str]]
 
 
 class Location:
-    """A folder of a file system; parameter and errors as `Root`."""
+    """A folder of a file system, with the parameter and the errors of `Root`."""
 
     def __init__(self, where: str | os.PathLike[str] | FileSystemFactory) -> None:
         if callable(where):
@@ -43,16 +43,16 @@ class Location:
 
     @property
     def is_made_by_user(self) -> bool:
-        """Whether a function opens it, which may return new credentials when called again."""
+        """Whether a user's function opens the folder; a second call may get new credentials."""
         return callable(self._where)
 
     @property
     def asks_storage(self) -> bool:
-        """Whether opening it may already contact the storage."""
+        """Whether opening the folder may already contact the storage."""
         return isinstance(self._where, str) and scheme_of(self._where) not in (None, "file")
 
     def url(self, name: str = "") -> str:
-        """Return the full path of a file in it for people to read, without credentials."""
+        """Return the full path of a file in the folder for people to read, without credentials."""
         if isinstance(self._where, str):
             base = shown(self._where)
         else:
@@ -67,7 +67,10 @@ class Location:
         self._resolved = None
 
     def open(self) -> tuple[pafs.FileSystem, str]:
-        """Return the file system and the folder's path in it; ConfigError for an unusable URI."""
+        """Return the file system and the folder's path in it.
+
+        Raises ConfigError for an unusable URI.
+        """
         if self._resolved is None or self._resolved[0] != os.getpid():
             fs, base = self._open()
             while isinstance(fs, pafs.SubTreeFileSystem) and is_local(fs.base_fs):
@@ -96,7 +99,7 @@ class Location:
 
     def _unopened(self, exc: Exception) -> DedupError:
         assert isinstance(self._where, str)
-        # A URI that cannot be parsed hides its credentials from `url`, and exc quotes it.
+        # `url` cannot find the credentials of a URI that cannot be parsed, and `exc` quotes it.
         plain = without_credentials(self._where)
         said = without_secrets(error_text(exc).replace(self._where, plain), {"uri": self._where})
         begins = f"cannot use {plain!r} as catalog: {said}"
@@ -124,6 +127,6 @@ def is_local(fs: pafs.FileSystem) -> bool:
 
 
 def error_text(error: Exception) -> str:
-    """Return a storage client's message in one line; libhdfs lists a hundred places."""
+    """Return a storage client's message in one line; libhdfs lists a hundred paths."""
     lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
     return "; ".join(lines if len(lines) < 10 else lines[:1])

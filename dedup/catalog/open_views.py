@@ -18,10 +18,10 @@ MAX_OPEN_VIEWS = 256
 class OpenViews:
     """The views that this process holds open, at most ``max_views``.
 
-    A micro-batch reads all segments in the same order. If they are too many, the least recently
-    used view is always the next one needed. So the views to close are picked in turn, never the
-    newest. A view takes two file descriptors. The default is `MAX_OPEN_VIEWS`, or fewer, so that
-    views take at most a quarter of the process's file descriptors.
+    A micro-batch reads all segments in the same order. If there are more segments than open views,
+    the least recently used view is always the next one needed. So `add` picks the views to close in
+    turn, never the newest. A view takes two file descriptors. The default is `MAX_OPEN_VIEWS`, or
+    fewer, so that views take at most a quarter of the process's file descriptors.
     """
 
     def __init__(self, max_views: int | None = None) -> None:
@@ -32,7 +32,7 @@ class OpenViews:
         self._closed = 0
         self._orphaned: list[object] = []
         self._pid = os.getpid()
-        # Held during reads: closing a database under a reader would be undefined.
+        # Held during reads, because closing a database under a reader is undefined behaviour.
         self.lock = threading.RLock()
 
     def __len__(self) -> int:
@@ -40,7 +40,7 @@ class OpenViews:
 
     def get(self, path: Path) -> View | None:
         if self._pid != os.getpid():
-            # Forked: RocksDB's threads exist only in the parent, so databases cannot be closed.
+            # A forked process cannot close databases: RocksDB's threads exist only in the parent.
             for view in self._views.values():
                 view.close_table()
             self._orphaned.append(self._views)
@@ -50,7 +50,7 @@ class OpenViews:
     def add(self, path: Path, view: View) -> None:
         """Add a view, and close others above the bound."""
         while len(self._views) >= self.max_views:
-            # Steps unrelated to the order, so that each view stays open about equally long.
+            # Step through the views in another order, so that all stay open about equally long.
             self._closed += 1
             nth = self._closed * 0x9E3779B1 % len(self._views)
             self.close(next(islice(self._views, nth, None)))
@@ -67,5 +67,5 @@ class OpenViews:
             self.close(path)
 
 
-#: Shared by all shards and queries of the process, so that the bound is the process's.
+#: Views shared by all shards and queries of the process, so that the bound is per process.
 PROCESS_VIEWS = OpenViews()

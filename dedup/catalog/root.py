@@ -28,7 +28,7 @@ _CHUNK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object under the root; its time is by the storage's clock."""
+    """An object under the root, with its time by the storage's clock."""
 
     name: str
     size_bytes: int
@@ -51,13 +51,13 @@ class Root:
     Raises
     ------
     ConfigError
-        If a path is empty, or pyarrow does not know the URI, such as ``s3a://bucket``.
+        If a path is empty, or pyarrow does not know the URI's scheme, such as ``s3a``.
     CatalogError
-        From every method, if the storage cannot be reached or refuses.
+        From every method, if the storage cannot be reached or rejects the request.
 
     Notes
     -----
-    Picklable. Threads that write the same names must not share one.
+    A `Root` can be pickled. Threads that write the same names must not share a `Root`.
     """
 
     def __init__(self, where: str | os.PathLike[str] | FileSystemFactory) -> None:
@@ -73,7 +73,7 @@ class Root:
     # --- reading
 
     def local_path(self, name: str) -> Path | None:
-        """Return the path of an object, which need not exist; None if the root is elsewhere."""
+        """Return the path of an object, which need not exist, or None if the root is not local."""
         if self._location.asks_storage:
             return None
         fs, base = self._location.open()
@@ -84,7 +84,7 @@ class Root:
         return int(info.size) if info.type == pafs.FileType.File else None
 
     def modified_ms(self, name: str) -> int | None:
-        """Return when an object was written by the storage's clock, or None if unknown."""
+        """Return when an object was written, by the storage's clock, or None if unknown."""
         return _modified_ms(self._info(name))
 
     def _info(self, name: str) -> pafs.FileInfo:
@@ -94,7 +94,7 @@ class Root:
         return self.size(name) is not None
 
     def read_bytes(self, name: str) -> bytes:
-        """Return the content of an object; ObjectMissing if it does not exist."""
+        """Return the content of an object, or raise ObjectMissing if it does not exist."""
 
         def read(fs: pafs.FileSystem, path: str) -> bytes:
             with fs.open_input_stream(path, compression=None) as stream:
@@ -103,11 +103,11 @@ class Root:
         return self._at("read", name, read)
 
     def read(self, name: str, parse: Callable[[bytes], T]) -> T:
-        """Return ``parse(content)`` of an object; ObjectMissing if it does not exist.
+        """Return ``parse(content)`` of an object, or raise ObjectMissing if it does not exist.
 
-        ``parse`` raises ValueError or CatalogError for content that was never written. Only its
-        second failure counts: if an answer ends in the middle of its head, the client of an object
-        store returns no bytes, or zeros, without an error.
+        ``parse`` raises ValueError or CatalogError for content that was never written. Only the
+        second failure counts, because an object store's client returns no bytes, or zeros, without
+        an error if an answer ends in the middle of its head.
 
         Raises OtherRelease if ``parse`` finds a format that this release does not know.
         """
@@ -120,11 +120,11 @@ class Root:
             raise OtherRelease.at(self.url(name), exc) from exc
 
     def open_input(self, name: str) -> pa.NativeFile:
-        """Return an object opened for reading; ObjectMissing if it does not exist."""
+        """Return an object opened for reading, or raise ObjectMissing if it does not exist."""
         return self._at("read", name, lambda fs, path: fs.open_input_stream(path, compression=None))
 
     def fetch(self, name: str, local_path: str | os.PathLike[str]) -> tuple[int, int]:
-        """Copy an object to a new local file; return its size in bytes and its CRC-32.
+        """Copy an object to a new local file, and return its size in bytes and its CRC-32.
 
         Raises
         ------
@@ -148,7 +148,7 @@ class Root:
         return self._at("fetch", name, copy)
 
     def list(self, prefix: str = "") -> tuple[ObjectInfo, ...]:
-        """Return all objects in a folder and below it, by name; none if it does not exist."""
+        """Return all objects in a folder and below it, by name, or none if it does not exist."""
         if prefix:
             path_below(prefix)
         # As in `read`: an answer that was cut off looks like an empty one.
@@ -174,13 +174,13 @@ class Root:
     # --- writing
 
     def put_bytes(self, name: str, data: bytes) -> None:
-        """Write an object, or replace it; no reader sees half of it."""
+        """Write or replace an object, so that no reader sees half of it."""
         self._put(name, data, create=False)
 
     def create_bytes(self, name: str, data: bytes) -> bool:
-        """Write a new object; return False, writing nothing, if it exists.
+        """Write a new object, or write nothing and return False if it exists.
 
-        Storage without exclusive creation may let two writers both believe that they were first.
+        On storage without exclusive creation, two writers may both believe that they were first.
         Read the object back to learn whose bytes it holds.
         """
         return self._put(name, data, create=True)
@@ -198,7 +198,10 @@ class Root:
             )
 
     def copy(self, name: str, to: str) -> None:
-        """Copy an object within the root; it appears whole. ObjectMissing if it does not exist."""
+        """Copy an object within the root, or raise ObjectMissing if it does not exist.
+
+        On an object store the copy appears whole. On other file systems readers may see half of it.
+        """
         path_below(to)
 
         def copy(fs: pafs.FileSystem, path: str) -> None:
@@ -212,7 +215,7 @@ class Root:
             self._at("delete", name, lambda fs, path: fs.delete_dir(path))
 
     def delete(self, names: Iterable[str]) -> int:
-        """Delete objects, if they exist; return how many did."""
+        """Delete objects, and return how many existed."""
         deleted = 0
         for name in names:
             with contextlib.suppress(ObjectMissing):
@@ -227,7 +230,7 @@ class Root:
             nonlocal begun
             if is_local(fs):
                 return publish(Path(path), content, create=create)
-            # After a failed attempt an existing object may be our own.
+            # After a failed attempt, the existing object may be our own.
             if create and not begun and fs.get_file_info(path).type != pafs.FileType.NotFound:
                 return False
             begun = True
@@ -251,7 +254,7 @@ class Root:
                 fs, base = self._location.open()
                 return action(fs, f"{base}/{name}" if name else base)
             except (OSError, pa.ArrowException) as exc:
-                # A write creates the folder, so a missing file then is not a missing object.
+                # A write creates the folder, so FileNotFoundError does not mean a missing object.
                 if isinstance(exc, FileNotFoundError) and verb != "write":
                     raise ObjectMissing(
                         f"cannot {verb} {self.url(name)}: it does not exist. If it was deleted or "

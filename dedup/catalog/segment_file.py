@@ -22,20 +22,21 @@ from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.errors import CatalogError, faults
 
 SEGMENT_FORMAT = 2
-#: With a digest of the payload beside each ID; written if there are any.
+#: Format with a digest of the payload beside each ID, written if there are any digests.
 WITH_DIGESTS = 3
-#: Entry key of the metadata; sorts after every block number.
+#: Entry key of the metadata, which sorts after every block number.
 META_KEY = b"\xff\xff\xff\xffmeta"
 
-#: Our blocks have about 1.4 KB, so three fit a table block; smaller table blocks enlarge the index.
+#: Size of a table block. Our blocks have about 1.4 KB, so three fit one. Smaller table blocks
+#: enlarge the index.
 _TABLE_BLOCK_BYTES = 4 << 10
 _CRC_CHUNK_BYTES = 256 << 10
-#: Blocks merged, encoded and written at a time.
+#: Number of blocks merged, encoded and written at a time.
 _CHUNK_BLOCKS = 512
 
 
 class RocksError(Exception):
-    """RocksDB refused; its text explains why. Never leaves this package."""
+    """An error of RocksDB, with its text. It never leaves this package."""
 
     @property
     def is_corruption(self) -> bool:
@@ -116,7 +117,7 @@ class SegmentMeta:
         return meta
 
     def check(self, seg: SegmentRef, *, shard: int, hash_key_id: int) -> None:
-        """Raise ValueError, naming both values, if this is not the wanted segment."""
+        """Raise ValueError, which names both values, if this is not the segment ``seg``."""
         wanted = {
             "name": seg.name,
             "shard": shard,
@@ -134,11 +135,11 @@ class SegmentMeta:
 
 def table_options() -> rocksdict.Options:
     options = rocksdict.Options(raw_mode=True)
-    # IDs and hashes do not compress: LZ4 gained 0.1 %.
+    # Do not compress: LZ4 saves 0.1 % of IDs and hashes.
     options.set_compression_type(rocksdict.DBCompressionType.none())
     table = rocksdict.BlockBasedOptions()
     table.set_block_size(_TABLE_BLOCK_BYTES)
-    # The format that `dedup.catalog.table` reads without RocksDB.
+    # `dedup.catalog.table` reads this format without RocksDB.
     table.set_format_version(6)
     table.set_checksum_type(rocksdict.ChecksumType.xxhash64())
     table.set_block_cache(_BLOCK_CACHE)
@@ -146,7 +147,7 @@ def table_options() -> rocksdict.Options:
     return options
 
 
-#: One small cache for all views of the process; the page cache holds the rest.
+#: One small cache for all views of the process. The page cache holds the rest.
 _BLOCK_CACHE = rocksdict.Cache(1 << 20)
 
 
@@ -164,7 +165,7 @@ def write_segment_file(
     Raises
     ------
     ValueError
-        If a time is outside the bucket, a hash outside its range, entries are out of order, or a
+        If a time is outside the bucket, a hash is outside its range, entries are out of order, or a
         key occurs twice.
     CatalogError
         If the local disk is full or fails.

@@ -1,4 +1,4 @@
-"""Where one shard's files are, at the root and in the local cache, and the work done on them."""
+"""Paths of a shard's files at the root and in the local cache, and the work done on them."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class ShardFiles:
-    """The files of one shard, and what their readers and writers need besides."""
+    """The files of one shard, with the secret and the counters for their readers and writers."""
 
-    #: Holds segments and sidecars.
+    #: Root that holds segments and sidecars.
     root: Root
-    #: Holds views, and fetched and rebuilt files.
+    #: Cache of views, and of fetched and rebuilt files.
     cache: LocalCache
     query_id: str
     shard: int
-    #: The certificate's; hash keys derive from it and the query ID.
+    #: Secret in the certificate. Hash keys derive from it and the query ID.
     secret: bytes = field(default=b"", repr=False)
     #: Counts the work.
     counters: Counters = field(default_factory=Counters)

@@ -34,7 +34,7 @@ _OWNER_BYTES = 4
 
 
 class Sidecars:
-    """Filters of one shard's segments; ``views`` reads the segments."""
+    """Filters of one shard's segments, rebuilt from the segments that ``views`` reads."""
 
     def __init__(self, files: ShardFiles, views: Views) -> None:
         self._files = files
@@ -43,10 +43,10 @@ class Sidecars:
         self._hash_key, self._hash_key_id = files.hash_key, files.hash_key_id
 
     def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
-        """Return which hashes the segment's filter may hold; True for all that the segment holds.
+        """Return which hashes the segment's filter may hold, always True for the segment's IDs.
 
-        A sidecar that is missing or damaged is rebuilt from the segment in the local cache, not at
-        the root.
+        A missing or damaged sidecar is rebuilt from the segment. The rebuilt sidecar is kept in the
+        local cache, not at the root.
         """
         spread = seg.spread(hashes)
         for path, head_crc32 in self._places(seg):
@@ -64,7 +64,7 @@ class Sidecars:
                 self._cache.discard(self._files.entry(name + suffix))
 
     def _places(self, seg: SegmentRef) -> Iterator[tuple[Path, int | None]]:
-        """Yield where the filter may be, best first, with the CRC-32 of its head if it is known."""
+        """Yield places of the filter, best first, with the CRC-32 of its head if it is known."""
         file = seg.name + SIDECAR_SUFFIX
         name = self._files.path(file)
         at_root = self._root.local_path(name)
@@ -87,7 +87,7 @@ class Sidecars:
             self._cache.discard(rebuilt)
 
     def _probe(self, path: Path, seg: SegmentRef, spread: U64, head_crc32: int | None) -> BOOL:
-        """Probe a file; OSError or FilterDamaged if it is not the filter of the segment."""
+        """Probe a file, or raise OSError or FilterDamaged if it is not the segment's filter."""
         with open(path, "rb", buffering=0) as file:
             fd = file.fileno()
 
@@ -133,5 +133,5 @@ class Sidecars:
 
 
 def _owner(seg: SegmentRef, head: bytes | memoryview) -> bytes:
-    """Return the suffix of a rebuilt filter that names its segment, which nothing else does."""
+    """Return the suffix of a rebuilt filter, the only part that identifies its segment."""
     return zlib.crc32(seg.name.encode(), zlib.crc32(head)).to_bytes(_OWNER_BYTES, "little")

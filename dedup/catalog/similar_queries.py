@@ -1,4 +1,4 @@
-"""Other queries at a catalog root: a new checkpoint may replace the lost one of another query."""
+"""Find other queries at a catalog root, whose lost checkpoint a new checkpoint may replace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dedup.errors import CatalogError, ConfigError
 
 IdColumns: TypeAlias = tuple[tuple[str, str], ...]
 
-#: Most queries of a root that are compared.
+#: Largest number of queries of a root that are compared.
 _MAX_QUERIES = 100
 
 
@@ -22,7 +22,7 @@ _MAX_QUERIES = 100
 class SimilarQuery:
     """Another query with a catalog at the same root.
 
-    `written_ms` is when it last wrote there, by the storage's clock; 0 if unknown.
+    `written_ms` is when it last wrote to the root, by the storage's clock, or 0 if unknown.
     """
 
     query_id: str
@@ -34,7 +34,7 @@ def similar_queries(
 ) -> list[SimilarQuery]:
     """Return the other queries whose record ID has the same columns, latest writer first.
 
-    ``own_id`` is the query itself, to leave out.
+    ``own_id`` is the ID of the query itself, which the result leaves out.
     """
     found = []
     for folder in [name for name in root.folders() if name != own_id][:_MAX_QUERIES]:
@@ -46,7 +46,7 @@ def similar_queries(
 
 
 def similar_query_warning(root: Root, id_columns: IdColumns, others: list[SimilarQuery]) -> str:
-    """Return the warning about these queries, at least one, for a user with a new checkpoint."""
+    """Return the warning about ``others``, at least one, for a user with a new checkpoint."""
     last = others[0]
     when = ""
     if last.written_ms:

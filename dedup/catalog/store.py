@@ -27,7 +27,7 @@ from dedup.errors import faults
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The writer: micro-batch, run and task attempt, which together are unique."""
+    """The micro-batch, run and task attempt of a writer, which together are unique."""
 
     epoch: int
     run_id: str
@@ -35,10 +35,10 @@ class Attempt:
 
 
 class ShardStore:
-    """The segments of one shard at a root; see `dedup.core.ports.SegmentStore` for the contract.
+    """The segments of one shard at a root, by the contract of `dedup.core.ports.SegmentStore`.
 
-    Use one store per attempt and shard, because it numbers the segments from 0. The default of
-    ``open_views`` is shared by the process.
+    Use one store per attempt and shard, because a store numbers its segments from 0. All stores of
+    the process share the default of ``open_views``.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ShardStore:
     def write_segment(
         self, plan: SegmentPlan, pieces: Sequence[Entries]
     ) -> tuple[SegmentRef, SplitBlockFilter]:
-        """Write a new segment with its sidecar; ValueError if the arguments do not match."""
+        """Write a new segment with its sidecar, or raise ValueError for contradictory arguments."""
         for piece in filter(len, pieces):
             first = kernel.hash64(piece.keys.data, piece.keys.offsets[:2], self._hash_key)
             if first[0] != piece.hashes[0]:
@@ -104,8 +104,8 @@ class ShardStore:
         return ref, built
 
     def _put(self, name: str, sst: Path, sidecar: Path) -> None:
-        """Bring both files of a segment to the root; where it is elsewhere, keep them here too."""
-        # The segment comes last: where it is, its sidecar is too.
+        """Bring both files of a segment to the root, and keep copies here if the root is remote."""
+        # The segment comes last, so that a segment at the root always has its sidecar.
         faults.point("sidecar.put.before", sidecar)
         self._root.put_file(self._files.path(name + SIDECAR_SUFFIX), sidecar)
         faults.point("sidecar.put.after")
@@ -116,7 +116,7 @@ class ShardStore:
             self._views.keep(name, sst)
 
     def delete(self, names: Sequence[str]) -> int:
-        """Delete the segments of these names with their sidecars; return how many existed."""
+        """Delete the segments of these names with their sidecars, and return how many existed."""
         faults.point("delete.before")
         deleted = self._root.delete(self._files.path(name + SEGMENT_SUFFIX) for name in names)
         faults.point("delete.between")

@@ -1,8 +1,8 @@
 """Read the table in a segment file in place: a lookup costs one read and checksum per table block.
 
-RocksDB's iterator takes several times as long. This module never concludes that a block is absent:
-any deviation from what this release writes raises ValueError or OSError, and the caller asks
-RocksDB instead. RocksDB's answer counts (invariant 7).
+RocksDB's iterator takes several times as long. This module never concludes that a block is absent.
+Any deviation from what this release writes raises ValueError or OSError, and the caller then asks
+RocksDB, whose answer counts (invariant 7).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """An open segment file, and where its table blocks are."""
+    """An open segment file, and the places of its table blocks."""
 
     file: FileIO
     directory: tables.Directory
 
     @classmethod
     def open(cls, path: Path) -> Table:
-        """Return the table in a file; ValueError or OSError if it is not as expected."""
+        """Return the table in a file, or raise ValueError or OSError if it is not as expected."""
         if not tables.AVAILABLE:
             raise ValueError("tables are read in C only")
         file = FileIO(os.fspath(path))
@@ -51,21 +51,21 @@ class Table:
             raise
 
     def close(self) -> None:
-        """Close the file; the table must not be used any more."""
+        """Close the file. The table must not be used any more."""
         self.file.close()
 
     def find(self, numbers: I64, keys: Keys, digests: U64 | None = None) -> tuple[I64, int]:
-        """Return the time of each of n keys in its block, -1 if absent there, and the blocks read.
+        """Return the time of each of n keys in its block, or -1 if absent, and the blocks read.
 
-        ``numbers`` holds the block that could hold each key, never falling. ``digests``, shape
-        (n,), is filled with the digests beside the keys, 0 without one.
+        ``numbers``, sorted, holds the block that could hold each key. Fills ``digests``, shape
+        (n,), with the digests beside the keys, or 0 if there is none.
         """
         return tables.table_find(
             self.file.fileno(), self.directory, numbers, keys.data, keys.offsets, digests
         )
 
     def blocks(self, first: int, last: int) -> Iterator[tuple[U8, I64]]:
-        """Yield the blocks of these numbers, and some beside them: bytes, and where each starts."""
+        """Yield blocks ``first`` to ``last`` and some adjacent ones, as bytes and their starts."""
         lasts, starts = self.directory.lasts, self.directory.starts
         at = int(np.searchsorted(lasts, first))
         end = min(int(np.searchsorted(lasts, last)) + 1, len(lasts))
@@ -86,7 +86,7 @@ def _read(file: FileIO, offset: int, length: int) -> bytes:
 
 
 def _directory(file: FileIO) -> tables.Directory:
-    """Return where the table blocks are: the footer locates the metaindex, and that the index."""
+    """Return the places of the table blocks, by way of footer, metaindex and index."""
     at = os.fstat(file.fileno()).st_size - _FOOTER.size
     footer = _read(file, at, _FOOTER.size)
     _, _, checksum, context, length, *_ = _FOOTER.unpack(footer)
@@ -127,10 +127,10 @@ def _index_handle(metaindex: U8) -> tuple[int, int]:
 
 
 def _entries(index: U8) -> tuple[npt.NDArray[np.uint32], I64]:
-    """Return the last number that each table block may hold, and where each starts.
+    """Return the last block number that each table block may hold, and where it starts.
 
-    The key of an index entry is at least all keys of its table block, and may be shorter than any
-    of them. The value is the table block's place. Keys share no prefixes.
+    The key of an index entry is at least as high as all keys of its table block, and may have fewer
+    bytes. The value is the table block's place. Keys are not prefix-compressed.
     """
     t = int.from_bytes(index[-4:].tobytes(), "little")
     if not 0 < 4 * t + 4 <= len(index):
@@ -159,7 +159,7 @@ def _entries(index: U8) -> tuple[npt.NDArray[np.uint32], I64]:
 
 
 def _varints(data: U8, at: I64, count: int) -> tuple[I64, I64]:
-    """Return ``count`` numbers from each place on, shape (count, n), and where they end."""
+    """Return ``count`` numbers from each position on, shape (count, n), and where they end."""
     values = np.zeros((count, len(at)), np.int64)
     for value in values:
         going = np.ones(len(at), np.bool_)

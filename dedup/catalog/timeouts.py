@@ -1,4 +1,4 @@
-"""First contact with a storage: reports when it is slow, gives up in time, obeys Ctrl-C."""
+"""Contact a storage first: report slow answers, give up in time, and obey Ctrl-C."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def reach(
     deadline_s: float = DEADLINE_S,
     warn_after_s: float = WARN_AFTER_S,
 ) -> T:
-    """Return ``ask()``, a first question to a catalog's storage, or raise its error.
+    """Return ``ask()``, the first request to a catalog's storage, or raise its error.
 
     A storage client ignores Ctrl-C while it waits, and some retry for a quarter of an hour. So the
-    question runs in a separate thread. It may continue after this function has returned, but must
-    do no harm then.
+    request runs in a separate thread. The thread may continue after this function has returned, so
+    ``ask`` must do no harm then.
 
-    Raises CatalogError if there is no answer within the deadline. Earlier, a message is logged.
+    Logs a message if the answer is slow. Raises CatalogError if there is none within the deadline.
     """
     places: list[str] = []
     answers: list[T] = []
@@ -83,8 +83,8 @@ def _give_up(thread: threading.Thread) -> None:
     """Abandon a thread.
 
     When the process ends, pyarrow waits until its requests to S3 have failed for good. Ctrl-C must
-    work then, without Python. A Ctrl-C during the call to `atexit.register` makes it raise instead
-    of registering, hence the second call.
+    work meanwhile, without Python. If Ctrl-C interrupts `atexit.register`, the call raises and does
+    not register, hence the second call.
     """
     if not _given_up:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Paths and URIs, and what to write instead of a URI that pyarrow does not know."""
+"""Paths and URIs, with advice for URIs that pyarrow does not know."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 _KNOWN = frozenset(("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"))
 #: Spark's names for the same storage.
 _SAME = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss"}
-#: These URIs have the container's name, which is not secret, in the place of credentials.
+#: Schemes of URIs that have the container's name, which is not secret, in the place of credentials.
 _CONTAINER_FIRST = ("abfs", "abfss", "wasb", "wasbs")
 
 
 def scheme_of(where: str) -> str | None:
-    """Return the scheme of a text, as ``dbfs`` in ``dbfs:/x``; None for a path.
+    """Return the scheme of a text, such as ``dbfs`` in ``dbfs:/x``, or None for a path.
 
     A colon after a slash, as in ``./a:b``, belongs to a path.
     """
@@ -27,7 +27,7 @@ def scheme_of(where: str) -> str | None:
 
 
 def local_path(uri: str) -> str:
-    """Return the path of a ``file:`` URI of Spark's, which encodes spaces and other characters."""
+    """Return the path of Spark's ``file:`` URI, in which spaces and others are encoded."""
     return "/" + unquote(uri.removeprefix("file:")).lstrip("/")
 
 
@@ -37,7 +37,7 @@ def literal(name: str) -> str:
 
 
 def check_known(where: str) -> None:
-    """Raise ConfigError for a scheme that pyarrow does not know, with what to write instead."""
+    """Raise ConfigError for a scheme that pyarrow does not know; it says what to write instead."""
     scheme = scheme_of(where)
     if scheme is None or scheme in _KNOWN or scheme.startswith("fsspec+"):
         return

@@ -1,7 +1,7 @@
 """Views: local read-only RocksDB databases, each over exactly one segment.
 
 A view holds nothing but the segment that the manifest names. So no ID is ever seen merely because a
-database contains it (invariant 1). A view is built in a private folder and renamed into place; only
+database contains it (invariant 1). A view is built in a private folder and renamed into place. Only
 the build has a writable handle (invariant 5).
 """
 
@@ -42,7 +42,7 @@ VIEW_SUFFIX = ".view"
 
 
 class _Broken(Exception):
-    """A view does not answer as its segment must; `in_content`: its bytes are damaged."""
+    """A view does not answer as its segment must; `in_content` if its bytes are damaged."""
 
     def __init__(self, text: str, *, in_content: bool = True) -> None:
         super().__init__(text)
@@ -73,7 +73,7 @@ class Views:
         return times_ms
 
     def read(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Decoded:
-        """Return a range of hashes, and perhaps a few entries beside it, in (hash, key) order."""
+        """Return the entries of a hash range, and perhaps a few others, in (hash, key) order."""
         share = hash_ranges // seg.hash_ranges
         if share <= 1:
             return self._read(seg, decode_all)
@@ -142,7 +142,7 @@ class Views:
     def _build(self, seg: SegmentRef, path: Path, *, checked: bool) -> None:
         with self._cache.scratch() as folder:
             copy = folder / "segment"
-            # Twice: an object store's answer that was cut off may look complete, see `Root.read`.
+            # Try twice, because an object store may truncate an answer, see `Root.read`.
             for again in (checked, True):
                 size, crc = self._bring(seg, copy, checked=again)
                 if size == seg.sst_bytes and crc in (None, seg.sst_crc32):
@@ -161,7 +161,7 @@ class Views:
         self._counters.views_built += 1
 
     def _bring(self, seg: SegmentRef, copy: Path, *, checked: bool) -> tuple[int, int | None]:
-        """Link or copy the segment to a local file; return its size, and its CRC-32 if read."""
+        """Link or copy the segment to a local file, and return its size, and its CRC-32 if read."""
         name = self._files.path(seg.name + SEGMENT_SUFFIX)
         try:
             local = self._root.local_path(name)

@@ -1,4 +1,4 @@
-"""What may be deleted at a catalog root, and who may delete it.
+"""Decide what may be deleted at a catalog root, and who may delete it.
 
 Every function with a `Root` raises CatalogError if the root cannot be read or written.
 """

@@ -1,7 +1,7 @@
 """Housekeeping of a shard at the catalog root: detect branches of its history, delete orphans.
 
-It runs before a micro-batch is judged, on the base state. So it cannot see what this attempt will
-write, and it deletes nothing that a state needs.
+Housekeeping runs on the base state, before a micro-batch is judged. So it cannot see what this
+attempt will write, and it deletes nothing that a state needs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TURNS = 16
 def housekeep(
     root: Root, query_id: str, epoch: Epoch, base: ShardState, policy: Policy
 ) -> tuple[ShardState, int]:
-    """Return the base state with what was found at the root, and the number of deleted orphans.
+    """Return the base state updated with findings at the root, and the number of deleted orphans.
 
     Shard 0 alone records the run, for all shards.
     """
@@ -73,7 +73,7 @@ def _look_is_due(epoch: Epoch, base: ShardState, policy: Policy) -> bool:
 
 
 def _record_start(root: Root, query_id: str, lineage: Lineage, base_epoch: int) -> None:
-    """Write the lineage of a run that begins, and how far the run before it committed."""
+    """Write the lineage of a run that begins, and the last commit of the run before it."""
     write_lineage(root, query_id, lineage)
     if len(lineage.runs) > 1:
         mark_through(root, query_id, lineage.runs[-2], base_epoch)

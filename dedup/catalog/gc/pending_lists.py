@@ -1,6 +1,6 @@
 """Pending lists: names of expired segments, kept at the root so that the state row stays small.
 
-The names of a few hundred expired segments fit the state row. Beyond that they are written as one
+The names of a few hundred expired segments fit the state row. Further names are written as one
 immutable object, and the manifest holds the object's name.
 """
 
@@ -30,8 +30,8 @@ def write_pending_list(
 def read_pending_list(root: Root, query_id: str, shard: int, pending_list: str) -> list[str]:
     """Return the names of the segments, or none if the object is missing or damaged.
 
-    Then the files become orphans, which only a sweep may delete; nothing is lost. CatalogError if
-    another release wrote the object.
+    Without the names the files become orphans, which only a sweep may delete. No ID is lost.
+    Raises CatalogError if another release wrote the object.
     """
     try:
         return check_pending_list(root, query_id, shard, pending_list)
@@ -47,7 +47,7 @@ def check_pending_list(root: Root, query_id: str, shard: int, pending_list: str)
     ObjectMissing
         If the object does not exist.
     ValueError
-        If it is damaged, or another pending list's: its names may still be needed.
+        If it is damaged, or belongs to another pending list, whose segments may be needed.
     """
     place = shard_path(query_id, shard, pending_list + PENDING_LIST_SUFFIX)
     return root.read(place, lambda data: _names(data, place))

@@ -1,4 +1,4 @@
-"""Runs of a query at the catalog root: the lineage of each, and how far it is known to have got.
+"""Runs of a query at the catalog root: the lineage of each, and the last commit known of it.
 
 The first micro-batch of a run writes ``runs/<began>-<run ID>.json`` once, with the run's lineage.
 The name of the empty object ``runs/<began>-<run ID>.through-<epoch>`` states that the run committed
@@ -50,7 +50,8 @@ def write_lineage(root: Root, query_id: str, lineage: Lineage) -> None:
 def read_lineage(root: Root, query_id: str, run: Run) -> Lineage | None:
     """Return the lineage that ends with a run, or None if its object is missing or damaged.
 
-    Without it no orphan counts as the query's own: less is deleted, nothing is lost.
+    Without a lineage no orphan counts as the query's own. Then less is deleted, and nothing is
+    lost.
 
     Raises CatalogError if the root cannot be read, or another release wrote the object.
     """
@@ -61,15 +62,18 @@ def read_lineage(root: Root, query_id: str, run: Run) -> Lineage | None:
 
 
 def check_lineage(root: Root, query_id: str, run: Run) -> Lineage:
-    """Return the lineage that ends with a run; ObjectMissing or ValueError if there is none."""
+    """Return the lineage that ends with a run.
+
+    Raises ObjectMissing if its object is missing, and ValueError if the object is damaged.
+    """
     path = run_path(query_id, run.run_id, run.began_epoch)
     return root.read(path, lambda data: _lineage(data, run))
 
 
 def lineage_from(root: Root, query_id: str, base: ShardState, run: Run) -> Lineage:
-    """Return the lineage of a state and of ``run``; errors as `read_lineage`.
+    """Return the lineage of a state and of ``run``, with the errors of `read_lineage`.
 
-    ``run`` is the run that made the state ``base``, or the one that follows it.
+    ``run`` is the run that made the state ``base``, or the run that follows it.
     """
     if not base.clocks.run_id:
         return Lineage((run,))
@@ -88,7 +92,7 @@ def _lineage(data: bytes, run: Run) -> Lineage:
 
 
 def mark_through(root: Root, query_id: str, run: Run, epoch: int) -> None:
-    """Record that a run committed a micro-batch; the previous mark is deleted."""
+    """Record that a run committed a micro-batch, and delete the previous mark."""
     root.create_bytes(run_path(query_id, run.run_id, run.began_epoch, epoch), b"")
     root.delete(
         run_path(query_id, run.run_id, run.began_epoch, trace.through_epoch)

@@ -1,7 +1,7 @@
-"""Files of a shard that its manifest does not name, and which of them may be deleted.
+"""Find files of a shard that its manifest does not name, and decide which may be deleted.
 
-An orphan is left by an attempt that did not win: its process was killed, its task was retried, or
-its micro-batch was rolled back. Foreign files are counted and never touched.
+An orphan is left by an attempt that did not win, because its process was killed, its task was
+retried, or its micro-batch was rolled back. Foreign files are counted and never touched.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Manifest
 from dedup.core.policy import Policy
 
-#: Most files deleted per shard and sweep.
+#: Largest number of files deleted per shard and sweep.
 MAX_SWEPT = 256
 
 
@@ -41,7 +41,7 @@ class Named:
     pending: frozenset[str]
     #: Live segments, and pending lists.
     others: frozenset[str]
-    #: False if a pending list could not be read: then any other segment may be pending.
+    #: False if a pending list could not be read, so that any other segment may be pending.
     complete: bool
 
     @classmethod
@@ -56,8 +56,8 @@ class Named:
     def is_orphan(self, name: str, accepted_losses: Collection[str]) -> bool:
         """Return whether an attempt that did not win left the segment or pending list behind.
 
-        A segment with an accepted loss has left the manifest as well, but is the user's to delete.
-        The result may be wrong unless `complete`.
+        A segment with an accepted loss has left the manifest as well, but only the user may delete
+        it. The result may be wrong unless `complete`.
         """
         return not (name in self.pending or name in self.others or name in accepted_losses)
 
@@ -81,7 +81,7 @@ def written_past_successor(
 ) -> list[tuple[Run, int]]:
     """Return runs of the lineage that continued elsewhere, each with its newest micro-batch.
 
-    A file that a run wrote after the first micro-batch of its successor shows that.
+    Such a run left a file of a micro-batch after the first micro-batch of its successor.
     """
     newest: dict[Run, int] = {}
     for file in orphans:
@@ -97,8 +97,8 @@ def sweepable(
 ) -> list[str]:
     """Return the names of the orphans that no state can name, now or after a rollback.
 
-    A run of the shard's own lineage wrote them, in a micro-batch that Spark can no longer roll back
-    to, and they are older than `keep_expired` by the storage's clock.
+    These orphans were written by a run of the shard's own lineage, in a micro-batch that Spark can
+    no longer roll back to. They are older than `keep_expired` by the storage's clock.
     """
     return [
         file.name
