@@ -19,7 +19,7 @@ class DedupError(Exception):
         The arguments of an exception. The first is the text.
     remedy
         Topic of ``REMEDIES.md`` with the solution. The text then ends with the command that prints
-        the topic, also when it comes from a Python worker.
+        the topic, also in an error from a Python worker.
     """
 
     def __init__(self, *args: object, remedy: str | None = None) -> None:
@@ -30,7 +30,7 @@ class DedupError(Exception):
         return self.text if self.remedy is None else f"{self.text}\n{LINK}{self.remedy}"
 
     def _render_traceback_(self) -> list[str]:
-        """Return the traceback for a notebook: only the caller's lines."""
+        """Return the traceback for a notebook, with only the caller's lines."""
         lines = []
         for frame in traceback.extract_tb(self.__traceback__):
             if frame.filename.startswith(_PACKAGE):
@@ -214,7 +214,7 @@ def _class(name: str) -> type[DedupError]:
     kind = globals().get(name)
     if not isinstance(kind, type) or not issubclass(kind, DedupError):
         return DedupError
-    # It takes other arguments, and no task raises it.
+    # MissingExtraError takes other arguments, and no task raises it.
     return DedupError if kind is MissingExtraError else kind
 
 

@@ -1,4 +1,4 @@
-"""Find the cause in the text of a failure: Spark's have hundreds of lines, and one that matters."""
+"""Find the cause in the text of a failure of Spark, where one of hundreds of lines matters."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ LINK = "Remedies: dedup remedies "
 #: Greatest length of a line in a log.
 LINE_CHARS = 500
 
-#: The last line of a traceback in Python. A user's text may name the class elsewhere.
+#: Pattern of the last line of a Python traceback. A user's text may name the class elsewhere.
 _OURS = re.compile(r"(?:^\s*|: )dedup\.errors\.(\w+): (.+)", re.M)
-#: Between two exceptions of one Python traceback.
+#: Pattern of the text between two exceptions of one Python traceback.
 _CHAINED = re.compile(
     r"\n\n(?:The above exception was the direct cause of|During handling of the above exception)"
 )
-#: The end of a message.
+#: Pattern of the end of a message.
 _TRACE = re.compile(r"^\s+at |^Caused by: |^Traceback |dedup\.errors\.", re.M)
 _TOPIC = re.compile(rf"^{LINK}([a-z-]+)", re.M)
 _FILE = re.compile(r"while reading file (?:file:/*)?(/\S.*?)\.(?:\s|$)")
 _CAUSE = re.compile(
     r"Caused by: ([\w.$]+)(?:: (.*?))?(?=\n\s*at [\w\[]|\nCaused by|\n\s*\.\.\. |\n\n|\Z)", re.S
 )
-# A lookahead, to find a class inside the text of another.
+# The lookahead finds an error class inside the text of another error class.
 _CLASSED = re.compile(r"(?=\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]+))")
 _WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "TASK_WRITE_FAILED")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+")
-# The first line after a Python traceback that is not indented: the exception.
+# The exception: the first line after a Python traceback that is not indented.
 _RAISED = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n(?=[ \t]+File ))*([A-Za-z_][\w.]*)"
     r"(?:: (.*))?"
 )
-#: Python exceptions of a Java call. Its own text is more precise.
+#: Prefixes of Python exceptions of a Java call. Java's own text is more precise.
 _JAVA = ("py4j.", "pyspark.")
 _HEAP = ("java.lang.OutOfMemoryError", "GC overhead limit exceeded")
 _WORKER = ("failed to map segment", "MemoryError", "Cannot allocate memory")
@@ -75,7 +75,7 @@ class OwnError(NamedTuple):
 def own_error(text: str) -> OwnError | None:
     """Return the error of this package in a text, or None.
 
-    In one traceback it is the last exception; of several tracebacks the first one counts.
+    It is the last exception of a traceback. Of several tracebacks, the first one counts.
     """
     error = None
     for match in _OURS.finditer(text):
@@ -156,7 +156,8 @@ def _causes(text: str) -> list[str]:
 def cause_of(text: str) -> str:
     """Return the cause of a query's failure in one line of at most `LINE_CHARS` characters.
 
-    An error of this package comes with its class. `text` is Spark's text with all its traces.
+    If the cause is an error of this package, the line begins with the error's class. `text` is
+    Spark's text with all its traces.
     """
     ours = own_error(text)
     line = (

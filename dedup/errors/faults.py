@@ -1,4 +1,4 @@
-"""Steps at which a test can make this process fail: `dedup.testing.faults` says how."""
+"""Steps at which a test can make this process fail, with `dedup.testing.faults`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ _folder = os.environ.get("DEDUP_FAULTS")
 
 
 def point(name: str, path: str | os.PathLike[str] | None = None) -> None:
-    """Fail here if a test has armed this step; `path` is the file that a fault may damage."""
+    """Fail if a test has armed the step `name`; `path` is the file that a fault may damage."""
     if _folder is not None:
         import_module("dedup.testing.faults").visit(_folder, name, path)

@@ -12,18 +12,18 @@ _SECRET = re.compile(
     r"(?:private|access|account|shared|api).?key|sas(?!l)|signature|connection.string|"
     r"authorization|user\.info|(?:^|[.-])sig$"
 )
-#: Endings of names of options that hold only the place or the kind of a secret.
+#: Endings of the names of options that hold only the place or the kind of a secret.
 _NO_SECRET = re.compile("(?i)(?:location|path|file|url|uri|endpoint|type|mechanism|name|callback)$")
 _NO_VALUE = re.compile(r"(?i)true|false|none|\d{0,3}")
 #: User and password of a URI. A key may contain a slash, and a path follows a port.
 _IN_URI = re.compile(r":/+(?P<secret>[^\s'\"<>@/:]{0,999}:(?!\d+/)[^\s<>@]{0,9999})@")
-#: The same in an option whose whole value is a URI.
+#: User and password in an option whose whole value is a URI.
 _IN_OPTION = re.compile(r"://[^/@:]*:(?!\d+/)(.*)@", re.DOTALL)
 #: A name before a value, as in JAAS, a DSN or JSON.
 _NAMED = re.compile(
     r"(?<![\w.-])(?P<name>[\w.-]{1,256})(?:\s*=|['\"]\s*=|['\"]\s*:\s*(?=['\"]))\s*"
 )
-#: The value, in quotes that may be escaped or unclosed. Advice of this package has "...".
+#: A value, in quotes that may be escaped or unclosed. Advice of this package shows "..." instead.
 _VALUE = re.compile(
     r"(?!(['\"]?)\.\.\.\1(?![\w.]))(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|'[^']*'|\"[^\"]*\"|"
     r"['\"]\S+|[^\s'\";,&]+)"
@@ -32,7 +32,7 @@ HIDDEN = "***"
 
 
 def without_secrets(text: object, options: Mapping[str, str]) -> str:
-    """Return a text without the secrets of the options, in any encoding, and without others.
+    """Return a text without secrets: those of ``options``, in any encoding, and others.
 
     The text is usually an error of a library or a server. Options may be secrets, or URIs with
     secrets.
@@ -75,7 +75,7 @@ def _secrets(options: Mapping[str, str]) -> Iterator[str]:
                 yield value.partition(":")[2]
         yield from (value[begin:end].strip("'\"") for begin, end in _named_values(value))
         if in_uri := _IN_OPTION.search(value):
-            # A library may take a part of the password for the host, and show it.
+            # A library may mistake a part of the password for the host, and show it.
             yield from (in_uri[1], *re.split(r"[@:/?#&=]", in_uri[1]))
 
 
