@@ -1,7 +1,7 @@
 """Tools for tests of pipelines with `dedup_by_id`.
 
 `small_query` makes temporary folders for a query, `Oracle` computes the records that must pass
-through, and `dedup.testing.faults` makes processes fail at named steps. None needs a test
+through, and `dedup.testing.faults` makes processes fail at named steps. None of them needs a test
 framework.
 
 >>> oracle = Oracle(horizon="1 hour")
@@ -30,7 +30,7 @@ Record: TypeAlias = tuple[Hashable, datetime | int]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONG_AGO_MS = -(1 << 63)
-#: IDs that an error names of each kind.
+#: Number of IDs of each kind that an error names.
 _EXAMPLES = 5
 
 
@@ -65,7 +65,7 @@ class SmallQuery:
 def small_query() -> Iterator[SmallQuery]:
     """Make temporary folders for a new query, and delete them at the end.
 
-    Until then the query may stop and restart, as in production.
+    Inside the ``with`` block the query may stop and restart, as in production.
     """
     with TemporaryDirectory(prefix="dedup-testing-", ignore_cleanup_errors=True) as folder:
         yield SmallQuery(
@@ -80,11 +80,11 @@ def small_query() -> Iterator[SmallQuery]:
 
 
 class Oracle:
-    """Computes the records that pass through, by comparing each with all earlier ones that passed.
+    """Computes which records pass, by comparing each with all earlier records that passed.
 
     It has no buckets, filters or segments, and never forgets. It follows one query from its first
-    micro-batch. The query has one clock and ``late="emit"``, and no timestamp is null or in the
-    future.
+    micro-batch. The query must have one clock and ``late="emit"``, and no timestamp may be null or
+    in the future.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class Oracle:
         Raises
         ------
         AssertionError
-            If records are lost or duplicated; it names the first ones.
+            If records are lost or duplicated. The error names the first ones.
         """
         expected: Counter[Hashable] = Counter()
         for batch in batches:

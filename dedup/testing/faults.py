@@ -1,11 +1,11 @@
 """Faults for tests: make a process fail before or after a durable step.
 
-The package calls `dedup.errors.faults.point` at each step in `POINTS`. A process that starts with
-the environment variable ``DEDUP_FAULTS`` naming a folder looks there at each call. `arm` adds a
-file ``<point>~<number>~<kind>`` to the folder, and the next visit to the point fails. Before it
-fails, the process renames the file to ``fired~<point>~<number>~<kind>~<pid>``: each fault strikes
-one process, once, and leaves proof. If several files name one point, each visit takes one, in the
-order of their numbers.
+The package calls `dedup.errors.faults.point` at each step in `POINTS`. If the environment variable
+``DEDUP_FAULTS`` names a folder when a process starts, the process looks into the folder at each
+call. `arm` adds a file ``<point>~<number>~<kind>`` to the folder, and the next visit to the point
+fails. Before the process fails, it renames the file to
+``fired~<point>~<number>~<kind>~<pid>``. So each fault strikes one process, once, and leaves proof.
+If several files name one point, each visit takes one, in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 
 VARIABLE = "DEDUP_FAULTS"
 
-#: Steps at which a process can be made to fail, and what has or has not happened by then.
+#: Steps at which a process can be made to fail, and what has happened by that step.
 POINTS = {
     "pack.begin": "a map task has read nothing yet",
     "scan.begin": "a task is about to read part of an input file",
@@ -120,13 +120,13 @@ POINTS = {
     "lakehouse.driver.after": "the micro-batch is published, Spark has not logged it",
 }  # fmt: skip
 
-#: What a fault does: nothing (it spares one visit), SIGKILL, an exception, a full disk, a denied
-#: access, SIGSTOP until SIGCONT, half a second of sleep, one flipped bit in the file, and a wait
-#: until `let_go`. Such a wait survives the death of the parent process; a stopped process would
-#: die with it.
+#: Kinds of faults, in this order: nothing (it spares one visit), SIGKILL, an exception, a full
+#: disk, a denied access, SIGSTOP until SIGCONT, half a second of sleep, one flipped bit in the
+#: file, and a wait until `let_go`. A waiting process survives the death of its parent, but a
+#: stopped process would die with it.
 KINDS = ("skip", "kill", "raise", "enospc", "eacces", "freeze", "slow", "corrupt", "outlive")
 
-#: A failed test calls `let_go` for no process.
+#: Time limit of the wait until `let_go`, which a failed test never calls.
 _OUTLIVE_S = 600.0
 
 
@@ -135,7 +135,7 @@ class FaultInjected(RuntimeError):
 
 
 def arm(folder: str | os.PathLike[str], name: str, kind: str, number: int = 0) -> None:
-    """Make the next visit to a point fail, in any process that started with this folder."""
+    """Make the next visit to point ``name`` fail, in any process that started with ``folder``."""
     if name not in POINTS or kind not in KINDS:
         raise ValueError(f"unknown fault {kind!r} at {name!r}")
     with open(os.path.join(folder, f"{name}~{number:06d}~{kind}"), "x"):
@@ -143,7 +143,7 @@ def arm(folder: str | os.PathLike[str], name: str, kind: str, number: int = 0) -
 
 
 def fired(folder: str | os.PathLike[str]) -> list[tuple[str, str, int]]:
-    """Return point, kind and process ID of every fault that struck, spared visits left out."""
+    """Return point, kind and process ID of every fault that struck, without spared visits."""
     names = (name.split("~") for name in sorted(os.listdir(folder)) if name.startswith("fired~"))
     return [(name, kind, int(pid)) for _, name, _, kind, pid in names if kind != "skip"]
 
@@ -155,7 +155,7 @@ def let_go(folder: str | os.PathLike[str], pid: int) -> None:
 
 
 def visit(folder: str, name: str, path: str | os.PathLike[str] | None) -> None:
-    """Strike if a fault is armed at this point: the package calls it at each of its steps."""
+    """Strike if a fault is armed at the point; `dedup.errors.faults.point` calls this."""
     for armed in sorted(entry for entry in os.listdir(folder) if entry.startswith(f"{name}~")):
         try:
             os.rename(
