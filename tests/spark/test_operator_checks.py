@@ -128,6 +128,8 @@ def test_strange_names(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("a", 1, 2), ("a", 1, 2)], "id string, `*` int, `a.b` int")
     (row,) = frame.transform(daily(F.lower("id"))).collect()
     assert row.asDict() == {"id": "a", "*": 1, "a.b": 2}
+    with refused("Column '__DEDUP_0': names beginning '__dedup_' are reserved"):
+        frame.withColumnRenamed("*", "__DEDUP_0").transform(daily("id"))
 
 
 def test_lateness_beyond_the_horizon_is_worth_a_word() -> None:

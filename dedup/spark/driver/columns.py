@@ -313,8 +313,12 @@ def check_order_type(resolved: Resolved, option: str) -> None:
 
 
 def check_carried(schema: T.StructType) -> None:
-    """Reject columns of types that Spark cannot pass to Python."""
+    """Reject columns of types that Spark cannot pass to Python, and names of helper columns."""
     for column in schema.fields:
+        if column.name.lower().startswith(HELPER_PREFIX):
+            raise ConfigError(
+                f"Column {column.name!r}: names beginning {HELPER_PREFIX!r} are reserved."
+            )
         text = column.dataType.simpleString()
         if _NOT_CARRIED.search(text):
             raise ConfigError(
