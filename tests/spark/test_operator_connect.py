@@ -158,5 +158,10 @@ def refusals(query: Query, source: DataFrame) -> None:
     refused(source, "adds a step to Spark's plan (Aggregate)", F.max("id"))
     refused(source, "computes a record again (rand)", order_by=F.rand())
     refused(source, "computes a record again (<lambda>)", order_by=chance)
-    stream.sparkSession.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
+    settings = stream.sparkSession.conf
+    for length in (20, 200):
+        settings.set("spark.sql.maxPlanStringLength", length)
+        refused(stream, "spark.sql.maxPlanStringLength is so small", **catalog)
+    settings.unset("spark.sql.maxPlanStringLength")
+    settings.set("spark.sql.streaming.unsupportedOperationCheck", "false")
     refused(stream, "spark.sql.streaming.unsupportedOperationCheck=false", **catalog)

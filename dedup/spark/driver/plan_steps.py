@@ -34,13 +34,14 @@ _STABLE_ALL_THE_SAME = "input_file_name"
 _NO_COLUMNS = ("Filter", "CollectMetrics")
 #: A tilde marks the steps of a stream.
 _STEP_LINE = re.compile(r"^[ :|+-]*~?([A-Z]\w+)", re.M)
-_ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n(.*?)(?:\n== |\Z)", re.S)
+#: Its first line is the schema. Text that Spark cuts off has no title of a next plan.
+_ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n.*?\n(.*?)\n== ", re.S)
 
 
 def steps(df: DataFrame) -> Counter[str]:
     """Count the steps of the analysed plan by Spark's names, such as ``EventTimeWatermark``.
 
-    ConfigError on Spark Connect, if Spark cannot make the plan.
+    ConfigError on Spark Connect, if Spark cannot make the plan, or cuts off its text.
     """
     classic = getattr(df, "_jdf", None)
     if classic is not None:
@@ -53,9 +54,12 @@ def steps(df: DataFrame) -> Counter[str]:
         # Planning computes constants, such as the rows of a local DataFrame.
         raise ConfigError(f"The query cannot be planned: {spark_cause(str(error))}") from error
     found = _ANALYZED.search(text.getvalue())
-    # The first line is the schema.
-    plan = found.group(1).partition("\n")[2] if found else text.getvalue()
-    return Counter(_STEP_LINE.findall(plan))
+    if found is None:
+        raise ConfigError(
+            "spark.sql.maxPlanStringLength is so small that the query's plan cannot be checked. "
+            "Set it to 1000000 or more."
+        )
+    return Counter(_STEP_LINE.findall(found[1]))
 
 
 def check_row_by_row(
