@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # noqa: N812
+from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import dedup_by_id
 from dedup.core.sharding import slot_keys, spark_hash_int
@@ -119,6 +119,13 @@ def test_a_batch_inside_foreach_batch(spark: SparkSession, tmp_path: Path) -> No
         .start()
     )
     assert seen == [["a", "b"], ["a", "a"]]
+
+
+def test_no_column_besides_the_id(spark: SparkSession) -> None:
+    for kind in ("bigint", "string"):
+        ids = spark.range(5).selectExpr(f"CAST(id AS {kind}) AS id")
+        once = ids.unionAll(ids).transform(daily("id"))
+        assert sorted(int(row.id) for row in once.collect()) == [0, 1, 2, 3, 4]
 
 
 def test_many_rows(spark: SparkSession) -> None:

@@ -12,6 +12,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -22,8 +23,9 @@ from dedup.core.admission import FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED, Han
 from dedup.core.clocks import NEVER_MS, Observed
 from dedup.core.policy import Policy
 from dedup.core.sharding import derive_keys, payload_key, slot_keys
-from dedup.errors import DataError, ExecutorError
+from dedup.errors import ConfigError, DataError, ExecutorError
 from dedup.spark.executor import pack, wire
+from dedup.spark.executor.call import ShardInput
 from dedup.spark.executor.pack import Packer
 from dedup.spark.executor.task import Layout
 from dedup.spark.executor.wire import key_column, restored, without
@@ -448,3 +450,11 @@ def test_a_stream_is_refused_where_pyspark_and_pyarrow_do_not_fit(
     monkeypatch.setattr("pyarrow.__version__", "26.0.1")
     with pytest.raises(ExecutorError, match=r"4\.1\.3 does not work with pyarrow 26\.0\.1"):
         next(pack.pack(plan(streaming=True), iter(())))
+
+
+def test_a_share_too_large_for_a_worker_is_refused_by_name() -> None:
+    sent = pd.DataFrame(packed([rows(200)]))
+    ShardInput(plan(), layout()).add(sent)
+    told = "exceeds 1,000 bytes.*maxOffsetsPerTrigger.*more `shards`.*`max_shard_batch_bytes`"
+    with pytest.raises(ConfigError, match=told):
+        ShardInput(plan(max_shard_batch_bytes=1000), layout()).add(sent)
