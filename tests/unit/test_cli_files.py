@@ -22,7 +22,7 @@ from dedup.cli.run.options import RunOptions
 from dedup.cli.run.record import (
     RECORD,
     Record,
-    check_query,
+    check_checkpoint,
     check_same,
     check_unfinished,
     exclusive,
@@ -266,21 +266,21 @@ def test_policies_may_change(tmp_path: Path) -> None:
 
 def test_another_checkpoint_is_refused(tmp_path: Path) -> None:
     options = options_for(tmp_path)
-    check_query(options, None)
-    check_query(options, record_of(options))
+    check_checkpoint(options, None)
+    check_checkpoint(options, record_of(options))
     with pytest.raises(ConfigError, match=r"made by query q1.*is empty: restore"):
-        check_query(options, record_of(options, "q1"))
+        check_checkpoint(options, record_of(options, "q1"))
     options.checkpoint.mkdir(parents=True)
     (options.checkpoint / "metadata").write_text('{"id": "q2"}')
     with pytest.raises(ConfigError, match=r"made by query q1.*holds query q2: restore"):
-        check_query(options, record_of(options, "q1"))
+        check_checkpoint(options, record_of(options, "q1"))
     with pytest.raises(ConfigError, match="belongs to another run"):
-        check_query(options, None)
-    check_query(options, record_of(options, "q2"))
+        check_checkpoint(options, None)
+    check_checkpoint(options, record_of(options, "q2"))
     for damaged in (b"{", b'{"id": "q\xff"}', b"[]"):
         (options.checkpoint / "metadata").write_bytes(damaged)
         with pytest.raises(ConfigError, match="metadata is damaged"):
-            check_query(options, record_of(options, "q2"))
+            check_checkpoint(options, record_of(options, "q2"))
 
 
 @pytest.mark.parametrize("side", [False, True])
@@ -294,11 +294,11 @@ def test_batches_that_the_checkpoint_has_not_begun_are_refused(tmp_path: Path, s
         (offsets / str(number)).touch()
         ((tmp_path / "side" if side else options.output) / f"batch={number}").mkdir(parents=True)
     record = record_of(options, "q1")
-    check_query(options, record)
+    check_checkpoint(options, record)
     for number in (3, 2):
         (offsets / str(number)).unlink()
     with pytest.raises(ConfigError, match=r"holds micro-batches 2 to 3, which .* has not begun"):
-        check_query(options, record)
+        check_checkpoint(options, record)
 
 
 def test_one_run_at_a_time(tmp_path: Path) -> None:
@@ -449,7 +449,7 @@ def test_rows_set_aside_alone_count_as_published(tmp_path: Path) -> None:
     (tmp_path / "bad" / "batch=1").mkdir()
     (options.checkpoint / "metadata").write_text('{"id": "q1"}')
     with pytest.raises(ConfigError, match="holds micro-batches 1 to 1"):
-        check_query(options, record)
+        check_checkpoint(options, record)
 
 
 def test_lines_of_windows_in_text_mode_are_counted_once(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Requests to a cluster about itself: its brokers, topics, settings and offsets.
 
-Each request returns an answer, returns None if the user may not ask, or raises an error that
-distinguishes a silent broker from rejected credentials.
+Each request returns an answer, returns None if the user may not ask, or raises an error with what
+the connections reported, such as rejected credentials.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def _begin(
 ) -> dict[str, str]:
     """Check the topics, and return the options of the start."""
     cluster = Cluster(settings, purpose="Reading from Kafka")
-    cluster.broker_ids()  # distinguishes a silent broker from rejected credentials
+    cluster.broker_ids()  # its error names rejected credentials
     names = topics if pattern is None else matching(pattern, cluster.topic_names())
     read = None if checkpoint is None else checkpoint.topics_read()
     # Other sources may read the remaining topics of a checkpoint.
