@@ -44,7 +44,7 @@ def published_batches(root: Path) -> list[int]:
 def check_not_ahead(folders: Iterable[Path | None], begun: int, which: str) -> None:
     """Raise ConfigError if folders show micro-batches after the last one that the query has begun.
 
-    The error describes them with the words `which`.
+    `which` describes the folders in the error.
     """
     for folder in folders:
         ahead = [n for n in published_batches(folder) if n > begun] if folder else []
@@ -65,7 +65,7 @@ def data_files(folder: Path) -> list[Path]:
 def publish_folder(source: Path, root: Path, batch_id: int) -> None:
     """Make a staged folder the folder of a micro-batch, durably, by one rename.
 
-    If the micro-batch has a folder already, that one stays and `source` is removed.
+    If the micro-batch has a folder already, that folder stays and `source` is removed.
     """
     target = root / folder_of(batch_id)
     if target.exists():
@@ -79,12 +79,13 @@ def publish_folder(source: Path, root: Path, batch_id: int) -> None:
     try:
         source.rename(target)
     except OSError as error:
-        if target.exists():  # a start that was thought dead has just done it
+        if target.exists():  # another start, thought dead, has just published it
             shutil.rmtree(source, ignore_errors=True)
             return
         if error.errno != errno.EXDEV:
             raise
-        # The side output may be on another file system. The last step is a rename there too.
+        # The side output may be on another file system. Copy the folder next to `target`, then
+        # rename it.
         near = root / STAGING / source.parent.name
         shutil.copytree(source, near)
         flush(near)
@@ -93,7 +94,7 @@ def publish_folder(source: Path, root: Path, batch_id: int) -> None:
 
 
 def clear_compaction(root: Path) -> None:
-    """Remove what a compaction by an earlier version left, unless one still runs."""
+    """Remove the files of an earlier version's compaction, unless a compaction still runs."""
     folder = root / _COMPACTION
     with suppress(OSError), (folder / "_lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -105,7 +106,7 @@ def clear_compaction(root: Path) -> None:
 
 
 def flush(folder: Path) -> None:
-    """Bring a folder's files and names to the disk, innermost folders first."""
+    """Flush a folder's files and directory entries to the disk, innermost folders first."""
     for parent, _, names in os.walk(folder, topdown=False):
         for name in names:
             sync(Path(parent, name))

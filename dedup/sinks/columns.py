@@ -20,9 +20,9 @@ def refuse_twins(names: Iterable[str]) -> None:
 
 
 def check_names(table: str, there: Mapping[str, bool], names: Sequence[str]) -> None:
-    """Raise ConfigError if a table lacks a column of the stream, or requires one that it lacks.
+    """Raise ConfigError if a table lacks a stream's column, or the stream lacks a required one.
 
-    `there` tells of each column of the table whether it must have a value.
+    `there` maps each column of the table to whether the column must have a value.
     """
     for name in names:
         if name not in there:

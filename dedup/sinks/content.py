@@ -39,7 +39,7 @@ class Content:
 
 
 def content_of(rows: pa.RecordBatch) -> Content:
-    """Return the content of some rows. The order of columns counts, their names do not."""
+    """Return the content of some rows. It depends on the order of columns, not on their names."""
     hashes = hash_rows(pa.Table.from_batches([rows]), _KEY)
     with np.errstate(over="ignore"):
         mixed = (hashes ^ (hashes >> np.uint64(29))) * _ODD

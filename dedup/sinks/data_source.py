@@ -1,4 +1,4 @@
-"""A sink as a data source of Spark. It takes streams, and can neither be read nor take batches."""
+"""A sink as a data source of Spark that takes streams, and rejects reads and batch writes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class SinkStreamWriter(DataSourceStreamArrowWriter):
         self._work.complete([each for each in messages if isinstance(each, TaskResult)])
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: what is staged is deleted with the micro-batch once it is published.
+        """Do nothing: the sink deletes staged rows once the micro-batch is published.
 
-        Spark also calls this if `commit` failed halfway, so nothing may be undone here.
+        Spark also calls this method if `commit` failed halfway, so it must not undo anything.
         """

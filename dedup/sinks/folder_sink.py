@@ -36,7 +36,7 @@ class RowsWriter(Protocol):
         """
 
     def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
-        """Write a file of the columns alone, so that the folder reads as an empty table."""
+        """Write a file with columns and no rows, so that the folder reads as an empty table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class SparkRows:
 
     def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
         rows = batch if without is None else batch.drop(without)
-        # A new DataFrame: the micro-batch, even limited to no rows, could run again.
+        # Use a new DataFrame: Spark could compute the micro-batch again, even limited to no rows.
         empty = batch.sparkSession.createDataFrame([], rows.schema).coalesce(1)
         empty.write.format(self.file_format).options(**self.options).save(str(folder))
 
@@ -149,7 +149,7 @@ class StagedFiles:
             faults.point("sink.side.published")
 
     def _part(self, staged: Path) -> tuple[Path, Path]:
-        """Move the verdict folders of a written micro-batch to the side they belong on."""
+        """Divide the verdict folders of a written micro-batch between the two outputs."""
         passed, stopped = staged / "output", staged / "duplicates"
         passed.mkdir()
         stopped.mkdir()

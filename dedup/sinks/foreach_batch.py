@@ -28,7 +28,7 @@ def columns_of(schema: StructType) -> Columns:
     return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
 
 
-#: By query and sink: start, micro-batch and function of what this process published last.
+#: What this process published last, by query and sink: start, micro-batch and function.
 _published: dict[tuple[str, str], tuple[str, int, str]] = {}
 
 
@@ -56,19 +56,19 @@ class SinkFunction(NamedSink):
 
     Notes
     -----
-    Successive micro-batches share a run ID of this function's own, because Spark's does not serve:
-    a user's function may set the job group, from which tasks take it, and may call this function
-    twice for one micro-batch. After a gap or a repetition a new run begins, and the driver compares
-    what is published, as after a start.
+    Successive micro-batches share a run ID that this function makes. Spark's run ID does not serve:
+    tasks read it from the job group, which a user's function may set. The user's function may also
+    call this one twice for one micro-batch. After a gap or a repetition a new run begins, and the
+    driver compares what is published, as after a start.
     """
 
     def __init__(self, kind: SinkKind[Any], options: SinkOptions, checkpoint: str) -> None:
         self.kind, self.options = kind, options
         self.sink, self.checkpoint = options.name, checkpoint
         self._located = located(checkpoint)
-        #: By the columns of a micro-batch: preparing asks the sink, so it happens once.
+        #: Work by the columns of a micro-batch. Preparing it asks the sink, so it happens once.
         self._work: dict[Columns, SinkWork] = {}
-        #: By query: ID of the run, its newest micro-batch, and whether that was published.
+        #: Run ID by query, with the run's newest micro-batch and whether that one was published.
         self._runs: dict[str, tuple[str, int, bool]] = {}
         self._token = str(uuid.uuid4())
 
@@ -135,7 +135,7 @@ class SinkFunction(NamedSink):
 def query_of_checkpoint(checkpoint: str, batch_id: int, name: str) -> str:
     """Return the ID of the checkpoint's query, which must be running this micro-batch now.
 
-    Otherwise a ConfigError shows the `name` of the calling function.
+    Otherwise raises ConfigError, which shows the `name` of the calling function.
     """
     found = read_progress(checkpoint)
     if not found.again or found.next_batch_id != batch_id:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Register the formats of this package with a session. You may call it twice.
+    """Register the formats of this package with a session. A second call does no harm.
 
     ``df.writeStream.format("dedup_kafka")`` then writes to Kafka, each micro-batch once,
     ``format("dedup_postgres")`` to PostgreSQL, ``format("dedup_files")`` to a folder of files,
@@ -42,10 +42,10 @@ def register(spark: SparkSession) -> None:
 
 
 def check_sink(sink: object, schema: StructType, checkpoint: str | os.PathLike[str] | None) -> None:
-    """Raise what a sink of this package would raise when its query starts.
+    """Raise the error, if any, that a sink of this package would raise when its query starts.
 
     `sink` is a format and its options, or what a function such as `postgres_sink` returned, and
-    `schema` are the columns of the stream. `checkpoint` is for the option ``checkpointLocation``.
+    `schema` are the columns of the stream. `checkpoint` is the option ``checkpointLocation``.
     """
     from dedup.sinks.foreach_batch import SinkFunction
 
@@ -98,7 +98,7 @@ def inspect_format(format_name: str, options: Mapping[str, str]) -> OutputInspec
 
 
 def _check_pyspark() -> None:
-    """Reject a PySpark that hands a sink of a stream single rows."""
+    """Reject a PySpark that passes single rows to a streaming sink."""
     from pyspark.sql import datasource
 
     if not hasattr(datasource, "DataSourceStreamArrowWriter"):

@@ -16,7 +16,7 @@ from dedup.spark.driver.checkpoint_log import Progress
 class SlotState:
     """One slot of a sink, with its newest committed marker.
 
-    A task or driver has begun to publish the later micro-batch `attempted` here, if it is not None.
+    If `attempted` is not None, a task or driver has begun to publish that later micro-batch here.
     If `open`, the transaction of that attempt may still be open; otherwise it was aborted.
     """
 
@@ -74,7 +74,7 @@ class SinkInspection:
 
 
 def sink_states(slots: Iterable[SlotState], progress: Progress | None) -> tuple[SinkState, ...]:
-    """Return the states of sinks; `progress` is of one of the queries, for its next start."""
+    """Return the states of sinks. `progress`, of one of the queries, shows its next start."""
     by_sink: defaultdict[tuple[str, str], list[SlotState]] = defaultdict(list)
     for slot in slots:
         by_sink[slot.marker.query_id, slot.marker.sink].append(slot)
@@ -94,7 +94,7 @@ def sink_states(slots: Iterable[SlotState], progress: Progress | None) -> tuple[
 
 
 def next_start(slots: Collection[Marker], progress: Progress | None) -> str:
-    """Return, as sentences, what the next start does, from the newest marker of each slot."""
+    """Return, as sentences, what the next start does, given the newest marker of each slot."""
     newest = max((marker.batch_id for marker in slots), default=-1)
     published = sorted(marker.slot for marker in slots if marker.batch_id == newest)
     if BATCH_SLOT in published:

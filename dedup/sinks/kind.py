@@ -20,7 +20,7 @@ class OutputInspection(Protocol):
     """What a sink has published."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, times as ISO 8601."""
+        """Return the inspection as plain values, with times in ISO 8601."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,10 @@ class SinkKind(Generic[O]):
     """One kind of sink: its format, and the public function that returns it for ``foreachBatch``.
 
     `parse` turns what the user gave into options, `prepare` checks options, columns and output and
-    returns the work, and `inspect` returns what such a sink has published. `takes_complete` tells
-    whether a sink of these options takes outputMode ``complete``, in which each micro-batch has the
-    whole result of the query: only if readers can distinguish the newest result from older ones.
+    returns the work, and `inspect` returns what such a sink has published. `takes_complete` returns
+    whether a sink of these options takes outputMode ``complete``, in which each micro-batch holds
+    the query's whole result. A sink does if its readers can distinguish the newest result from
+    older ones.
     """
 
     format_name: str

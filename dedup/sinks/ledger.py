@@ -1,4 +1,4 @@
-"""What a query's checkpoint remembers of a sink, so that lost markers are noticed.
+"""What a query's checkpoint records about a sink, so that the sink notices lost markers.
 
 - ``published.json``: a micro-batch that the sink has certainly published.
 - ``sink.json``: the options that decide where its markers are.
@@ -96,7 +96,7 @@ class Ledger:
 
 
 def read_document(root: Root, name: str, parse: Callable[[dict[str, Any]], T]) -> T:
-    """Return what `parse` makes of a document's fields; it raises ValueError if they are wrong."""
+    """Return what `parse` makes of a document's fields. `parse` may raise ValueError."""
     with reading(root.url(name), "Restore it from a copy of the checkpoint.", "storage"):
         return root.read(name, lambda data: parse(from_document(data, version=FORMAT)[1]))
 

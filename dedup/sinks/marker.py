@@ -16,7 +16,7 @@ from dedup.core.parse import OtherVersion, integer, mapping, text
 from dedup.errors import SinkError
 
 FORMAT = 1
-#: The slot of micro-batches that are published at once, in one transaction.
+#: Slot of micro-batches that the driver publishes in one transaction.
 BATCH_SLOT = -1
 #: The run that a revoked marker names. No task may publish because of such a marker.
 NO_RUN = ""
@@ -45,7 +45,7 @@ class Marker:
     time_ms: int = 0
 
     def key(self) -> bytes:
-        """Return what all markers of the slot have in common, so that compaction keeps one."""
+        """Return the key of all markers of the slot, of which compaction keeps the newest."""
         return marker_key(self.query_id, self.sink, self.slot)
 
     def to_bytes(self) -> bytes:

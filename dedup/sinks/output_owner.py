@@ -18,20 +18,20 @@ from dedup.sinks.marker import reading
 OWNER = "_dedup.query"
 #: File that `dedup run` keeps in its outputs.
 _RUN = "_dedup.json"
-#: Other writers of folders whose readers use a list of files, by the name of the list.
+#: Other writers whose readers rely on a list of files, by the name of that list.
 _LISTS = {"_spark_metadata": "Spark's own file sink", "_delta_log": "a table of Delta Lake"}
 _FORMAT = 1
 
 
 def own_output(output: Root, query_id: str, sink: str = "") -> None:
-    """Make a query, and the sink of it if it has a name, the owner of an unowned output.
+    """Make a query the owner of an unowned output, or one sink of it if `sink` is not empty.
 
     Raises ConfigError if somebody else owns it.
     """
     other = foreign_to_all(output)
     if other is None:
         if not output.exists(OWNER):
-            # If two do this at the same time, one becomes the owner.
+            # If two queries do this at the same time, one becomes the owner.
             mine = {"query_id": query_id, "sink": sink}
             output.create_bytes(OWNER, to_document(mine, version=_FORMAT))
         found = owner_of(output)
@@ -59,7 +59,7 @@ def owner_of(output: Root) -> tuple[str, str] | None:
 
 
 def foreign_to_all(output: Root) -> str | None:
-    """Return who made an output that no query may own, or None if a query owns it or may."""
+    """Return who made an output if no query may own it, or None."""
     if output.exists(OWNER):
         return None
     if output.exists(_RUN):

@@ -50,7 +50,8 @@ from dedup.errors import SinkError
 from dedup.sinks.content import Content
 from dedup.sinks.marker import BATCH_SLOT, NO_RUN, Marker
 
-#: Decisions of the driver, each after a transaction was aborted or its commit had no answer.
+#: Largest number of the driver's decisions. It decides again if a transaction was aborted or a
+#: commit had no answer.
 ATTEMPTS = 3
 
 
@@ -107,7 +108,7 @@ class RowsToSend(Protocol[S_contra]):
     def send_first(self, slot: S_contra) -> None:
         """Send some rows within the open transaction, and wait until the sink has taken them.
 
-        They are kept until then: an attempt that finds itself fenced may send them again.
+        The rows are kept until then: an attempt that finds itself fenced may send them again.
         """
 
     def send_rest(self, slot: S_contra) -> Content:
@@ -196,7 +197,7 @@ def publish_slice(
 
 
 def _still_held(batch: Batch, slot: S, rows: SliceRows[S]) -> bool:
-    """Return whether this process still holds the slot; if so, its first rows are sent.
+    """Return whether this process still holds the slot. If so, the first rows have been sent.
 
     Spark's workers are not bound to a task, so another worker may have acquired the slot since.
     That shows when the first rows are sent, while they can still be sent again.
@@ -264,9 +265,9 @@ def publish_staged(
     *,
     atomic: Callable[[], Sequence[StagedSlice]] | None = None,
 ) -> None:
-    """Publish what the tasks of a micro-batch have staged, unless it is published.
+    """Publish what the tasks of a micro-batch have staged, unless the micro-batch is published.
 
-    With `atomic` the micro-batch is published in one transaction, from the slices that this
+    With `atomic` the micro-batch is published in one transaction, from the slices that `atomic`
     returns. An earlier run may have chosen them, for the slices may differ from run to run.
 
     Raises SinkError if what is published contradicts this micro-batch, and Fenced if another run of

@@ -1,11 +1,11 @@
 """Publish each micro-batch exactly once with one commit that compares and sets.
 
-A table format such as Delta Lake or Iceberg commits everything at once, and only if no other
-writer has committed since the table was read. A folder of files has one plan for each micro-batch,
-which only one driver can create. With the marker in the same commit that is enough.
-The driver reads the marker from the newest version, decides, and commits as the very next version.
-Another driver of the query (a copy of the checkpoint, or a start that was frozen and wakes) has
-either committed before, and its marker is read; or its commit comes too late, and it decides again.
+A table format such as Delta Lake or Iceberg commits everything at once, and only if no other writer
+has committed since the table was read. A folder of files has one plan for each micro-batch, which
+only one driver can create. With the marker in the same commit that is enough. The driver reads the
+marker from the newest version, decides, and commits as the very next version. Another driver of the
+query (a copy of the checkpoint, or a start that was frozen and wakes) has either committed before,
+so this driver reads its marker, or commits too late, and decides again.
 
 After a commit without an answer the driver decides again as well. If that commit becomes visible
 later, it does so as the next version, and then the commit sent after it is refused.
@@ -27,9 +27,9 @@ from dedup.sinks.protocol import (
     refuse_other_content,
 )
 
-#: Attempts of the driver. Each one that fails lets another writer of the table through.
+#: Largest number of attempts of the driver. Each one that fails lets another writer through.
 ATTEMPTS = 40
-#: Attempts that may have no answer, or an error that no other writer's commit explains.
+#: Number of attempts that may have no answer, or an error that no other commit explains.
 UNANSWERED = 3
 _LONGEST_WAIT_S = 1.0
 
@@ -65,7 +65,7 @@ class TablePort(Protocol):
 def commit_batch(
     staged: StagedBatch, port: TablePort, *, tasks: int | None = None, even_empty: bool = False
 ) -> Publication:
-    """Publish a micro-batch in one commit, unless it is published; an empty one only if asked to.
+    """Publish a micro-batch in one commit, unless it is published, or empty without `even_empty`.
 
     Raises SinkError if what is published contradicts this micro-batch, or if no attempt succeeds.
     """

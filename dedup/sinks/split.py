@@ -45,13 +45,13 @@ def split(
     df : DataFrame
         A stream with the verdict column. Other columns may have been added or dropped.
     unique : callable of (DataFrame, int)
-        Gets the rows that the operator would emit without a verdict column, unless another
-        function here gets their verdict; without the verdict column.
+        Gets the rows that the operator would emit without a verdict column, except those whose
+        verdict another function here gets. They come without the verdict column.
     duplicate, late, null_id, untimed, conflict : callable of (DataFrame, int), optional
     gap, fenced, unknown, unnumbered : the same, of `dedup_by_sequence`
-        Gets the rows of that verdict, with the verdict column. Without such a function they go to
-        `unique` if the operator's options let them pass, and are dropped if not. You may give one
-        function for several verdicts, `unique` included; it is then called once.
+        Gets the rows of that verdict, with the verdict column. Without such a function the rows go
+        to `unique` if the operator's options let them pass, and are dropped if not. You may give
+        one function for several verdicts, `unique` included; it is then called once.
 
     Returns
     -------
@@ -109,7 +109,7 @@ def split(
 
 @dataclass(frozen=True, slots=True)
 class _Routes:
-    """Function for ``foreachBatch``: which verdicts go to which function."""
+    """Function for ``foreachBatch`` that passes the rows of each verdict to a function."""
 
     column: str
     passing: tuple[str, ...]
@@ -155,7 +155,7 @@ def _checkpoint(functions: list[BatchFunction]) -> str | None:
     names = [sink.sink for sink in sinks]
     if twice := {name for name in names if names.count(name) > 1}:
         raise same_name(min(twice))
-    # A folder has several spellings.
+    # One folder can be spelled in several ways.
     checkpoints = {located(sink.checkpoint): sink.checkpoint for sink in sinks}
     if len(checkpoints) > 1:
         several = " and ".join(sorted(checkpoints.values()))

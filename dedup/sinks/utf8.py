@@ -75,7 +75,7 @@ def exact_texts(
 
 @contextmanager
 def naming_texts(file_format: str) -> Iterator[None]:
-    """Replace Spark's error for an invalid text by a DataError with a way out."""
+    """Replace Spark's error for an invalid text by a DataError that says what to do."""
     try:
         yield
     except Exception as error:

@@ -30,9 +30,9 @@ class TaskResult(WriterCommitMessage):
 class SinkWork(ABC):
     """The work of one sink. Spark sends it to the tasks, so it must pickle.
 
-    The names of its fault points begin with `room`. Beside another start of the query,
-    `fenced_because` is what else fences its driver. `notes_every_batch` tells whether the ledger
-    notes micro-batches that the tasks have published alone.
+    The names of its fault points begin with `room`. `fenced_because` names what fences a driver
+    besides another start of the query. `notes_every_batch` tells whether the ledger records
+    micro-batches that the tasks have published alone.
     """
 
     room: ClassVar[str]
@@ -67,9 +67,8 @@ class SinkWork(ABC):
     def complete(self, results: Sequence[TaskResult]) -> None:
         """Publish, on the driver, what the tasks of a micro-batch have staged.
 
-        Raises ConfigError if the output, or an option that may not change, is another one than
-        before, and SinkError if the sink contradicts this micro-batch, or another start publishes
-        it.
+        Raises ConfigError if the output, or an option that may not change, has changed. Raises
+        SinkError if the sink contradicts this micro-batch, or another start publishes it.
         """
         options = self.options
         if not results or options.ledger is None:
@@ -106,7 +105,7 @@ def _nothing_staged() -> None:
 
 
 def current_batch(name: str) -> tuple[Batch, int]:
-    """Return the running task's micro-batch, for the sink of this name, and its number."""
+    """Return the running task's micro-batch, for the sink of this name, and the task's number."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

@@ -1,1 +1,1 @@
-"""Folders of files as a sink: micro-batches of any query, each whole, once, or not at all."""
+"""Folders of files as a sink: each micro-batch appears whole, once, or not at all."""

@@ -1,6 +1,6 @@
 """What a folder of files shows of its query's micro-batches, and what is staged there.
 
-It only reads, also while a query writes.
+The inspection only reads, and may run while a query writes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ class StagedFolder:
     folder : str
         Its name below the output.
     batch_id : int or None
-        Micro-batch that it was staged for, or None if the sink does not make such names.
+        Micro-batch that the files were staged for, or None if the name is not one of the sink's.
     files, nbytes : int
     role : str
-        ``"planned"``: of the newest micro-batch, which is not complete yet. ``"left over"``: of a
-        published micro-batch; the next one removes it. ``"not planned"``: of a micro-batch under
-        way, or of a start that ended. ``"foreign"``: of an unknown writer.
+        Whose files they are. ``"planned"``: the newest micro-batch's, which is not complete yet.
+        ``"left over"``: a published micro-batch's, which the next one removes. ``"not planned"``:
+        those of a micro-batch under way, or of a start that ended. ``"foreign"``: an unknown
+        writer's.
     """
 
     folder: str
@@ -58,13 +59,13 @@ class FilesInspection:
     batch_id : int or None
         The newest micro-batch that is published or planned. None before the first.
     whole : bool
-        Whether readers see all of it.
+        Whether readers see all of this micro-batch.
     rows, files, nbytes : int or None
-        Figures of its plan. None without plans, as in an output of `dedup_parquet`.
+        Figures of the micro-batch's plan. None without plans, as in an output of `dedup_parquet`.
     run_id, writer : str or None
-        The start of the query that planned it, and its host and process.
+        The start of the query that planned the micro-batch, and the start's host and process.
     time_ms : int or None
-        When, in milliseconds since 1970.
+        When it was planned, in milliseconds since 1970.
     staged : tuple of StagedFolder
     restart : str
         What the next start of the query does, as sentences.

@@ -13,7 +13,7 @@ from dedup.sinks.files.output_root import parsed_s3
 from dedup.sinks.options import ACCEPT, SinkOptions, located, named, sink_values
 
 FORMAT = "dedup_files"
-#: By format: its codecs, the first being the default.
+#: Codecs by format. The first one is the default.
 CODECS = {
     "parquet": ("snappy", "zstd", "gzip", "none"),
     "json": ("none", "gzip"),
@@ -28,7 +28,7 @@ OPTIONS = (
            "JSON and CSV: `none` (default), `gzip`"),
     Option("header", switch(), help="CSV files begin with the names of the columns"),
     Option("partition.by", names(), (), "columns whose values name folders"),
-    # A copy within S3 takes no object of more than 5 GiB.
+    # S3 cannot copy an object of more than 5 GiB.
     Option("target.file.size",
            nbytes(1 << 10, 4 << 30, "be 1KB to 4GB, such as 128MB (of 1024 * 1024 bytes each)."),
            help="a task begins another file once one is so large; on S3, default: 1 GB"),

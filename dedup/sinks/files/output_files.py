@@ -37,12 +37,12 @@ class OutputFile(ABC):
     nbytes: int = field(default=0, init=False)
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Add rows, whose columns are in the order of the file's. A full disk raises DedupError."""
+        """Add rows, with columns in the file's order. Raises DedupError if the disk is full."""
         self.rows += rows.num_rows
         self._take(_as(rows, self.columns))
 
     def finish(self) -> None:
-        """Write the rest, and make the file durable."""
+        """Write the buffered rows, and make the file durable."""
         with refusing(self.path):
             self._close()
             sync(self.path)
@@ -62,11 +62,11 @@ class OutputFile(ABC):
 
     @abstractmethod
     def _close(self) -> None:
-        """Write what is buffered, and the end of the file."""
+        """Write the buffered rows and the end of the file."""
 
     @abstractmethod
     def _let_go(self) -> None:
-        """Close what is open."""
+        """Close the file, if it is open."""
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class ParquetOutput(OutputFile):
 
 @dataclass(slots=True)
 class TextOutput(OutputFile):
-    """A file of lines after a `head`; `lines` returns the bytes of some rows."""
+    """A file that begins with `head`, with rows as text that `lines` makes."""
 
     lines: Callable[[pa.RecordBatch], bytes]
     head: bytes = b""
@@ -148,7 +148,7 @@ class TextOutput(OutputFile):
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Replace an OSError by a DedupError with a way out."""
+    """Replace an OSError by a DedupError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -179,8 +179,8 @@ def parquet_writer(
 def with_spark_metadata(columns: pa.Schema, spark_json: str, version: str) -> pa.Schema:
     """Return the columns with the metadata that Spark writes to the footer of a file.
 
-    The version shows readers that old dates are in today's calendar. The columns hold what Parquet
-    cannot express, such as comments.
+    The version shows readers that old dates are in today's calendar. `spark_json` describes what
+    Parquet cannot express, such as comments.
     """
     noted: Mapping[str, str] = {
         "org.apache.spark.version": version,
@@ -198,7 +198,7 @@ def _as(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
 
 
 def _repeating(rows: pa.Table) -> list[str]:
-    """Return the columns that a dictionary makes smaller; for the others it only costs time."""
+    """Return the columns that a dictionary makes smaller. For other columns it only costs time."""
     sample = rows.slice(0, _SAMPLE_ROWS)
     found = []
     for column, name in zip(sample.columns, sample.column_names, strict=True):

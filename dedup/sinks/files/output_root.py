@@ -29,7 +29,7 @@ class OutputRoot(Root):
         self._uri = path if scheme_of(path) == "s3" else None
 
     def check(self) -> None:
-        """Check that the output can be reached, and that the extra ``s3`` is there for S3."""
+        """Check that the output can be reached and, on S3, that the extra ``s3`` is installed."""
         if self._uri is not None:
             _boto3()
         self.exists("_dedup.query")
@@ -51,8 +51,8 @@ class OutputRoot(Root):
     def uri(self, name: str) -> str:
         """Return the path of a file, or the URI of an object, without percent-encoding.
 
-        Readers want it so (Spark, DuckDB, pyarrow with a file system). The URI of the output is
-        different: pyarrow decodes it.
+        Readers expect this form (Spark, DuckDB, pyarrow with a file system). The output's own URI
+        may be percent-encoded, because pyarrow decodes it.
         """
         if self._uri is None:
             return self.url(name)
@@ -67,7 +67,7 @@ class OutputRoot(Root):
         return self._put_new(name, data) or self.read_bytes(name) == data
 
     def _put_new(self, name: str, data: bytes) -> bool:
-        """Return whether the store has created an object, or False if it exists."""
+        """Create an object and return True, or return False if it already exists."""
         assert self._uri is not None
         _, botocore = _boto3()
         bucket, folder, _ = parsed_s3(self._uri)
@@ -98,13 +98,13 @@ class OutputRoot(Root):
         )
 
 
-#: Outputs, by process, whose store has passed `check_exclusive`.
+#: Outputs whose store has passed `check_exclusive`, each with the process that checked.
 _EXCLUSIVE: set[tuple[str, int]] = set()
 
 
 @lru_cache(maxsize=8)
 def _client(uri: str, pid: int) -> Any:
-    """Return the client of this process; making one takes longer than a request."""
+    """Return this process's client. It is cached: making one takes longer than a request."""
     boto3, _ = _boto3()
     return boto3.session.Session().client("s3", **parsed_s3(uri)[2])
 
@@ -119,9 +119,10 @@ def _boto3() -> tuple[Any, Any]:
 
 
 def parsed_s3(uri: str) -> tuple[str, str, dict[str, Any]]:
-    """Return bucket, folder, and the settings with which boto3 does what pyarrow does for the URI.
+    """Return bucket, folder, and settings with which boto3 acts as pyarrow does for the URI.
 
-    For settings that are not in the URI, both read the environment, the profile or the machine.
+    Both libraries read settings that the URI lacks from the environment, the profile or the
+    machine.
     """
     parts = urlsplit(uri)
     asked = {name: values[-1] for name, values in parse_qs(parts.query).items()}

@@ -44,19 +44,19 @@ class Output(Protocol):
     def carry_out(self, plan: BatchPlan, again: Sequence[WrittenFile] | None = None) -> None:
         """Make a planned micro-batch visible. Any start may repeat it, with the same result.
 
-        If the files of the plan are gone, `again` replaces them: the same rows, staged again. A
-        SinkError says that files are neither in their place nor staged.
+        If the plan's files are gone, `again` replaces them: the same rows, staged again. Raises
+        SinkError if files are neither in their place nor staged.
         """
 
     def unplanned(self, batch_id: int) -> Sequence[str]:
-        """Return the names that a micro-batch without a plan has in its folder already."""
+        """Return the names that are already in the folder of a micro-batch without a plan."""
 
     def clean(self, batch_id: int) -> None:
         """Remove what was staged for this published micro-batch and earlier ones."""
 
 
 class LocalOutput:
-    """A folder on a file system that tasks and driver share. One rename shows a micro-batch."""
+    """A folder on a file system that tasks and driver share. One rename publishes a micro-batch."""
 
     def __init__(self, path: str) -> None:
         self.root, self._path = OutputRoot(path), Path(path)
@@ -67,7 +67,7 @@ class LocalOutput:
         yield self._path / STAGING / staging_folder(batch.batch_id, batch.run_id)
 
     def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
-        """Return the files: the driver sees them where they are."""
+        """Return the files unchanged: the driver sees them where they are."""
         return list(files)
 
     def plan_files(
@@ -85,7 +85,7 @@ class LocalOutput:
         return folder, [PlannedFile(f"{folder}/{n}", n, file.nbytes) for n, file in planned]
 
     def carry_out(self, plan: BatchPlan, again: Sequence[WrittenFile] | None = None) -> None:
-        """Rename the folder that the plan names, or one with the files that are staged again."""
+        """Rename the folder that the plan names, or a folder with the files in `again`."""
         if not plan.files:
             return
         source, number = self._path / plan.folder, plan.marker.batch_id
@@ -105,10 +105,11 @@ class LocalOutput:
         publish_folder(source, self._path, number)
 
     def _refuse_foreign(self, plan: BatchPlan) -> None:
-        """Refuse a folder of somebody else that has the name of a micro-batch still staged.
+        """Refuse another writer's folder that has the name of a micro-batch still staged.
 
-        The sink would take it for the micro-batch, and delete the staged files. If the last step
-        was a copy instead of a rename (`publish_folder`), the folder has the files of the plan.
+        The sink would take that folder for the micro-batch, and delete the staged files. If the
+        last step was a copy instead of a rename (`publish_folder`), the folder has the files of the
+        plan.
         """
         target = self._path / folder_of(plan.marker.batch_id)
         # Keep this order: a start that publishes in between takes the staged folder away.
@@ -123,7 +124,7 @@ class LocalOutput:
             )
 
     def unplanned(self, batch_id: int) -> Sequence[str]:
-        """Return the files in the folder of the micro-batch, or its name if it is empty."""
+        """Return the files in the micro-batch's folder, or the folder's name if it is empty."""
         folder = self._path / folder_of(batch_id)
         if not folder.exists():
             return ()
@@ -139,7 +140,7 @@ class LocalOutput:
 
 
 class StoreOutput:
-    """A folder of an object store. It has no rename, so staged files are copied one by one."""
+    """A folder of an object store, which has no rename, so staged files are copied one by one."""
 
     def __init__(self, path: str) -> None:
         self.root = OutputRoot(path)
@@ -167,7 +168,7 @@ class StoreOutput:
     def carry_out(self, plan: BatchPlan, again: Sequence[WrittenFile] | None = None) -> None:
         """Copy each file of the plan that is not in its place yet.
 
-        Files that are staged again cannot replace them: readers may have seen some of the others.
+        Files in `again` cannot replace the plan's, because readers may have seen some of these.
         """
 
         def place(file: PlannedFile) -> None:

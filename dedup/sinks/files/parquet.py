@@ -147,13 +147,13 @@ class _InputFiles:
         )
 
     def check_new_times(self, _: int) -> None:
-        """Check the times in ORC files that are new, which include the files of a micro-batch."""
+        """Check the times in new ORC files, which include the files of the micro-batch."""
         new = set(self._listed()) - self._checked
         check_orc_times(self.spark, new, self.rows.schema)
         self._checked |= new
 
     def _listed(self) -> tuple[Path, ...]:
-        # Any columns serve, because the files are listed, not read.
+        # Any schema will do, because the files are listed, not read.
         files = self._reader().schema(self.schema or "_ INT").load(str(self.folder))
         return tuple(Path(local_path(uri)) for uri in files.inputFiles())
 

@@ -1,9 +1,10 @@
 """The *plan* of a micro-batch: which files it consists of, decided once.
 
-A plan is a JSON document ``_batches/<id>.plan``. The first start of the query that gets there
-creates it, and it never changes. So if two starts publish the same micro-batch, even long after one
-another, one decides and both carry out the same plan. The plan holds the marker of the micro-batch:
-a planned micro-batch counts as published, because anybody can carry out the plan at any time.
+A plan is a JSON document ``_batches/<id>.plan``. The first start of the query that publishes the
+micro-batch creates the plan, which never changes. So if two starts publish the same micro-batch,
+even long after one another, one decides and both carry out the same plan. The plan holds the marker
+of the micro-batch: a planned micro-batch counts as published, because anybody can carry out the
+plan at any time.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class BatchPlans:
         self._root = root
 
     def create(self, plan: BatchPlan) -> bool:
-        """Decide what a micro-batch consists of, or return False if that is decided already."""
+        """Create the plan of a micro-batch, or return False if the micro-batch has one already."""
         body = {
             "marker": asdict(plan.marker),
             "folder": plan.folder,
@@ -72,7 +73,7 @@ class BatchPlans:
         return self._root.create_bytes(_name(plan.marker.batch_id), data)
 
     def read(self, batch_id: int) -> BatchPlan | None:
-        """Return the plan of a micro-batch, or None if nothing is decided."""
+        """Return the plan of a micro-batch, or None if it has none."""
         name = _name(batch_id)
         try:
             data = self._root.read_bytes(name)
@@ -85,10 +86,11 @@ class BatchPlans:
     def newest(self, batch_id: int, known_batch_id: int | None = None) -> BatchPlan | None:
         """Return the plan that the driver of a micro-batch has to know, or None for a new output.
 
-        That is a later micro-batch's plan, which shows that the output is ahead, or else its own,
-        which shows that it is published, or else the newest earlier one. A micro-batch without rows
-        has a plan too, but one for which Spark ran no task has none. So if the one before has no
-        plan, all are listed. `known_batch_id`, maybe a later one, certainly has a plan.
+        A later micro-batch's plan comes first: the output is ahead. The micro-batch's own plan
+        comes second: the micro-batch is published. Otherwise this returns the newest earlier plan.
+        A micro-batch without rows has a plan, but one for which Spark ran no task has none. So if
+        the previous micro-batch has no plan, this lists all plans. `known_batch_id`, which may be
+        later than `batch_id`, certainly has a plan.
         """
         ahead = max(batch_id + 1, -1 if known_batch_id is None else known_batch_id)
         for number in (ahead, batch_id + 1, batch_id, batch_id - 1):
@@ -105,7 +107,7 @@ class BatchPlans:
 
 
 def _plan(body: dict[str, Any], batch_id: int, *, is_local: bool) -> BatchPlan:
-    """Return a micro-batch's plan. Raises ValueError if its files are another one's."""
+    """Return a micro-batch's plan, or raise ValueError if its files are another micro-batch's."""
     marker = Marker.from_json(body["marker"])
     if marker.batch_id != batch_id:
         raise ValueError(f"it is the plan of micro-batch {marker.batch_id}")
@@ -156,7 +158,7 @@ def published_files(path: str | os.PathLike[str]) -> list[str]:
         return [str(file) for folder in folders for file in data_files(folder)]
     plans = BatchPlans(root)
     found = [plan for number in plans.numbers() if (plan := plans.read(number)) is not None]
-    # A micro-batch begins when the one before it is whole, so only the last may lack files.
+    # A micro-batch begins once the previous one is complete, so only the last may lack files.
     if found and not is_whole(root, found[-1]):
         found.pop()
     return [root.uri(name) for plan in found for name, _ in _objects(plan)]

@@ -82,7 +82,8 @@ class FilesQuery:
     """A stream behind the operator, not started yet.
 
     `columns` are those of the rows that the operator emits. `writer` writes the micro-batches; it
-    is None if Spark has to. `read_by_spark` and `written_by_spark` are the reasons.
+    is None if Spark has to. `read_by_spark` and `written_by_spark` are the reasons why Spark reads
+    and writes, or None if tasks do.
     """
 
     stream: DataFrame
@@ -180,10 +181,11 @@ def _splits(spark: SparkSession, source: SourceFiles, folders: list[T.StructFiel
     """Return the file parts of each micro-batch, spread over the tasks."""
     listed = T.StructType([*(T.StructField(*column) for column in _LISTED.items()), *folders])
     reader = spark.readStream.format("binaryFile").schema(listed).options(**source.options)
-    # Sizes and times from Spark's listing. Tasks read its columns `length` and `modificationTime`
-    # later, and would skip a file that was emptied in between, which is never listed again.
+    # Take sizes and times from Spark's listing. Tasks fill the columns `length` and
+    # `modificationTime` later. They would skip a file that was emptied in between, and Spark never
+    # lists it again.
     files = reader.load(source.place)
-    metadata = files.metadataColumn("_metadata")  # also if a folder names such a column
+    metadata = files.metadataColumn("_metadata")  # not hidden by a folder's column of this name
     listed_size = metadata["file_size"]
     files = files.where(listed_size > 0)
     shown = [named_column(f.name) for f in folders]
@@ -195,7 +197,7 @@ def _splits(spark: SparkSession, source: SourceFiles, folders: list[T.StructFiel
         F.current_timestamp().alias("now"),
         *([F.struct(*shown).alias("folders")] if shown else []),
     ).withColumn("number", F.explode(F.expr("sequence(0, `count` - 1)")))
-    # From one task Spark deals them out evenly; several tasks would each start anywhere.
+    # One task deals the splits out evenly. Each of several tasks would start at a random place.
     return splits.coalesce(1).repartition(spark.sparkContext.defaultParallelism)
 
 
@@ -213,10 +215,10 @@ def _writer(spark: SparkSession, rows: T.StructType, sink: ParquetFolder | str) 
 def _fault(
     source: SourceFiles, look: Callable[[ParquetInput], str | None], unsupported: str | None
 ) -> str | None:
-    """Return what `look` finds wrong with the first such file, or None.
+    """Return what is wrong with the first file in which `look` finds a fault, or None.
 
-    A file that cannot be read at all passes: the task that reads it names it. `unsupported` is the
-    answer for a file with features that pyarrow lacks.
+    A file that cannot be read at all passes: the task that reads it reports the error.
+    `unsupported` is the answer for a file with features that pyarrow lacks.
     """
 
     def wrong(path: Path) -> str | None:

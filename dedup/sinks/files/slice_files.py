@@ -1,8 +1,7 @@
 """The files that one task writes of a micro-batch, one or more for each folder of its rows.
 
-They are below a folder that readers skip, and each attempt of a task gives them other names. A task
-returns the names once all files are durable. The driver publishes the files of those attempts that
-Spark counts.
+The files are below a folder that readers skip. Each attempt of a task uses other names, and returns
+them once all files are durable. The driver publishes the files of those attempts that Spark counts.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ _ENDINGS = {"none": "", "gzip": ".gz"}
 class FileShape:
     """How the files of an output are written.
 
-    `columns` are those in the files, with the metadata that Spark writes. The values of the columns
-    `split_by`, which are not in the files, name folders. A CSV file begins with the names of its
-    columns if `header` is true. A task begins another file once one has `target_bytes`.
+    `columns` are the columns in the files, with the metadata that Spark writes. The values of the
+    columns `split_by`, which are not in the files, name folders. A CSV file begins with the names
+    of its columns if `header` is true. A task begins another file once one has `target_bytes`.
     """
 
     columns: pa.Schema

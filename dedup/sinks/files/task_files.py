@@ -1,4 +1,4 @@
-"""Packed blobs to Parquet files in one pass, without a row that goes through the JVM."""
+"""Write packed blobs to Parquet files in one pass, in which no row goes through the JVM."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TaskFiles:
         files = [WrittenFile(row["path"], row["folder"], row["bytes"], 0) for row in written]
         gather(files, folder)
         for parent in {Path(file.path).parent for file in files}:
-            # The rest is from attempts that do not count.
+            # The remaining files are from attempts that Spark does not count.
             shutil.rmtree(parent, ignore_errors=True)
 
     def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:

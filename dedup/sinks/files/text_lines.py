@@ -1,10 +1,11 @@
 r"""Rows as lines of JSON and CSV that Spark's readers read back without loss.
 
 JSON: null fields of a row or a structure are left out, nulls in lists and maps are ``null``; NaN,
-infinity and binary values (in Base64) are texts. CSV is Spark's dialect: null is nothing, an empty
-text is ``""``; a text with a comma, a quote, a backslash, a line end, or a blank at either end is
-in quotes, with ``\`` before a quote and before itself. In a CSV file of one column null is ``""``
-too, because readers skip empty lines. Times have six digits, of which Spark's writer keeps three.
+infinity and binary values (in Base64) are texts. CSV is Spark's dialect: null is an empty field, an
+empty text is ``""``; a text with a comma, a quote, a backslash, a line end, or a blank at either
+end is in quotes, with ``\`` before a quote and before itself. In a CSV file of one column null is
+``""`` too, because readers skip empty lines. Times have six digits, of which Spark's writer keeps
+three.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _bytes(lines: pa.Array) -> bytes:
 
 
 def _object(fields: list[pa.Array]) -> pa.Array:
-    # pyarrow returns null for rows that are null in every argument, so the first is "{".
+    # pyarrow returns null for rows that are null in every argument, so the first argument is "{".
     begun = pa.repeat(pa.scalar("{"), len(fields[0]))
     texts = pc.binary_join_element_wise(begun, *fields, ",", null_handling="skip")
     texts = pc.replace_substring(texts, "{,", "{", max_replacements=1)
@@ -116,7 +117,7 @@ def _json(column: pa.Array, name: str) -> pa.Array:
 
 
 def _compact(column: pa.Array) -> pa.Array:
-    """Return lists without values outside of a slice or below a null."""
+    """Return lists without the hidden values outside of a slice or below a null."""
     return column.take(pa.array(np.arange(len(column))))
 
 
@@ -140,7 +141,7 @@ def _escaped(texts: pa.Array) -> pa.Array:
 
 
 def _texts(column: pa.Array, name: str) -> pa.Array:
-    """Return a column that is not nested as texts; null stays null."""
+    """Return the values of a column without nesting as texts; null stays null."""
     kind = column.type
     if pa.types.is_string(kind):
         return column
@@ -160,7 +161,7 @@ def _texts(column: pa.Array, name: str) -> pa.Array:
 
 def _numbers(column: pa.Array) -> pa.Array:
     texts = column.cast(pa.string())
-    # Add a fraction, so that readers see floating-point numbers in a column of whole ones.
+    # Add a fraction to whole numbers, so that readers infer a floating-point column.
     whole = pc.match_substring_regex(texts, r"^-?\d+$")
     texts = pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
     if pc.all(pc.is_finite(column), min_count=0).as_py():

@@ -55,7 +55,7 @@ class FilesWork(SinkWork):
         return TaskResult(batch, WrittenSlice(slot, content, "", tuple(staged)))
 
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
-        """Make the output this sink's, and fix its path in the ledger."""
+        """Make this sink the output's owner, and record the output's path in the ledger."""
         output, owner = output_of(self.options).root, (staged.batch.query_id, self.name)
         setting = {"path": output.url()}
         if ledger.differs(setting):
@@ -74,7 +74,7 @@ class FilesWork(SinkWork):
 class FilesPort:
     """An output, as the driver holds it. Implements `dedup.sinks.single_commit.TablePort`.
 
-    A second driver finds that the micro-batch is decided (`dedup.sinks.files.plans`).
+    A second driver finds the first one's plan of the micro-batch (`dedup.sinks.files.plans`).
     """
 
     def __init__(self, output: Output, staged: StagedBatch) -> None:
@@ -94,8 +94,8 @@ class FilesPort:
     def _staged_again(self, planned: Marker) -> list[WrittenFile] | None:
         """Return the files that are staged now, if they may replace the plan's.
 
-        They hold the rows that were planned, and the micro-batch was never completely published: if
-        it was, somebody has removed it on purpose.
+        They may if they hold the planned rows and the micro-batch was never completely published.
+        Otherwise somebody has removed its files on purpose.
         """
         known, content = self._staged.known_batch_id, content_of_slices(self._staged.slices)
         was_published = known is not None and known >= planned.batch_id
@@ -104,7 +104,7 @@ class FilesPort:
         return self._files()
 
     def commit(self, marker: Marker) -> None:
-        """Decide what the micro-batch consists of, and make it visible."""
+        """Create the micro-batch's plan, and make the micro-batch visible."""
         self._refuse_unplanned(marker.batch_id)
         folder, files = self._output.plan_files(marker.batch_id, self._files())
         plan = BatchPlan(marker, folder, tuple(files))
@@ -124,7 +124,7 @@ class FilesPort:
 
     def _refuse_unplanned(self, number: int) -> None:
         root, shown = self._output.root, self._output.unplanned(number)
-        # If there is a plan, another start was quicker, and `commit` finds the plan.
+        # If there is a plan, another start was quicker. `commit` then finds that plan.
         if shown and self._plans.read(number) is None:
             raise SinkError(
                 f"{root.url(folder_of(number))} exists already (with {shown[0]}), and "

@@ -85,7 +85,7 @@ def permanent_error(
 
 
 def rejected_record(error: Any, message: Any) -> Exception:
-    """Return the error for a record of a transaction that the brokers rejected.
+    """Return the error for a record that the brokers rejected within a transaction.
 
     It is `Fenced` if the producer is lost; every other error ends the transaction.
     """
@@ -134,6 +134,6 @@ client_log.addFilter(_WithoutFencing())
 
 
 def flush_log(producer: Any) -> None:
-    """Let a producer log what it has not logged yet, before it is thrown away."""
-    with suppress(Exception):  # delivery reports of a producer that is lost
+    """Let a producer write its last log lines before it is thrown away."""
+    with suppress(Exception):  # a lost producer's delivery reports may raise
         producer.poll(0)

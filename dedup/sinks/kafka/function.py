@@ -41,7 +41,7 @@ def kafka_sink(
     checkpoint : str
         The query's checkpoint location. The sink stages slices below it.
     topic : str, optional
-        For all records; default: the column `topic`.
+        Topic of all records; default: the column `topic`.
     mode : str
         ``exactly-once``, ``atomic``, ``at-least-once`` or ``none``.
     partitioner : callable or str
@@ -53,9 +53,9 @@ def kafka_sink(
     Raises
     ------
     ConfigError
-        If an option is unknown or invalid. If Spark does not report which query runs (Spark
-        Connect, a thread of the user's), also from a call whose micro-batch is not the one that
-        the query of `checkpoint` runs.
+        If an option is unknown or invalid. Calls raise it too if Spark does not report which query
+        runs (Spark Connect, a thread of the user's), and the micro-batch is not the one that the
+        query of `checkpoint` runs.
     """
     given = {"kafka.bootstrap.servers": servers, "checkpointLocation": checkpoint, "mode": mode}
     if topic is not None:

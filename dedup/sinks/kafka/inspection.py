@@ -24,8 +24,8 @@ _READ_S = 5.0
 class HeldBack:
     """A partition in which an open transaction holds readers of committed records back.
 
-    They cannot pass `readable`, its last stable offset, although it goes on to `end`. `since_ms` is
-    the timestamp of the first record that waits.
+    They cannot pass the last stable offset `readable`, although the partition ends at `end`.
+    `since_ms` is the timestamp of the first record that waits.
     """
 
     topic: str
@@ -117,7 +117,7 @@ def _slots(log: KafkaMarkers, held: list[HeldBack]) -> list[SlotState]:
 def _held_back(cluster: Cluster, name: str) -> list[HeldBack]:
     advice = "Give the topic of markers with --markers if it is not <topic>-markers."
     topic = existing(cluster, name, advice)
-    # Ask for ends first: after a commit in between, nothing seems to be held back.
+    # Ask for the ends first. If a transaction commits in between, nothing seems held back.
     ends = cluster.ends(topic, committed=False)
     readable = cluster.ends(topic, committed=True)
     found = {n: (readable[n], end) for n, end in ends.items() if readable[n] < end}
@@ -129,7 +129,7 @@ def _held_back(cluster: Cluster, name: str) -> list[HeldBack]:
 
 
 def _timestamps(settings: ClientSettings, topic: str, places: Mapping[int, int]) -> dict[int, int]:
-    """Return the timestamps of records, by partition, from their offsets; some may be missing."""
+    """Return the timestamp of the record at an offset of each partition; some may be missing."""
     library = confluent(_PURPOSE)
     if not places:
         return {}

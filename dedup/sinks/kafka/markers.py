@@ -23,11 +23,11 @@ from dedup.sources.kafka.clients import admin_client, confluent, consumer_config
 
 T = TypeVar("T")
 
-#: Extra time beyond the time limit of transactions, in which the broker ends abandoned ones.
+#: Extra time beyond the time limit of transactions, in which brokers abort abandoned ones.
 _MARGIN_S = 30.0
 _POLL_S = 0.2
 _AT_ONCE = 1_000
-#: Brokers learn of a new topic one after another, so some may not know it yet.
+#: How long to retry for a new topic, of which brokers learn one after another.
 _NEW_TOPIC_S = 10.0
 
 
@@ -35,8 +35,9 @@ class KafkaMarkers:
     """The markers in one topic.
 
     A slot's marker goes to one partition, by the slot's number, so that a transaction of one slot
-    does not hold back the readers of another. If the topic got more partitions since, an older
-    marker is in another partition: `newest` reads one partition, and `all_newest` reads all.
+    does not hold back the readers of another. `newest` reads only that partition. `all_newest`
+    reads all of them, because an older marker is in another partition if the topic has got more
+    partitions since.
     """
 
     def __init__(self, clients: ClientSettings, topic: str) -> None:
@@ -76,8 +77,8 @@ class KafkaMarkers:
     def all_newest(self, query_id: str, sink: str, *, committed: bool = True) -> dict[int, Marker]:
         """Return the newest marker of each slot of a sink.
 
-        With ``committed=False`` markers of open and aborted transactions count too, and this does
-        not wait for open transactions to end.
+        With ``committed=False`` markers of open and aborted transactions count too, and the call
+        does not wait for open transactions to end.
         """
         found = self._newest(range(self.partitions()), None, committed=committed)
         return {

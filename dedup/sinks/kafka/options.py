@@ -89,7 +89,7 @@ def kafka_options(given: Mapping[str, str], partitioner: Partitioner | None = No
 
 
 def partitioner_key(partitioner: str | Partitioner) -> object:
-    """Return a key that is equal for equal partitioners; each task gets its own copy of one."""
+    """Return a key that is equal for copies of one partitioner: each task gets its own copy."""
     if isinstance(partitioner, str):
         return partitioner
     from pyspark import cloudpickle

@@ -18,7 +18,7 @@ MARKER_SETTINGS = {
     "segment.ms": "3600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
-#: So many that transactions of different slots rarely hold back each other's readers.
+#: Partitions of a new marker topic: enough that slots rarely hold back each other's readers.
 MARKER_PARTITIONS = 32
 _INSYNC = "min.insync.replicas"
 
@@ -28,9 +28,8 @@ def check_sink(
 ) -> list[str]:
     """Check a sink's topics, and create the topic of its markers if it is missing.
 
-    `topics` are known before the start; there are none if a column of each record names its topic.
-    A sink without transactions has no `marker_topic`. Returns, as sentences, what could not be
-    checked.
+    `topics` is empty if a column names the topic of each record. A sink without transactions has no
+    `marker_topic`. Returns, as sentences, what could not be checked.
     """
     check_known(settings, transactional=marker_topic is not None)
     cluster = Cluster(settings)
@@ -57,7 +56,7 @@ def existing(cluster: Cluster, name: str, advice: str = "") -> Topic:
 
 
 def _make_markers(cluster: Cluster, name: str, targets: list[Topic]) -> Topic:
-    """Create the topic of markers, as safe as the safest of the sink's topics."""
+    """Create the topic of markers, with as many replicas as the safest of the sink's topics."""
     replicas = max((topic.replicas for topic in targets), default=-1)  # -1: the cluster's default
     configs = [cluster.settings_of("topic", topic.name) for topic in targets]
     copies = max((int(config[_INSYNC]) for config in configs if config), default=None)

@@ -20,8 +20,8 @@ from dedup.sources.kafka.clients import confluent
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TEXT = ("string", "binary")
-#: Columns that become part of a record: their Arrow type, and the Spark types they accept. Spark's
-#: own Kafka sink takes the same columns, except ``timestamp``, and ignores the others as well.
+#: Columns that become part of a record: their Arrow type, and the Spark types they accept. Other
+#: columns are ignored. Spark's own Kafka sink takes the same columns, except ``timestamp``.
 _COLUMNS: dict[str, tuple[pa.DataType, tuple[str, ...]]] = {
     "key": (pa.binary(), _TEXT),
     "value": (pa.binary(), _TEXT),
@@ -144,13 +144,13 @@ def _describe(records: pa.RecordBatch, row: int, first_row: int) -> str:
 class _Failure:
     """Receives the producer's reports.
 
-    It is not the sender itself: sender and producer would refer to each other, and the threads and
-    connections of an unused producer would live until Python's garbage collector runs.
+    It is separate from the sender. Otherwise sender and producer would refer to each other, and the
+    threads and connections of an unused producer would live until Python's garbage collector runs.
     """
 
     #: Error and message of the first record of a transaction that the brokers rejected.
     first: tuple[Any, Any] | None = None
-    #: Why the brokers reject the client, for example its password: its records only time out.
+    #: Why the brokers reject the client, such as a wrong password. Its records only time out.
     client: Any = None
 
     def on_error(self, error: Any) -> None:

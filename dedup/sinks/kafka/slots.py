@@ -46,12 +46,12 @@ from dedup.sinks.protocol import Aborted, Fenced, Indefinite, StagedSlice
 from dedup.sinks.slot_work import SlotRows, SlotSink
 from dedup.sources.kafka.clients import confluent, transactional_config
 
-#: Producers that a process keeps between attempts; each has its own threads and connections.
+#: Number of producers that a process keeps. Each has its own threads and connections.
 KEPT = 32
 _RETRY_S = 0.2
 #: Share of the retry wait after which a request may be repeated: jitter takes up to a fifth off.
 _SOONEST = 0.75
-#: Slots that the driver initialises at the same time.
+#: Number of slots that the driver initialises at the same time.
 _OWNERS = 8
 
 
@@ -66,7 +66,7 @@ class _Held:
     repeated: bool = False
 
 
-#: By servers, transactional ID and the options of the sender; the most recently used at the end.
+#: Kept producers by servers, transactional ID and sender options; the last used is at the end.
 _held: OrderedDict[tuple[object, ...], _Held] = OrderedDict()
 _markers: dict[tuple[str, str], KafkaMarkers] = {}
 
@@ -102,7 +102,8 @@ class KafkaSlot:
         self._timeout_s = options.clients.transaction_timeout_ms / 1000
         self._mine: _Held | None = None
         self._chosen = False
-        #: Whether this attempt owned the slot itself, not an earlier one in this process.
+        #: Whether this attempt acquired the slot itself, and no earlier attempt of this process
+        #: did.
         self.is_just_owned = False
 
     @property
@@ -153,9 +154,9 @@ class KafkaSlot:
         """Connect to a broker by its own name, and return the error if no broker answers.
 
         librdkafka drops the connection to a bootstrap server once it has learned that broker's own
-        name. It repeats a request for the coordinator, sent over that connection or before there is
-        another, only half a second later. The second of two metadata requests goes over the new
-        connection.
+        name. If a request for the coordinator was sent over that connection, or before there is a
+        new one, librdkafka repeats it only after half a second. Of two metadata requests, the
+        second goes over the new connection.
         """
         try:
             for _ in range(2):
@@ -224,8 +225,9 @@ class KafkaSlot:
     def _given_up(self, message: Any) -> Exception | None:
         """Return the permanent error, if any, for which the client has given the transaction up.
 
-        The client discards all records then, for example if the user may not write to a topic. It
-        tells its reason to the next call that needs another state; this one never commits.
+        The client then discards all records, for example if the user may not write to a topic. It
+        reports its reason to the next call that needs another state, such as `begin_transaction`,
+        which never commits.
         """
         try:
             self._open().producer.begin_transaction()
@@ -297,7 +299,7 @@ class KafkaSlot:
             raise self._failed(what, error) from None
 
     def _failed(self, what: str, error: Any) -> Exception:
-        """Return what an error within a transaction means, and throw its producer away."""
+        """Return the exception for an error within a transaction, and throw the producer away."""
         text = f"cannot {what}: {self._text(error)}"
         if permanent := permanent_error(error.args[0], f"The sink {text}"):
             self.abort()
@@ -306,7 +308,7 @@ class KafkaSlot:
         return Fenced(text) if ends_producer(error.args[0]) else Aborted(text)
 
     def _fatal(self, error: SystemError) -> Fenced:
-        """Return the error for a fatal error that the client met while it served reports.
+        """Return the error for a fatal error that the client found while it served reports.
 
         confluent-kafka raises it from any call that serves reports. If a report's function returned
         in between, the interpreter turns it into a SystemError, with or without its cause.

@@ -4,7 +4,7 @@ Both are objects in one folder, by default in the checkpoint, beside the sink's 
 (`dedup.sinks.ledger`):
 
 - ``staged/<micro-batch>-<slot>-<random>.arrow``: the records of a slice, as Arrow's IPC stream.
-  The task's answer holds its content and number of rows, and the driver compares them.
+  The task's result holds the slice's content hash and number of rows, which the driver compares.
 - ``manifests/<micro-batch>.json``: the staged slices that a whole micro-batch is published from.
 """
 
@@ -75,7 +75,7 @@ class KafkaStaging:
             ) from None
 
     def manifest(self, batch_id: int, slices: Sequence[StagedSlice]) -> list[StagedSlice]:
-        """Return the slices to publish a micro-batch from: always the ones of its first call.
+        """Return the slices to publish a micro-batch from, which the first call for it has fixed.
 
         Callers must know from the markers that nothing of the micro-batch is published.
         """

@@ -25,7 +25,7 @@ from dedup.sources.kafka.clients import confluent, producer_config
 
 logger = logging.getLogger("dedup")
 
-#: Questions that this process has put to the cluster already.
+#: Checks of the cluster that this process has made already.
 _checked: set[tuple[object, ...]] = set()
 #: Producers without transactions, by their settings.
 _senders: dict[tuple[object, ...], Sender] = {}
@@ -99,7 +99,7 @@ class KafkaWork(SlotWork[KafkaSlot]):
         return content
 
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
-        """Fix where records and markers go, and the names of transactions."""
+        """Record in the ledger where records and markers go, and how transactions are named."""
         options = self.options
         ledger.settle(
             {

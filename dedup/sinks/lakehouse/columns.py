@@ -155,8 +155,8 @@ def fit_columns(
 ) -> TableColumns:
     """Return how a stream's columns, as names and Spark types, go into a table, by their names.
 
-    `unsuitable` holds, by column, why the sink cannot write to it. Raises ConfigError if a column
-    does not fit.
+    `unsuitable` maps columns to the reasons why the sink cannot write to them. Raises ConfigError
+    if a column does not fit.
     """
     there = {column.name: column for column in columns}
     names = [name for name, _ in stream]

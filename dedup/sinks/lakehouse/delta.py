@@ -39,20 +39,20 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _PARTITION_KINDS = ("boolean", "tinyint", "smallint", "int", "bigint", "string", "date")
-#: Features that ask nothing of a writer that appends, or something that this module checks.
+#: Features that require nothing of an appending writer, or only what this module checks.
 _KNOWN_FEATURES = frozenset({
     "appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns",
     "timestampNtz", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck", "variantType",
 })  # fmt: skip
-#: Keys in the description of a column, also of one inside a structure, and what they mean.
+#: Keys in the metadata of a column, nested or not, and what they mean.
 _ON_COLUMNS = {
     "delta.invariants": "an invariant",
     "delta.generationExpression": "a generated column",
     "delta.identity.start": "an identity column",
 }
-#: Property that deletes markers after some time.
+#: Table property that makes Delta delete markers after some time.
 _RETENTION = "delta.setTransactionRetentionDuration"
-#: Key in the description of a ``varchar(n)``.
+#: Key in the metadata of a ``varchar(n)`` column.
 _LONGEST = "__CHAR_VARCHAR_TYPE_STRING"
 #: The content hash, split into integers that fit a Delta transaction version.
 _PIECE_BITS = 43
@@ -79,7 +79,7 @@ def app_id(query_id: str, sink: str) -> str:
 class DeltaTarget(LakeTarget):
     """A table of Delta Lake.
 
-    `shape` is a hash of all that data files depend on. A commit with another one is rejected.
+    `shape` is a hash of all that data files depend on. If it has changed, the sink does not commit.
     """
 
     partition_by: tuple[str, ...]
@@ -246,7 +246,7 @@ def delta_marker(
 
 
 def _is_rolled_back(table: DeltaTable, version: int) -> bool:
-    """Return whether RESTORE took the table back to before a version, according to its log.
+    """Return whether, according to its log, RESTORE took the table back to before a version.
 
     RESTORE keeps application transactions and removes rows.
     """
@@ -263,7 +263,7 @@ def _is_rolled_back(table: DeltaTable, version: int) -> bool:
 
 
 def delta_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> DeltaTarget:
-    """Return the table for a stream's columns; create it first with the option `create`.
+    """Return the table for a stream's columns. The option `create` creates a missing table first.
 
     Raises ConfigError if the table does not exist, or something about it does not fit.
     """
@@ -281,7 +281,7 @@ def delta_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> Del
 
 
 def _unfit_division(columns: TableColumns, partition_by: Sequence[str]) -> str:
-    """Return why this sink does not write such partitions, or an empty text."""
+    """Return why this sink cannot write the table's partitions, or an empty text."""
     for name in partition_by:
         if name not in columns.given:
             return f"column {name!r}, which the stream lacks. Add it to the stream."
@@ -298,7 +298,7 @@ def _unfit_division(columns: TableColumns, partition_by: Sequence[str]) -> str:
 
 
 def open_delta(options: LakeOptions, columns: pa.Schema | None = None) -> DeltaTable:
-    """Return the newest version of the table; with `columns`, create it first if it is missing.
+    """Return the newest version of the table. With `columns`, this creates a missing table first.
 
     Raises ConfigError if the table does not exist, and SinkError if delta-rs cannot read it.
     """

@@ -235,10 +235,10 @@ def iceberg_marker(table: Table, shown: str, query_id: str, sink: str) -> Marker
 class _SingleCommitCatalog:
     """A catalog whose conflicts pyiceberg does not handle itself.
 
-    After a conflict pyiceberg commits again, on top of commits in between, even of a marker; in the
-    end it deletes the files of the commit. But a client or proxy that repeats a request after a
-    lost answer sees its own commit as a conflict, and then a snapshot names those files. Here they
-    stay, for `remove_orphan_files`.
+    After a conflict pyiceberg commits again, on top of other commits, even if they set a marker. If
+    it gives up, it deletes the commit's data files. But if a client or proxy repeats a request
+    whose answer was lost, its own commit looks like a conflict, and a snapshot names those files.
+    With this catalog the files stay, for `remove_orphan_files`.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -267,7 +267,7 @@ def _summary_of(marker: Marker) -> dict[str, str]:
 
 
 def _is_rolled_back(table: Table, marker: Marker) -> bool:
-    """Return whether ``main`` was taken back to before a commit, according to the snapshots.
+    """Return whether, according to the snapshots, ``main`` was rolled back to before a commit.
 
     A rollback keeps properties and removes rows.
     """
@@ -285,7 +285,7 @@ def _is_rolled_back(table: Table, marker: Marker) -> bool:
             return True
         here = table.snapshot_by_id(here.parent_snapshot_id)
     # Without a current snapshot the rows are gone. If only a parent is missing, it has expired, and
-    # nothing is known.
+    # a rollback cannot be detected.
     return bool(ids) and table.current_snapshot() is None
 
 
@@ -300,7 +300,7 @@ def _shape_of(metadata: TableMetadata) -> tuple[Any, ...]:
 
 
 def iceberg_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> IcebergTarget:
-    """Return the table for a stream's columns; create it first with the option `create`.
+    """Return the table for a stream's columns. The option `create` creates a missing table first.
 
     Raises ConfigError if the table does not exist, or something about it does not fit.
     """

@@ -18,7 +18,7 @@ DELTA, ICEBERG = "dedup_delta", "dedup_iceberg"
 PREFIXES = {DELTA: "storage.", ICEBERG: "catalog."}
 #: A percent-encoded character.
 _ENCODED = re.compile("%[0-9A-Fa-f]{2}")
-#: What delta-rs may be configured with: how it connects to a store, but not to which, nor as whom.
+#: Settings that delta-rs may have: how it connects to a store, but not which store or user.
 _CONNECTION = frozenset({
     "allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only",
     "max_retries", "pool_idle_timeout", "pool_max_idle_per_host", "retry_timeout", "timeout",
@@ -73,7 +73,7 @@ class LakeOptions(SinkOptions):
 
 
 def lake_options(format_name: str, given: Mapping[str, str]) -> LakeOptions:
-    """Return the options that a user gave, by names in any case.
+    """Return the options that a user gave. Their names may be in any case.
 
     After a prefix of `PREFIXES` the case counts.
     """
@@ -113,7 +113,7 @@ def _location(path: str) -> str:
 
 
 def _check_storage(properties: Mapping[str, str]) -> None:
-    """Reject settings with which delta-rs would commit to another store than data files go to."""
+    """Reject settings that could make delta-rs commit to another store than the data files'."""
     for name in properties:
         if name.lower().removeprefix("aws_").removeprefix("s3_") not in _CONNECTION:
             raise ConfigError(

@@ -1,9 +1,9 @@
 """The tables' own Spark connectors in ``foreachBatch``, each micro-batch once.
 
 Delta's recipe for this (``txnAppId`` and ``txnVersion``) skips a micro-batch that is in the table
-*without computing it*. After a stateful operator Spark 4.1 and newer fails then, because the
-operator's state was not committed (SPARK-52008). Iceberg has no recipe (apache/iceberg#8809). These
-functions ask the table first, and read a micro-batch that is in the table to its end, and drop it.
+*without computing it*. If the query has a stateful operator, Spark 4.1 and newer then fail, because
+the operator's state was not committed (SPARK-52008). Iceberg has no recipe (apache/iceberg#8809).
+These functions ask the table first. If it has the micro-batch, they read all rows and drop them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Once(NamedSink):
 
 
 class DeltaOnce(_Once):
-    """Function for ``foreachBatch``; made by `delta_once`."""
+    """Function for ``foreachBatch`` that `delta_once` returns."""
 
     function = "delta_once"
 
@@ -92,7 +92,7 @@ class DeltaOnce(_Once):
 
 
 class IcebergOnce(_Once):
-    """Function for ``foreachBatch``; made by `iceberg_once`."""
+    """Function for ``foreachBatch`` that `iceberg_once` returns."""
 
     function = "iceberg_once"
 
@@ -153,11 +153,11 @@ def delta_once(
     ConfigError
         If the name cannot be part of a marker.
     MissingExtraError
-        If the extra ``delta`` is not installed; delta-rs reads the markers.
+        If the extra ``delta`` is not installed, which this needs to read the markers.
 
     Notes
     -----
-    According to Delta's documentation it rejects one of two concurrent drivers (a copy of the
+    According to its documentation, Delta rejects one of two concurrent drivers (a copy of the
     checkpoint, a start that was frozen). Unlike `delta_sink`, this does not compare rows.
     """
     delta_library()

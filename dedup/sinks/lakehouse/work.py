@@ -98,7 +98,7 @@ class LakePort(TablePort, Generic[T]):
 
     @abstractmethod
     def _has_changed(self) -> bool:
-        """Open the newest version, and return whether data files for the target do not fit it."""
+        """Open the newest version, and return whether the target's data files no longer fit it."""
 
     @abstractmethod
     def _marker(self) -> tuple[Marker | None, bool]:
@@ -198,7 +198,7 @@ class LakeWork(SinkWork):
         return files
 
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
-        """Fix the table and its ID."""
+        """Record the table and its ID in the ledger."""
         # A table without rows of this sink may be dropped and created again.
         if any(piece.content.rows for piece in staged.slices) or ledger.published() is not None:
             option = "path" if self.options.format_name == DELTA else "table"

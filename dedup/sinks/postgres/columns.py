@@ -37,7 +37,7 @@ _SCALARS: dict[str, dict[str, pa.DataType]] = {
     "timestamp_ntz": {"timestamp without time zone": pa.timestamp("us")},
     "interval day to second": {"interval": pa.duration("us")},
 }
-#: Decimal digits of whole numbers.
+#: Largest number of decimal digits of Spark's integer types.
 _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 #: Types that cannot be elements: the binary format of an array names its elements' type.
 _NO_ELEMENTS = frozenset(
@@ -46,7 +46,7 @@ _NO_ELEMENTS = frozenset(
 #: PostgreSQL's first day, 24 November 4714 BC, in Arrow's units. The server rejects earlier ones,
 #: except those that overflow its integers, and the one that means ``-infinity``.
 _FIRST_DAY, _FIRST_US = -2_440_588, -210_866_803_200_000_000
-#: The modifier of a ``varchar(n)`` is n plus this.
+#: Difference between the modifier of a ``varchar(n)`` and n.
 _LENGTH_OFFSET = 4
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _ARRAY = re.compile(r"array<(.+)>")
@@ -73,7 +73,7 @@ class Encoding:
         """Return the values as the column stores them, or raise Unsuitable if one does not fit."""
         _check_days(values)
         if self.longest is not None:
-            # The server silently removes blanks beyond the end.
+            # The server silently removes blanks beyond the limit.
             most = pc.max(pc.utf8_length(values)).as_py() or 0
             if most > self.longest:
                 raise Unsuitable(
@@ -200,7 +200,7 @@ def _decimal(spark: str, modifier: int) -> pa.DataType:
     else:
         raise Unsuitable(f"it is {spark}, and there numeric; make it a decimal")
     if modifier != -1:
-        # As `numerictypmodin` of PostgreSQL packs it: 11 bits of scale, with a sign.
+        # PostgreSQL's `numerictypmodin` packs it like this: 11 bits of scale, with a sign.
         digits, after = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
         if after < scale or digits - after < precision - scale:
             raise Unsuitable(
@@ -217,14 +217,14 @@ def _uuid(values: pa.Array) -> pa.Array:
         text = wrong[0].as_buffer().to_pybytes()[:100].decode(errors="backslashreplace")
         raise Unsuitable(f"{text!r} is not a UUID")
     text = pc.utf8_lower(values.cast(pa.string()))
-    # The first byte of a key tells UUIDs from other texts. The end is given because without one
+    # The first byte of a key tells UUIDs from other texts. The slice has an end because without one
     # pyarrow (26) computes a negative size for some numbers of rows.
     raw = pc.binary_slice(encode_ids([text]).keys.to_arrow(), 1, 17)
     return pc.if_else(values.is_valid(), raw, None).cast(pa.binary())
 
 
 def _jsonb(values: pa.Array) -> pa.Array:
-    """Return the texts, each after the format's number (`jsonb_recv`)."""
+    """Return the texts, each preceded by jsonb's version number (`jsonb_recv`)."""
     text = values.cast(pa.binary())
     return pc.binary_join_element_wise(pa.scalar(b"\x01"), text, pa.scalar(b""))
 

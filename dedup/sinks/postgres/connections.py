@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL that a process keeps, and what its errors mean.
+"""Connections to PostgreSQL that a process keeps, and the meaning of PostgreSQL's errors.
 
 If a connection is lost during a commit, its error does not show whether the commit happened. Every
 other error of PostgreSQL ends the transaction, which is then certain not to be visible
@@ -36,7 +36,7 @@ _SESSION = {
     "tcp_user_timeout": "120000",
 }
 _RETRY_S = 0.2
-#: Free connections that a process keeps for each DSN.
+#: Number of free connections that a process keeps for each DSN.
 _KEPT = 2
 
 _free: dict[str, list[psycopg.Connection[Any]]] = {}
@@ -57,8 +57,8 @@ def psycopg_library() -> ModuleType:
 def connected(dsn: str, timeout_s: float) -> psycopg.Connection[Any]:
     """Return a kept connection, or a new one.
 
-    A server that does not answer, or starts, has `timeout_s`; then SinkError is raised. ConfigError
-    means that it rejects this user, or that the database does not exist.
+    Raises SinkError if the server does not answer, or still starts, after `timeout_s`. Raises
+    ConfigError if the server rejects this user, or the database does not exist.
     """
     while (kept := _take_free(dsn)) is not None:
         if _is_alive(kept):
@@ -146,12 +146,12 @@ _ADVICE = (
     " Nothing of its slice was written. Fix the record at its origin, or the table, and start the "
     "query again; or let the option quarantine set such records aside."
 )
-#: Which line of a COPY, and which column.
+#: Line and column of a COPY, in the context of an error.
 _PLACE = re.compile(r"COPY [^,\n]+, line (\d+)(?:, column [^:\n]+)?")
 
 
 def rejected_record(reason: str) -> DataError:
-    """Return the error for a record that the table rejects, for a reason in whole sentences."""
+    """Return the error for a record that the table rejects; `reason` is in whole sentences."""
     return DataError(reason + _ADVICE, remedy="postgres-rows")
 
 
@@ -170,7 +170,7 @@ def translate_error(error: Any, table: str) -> Exception:
     detail = f" {diag.message_detail}" if diag.message_detail else ""
     place = _PLACE.search(diag.context or "")
     text = f"Table {table}: {message}{f' ({place[0]})' if place else ''}"
-    if state == "57014" and "user" not in message:  # COPY waits for Spark
+    if state == "57014" and "user" not in message:  # COPY may wait for Spark that long
         text += "; `-c statement_timeout=0` among the options of the dsn lifts a time limit"
     if _SERVER_CLASSES.fullmatch(state[:2]):
         return Aborted(text)
@@ -188,12 +188,12 @@ def copied_line(error: Any) -> int | None:
 
 
 def is_commit_unknown(error: Any) -> bool:
-    """Whether an error of a commit leaves its outcome open (classes 08 and 40003, or no code)."""
+    """Return whether a commit's error leaves its outcome open (08..., 40003, or no code)."""
     state = error.sqlstate or "08"
     return state.startswith("08") or state == "40003"
 
 
-#: psycopg gives no code for errors before there is a session.
+#: Messages of permanent errors before there is a session, for which psycopg gives no code.
 _PERMANENT = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|"
     r"permission denied|could not translate host name|invalid (?:connection option|dsn|port)|"
@@ -202,7 +202,7 @@ _PERMANENT = re.compile(
 
 
 def _may_pass(error: Any) -> bool:
-    """Whether a later attempt to connect may succeed."""
+    """Return whether a later attempt to connect may succeed."""
     if isinstance(error, psycopg_library().ProgrammingError):
         return False  # not a valid DSN
     is_permanent = _PERMANENT.search(str(error)) is not None

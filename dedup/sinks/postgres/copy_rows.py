@@ -1,4 +1,4 @@
-"""Record batches into a table by ``COPY ... FROM STDIN (FORMAT BINARY)``."""
+"""Write record batches to a table by ``COPY ... FROM STDIN (FORMAT BINARY)``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from dedup.sinks.postgres.tables import TargetTable
 if TYPE_CHECKING:
     import psycopg
 
-#: Bytes and rows that are encoded at a time.
+#: Largest number of bytes, and of rows, that are encoded at a time.
 _BYTES, _ROWS = 4 << 20, 16_384
-#: Bytes of sent rows that are kept to name a rejected record, which the server reports at the end.
+#: Bytes of sent rows that are kept to show a rejected record: the server reports it at the end.
 _KEPT_BYTES = 32 << 20
-#: Characters of a record that an error shows.
+#: Largest number of characters of a record that an error shows.
 _SHOWN = 500
 #: An empty file of COPY: signature, no flags, no extension; then its end.
 _EMPTY = b"PGCOPY\n\xff\r\n\0" + bytes(8) + b"\xff\xff"
@@ -58,7 +58,7 @@ class CopyRows:
         self._encoder: Any = None
 
     def send(self, rows: pa.RecordBatch) -> None:
-        """Send rows; raises DataError for a record that cannot be encoded.
+        """Send rows, or raise DataError if a record cannot be encoded.
 
         The server may report other problems with these rows later.
         """

@@ -56,9 +56,9 @@ def postgres_sink(
     Parameters
     ----------
     dsn : str
-        How to connect, as libpq takes it, such as ``postgresql://user@host/database``.
+        Connection string of libpq, such as ``postgresql://user@host/database``.
     table : str
-        As in SQL; it must exist.
+        Name as in SQL. The table must exist.
     checkpoint : str
         The query's checkpoint location.
     mode : str
@@ -66,7 +66,7 @@ def postgres_sink(
     key : str or sequence of str, optional
         Columns that identify a row, for ``upsert`` and ``atomic``.
     version : str, optional
-        Column; of two rows with one key, the row with the greater version stays.
+        Column with a version. Of two rows with one key, the row with the greater version stays.
     options : mapping of str to str, optional
         Any other option of the format. Two sinks of one query each need a `name`.
 

@@ -1,4 +1,4 @@
-"""The table of the markers: who owns each slot of a sink, and what was published of it last.
+"""The table of the markers: who owns each slot of a sink, and what the slot published last.
 
 =========  ======================================================================
 column     meaning
@@ -36,9 +36,9 @@ _COLUMNS = {
 }  # fmt: skip
 #: How long an earlier owner may take to end its transaction.
 _PATIENCE_MS = 1000
-#: How long a client that stands still within a transaction may block others.
+#: How long a client that is idle within a transaction may block others.
 _IDLE_IN_TRANSACTION = "10min"
-#: Replaces the slot in the name of a session that owns several.
+#: Replaces the slot in the name of a session that acquires several.
 _OWNING = "owning"
 
 
@@ -63,9 +63,9 @@ class PostgresMarkers:
     def acquire(self, slots: Sequence[int]) -> tuple[str, dict[int, Marker | None]]:
         """Own slots, in their order, and return the new owner's ID, and their newest markers.
 
-        A session that holds one of them in an open transaction gets a second to end it. Then this
-        disconnects the session, and the server rolls the transaction back. If that does not help
-        either, or the server is away, this raises Aborted.
+        A session that holds one of the slots in an open transaction gets a second to end the
+        transaction. Then this disconnects the session, and the server rolls the transaction back.
+        Raises Aborted if a slot is still held, or the server is away.
         """
         owner = str(uuid.uuid4())
         with translated_errors(self._table):
@@ -143,7 +143,7 @@ class PostgresMarkers:
 
 
 def read_markers(connection: psycopg.Connection[Any], table: str, sink: str) -> list[Marker]:
-    """Return the newest marker of each slot of a sink, in all queries; none without the table."""
+    """Return the newest marker of each slot of a sink, in all queries. The table may be missing."""
     if connection.execute("SELECT to_regclass(%s)", [table]).fetchone() == (None,):
         return []
     rows = connection.execute(

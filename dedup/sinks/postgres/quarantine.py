@@ -31,7 +31,7 @@ from dedup.sinks.postgres.tables import TargetTable, make_own_table
 if TYPE_CHECKING:
     import psycopg
 
-#: Most rejected records of one slice. If there are more, the table is wrong, not the records.
+#: Largest number of rejected records of one slice. Beyond it, the table is wrong, not the records.
 MOST = 1000
 
 _COLUMNS = {
@@ -75,9 +75,9 @@ class RejectedRecords:
     def move(
         self, connection: psycopg.Connection[Any], source: str, aside: tuple[str, str] | None = None
     ) -> int:
-        """Move the rows of such a table into the target, and staged rejections to the quarantine.
+        """Move rows from `source` to the target, and staged rejections to the quarantine.
 
-        Errors are as for `copy`. `aside` holds the arguments of `move_staged`, whose result this
+        Raises what `copy` raises. `aside` holds the arguments of `move_staged`, whose result this
         returns.
         """
         if not self._moves:
@@ -156,7 +156,7 @@ class RejectedRecords:
     def _attempt(
         self, connection: psycopg.Connection[Any], act: Callable[[], object]
     ) -> str | None:
-        """Act under a savepoint; return why the table rejects records, or None if it does not."""
+        """Call `act` under a savepoint, and return why the table rejects records, or None."""
         try:
             with connection.transaction():
                 act()
@@ -181,7 +181,7 @@ class RejectedRecords:
 
 
 def _in_ascii(text: str) -> str:
-    """Return a text with other characters escaped as in JSON; its numbers stay unchanged."""
+    """Return a text with characters other than ASCII escaped as in JSON."""
     return re.sub(r"[^\x00-\x7f]", lambda one: json.dumps(one[0])[1:-1], text)
 
 

@@ -1,4 +1,4 @@
-"""Slots of the sink as rows of the table of markers, and their rows in one transaction with it.
+"""Slots of the sink: rows of the table of markers, committed together with the slices' rows.
 
 Publishing a slice is one transaction: it locks the row of its slot, which shows whether this
 attempt still owns the slot, writes the rows, puts the marker beside the owner, and commits. No
@@ -37,7 +37,7 @@ from dedup.sinks.slot_work import SlotRows, SlotSink
 if TYPE_CHECKING:
     import psycopg
 
-#: By slot: the owner ID that this process set last, and the marker that it published last.
+#: The owner ID that this process set last, and the marker that it published last, by slot.
 _known: dict[tuple[object, ...], tuple[str, Marker | None]] = {}
 _INCOMING = "pg_temp.dedup_incoming"
 
@@ -139,7 +139,7 @@ class PostgresSlot:
             self._table.check_types(self._open())
 
     def take(self, staged: str) -> int:
-        """Move the rows of a staged slice within the open transaction; return how many it has."""
+        """Move the rows of a staged slice within the open transaction, and return their number."""
         with self._translated_errors():
             found = self._open().execute(f"SELECT count(*) FROM {staged}".encode()).fetchone()
             assert found is not None

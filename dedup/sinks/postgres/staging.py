@@ -1,8 +1,8 @@
 """Staged slices, each in its own table beside the target.
 
-A staging table has the target's types without its constraints. It is unlogged, so a server that
-crashes empties it, and a transaction that takes its rows counts them. Its name contains the sink,
-the micro-batch and a random part.
+A staging table has the target's types without its constraints. It is unlogged: a server that
+crashes empties it, so the transaction that takes the rows counts them. The table's name contains
+the sink, the micro-batch and a random part.
 """
 
 from __future__ import annotations

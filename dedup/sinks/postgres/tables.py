@@ -37,7 +37,7 @@ _TYPES = """
 SELECT md5(string_agg(concat_ws(' ', attname, atttypid, atttypmod), ',' ORDER BY attname))
 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = ANY(%s) AND NOT attisdropped
 """
-#: Two sinks may create a table at the same time: unique violation, duplicate table.
+#: Errors if two sinks create a table at the same time: unique violation, duplicate table.
 _LOST_RACE = ("23505", "42P07")
 
 
@@ -80,8 +80,8 @@ class TargetTable:
     def check_types(self, connection: psycopg.Connection[Any]) -> None:
         """Reject changed column types, within the transaction that wrote to them.
 
-        The server would accept the bytes of a whole number for a date, for example. After the
-        ConfigError the transaction must not be committed.
+        The server would accept the bytes of a whole number for a date, for example. Raises
+        ConfigError, after which the transaction must not be committed.
         """
         if _types(connection, self.name, [name for name, _ in self.columns]) != self.types:
             raise ConfigError(
@@ -91,7 +91,7 @@ class TargetTable:
             )
 
     def merge_from(self, source: str, where: str = "") -> str:
-        """Return the statement that moves rows into this table from one with the same columns.
+        """Return the statement that moves rows into this table from `source`, of the same columns.
 
         Rows are sorted by their key, so that two writers never wait for each other's rows.
         """
