@@ -51,6 +51,7 @@ def test_json_is_plain(given: dict[str, Any], tmp_path: Path) -> None:
     [
         ({"input": "/no/such/folder"}, "INPUT /no/such/folder does not exist"),
         ({"input": "s3://bucket/in"}, "INPUT s3://bucket/in is a URI"),
+        ({"id": ("a", "b", "a")}, "--id names a column twice: a, b, a."),
         ({"horizon": "soon"}, "'soon' is not a duration"),
         ({"horizon": "0 seconds"}, "--horizon 0 seconds must be at least a millisecond"),
         ({"file_format": "xml"}, "--format xml must be one of csv, json, parquet, orc"),

@@ -262,6 +262,9 @@ class RunOptions:
     def _check(self) -> None:
         if not self.input.exists():
             raise ConfigError(f"INPUT {self.input} does not exist.")
+        if len(set(self.id)) < len(self.id):
+            # Rows that differ in the column that was meant would be lost.
+            raise ConfigError(f"--id names a column twice: {', '.join(self.id)}.")
         for name, each in OPTIONS.items():
             value, kind = getattr(self, name), each.metadata.get("kind")
             never = (name, value) == ("idle_timeout", "never")
