@@ -293,6 +293,8 @@ def test_a_missing_block_is_damage(tmp_path: Path, by: str) -> None:
     lost = np.flatnonzero(~gap)[:1]
     with pytest.raises(ValueError, match="its metadata says 3000"):
         find(other, held.keys.take(lost), held.hashes[lost], sst_bytes=1)
+    with pytest.raises(ValueError, match="its metadata says 3000"):
+        decode_all(other)
 
 
 def descriptors_of(file: Path) -> int:
