@@ -27,7 +27,7 @@ from dedup.errors import ConfigError, DataError, ExecutorError
 from dedup.spark.executor import pack, wire
 from dedup.spark.executor.call import ShardInput
 from dedup.spark.executor.pack import Packer
-from dedup.spark.executor.task import Layout
+from dedup.spark.executor.task import Layout, Task
 from dedup.spark.executor.wire import key_column, restored, without
 from dedup.spark.plan import Plan, TimeSource
 from tests.support.processes import run_python
@@ -458,3 +458,31 @@ def test_a_share_too_large_for_a_worker_is_refused_by_name() -> None:
     told = "exceeds 1,000 bytes.*maxOffsetsPerTrigger.*more `shards`.*`max_shard_batch_bytes`"
     with pytest.raises(ConfigError, match=told):
         ShardInput(plan(max_shard_batch_bytes=1000), layout()).add(sent)
+
+
+def test_every_start_is_a_run_of_its_own_under_any_job_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A sink may give all starts one job group; what a start has checked counts for it alone."""
+    properties = {
+        "sql.streaming.queryId": "q",
+        "streaming.sql.batchId": "7",
+        "spark.sql.streaming.internal.stateStore.partitions": "2",
+    }
+    context = SimpleNamespace(
+        getLocalProperty=properties.get,
+        taskAttemptId=lambda: 5,
+        partitionId=lambda: 1,
+        attemptNumber=lambda: 0,
+    )
+    monkeypatch.setattr("dedup.spark.executor.task.TaskContext.get", lambda: context)
+    runs = []
+    for start in range(2):
+        for group in ("orders", "other"):
+            properties["spark.jobGroup.id"] = group
+            made = plan(streaming=True, start_id=str(UUID(int=start)))
+            task = Task.current(made)
+            assert (task.query_id, task.epoch, task.partitions) == ("q", 7, 2)
+            assert task.run_id == Task.current(made).run_id
+            runs.append(task.run_id)
+    assert len(set(runs)) == 4
