@@ -23,8 +23,8 @@ from benchmarks.events import SCHEMAS, Events
 from benchmarks.harness import data_folder, parser
 from benchmarks.programs import FLINK, OURS, PROGRAMS, Job, Program
 from benchmarks.results import finish, median
-from dedup.cli.prepare import write_archive
-from dedup.cli.run.progress import Reporter
+from dedup.cli.flags import PrepareFlags
+from dedup.cli.prepare import prepare
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     if FLINK in wanted:
         fetch_flink()
     if any(program.prepared for program in wanted.values()):
-        write_archive(again=False, reporter=Reporter())
+        prepare(PrepareFlags(quiet=True))
     seconds: dict[str, list[float]] = {name: [] for name in wanted}
     stopped: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="dedup-runs-") as scratch:

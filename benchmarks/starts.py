@@ -19,8 +19,8 @@ from benchmarks.contenders import operator, spark_built_in
 from benchmarks.events import Events
 from benchmarks.harness import BASE_SETTINGS, Pipeline, comparison, data_folder, parser
 from benchmarks.results import finish, median
-from dedup.cli.prepare import write_archive
-from dedup.cli.run.progress import Reporter
+from dedup.cli.flags import PrepareFlags
+from dedup.cli.prepare import prepare
 
 DAEMON = {"spark.python.daemon.module": "dedup.spark.daemon"}
 BUILT_IN = "dropDuplicatesWithinWatermark"
@@ -45,7 +45,7 @@ def one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds of each micro-batch in this process, which has done nothing before."""
     transform, settings = CONTENDERS[name.removesuffix(PREPARED)]
     if name.endswith(PREPARED):
-        option = write_archive(again=False, reporter=Reporter())["java_option"]
+        option = prepare(PrepareFlags(quiet=True)).body["java_option"]
         settings = {**settings, "spark.driver.extraJavaOptions": option}
     events = Events(rows=arguments.rows, duplicates=0.05)
     data = data_folder(arguments.data, events)
@@ -62,7 +62,7 @@ def one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Times of the first micro-batches of all contenders, a process each, in turn."""
-    write_archive(again=False, reporter=Reporter())
+    prepare(PrepareFlags(quiet=True))
     names = [name + how for name in CONTENDERS for how in ("", PREPARED)]
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for number in range(arguments.rounds):
