@@ -3,9 +3,9 @@
 `dedup catalog`, `sink`, `explain` and `tune` print what these functions return. Each result has a
 method `to_json`, which returns what the command prints with ``--json``, apart from the exit code.
 
-A catalog is its path, its URI, or a function that returns its file system, as in `dedup_by_id`. A
-checkpoint is its path, which is read in the active Spark session or a new one, or the result of
-`read_checkpoint`, which several calls can share.
+A catalog is given by its path, its URI, or a function that returns its file system, as in
+`dedup_by_id`. A checkpoint is given by its path, or by the result of `read_checkpoint`, which
+several calls can share. A path is read in the active Spark session, or in a new one.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ def inspect_files(
     Raises
     ------
     ConfigError
-        If the folder is not such an output, or the checkpoint is missing or another query's.
+        If the folder is not the output of such a sink, or the checkpoint is missing or another
+        query's.
     CatalogError
         If the storage cannot be reached.
     SinkError
@@ -58,12 +59,12 @@ def inspect_sink(
     topic : str
         Topic that the sink writes to.
     markers : str, optional
-        Topic of its markers. Default: ``<topic>-markers``.
+        Topic of the sink's markers. Default: ``<topic>-markers``.
     checkpoint : str, optional
         Checkpoint of the query: a path, or a URI that pyarrow knows. Needed to predict the next
         start.
     query : str, optional
-        ID of the only query to inspect. Default: the checkpoint's query, else all.
+        ID of the only query to inspect. Default: the checkpoint's query, else all queries.
     options : mapping of str to str, optional
         The sink's ``kafka.*`` options, for security.
 

@@ -47,8 +47,8 @@ def check_query(
     ``check_query(events, dedup_by_id(...))`` says for each setting whether it is right, and if not,
     what to change. It starts and writes nothing. With `checkpoint` it also raises the errors that
     would stop the query in its first micro-batch: another ID, timestamp or number of shards than
-    the query was created with, or a missing catalog. A checkpoint keeps some other settings of its
-    first start, which ``dedup check CHECKPOINT`` reports.
+    the query was created with, or a missing catalog. ``dedup check CHECKPOINT`` reports the other
+    settings that a checkpoint keeps from its first start.
 
     Parameters
     ----------
@@ -60,13 +60,13 @@ def check_query(
         Value of the query's option ``checkpointLocation``: a local path, or a URI that `pyarrow.fs`
         knows. For `dedup_by_sequence` a finding says that its state is not read here.
     kafka_retention : str or timedelta, optional
-        Time that Kafka keeps the topic's records (``retention.ms``), such as ``"7 days"``;
+        Time that Kafka keeps the topic's records (``retention.ms``), such as ``"7 days"``, or
         ``"forever"`` for -1. Default: the brokers' answer, if it comes within ten seconds.
     sink : tuple of str and mapping, or callable, optional
         A format of this package and its options, such as ``("dedup_files", {"path": "orders"})``,
-        or the result of a function such as `postgres_sink`. The check covers its options, the
-        columns, and its server or folder, as ``start()`` does, and may create an empty folder, or a
-        table or topic of the sink. `checkpoint` replaces the option ``checkpointLocation``.
+        or the result of a function such as `postgres_sink`. Like ``start()``, the check covers the
+        sink's options, columns, and server or folder. It may create an empty folder, or a table or
+        topic of the sink. `checkpoint` replaces the option ``checkpointLocation``.
     written : DataFrame, optional
         Input of `sink`, if the query changes columns after the operator. Default: the operator's
         output.
@@ -87,7 +87,7 @@ def check_query(
 
     Notes
     -----
-    On Spark Connect the sources' options are unknown, and findings say so.
+    On Spark Connect the sources' options are unknown, and the findings state that.
     """
     if not isinstance(operator, Operator):
         raise ConfigError(
@@ -95,7 +95,7 @@ def check_query(
             "dedup_by_sequence."
         )
     if sink is not None:
-        # Here, because that module imports every format.
+        # Imported here, because `dedup.sinks.formats` imports every format.
         from dedup.sinks.formats import check_sink
 
         verdict = operator.options.verdict
@@ -147,11 +147,11 @@ def check_query(
 
 
 def check_resume(df: DataFrame, options: Options, checkpoint: str) -> Finding:
-    """Return after which micro-batch the query resumes, and make its tasks' checks on the driver.
+    """Check on the driver what tasks would check, and return where the query resumes.
 
-    Raises ConfigError if the catalog was made with another ID, timestamp or number of shards, or
-    the checkpoint belongs to another kind of query, and CatalogError if the checkpoint has a state
-    and the catalog is missing or damaged.
+    Raises ConfigError if the catalog was made with another ID, timestamp or number of shards, or if
+    the checkpoint belongs to another kind of query. Raises CatalogError if the checkpoint has a
+    state and the catalog is missing or damaged.
     """
     root = options.root
     if root is None:
@@ -160,7 +160,7 @@ def check_resume(df: DataFrame, options: Options, checkpoint: str) -> Finding:
     log = find_checkpoint(checkpoint)
     certificate = None if log is None else reach(root, lambda: load_certificate(root, log.query_id))
     if log is None or certificate is None:
-        # The first micro-batch with records makes state and catalog. Earlier ones make neither.
+        # The first micro-batch with records makes state and catalog. Empty ones make neither.
         if log is not None and log.committed and has_state(df.sparkSession, checkpoint):
             raise missing_catalog(root, log.query_id)
         return _first_start(root, plan, checkpoint)
@@ -203,7 +203,7 @@ def _unstable_id(df: DataFrame, options: Options | SequenceOptions) -> str | Non
     try:
         plan_of(user_columns(df, options), options)
     except ConfigError as error:
-        # Applying the operator raises the other errors.
+        # The call of the operator raises the other errors.
         return error.text if error.remedy == "unstable-id" else None
     return None
 

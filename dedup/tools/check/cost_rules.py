@@ -6,15 +6,16 @@ from dedup.core.duration import size_bytes
 from dedup.tools.check.facts import HOW_CORES, HOW_SETTINGS, Facts, whole_number
 from dedup.tools.check.findings import Assessment, Takes, costs, fine, unknown
 
-#: Up to so many partitions per core, room to grow costs 6 to 13 % of a micro-batch.
+#: Largest number of partitions per core at which room to grow costs 6 to 13 % of a micro-batch.
 PER_CORE_MAX = 4
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _MIB = 1 << 20
-#: Resident memory of a worker that judges a shard, measured with shares of 50 to 900 MB.
+#: Resident memory of a worker that judges a shard: a constant, and bytes per byte of the share.
+#: Measured with shares of 50 to 900 MB.
 _WORKER_BYTES, _PER_SHARE_BYTE = 240 * _MIB, 3
 #: Address space of a worker without records: 1 GiB in total is enough, 512 MiB is not.
 _MAPPED_BYTES = 768 * _MIB
-#: The smallest share that a rule advises: some 100,000 records of one or two kilobytes.
+#: Smallest share that a rule advises: some 100,000 records of one or two kilobytes.
 _LEAST_SHARE = 128 * _MIB
 _OVERHEAD = "spark.executor.memoryOverhead"
 _PYSPARK = "spark.executor.pyspark.memory"
@@ -22,7 +23,7 @@ _SHARE = "max_shard_batch_bytes"
 
 
 def shuffle_partitions(facts: Facts) -> Assessment:
-    """Compare partitions with cores: each costs a Python session in every micro-batch."""
+    """Compare partitions with cores, because each partition costs a Python session."""
     partitions, cores = facts.partitions, facts.cores
     if partitions is None:
         return unknown(
@@ -56,9 +57,9 @@ def shuffle_partitions(facts: Facts) -> Assessment:
 def batch_memory(facts: Facts) -> Assessment:
     """Compare memory outside the JVM's heap with the largest share of a micro-batch.
 
-    Each core of an executor judges one shard at a time, in a Python worker. The largest share that
-    `max_shard_batch_bytes` permits should fit into the container's memory for Python. Then the
-    operator stops the query with a helpful error before the container is killed.
+    Each core of an executor judges one shard at a time, in a Python worker. If the container's
+    memory for Python holds the largest share that `max_shard_batch_bytes` permits, the operator can
+    stop the query with a helpful error before a larger share kills the container.
     """
     allowed, workers = _allowed(facts)
     if allowed is None or workers is None:
@@ -140,7 +141,7 @@ def _room(facts: Facts, allowed: int, tasks: int) -> str:
 
 
 def workers_bytes(tasks: int, share: int) -> int:
-    """Return the memory of an executor's Python workers for shares of this size."""
+    """Return the memory of an executor's Python workers for shares of ``share`` bytes."""
     return tasks * (_WORKER_BYTES + _PER_SHARE_BYTE * share)
 
 

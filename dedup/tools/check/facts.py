@@ -15,7 +15,7 @@ from dedup.spark.machine import local_cores, shuffle_partitions
 
 #: Default of `max_shard_batch_bytes`.
 SHARE_BYTES = 1 << 30
-#: Kafka's -1: it never deletes.
+#: Stands for Kafka's retention of -1: Kafka never deletes.
 FOREVER_MS = 1 << 62
 
 #: Flags that supply missing facts.
@@ -30,7 +30,7 @@ HOW_CORES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Facts about a query; None if unknown. Options have their resolved values."""
+    """Facts about a query, None if unknown, with the resolved values of options."""
 
     #: Spark settings of the next start.
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -38,14 +38,14 @@ class Facts:
     complete: bool = False
     #: Settings that the checkpoint keeps permanently, or None before the first start.
     pinned: Mapping[str, str] | None = None
-    #: The checkpoint's partitions of the state.
+    #: Number of partitions of the state in the checkpoint.
     state_partitions: int | None = None
     spark_version: str | None = None
-    #: Tasks that run at a time, on all machines.
+    #: Number of tasks that run at a time, on all machines.
     cores: int | None = None
-    #: Memory of the machine, for a local master.
+    #: Memory of the machine, if the master is local.
     machine_bytes: int | None = None
-    #: Number in the certificate, or else the option.
+    #: Number of shards, from the certificate, the record of ``dedup run``, the log or the option.
     shards: int | None = None
     max_shard_batch_bytes: int | None = None
     sources: tuple[Source, ...] | None = None
@@ -62,24 +62,24 @@ class Facts:
     shared_local: bool | None = None
     #: The catalog's path if it is a local one.
     catalog_local: str | None = None
-    #: Why the expression of an option gives another value in a replay.
+    #: Reason why the expression of an option gives another value in a replay.
     unstable_id: str | None = None
-    #: Problems of the log's last micro-batches: a status such as ``LATE``, and why.
+    #: Problems of the log's last micro-batches: a status such as ``LATE``, and the reason.
     concerns: tuple[tuple[str, str], ...] | None = None
-    #: Records of the largest recent micro-batch.
+    #: Number of records of the largest recent micro-batch.
     batch_records_max: int | None = None
     #: Names of the query's known sinks that publish in Kafka transactions.
     kafka_sinks: tuple[str, ...] = ()
-    #: Their known options, names in lower case.
+    #: Known options of these sinks, with names in lower case.
     sink_options: Mapping[str, str] = field(default_factory=dict)
     #: Present if the query is one of `dedup_by_sequence`.
     expire_after_ms: int | None = None
-    #: Number of its recent micro-batches, and of the runs that they belong to.
+    #: Number of the query's recent micro-batches, and of the runs that they belong to.
     batches: int | None = None
     runs: int | None = None
 
     def setting(self, name: str, default: str) -> str | None:
-        """Return a setting of the next start: the checkpoint's if it keeps one."""
+        """Return a setting of the next start, from the checkpoint if the checkpoint keeps it."""
         if self.pinned is not None and name in self.pinned:
             return self.pinned[name]
         return self.settings.get(name, default if self.complete else None)
@@ -98,7 +98,7 @@ class Facts:
 
     @property
     def partitions(self) -> int | None:
-        """Partitions of the state: the checkpoint's, or the setting of a first start."""
+        """Number of partitions of the state, from the checkpoint or a first start's setting."""
         if self.state_partitions is not None:
             return self.state_partitions
         return shuffle_partitions(self.setting("spark.sql.shuffle.partitions", "200"))
@@ -118,7 +118,7 @@ class Facts:
 
 
 def retention(value: str | timedelta, *, option: str) -> int:
-    """Return a Kafka retention in milliseconds; ``-1`` and ``forever`` are `FOREVER_MS`."""
+    """Return a Kafka retention in milliseconds, `FOREVER_MS` for ``-1`` and ``forever``."""
     if isinstance(value, str) and value.strip() in ("-1", "forever"):
         return FOREVER_MS
     return duration_ms(value, option=option)

@@ -40,7 +40,7 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding(Assessment):
-    """A rule's verdict with the rule's name, which is in kebab case and stays in every release."""
+    """A rule's verdict with the rule's name, which is in kebab case and never changes."""
 
     rule: str
 
@@ -78,5 +78,5 @@ def findings(judged: Iterable[tuple[str, Assessments]]) -> list[Finding]:
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort findings by level, the worst first; the order within a level stays."""
+    """Sort findings by level, the worst first, and keep the order within a level."""
     return sorted(findings, key=lambda finding: list(Level).index(finding.level))

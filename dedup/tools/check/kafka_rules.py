@@ -14,9 +14,9 @@ _DAY_MS = 24 * _HOUR_MS
 
 
 def horizon_retention(facts: Facts) -> Assessment | None:
-    """Compare the horizon with Kafka's retention: a lost checkpoint means a replay of all records.
+    """Compare the horizon with Kafka's retention, because a lost checkpoint replays all records.
 
-    A record of age a passed at about now - a. The GC watermark is at now - lateness - horizon, so
+    A record of age a passed at about now - a. The GC watermark is at now - lateness - horizon. So
     the ID of an older record has expired, and the record passes again unless it is dropped as late.
     In processing time lateness is 0 and no record is late.
     """
@@ -80,7 +80,7 @@ def _options(facts: Facts, horizon_ms: int) -> str:
 
 
 def _lacking(facts: Facts) -> str:
-    """Return the missing flags that would show whether the query drops late records."""
+    """Return a text with the missing flags that would show whether late records are dropped."""
     if facts.event_time is False or facts.late == "emit":
         return ""
     catalog = " --catalog ROOT, which shows whether it judges by timestamps."
@@ -91,7 +91,7 @@ def _lacking(facts: Facts) -> str:
 
 
 def source_clocks(facts: Facts) -> Assessment | None:
-    """Ask for a clock per Kafka partition: with one clock, a slow partition's records are late.
+    """Ask for a clock per Kafka partition, because one clock makes a slow partition's records late.
 
     `dedup_by_sequence` drops no late records, but producers of a slow partition expire early. By
     query time partitions share no clock.
@@ -146,7 +146,7 @@ def _late_records(facts: Facts) -> str:
 
 
 def kafka_data_loss(facts: Facts) -> Assessment | None:
-    """Reject failOnDataLoss=false: Spark silently skips records that Kafka deleted unread."""
+    """Reject failOnDataLoss=false, which makes Spark silently skip records that Kafka deleted."""
     kafka = facts.of_kind("kafka")
     if not kafka:
         return None
@@ -169,7 +169,7 @@ def kafka_data_loss(facts: Facts) -> Assessment | None:
 
 
 def sink_readers(facts: Facts) -> Assessment | None:
-    """Ask for readers of committed records: others see records of aborted transactions."""
+    """Ask for readers of committed records, because others see records of aborted transactions."""
     if not facts.kafka_sinks:
         return None
     return unknown(
@@ -184,7 +184,7 @@ def sink_readers(facts: Facts) -> Assessment | None:
 
 
 def sink_markers(facts: Facts) -> Assessment | None:
-    """Ask for a compacted marker topic: markers record what is published."""
+    """Ask for a compacted marker topic, because its markers record what is published."""
     if not facts.kafka_sinks:
         return None
     topic = facts.sink_option("topic") or "TOPIC"

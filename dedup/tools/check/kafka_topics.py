@@ -1,6 +1,6 @@
 """Ask Kafka's brokers for partitions and retention of a stream's topics.
 
-Spark's Kafka connector contains the Java client that asks. It changes nothing.
+The Java client in Spark's Kafka connector asks. It changes nothing.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Topics:
 def ask_brokers(
     spark: SparkSession, options: Mapping[str, str], topics: tuple[str, ...]
 ) -> Topics | None:
-    """Return the brokers' answer about these topics, or None without an answer.
+    """Return the brokers' answer about these topics, or None if there is no answer.
 
-    The client gets the source's options with ``kafka.``. `topics` is empty if ``subscribePattern``
-    selects them. Spark Connect has no Java client, and so no answer.
+    The client gets the source's ``kafka.*`` options. `topics` is empty if ``subscribePattern``
+    selects the topics. On Spark Connect there is no Java client, and so no answer.
     """
     try:
         return _ask(spark._jvm, options, topics)
@@ -73,7 +73,7 @@ def _matching(jvm: Any, admin: Any, pattern: str) -> tuple[str, ...]:
 
 
 def _retention_ms(config: Any) -> int:
-    """Return a topic's retention: one that is only compacted keeps each key's newest record."""
+    """Return a topic's retention, `FOREVER_MS` if the topic is only compacted."""
     retention_ms = int(config.get("retention.ms").value())
     deletes = "delete" in config.get("cleanup.policy").value()
     return retention_ms if deletes and retention_ms >= 0 else FOREVER_MS

@@ -1,4 +1,4 @@
-"""The rules of `dedup check` by name, and those about the guarantee."""
+"""The rules of `dedup check` by name, and the rules about the guarantee."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def safety_settings(facts: Facts) -> list[Assessment]:
 
 
 def commit_validation(facts: Facts) -> Assessment:
-    """Require Spark's check for sinks that read only part of a micro-batch, and lose the rest."""
+    """Require Spark's check for sinks that read only a part of a micro-batch and lose the rest."""
     enabled = facts.enabled(_VALIDATION)
     if enabled is False:
         return breaks(
@@ -119,7 +119,7 @@ def chosen_guarantee(facts: Facts) -> Assessment | None:
 
 
 def lasting_id(facts: Facts) -> Assessment | None:
-    """Reject random IDs and IDs of the clock: a replay gives the record another one."""
+    """Reject IDs from randomness or the clock, because a replay gives the record another ID."""
     if facts.unstable_id is None:
         return None
     option = facts.unstable_id.partition("=")[0]
@@ -138,7 +138,7 @@ def recent_batches(facts: Facts) -> Assessments:
         )
     return [
         Assessment(
-            # Copies may pass among late records. The other concerns cost memory.
+            # Late records may include copies that pass. The other concerns cost memory.
             Level.BREAKS if status == "LATE" and facts.late != "drop" else Level.COSTS,
             f"{status} in the last micro-batches of the log: {why}.",
             f"dedup remedies {status.lower()}",
@@ -149,7 +149,7 @@ def recent_batches(facts: Facts) -> Assessments:
 
 
 def windows_after(facts: Facts) -> Assessment | None:
-    """Warn of windows after the operator: Spark has one watermark, the operator one per source."""
+    """Warn of windows after the operator, because Spark has one watermark for all sources."""
     if not facts.by_source:
         return None
     return unknown(
@@ -162,7 +162,7 @@ def windows_after(facts: Facts) -> Assessment | None:
 
 
 def expire_after(facts: Facts) -> Assessment:
-    """Detect a query of single micro-batches with query time: its producers never expire."""
+    """Detect a query of single micro-batches by query time, whose producers never expire."""
     silence = f"A producer expires once it was silent for {in_days(facts.expire_after_ms or 0)}"
     if facts.event_time:
         return fine(f"{silence}, by the timestamps of records: downtime changes nothing.")
@@ -186,7 +186,7 @@ def expire_after(facts: Facts) -> Assessment:
 
 
 def checkpoint_alone(facts: Facts) -> Assessment:
-    """Remind of backups: without the checkpoint a replay knows no producer."""
+    """Recommend backups, because a replay without the checkpoint knows no producer."""
     return unknown(
         "The memory of producers is in the checkpoint alone. If the checkpoint is lost, records "
         "that the source delivers again pass again, with any expire_after. This check does not "

@@ -32,12 +32,12 @@ class Adoption:
     root: str
     checkpoint: str
     query_id: str
-    #: Newest micro-batch of the old checkpoint in a backup.
+    #: Newest micro-batch of the old checkpoint that a backup includes.
     epoch: int
-    #: Remembered IDs, and the segments that hold them.
+    #: Numbers of remembered IDs, and of the segments that hold them.
     ids: int
     segments: int
-    #: All shards, and those without a backup, because they never wrote a segment.
+    #: Number of shards, and of shards without a backup, which never wrote a segment.
     shards: int
     unknown_shards: int
 
@@ -50,8 +50,8 @@ def adopt(
 ) -> Adoption:
     """Make a new checkpoint that continues a catalog whose own checkpoint is lost.
 
-    The query may emit IDs once more that only the lost checkpoint held: the newest ones. The lost
-    checkpoint must never run again.
+    The query may emit the newest IDs once more, because only the lost checkpoint held them. The
+    lost checkpoint must never run again.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def adopt(
     checkpoint
         Empty or new folder for the checkpoint.
     query : str, optional
-        ID of the query. Needed if the catalog holds several.
+        ID of the query. Needed if the catalog holds several queries.
     sole : bool
         The caller's promise that the sink holds everything that the backups remember. Needed if
         the query's history has branched.
@@ -68,7 +68,7 @@ def adopt(
     Raises
     ------
     ConfigError
-        If catalog or query do not exist, the folder is not empty, or the query's
+        If the catalog or the query does not exist, the folder is not empty, or the query's
         history has branched and `sole` is not given.
     CatalogError
         If segments or backups are missing, or storage fails.
@@ -125,7 +125,7 @@ def _progress(state: ShardState) -> tuple[int, int, int, int]:
 def _first_state(state: ShardState, newest: ShardState, pending: set[str | None]) -> ShardState:
     """Return the state before micro-batch 0 of the new checkpoint.
 
-    It drops pending lists that the query has deleted since it wrote the backup.
+    The state lacks pending lists that the query has deleted since it wrote the backup.
     """
     manifest = state.manifest
     return replace(
@@ -166,7 +166,7 @@ def _check_backups(root: Root, query_id: str, files: list[CatalogFile], lacking:
 def _check_one_history(
     root: Root, query_id: str, files: list[CatalogFile], states: dict[int, ShardState]
 ) -> None:
-    """Reject backups from micro-batches that a restored checkpoint undid."""
+    """Reject backups of micro-batches that a restored checkpoint has undone."""
     runs = list_runs(root, query_id)
     if not runs:
         return
@@ -203,9 +203,9 @@ def _check_one_history(
 
 
 def _later_start(line: Lineage, began_ms: dict[str, int | None]) -> bool:
-    """Return whether a run outside this lineage began after its last run, by the storage's clock.
+    """Return whether a run outside the lineage began after its last run, by the storage's clock.
 
-    A failed start is older than the start that followed it.
+    A failed start began before the start that followed it.
     """
     last_ms = began_ms.get(line.runs[-1].run_id)
     others_ms = [at for run_id, at in began_ms.items() if not line.holds(run_id)]

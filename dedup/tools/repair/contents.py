@@ -28,24 +28,25 @@ from dedup.tools.repair.opening import (
     snapshot_of,
 )
 
-#: Standings of a segment with a checkpoint: the manifest names it; it waits for its deletion; no
-#: manifest ever named it; no manifest names it since its loss was accepted.
+#: Standings of a segment if a checkpoint is given. The manifest names a live segment. An expired
+#: segment waits for its deletion. No manifest ever named an orphan. No manifest names a segment
+#: whose loss was accepted.
 LIVE, EXPIRED, ORPHAN, LOSS_ACCEPTED = "live", "expired", "orphan", "loss accepted"
-#: Without a checkpoint: the manifest backup names it, or does not. With one, a segment is unknown
-#: if the list of expired segments cannot be read.
+#: Standings without a checkpoint: the manifest backup names the segment, or does not. With a
+#: checkpoint, a segment is unknown if the list of expired segments cannot be read.
 LISTED, UNKNOWN = "listed", "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class QueryMemory:
-    """The shards of one query; `certain` if they come from Spark state, not from backups."""
+    """The shards of one query, `certain` if they come from Spark state, not from backups."""
 
     certain: bool
     shards: Mapping[int, ShardState]
 
     @property
     def as_of(self) -> str:
-        """The source of the answers."""
+        """The source of the answers: a micro-batch, or backups."""
         newest = max((shard.epoch for shard in self.shards.values()), default=-1)
         if self.certain:
             return f"batch {newest}"
@@ -76,7 +77,7 @@ class Segment:
     query_id: str
     shard: int
     name: str
-    #: ``live``, ``expired``, ``loss accepted``, ``orphan`` or ``unknown``; without a checkpoint
+    #: ``live``, ``expired``, ``loss accepted``, ``orphan`` or ``unknown``. Without a checkpoint
     #: ``listed`` or ``unknown``.
     standing: str
     #: The manifest's entry of a live or listed segment.
@@ -110,7 +111,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryContents:
-    """The part of a catalog that belongs to one query; `certificate` is None if it is missing."""
+    """The part of a catalog that belongs to one query, without `certificate` if it is missing."""
 
     query_id: str
     certificate: Certificate | None
@@ -141,7 +142,7 @@ class QueryContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """The contents of a catalog; `foreign_files` counts files that this library did not write."""
+    """The contents of a catalog, and the number of files that this library did not write."""
 
     root: str
     queries: tuple[QueryContents, ...]
@@ -202,7 +203,7 @@ def inspect(
 
 
 def segments(root: Root, snapshot: Snapshot | None, query_id: str | None = None) -> list[Segment]:
-    """List the segments of all queries or of one, also those that only a manifest names."""
+    """List the segments of all queries or of one, including segments that only a manifest names."""
     files = list_catalog(root, query_id or "")
     return [
         segment
@@ -212,7 +213,7 @@ def segments(root: Root, snapshot: Snapshot | None, query_id: str | None = None)
 
 
 def memory_of(root: Root, query_id: str, snapshot: Snapshot | None) -> QueryMemory:
-    """Return a query's shards: from the snapshot if it is the query's, else from the backups."""
+    """Return a query's shards, from the snapshot if it is the query's, else from the backups."""
     if snapshot is not None and snapshot.query_id == query_id:
         return QueryMemory(True, snapshot.states)
     certificate = load_certificate(root, query_id)

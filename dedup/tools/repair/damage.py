@@ -32,7 +32,7 @@ from dedup.tools.repair.segment_check import SegmentReport, verify_segment, writ
 
 @dataclass(frozen=True, slots=True)
 class ObjectProblem:
-    """The problem of an object that is neither segment nor sidecar, and its consequence."""
+    """The problem of an object that is neither segment nor sidecar, and the consequence."""
 
     query_id: str
     name: str
@@ -92,8 +92,8 @@ def verify(
 ) -> Verification:
     """Read every file of a catalog that a query may still need, and return what is damaged.
 
-    With a checkpoint, orphans are skipped and checksums of whole files are compared. Without it,
-    all segments are read. Parameters and errors are the same as in `inspect`.
+    With a checkpoint, orphans are skipped and checksums of whole files are compared. Without a
+    checkpoint, all segments are read. Parameters and errors are the same as in `inspect`.
     """
     root = open_root(root)
     snapshot = snapshot_of(root, checkpoint)
@@ -120,9 +120,9 @@ def _in_transition(segment: Segment) -> bool:
 def accept_loss(
     root: Where, segment: str, query: str | None = None, shard: int | None = None
 ) -> LossAccepted:
-    """Accept the loss of one damaged segment: its IDs may then be emitted once more.
+    """Accept the loss of one damaged segment, whose IDs may then be emitted once more.
 
-    The query reads this at its next start. An intact segment stays in use.
+    The query reads the acceptance at its next start. An intact segment stays in use.
 
     Parameters
     ----------
@@ -165,14 +165,14 @@ def verify_objects(
 ) -> list[ObjectProblem]:
     """Read every object of a query that is neither segment nor sidecar, and return all problems.
 
-    Without `states`, the shards' states from Spark, only the certificate and adopted states can be
-    reported missing.
+    `states` are the shards' states from Spark. Without them, only a missing certificate and missing
+    adopted states can be reported.
     """
     files = list_catalog(root, query_id)
     shards, problem = _certificate(root, query_id)
     found = [(certificate_path(query_id), problem)]
     for file in files:
-        # The file that says how far a run came has a name and no content.
+        # The mark of a run's last commit has a name and no content.
         if file.parsed.kind in _CHECKS and file.parsed.through_epoch is None:
             found.append((file.name, _problem(root, file)))
     adopted = {file.parsed.shard for file in files if file.parsed.kind == "adopted"}
@@ -214,7 +214,7 @@ def _required(query_id: str, shard: int, state: ShardState) -> Iterator[tuple[st
             shard_path(query_id, shard, pending_list.name + PENDING_LIST_SUFFIX),
             f"missing: {_PENDING_LIST_LOST} ({pending_list.count} segments)",
         )
-    # The micro-batch after the one that wrote segments writes the backup.
+    # A shard writes the backup in the micro-batch after the one that wrote segments.
     if any(f"{state.epoch:012d}" > segment.name[:12] for segment in state.manifest.segments()):
         yield shard_path(query_id, shard, MANIFEST_FILE), f"missing: {_BACKUP_LOST}"
 
@@ -267,7 +267,7 @@ _CHECKS: dict[str, tuple[Callable[[Root, CatalogFile], object], str]] = {
         _PENDING_LIST_LOST,
     ),
     "manifest": (lambda root, file: check_backup(root, *_owner(file)), _BACKUP_LOST),
-    # Its error states the consequence.
+    # The error of `read_adopted` states the consequence.
     "adopted": (lambda root, file: read_adopted(root, *_owner(file)), ""),
     "run": (_lineage, _LINEAGE_LOST),
 }

@@ -1,4 +1,4 @@
-"""When a query let a record ID pass, where the ID is kept, and until when it is remembered."""
+"""Explain when a query let a record ID pass, where the ID is kept, and until when."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from dedup.tools.repair.opening import Checkpoint, Where, only_query, open_root,
 class Sighting:
     """A remembered record with this ID that passed through."""
 
-    #: Its effective timestamp.
+    #: Effective timestamp of the record.
     time_ms: int
-    #: The segment that keeps it, or None if Spark state does.
+    #: Segment that keeps the record, or None if Spark state keeps it.
     segment: str | None
-    #: Its bucket, which expires once the GC watermark has reached `end_ms`.
+    #: Range of the record's bucket, which expires once the GC watermark has reached `end_ms`.
     start_ms: int
     end_ms: int
 
@@ -58,7 +58,7 @@ class Explanation:
     stable_timestamps: bool
     #: Remembered records, the oldest first.
     seen: tuple[Sighting, ...]
-    #: The shard's watermarks, or None before the first.
+    #: The shard's watermarks, or None before the shard has any.
     gc_watermark_ms: int | None
     late_watermark_ms: int | None
 
@@ -107,15 +107,15 @@ def explain(
     id : str, or sequence of str
         Value of the ID column as text, or of each ID column, in order.
     checkpoint : optional
-        Checkpoint of the query: only it contains the newest IDs.
+        Checkpoint of the query. Only the checkpoint contains the newest IDs.
     query : str, optional
-        ID of the query. Needed if the catalog holds several and no checkpoint is given.
+        ID of the query. Needed if the catalog holds several queries and no checkpoint is given.
 
     Raises
     ------
     ConfigError
-        If the values do not fit the ID columns, or the query is not known, or the checkpoint
-        belongs to another.
+        If the values do not fit the ID columns, the query is unknown, or the checkpoint belongs to
+        another query.
     SegmentDamaged
         If a segment that may hold the ID is missing or damaged.
     """

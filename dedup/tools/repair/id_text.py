@@ -43,10 +43,12 @@ _TYPES: dict[str, tuple[pa.DataType, Callable[[str], Any]]] = {
 def id_key(columns: Sequence[tuple[str, str]], texts: Sequence[str]) -> Keys:
     """Return the key of one record ID.
 
-    `columns` are names and Spark types of the ID's columns, from the birth certificate. There is
-    one text for each: text unchanged, integers and decimals in digits, ``true`` or ``false``,
-    dates and timestamps in ISO 8601 (by default in UTC), binary in hexadecimal. ``NULL`` is a
-    null, except in text columns. Raises ConfigError if a text does not fit its column.
+    `columns` holds the name and the Spark type of each ID column, from the birth certificate.
+    `texts` holds one value per column. Strings are unchanged, integers and decimals in digits,
+    booleans ``true`` or ``false``, dates and timestamps in ISO 8601 (by default in UTC), and binary
+    values in hexadecimal. ``NULL`` is a null, except in string columns.
+
+    Raises ConfigError if a text does not fit its column.
     """
     if len(texts) != len(columns):
         names = ", ".join(f"{name} {kind}" for name, kind in columns)

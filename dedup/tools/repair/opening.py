@@ -30,7 +30,7 @@ class Snapshot:
     query_id: str
     #: State of each shard.
     states: dict[int, ShardState]
-    #: This machine's clock before the read. Files that the states do not name may be newer.
+    #: This machine's time before the read. Files that the states do not name may be newer.
     read_ms: int
 
 
@@ -51,7 +51,7 @@ def open_root(where: Where) -> Root:
     if isinstance(where, Root):
         return where
     root = Root(where)
-    # Before the list: listing a large catalog may take longer than the time limit of `reach`.
+    # Call `reach` first: listing a large catalog may take longer than its time limit.
     reach(root, lambda: root.exists("catalog.json"))
     if not queries_in(list_catalog(root)):
         raise ConfigError(
@@ -70,7 +70,7 @@ def queries_in(files: Sequence[CatalogFile]) -> list[str]:
 def only_query(root: Root) -> str:
     """Return the one query of a catalog.
 
-    Raises ConfigError if it holds none, or several, whose IDs the error lists.
+    Raises ConfigError if the catalog holds no query, or several, whose IDs the error lists.
     """
     queries = sorted(
         {f.parsed.query_id or "" for f in list_catalog(root) if f.parsed.kind == "certificate"}
@@ -107,7 +107,7 @@ def read_checkpoint(
     root
         The query's catalog.
     checkpoint
-        Its folder. A snapshot is returned unchanged.
+        Folder of the checkpoint. A snapshot is returned unchanged.
     spark : SparkSession, optional
         PySpark 4.0 or newer. Default: the active session, or a new one, which stays open.
 
@@ -152,7 +152,7 @@ def snapshot_of(root: Root, checkpoint: Checkpoint | None) -> Snapshot | None:
 
 
 def has_state(spark: SparkSession, checkpoint: str) -> bool:
-    """Return whether a query has a state: it has one after its first micro-batch with records.
+    """Return whether a query has a state, as it does after its first micro-batch with records.
 
     Raises ConfigError if Spark cannot read the state.
     """

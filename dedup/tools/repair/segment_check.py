@@ -50,7 +50,7 @@ def verify_segment(
     sidecar contains every ID.
 
     Only the manifest's entry (`ref`) holds sizes and checksums of whole files. Raises CatalogError
-    if the storage cannot be reached or the local disk fails: the segment may be intact then.
+    if the storage cannot be reached or the local disk fails. The segment may still be intact.
     """
     name = layout.shard_path(query_id, shard, segment)
     secret = _secret(root, query_id)
@@ -99,8 +99,10 @@ def write_accepted_loss(root: Root, query_id: str, shard: int, segment: str) -> 
     """Write the object that lets the query do without a segment, and return its contents.
 
     The query reads the object only if the segment fails, so an intact segment stays in use. The
-    object names the segment's bucket if the segment is readable; the segment may be missing. Raises
-    ConfigError if the query has no catalog, and CatalogError if the root cannot be read or written.
+    segment may be missing. If it is readable, the object names its bucket.
+
+    Raises ConfigError if the query has no catalog, and CatalogError if the root cannot be read or
+    written.
     """
     if not root.exists(layout.certificate_path(query_id)):
         raise no_catalog(root, query_id)

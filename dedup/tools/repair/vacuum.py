@@ -1,8 +1,7 @@
 """Delete orphans, half-written files and the traces of past runs from a catalog.
 
-The operator sweeps orphans of its lineage. The rest needs a person's promise: files of
-starts that failed before their first micro-batch, and everything once a checkpoint was copied or
-restored.
+The operator itself deletes orphans of its lineage. Files of starts that failed before their first
+micro-batch, and all orphans once a checkpoint was copied or restored, need a person's promise.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ _PROMISE = "other checkpoint of this query is in use, promise it with --sole."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacuumed:
-    """The files and runs that went, or that would go in a dry run."""
+    """The files and runs that were deleted, or would be deleted in a dry run."""
 
     root: str
     query_id: str
     dry_run: bool = True
-    #: Orphans and half-written files that are old enough.
+    #: Orphans and half-written files that are old enough to be deleted.
     files: tuple[CatalogFile, ...]
-    #: Number of younger ones, which stay.
+    #: Number of younger orphans and half-written files, which stay.
     young: int
     #: Files that this library did not write. They stay.
     foreign: tuple[CatalogFile, ...]
-    #: Runs that continued an earlier state of this checkpoint. Their traces go.
+    #: Runs that continued an earlier state of this checkpoint. Their traces are deleted.
     branches: tuple[Run, ...]
     #: Runs that the checkpoint descends from.
     lineage: Lineage
@@ -68,7 +67,7 @@ def vacuum(
     sole: bool = False,
     dry_run: bool = False,
 ) -> Vacuumed:
-    """Delete orphans and half-written files of a query: what none of its manifests names.
+    """Delete orphans and half-written files of a query, which none of its manifests names.
 
     Parameters
     ----------
@@ -77,7 +76,7 @@ def vacuum(
     checkpoint
         Checkpoint of the query. Files that it names stay.
     older_than : str
-        Age of a file when the checkpoint was read. Younger files stay, because a running
+        Smallest age of a file when the checkpoint was read. Younger files stay, because a running
         micro-batch may own them.
     sole : bool
         The caller's promise that no other checkpoint of this query is in use.
@@ -87,8 +86,8 @@ def vacuum(
     Raises
     ------
     ConfigError
-        If catalog or checkpoint do not exist, or the query's history has branched and `sole` is
-        not given.
+        If the catalog or the checkpoint does not exist, or the query's history has branched and
+        `sole` is not given.
     CatalogError
         If the catalog cannot be read or written.
     """
@@ -112,7 +111,7 @@ def vacuum(
 
 
 def _storage_now_ms(root: Root) -> int:
-    """Return the time of the storage's clock, which dates files; this machine's may be wrong."""
+    """Return the time of the storage's clock, which dates files, by writing a file."""
     probe = f"probe-{uuid.uuid4()}"
     root.put_bytes(probe, b"")
     try:
@@ -137,7 +136,7 @@ def plan_vacuum(
     CatalogError if an object that names expired segments cannot be read.
     """
     newest = max(states.values(), key=lambda state: state.epoch, default=ShardState())
-    # As if a run started after the checkpoint's last micro-batch.
+    # The lineage as if a run started after the checkpoint's last micro-batch.
     lineage = lineage_from(root, query_id, newest, Run("", newest.epoch + 1))
     runs = list_runs(root, query_id)
     branches = lineage.branches(runs)
@@ -153,7 +152,7 @@ def plan_vacuum(
         )
     files = list_catalog(root, query_id)
     orphans += [file for file in files if file.parsed.kind == "temp"]
-    # No running micro-batch owns files of past branches, even young ones.
+    # No running micro-batch owns files of past branches, however young they are.
     past = Lineage(lineage.runs[:-1])
     old = tuple(
         file
@@ -205,7 +204,7 @@ def _orphans(root: Root, query_id: str, states: dict[int, ShardState]) -> list[C
 def carry_out(root: Root, plan: Vacuumed) -> int:
     """Delete the plan's files, and return how many existed.
 
-    Raises CatalogError if the root cannot be written. Some files may be deleted then.
+    Raises CatalogError if the root cannot be written. Some files may be deleted already.
     """
     deleted = root.delete(file.name for file in plan.files)
     drop_runs(root, plan.query_id, plan.branches, plan.lineage)

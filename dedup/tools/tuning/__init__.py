@@ -1,1 +1,1 @@
-"""`dedup tune`: what a choice of options would cost, measured before a query runs with it."""
+"""`dedup tune`: measure what a choice of options would cost before a query runs with it."""

@@ -26,9 +26,9 @@ from dedup.tools.tuning.candidates import WORTH, Candidate, Choice, value_of, wr
 from dedup.tools.tuning.costs import MAX_ROWS
 from dedup.tools.tuning.demand import Demand, Repeats, Sizing
 
-#: Share of late records up to which lateness is fine.
+#: Largest share of late records with which lateness is fine.
 LATE_SHARE = 0.001
-#: Factor between measured and predicted live IDs up to which nothing is reported.
+#: Largest factor between measured and predicted live IDs that is not reported.
 SEEN_LIVE_FACTOR = 1.5
 #: Usual durations.
 _LENGTHS_MS = (
@@ -40,7 +40,8 @@ _LENGTHS_MS = (
 def advise(demand: Demand, choice: Choice, worker_bytes: int) -> list[Finding]:
     """Return the findings, the worst first.
 
-    `worker_bytes` is the peak memory of a Python worker for a shard's share of a micro-batch.
+    `worker_bytes` is the peak memory of a Python worker that judges a shard's share of a
+    micro-batch.
     """
     judged: list[tuple[str, Assessment | None]] = [
         *((option.replace("_", "-"), _sizing(choice, option)) for option in asdict(Sizing())),
@@ -220,7 +221,7 @@ def _lateness(lateness_ms: int, repeats: Repeats) -> Assessment:
     )
     if late / repeats.records <= LATE_SHARE:
         return fine(f"{have}.")
-    # All but a share of `LATE_SHARE` are behind by at most this.
+    # All records but a share of `LATE_SHARE` are behind by at most this.
     enough_ms = int(behind_ms[max(0, len(behind_ms) - 1 - int(LATE_SHARE * repeats.records))])
     return costs(
         f"{have}, file by file. Unknown ones may pass although their IDs have expired, or are "

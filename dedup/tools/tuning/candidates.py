@@ -1,8 +1,8 @@
 """Try choices of options, and recommend the best.
 
-The cost of a choice is its time times its bytes: at the knee of their curve it is least. An option
-changes only if another value alone saves more than `WORTH`. The cheapest of these changes, one by
-one and together, is recommended.
+The cost of a choice is its time times its bytes, which is least at the knee of the curve of time
+against bytes. An option changes only if another value alone saves more than `WORTH`. The cheapest
+of these changes, alone and together, is recommended.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ KINDS = ["recommended", "today", "other", "dominated"]
 FPRS = (0.1, 0.03, 0.01, 0.003, 0.001)
 BUCKETS = (4, 8, 16, 32)
 BUDGETS = (1 << 18, 1 << 20, 1 << 22)
-#: A change that saves less is not worth a restart. Spark's passes, which are not measured here,
-#: take about the same time, so that half of the saving remains.
+#: Share of the cost that a change must save to be worth a restart. Spark's passes, which are not
+#: measured here, take about the same time again, so that half of the saving remains.
 WORTH = 0.15
 #: Total bytes below which saving is pointless.
 LEAST_BYTES = 1 << 20
@@ -116,7 +116,7 @@ class Choice:
         return self.candidates[0]
 
     def dominated(self, candidate: Candidate) -> bool:
-        """Return whether another needs no more bytes and time, and less of one."""
+        """Return whether another candidate needs less bytes or time, and no more of the other."""
         own = candidate.total_bytes, candidate.ms_per_million
         return any(
             other.total_bytes <= own[0]
@@ -134,7 +134,7 @@ class Choice:
 
     @property
     def false_negatives(self) -> int:
-        """Sum over all trials: always 0."""
+        """The total of all trials, which must be 0."""
         return sum(candidate.trial.false_negatives for candidate in self.candidates)
 
 
@@ -148,9 +148,9 @@ def choices(base: Sizing) -> list[Sizing]:
 
 
 def explore(demand: Demand, costs: Costs, progress: Callable[[float, str], None]) -> Choice:
-    """Try the choices one by one, then the best value of each option together.
+    """Try the choices one by one, then the best values of all options together.
 
-    `progress` is called with the finished share and the current choice.
+    Calls `progress` with the finished share and the current choice.
     """
     base = demand.today
     planned = choices(base)
@@ -175,7 +175,7 @@ def explore(demand: Demand, costs: Costs, progress: Callable[[float, str], None]
 
 
 def best_of_each(tried: Sequence[Candidate], base: Sizing) -> Sizing:
-    """Return the base with a change of every option for which another value alone is worth it."""
+    """Return the base with the best value of each option for which that value alone is worth it."""
     today, best = tried[0], base
     for option in asdict(base):
         axis = [c for c in tried if replace(c.sizing, **{option: getattr(base, option)}) == base]
@@ -188,7 +188,7 @@ def best_of_each(tried: Sequence[Candidate], base: Sizing) -> Sizing:
 def try_out(
     demand: Demand, sizing: Sizing, costs: Costs, progress: Callable[[float], None]
 ) -> Candidate:
-    """Run a trial of one choice; `progress` is called with the finished share."""
+    """Run a trial of one choice, calling `progress` with the finished share."""
     load, scale = scaled(
         demand.policy(sizing),
         new_per_ms=demand.ids_per_day / 86_400_000 / demand.shards,

@@ -1,7 +1,7 @@
 """Time of each unit of a shard's work on this machine, and memory of a Python worker.
 
-The real core runs over a real catalog on this machine's disk. Only Spark is missing: its passes
-take additional time, the same for every choice of options.
+The real core runs over a real catalog on this machine's disk. Only Spark's passes are missing,
+which take the same additional time for every choice of options.
 
 ``python -m dedup.tools.tuning.costs ROWS KEY_BYTES`` prints the peak of resident bytes.
 """
@@ -37,9 +37,9 @@ _ROW_STAGES = ("hash", "tail", "judge")
 _QUERY = "00000000-0000-4000-8000-000000000000"
 _HOUR_MS = 3_600_000
 _BATCHES = 40
-#: The first micro-batches have no segments to look up.
+#: Number of first micro-batches to skip, which have no segments to look up.
 _WARM_UP = 12
-#: Memory for more records than this is extrapolated.
+#: Largest number of records to measure. Memory for more records is extrapolated.
 MAX_ROWS = 1_000_000
 
 
@@ -59,7 +59,7 @@ class Costs:
     state_ns: float
 
     def ms_per_million(self, trial: Trial, state_bytes: float, rows: float) -> float:
-        """Return the time for 1 M records; bytes and rows are per shard and micro-batch."""
+        """Return the time for 1 M records, given bytes and rows per shard and micro-batch."""
         # A nanosecond per record is a millisecond per million.
         return (
             self.row_ns
@@ -71,10 +71,10 @@ class Costs:
 
 
 def measure(keys: KeysOf, progress: Callable[[float], None], rows: int = 40_000) -> Costs:
-    """Return the costs on this machine, as medians over micro-batches of so many rows.
+    """Return the costs on this machine, as medians over micro-batches of `rows` records.
 
-    `keys` should make keys as long as the query's. `progress` is called with the finished share.
-    Raises CatalogError if the disk of temporary files fails.
+    `keys` should make keys as long as the query's. Calls `progress` with the finished share. Raises
+    CatalogError if the disk of temporary files fails.
     """
     policy = Policy(
         horizon_ms=24 * _HOUR_MS, bucket_ms=3 * _HOUR_MS, event_time=True, lateness_ms=_HOUR_MS
@@ -134,7 +134,7 @@ def scratch_store() -> Iterator[tuple[ShardStore, bytes]]:
 
 
 def worker_bytes(rows: int, key_bytes: int) -> int:
-    """Return the peak memory of a process that judges so many records at once."""
+    """Return the peak memory of a process that judges `rows` records at once."""
     least, share = _peak(1, key_bytes), min(rows, MAX_ROWS)
     return least + round(max(0, _peak(share, key_bytes) - least) * rows / share)
 
@@ -152,7 +152,7 @@ def _peak_of_this_process() -> int:
 
 
 def _judge(rows: int, key_bytes: int) -> None:
-    # The modules that a Spark worker has loaded.
+    # Load the modules that a Spark worker has loaded.
     with suppress(ImportError):
         import dedup.spark.executor.group  # noqa: F401
     policy = Policy(horizon_ms=24 * _HOUR_MS, bucket_ms=3 * _HOUR_MS, event_time=True)

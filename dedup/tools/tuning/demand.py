@@ -1,4 +1,4 @@
-"""The load of a query: rates, horizon and options; and the loads that cannot be measured."""
+"""The load of a query (rates, horizon and options), and the limits of what can be measured."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dedup.errors import ConfigError
 from dedup.tools.tuning.load import UUID_BYTES, KeysOf, synthetic_keys
 
 DAY_MS = 86_400_000
-#: Limits within which trials take a minute or two.
+#: Limits of the load, so that trials take a minute or two.
 MAX_KEY_BYTES, MAX_BUCKETS = 1024, 128
-#: Least number of records per shard and micro-batch while a query catches up.
+#: Smallest number of records per shard and micro-batch while a query catches up.
 BUSY_ROWS = 10_000
 #: Number of synthetic IDs that represent all IDs.
 _SPREAD_IDS = 1_000_000
@@ -42,9 +42,9 @@ class Repeats:
     apart_ms: np.ndarray
     #: Delay of each delayed record behind the newest timestamp of earlier files, sorted.
     behind_ms: np.ndarray
-    #: Records with an ID and a timestamp.
+    #: Number of records with an ID and a timestamp.
     records: int
-    #: Repeats with the same timestamp as the first copy.
+    #: Number of repeats with the same timestamp as the first copy.
     same_timestamp: int
     #: Time from the oldest to the newest timestamp.
     span_ms: int
@@ -65,11 +65,11 @@ class Demand:
     event_time: bool = True
     stable_timestamps: bool = False
     late: Literal["emit", "drop"] = "emit"
-    #: Time between micro-batches; `batch_known` is False if it is assumed.
+    #: Time between micro-batches. `batch_known` is False if the time is assumed.
     batch_ms: int = 60_000
     batch_known: bool = False
     shards: int
-    #: Cores of all executors; `cores_given` is False if they are this machine's.
+    #: Cores of all executors. `cores_given` is False if these are this machine's cores.
     cores: int
     cores_given: bool = True
     #: Mean length of an ID's canonical bytes.
@@ -78,7 +78,7 @@ class Demand:
     today: Sizing = Sizing()
     #: Live IDs in each shard, or empty if unknown.
     shard_ids: tuple[int, ...] = ()
-    #: Live IDs of the fullest shard divided by the mean, if only that is known.
+    #: Live IDs of the fullest shard divided by the mean, if only this ratio is known.
     fullest: float | None = None
     #: IDs of a sample, each once.
     keys: Keys | None = None
@@ -86,11 +86,11 @@ class Demand:
     repeats: Repeats | None = None
     #: Whether the query has started, so that some options are fixed.
     running: bool = False
-    #: False positives and lookups of new IDs of a running query.
+    #: Numbers of false positives and of lookups of new IDs of a running query.
     seen_fpr: tuple[int, int] | None = None
-    #: Live IDs of a running query whose oldest IDs have expired.
+    #: Number of live IDs of a running query whose oldest IDs have expired.
     seen_live: int | None = None
-    #: Segments of a running query.
+    #: Number of segments of a running query.
     seen_segments: int | None = None
 
     @property
@@ -99,7 +99,7 @@ class Demand:
 
     @property
     def live_ids(self) -> float:
-        """Remembered IDs. A query has a few more, because whole buckets expire."""
+        """Number of remembered IDs. A query has a few more, because only whole buckets expire."""
         kept_ms = self.lateness_ms + (0 if self.forgets_at_late else self.horizon_ms)
         return self.ids_per_day * kept_ms / DAY_MS
 
@@ -124,7 +124,7 @@ class Demand:
 
     @property
     def busy_rows(self) -> float:
-        """Records of a shard in a micro-batch while the query catches up."""
+        """Number of records per shard and micro-batch while the query catches up."""
         return max(self.rows_per_shard, BUSY_ROWS)
 
     def policy(self, sizing: Sizing) -> Policy:
@@ -140,7 +140,7 @@ class Demand:
         )
 
     def keys_of(self) -> KeysOf:
-        """Return keys for a trial: the sample's, then synthetic keys of the same length."""
+        """Return a function that makes keys: the sample's, then synthetic ones as long."""
         make, sample = synthetic_keys(self.key_bytes), self.keys
         if sample is None or not len(sample):
             return make
@@ -149,13 +149,13 @@ class Demand:
         def keys(numbers: np.ndarray) -> Keys:
             inside = numbers < count
             mixed = Keys.concat([sample.take(numbers[inside]), make(numbers[~inside])])
-            # The inverse of the permutation that puts the sample's keys first.
+            # Invert the permutation that puts the sample's keys first.
             return mixed.take(np.argsort(np.argsort(~inside, kind="stable")))
 
         return keys
 
     def fill_of_shards(self, live_ids: float | None = None) -> tuple[int, ...]:
-        """Return the live IDs of each shard: measured, or `live_ids` spread by the hash."""
+        """Return the live IDs in each shard, measured or as the hash spreads `live_ids`."""
         if self.shard_ids:
             return self.shard_ids
         live_ids = self.live_ids if live_ids is None else live_ids

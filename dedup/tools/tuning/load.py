@@ -1,4 +1,4 @@
-"""A synthetic load on one shard: the real core over a catalog in memory that counts its work."""
+"""A synthetic load on one shard. The real core runs over a catalog in memory that counts work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KeysOf = Callable[[I64], Keys]
 HASH_KEY = bytes(range(16))
 #: Length of a UUID's canonical bytes.
 UUID_BYTES = 17
-#: Numbers from here on are IDs that never occur in a load.
+#: Smallest number of an ID that never occurs in a load.
 UNKNOWN = 1 << 40
 #: Shortest key that holds a number.
 _LEAST_KEY = 9
@@ -41,7 +41,7 @@ SST_BYTES_BESIDE_KEY = 4.4
 
 
 def synthetic_keys(key_bytes: int = UUID_BYTES) -> KeysOf:
-    """Return a function that makes keys of this length from numbers; the least is 9 bytes."""
+    """Return a function that makes keys of `key_bytes` bytes, at least 9, from numbers."""
     words = -(-(max(key_bytes, _LEAST_KEY) - 1) // 8)
 
     def keys(numbers: I64) -> Keys:
@@ -51,7 +51,7 @@ def synthetic_keys(key_bytes: int = UUID_BYTES) -> KeysOf:
             with np.errstate(over="ignore"):
                 mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15 + 2 * word)
             data[:, 1 + 8 * word : 9 + 8 * word] = mixed.astype(">u8").view(np.uint8).reshape(-1, 8)
-        # Low bytes of a product hold only part of the number: the first word stays complete.
+        # Keep the first word complete: low bytes of a product hold only part of the number.
         length = max(key_bytes, _LEAST_KEY)
         flat = np.ascontiguousarray(data[:, :length]).reshape(-1)
         return Keys(flat, np.arange(len(numbers) + 1, dtype=np.int64) * length)
@@ -63,24 +63,24 @@ def synthetic_keys(key_bytes: int = UUID_BYTES) -> KeysOf:
 class Load:
     """Input and rules of one shard."""
 
-    #: Records per micro-batch.
+    #: Number of records per micro-batch.
     rows: int
     #: Event time that a micro-batch spans.
     batch_ms: int
     policy: Policy
     #: Share of records that repeat an earlier one, at any age within the horizon.
     duplicates: float = 0.05
-    #: Segments of the real shard per segment that a merge writes here.
+    #: Number of segments of the real shard per segment that a merge writes here.
     parts: float = 1.0
 
     @property
     def new(self) -> int:
-        """New IDs per micro-batch, at least one."""
+        """Number of new IDs per micro-batch, at least one."""
         return max(1, round(self.rows * (1 - self.duplicates)))
 
     @property
     def batches_per_horizon(self) -> int:
-        """Micro-batches after which an ID may expire, without lateness."""
+        """Number of micro-batches after which an ID may expire, without lateness."""
         return self.policy.horizon_ms // self.batch_ms
 
 
@@ -89,7 +89,7 @@ class Step:
     """One micro-batch: the state after it, its counts, and its wrong verdicts.
 
     `now_ms` is its newest possible timestamp. `passed_again` counts repeats that passed, and
-    `wrongly_dropped` new IDs that did not.
+    `wrongly_dropped` counts new IDs that did not pass.
     """
 
     number: int
@@ -111,8 +111,8 @@ def drive(
 ) -> Iterator[Step]:
     """Let one shard judge micro-batches whose repeats are known, and yield a step for each.
 
-    `store_of` returns the store for a micro-batch, and `hash_key` is the key of the filters.
-    `on_stage_end` is called with the name of each stage.
+    `store_of` returns the store for a micro-batch, and `hash_key` is the key of the filters. Calls
+    `on_stage_end` with the name of each stage.
     """
     rng = np.random.default_rng(1)
     state = ShardState()
@@ -152,7 +152,7 @@ def drive(
 
 @dataclass(slots=True)
 class CountingStore:
-    """Segments in memory; implements `dedup.core.ports.SegmentStore`."""
+    """A `dedup.core.ports.SegmentStore` that keeps segments in memory."""
 
     content: dict[str, Entries] = field(default_factory=dict)
     filters: dict[str, SplitBlockFilter] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class CountingStore:
     def write_segment(
         self, plan: SegmentPlan, pieces: Sequence[Entries]
     ) -> tuple[SegmentRef, SplitBlockFilter]:
-        """Return a new segment; FilterDamaged if its filter lacks one of the entries."""
+        """Return a new segment, or raise FilterDamaged if its filter lacks one of the entries."""
         entries = Entries.joined(pieces)
         spread = spread_hashes(entries.hashes, plan.hash_ranges)
         built = SplitBlockFilter.build(spread, plan.fpr, hash_key_id=1)

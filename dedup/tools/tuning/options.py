@@ -1,4 +1,4 @@
-"""The options of `tune`, and the load that they, a sample, a metrics log or a catalog describe."""
+"""The options of `tune`, and the load that they describe with a sample, a log or a catalog."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TuneOptions:
     ids_per_day : str or None
         New IDs per day, such as ``20M``.
     sample : callable or None
-        Returns the result of `read_sample` when it is needed.
+        Returns the result of `read_sample`. Called when the sample is needed.
     log, catalog
         Folder of metrics logs, or catalog of a query. At most one of sample, log and catalog.
     checkpoint
@@ -79,7 +79,7 @@ class TuneOptions:
     stable_timestamps : bool
         The query's option.
     late : str or None
-        ``"emit"`` or ``"drop"``, or None for the catalog's, otherwise ``"emit"``.
+        ``"emit"`` or ``"drop"``, or None for the catalog's value, else ``"emit"``.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def demand_of(options: TuneOptions) -> Demand:
     )
     demand = _observed(base, options)
     if horizon_ms or lateness_ms is not None or ids_per_day:
-        # The trial has another load than the query, so their figures cannot be compared.
+        # The trial's load differs from the query's, so their figures cannot be compared.
         demand = replace(demand, seen_live=None, seen_segments=None)
     overrides: dict[str, Any] = {
         "horizon_ms": horizon_ms,
@@ -207,10 +207,10 @@ def _observed(base: Demand, options: TuneOptions) -> Demand:
 def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetrics]]) -> Demand:
     """Return the demand of a metrics log, with the options of its last micro-batch.
 
-    `base` supplies the rest. Batches come with the time of their report, the oldest first. Raises
-    ConfigError if they show no rate.
+    `base` supplies the rest. `batches` holds micro-batches with the times of their reports, oldest
+    first. Raises ConfigError if they show no rate.
     """
-    # At-least-once does not distinguish new IDs from copies.
+    # Micro-batches of at-least-once do not distinguish new IDs from copies.
     unchecked = [n for n, (_, batch) in enumerate(batches, 1) if batch.unchecked]
     if unchecked and unchecked[-1] > len(batches) - 2:
         raise ConfigError(
@@ -218,7 +218,7 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
             "which IDs were new. Give --ids-per-day."
         )
     batches = batches[unchecked[-1] :] if unchecked else batches
-    # The first micro-batch only marks the start of the time.
+    # The first micro-batch only marks the start of the measured time.
     later = [batch for _, batch in batches[1:]]
     new = sum(batch.unique + batch.late for batch in later)
     records = new + sum(batch.duplicate + batch.conflict for batch in later)
@@ -238,7 +238,7 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
         duplicates=1 - new / records,
         horizon_ms=last.horizon_ms,
         lateness_ms=last.lateness_ms,
-        # In event time, like the rate: a query that catches up has more of it per micro-batch.
+        # Event time, like the rate. A query that catches up covers more event time per micro-batch.
         batch_ms=max(1, round(passed_ms / len(later))),
         batch_known=True,
         shards=last.shards,
@@ -277,13 +277,13 @@ def _key_bytes(base: Demand, segment_bytes: int, ids: int) -> int:
 
 
 def of_states(base: Demand, query: str, states: Mapping[int, ShardState]) -> Demand:
-    """Return the demand of the shards' states in a checkpoint; `base` supplies the rest.
+    """Return the demand that the shards' states in a checkpoint show; `base` supplies the rest.
 
     Raises ConfigError if the states hold no IDs, or no time has passed.
     """
     live = {shard: state.manifest.ids + len(state.tail) for shard, state in states.items()}
     live_ids = sum(live.values())
-    # All shards have the same clocks, but one without the last micro-batch is behind.
+    # All shards have the same clocks, but a shard without the last micro-batch is behind.
     clocks = max((s.clocks for s in states.values()), key=lambda c: c.newest_ms, default=Clocks())
     late_ms, gc_ms = clocks.late_watermark_ms, clocks.gc_watermark_ms
     if not live_ids or gc_ms == NEVER_MS:
@@ -316,7 +316,7 @@ def of_states(base: Demand, query: str, states: Mapping[int, ShardState]) -> Dem
 
 
 def _ids_per_day(states: Mapping[int, ShardState], clocks: Clocks, live_ids: int) -> float:
-    """Return the rate of complete buckets, without the partly expired and the growing ones."""
+    """Return new IDs per day in complete buckets, without partly expired and growing ones."""
     late_ms, gc_ms = clocks.late_watermark_ms, clocks.gc_watermark_ms
     buckets = [bucket for state in states.values() for bucket in state.manifest.buckets]
     complete: Counter[tuple[int, int]] = Counter()

@@ -32,7 +32,7 @@ from dedup.tools.tuning.demand import Demand
 
 Spec = dict[str, Any]
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-#: Moments in the chart of the fill.
+#: Number of moments in the chart of the fill.
 _MOMENTS = 120
 #: Columns of the table: name, width, meaning.
 COLUMNS = (
@@ -70,7 +70,7 @@ class Tuning:
 
     @property
     def false_negatives(self) -> int:
-        """Known IDs that filters or segments lacked, and wrong verdicts: always 0."""
+        """Number of known IDs that were not found, and of wrong verdicts, which must be 0."""
         return self.choice.false_negatives
 
     def to_json(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Tuning:
         }
 
     def page(self) -> str:
-        """Return the report as HTML; MissingExtraError without vl-convert-python."""
+        """Return the report as HTML, or raise MissingExtraError without vl-convert-python."""
         demand, choice = self.demand, self.choice
         bundle = check_extra().javascript_bundle()
         fields = {
@@ -116,12 +116,12 @@ class Tuning:
                 f"<dt>{_text(name)}</dt><dd>{_text(meaning)}</dd>" for name, _, meaning in COLUMNS
             ),
             "foot": _text(self.measured),
-            # In a script element, only its end needs escaping.
+            # In a script element, only the closing tag needs escaping.
             "charts": json.dumps(charts(choice)).replace("</", "<\\/"),
             "library": bundle.replace("</script", "<\\/script"),
         }
         parts = (files(__package__) / "report.html").read_text(encoding="utf-8").split("@@")
-        # Every second part is the name of a field. The contents of fields are not searched.
+        # Every second part is the name of a field. Contents of fields are inserted unsearched.
         return "".join(fields[p] if i % 2 else p for i, p in enumerate(parts))
 
     @property
@@ -218,7 +218,7 @@ def rate(share: float) -> str:
 
 
 def short_number(number: float) -> str:
-    """Return a number in few characters: whole from 100 on."""
+    """Return a number in few characters, without decimals from 100 on."""
     if number >= 99_999.5:
         return f"{number / 1000:,.0f}k"
     return f"{number:.0f}" if number >= 99.95 else f"{number:.1f}"
@@ -257,7 +257,7 @@ def charts(choice: Choice) -> dict[str, Spec]:
 
 
 def _cost(choice: Choice) -> Spec:
-    """Return time against bytes: the knee is where their product is least."""
+    """Return the chart of time against bytes, whose knee is where their product is least."""
     rows: list[Spec] = [
         {
             "gib": candidate.total_bytes / 2**30,
@@ -269,7 +269,7 @@ def _cost(choice: Choice) -> Spec:
         }
         for candidate in choice.candidates
     ]
-    # Later points cover others.
+    # Draw the most important points last, because later points cover others.
     rows.sort(key=lambda row: -KINDS.index(row["kind"]))
     gib, ms = [row["gib"] for row in rows], [row["ms"] for row in rows]
     cost, least = choice.recommended.cost / 2**30, LEAST_BYTES / 2**30
@@ -341,7 +341,7 @@ def _fill(choice: Choice) -> Spec:
         "encoding": {
             "x": at,
             "y": ids | {"axis": {"format": "~s"}},
-            # The oldest bucket at the bottom.
+            # Draw the oldest bucket at the bottom.
             "order": {"field": "bucket"},
             "color": {
                 "field": "bucket", "type": "ordinal", "title": "bucket", "legend": None,

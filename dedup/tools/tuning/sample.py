@@ -1,4 +1,4 @@
-"""A sample of the data: read with Spark, it shows the IDs per day and how IDs repeat."""
+"""Read a sample of the data with Spark, and find its IDs per day and how IDs repeat."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _MAX_FUTURE_MS = 600_000
 #: Share of timestamps at either end that may be outliers.
 _STRAY = 0.001
-#: Larger samples keep only some IDs, and all copies of those.
+#: Largest number of records in a sample. Larger samples keep all copies of only some IDs.
 MAX_RECORDS = 2_000_000
 
 
@@ -42,7 +42,7 @@ class Sample:
     times_ms: I64 | None
     #: Number of each record's file, in ascending order.
     files: I64
-    #: The sample holds the records of one in so many IDs.
+    #: The sample holds all records of one in `one_in` IDs.
     one_in: int = 1
     #: Name of the source, for messages.
     where: str = "the sample"
@@ -52,7 +52,9 @@ class Sample:
 
 
 def of_sample(base: Demand, sample: Sample, ids_per_day: float | None) -> Demand:
-    """Return the demand of a sample; `base` supplies the rest, and `ids_per_day` overrides it.
+    """Return the demand that a sample shows; `base` supplies the rest.
+
+    `ids_per_day` overrides the sample's rate unless it is None.
 
     Raises ConfigError if the sample is empty, or has no time span and `ids_per_day` is None.
     """
@@ -66,7 +68,7 @@ def of_sample(base: Demand, sample: Sample, ids_per_day: float | None) -> Demand
     if times_ms is not None:
         newest_before = _newest_before(times_ms, sample.files)
         effective_ms = np.maximum(times_ms, newest_before - base.lateness_ms)
-        # The operator judges file by file, and within a file by time.
+        # The operator judges file by file, and the records of a file in order of time.
         order = np.lexsort((effective_ms, sample.files))
     keys = sample.keys.take(order)
     hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
@@ -101,9 +103,10 @@ def of_sample(base: Demand, sample: Sample, ids_per_day: float | None) -> Demand
 
 
 def without_future(times_ms: I64, files: I64, now_ms: int) -> I64:
-    """Return the timestamps; each one in the future becomes the newest past one up to its file.
+    """Replace each future timestamp by the newest past one of its file and the files before.
 
-    The operator replaces it with the time of its micro-batch, so it makes no later record late.
+    The operator replaces a future timestamp by the time of its micro-batch, so that it makes no
+    later record late.
     """
     future = times_ms > now_ms + _MAX_FUTURE_MS
     if not future.any():
@@ -124,7 +127,7 @@ def _file_index(files: I64) -> npt.NDArray[np.intp]:
 
 
 def _newest_before(times_ms: I64, files: I64) -> I64:
-    """Return the newest timestamp of the earlier files; for the first file, its oldest."""
+    """Return the newest timestamp of the earlier files, or the oldest of the first file for it."""
     newest = _newest_by_file(times_ms, files)
     before = np.concatenate([[times_ms[files == files[0]].min()], newest[:-1]])
     return before[_file_index(files)]
@@ -150,7 +153,7 @@ def _ids_per_day(
 
 
 def _without_strays(times_ms: I64) -> I64:
-    """Return the timestamps in order, without a few at either end if there are many."""
+    """Return the sorted timestamps without the share `_STRAY` at either end."""
     strays = int(_STRAY * len(times_ms))
     return np.sort(times_ms)[strays : len(times_ms) - strays]
 
@@ -163,20 +166,20 @@ def read_sample(
     where: str = "the sample",
     order: FileOrder | None = None,
 ) -> Sample:
-    """Return the records with an ID of a batch DataFrame that Spark reads from files.
+    """Return the records that have an ID from a batch DataFrame that Spark reads from files.
 
     Parameters
     ----------
     frame : DataFrame
         Rows of files.
     id : str, or sequence of Column or str
-        The ID column, or several.
+        The ID column, or several columns.
     timestamp : Column or str, optional
         Event time. Records without one are skipped.
     where : str
         Name of the source, for messages.
     order : FileOrder, optional
-        Order of the files. Default: the one of `dedup run`.
+        Order of the files. Default: the order of `dedup run`.
 
     Raises
     ------

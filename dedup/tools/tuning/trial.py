@@ -1,4 +1,4 @@
-"""A trial: drive one shard through more than a horizon, over a catalog in memory, and measure it.
+"""Drive one shard through more than a horizon, over a catalog in memory, and measure it.
 
 Clocks, tail, sealing, merging, expiry, filters and verdicts are the operator's own. A large shard
 is scaled down: IDs, state budget and segment size shrink by one factor, so that the trial has as
@@ -33,19 +33,19 @@ from dedup.tools.tuning.load import (
     drive,
 )
 
-#: Greatest number of live IDs in a trial, and with very many repeats.
+#: Largest number of live IDs in a trial, in general and with very many repeats.
 TRIAL_IDS, _FEWEST_IDS = 150_000, 25_000
-#: Greatest share of repeats in a trial. Beyond it, counts per record hardly change, but the number
+#: Largest share of repeats in a trial. Above it, counts per record hardly change, but the number
 #: of records grows without limit.
 MOST_DUPLICATES = 0.99
-#: Least number of IDs in a full segment of a trial. Smaller filters do not resemble large ones,
-#: because filters consist of whole blocks, and very many of them take hours.
+#: Smallest number of IDs in a full segment of a trial. Smaller filters do not resemble large ones,
+#: because filters consist of whole blocks, and very many small segments take hours.
 LEAST_SEGMENT_IDS = 1024
-#: Greatest number of micro-batches per horizon. More of them would make no deeper buckets.
+#: Largest number of micro-batches per horizon. More micro-batches would make no deeper buckets.
 MAX_BATCHES = 512
-#: Moments of the second half at which filters are probed, and IDs probed at each.
+#: Number of moments in the measured part at which filters are probed, and of IDs at each moment.
 _MOMENTS, _PROBED = 16, 24_000
-#: Fields of `Trial` that are means over these moments.
+#: Fields of `Trial` that are means over the moments.
 _MEANS = (
     "predicted_fpr", "spread", "live_ids", "tail_ids", "segments", "sst_bytes", "filter_bytes",
     "tail_bytes", "head_bytes", "filters_asked",
@@ -54,24 +54,24 @@ _MEANS = (
 
 @dataclass(slots=True, kw_only=True)
 class Trial:
-    """Measurements of one shard after as many IDs expire as are added."""
+    """Measurements of one shard in the steady state, in which as many IDs expire as are added."""
 
-    #: IDs of the real shard per ID of the trial.
+    #: Number of IDs of the real shard per ID of the trial.
     scale: float
-    #: New IDs probed in all filters, and the number that a filter took for known.
+    #: Number of new IDs that were probed in all filters, and of those that a filter took for known.
     asked: int = 0
     false_positives: int = 0
-    #: Mean false-positive rate predicted from the filters at the same moments, and its deviation by
-    #: chance, because the trial's filters are few and small.
+    #: Mean false-positive rate predicted from the filters at the same moments, and its standard
+    #: deviation, because the trial's filters are few and small.
     predicted_fpr: float = 0.0
     spread: float = 0.0
-    #: Known IDs that were looked up, and the number that was not found: always 0.
+    #: Number of known IDs that were looked up, and of those that were not found, which must be 0.
     known: int = 0
     forgotten: int = 0
-    #: Repeats that passed, and new IDs that did not: always 0.
+    #: Number of repeats that passed, and of new IDs that did not pass. Both must be 0.
     passed_again: int = 0
     wrongly_dropped: int = 0
-    #: Means of the real shard.
+    #: Means for the real shard.
     live_ids: float = 0.0
     tail_ids: float = 0.0
     segments: float = 0.0
@@ -79,16 +79,16 @@ class Trial:
     filter_bytes: float = 0.0
     tail_bytes: float = 0.0
     head_bytes: float = 0.0
-    #: Probed filters, blocks and IDs per record.
+    #: Per record: filters probed, blocks read, and IDs written to segments.
     filters_asked: float = 0.0
     blocks_read: float = 0.0
     ids_written: float = 0.0
-    #: Times in horizons, and the real shard's IDs in each bucket, by the bucket's number.
+    #: Times in units of the horizon, and the real shard's IDs by the number of their bucket.
     fill: list[tuple[float, dict[int, int]]] = field(default_factory=list)
 
     @property
     def false_negatives(self) -> int:
-        """Known IDs that were not recognised, and new IDs that were taken for known."""
+        """Number of known IDs that were not recognised, plus new IDs that were taken for known."""
         return self.forgotten + self.passed_again + self.wrongly_dropped
 
 
@@ -97,8 +97,8 @@ def scaled(
 ) -> tuple[Load, float]:
     """Return a load for a trial, and the number of real IDs that each of its IDs represents.
 
-    Arguments describe the real shard: `new_per_ms` its new IDs per millisecond, `rows` its records
-    per micro-batch.
+    Arguments describe the real shard. `new_per_ms` is its new IDs per millisecond, and `rows` its
+    records per micro-batch.
     """
     live = new_per_ms * (policy.horizon_ms + policy.lateness_ms)
     new_share = 1 - min(duplicates, MOST_DUPLICATES)
@@ -111,7 +111,7 @@ def scaled(
         keep_expired_ms=0,
         retain_epochs=2,
     )
-    # Micro-batches far smaller than the tail behave like somewhat larger ones.
+    # Micro-batches that are far smaller than the tail behave like somewhat larger ones.
     tail_ids = policy.state_budget_bytes / 2 / (key_bytes + 13)
     new = max(rows * (1 - duplicates), tail_ids / 8, live / MAX_BATCHES, scale)
     batch_ms = max(1, min(round(new / new_per_ms), policy.bucket_ms))
@@ -120,14 +120,14 @@ def scaled(
         rows=trial_rows, batch_ms=batch_ms, policy=shrunk, duplicates=1 - new_share,
         parts=max(1.0, LEAST_SEGMENT_IDS / full),
     )  # fmt: skip
-    # Roughly `scale`; much smaller if a bucket gets hardly any IDs.
+    # This is roughly `scale`, and much smaller if a bucket gets hardly any IDs.
     return load, new_per_ms * batch_ms / load.new
 
 
 def run(load: Load, scale: float, keys: KeysOf, progress: Callable[[float], None]) -> Trial:
     """Drive a shard until buckets expire, then measure it for a bucket or more.
 
-    `load` and `scale` come from `scaled`. `progress` is called with the finished share.
+    `load` and `scale` come from `scaled`. Calls `progress` with the finished share.
     """
     policy, trial, store = load.policy, Trial(scale=scale), CountingStore()
     steady = -(-(policy.horizon_ms + policy.lateness_ms + policy.bucket_ms) // load.batch_ms)
@@ -196,7 +196,7 @@ def _add_sizes(trial: Trial, state: ShardState, store: CountingStore, load: Load
 
 
 def _look_up(step: Step, store: CountingStore, load: Load, keys: Keys, own_ms: I64) -> Matches:
-    """Look up IDs that arrive now, with these timestamps."""
+    """Look up IDs that arrive at the step's time with the timestamps ``own_ms``."""
     now_ms = np.full(len(keys), step.now_ms, np.int64)
     hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
     distinct = DistinctIds(keys, hashes, now_ms, now_ms, own_ms, own_ms)
@@ -216,9 +216,9 @@ def _fill(step: Step, load: Load, scale: float) -> tuple[float, dict[int, int]]:
 
 
 def filters_of(state: ShardState, load: Load, now_ms: int) -> Iterator[tuple[float, SegmentRef]]:
-    """Yield segments whose filters a record of this time probes, and the share of such IDs."""
+    """Yield segments whose filters records at ``now_ms`` probe, with the share of IDs that do."""
     for bucket in state.manifest.buckets:
-        # Expired, and kept for late records.
+        # Skip buckets beyond the horizon, which are kept for late records.
         if bucket.end_ms - 1 + load.policy.horizon_ms < now_ms:
             continue
         # A copy has the same timestamp, so no other bucket can hold it.

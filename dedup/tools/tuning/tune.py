@@ -1,4 +1,4 @@
-"""`tune`: find the load of a query, measure choices of options on this machine, recommend one."""
+"""`tune`: find a query's load, measure choices of options on this machine, and recommend one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dedup.tools.tuning.report import Tuning
 
 #: Called with the finished share of the work, from 0 to 1, and the current step.
 Progress = Callable[[float, str], None]
-#: Finished shares of the work after the costs of this machine, and after memory.
+#: Finished shares of the work after measuring this machine's costs, and after memory.
 _COSTS, _MEMORY = 0.15, 0.25
 
 

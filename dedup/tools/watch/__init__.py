@@ -1,1 +1,1 @@
-"""Metrics out of a running query: the metrics log, Prometheus, a dashboard and alert rules."""
+"""Metrics of a running query: the metrics log, Prometheus, a dashboard and alert rules."""

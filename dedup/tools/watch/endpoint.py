@@ -1,4 +1,4 @@
-"""Read a driver's endpoint: `dedup watch` without access to the metrics log."""
+"""Read a driver's endpoint, for `dedup watch` without access to the metrics log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dedup.tools.watch.watched import Watched
 
 #: Path of the micro-batches of all queries, beside ``/metrics``.
 PATH = "/queries.json"
-#: Time limit of each step of an answer.
+#: Time limit of each step of a request.
 _TIMEOUT_S = 5.0
 
 
@@ -24,7 +24,8 @@ class Endpoint:
 
     def __init__(self, url: str) -> None:
         if "@" in url:
-            # The error shows no part of the URL: in a malformed one, any could be the password.
+            # The error shows no part of the URL, because any part of a malformed URL could be the
+            # password.
             raise ConfigError(
                 "the URL contains a user or a password ('@'), which dedup watch cannot send. Leave "
                 "them out: the endpoint of DedupListener asks for none."
@@ -36,7 +37,7 @@ class Endpoint:
         self.trouble: str | None = None
 
     def look(self, now_ms: int) -> list[Watched]:
-        """Return all queries of this and of earlier looks.
+        """Return all queries that this or an earlier call found.
 
         Raises ConfigError if the endpoint was never reached, or does not belong to DedupListener.
         """
@@ -58,7 +59,7 @@ class Endpoint:
                     "and that DedupListener(prometheus_port=...) serves this address."
                 ) from error
         self._logs |= logs
-        # A driver that answers knows every end.
+        # A driver that answers knows the end of every run.
         return [
             log.watched(now_ms, alive=log.running and name in logs)
             for name, log in self._logs.items()

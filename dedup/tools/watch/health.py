@@ -1,6 +1,6 @@
 """Verdicts on a query by its last micro-batches.
 
-Users set no thresholds. The verdict depends on how a lag developed over a window, as in
+Users set no thresholds. The verdict depends on the development of a lag over a window, as in
 Burrow's consumer lag evaluation (linkedin/Burrow, wiki "Consumer Lag Evaluation Rules").
 """
 
@@ -17,23 +17,24 @@ from dedup.core.duration import span
 from dedup.core.metrics import difference_ms
 from dedup.core.sequence_metrics import AnyMetrics
 
-#: The window: at least so many micro-batches, and more if they took less than a minute.
+#: Smallest number of micro-batches in the window, and smallest time that the window covers.
 WINDOW, WINDOW_MS = 10, 60_000
 #: Number of micro-batches that callers of `judge` keep: enough for a window of a minute.
 HISTORY = 100
-#: Micro-batches needed to judge a lag, and to judge its growth: chance alone makes the thirds of
-#: fewer micro-batches rise too often.
+#: Number of micro-batches needed to judge a lag, and to judge its growth. With fewer, chance alone
+#: makes the thirds rise too often.
 LEAST_EVIDENCE, LEAST_GROWTH = 5, 9
-#: Milliseconds that a lag must grow per millisecond. Slower growth does not affect any horizon.
+#: Smallest growth of a lag, per unit of time, that counts. Slower growth affects no horizon.
 LEAST_SLOPE = 0.05
-#: A larger share of the records is reported, unless it is a handful. `dedup run` uses the same.
+#: Share of the records above which a count is reported, and smallest such count. `dedup run` uses
+#: the same values.
 NOTABLE_SHARE, LEAST_RECORDS = 0.01, 5
-#: A shorter silence is normal: a micro-batch may take long without a sign of life.
+#: A shorter silence is normal, because a micro-batch may take long without a sign of life.
 LEAST_SILENCE_MS = 600_000
-#: The same if the time between micro-batches is not known yet.
+#: A shorter silence is normal if the time between micro-batches is not known yet.
 UNKNOWN_SILENCE_MS = 3_600_000
-#: A longer unusual silence is reported, because the driver may be dead. An idle query reports more
-#: often.
+#: A longer unusual silence is reported, because the driver may be dead. An idle query gives signs
+#: of life more often.
 REPORTED_SILENCE_MS = 180_000
 #: Clocks that differ by less count as equal.
 CLOCK_SKEW_MS = 60_000
@@ -52,9 +53,9 @@ class Status(StrEnum):
     FUTURE = "FUTURE"
     #: The lag of the GC watermark or of the newest timestamp grows.
     LAGGING = "LAGGING"
-    #: New records arrive, and the GC watermark stands.
+    #: New records arrive, but the GC watermark does not advance.
     STALLED = "STALLED"
-    #: The query failed, or does not run although a run is due, or is unusually silent.
+    #: The query failed, is unusually silent, or does not run although a run is due.
     STOPPED = "STOPPED"
     #: The query or a shard went back: state files or a checkpoint were restored, or a copy runs.
     REWOUND = "REWOUND"
@@ -68,7 +69,7 @@ class TimedBatch(NamedTuple):
 
 
 class Concern(NamedTuple):
-    """A problem of a running query; its status is a topic of REMEDIES.md."""
+    """A problem of a running query, whose status is a topic of REMEDIES.md."""
 
     status: Status
     reason: str
@@ -96,16 +97,16 @@ def judge(
 ) -> Health:
     """Return the verdict on a query by its last `HISTORY` micro-batches or more.
 
-    `now_ms` is the listener's clock, and `heard_ms` the last sign of life, with or without a
-    micro-batch. `ended` says why the last run ended: `ENDED` if it did not fail. If the caller
-    knows that the query runs now (`alive`), silence does not mean a stop.
+    `now_ms` is the listener's clock, and `heard_ms` the time of the last sign of life, with or
+    without a micro-batch. `ended` says why the last run ended, and is `ENDED` if it did not fail.
+    `alive` says that the caller knows that the query runs now, so silence does not mean a stop.
     """
     last = _window(samples)
     verdict = partial(Health, evidence=min(len(last), WINDOW))
     back = _forgot(samples) or _went_back(last)
     if back is not None:
         return verdict(Status.REWOUND, back)
-    # A scheduled job ends after each run: an end alone does not mean a stop.
+    # A scheduled job ends after each run, so an end alone does not mean a stop.
     pause_ms = _pause_ms(samples) if ended == ENDED else None
     if ended is not None and pause_ms is None:
         return verdict(Status.STOPPED, ended)
@@ -134,7 +135,7 @@ def _window(samples: Sequence[TimedBatch]) -> tuple[TimedBatch, ...]:
 
 
 def _quiet(last: tuple[TimedBatch, ...], now_ms: int, silent_ms: int) -> str:
-    """Return a remark about an unusual time since the last micro-batch."""
+    """Return a remark on an unusual silence or clock, or an empty string."""
     unusual_ms = max(2 * _longest_pause_ms(last), REPORTED_SILENCE_MS)
     if silent_ms > unusual_ms:
         return f"; no sign of life for {span(silent_ms)}"
@@ -169,7 +170,7 @@ def concerns(samples: Sequence[TimedBatch]) -> list[Concern]:
 
 
 def _for_shares(samples: Sequence[TimedBatch], window: int) -> list[AnyMetrics]:
-    """Return the window's micro-batches, and earlier ones if the window has too few records."""
+    """Return the window's micro-batches, and earlier ones while all have too few records."""
     batches: list[AnyMetrics] = []
     records = 0
     for _, batch in reversed(_of_checkpoint(samples)[-HISTORY:]):
@@ -187,7 +188,7 @@ def _shows_lag(last: tuple[TimedBatch, ...]) -> bool:
 
 
 def share_of(count: str, batches: Iterable[AnyMetrics]) -> float:
-    """Return a count's share of the records, or 0 if the share or the count is small."""
+    """Return the share of the records that ``count`` counts, or 0 if share or count is small."""
     judged = list(batches)
     counted = sum(getattr(batch, count, 0) for batch in judged)
     records = sum(batch.records_in for batch in judged)
@@ -295,8 +296,8 @@ def _moves_ms(samples: Sequence[TimedBatch]) -> list[int]:
 def _stands_unusually(samples: Sequence[TimedBatch]) -> bool:
     """Return whether the low watermark has not moved for twice the usual time.
 
-    A source partition with one record every five minutes makes it stand that long each time. The
-    longest pause counts as usual only if it is the only one: otherwise it was an incident.
+    A source partition with one record every five minutes makes it stand for five minutes each time.
+    The longest pause counts as usual only if it is the only pause. Otherwise it was an incident.
     """
     moves_ms = _moves_ms(samples)
     pauses_ms = sorted(after - before for before, after in pairwise(moves_ms))
@@ -319,7 +320,8 @@ def growth(times_ms: Sequence[int], lags_ms: Sequence[int], newest: int) -> tupl
 
     A lag grows if its minimum and its maximum both rise by more than `LEAST_SLOPE` of the time,
     from each third of the micro-batches to the next, and from the first to the last third of the
-    `newest` ones. A lag that comes and goes keeps its minimum, and a single jump rises only once.
+    `newest` micro-batches. A lag that comes and goes keeps its minimum, and a single jump rises
+    only once.
     """
     if len(times_ms) < LEAST_GROWTH:
         return None
@@ -332,7 +334,7 @@ def growth(times_ms: Sequence[int], lags_ms: Sequence[int], newest: int) -> tupl
 
 
 def _thirds(times_ms: Sequence[int], lags_ms: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return the begin, the minimum and the maximum of each third."""
+    """Return the start time, the minimum and the maximum of each third of the micro-batches."""
     third = len(times_ms) // 3
     parts = (slice(0, third), slice(third, 2 * third), slice(2 * third, None))
     return [(times_ms[p][0], min(lags_ms[p]), max(lags_ms[p])) for p in parts]

@@ -43,8 +43,8 @@ class DedupListener(StreamingQueryListener):
     Parameters
     ----------
     on_batch : callable, optional
-        Called with a BatchMetrics on Spark's listener thread, so it should be fast. Exceptions in
-        it are logged. Default: log a line to the ``dedup`` logger.
+        Called with a BatchMetrics on Spark's listener thread, so it should be fast. Its exceptions
+        are logged. Default: log a line to the ``dedup`` logger.
     metrics : str
         The option `metrics` of `dedup_by_id`, which has the same default.
     on_sequences : callable, optional
@@ -99,7 +99,7 @@ class DedupListener(StreamingQueryListener):
         atexit.register(self._leave)
 
     def _leave(self) -> None:
-        """Remove the listener at exit: Spark would print an error for each further event."""
+        """Remove the listener at exit, or Spark prints an error for each further event."""
         with suppress(Exception):
             if (spark := SparkSession.getActiveSession()) is not None:
                 spark.streams.removeListener(self)
@@ -114,7 +114,7 @@ class DedupListener(StreamingQueryListener):
         return self._runs.watched(wall_clock_ms())
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Record the start of a known query; a new one becomes known by its first micro-batch."""
+        """Record the start of a known query. The first micro-batch makes a new query known."""
         with _harmless("record a start"):
             self._runs.started(str(event.id), str(event.runId), wall_clock_ms())
 
@@ -159,7 +159,7 @@ class DedupListener(StreamingQueryListener):
 
 @contextmanager
 def _harmless(what: str) -> Iterator[None]:
-    """Log errors of the listener and of callbacks: they must not affect the query."""
+    """Log errors of the listener and of callbacks, which must not affect the query."""
     try:
         yield
     except Exception:
@@ -168,7 +168,7 @@ def _harmless(what: str) -> Iterator[None]:
 
 def _local_folder(log: object) -> Path:
     folder = os.fspath(log) if isinstance(log, (str, os.PathLike)) else None
-    # Python would create a folder with the name of the URI.
+    # Without this check Python would create a folder with the name of the URI.
     if not isinstance(folder, str) or not folder or scheme_of(folder) is not None:
         raise ConfigError(f"log={log!r} is not a folder on this machine's disk. Give a path.")
     return home_path(folder)

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 class Runs:
-    """The state of every query in a session; safe to use from several threads.
+    """The state of every query in a session, safe to use from several threads.
 
-    Start events come on the caller's thread, others on Spark's: a run's last micro-batches and its
-    end may arrive after the next run has started.
+    Start events come on the caller's thread, other events on Spark's thread. So a run's last
+    micro-batches and its end may arrive after the next run has started.
     """
 
     def __init__(self, log: MetricsLog | None = None, exporter: Exporter | None = None) -> None:
         self._log, self._exporter = log, exporter
         self._lock = threading.Lock()
         self._queries: OrderedDict[str, QueryLog] = OrderedDict()
-        #: The current and the previous run of each running query, with this operator or not.
+        #: The current and the previous run of each running query, even without this operator.
         self._live: dict[str, tuple[str, str | None]] = {}
 
     def watched(self, now_ms: int) -> list[Watched]:
@@ -39,12 +39,12 @@ class Runs:
             ]
 
     def batch(self, metrics: AnyMetrics, at_ms: int) -> bool:
-        """Add a micro-batch; return False if it is known, as with a listener added twice."""
+        """Add a micro-batch, or return False if it is known, as with a listener added twice."""
         with self._lock:
             query = self._queries.setdefault(metrics.query_id, QueryLog(metrics.query_id))
             if not query.batch(metrics, at_ms):
                 return False
-            # A new list, because the exporter may be reading the old one.
+            # Make a new list, because the exporter may be reading the old one.
             query.batches = query.batches[-HISTORY:]
             self._queries.move_to_end(metrics.query_id)
             while len(self._queries) > MAX_QUERIES:
@@ -94,7 +94,7 @@ class Runs:
             self._log.started(query_id, live, at_ms)
 
     def _start(self, query_id: str, run_id: str, at_ms: int) -> bool:
-        """Return whether the run is the current one; record a start if it is new."""
+        """Return whether the run is the current one, and record a start if the run is new."""
         live, before = self._live.get(query_id, (None, None))
         if run_id == before:
             return False

@@ -37,7 +37,7 @@ FORMAT = 1
 BATCH, SEQUENCES = "batch", "sequences"
 METRICS: dict[str, type[AnyMetrics]] = {BATCH: BatchMetrics, SEQUENCES: SequenceMetrics}
 SUFFIX = ".metrics.jsonl"
-#: A query's log has at most so many files of this size.
+#: Largest number of files of a query's log, and their largest size.
 FILES, FILE_BYTES = 4, 16 << 20
 #: Time between two events of an idle query.
 IDLE_EVERY_MS = 120_000
@@ -60,7 +60,7 @@ class _Writer(RotatingFileHandler):
         super().emit(record)
 
     def _close_moved(self) -> None:
-        """Close a file that was moved or removed; the next line opens a new one."""
+        """Close a file that was moved or removed. The next line opens a new file."""
         if self.stream is None:
             return
         with suppress(FileNotFoundError):
@@ -74,7 +74,7 @@ class _Writer(RotatingFileHandler):
         torn = _is_torn(self.baseFilename)
         stream = super()._open()
         if torn:
-            # Otherwise a line that a crash truncated would swallow the next one.
+            # Otherwise the next line would be appended to a line that a crash truncated.
             stream.write("\n")
         return stream
 
@@ -94,7 +94,7 @@ class MetricsLog:
     def __init__(
         self, folder: str | Path, *, files: int = FILES, file_bytes: int = FILE_BYTES
     ) -> None:
-        # The process may change its working directory.
+        # The path is absolute, because the process may change its working directory.
         self.folder = Path(folder).absolute()
         self._files, self._file_bytes = files, file_bytes
         self._writers: dict[str, _Writer] = {}
@@ -115,7 +115,7 @@ class MetricsLog:
 
     def started(self, query_id: str, run_id: str, at_ms: int) -> None:
         if self._is_known(query_id):
-            # The next sign of life must be logged: it ends a failure.
+            # The next sign of life must be logged, because it ends a failure.
             self._idle_ms.pop(query_id, None)
             self._write(query_id, run_id, "started", at_ms)
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Query:
-    #: `Runs` updates it.
+    #: Log of the query, which `Runs` updates.
     log: QueryLog
     at_ms: int
     last: AnyMetrics
@@ -64,7 +64,7 @@ class _Query:
                 yield f"{name}_timestamp_seconds", [], at_ms / 1000
         yield "query_running", [], float(self.log.running)
         yield "query_failed", [], float(self.log.ended not in (None, ENDED))
-        # The listener of this process gets every end, so a running query is alive.
+        # The listener of this process gets the end of every run, so a running query is alive.
         health = self.log.watched(now_ms, alive=self.log.running).health
         for status in Status:
             yield "query_status", [str(status)], float(status is health.status)
@@ -72,7 +72,7 @@ class _Query:
 
 
 class Exporter(Collector):
-    """Collects the metrics of all queries; safe to use from several threads."""
+    """Collects the metrics of all queries, safe to use from several threads."""
 
     def __init__(self, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._now_ms = now_ms
@@ -81,7 +81,7 @@ class Exporter(Collector):
         self._sources: set[str] = set()
 
     def batch(self, log: QueryLog) -> None:
-        """Add a query's newest micro-batch. Later the exporter reads signs of life from the log."""
+        """Add a query's newest micro-batch, and keep its log, which shows signs of life later."""
         at_ms, metrics = log.batches[-1]
         with self._lock:
             query = self._queries.setdefault(
@@ -158,7 +158,7 @@ class Exporter(Collector):
 
 
 def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:
-    """Serve ``/metrics`` and `PATH` in a thread, and return the port; `port` 0 takes any free one.
+    """Serve ``/metrics`` and `PATH` in a thread, and return the port, any free one if `port` is 0.
 
     Raises ConfigError if the port is invalid or taken, or the address does not belong to this
     machine.
@@ -178,7 +178,7 @@ def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:
 
 
 class _Handler(WSGIRequestHandler):
-    #: Time limit of each read and write: a silent client must not hold its thread.
+    #: Time limit of each read and write, because a silent client must not hold its thread.
     timeout = 10.0
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002

@@ -1,4 +1,4 @@
-"""The log of one query: its micro-batches, and whether it runs; read from a metrics log.
+"""The log of one query, read from a metrics log: its micro-batches, and whether it runs.
 
 Unreadable files and lines are reported, and do not affect other queries.
 """
@@ -21,13 +21,13 @@ from dedup.tools.watch.health import ENDED, HISTORY, TimedBatch, judge
 from dedup.tools.watch.metrics_log import FORMAT, METRICS, SUFFIX
 from dedup.tools.watch.watched import Watched
 
-#: The reason of a failure at an endpoint, because an error's text may contain data.
+#: The reason that an endpoint gives for a failure, because an error's text may contain data.
 FAILED = "the run has failed; the driver's log says why"
 _JSON_TYPES = {
     "query_id": (str,), "name": (str, NoneType), "heard_ms": (int,), "running": (bool,),
     "ended": (str, NoneType), "batches": (list,), "sequences": (list,),
 }  # fmt: skip
-#: Size of a log's end that is read: some hundred micro-batches.
+#: Number of bytes read at the end of a log: some hundred micro-batches.
 READ_BYTES = 1 << 20
 
 #: Inode, size and modification time of a log's files.
@@ -47,8 +47,8 @@ class QueryLog:
     batches: list[TimedBatch] = field(default_factory=list)
     #: Last sign of life.
     heard_ms: int | None = None
-    #: Why the last run ended, or None if that is over. A failure lasts until a later run has done a
-    #: micro-batch or waits for input; a start alone proves nothing.
+    #: Why the last run ended, or None if a later run works. A failure lasts until a later run has
+    #: done a micro-batch or waits for input, because a start alone proves nothing.
     ended: str | None = None
     #: ID of the run that ended.
     ended_run: str | None = None
@@ -56,17 +56,17 @@ class QueryLog:
     running: bool = False
     #: Number of failed runs since the last micro-batch.
     failures: int = 0
-    #: Lines that are not events of a metrics log.
+    #: Number of lines that are not events of a metrics log.
     unreadable: int = 0
 
     def batch(self, metrics: AnyMetrics, at_ms: int) -> bool:
-        """Add a micro-batch; return False if it is known, as with two listeners."""
+        """Add a micro-batch, or return False if it is known, as with two listeners."""
         numbers = (b.batch_id for _, b in reversed(self.batches) if b.run_id == metrics.run_id)
-        # Within a run, numbers rise.
+        # Within a run, the numbers of micro-batches rise.
         if metrics.batch_id <= next(numbers, -1):
             return False
         if self.batches and type(self.batches[-1].batch) is not type(metrics):
-            # A query has one operator: earlier micro-batches belong to another query.
+            # A query has one operator, so the earlier micro-batches belong to another query.
             self.batches = []
         self.batches.append(TimedBatch(at_ms, metrics))
         self.name = metrics.query_name
@@ -75,7 +75,7 @@ class QueryLog:
 
     @property
     def of_ids(self) -> list[tuple[int, BatchMetrics]]:
-        """The micro-batches of `dedup_by_id`; empty for a query of `dedup_by_sequence`."""
+        """The micro-batches of `dedup_by_id`, none for a query of `dedup_by_sequence`."""
         return [(at_ms, one) for at_ms, one in self.batches if isinstance(one, BatchMetrics)]
 
     def has_done(self, run_id: str) -> bool:
@@ -88,7 +88,7 @@ class QueryLog:
 
     def idle(self, at_ms: int) -> None:
         """Record that the query works, or waits for input."""
-        # Failures first: a concurrent reader must not see a failure without its reason.
+        # Reset failures first, because a concurrent reader must not see them without a reason.
         self.failures, self.heard_ms, self.running, self.ended = 0, at_ms, True, None
 
     def over(self, run_id: str | None, error: str | None, at_ms: int) -> None:
@@ -100,7 +100,7 @@ class QueryLog:
         self.ended, self.ended_run = error or ENDED, run_id
 
     def take(self, line: dict[str, Any]) -> None:
-        """Add one line of a log; KeyError, TypeError or ValueError if it is invalid."""
+        """Add one line of a log, or raise KeyError, TypeError or ValueError if it is invalid."""
         if line["format"] != FORMAT:
             raise ValueError(f"format {line['format']!r} is not {FORMAT}")
         event, at_ms = line["event"], int(line["at_ms"])
@@ -124,7 +124,7 @@ class QueryLog:
         return reason
 
     def watched(self, now_ms: int, *, alive: bool = False) -> Watched:
-        """Return the query at a moment of the watcher's clock; `alive` as in `judge`."""
+        """Return the query at time `now_ms` of the watcher's clock; `alive` is as in `judge`."""
         health = judge(
             self.batches, now_ms=now_ms, heard_ms=self.heard_ms, ended=self.why(), alive=alive
         )
@@ -134,7 +134,7 @@ class QueryLog:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what an endpoint serves; `from_json` reads it back."""
+        """Return the object that an endpoint serves and `from_json` reads."""
         why = self.why()
         return {
             "query_id": self.query_id,
@@ -155,7 +155,7 @@ class QueryLog:
 
     @staticmethod
     def from_json(value: object) -> QueryLog:
-        """Return the log from the output of `to_json`; ValueError if it is invalid."""
+        """Return the log from the output of `to_json`, or raise ValueError if it is invalid."""
         fields = check_types(value, _JSON_TYPES)
         if fields["batches"] and fields["sequences"]:
             raise ValueError("a query has micro-batches of one operator")
@@ -196,7 +196,7 @@ def read_logs(folder: str | Path) -> list[QueryLog]:
 
 
 class LogFolder:
-    """Reads the metrics logs of a folder; each look reads the changed ones again."""
+    """Reads the metrics logs of a folder, and at each look only the changed ones again."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -205,7 +205,7 @@ class LogFolder:
         self.trouble: str | None = None
 
     def look(self) -> list[QueryLog]:
-        """Read the end of every query's log; errors as `read_logs`."""
+        """Read the end of every query's log, or raise ConfigError as `read_logs` does."""
         try:
             paths = sorted(path for path in self.folder.iterdir() if path.name.endswith(SUFFIX))
         except OSError as error:
@@ -238,7 +238,7 @@ def _parts(path: Path) -> tuple[Path, Path]:
 
 
 def _version(path: Path) -> _Version:
-    """Return a value that changes whenever a log does, empty if it was removed."""
+    """Return a value that changes whenever a log does, empty if the log was removed."""
     version = []
     for part in _parts(path):
         # The writer may be renaming it.
@@ -259,7 +259,7 @@ def _read(path: Path) -> QueryLog:
 
 
 def _last_lines(path: Path) -> Iterator[bytes]:
-    """Yield whole lines of a log's last bytes, also from the rotated file before."""
+    """Yield the whole lines in the last bytes of a log, which may span rotated files."""
     data = b""
     for part in _parts(path):
         # The writer may be renaming it.

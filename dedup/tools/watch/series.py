@@ -1,7 +1,7 @@
 """Exported metrics and their names, by Prometheus conventions.
 
 Base units and suffixes follow prometheus.io/docs/practices/naming. Times are timestamps, so that a
-dashboard can compute lags, also of a dead target. Labels never hold record IDs, and at most
+dashboard can compute lags, also of a dead target. Labels never hold record IDs. They hold at most
 `MAX_SOURCES` names of source partitions per process, so that the number of series is bounded.
 """
 
@@ -25,7 +25,7 @@ _UNITS = {"_ms": 1e-3, "_us": 1e-6, "_millionths": 1e-6}
 class Series:
     """One metric."""
 
-    #: Without the prefix, and without ``_total`` of counters.
+    #: Name without the prefix, and without the suffix ``_total`` of counters.
     name: str
     #: Counters sum over micro-batches; gauges have the value of the last one.
     kind: Literal["counter", "gauge"]
@@ -128,7 +128,7 @@ def _same(name: str, fields: dict[str, str]) -> Series:
     return replace(_BY_NAME[name], fields=fields)
 
 
-#: Metrics of `dedup_by_sequence`; those with the same meaning have the same name.
+#: Metrics of `dedup_by_sequence`. Metrics with the same meaning in both operators share a name.
 SEQUENCE_SERIES = (
     _same("records", {name: name for name in SEQUENCE_VERDICTS}),
     _BY_NAME["records_emitted"],
@@ -157,7 +157,7 @@ SEQUENCE_SERIES = (
            "expire_after_ms"),
 )  # fmt: skip
 
-#: All metrics of both operators, once each; series of one name differ only in their fields.
+#: All metrics of both operators, once each. Series of one name differ only in their fields.
 FAMILIES = tuple({series.name: series for series in (*SEQUENCE_SERIES, *SERIES)}.values())
 
 
@@ -167,7 +167,8 @@ def series_of(batch: AnyMetrics) -> tuple[Series, ...]:
 
 #: Label of source partitions. A query with one clock has none.
 SOURCE = "source_partition"
-#: Further gauges of a query: labels besides its name, and meaning. Times are the listener's clock.
+#: Further gauges of a query: labels besides its name, and meaning. Times are by the listener's
+#: clock.
 QUERY_GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "last_batch_timestamp_seconds": ((), "End of the last micro-batch."),
     "last_heard_timestamp_seconds": ((), "Last sign of life of the query."),
@@ -186,9 +187,9 @@ QUERY_GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "low_watermark_holder_info": (
         (SOURCE,), "1 for the source partition that holds the low watermark."),
 }  # fmt: skip
-#: Number of source partitions that a process exports, and the label of all others.
+#: Largest number of source partitions that a process exports, and the label of all others.
 MAX_SOURCES, OTHER = 200, "other"
-#: Number of exported queries: those with the newest micro-batches.
+#: Largest number of exported queries, which are the queries with the newest micro-batches.
 MAX_QUERIES = 100
 
 

@@ -14,16 +14,16 @@ from dedup.core.sequence import SEQUENCE_VERDICTS
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics, SequenceMetrics
 from dedup.tools.watch.health import WINDOW, Health, TimedBatch
 
-#: Rates do not include micro-batches before a pause of so many medians.
+#: Rates do not include micro-batches before a pause that is this many times the median pause.
 LONG_PAUSE = 10
-#: Counted in each micro-batch and shown per second.
+#: Counts in each micro-batch that are shown per second.
 RATES = (
     "records_in", "unique", "duplicate", "late", "null_id", "untimed", "conflict",
     "future", "catalog_reads", "bytes_written",
 )  # fmt: skip
-#: The same of `dedup_by_sequence`.
+#: Counts of `dedup_by_sequence` that are shown per second.
 SEQUENCE_RATES = ("records_in", *SEQUENCE_VERDICTS, "future")
-#: Counted in each of its micro-batches and summed over the window.
+#: Counts of `dedup_by_sequence` that are summed over the window.
 TOTALS = (
     *SEQUENCE_VERDICTS, "missing", "recovered", "producers_new", "producers_expired",
 )  # fmt: skip
@@ -33,7 +33,7 @@ TOTALS = (
 class PacedBatch:
     """A micro-batch reported at `at_ms`, its duration, and the time since the previous start.
 
-    `took_ms` may be unknown, and so is `every_ms` for the first of a run.
+    `took_ms` may be unknown, and `every_ms` is unknown for the first micro-batch of a run.
     """
 
     at_ms: int
@@ -44,9 +44,9 @@ class PacedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Duration of the last micro-batch, and medians of durations and of starts over the window.
+    """Duration of the last micro-batch, and medians over the window of durations and intervals.
 
-    All are milliseconds, or None if unknown. Spark does not report a query's trigger, so
+    All values are milliseconds, or None if unknown. Spark does not report a query's trigger, so
     `every_ms` is measured.
     """
 
@@ -56,7 +56,7 @@ class Pace:
 
     @property
     def back_to_back(self) -> bool:
-        """Whether the next micro-batch starts as soon as one is done."""
+        """Whether each micro-batch starts as soon as the previous one is done."""
         return bool(self.usual_ms and self.every_ms and self.every_ms < 1.1 * self.usual_ms)
 
 
@@ -86,19 +86,19 @@ class Watched:
 
     @property
     def of_ids(self) -> list[BatchMetrics]:
-        """The window of a query of `dedup_by_id`, empty for another one."""
+        """The window's micro-batches if the query is one of `dedup_by_id`, else none."""
         return [batch for _, batch in self.batches if isinstance(batch, BatchMetrics)]
 
     @property
     def of_sequences(self) -> list[SequenceMetrics]:
-        """The window of a query of `dedup_by_sequence`, empty for another one."""
+        """The window's micro-batches if the query is one of `dedup_by_sequence`, else none."""
         return [batch for _, batch in self.batches if isinstance(batch, SequenceMetrics)]
 
     def rates(self) -> dict[str, float | None]:
         """Return counts per second since the last long pause, or None for a single micro-batch.
 
-        They end at the last micro-batch, or now if the next one is overdue: the rates of an idle
-        query fall.
+        The rates end at the last micro-batch, or now if the next micro-batch is overdue, so that
+        the rates of an idle query fall.
         """
         names = SEQUENCE_RATES if self.of_sequences else RATES
         pauses_ms = [after.at_ms - before.at_ms for before, after in pairwise(self.batches)]
@@ -112,7 +112,7 @@ class Watched:
             end_ms = self.now_ms
         if end_ms <= begin_ms:
             return dict.fromkeys(names)
-        # The first micro-batch only marks the start of the time.
+        # The first micro-batch only marks the start of the measured time.
         return {
             name: sum(getattr(batch, name) for _, batch in batches[1:]) * 1000 / (end_ms - begin_ms)
             for name in names
@@ -141,7 +141,7 @@ class Watched:
         )
 
     def stage_ms(self) -> dict[str, float]:
-        """Return the time of tasks in each stage per micro-batch of the window, in milliseconds."""
+        """Return the mean task time of each stage per micro-batch in the window, in ms."""
         of = max(1, len(self.batches))
         return {
             stage: sum(batch.stage_us.get(stage, 0) for _, batch in self.batches) / 1000 / of
@@ -154,7 +154,7 @@ class Watched:
     def filter_fpr(self) -> float | None:
         """Return the measured false-positive rate of the filters over the window.
 
-        None without lookups in filters, or in the catalog (guarantee at-most-once).
+        None if no filter was probed, or if the catalog was not read (guarantee at-most-once).
         """
         if self.expected_lost() is not None:
             return None
@@ -174,10 +174,10 @@ class Watched:
     def gaps(self) -> dict[str, int | None]:
         """Return the milliseconds between the clock, the newest timestamp and the watermarks.
 
-        ``source``: from the newest timestamp to the clock. ``watermark``: from the low watermark,
-        which waits for the slowest source partition, to the newest timestamp. ``kept``: from the GC
-        watermark to the low watermark. ``excess`` is the part of ``kept`` beyond lateness and
-        horizon, or beyond `expire_after`.
+        ``source`` is from the newest timestamp to the clock. ``watermark`` is from the low
+        watermark, which waits for the slowest source partition, to the newest timestamp. ``kept``
+        is from the GC watermark to the low watermark. ``excess`` is the part of ``kept`` beyond
+        lateness and horizon, or beyond `expire_after`.
         """
         last = self.last
         if last is None:
@@ -191,7 +191,7 @@ class Watched:
         }
 
     def expiry(self) -> list[tuple[int, int, int]]:
-        """Return advances of the GC watermark (ms), and the IDs and bytes that each lets expire."""
+        """Return advances of the GC watermark (ms), each with the IDs and bytes that expire."""
         if not self.of_ids:
             return []
         last = self.of_ids[-1]
