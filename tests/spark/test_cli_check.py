@@ -25,7 +25,7 @@ from dedup.tools.check.findings import Finding, Level
 from dedup.tools.repair.opening import read_checkpoint as read_states
 from tests.support import state_stores
 from tests.support.cli_job import Job
-from tests.support.spark_query import Query, listening
+from tests.support.spark_query import Query, listening, trace
 
 app = App()
 app.add(CheckFlags)
@@ -111,6 +111,17 @@ def test_micro_batches_without_records_have_no_catalog(
     result = CliRunner().invoke(app, [str(job.output)])
     assert result.exit_code == 2
     assert "holds no catalog of query" in result.output
+
+
+def test_how_far_back_a_replay_finds_its_duplicates(spark: SparkSession, tmp_path: Path) -> None:
+    """Horizon and lateness together, to the second: what the rule about retention rests on."""
+    replayed = ["a@6600", "b@6601", "c@6602"]
+    run = trace(
+        spark, tmp_path, [replayed, ["new@10800"], ["newer@10801"], replayed],
+        horizon="1 hour", lateness="10 minutes",
+    )  # fmt: skip
+    # The newest is 10801: a's age is 4201 seconds, b's 4200.
+    assert run.told()[-1] == ["a@6600 late", "b@6601 duplicate", "c@6602 duplicate"]
 
 
 def test_before_the_first_start(spark: SparkSession, tmp_path: Path) -> None:

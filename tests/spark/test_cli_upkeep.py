@@ -19,6 +19,7 @@ from dedup.catalog.layout import segment_name, shard_path
 from dedup.catalog.root import Root
 from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
+from dedup.spark.driver import build
 from dedup.tools.repair.opening import read_checkpoint
 from tests.support.cli_job import catalog_command as command
 from tests.support.small_state import HORIZON_S, query, tables
@@ -124,6 +125,39 @@ def nothing_lost(emitted: list[dict[str, Any]], run: Run) -> None:
             # Late records count at the watermark, at most that far from their own time.
             near = min(abs(row["at"] - at) for at in times[row["id"]])
             assert near <= HORIZON_S + 200, row
+
+
+@pytest.mark.slow
+def test_a_micro_batch_that_was_never_committed_is_not_adopted(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its segments are at the root; whoever believed them would drop records for good."""
+    given = tables(5, rows=1600)
+    made = query(spark, tmp_path / "old", given[:4])
+    old = made.run()
+    made.add_table(given[4])
+
+    def broken(plan: Any, key: Any, frames: Any, state: Any) -> Any:
+        from dedup.spark.executor import group
+
+        yield from group.dedup_stream(plan, key, frames, state)
+        raise RuntimeError("made to fail for good")
+
+    monkeypatch.setattr(build, "dedup_stream", broken)
+    with pytest.raises(StreamingQueryException, match="made to fail for good"):
+        made.run()
+    monkeypatch.undo()
+    assert [*made.catalog.rglob("000000000004-*.sst")], "the attempt wrote segments"
+    assert command("adopt", str(made.catalog), "--checkpoint", str(tmp_path / "c"))[0] == OK
+    again = successor(made, tmp_path / "new", given[4:])
+    shutil.move(tmp_path / "c", again.checkpoint)
+    run = again.run()
+    known = {row["id"] for row in old.all_rows()}
+    new = {row["id"] for row in run.rows[0]} - known
+    emitted = [row["id"] for row in run.rows[0] if row["verdict"] != "duplicate"]
+    assert len(new) > 100
+    assert new <= set(emitted)
+    nothing_lost([row for row in old.all_rows() if row["verdict"] != "duplicate"], run)
 
 
 def test_what_adopt_refuses(old: Query, tmp_path: Path) -> None:

@@ -158,9 +158,17 @@ def _queries(
 @contextmanager
 def _warnings_as_notes(note: Note) -> Iterator[None]:
     """Print the operator's warnings without the line of our code that called it."""
+    plain = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *place: Any) -> None:
+        if issubclass(category, DedupWarning):
+            note(str(message))
+        else:
+            plain(message, category, *place)
+
     with warnings.catch_warnings():
         warnings.simplefilter("always", DedupWarning)
-        warnings.showwarning = lambda message, *_, **__: note(str(message))
+        warnings.showwarning = show
         yield
 
 
