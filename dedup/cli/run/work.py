@@ -160,11 +160,11 @@ def _warnings_as_notes(note: Note) -> Iterator[None]:
     """Print the operator's warnings without the line of our code that called it."""
     plain = warnings.showwarning
 
-    def show(message: Any, category: type[Warning], *place: Any) -> None:
+    def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
         if issubclass(category, DedupWarning):
             note(str(message))
         else:
-            plain(message, category, *place)
+            plain(message, category, *place, **more)
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", DedupWarning)
