@@ -74,7 +74,7 @@ def hash_key_id(key16: bytes) -> int:
 
 @dataclass(slots=True, eq=False)
 class SplitBlockFilter:
-    """A split-block Bloom filter. Only its creator adds to it; reading needs no lock."""
+    """A split-block Bloom filter, to which only its creator adds. Reads need no lock."""
 
     #: The bitset of z blocks, shape (8 * z,).
     bits: U32 = field(repr=False)
@@ -191,11 +191,11 @@ class FilterHead:
             raise damaged("the checksum of a page of its bitset does not match")
 
     def may_contain(self, hashes: U64, read_into: ReadInto) -> BOOL:
-        """Return False only if a hash was certainly never added, shape (n,); hashes are sorted.
+        """Return False only if a hash was certainly never added, shape (n,).
 
-        Reads and checks only the pages that the hashes fall into, in order. So a buffer of 1 MiB
-        probes a filter of any size, from the page cache at the speed of memory. Every page is
-        checked each time that it is read, because bytes on a disk can change after any check.
+        The hashes are sorted. Only the pages that they fall into are read and checked, in order.
+        So a buffer of 1 MiB probes a filter of any size, from the page cache at the speed of
+        memory. Every page is checked at each read, because bytes on a disk can change later.
 
         Raises FilterDamaged if a page is damaged.
         """

@@ -1,4 +1,4 @@
-"""What a shard remembers of a micro-batch's IDs: the tail, then filters, then the exact catalog.
+"""Look up a micro-batch's IDs in a shard: in the tail, then filters, then the exact catalog.
 
 The tail is exact and in memory. IDs that the tail does not settle are probed in the filters of all
 segments that could hold them. Only if a filter answers "maybe" is the RocksDB catalog read.
@@ -302,7 +302,7 @@ def lookup(
 
 
 def _near(bucket: Bucket, distinct: DistinctIds, ids: I64, policy: Policy) -> BOOL | None:
-    """Return which IDs the bucket could hold a duplicate of; None means all."""
+    """Return which IDs the bucket could hold a duplicate of, or None for all IDs."""
     last_ms = bucket.end_ms - 1
     if policy.stable_timestamps and not bucket.clamped:
         own = distinct.own_last_ms[ids] >= bucket.start_ms

@@ -1,4 +1,4 @@
-"""What a micro-batch did, in numbers: names of metrics, and `BatchMetrics`."""
+"""Metrics of a micro-batch: their names, and `BatchMetrics`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dedup.errors import StateError
 VERDICTS = tuple(verdict.name.lower() for verdict in Verdict)
 #: Stages of the group function, in microseconds, summed over shards.
 GROUP_STAGES = ("read", "hash", "tail", "probe", "lookup", "judge", "upkeep", "write")
-#: Stages of the micro-batch; pack, the first, is summed over map tasks.
+#: Stages of the micro-batch. The first, pack, is summed over map tasks.
 STAGES = ("pack", *GROUP_STAGES)
 
-# A field's type states how it is aggregated over shards; `dedup.spark.observations` computes it.
+# A field's type states how `dedup.spark.observations` aggregates the field over shards.
 #: Records, or their distinct IDs, by outcome: the sum, 0 in a micro-batch without input.
 RecordCount: TypeAlias = Annotated[int, "records"]
 #: Work done in the micro-batch: the sum, 0 without input.

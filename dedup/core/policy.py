@@ -29,7 +29,7 @@ class Policy:
     horizon_ms: int
     #: Length of a bucket, in [1, horizon_ms], so that an ID occurs at most once in a bucket.
     bucket_ms: int
-    #: False: processing time; timestamps come from the micro-batch's clock.
+    #: If False, timestamps come from the micro-batch's clock (processing time).
     event_time: bool = False
     #: How far behind the low watermark a record is still on time. 0 in processing-time mode.
     lateness_ms: int = 0
@@ -49,7 +49,7 @@ class Policy:
     segment_ids: int = 1 << 20
     #: Expired segments stay at the catalog root at least this long.
     keep_expired_ms: int = 86_400_000
-    #: Epochs that Spark can roll back; expired segments outlive them.
+    #: Number of micro-batches that Spark can roll back. Expired segments are kept longer.
     retain_epochs: int = 100
     #: Processing-time mode: accept any jump of the clock.
     accept_clock_jump: bool = False

@@ -65,10 +65,10 @@ class SegmentStore(Protocol):
         """
 
     def spill_pending(self, names: Sequence[str]) -> str:
-        """Write names of expired segments as one durable object; return the object's name."""
+        """Write names of expired segments as one durable object, and return its name."""
 
     def delete_pending(self, pending_list: str) -> int:
-        """Delete the segments that a pending list names, then the list; return how many existed.
+        """Delete a pending list after the segments that it names, and return how many existed.
 
         A list that is missing or damaged names none.
         """

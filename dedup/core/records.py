@@ -18,7 +18,7 @@ from dedup.core.keys import Keys
 class Records:
     """A shard's n records of one micro-batch, in any order."""
 
-    #: Canonical IDs; empty bytes if the ID is null.
+    #: Canonical IDs, or empty bytes if the ID is null.
     keys: Keys
     #: Timestamps. The micro-batch's time already replaces future and null ones. Ignored in
     #: processing-time mode, and for untimed records.
@@ -35,7 +35,7 @@ class Records:
     source_hashes: Mapping[str, int] | None = None
     #: Keyed hash of each record's payload, if the policy compares payloads.
     payload_hashes: U64 | None = None
-    #: Epoch and sequence of each record, for `dedup.core.sequence_shard`; undefined if FLAG_NULL_ID
+    #: Epoch and sequence of each record, for `dedup.core.sequence_shard`. Undefined if FLAG_NULL_ID
     #: is set.
     numbers: tuple[I64, I64] | None = None
 

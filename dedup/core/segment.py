@@ -17,7 +17,7 @@ class SegmentRef:
     damage too.
     """
 
-    #: Unique within the shard and never used again; also the name of its files and of its view.
+    #: Unique within the shard and never reused. Also the name of the segment's files and view.
     name: str
     #: The bucket: every timestamp in the segment is in ``[start_ms, end_ms)``.
     start_ms: int
@@ -31,7 +31,7 @@ class SegmentRef:
     filter_bytes: int
     filter_crc32: int
     #: The segment holds only IDs of range number ``range_index`` of ``hash_ranges`` equal ranges of
-    #: hashes (a power of two, at most `MAX_HASH_RANGES`); 1 and 0 mean all hashes.
+    #: hashes (a power of two, at most `MAX_HASH_RANGES`). 1 and 0 mean all hashes.
     hash_ranges: int = 1
     range_index: int = 0
 

@@ -88,7 +88,7 @@ class SequenceRule:
 
 @dataclass(frozen=True, slots=True)
 class ProducerMemory:
-    """What is remembered of a producer."""
+    """Memory of one producer."""
 
     #: The newest epoch.
     epoch: int

@@ -1,4 +1,4 @@
-"""What a micro-batch of numbered records did, in numbers: `SequenceMetrics`."""
+"""Metrics of a micro-batch of numbered records: `SequenceMetrics`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dedup.core.metrics import (
 
 #: Stages of the group function, in microseconds, summed over shards.
 SEQUENCE_GROUP_STAGES = ("read", "judge", "write")
-#: Stages of the micro-batch; pack, the first, is summed over map tasks.
+#: Stages of the micro-batch. The first, pack, is summed over map tasks.
 SEQUENCE_STAGES = ("pack", *SEQUENCE_GROUP_STAGES)
 
 
@@ -119,7 +119,7 @@ class SequenceMetrics:
 
     @property
     def fill(self) -> float:
-        """Share of `max_producers` used in the fullest shard; above 1 the query stops."""
+        """Share of `max_producers` used in the fullest shard. Above 1 the query stops."""
         return self.fullest_shard_producers / max(1, self.max_producers)
 
     def to_json(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class SequenceMetrics:
         return SequenceMetrics(**fields_of(SequenceMetrics, value))
 
 
-#: A micro-batch of either operator; a query has one of them.
+#: Metrics of a micro-batch of either operator. A query has one operator.
 AnyMetrics: TypeAlias = BatchMetrics | SequenceMetrics
 
 SEQUENCE_NAMES = MetricNames.of(SequenceMetrics, SEQUENCE_GROUP_STAGES)

@@ -31,7 +31,7 @@ class SequenceState:
 
     #: Micro-batch that wrote it, -1 at birth.
     epoch: int = -1
-    #: Index of the shard, and number of shards; (0, 0) at birth.
+    #: Index of the shard, and number of shards, or (0, 0) at birth.
     shard: tuple[int, int] = (0, 0)
     #: Definitions of producer, partition, epoch, sequence and timestamp.
     made_of: tuple[str, ...] = ()

@@ -40,7 +40,7 @@ def predicted_spread(n: int, z: int) -> float:
     if not 0 < load <= _FULL_LOAD:
         return 0.0
     keys, chance, rate = _rates_by_keys(load)
-    # Poisson's variance is its mean; variance due to the total number of keys is common to all.
+    # Poisson's variance is its mean. Variance due to the total number of keys is common to all.
     with_keys = float((chance * rate * keys).sum()) - mean * load
     one_empty, two_empty = (31 / 32) ** keys, (30 / 32) ** keys
     lane_squared = (1 - one_empty) / 32 + (1 - 2 * one_empty + two_empty) * 31 / 32

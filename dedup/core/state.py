@@ -60,7 +60,7 @@ class ShardState:
 
     #: Micro-batch that wrote it, -1 at birth.
     epoch: int = -1
-    #: Length of the buckets that tail entries belong to; 0 at birth.
+    #: Length of the buckets that tail entries belong to, or 0 at birth.
     bucket_ms: int = 0
     clocks: Clocks = field(default_factory=Clocks)
     manifest: Manifest = field(default_factory=Manifest)
@@ -81,7 +81,7 @@ class ShardState:
     forgotten_before_ms: int = NEVER_MS
     #: All sets of columns that digests of payloads cover; see `dedup.core.payload`.
     payloads: tuple[str, ...] = ()
-    #: ID of the key of the hashes that spread and filter the shard's IDs; None if the key derives
+    #: ID of the key of the hashes that spread and filter the shard's IDs. None if the key derives
     #: from the query ID alone.
     hash_key_id: int | None = None
 

@@ -33,7 +33,7 @@ from dedup.core.records import Epoch
 from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.core.state import ShardState
 
-#: A shard that seals little merges in every fourth micro-batch; shards take turns.
+#: A shard that seals little merges in every fourth micro-batch. Shards take turns.
 MERGE_STRIDE = 4
 #: Each merge under way merges this many times as much as the micro-batch sealed.
 MERGE_RATE = 2
@@ -47,7 +47,7 @@ MAX_EXPIRED_NAMES = 256
 
 @dataclass(slots=True)
 class Upkeep:
-    """One shard's upkeep in one micro-batch; `state` is the work in progress."""
+    """One shard's upkeep in one micro-batch, with the unfinished next state in `state`."""
 
     state: ShardState
     policy: Policy
@@ -224,7 +224,7 @@ class Upkeep:
         return self._closed(bucket) or bucket.end_ms <= self.state.clocks.low_watermark_ms
 
     def _step(self, bucket: Bucket, merge: Merge) -> tuple[Merge | None, float]:
-        """Merge one more range of hashes; return the merge if not ended, and the share written."""
+        """Merge one more hash range, and return the merge (None if ended) and the share written."""
         pieces: list[Entries] = []
         lost: list[SegmentRef] = []
         for segment in merge.inputs:
@@ -278,7 +278,7 @@ class Upkeep:
         return segment
 
     def _evict_filters(self) -> None:
-        """Keep the newest filters that fit into the budget; sidecars replace the others."""
+        """Keep the newest filters that fit into the budget. Sidecars replace the others."""
         live = {segment.name for segment in self.state.manifest.segments()}
         newest = [(n, built) for n, built in self.state.filters.items() if n in live][::-1]
         room_bytes = self.policy.state_budget_bytes - self.state.tail.nbytes
