@@ -41,7 +41,7 @@ _CHECKED_FILES = ("CURRENT", "MANIFEST-", "OPTIONS-", "IDENTITY")
 class View:
     """An open read-only database over one segment, and the segment's metadata entry."""
 
-    db: Any  # an Rdict; its stubs do not know that raw mode takes and gives bytes only
+    db: Any  # an Rdict, whose stubs do not know that raw mode takes and returns only bytes
     meta: SegmentMeta
     meta_bytes: bytes
     table: Table | None  # the same segment, if it can be read without RocksDB

@@ -137,7 +137,7 @@ class Root:
         def copy(fs: pafs.FileSystem, path: str) -> tuple[int, int]:
             size = crc = 0
             with fs.open_input_stream(path, compression=None) as stream:
-                # An existing file may be a hard link to an object; never write into it.
+                # Never write into an existing file, because it may be a hard link to an object.
                 Path(local_path).unlink(missing_ok=True)
                 with open(local_path, "xb") as out:
                     while chunk := stream.read(_CHUNK_BYTES):
@@ -151,7 +151,7 @@ class Root:
         """Return all objects in a folder and below it, by name, or none if it does not exist."""
         if prefix:
             path_below(prefix)
-        # As in `read`: an answer that was cut off looks like an empty one.
+        # List again, because a truncated answer looks like an empty one, as in `read`.
         infos = self._infos(prefix) or self._infos(prefix)
         skip = len(self._location.open()[1]) + 1
         return tuple(

@@ -59,7 +59,7 @@ def rocks_errors() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """What `write_segment_file` wrote: number of IDs, size and CRC-32 of the file."""
+    """Number of IDs, size and CRC-32 of a file that `write_segment_file` wrote."""
 
     count: int
     sst_bytes: int

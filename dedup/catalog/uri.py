@@ -37,7 +37,7 @@ def literal(name: str) -> str:
 
 
 def check_known(where: str) -> None:
-    """Raise ConfigError for a scheme that pyarrow does not know; it says what to write instead."""
+    """Raise ConfigError, which says what to write instead, for a scheme unknown to pyarrow."""
     scheme = scheme_of(where)
     if scheme is None or scheme in _KNOWN or scheme.startswith("fsspec+"):
         return
@@ -88,7 +88,7 @@ def without_credentials(where: str) -> str:
     scheme, colon, rest = where.partition(":")
     slashes = "//" if rest.startswith("//") else ""
     rest = rest[len(slashes) :]
-    # A key that contains a slash ends after what looks like the host; a port is not a key.
+    # A key that contains a slash ends after what looks like the host. A port is not a key.
     if re.match(r"[^/]*@|[^/:]*:(?!\d+(/|$))", rest):
         owner, at, rest = rest.rpartition("@")
         if at and scheme in _CONTAINER_FIRST:

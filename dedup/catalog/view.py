@@ -208,6 +208,6 @@ class Views:
 def _linked(source: Path, link: Path) -> bool:
     try:
         os.link(source, link)
-    except OSError:  # missing, on another disk, or no links; the caller's fetch reports which
+    except OSError:  # missing, on another disk, or no links: the caller's fetch reports it
         return False
     return True
