@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Level(StrEnum):
-    """How much a finding matters, the worst first."""
+    """The severity of a finding, the worst first."""
 
     BREAKS = "breaks the guarantee"
     COSTS = "costs speed or memory"

@@ -296,7 +296,7 @@ def _moves_ms(samples: Sequence[TimedBatch]) -> list[int]:
 def _stands_unusually(samples: Sequence[TimedBatch]) -> bool:
     """Return whether the low watermark has not moved for twice the usual time.
 
-    A source partition with one record every five minutes makes it stand for five minutes each time.
+    A source partition with one record every five minutes stops it for five minutes each time.
     The longest pause counts as usual only if it is the only pause. Otherwise it was an incident.
     """
     moves_ms = _moves_ms(samples)

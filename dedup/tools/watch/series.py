@@ -27,10 +27,10 @@ class Series:
 
     #: Name without the prefix, and without the suffix ``_total`` of counters.
     name: str
-    #: Counters sum over micro-batches; gauges have the value of the last one.
+    #: Counters sum over micro-batches. Gauges have the value of the last micro-batch.
     kind: Literal["counter", "gauge"]
     about: str
-    #: Fields of BatchMetrics or SequenceMetrics by label value; "" if there is no label.
+    #: Fields of BatchMetrics or SequenceMetrics by label value, which is "" without a label.
     fields: dict[str, str]
     label: str = ""
 
