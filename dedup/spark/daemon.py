@@ -32,11 +32,11 @@ def main() -> None:
     sys.path[:] = unzipped(sys.path)
     # Otherwise Arrow's second allocator, which is not in use, starts a thread.
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
-    # Only Spark's own workers: others may do anything before a fork.
+    # Load only Spark's own workers. Others may do anything before a fork.
     workers = [name for name in sys.argv[1:] if name.startswith("pyspark.")]
     with _nothing_printed():
         for name in (*workers, *_LOADED):
-            with suppress(Exception):  # our tasks report it, in better words
+            with suppress(Exception):  # our tasks report the error, in better words
                 import_module(name)
     if threads() > 1:
         # A fork copies only this thread, so locks of other threads would never be released.

@@ -36,7 +36,7 @@ ENCODING = "dedup-id-1"
 
 @dataclass(frozen=True, slots=True)
 class EncodedIds:
-    """Keys of n records, and which are null; a null has empty bytes."""
+    """Keys of n records, and which of them are null. A null has an empty key."""
 
     keys: Keys
     null: Bools

@@ -11,7 +11,7 @@ from dedup.catalog.layout import STARTS_FOLDER, start_path
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError
 
-#: How many marks stay, and how long at least: a long query may get a new executor at any time.
+#: Number of marks to keep, and for how long at least: a long query may get a new executor any time.
 STARTS_KEPT = 1000
 STARTS_KEPT_S = 30 * 86_400
 
@@ -35,7 +35,7 @@ def mark_start(root: Root, start_id: str) -> None:
 
 
 def check_start(root: Root, start_id: str) -> None:
-    """Raise CatalogError if this machine does not see the driver's mark: memories would differ."""
+    """Raise CatalogError if this machine does not see the driver's mark, and so another folder."""
     if start_id in _seen:
         return
     if not root.exists(start_path(start_id)):

@@ -36,7 +36,7 @@ def observations(plan: Plan) -> list[Column]:
     if plan.numbering is not None:
         return _aggregates(SEQUENCE_NAMES)
     texts = ", ".join(TEXTS)
-    # A text, because Connect and progress in JSON carry only texts as classic sessions do.
+    # Use a text: only texts are alike in classic sessions, on Connect and in progress as JSON.
     expiring = ", ".join(f"sum(expiring[{i}])" for i in range(2 * BANDS))
     holder = f"min({_of_shards(f'gc_watermark_ms, shard_index, {texts}')})"
     fullest = f"max({_of_shards('live_ids, shard_index')})"
@@ -67,7 +67,7 @@ def _aggregates(names: MetricNames, *others: str) -> list[Column]:
         "max(base_epoch) AS base_epoch",
         "count(shard_index) AS shards",
     ]
-    # As texts: each call of a function takes several round trips to Spark's Java.
+    # Build them from text: each call of a function takes several round trips to the JVM.
     return [F.expr(text) for text in texts]
 
 
@@ -94,7 +94,7 @@ class Stopwatch:
     last_ns: int = field(default_factory=time.perf_counter_ns)
 
     def resume(self) -> None:
-        """Start a stage; the time since the last one counts for none."""
+        """Start a stage. The time since the last stage counts for no stage."""
         self.last_ns = time.perf_counter_ns()
 
     def lap(self, stage: str) -> None:
@@ -135,7 +135,7 @@ def from_progress(progress: Any, name: str = "dedup") -> BatchMetrics | None:
 
 
 def sequences_from_progress(progress: Any, name: str = "dedup_sequence") -> SequenceMetrics | None:
-    """Return the metrics in a query's progress, or None; parameters as `from_progress`."""
+    """Return the metrics in a query's progress, or None. Takes what `from_progress` takes."""
     _, shared = _observed(progress, name, "fenced", SEQUENCE_NAMES)
     return SequenceMetrics(**shared) if shared else None
 

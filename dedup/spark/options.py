@@ -50,7 +50,7 @@ Duration: TypeAlias = str | timedelta
 
 
 def _columns(*, needed: bool = False) -> Kind:
-    """One column or several; they become a tuple, because an iterator can be read only once."""
+    """Return the kind of columns. They become a tuple: an iterator can be read only once."""
 
     def check(value: Any, name: str) -> tuple[Any, ...]:
         from pyspark.sql import Column
@@ -172,7 +172,7 @@ BY_SEQUENCE = by_name(
     _SHARED["idle_timeout"],
     _SHARED["max_future"],
     Option("ranges", whole(1, MOST_RANGES), RANGES, "Ranges of numbers that are remembered."),
-    # The metrics hold it in 64 bits.
+    # The metrics hold the number in 64 bits.
     Option("max_producers", whole(1, (1 << 63) - 1), 100_000, "Producers that a shard remembers."),
     _SHARED["accept_clock_jump"],
     _SHARED["max_shard_batch_bytes"],
@@ -181,7 +181,7 @@ BY_SEQUENCE = by_name(
 
 
 def _as_given(value: Any) -> Any:
-    """Return an option as users write it: one column alone is not in a tuple."""
+    """Return an option as users write it: a single column is not in a tuple."""
     return value[0] if isinstance(value, tuple) and len(value) == 1 else value
 
 
@@ -236,7 +236,7 @@ class Options(_Options):
     Raises
     ------
     ConfigError
-        If a value can work with no DataFrame.
+        If a value cannot work with any DataFrame.
     """
 
     FUNCTION = "dedup_by_id"
@@ -319,7 +319,7 @@ class Options(_Options):
 
     @property
     def handling(self) -> Handling:
-        """What becomes of rows by their verdicts."""
+        """Return what becomes of the rows of each verdict."""
         return Handling.of(self)
 
     def policy(self) -> Policy:
@@ -396,7 +396,7 @@ class SequenceOptions(_Options):
 
     @property
     def handling(self) -> Handling:
-        """What becomes of rows without a timestamp; `rule` has the rest."""
+        """Return what becomes of rows without a timestamp. `rule` covers the other rows."""
         return Handling(null_timestamps=self.null_timestamps, verdict=self.verdict)
 
     def policy(self) -> Policy:

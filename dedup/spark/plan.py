@@ -84,8 +84,8 @@ class Plan:
     max_shard_batch_bytes: int
     #: UUID that the driver draws each time the operator is applied.
     start_id: str
-    #: Drawn at the same time. A new query puts it into its certificate; a batch derives its hash
-    #: keys from it.
+    #: Secret that the driver draws with `start_id`. A new query stores the secret in its
+    #: certificate, and a batch derives its hash keys from it.
     secret: bytes = field(default=b"", repr=False)
     bodies: Bodies = "none"
     #: Whether the query is a stream, which keeps state.
@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def passes(self) -> npt.NDArray[np.bool_]:
-        """For each verdict code, whether rows with this verdict leave the operator."""
+        """Return, for each verdict code, whether rows with this verdict leave the operator."""
         every = self.handling.verdict is not None
         return np.array([every or name in self.emitted for name in self.verdicts])
 

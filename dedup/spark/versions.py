@@ -12,8 +12,8 @@ from pyspark.sql.utils import is_remote
 
 from dedup.errors import ConfigError, ExecutorError
 
-#: The releases of PySpark, by their series, that work with this pyarrow. Earlier ones count rows in
-#: floats, which its `RecordBatch.slice` no longer accepts.
+#: First release of each PySpark series that works with this pyarrow. Earlier releases count rows in
+#: floats, which pyarrow's `RecordBatch.slice` no longer accepts.
 FIXED = {"4.0": "4.0.5", "4.1": "4.1.4"}
 PYARROW = "26"
 
@@ -31,7 +31,7 @@ def problem(spark: str, arrow: str) -> str | None:
 
 
 def check_driver() -> None:
-    """Raise ConfigError for releases that do not work together; a Connect client runs no task."""
+    """Raise ConfigError for releases that do not work together. Connect clients pass."""
     found = problem(pyspark.__version__, pa.__version__)
     if found and not is_remote():
         raise ConfigError(f"{found}, for the executors as well.")

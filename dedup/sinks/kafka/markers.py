@@ -157,7 +157,7 @@ class KafkaMarkers:
     def _offsets(
         self, partitions: list[int], *, latest: bool, stable: bool = False
     ) -> dict[int, int]:
-        """Return the first offsets, or the high watermarks; with `stable` last stable offsets."""
+        """Return first offsets, with `latest` high watermarks, or with both last stable offsets."""
         admin = self._library.admin
         at, level = self._library.TopicPartition, self._library.IsolationLevel
         spec = admin.OffsetSpec.latest() if latest else admin.OffsetSpec.earliest()

@@ -68,7 +68,7 @@ class KafkaOptions(SinkOptions):
         return self.mode in (EXACTLY_ONCE, ATOMIC)
 
     def transactional_id(self, query_id: str, slot: int) -> str:
-        """Return the ID of a slot: the same in every micro-batch and start, so that it fences."""
+        """Return a slot's transactional ID, the same in every micro-batch and start, to fence."""
         return f"{self.transactional_id_prefix}-{query_id}-{self.name}-{slot}"
 
 

@@ -47,7 +47,7 @@ class Operator(Generic[AnyOptions]):
     def __call__(self, df: DataFrame) -> DataFrame:
         """Return the DataFrame de-duplicated.
 
-        Raises ConfigError or CatalogError if it cannot work.
+        Raises ConfigError or CatalogError if the operator cannot work.
         """
         prepared, plan = prepare(df, self.options)
         return assemble(prepared, plan, self.options.metrics, output=emitted_schema(df, plan))
@@ -97,10 +97,10 @@ def assemble(
     first: MapPass | None = None,
     last: MapPass | None = None,
 ) -> DataFrame:
-    """Return the DataFrame behind the three passes, with the columns that the last one returns.
+    """Return the DataFrame behind the three passes, with the columns that the last pass returns.
 
-    `df` is the input of the first pass, and `metrics` the name of the observation. The default of
-    `first` and `last` is `pack` and `unpack`.
+    `df` is the input of the first pass, and `metrics` the name of the observation. `first` and
+    `last` default to `pack` and `unpack`.
     """
     load_plan, load_stream, load_batch = shipped(plan), shipped(dedup_stream), shipped(dedup_batch)
     load_first, load_last = shipped(first or pack), shipped(last or unpack)

@@ -27,12 +27,12 @@ from dedup.spark.machine import home_path
 
 T = TypeVar("T")
 
-#: Errors of parsing a file that Spark did not write in this way.
+#: Errors from parsing a file that Spark has not written in this form.
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 #: Folder in which sinks keep their slices, one folder per sink, unless the user names another.
 SINKS = "dedup-sinks"
 _OPERATOR = "applyInPandasWithState"
-#: Newest micro-batches to search for a source's last offset.
+#: Number of newest micro-batches that are searched for a source's last offset.
 _RECENT = 100
 #: A source that is neither Kafka nor files, and whose name is unknown.
 OTHER = "other"
@@ -46,7 +46,7 @@ class Source:
     kind: str
     #: Known options, names in lower case.
     options: Mapping[str, str] = field(default_factory=dict)
-    #: Whether all given options are known, so that any other one has Spark's default.
+    #: Whether all given options are known. If so, every other option has Spark's default.
     complete: bool = False
     #: Kafka topics, and the number of their partitions.
     topics: tuple[str, ...] = ()
@@ -91,15 +91,15 @@ class _Offsets:
 
 
 def find_checkpoint(where: str) -> CheckpointLog | None:
-    """Return None if there is no checkpoint, else as `read_checkpoint`."""
+    """Return what `read_checkpoint` returns, or None if there is no checkpoint."""
     return None if _Folder.at(where).read("metadata") is None else read_checkpoint(where)
 
 
 def read_checkpoint(where: str) -> CheckpointLog:
     """Read the logs of a checkpoint, given a local path or a URI that pyarrow knows.
 
-    ConfigError if there is no checkpoint, it cannot be read, or it belongs to a query without this
-    operator. StateError if a log that a restart needs is damaged.
+    Raises ConfigError if there is no checkpoint, it cannot be read, or it belongs to a query
+    without this operator. Raises StateError if a log that a restart needs is damaged.
     """
     folder = _Folder.at(where)
     query_id = _query_id(folder, where)
@@ -124,7 +124,7 @@ def read_checkpoint(where: str) -> CheckpointLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The micro-batch that the next start of any query runs first; `again`: as a replay."""
+    """The micro-batch that a query's next start runs first. If `again`, it is a replay."""
 
     query_id: str
     next_batch_id: int
@@ -134,7 +134,7 @@ class Progress:
 def read_progress(where: str) -> Progress:
     """Return the micro-batch with which a checkpoint of any query continues.
 
-    Errors as `read_checkpoint`.
+    Raises what `read_checkpoint` raises.
     """
     folder = _Folder.at(where)
     query_id = _query_id(folder, where)

@@ -35,7 +35,7 @@ _REQUIRED = {
 }
 _ARROW_CODEC = "spark.sql.execution.arrow.compression.codec"
 PARTITIONS = "spark.sql.shuffle.partitions"
-#: A local master with more partitions per core causes a warning.
+#: Partitions per core of a local master, above which the user is warned.
 _PARTITIONS_PER_CORE = 4
 
 
@@ -96,7 +96,7 @@ def _unfit(python: str) -> str | None:
 
 
 def master_of(spark: SparkSession) -> str:
-    """Return the session's master; its setting may have changed since the start."""
+    """Return the master that a session started with. The setting may have changed since."""
     try:
         return str(spark.sparkContext.master)
     except Exception:  # Spark Connect has no context
@@ -109,7 +109,7 @@ def local_cores(spark: SparkSession) -> int | None:
 
 
 def is_mount(spark: SparkSession, root: Root) -> bool:
-    """Whether the root is a local path on a cluster."""
+    """Return whether the root is a local path on a cluster."""
     return root.local_path("catalog.json") is not None and local_cores(spark) is None
 
 
@@ -123,7 +123,7 @@ def a_stream_needs_a_catalog() -> ConfigError:
 def check_root(spark: SparkSession, root: Root | None, *, shared_local: bool) -> None:
     """Reject a root that is missing, that executors cannot share, or that the driver cannot write.
 
-    CatalogError if nothing can be written there, or the storage does not answer.
+    Raises CatalogError if the root is not writable, or the storage does not answer.
     """
     if root is None:
         raise a_stream_needs_a_catalog()

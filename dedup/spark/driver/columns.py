@@ -41,7 +41,7 @@ _NOT_CARRIED = re.compile(r"(?:^|[<:,])(void|interval(?: year.*?| month)?)(?=[,>
 
 
 class DerivedId(ABC):
-    """A way to compute a record ID; `dedup.record_id` has the ways."""
+    """A way to compute a record ID. The functions of `dedup.record_id` return one."""
 
     @abstractmethod
     def of(self, df: DataFrame) -> Column:
@@ -59,7 +59,7 @@ class DerivedId(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A column: its name in pack's input and for people, its type and its expression."""
+    """A column: its names in pack's input and for people, its type and its expression."""
 
     column: str
     name: str
@@ -89,7 +89,8 @@ class Columns:
     def resolve(self, given: str | Column | DerivedId, option: str) -> Resolved:
         """Return the column that an option names.
 
-        ConfigError if there is none, or an expression is not one lasting value of each row.
+        Raises ConfigError if there is no such column, or an expression is not one lasting value of
+        each row.
         """
         if isinstance(given, DerivedId) and option == "id":
             return self._recipe(given)
@@ -281,7 +282,7 @@ def check_whole(resolved: Resolved, option: str) -> None:
 
 
 def check_time_type(resolved: Resolved) -> None:
-    """Reject a column that is not a timestamp, with the conversion to use."""
+    """Reject a column that is not a timestamp, and show the conversion to use."""
     if isinstance(resolved.kind, (T.TimestampType, T.TimestampNTZType)):
         return
     name = repr(resolved.name)

@@ -1,9 +1,9 @@
 """Expressions as text that stays the same in every release of Spark and on Connect.
 
-Spark prints expressions in one way today and in another tomorrow, and numbers the variables of
-lambdas differently in each process. The birth certificate keeps a query's ID for years, so the text
-has the calls that the user made: functions with their arguments, casts, literals, columns.
-The readers for classic sessions (`org.apache.spark.sql.internal.ColumnNode` and Catalyst) and for
+Spark's own text of an expression changes with releases, and Spark numbers the variables of lambdas
+differently in each process. The birth certificate keeps the text of a query's ID for years. So this
+text has the calls that the user made: functions with their arguments, casts, literals, columns. The
+readers for classic sessions (`org.apache.spark.sql.internal.ColumnNode` and Catalyst) and for
 Connect (`spark.connect.Expression`) return the same text.
 """
 
@@ -110,14 +110,14 @@ class _TextWriter:
         return name if case_sensitive else name.lower()
 
     def column(self, parts: list[str]) -> str:
-        """A column, or the path to a field of it."""
+        """Return the text of a column, or of the path to a field of it."""
         written = column_text(parts)
         name = written if self._case_sensitive else column_text([part.lower() for part in parts])
         self.out.columns.setdefault(name, written)
         return name
 
     def as_printed(self, kind: str, printed: str, below: list[str]) -> str:
-        """A step that we have no text for: Spark's own, and the steps below it."""
+        """Return the text of a step for which we have none: Spark's text, and the steps below."""
         self.out.functions.add(kind)
         for name, ours in self._variables.items():
             printed = re.sub(rf"\b{re.escape(name)}\b", ours, printed)
@@ -140,7 +140,7 @@ class _TextWriter:
         return f"{'try_cast' if tried else 'cast'}({value} as {kind})"
 
     def sql(self, text: str) -> str:
-        """A fragment of SQL, or the column if it is only a name."""
+        """Return the text of a fragment of SQL, or of the column if the fragment is only a name."""
         text = _SQL_ALIAS.sub("", text.strip())
         if _SQL_NAME.fullmatch(text):
             (name,) = parts(text)
@@ -153,13 +153,16 @@ class _TextWriter:
         return f"sql({text})"
 
     def variable(self, name: str) -> str:
-        """A lambda's variable; Spark numbers variables across all lambdas of a process."""
+        """Return our name of a lambda's variable. Spark numbers all variables of a process."""
         # No column has such a text.
         return self._variables.setdefault(name, f"${len(self._variables)}")
 
 
 def read_expression(given: Column, df: DataFrame, *, case_sensitive: bool) -> Expression:
-    """Return a Column of `df` as text, without its alias; names fold unless case counts."""
+    """Return a Column of `df` as text, without its alias.
+
+    Names are folded to one case unless `case_sensitive`.
+    """
     writer = _TextWriter(given, df.columns, case_sensitive)
     node = getattr(given, "_jc", None)
     if node is not None:
@@ -226,7 +229,7 @@ def _catalyst(writer: _TextWriter, expression: Any) -> str:
         return writer.call(f"python {expression.name()}", children)
     if kind == "NamedArgumentExpression":
         return f"{expression.key()} => {children[0]}"
-    # Only Spark's text has what the step holds besides its children.
+    # Only Spark's text shows what the step holds besides its children.
     return writer.as_printed(kind, str(expression.sql()), children)
 
 
@@ -250,7 +253,7 @@ def _field_name(expression: Any, kind: str) -> str:
 
 
 def _below(node: Any) -> Iterator[Any]:
-    """Yield the expressions below a node; Spark's text has other nodes, such as a frame."""
+    """Yield the expressions below a node. Other nodes, such as a frame, are in Spark's text."""
     for child in each(node.children()):
         if hasattr(child, "sql") and class_name(child) not in ("Ascending$", "Descending$"):
             yield child

@@ -254,7 +254,8 @@ def dedup_by_sequence(
         producer needs more than one only while some of its numbers are missing. Numbers below them
         are ``unknown``.
     max_producers : int
-        Producers (per partition) that a stream's shard may remember; more stop the query.
+        Largest number of producers (per partition) that a stream's shard may remember. One more
+        stops the query.
     max_shard_batch_bytes : int
         Largest share of a micro-batch that one shard may hold in memory.
     metrics : str

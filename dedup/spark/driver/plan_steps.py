@@ -28,7 +28,8 @@ _CLOCKS = CLOCK_KEYWORDS | {"now", "curdate"}
 #: Options that identify a record, so they must not depend on the time of reading. A timestamp may:
 #: Spark logs the current time with the micro-batch.
 _IDENTITY = ("id", "producer", "partition", "epoch", "sequence")
-#: Spark calls it nondeterministic, but a record that is read again comes from the same file.
+#: Spark calls this function nondeterministic, but a record that is read again comes from the same
+#: file.
 _STABLE_ALL_THE_SAME = "input_file_name"
 #: Steps that make no column.
 _NO_COLUMNS = ("Filter", "CollectMetrics")
@@ -118,7 +119,7 @@ def _why_unstable(selected: DataFrame, expression: Expression, option: str) -> s
 def makes_random_columns(df: DataFrame) -> bool:
     """Return whether a step makes a column that Spark calls nondeterministic.
 
-    It is False on Spark Connect, which hides the plan.
+    Returns False on Spark Connect, which hides the plan.
     """
     classic = getattr(df, "_jdf", None)
     return classic is not None and _is_random(classic.queryExecution().analyzed())

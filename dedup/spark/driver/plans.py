@@ -1,4 +1,4 @@
-"""From the user's options and a DataFrame to the plan for the tasks."""
+"""Makes the plan for the tasks from the user's options and a DataFrame."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NOTHING = Definition(expression="", kind="")
 
 
 def user_columns(df: DataFrame, options: Options | SequenceOptions) -> Columns:
-    """Return the stream's columns for options to name.
+    """Return the stream's columns, from which options name some.
 
     Raises ConfigError if Python cannot take them.
     """
@@ -54,7 +54,7 @@ def user_columns(df: DataFrame, options: Options | SequenceOptions) -> Columns:
 def plan_of(columns: Columns, options: Options | SequenceOptions) -> Plan:
     """Return the plan for the tasks, and add the helper columns that it names.
 
-    This does not access the catalog. ConfigError as `Operator` raises it.
+    This does not access the catalog. Raises the ConfigError that `Operator` raises.
     """
     if isinstance(options, SequenceOptions):
         return _by_sequence(columns, options)
@@ -63,7 +63,7 @@ def plan_of(columns: Columns, options: Options | SequenceOptions) -> Plan:
 
 def _by_id(columns: Columns, options: Options) -> Plan:
     df = columns.df
-    # Order expressions come first among the helpers: they alone travel with the rows.
+    # Order expressions come first among the helpers, because only they travel with the rows.
     orders = columns.each(options.order_by, "order_by", check_order_type)
     body_columns = len(df.columns) + len(columns.helpers)
     ids = columns.each(options.id, "id", check_id_type)
@@ -142,7 +142,7 @@ def _plan(
     sources: Sequence[Resolved],
     **others: Any,
 ) -> Plan:
-    """Return a plan with the fields that both operators resolve in the same way, and others."""
+    """Return a plan of the fields that both operators resolve in the same way, and of `others`."""
     policy = replace(others.pop("policy"), source_columns=tuple(r.name for r in sources))
     return Plan(
         id_columns=tuple((r.column, r.name, r.kind.simpleString()) for r in ids),
@@ -194,9 +194,10 @@ def _payload(columns: Columns, options: Options, others: set[str | None]) -> lis
 
 
 def _batch_shards(df: DataFrame) -> int | None:
-    """Return the number of shards of a batch query: any number gives the same answer.
+    """Return the number of shards of a batch query, or None for a stream.
 
-    A stream has as many as Spark pinned state partitions at its first start.
+    Any number gives a batch the same result. A stream has as many shards as state partitions, whose
+    number Spark fixed at its first start.
     """
     if df.isStreaming:
         return None

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 #: Unpickled values of this process, by the digest of their bytes.
 _loaded: dict[bytes, Any] = {}
-#: A process that serves more queries loads them again.
+#: Largest number of them. A process that serves more queries loads some again.
 _LOADED_MAX = 32
 
 
@@ -30,8 +30,8 @@ def shipped(value: T) -> Callable[[], T]:
     """Return a function without parameters that returns `value`, on any machine.
 
     Each process unpickles the value once, and its tasks share it. On a machine without this
-    package, or with another version, the function raises ExecutorError with the machine, its
-    Python and the remedy. ConfigError if cloudpickle cannot pickle the value.
+    package, or with another version, the function raises ExecutorError with the machine, its Python
+    and the remedy. Raises ConfigError if cloudpickle cannot pickle the value.
     """
     try:
         payload: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]

@@ -24,9 +24,10 @@ PLACE_IN_KAFKA = "dedup.place_in_kafka"
 def check_clusters(df: DataFrame, **options: Iterable[Resolved]) -> None:
     """Reject options that would mix up the records of two Kafka clusters.
 
-    These have only a place in Kafka, while the stream is a union of two clusters that may have
-    topics of the same name. Topic, partition and offset do not identify the cluster, and Spark has
-    no column for it. Under Spark Connect the sources are hidden, and nothing is rejected.
+    Such options name only a record's place in Kafka, while the stream is a union of two clusters
+    that may have topics of the same name. Topic, partition and offset do not identify the cluster,
+    and Spark has no column for it. Under Spark Connect the sources are hidden, and nothing is
+    rejected.
     """
     place = _PLACE | {f.name.lower() for f in df.schema.fields if PLACE_IN_KAFKA in f.metadata}
     for option, found in options.items():
@@ -45,7 +46,7 @@ def check_clusters(df: DataFrame, **options: Iterable[Resolved]) -> None:
 
 
 def _alike(df: DataFrame) -> tuple[str, str] | None:
-    """Return the servers of two clusters that may have a topic of one name, or None."""
+    """Return the servers of two clusters that may have a topic of the same name, or None."""
     if "Union" not in steps(df):
         return None
     kafka = [source for source in stream_sources_of(df) or () if source.kind == "kafka"]

@@ -13,7 +13,7 @@ from dedup.spark.plan import HELPER_PREFIX, Plan
 
 #: Columns of Spark's sources that say where a record is.
 _ORIGIN = ("topic", "partition", "offset", "file_path", "_corrupt_record")
-#: Most characters that an error shows of a value, and of the whole record.
+#: Largest number of characters that an error shows of a value, and of the whole record.
 _VALUE_CHARS, _RECORD_CHARS = 120, 300
 
 
@@ -42,7 +42,7 @@ def first_of(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> str:
 
 
 def _by_weight(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
-    """Yield columns under the user's names, first ID, source partition and origin."""
+    """Yield columns under the user's names. ID, source partition and origin come first."""
     user = batch.schema.names[: plan.user_columns]
     named = {column: name for column, name, _ in plan.id_columns}
     for column, name in zip(plan.source_columns, plan.policy.source_columns, strict=True):

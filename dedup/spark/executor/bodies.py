@@ -61,7 +61,10 @@ class BodyFile:
     _memory: pa.Buffer | None = None
 
     def write(self, body: pa.RecordBatch) -> pa.Buffer:
-        """Append a body, and return its place. DedupError if the disk is full or read-only."""
+        """Append a body, and return its place.
+
+        Raises DedupError if the disk is full or read-only.
+        """
         return pa.py_buffer(self.append(self._serialized(body)))
 
     def append(self, data: U8) -> bytes:
@@ -124,7 +127,7 @@ class BodyReader:
     def read(self, body: pa.Buffer | bytes, schema: pa.Schema) -> pa.RecordBatch:
         """Return the rows, mapped from the file if there is one.
 
-        Raises DedupError if it is damaged.
+        Raises DedupError if the body is damaged.
         """
         data = memoryview(body)
         if bytes(data[: len(_MAGIC)]) != _MAGIC:
@@ -147,7 +150,7 @@ class BodyReader:
         begin = offset - offset % mmap.ALLOCATIONGRANULARITY
         try:
             with self._opened(path) as file:
-                # Only this part: a worker's address space may be limited.
+                # Map only this part: a worker's address space may be limited.
                 mapped = mmap.mmap(
                     file.fileno(), offset - begin + length, access=mmap.ACCESS_READ, offset=begin
                 )

@@ -21,7 +21,7 @@ from dedup.spark.executor.call import Call
 from dedup.spark.executor.task import misplaced
 from dedup.spark.plan import Numbering
 
-#: By verdict: the option that may be "error", and what its records are.
+#: Option that may be "error", and a description of the refused records, by verdict.
 _REFUSED = {
     SequenceVerdict.GAP: (
         "gaps",

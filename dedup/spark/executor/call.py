@@ -50,8 +50,9 @@ class ShardInput:
     def add(self, rows: pd.DataFrame) -> None:
         """Decode packed rows.
 
-        ConfigError if the shard's share of the micro-batch exceeds the limit. CatalogError if
-        another start of the query gave it other hash keys since the rows were packed.
+        Raises ConfigError if the shard's share of the micro-batch exceeds the limit. Raises
+        CatalogError if another start of the query gave the query other hash keys since the rows
+        were packed.
         """
         schema = wire.head_schema(self.plan)
         columns = (rows[name] for name in ("rows", "keys", "head", "body"))
@@ -148,7 +149,7 @@ class ShardInput:
 class Call(ABC):
     """A shard in a micro-batch; a subclass judges it by an operator's rules."""
 
-    #: Counters of the output that are whole numbers.
+    #: Names of the output's counters that are integers.
     NAMES: ClassVar[MetricNames]
 
     plan: Plan
@@ -161,7 +162,7 @@ class Call(ABC):
 
     @abstractmethod
     def base(self, row: bytes | None) -> tuple[Any, dict[str, int]]:
-        """Return the checked state to start from, and counters, given the state row if any."""
+        """Return the checked state to start from, and counters; `row` is the state row, if any."""
 
     @abstractmethod
     def judge(self, base: Any) -> Judged:

@@ -67,7 +67,7 @@ def _judge_stream(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: A
 
 
 def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one shard's verdicts of a batch DataFrame, by the same rule; nothing is kept."""
+    """Return one shard's verdicts of a batch DataFrame, by the same rule, and keep nothing."""
     freeze_gc()
     task = Task.current(plan)
     call = _call(plan, task, layout(plan, task), key, [frame], wall_clock_ms())
@@ -99,7 +99,7 @@ def _call(
 def _output(
     call: Call, outcome: Judged, counts: Mapping[str, int], body_file: BodyFile | None
 ) -> pd.DataFrame:
-    """Return the control row with the counters, then the blobs of which any row passes."""
+    """Return the control row with the counters, then the blobs with any row that passes."""
     columns, emitted = _judged_rows(call, outcome.verdicts, body_file)
     call.watch.lap("write")
     numbers = {
@@ -123,7 +123,7 @@ def _judged_rows(
 ) -> tuple[dict[str, Any], int]:
     """Return the columns of the blobs, and how many records the user's options let pass.
 
-    Bodies go into the file, if there is one.
+    Bodies go into `body_file`, if it is not None.
     """
     passes = call.plan.passes
     given = call.input

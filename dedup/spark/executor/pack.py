@@ -1,4 +1,4 @@
-"""First pass: user rows to packed blobs, one shard each."""
+"""First pass: packs user rows into blobs, each of one shard."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from dedup.spark.observations import Stopwatch
 from dedup.spark.plan import Numbering, Plan
 from dedup.spark.versions import check_executor
 
-#: Rows of a blob, if a shard has that many.
+#: Number of rows of a blob, if a shard has that many.
 BLOB_ROWS = 8192
 MAX_BLOB_ROWS = 65_536
-#: Bytes to buffer before everything is sent.
+#: Number of buffered bytes at which everything is sent.
 BUFFER_BYTES = 32 << 20
 
 
@@ -82,7 +82,7 @@ def _with_time(rows: pa.RecordBatch, first_us: int | None) -> pa.RecordBatch:
 
 @dataclass(slots=True)
 class Packer:
-    """Buffers rows per shard; deterministic in the rows and their order."""
+    """Buffers rows per shard. The same rows in the same order give the same blobs."""
 
     plan: Plan
     layout: Layout
@@ -149,7 +149,7 @@ class Packer:
             return
         body, head = _joined(self.bodies), _joined(self.heads)
         keys = Keys.concat(self.keys)
-        # The narrowest type: numpy sorts 8 and 16 bits by radix.
+        # Use the narrowest type: numpy sorts 8 and 16 bits by radix.
         shards = np.concatenate(self.shards).astype(np.min_scalar_type(len(self.layout.slot_keys)))
         order = np.argsort(shards, kind="stable")
         bounds = np.cumsum([0, *np.bincount(shards, minlength=len(self.layout.slot_keys))])
@@ -268,7 +268,7 @@ def _one_binary(data: pa.Buffer) -> pa.BinaryArray:
 def _numbers(plan: Plan, numbering: Numbering, batch: pa.RecordBatch) -> tuple[I64, I64, BOOL]:
     """Return epochs and sequences, and which records lack one of them or a producer.
 
-    DataError if an option refuses such records.
+    Raises DataError if an option refuses such records.
     """
     sequences, missing = _whole(batch.column(numbering.sequence_column))
     epochs = np.zeros(batch.num_rows, np.int64)
@@ -295,10 +295,10 @@ def _whole(column: pa.Array) -> tuple[I64, BOOL]:
 
 
 def name_sources(columns: Sequence[pa.Array], key: bytes) -> tuple[list[str], U64, I64]:
-    """Return the distinct source partitions, their hashes, and the index of each record's.
+    """Return the distinct source partitions, their hashes, and each record's index into them.
 
-    A name is the JSON of the column values, such as ``["clicks",3]``, or of a single value. The
-    hashes are under a 16-byte key.
+    A name is the JSON of the column values, such as ``["clicks",3]``, or of a single value. `key`
+    is the hashes' 16-byte key.
     """
     ids = encode_ids(columns)
     hashes = kernel.hash64(ids.keys.data, ids.keys.offsets, key)

@@ -40,11 +40,11 @@ _BATCH_QUERY = "batch"
 KEPT_BYTES = 160 << 20
 #: Smaller arrays come from memory that the process keeps, instead of separate mappings.
 _MMAP_BYTES = 1 << 30
-#: Limit of an older glibc.
+#: The same limit for an older glibc.
 _MMAP_BYTES_BEFORE = 32 << 20
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-#: Modules loaded when the collector was last frozen, and resident memory then.
+#: Number of modules, and resident bytes, when the collector was last frozen.
 _modules_frozen = 0
 _settled_bytes = 0
 
@@ -155,10 +155,11 @@ def misplaced(what: str) -> ConfigError:
 def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
     """Return the layout of the query, after a check of the birth certificate.
 
-    `has_state` says whether Spark has a state for this shard. Only the group function gives it, and
-    only with it is a certificate created. CatalogError if the certificate is missing while state
-    exists; ConfigError if it was made for another ID, timestamp or number of shards; StateError if
-    the state is missing although the query has run before.
+    `has_state` says whether Spark has a state for this shard. Only the group function gives
+    `has_state`, so only the group function creates a certificate. Raises CatalogError if the
+    certificate is missing while state exists, ConfigError if the certificate is for another ID,
+    timestamp or number of shards, and StateError if the state is missing although the query has run
+    before.
     """
     if plan.root is None:
         shards = plan.shards or task.partitions
@@ -190,8 +191,9 @@ def _just_adopted(root: Root, task: Task) -> bool:
 def warn_of_others(root: Root, query_id: str) -> int:
     """Warn of other queries with the same ID at a query's first start, and return their number.
 
-    The driver does not know the checkpoint before the query starts, so it cannot warn. The worker's
-    log is on the screen with a local master, else at the executor; the number reaches the driver.
+    The driver does not know the checkpoint before the query starts, so it cannot warn. With a local
+    master the worker's log is on the screen, otherwise at the executor. The number reaches the
+    driver.
     """
     with suppress(CatalogError):  # the query continues without the warning
         own = load_certificate(root, query_id)
@@ -231,7 +233,8 @@ def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
         **of_plan(plan),
     )
     if has_state is None and found is None:
-        # Pack only reads: the group function knows whether there is state, and creates it.
+        # Pack only reads the certificate. The group function knows whether there is state, and
+        # creates a missing certificate.
         return wanted
     certificate = create_or_check(plan.root, wanted, plan.accepted)
     _checked.clear()
@@ -283,7 +286,7 @@ def freeze_gc() -> None:
 
 
 def release_memory() -> None:
-    """Return freed memory to the system, if it is much; that takes 5 to 10 ms.
+    """Return freed memory to the system if there is much of it, which takes 5 to 10 ms.
 
     Otherwise the C library keeps it: 150 MB in each idle worker after micro-batches of 1 M records.
     """
@@ -316,7 +319,7 @@ _set = _libc("mallopt")
 
 
 def _keep_freed() -> None:
-    """Let the C library reuse the memory of freed arrays, also from task to task."""
+    """Let the C library reuse the memory of freed arrays, even in later tasks."""
     trim_threshold, mmap_threshold = -1, -3  # malloc.h
     if _set(mmap_threshold, _MMAP_BYTES) or _set(mmap_threshold, _MMAP_BYTES_BEFORE):
         _set(trim_threshold, KEPT_BYTES)

@@ -1,4 +1,4 @@
-"""Third pass: packed blobs to the user's rows, without the rows that are dropped."""
+"""Third pass: unpacks blobs into the user's rows, without the dropped rows."""
 
 from __future__ import annotations
 

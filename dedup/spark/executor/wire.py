@@ -54,7 +54,7 @@ CONTROL = -1
 #: moving them.
 WIDE_ROW_BYTES = 64
 
-#: By the name of a source partition: what was observed of it, and the hash of the name.
+#: What was observed of each source partition, and the hash of its name, by its name.
 ObservedSources: TypeAlias = dict[str, tuple[Observed, int]]
 #: Precedes keys of different lengths.
 _OWN_LENGTHS = -1
@@ -74,7 +74,7 @@ def head_schema(plan: Plan) -> pa.Schema:
 
 
 def write_keys(keys: Keys) -> pa.Buffer:
-    """Return the bytes of the column `keys`; shorter if all keys have one length."""
+    """Return the bytes of the column `keys`, which are shorter if all keys have one length."""
     lengths = keys.lengths.astype("<i4")
     same = len(lengths) > 0 and bool((lengths == lengths[0]).all())
     front = lengths[:1] if same else np.concatenate([np.array([_OWN_LENGTHS], "<i4"), lengths])
@@ -82,7 +82,7 @@ def write_keys(keys: Keys) -> pa.Buffer:
 
 
 def read_keys(data: bytes | memoryview | pa.Buffer, rows: int) -> Keys:
-    """Return what `write_keys` wrote for so many rows, over the same memory."""
+    """Return the keys of `rows` rows that `write_keys` wrote, over the same memory."""
     offsets = np.zeros(rows + 1, np.int64)
     length = int(np.frombuffer(data, "<i4", 1)[0])
     if length == _OWN_LENGTHS:
@@ -98,7 +98,7 @@ def write_key_id(key_id: int) -> bytes:
 
 
 def write_body(body: pa.RecordBatch) -> pa.Buffer:
-    """Return the IPC message of user rows without the schema; LZ4-compressed if they are wide."""
+    """Return the IPC message of user rows without the schema. Wide rows are LZ4-compressed."""
     plain = body.serialize()
     if plain.size < WIDE_ROW_BYTES * body.num_rows:
         return plain
