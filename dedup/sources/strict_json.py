@@ -26,7 +26,7 @@ from dedup.errors import ConfigError
 from dedup.errors.cause import LINK
 from dedup.spark.plan import HELPER_PREFIX
 
-#: Added columns: the fields, or null and the cause.
+#: Names of added columns: the fields, or null and the cause.
 FIELDS, CAUSE = f"{HELPER_PREFIX}fields", f"{HELPER_PREFIX}cause"
 #: The tagged text, or null if the text is not strict JSON.
 TAGGED = f"{HELPER_PREFIX}tagged"
@@ -151,7 +151,7 @@ def with_fields(records: DataFrame, schema: T.StructType, options: Mapping[str, 
     records : DataFrame
         From `with_tagged`.
     schema : StructType
-        Of the fields. A field that is not nullable must be there.
+        Schema of the fields. A field that is not nullable must be there.
     options : mapping of str to str
         For `from_json`: formats of dates and times, the time zone.
     """
@@ -193,12 +193,12 @@ def _lacking(schema: T.StructType, above: tuple[str, ...] = ()) -> list[Column]:
 
 def _fields_of(text: Column, names: list[str]) -> Column:
     fields = [T.StructField(f"|{name}", T.StringType()) for name in names]
-    # Otherwise Spark treats a column with its default name as its own.
+    # Without this option Spark treats a column of the default name as its own.
     return F.from_json(text, T.StructType(fields), {"columnNameOfCorruptRecord": "none"})
 
 
 def _typed(raw: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
-    """Return a tagged value as that type; null if the type does not hold it exactly."""
+    """Return a tagged value in the type `kind`, or null if the type does not hold it exactly."""
     if isinstance(kind, T.StructType):
         return _struct(raw, kind, options)
     if isinstance(kind, T.ArrayType):
@@ -234,7 +234,7 @@ def _typed(raw: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
         if f"{kind.typeName().replace('_', '')}format" not in {name.lower() for name in options}:
             fits = fits & (~is_text | text.rlike(_WITHOUT_FORMAT[type(kind)]))
         if not options and not isinstance(kind, T.TimestampNTZType):
-            # The same result, faster; but a cast to TIMESTAMP_NTZ would drop the zone.
+            # A cast gives the same result faster. A cast to TIMESTAMP_NTZ would drop the zone.
             found = F.when(is_text, text.try_cast(kind)).otherwise(found)
         return F.when(fits, found)
     if isinstance(kind, T.BinaryType):

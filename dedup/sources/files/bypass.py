@@ -77,8 +77,8 @@ def _check(spark: SparkSession, needed: Mapping[str, str]) -> None:
 def arrow_schema(columns: T.StructType, time_zone: str) -> pa.Schema:
     """Return the Arrow schema in which Spark passes the columns to Python.
 
-    Timestamps have the session's time zone. A column of a type that only Spark reads and writes
-    raises LeftToSpark.
+    Timestamps have the session's time zone. Raises LeftToSpark for a column of a type that only
+    Spark reads and writes.
     """
     return pa.schema([_field(field, field.name, time_zone) for field in columns.fields])
 

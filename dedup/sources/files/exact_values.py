@@ -32,7 +32,7 @@ class NotExact(Exception):
 def unreadable(path: object, why: str, *, file_format: str | None = None) -> DataError:
     """Return the error for a file that cannot be read, whether it is damaged or healthy.
 
-    No advice loses rows of a healthy file.
+    Its advice never loses rows of a healthy file.
     """
     read, way = "read", ""
     if file_format is not None:
@@ -119,7 +119,7 @@ def _instants_of_int96(micros: pa.Array, nanos: pa.Array) -> pa.Array:
     us = micros.cast(pa.int64()).fill_null(0).to_numpy()
     ns = nanos.cast(pa.int64()).fill_null(0).to_numpy()
     rest = (ns.view(np.uint64) - us.view(np.uint64) * np.uint64(1000)).astype(np.int64)
-    # They could only write what fits Arrow's nanoseconds.
+    # Those releases could only write times that fit Arrow's nanoseconds.
     wrapped = (rest == _WRAPPED_REST) & (us >= _WRAPPED_US // 2) & (us < _WRAPPED_US)
     odd = np.flatnonzero((rest != 0) & ~wrapped)
     if len(odd):

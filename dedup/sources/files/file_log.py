@@ -18,7 +18,7 @@ _JAVA = re.compile(r"(?![/A-Za-z0-9!$&'()*+,;=:@~._-])[\x00-\x9f\s]")
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A planned file: its modification time then, and the source's batch.
+    """A planned file: its modification time when it was planned, and the source's batch.
 
     A micro-batch takes one or more of the source's batches.
     """
@@ -62,7 +62,7 @@ class FileLog:
         found: dict[str, Taken] = {}
         try:
             lines = path.read_text(encoding="utf-8").split("\n")
-            # From the end, because a compact entry begins with the known files.
+            # Read from the end, because a compact entry begins with the known files.
             for line in reversed(lines[1:]):
                 if line:
                     entry = json.loads(line)
@@ -75,7 +75,7 @@ class FileLog:
         return found
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename the files of a folder that was moved, entry by entry."""
+        """Rename the files of a moved folder in each entry of the log."""
         for entry in sorted((self._checkpoint / "sources" / "0").glob("[0-9]*")):
             text = entry.read_text(encoding="utf-8")
             lines = "\n".join(_renamed_line(line, old, new) for line in text.split("\n"))

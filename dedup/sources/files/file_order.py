@@ -10,7 +10,7 @@ from dedup.sources.files.file_log import java_path
 
 #: Files are ordered by modification time and then by name, or by name only.
 ORDERS = ("time", "name")
-#: Most files of one query: its progress reports repeat their names.
+#: Largest number of files of one query, whose progress reports repeat the files' names.
 _LISTED = 1000
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from dedup.errors import DataError
 
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
-#: Characters that Spark escapes in a folder's name, and its folder of rows without a value.
+#: Characters that Spark escapes in a folder's name, and the folder of rows without a value.
 _TO_ESCAPE = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 #: Longest name of a folder on all usual file systems.
@@ -31,8 +31,8 @@ def folder_names(path: Path, root: Path) -> Iterator[str]:
 def parted(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield each folder with its rows, without the partition columns.
 
-    The columns begin with the outermost folder. A value that cannot be a folder's name raises
-    DataError.
+    The columns begin with the outermost folder. Raises DataError for a value that cannot be a
+    folder's name.
     """
     if not rows.num_rows:
         return

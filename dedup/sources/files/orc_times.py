@@ -36,8 +36,8 @@ def check_orc_times(spark: SparkSession, paths: Iterable[Path], columns: T.Struc
     """Reject ORC files with times that Spark's reader would change.
 
     As text, Spark reads timestamps with their nanoseconds. ORC's C++ library counts days before
-    1582-10-15 in the Gregorian calendar, and Spark reads them as days of the Julian one. The
-    DataError for the first such time names file and column.
+    1582-10-15 in the Gregorian calendar, and Spark reads them as days of the Julian one. Raises
+    DataError for the first such time, with its file and column.
     """
     texts = T.StructType.fromJson(json.loads(_TIMESTAMP.sub(r'\1"string"', columns.json())))
     places: dict[bool, list[str]] = {}

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader
     from pyspark.sql import types as T  # noqa: N812
 
-#: Rows of a batch, and about its bytes.
+#: Largest number of rows of a batch, and its approximate bytes.
 BATCH_ROWS = 65_536
 BATCH_BYTES = 16 << 20
-#: Rows that are read at a time, as by Spark (``spark.sql.parquet.columnarReaderBatchSize``).
+#: Number of rows read at a time, as by Spark (``spark.sql.parquet.columnarReaderBatchSize``).
 _READ_ROWS = 4096
 _READ_BYTES = 2 << 20
 
@@ -43,11 +43,11 @@ _LAYOUT = re.compile(r"\.list\.element|\.key_value\.(?:key|value)")
 _SIGNATURE = 28
 #: Logical types and units that Spark does not read.
 _NOT_SPARKS = {"UUID": "UUIDs", "Float16": "half floats", "nanoseconds": "nanoseconds"}
-#: Spark does not ship the libraries for them.
+#: Codecs whose libraries Spark does not ship.
 _NO_CODECS = {"BROTLI", "LZO"}
 _VERSION = b"org.apache.spark.version"
-#: Keys of files whose old dates and times are in the Julian calendar. Spark writes the key since
-#: this release; older releases always wrote the Julian calendar.
+#: Keys of files whose old dates and times are in the Julian calendar, each with the release since
+#: which Spark writes it. Older releases always wrote the Julian calendar.
 _OLD_CALENDAR = ((b"org.apache.spark.legacyDateTime", (3, 0)),
                  (b"org.apache.spark.legacyINT96", (3, 1)))  # fmt: skip
 
@@ -134,7 +134,7 @@ class ParquetInput:
     def misfit(self, columns: pa.Schema) -> str | None:
         """Return why only Spark may read these columns, or None if pyarrow may.
 
-        They are from `dedup.sources.files.bypass.arrow_schema`. The file may lack some.
+        `columns` are from `dedup.sources.files.bypass.arrow_schema`. The file may lack some.
         """
         for name in columns.names:
             count = len(positions(self.schema, name))
@@ -157,16 +157,16 @@ class ParquetInput:
         return _other_calendar(self._file) if has_times else None
 
     def unread_by_spark(self, columns: pa.Schema) -> str | None:
-        """Return why Spark would not read these columns.
+        """Return why Spark would not read these columns, or None.
 
-        Raises NotExact for a value that it would cut.
+        Raises NotExact for a value that Spark would cut.
         """
         int96 = []
         for column, leaves, stored in self._columns:
             for place in positions(columns, column.name):
                 logical = [json.loads(leaf.logical_type.to_json()) for leaf in leaves]
                 kinds = {name for one in logical for name in (one["Type"], one.get("timeUnit"))}
-                # Spark reads them as stored.
+                # Spark reads such columns as they are stored.
                 if columns.field(place).type in (pa.int64(), pa.binary()):
                     kinds.clear()
                 for kind in kinds & _NOT_SPARKS.keys():
@@ -188,7 +188,7 @@ class ParquetInput:
     def batches(self, part: int, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield columns of a row group as these types, a bounded number of bytes at a time.
 
-        A value that its type cannot hold raises NotExact.
+        Raises NotExact for a value that its column's type cannot hold.
         """
         names = [self.schema.names[positions(self.schema, name)[0]] for name in columns.names]
         int96 = [c.name for c, _, stored in self._columns if c.name in names and "INT96" in stored]
@@ -255,10 +255,10 @@ def spark_columns(
 ) -> T.StructType:
     """Return the columns of files as Spark infers them.
 
-    For types that Spark does not read, they are as tasks read them: timestamps with microseconds
-    for nanoseconds, text for UUIDs, floats for half floats. Errors are Spark's.
+    Columns of types that Spark does not read are as tasks read them: timestamps with microseconds
+    for nanoseconds, text for UUIDs, floats for half floats. Raises Spark's errors.
 
-    `places` and `paths` are the same files. Folders below `root` are partition columns.
+    `places` and `paths` name the same files. Folders below `root` are partition columns.
     """
     try:
         return reader.load(places).schema
@@ -287,8 +287,8 @@ def copies_for_spark(
 ) -> bool:
     """Fill a folder with links to files, or copies of those that Spark does not read.
 
-    Returns whether there is a copy. A copy has the columns of `names`, which are in lower case. A
-    value that its type cannot hold raises DataError.
+    Returns whether there is a copy. A copy has the columns of `names`, which are in lower case.
+    Raises DataError for a value that its column's type cannot hold.
     """
     has_copies = False
     for path in paths:

@@ -29,7 +29,7 @@ class Scan:
 
     #: The user's columns, from files and folders.
     columns: pa.Schema
-    #: The plan's names for them, in the same order.
+    #: The plan's names for `columns`, in the same order.
     names: tuple[str, ...]
     #: The partition columns.
     folders: frozenset[str]
@@ -43,7 +43,7 @@ class Scan:
     def rows(self, splits: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the splits, with the time of the micro-batch.
 
-        A file that is missing, damaged, or changed since Spark listed it raises DataError.
+        Raises DataError for a file that is missing, damaged, or changed since Spark listed it.
         """
         names = [*self.names, *([] if self.now_column is None else [self.now_column])]
         for batch in splits:

@@ -1,7 +1,7 @@
 """Checks untrusted Avro before fastavro reads it, whose C code trusts counts, indexes and depth.
 
 Without the check, a few bytes can crash the worker (recursion) or block it (arrays of nothing), and
-fastavro reads some broken values as other values. It adds a third to the time of decoding.
+fastavro reads some broken values as other values. The check adds a third to the time of decoding.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 #: Takes a value, the position of an item and its depth in records; returns the item's end.
 Step: TypeAlias = Callable[[bytes, int, int], int]
 
-#: Greatest depth of nested records. Some thousands crash fastavro's process.
+#: Greatest depth of nested records. A depth of some thousands crashes fastavro's process.
 MAX_DEPTH = 200
-#: Most items and records without bytes, beyond one for each byte of the value.
+#: Largest number of items and records without bytes, beyond one for each byte of the value.
 MAX_EMPTY = 1000
-#: Most bytes of a decimal. Spark's 38 digits need 16.
+#: Largest number of bytes of a decimal. Spark's 38 digits need 16.
 MAX_DECIMAL_BYTES = 64
 
 

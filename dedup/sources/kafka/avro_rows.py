@@ -24,18 +24,19 @@ Decode: TypeAlias = Callable[[bytes], dict[str, Any]]
 _HEADER_BYTES = 5
 #: Registries reject greater numbers.
 _MAX_SCHEMA_ID = (1 << 31) - 1
-#: An ID that the registry did not know is not asked for again for this long, in seconds.
+#: Seconds for which an ID that the registry did not know is not asked for again.
 _UNKNOWN_S = 30.0
-#: With so many unknown IDs, each new one waits, so that a process asks 100 times a second at most.
+#: Number of unknown IDs from which on each new one waits, and how long: a process then asks at most
+#: 100 times a second.
 _UNKNOWN_FREE, _UNKNOWN_PAUSE_S = 100, 0.01
 _CAUSE_CHARS = 300
 
 
 @dataclass(slots=True)
 class AvroDecoder:
-    """Decodes the values of record batches; the driver creates it, tasks use it.
+    """Decodes the values of record batches. The driver creates the decoder, and tasks use it.
 
-    A schema that cannot be used raises ConfigError.
+    Raises ConfigError for a schema that cannot be used.
     """
 
     #: JSON of the reader's schema, and of the schemas that it refers to.

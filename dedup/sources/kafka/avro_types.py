@@ -33,7 +33,7 @@ _EXACT = Context(prec=1000)
 
 
 class AvroColumn(NamedTuple):
-    """A type of Arrow, and how values of it are made."""
+    """A type of Arrow, and the function that makes its values."""
 
     type: pa.DataType
     convert: Convert = None
@@ -49,8 +49,8 @@ def _micros(millis: int) -> int:
 
 
 _UTC_US, _LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
-#: By type and logical type. Those that Spark lacks (times of day, nanoseconds) stay the number that
-#: was written.
+#: Columns by type and logical type. Logical types that Spark lacks (times of day, nanoseconds) stay
+#: the number that was written.
 _COLUMNS = {
     ("boolean", None): AvroColumn(pa.bool_()),
     ("int", None): AvroColumn(pa.int32()),
@@ -78,10 +78,10 @@ class AvroSchema(NamedTuple):
 
 
 def reader_schema(text: str, references: Iterable[str] = ()) -> AvroSchema:
-    """Return a reader's schema from its JSON, and that of the schemas that it refers to.
+    """Return a reader's schema from its JSON and the JSON of the schemas that it refers to.
 
-    ConfigError is raised if it is not the schema of a record, or a field has a type that Spark
-    lacks; any error of fastavro if it is not a schema.
+    Raises ConfigError if the schema is not a record's, or a field has a type that Spark lacks, and
+    fastavro's error if the text is not a schema.
     """
     schema, names = parsed(text, references)
     if not isinstance(schema, dict) or schema["type"] not in ("record", "error"):
@@ -96,7 +96,7 @@ def reader_schema(text: str, references: Iterable[str] = ()) -> AvroSchema:
 def parsed(text: str, references: Iterable[str] = ()) -> Parsed:
     """Return a schema with which fastavro returns values unconverted, except decimals.
 
-    A decimal has the writer's scale, which may differ from the reader's. Errors are fastavro's.
+    A decimal has the writer's scale, which may differ from the reader's. Raises fastavro's errors.
     """
     names: dict[str, Any] = {}
     for source in (*references, text):

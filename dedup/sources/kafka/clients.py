@@ -93,7 +93,7 @@ def admin_client(
 ) -> AdminClient:
     """Return an admin client with `more` properties, which connects on its first request.
 
-    Options that librdkafka rejects raise ConfigError.
+    Raises ConfigError for options that librdkafka rejects.
     """
     library = confluent(purpose)
     # A request about a missing topic of markers must not create it with the broker's defaults,
@@ -109,13 +109,13 @@ def admin_client(
 def check_known(settings: ClientSettings, *, transactional: bool = True) -> None:
     """Let librdkafka check the settings, without a connection.
 
-    A rejected name, value or combination raises ConfigError.
+    Raises ConfigError for a rejected name, value or combination.
     """
     library = confluent()
     config = transactional_config(settings, "check") if transactional else producer_config(settings)
     del config["bootstrap.servers"]
     try:
-        # It would report missing servers on the error stream.
+        # librdkafka would report missing servers on the error stream.
         library.Producer({"log_level": "0"} | config)
     except library.KafkaException as error:
         raise _rejected(settings, error.args[0].str()) from None

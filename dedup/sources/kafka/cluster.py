@@ -28,7 +28,7 @@ class Topic:
 
     name: str
     partitions: int
-    #: Copies of the partition that has the fewest.
+    #: Number of replicas of the partition that has the fewest.
     replicas: int
     #: A topic that is deleted and created again has another ID (KIP-516).
     id: str
@@ -121,7 +121,7 @@ class Cluster:
         return self._offsets(topic, self._library.admin.OffsetSpec.earliest(), committed=False)
 
     def ends(self, topic: Topic, *, committed: bool) -> dict[int, int]:
-        """Return where each partition ends: for readers of committed records, or for all.
+        """Return the end of each partition, for readers of committed records or for all readers.
 
         Readers of committed records stop before the first open transaction.
         """
@@ -145,7 +145,7 @@ class Cluster:
     def group_offsets(self, group: str, topics: Iterable[Topic]) -> dict[str, dict[int, int]]:
         """Return the offsets that a consumer group has committed, by topic and partition.
 
-        It waits for transactions that commit offsets of the group.
+        The request waits for transactions that commit offsets of the group.
         """
         library = self._library
         places = [library.TopicPartition(t.name, n) for t in topics for n in range(t.partitions)]

@@ -44,7 +44,7 @@ JARS = {
 #: Default folder of `kafka_jars`.
 FOLDER = Path("~/.cache/rolling-dedup/kafka-connector")
 _FETCH_S = 300
-#: Enough for the source's columns; no broker is asked.
+#: Options that are enough to get the source's columns. Spark asks no broker for them.
 _PROBE = {"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "topic"}
 
 
@@ -85,7 +85,7 @@ def kafka_packages(spark: SparkSession | str | None = None) -> tuple[str, ...]:
 def kafka_jars(folder: str | Path = FOLDER, *, ivy_settings: str | None = None) -> str:
     """Return the connector's jars for the setting ``spark.jars`` of a new session.
 
-    PySpark's Ivy fetches those that the folder lacks from Maven Central.
+    PySpark's Ivy fetches jars that the folder lacks from Maven Central.
 
     Parameters
     ----------

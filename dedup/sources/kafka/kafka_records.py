@@ -103,8 +103,8 @@ def kafka_records(
         (``kafka.security.protocol``, ...). Records of aborted transactions are not read unless
         ``kafka.isolation.level`` is set.
     client_options : mapping of str to str, optional
-        Options ``kafka.*`` for the driver's own client, instead of those in `options`, if these
-        name what only Java can read.
+        Options ``kafka.*`` for the driver's own client, instead of those in `options`, if the
+        latter name files that only Java can read.
     stream : bool
         False: a batch of all records that Kafka has now.
 

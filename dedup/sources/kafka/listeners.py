@@ -30,8 +30,8 @@ class TopicGuard(StreamingQueryListener):
     """Stops a query if a topic that it reads was deleted and created again.
 
     It compares the topics' IDs after each micro-batch, and stores the IDs of new topics in the
-    checkpoint. It serves the first run of the query that starts after it was added, and removes
-    itself with that run's end, which Spark may report when the next run has begun.
+    checkpoint. The guard serves the first run of the query that starts after the guard was added.
+    It removes itself when that run ends, which Spark may report after the next run has begun.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TopicGuard(StreamingQueryListener):
             self._work.submit(self._check)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Compare them again."""
+        """Compare the topics' IDs again."""
         if self._is_ours(event):
             self._work.submit(self._check)
 
@@ -148,14 +148,14 @@ class OffsetsToGroup(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Commit where the micro-batch ended; it is in Spark's commit log by now."""
+        """Commit the micro-batch's end offsets. Spark has logged its commit by now."""
         progress = event.progress
         if self._query is not None and self._query not in (progress.name, str(progress.id)):
             return
         offsets = end_offsets(progress)
         if offsets:
             ends = {(t, n): end for t, numbers in offsets.items() for n, end in numbers.items()}
-            # A commit replaces one that waits, so it carries all that is known, of any query.
+            # A commit replaces one that waits, so it carries all known offsets, of any query.
             self._ends = self._ends | ends
             self._work.submit(self._commit)
 
@@ -183,8 +183,8 @@ class NewestJob:
     """A thread that runs jobs for a listener, which must not wait.
 
     A new job replaces one that has not begun. An exception in a job is logged and goes no further.
-    Python does not wait for a job when it exits, as it would for a `ThreadPoolExecutor`: a job may
-    wait for silent brokers.
+    A job may wait for silent brokers. So Python does not wait for jobs when it exits, as it would
+    with a `ThreadPoolExecutor`.
     """
 
     def __init__(self, name: str) -> None:
@@ -193,7 +193,7 @@ class NewestJob:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run a job soon, instead of one that has not begun."""
+        """Run a job soon. It replaces a job that has not begun."""
         self._jobs.put(job)
 
     def drain(self, timeout_s: float) -> bool:
@@ -217,7 +217,7 @@ class NewestJob:
 def end_offsets(progress: Any) -> dict[str, dict[int, int]]:
     """Return the next offset to read, by topic and partition, after a micro-batch.
 
-    Sources without new records may be absent from its progress.
+    Sources without new records may be absent from a micro-batch's progress.
     """
     ends: dict[str, dict[int, int]] = {}
     for source in progress.sources:

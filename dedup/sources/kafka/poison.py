@@ -32,7 +32,7 @@ ON_ERROR = ("fail", "skip", "quarantine")
 
 #: A micro-batch counts poison records exactly for at most this many partitions.
 _PARTITIONS_MAX = 10_000
-#: Objects that are written concurrently: each waits for a disk or an object store.
+#: Number of objects written concurrently: each write waits for a disk or an object store.
 _WRITERS = 8
 #: The fields of an object.
 _STORED = (
@@ -170,7 +170,7 @@ class Quarantine:
         faults.point("quarantine.before")
         with ThreadPoolExecutor(_WRITERS) as pool:
             try:
-                # The order is the records', so that an error is about the first record.
+                # Keep the records' order, so that an error is about the first record.
                 for _ in pool.map(self._create, texts):
                     pass
             except CatalogError as error:

@@ -26,7 +26,7 @@ from dedup.errors.redaction import without_secrets
 _NOT_FOUND = frozenset((40401, 40402, 40403))
 #: Waits before a server that does not answer is asked again.
 _PAUSES_S = (0.2, 1.0, 3.0)
-#: A longer answer is cut, and then it is not JSON.
+#: Largest answer in bytes. A longer one is cut, and then it is not JSON.
 _ANSWER_BYTES = 16 << 20
 _JSON = "application/vnd.schemaregistry.v1+json, application/json"
 
@@ -98,7 +98,7 @@ class Registry:
     def by_id(self, schema_id: int) -> WriterSchema | None:
         """Return a schema, or None if the registry does not know the ID.
 
-        If no server answers like a registry, SourceError is raised.
+        Raises SourceError if no server answers like a registry.
         """
         answer = self._get(f"/schemas/ids/{schema_id}")
         return None if answer is None else self._schema(answer)
@@ -118,7 +118,7 @@ class Registry:
         return WriterSchema(answer["schema"], kind, tuple(self._references(answer, set())))
 
     def _references(self, answer: Mapping[str, Any], known: set[str]) -> Iterator[str]:
-        """Yield the schemas that an answer refers to, each after those that it refers to itself."""
+        """Yield the schemas that an answer refers to, each after the schemas that it uses."""
         for reference in answer.get("references") or ():
             name, subject, version = (str(reference[k]) for k in ("name", "subject", "version"))
             if name in known:  # two schemas may refer to a third one, or to each other

@@ -40,7 +40,7 @@ class FromOffsets:
     Parameters
     ----------
     offsets : mapping of str to mapping of int to int
-        By topic and partition: the offset of the first record to read.
+        Offset of the first record to read, by topic and partition.
     otherwise : {"earliest", "latest"}
         Where to begin in partitions that are not listed.
     """
@@ -111,7 +111,7 @@ def matching(pattern: str, topics: Iterable[str]) -> tuple[str, ...]:
 def _check_offsets(
     wanted: Mapping[int, int], name: str, topic: Topic | None, cluster: Cluster, origin: str
 ) -> None:
-    """Refuse offsets that are not read, or whose records Kafka has deleted or not reached."""
+    """Refuse offsets of partitions that are not read, and offsets that Kafka does not have."""
     begins = {} if topic is None else cluster.begins(topic)
     ends = {} if topic is None else cluster.ends(topic, committed=False)
     for number, offset in wanted.items():

@@ -33,7 +33,7 @@ class Checkpoint:
 
     @property
     def url(self) -> str:
-        """Where it is, for people."""
+        """Return the checkpoint's location, for people."""
         return self._root.url()
 
     def query_id(self) -> str | None:
@@ -103,9 +103,9 @@ def checked_ids(
 ) -> dict[str, str]:
     """Return the IDs for the checkpoint: a topic that was read keeps its stored ID.
 
-    A topic of `read` that was replaced or deleted raises SourceError. `stored` has the IDs of
-    topics when the query first read them, `current` their IDs now, None for a topic that does not
-    exist.
+    Raises SourceError for a topic of `read` that was replaced or deleted. `stored` has the IDs of
+    topics when the query first read them. `current` has their IDs now, or None for a topic that
+    does not exist.
     """
     wanted = {**stored, **{topic: one for topic, one in current.items() if one is not None}}
     for topic in sorted(read):

@@ -36,8 +36,8 @@ class Json:
     Parameters
     ----------
     schema : str or StructType
-        Of its fields, as DDL or as Spark's type. Other fields are ignored. A ``NOT NULL`` field
-        must be present.
+        Schema of the fields, as DDL or as Spark's type. Other fields are ignored. A ``NOT NULL``
+        field must be present.
     options : mapping of str to str
         As Spark's `from_json` takes them, such as ``timestampFormat``.
     """
@@ -86,7 +86,7 @@ class ConfluentAvro:
     subject: str | None = None
 
     def decoder(self, topics: tuple[str, ...]) -> AvroDecoder:
-        """Return the decoder of these values; fetches the reader's schema if none is given."""
+        """Return the decoder of these values. It fetches the reader's schema if none is given."""
         registry = Registry(self.registry) if isinstance(self.registry, str) else self.registry
         if self.schema is not None:
             return _decoder(self.schema, registry=registry)
@@ -107,7 +107,7 @@ ValueFormat: TypeAlias = str | Json | Avro | ConfluentAvro
 
 
 def parser(spark: SparkSession, value: ValueFormat, topics: tuple[str, ...]) -> Parser | None:
-    """Return what parses the values of records, or None for raw values."""
+    """Return the function that parses the values of records, or None for raw values."""
     if isinstance(value, Json):
         strict_json.check_options(value.options, _FIXED, "Option {}")
         schema, options = _spark_schema(spark, value.schema), value.options

@@ -45,11 +45,11 @@ class IdRecipe(DerivedId):
     columns: tuple[ColumnOrName, ...]
     #: Whether the ID is the columns' texts, joined by ``-``, instead of a hash.
     is_text: bool = False
-    #: Whether the ID is null if any column is: half of a place is the ID of many records.
+    #: Whether the ID is null if any column is: half of a place would identify many records.
     is_place: bool = False
 
     def of(self, df: DataFrame) -> Column:
-        """Return the ID as a column ``record_id`` of the DataFrame, null if all its columns are.
+        """Return the ID as a column ``record_id``, which is null if all columns of the ID are.
 
         Raises
         ------
@@ -146,11 +146,12 @@ def from_kafka(
 
     Notes
     -----
-    It catches records that are *read* twice, after a checkpoint was lost or restored, or by two
-    streams over one topic. It does not catch records that are *written* twice, because a producer's
-    retry has another offset. If a topic is deleted and created again, new records get old positions
-    and are dropped within the horizon (`dedup.kafka_records` with `checkpoint` refuses such a
-    topic). It does not name the cluster: for a union of two, add a column that does to the ID.
+    This ID catches records that are *read* twice, after a checkpoint was lost or restored, or by
+    two streams over one topic. It does not catch records that are *written* twice, because a
+    producer's retry has another offset. If a topic is deleted and created again, new records get
+    old positions and are dropped within the horizon (`dedup.kafka_records` with `checkpoint`
+    refuses such a topic). The ID does not name the cluster. For a union of two clusters, add a
+    column that names the cluster.
     """
     return _recipe((topic, partition, offset), is_text=True, is_place=True)
 
@@ -171,10 +172,10 @@ def from_file(
 
     Notes
     -----
-    It catches files that are *read* twice, but not the same records in a file of another name or
-    folder. If a file is overwritten, new records get old places and are dropped within the horizon.
-    To prevent that, add the time of writing to the ID:
-    ``id=[from_file(), "_metadata.file_modification_time"]``.
+    This ID catches files that are *read* twice, but not the same records in a file of another name
+    or folder. If a file is overwritten, new records get old places and are dropped within the
+    horizon. To prevent that, add the time of writing to the ID: ``id=[from_file(),
+    "_metadata.file_modification_time"]``.
 
     If the data has its own column `_metadata`, use Spark's as
     ``df.metadataColumn("_metadata")["file_path"]``.
