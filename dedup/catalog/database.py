@@ -271,7 +271,7 @@ def _check_whole(view: View) -> None:
 
 def _reading(*, scan: bool) -> Any:
     """Return options of a read that bypasses the block cache, which it would only flush."""
-    options: Any = rocksdict.ReadOptions()  # its stubs lack an argument
+    options: Any = rocksdict.ReadOptions()  # rocksdict's stubs lack an argument
     options.fill_cache(False)
     if scan:
         options.set_readahead_size(_READAHEAD_BYTES)

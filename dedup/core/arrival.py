@@ -22,7 +22,7 @@ from dedup.core.payload import pairs_in_groups
 
 
 class Verdict(IntEnum):
-    """What became of a record."""
+    """The outcome of a record."""
 
     UNIQUE = 0
     DUPLICATE = 1

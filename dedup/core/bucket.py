@@ -1,7 +1,7 @@
 """A bucket: all segments of one time range, in sorted runs that are merged step by step.
 
-A **run** holds each of its IDs once. It is split by ranges of hashes into segments of bounded size;
-a sealed tail is a run of one segment. Invariant 13 lists the bounds. A merge handles one range of
+A **run** holds each of its IDs once. It is split by ranges of hashes into segments of bounded size.
+A sealed tail is a run of one segment. Invariant 13 lists the bounds. A merge handles one range of
 hashes at a time. In a micro-batch that seals little it writes a segment or two, however large the
 bucket is. Until the merge ends, its output holds the IDs of the finished ranges, and the merged
 runs hold all others.

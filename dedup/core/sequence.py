@@ -7,10 +7,10 @@ order. A broker rejects records out of order, because their producer retries. A 
 for a retry, so `SequenceRule` leaves the choice to the user.
 
 Sequences count from 0 to 2^31 - 1 and then from 0 again. They are judged by their **position**, a
-number that never wraps; the sequence is its remainder by 2^31. A sequence gets the position closest
-to the newest one: at most 2^30 ahead of it, or behind it (invariant 15). If nothing is known of a
-producer or of a new epoch, its sequences in the micro-batch begin after the widest gap in their
-circle.
+number that never wraps. The sequence is the position modulo 2^31. A sequence gets the position
+closest to the newest one: at most 2^30 ahead of it, or behind it (invariant 15). If nothing is
+known of a producer or of a new epoch, its sequences in the micro-batch begin after the widest gap
+in their circle.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _HEAD = {
 class SequenceState:
     """Everything that a shard remembers."""
 
-    #: Micro-batch that wrote it, -1 at birth.
+    #: Micro-batch that wrote the state, -1 at birth.
     epoch: int = -1
     #: Index of the shard, and number of shards, or (0, 0) at birth.
     shard: tuple[int, int] = (0, 0)

@@ -58,7 +58,7 @@ _OPTIONAL = ("run_began", "branches", "payloads", "hash_key_id")
 class ShardState:
     """Everything that a shard remembers, or the names of the segments that hold it."""
 
-    #: Micro-batch that wrote it, -1 at birth.
+    #: Micro-batch that wrote the state, -1 at birth.
     epoch: int = -1
     #: Length of the buckets that tail entries belong to, or 0 at birth.
     bucket_ms: int = 0

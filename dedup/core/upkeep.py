@@ -67,7 +67,7 @@ class Upkeep:
         return self.state
 
     def seal_all(self) -> ShardState:
-        """Return the state with an empty tail, as a change of the bucket grid requires."""
+        """Seal the whole tail, which a change of the bucket grid requires, and return the state."""
         for start_ms in np.unique(self.state.tail.bucket_starts(self.state.bucket_ms)):
             self._seal_bucket(int(start_ms))
         return self.state
