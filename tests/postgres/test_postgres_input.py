@@ -171,6 +171,7 @@ def test_what_the_server_forbids_is_an_error_of_the_configuration(
         database,
         "CREATE SCHEMA side AUTHORIZATION writer",
         "CREATE TABLE keyless (n int, text text)",
+        "CREATE TABLE later (n int UNIQUE DEFERRABLE, text text)",
     )
     theirs = f"{database} user=writer"
     side = {"staging_schema": "side", "markers": "side.markers"}
@@ -183,6 +184,10 @@ def test_what_the_server_forbids_is_an_error_of_the_configuration(
         keyless = {"table": "keyless", "mode": "upsert", "key": "n"}
         with pytest.raises(ConfigError, match="no unique or exclusion constraint"):
             write(database, tmp_path / "keyless", COLUMNS, batch_of([1]), **keyless)
+        with pytest.raises(ConfigError, match="deferrable unique constraints"):
+            write(
+                database, tmp_path / "later", COLUMNS, batch_of([1]), **keyless | {"table": "later"}
+            )
         assert run(database, "SELECT * FROM rows") == run(database, "SELECT * FROM keyless") == []
     finally:
         forget_connections()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import count
 from typing import Self
 
 Where = Callable[[bytes], bool]
@@ -158,7 +159,7 @@ class _Link:
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._lost: dict[int, Fault] = {}
-        self._ended = 0
+        self._ended = count(1)
 
     def start(self) -> None:
         """Carry requests and replies until an end closes."""
@@ -173,9 +174,9 @@ class _Link:
     def _run(self, work: Callable[[], None]) -> None:
         with suppress(OSError):
             work()
-        self._ended += 1
+        ended = next(self._ended)
         held = any(fault.harm is Harm.HOLD for fault in self._lost.values())
-        if not held or self._ended == 2:
+        if not held or ended == 2:
             self.cut()
             self._proxy.forget(self)
             for fault in self._lost.values():

@@ -142,6 +142,8 @@ def translated_errors(table: str) -> Iterator[None]:
 #: resources, locks, administrators who intervene, and the server's own faults.
 _SERVER_CLASSES = re.compile("|08|0B|25|26|2D|3B|3D|40|53|55|57|58|72|F0|HV|XX")
 _CONFIG_CLASSES = ("42", "0A", "2B", "3F", "28")
+#: The server's code for an upsert by a unique index that is checked at the commit.
+_DEFERRABLE = "55000"
 _ADVICE = (
     " Nothing of its slice was written. Fix the record at its origin, or the table, and start the "
     "query again; or let the option quarantine set such records aside."
@@ -172,12 +174,12 @@ def translate_error(error: Any, table: str) -> Exception:
     text = f"Table {table}: {message}{f' ({place[0]})' if place else ''}"
     if state == "57014" and "user" not in message:  # COPY may wait for Spark that long
         text += "; `-c statement_timeout=0` among the options of the dsn lifts a time limit"
-    if _SERVER_CLASSES.fullmatch(state[:2]):
-        return Aborted(text)
-    if state[:2] in _CONFIG_CLASSES:
+    if state == _DEFERRABLE or state[:2] in _CONFIG_CLASSES:
         return ConfigError(
             f"{text}.{detail} Nothing was written. Change the table or its privileges."
         )
+    if _SERVER_CLASSES.fullmatch(state[:2]):
+        return Aborted(text)
     return rejected_record(f"{text}.{detail}")  # also with a trigger's own code
 
 
