@@ -1,1 +1,1 @@
-"""The `dedup` command: a shell over the operator, nothing that it alone can do."""
+"""The `dedup` command, a shell over the operator: Python can do all that the command does."""

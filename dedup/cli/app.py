@@ -41,7 +41,7 @@ app.add_typer(_catalog, name="catalog")
 app.add_typer(_sink, name="sink")
 
 
-#: `main` answers it, because users ask for it most when an extra is missing.
+#: `main` answers this option, because users need it most when an extra is missing.
 _Version = Annotated[bool, typer.Option("--version", help="Print versions and kernel path.")]
 
 

@@ -30,7 +30,7 @@ from dedup.tools.repair.opening import Snapshot, checkpoint_place, open_root
 
 _WIDTH = 80
 _LABEL = 20
-#: IDs of 29 bytes that fill half of the default `state_budget_bytes`, when a shard seals them.
+#: Number of IDs of 29 bytes in half of the default `state_budget_bytes`, when a shard seals them.
 _NEWEST_IDS = 18_000
 #: Exit codes of the answers of `explain`.
 _CODES = {"remembered": OK, "not remembered": NOT_FOUND, "cannot tell": CANNOT_TELL}
@@ -148,7 +148,7 @@ def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[s
         yield f"{body['foreign_files']:,} foreign files, left alone"
     if list_segments:
         yield ""
-        # Tabs, because names are long and other tools cut and sort this list.
+        # Use tabs, because names are long and other tools cut and sort this list.
         for line in body["segments"]:
             size_bytes = (line["sst_bytes"] or 0) + (line["filter_bytes"] or 0)
             note = " missing" if line["missing"] else ""

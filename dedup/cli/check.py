@@ -1,4 +1,4 @@
-"""`dedup check`: collect the facts about a query, and judge them; rarely needs Spark."""
+"""`dedup check`: collects facts about a query, and judges them, mostly without Spark."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check(flags: CheckFlags) -> Done:
     Raises ConfigError if there is no such query or a flag cannot work, and StateError or
     CatalogError if the checkpoint or the certificate is damaged.
     """
-    # Flags first: a typo is reported before a remote checkpoint is read.
+    # Check the flags first, to report a typo before a remote checkpoint is read.
     facts, options = _from_flags(flags), pairs(flags.source_option, "--source-option")
     checkpoint, catalog = flags.checkpoint, flags.catalog
     record = record_of(checkpoint)
@@ -151,7 +151,7 @@ def _with_log(facts: Facts, log: QueryLog, flags: CheckFlags) -> Facts:
             expire_after_ms=newest.expire_after_ms,
             runs=len({batch.run_id for batch in every}),
             batches=len(every),
-            # Unknown before the first timestamp.
+            # The mode is unknown before the first timestamp.
             event_time=None if newest.newest_ms is None else not newest.by_query_time,
         )
     batches = [batch for _, batch in log.of_ids]
@@ -164,7 +164,7 @@ def _with_log(facts: Facts, log: QueryLog, flags: CheckFlags) -> Facts:
         lateness_ms=last.lateness_ms,
         # A single clock for all records has an empty name.
         by_source=any(sources) if sources else None,
-        # Most micro-batches may lack it.
+        # Most micro-batches may lack the guarantee.
         guarantee=facts.guarantee or next(iter(guarantees), None),
         event_time=True if sources else None,
     )

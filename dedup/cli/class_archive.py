@@ -1,8 +1,8 @@
-"""Archive of Spark's Java classes, which `dedup prepare` writes once for all later starts.
+"""The archive of Spark's Java classes that `dedup prepare` writes once for all later starts.
 
 A start of Spark loads and verifies some 20,000 classes, and a query's first micro-batch thousands
-more. Java can map them from a file (class data sharing, JEP 350), which it uses only with the same
-Java and jars. Java 17 needs this module; Java 19 and later can do it alone
+more. Java can map classes from a file (class data sharing, JEP 350), but only if Java and jars are
+the same as when the file was written. Java 17 needs this module; Java 19 and later can do it alone
 (``-XX:+AutoCreateSharedArchive``).
 """
 
@@ -47,7 +47,7 @@ def keep(written: Path) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder of archives in the user's cache folder; it need not exist."""
+    """Return the folder of archives in the user's cache folder. It may not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or home_path("~/.cache"), "rolling-dedup")
 
 

@@ -25,7 +25,7 @@ rich_utils.Console = SafeConsole  # type: ignore[attr-defined]
 
 
 def argument(metavar: str, text: str, *, default: Any = MISSING, **more: Any) -> Any:
-    """Declare a field that holds a positional argument; `more` as for `option`."""
+    """Declare a field that holds a positional argument. `more` is metadata, as for `option`."""
     shown = typer.Argument(metavar=metavar, help=text)
     return field(default=default, metadata=more | {"shown": shown})
 
@@ -40,9 +40,9 @@ def option(
     most: float | None = None,
     **more: Any,
 ) -> Any:
-    """Declare a field that holds an option; `default=MISSING` if it must be given.
+    """Declare a field that holds an option, which is required if `default` is MISSING.
 
-    `panel` is the part of the help screen that shows it. The field's metadata has `more`.
+    `panel` is the part of the help screen that shows the option. The field's metadata has `more`.
     """
     shown = typer.Option(
         ..., *names, metavar=metavar, help=text, min=least, max=most, rich_help_panel=panel
@@ -51,12 +51,12 @@ def option(
 
 
 def switch(text: str, *names: str, **more: Any) -> Any:
-    """Declare a field that holds an option without a value; `more` as for `option`."""
+    """Declare a field that holds an option without a value. `more` is metadata, as for `option`."""
     return option(None, text, *names, default=False, **more)
 
 
 def parameter(name: str, kind: Any, shown: Any, default: Any) -> Parameter:
-    """Return a parameter for typer; without a default (`MISSING`) it is required."""
+    """Return a parameter for typer, which is required if `default` is MISSING."""
     default = Parameter.empty if default is MISSING else default
     annotation = Annotated[kind, shown]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
@@ -175,7 +175,7 @@ class _Plain:
         return params
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Show arguments as the list below shows them; typer writes `{ROOT}` and `[[TOPIC]]`."""
+        """Return arguments spelled as in the list below. Typer writes `{ROOT}` and `[[TOPIC]]`."""
         pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
         named = [p for p in self.get_params(ctx) if isinstance(p, TyperArgument)]
         # The first piece is for the options.

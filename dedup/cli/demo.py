@@ -26,11 +26,11 @@ from dedup.cli.stop import StopRequest, stop_on_signals
 from dedup.core.duration import format_ms, iso
 from dedup.errors import ConfigError
 
-#: So few that most IDs must leave Spark state for segments: 256 KiB at the default size.
+#: State budget per event, so small that most IDs must move to segments: 256 KiB by default.
 _STATE_BYTES_PER_EVENT = 0.65
 _FEWEST_EVENTS = 50_000
 _REDELIVERED = 20_000
-#: The filters' target for the union of all is 1 %.
+#: Highest accepted rate of false positives. The filters' target, for all together, is 1 %.
 _FPR_LIMIT = 0.02
 _INTERRUPTED = Done(INTERRUPTED, {"status": "interrupted"})
 

@@ -12,7 +12,7 @@ OK = 0
 FAILED = 1
 USAGE = 2
 DAMAGE = 3
-#: Settings that break the guarantee.
+#: `check`: settings break the guarantee.
 UNSAFE = 4
 #: `explain`: the ID is not remembered; `catalog adopt`: the catalog held no ID to save.
 NOT_FOUND = 5

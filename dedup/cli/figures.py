@@ -13,7 +13,7 @@ from dedup.cli.terminal import Terminal
 from dedup.core.duration import counted, iso, size, span
 from dedup.core.metrics import RECORDS, VERDICTS, BatchMetrics
 
-#: Counts of a micro-batch; a run has their sums.
+#: Counts of a micro-batch, which a run sums up.
 COUNTS = (
     *RECORDS,
     "segments_written",
@@ -23,7 +23,7 @@ COUNTS = (
     "views_built",
     "bytes_written",
 )
-#: Levels after a micro-batch; a run has those of its last one.
+#: Levels after a micro-batch. A run shows the levels after its last micro-batch.
 LEVELS = (
     "live_ids",
     "tail_ids",
@@ -41,7 +41,7 @@ LEVELS = (
     "gc_lag_newest_ms",
     "gc_lag_now_ms",
 )
-#: A narrower screen would break the notes beside the figures.
+#: Columns of a screen that does not break the notes beside the figures.
 _WIDTH_OF_NOTES = 70
 
 
@@ -56,7 +56,7 @@ class Figures:
     levels : dict of str to int or None
         Each of `LEVELS` after the last micro-batch.
     files, batches : int
-        Of complete micro-batches.
+        Number of complete micro-batches, and of their files.
     seconds : float
         Since the query started.
     bad : int
@@ -80,7 +80,7 @@ class Figures:
         seconds: float,
         bad: int = 0,
     ) -> Figures:
-        """Sum micro-batches, given in their order.
+        """Return the sums over micro-batches, which are given in order.
 
         The count ``emitted`` becomes the rows whose verdict is in `emitted`: with a verdict column
         the operator itself emits every row.
@@ -109,7 +109,7 @@ class Figures:
 
     @property
     def fpr(self) -> float | None:
-        """False positives per new ID that the filters judged; None before the first one."""
+        """False positives per new ID that the filters judged, or None before the first such ID."""
         unknown = self.counts["filter_negative"] + self.counts["filter_false_positive"]
         return self.counts["filter_false_positive"] / unknown if unknown else None
 
@@ -131,7 +131,7 @@ class Figures:
 def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = ()) -> Table:
     """Return figures that a reader can check against each other, one per line.
 
-    `notes` are more lines at the end: name, value, remark.
+    `notes` are additional last lines: name, value, remark.
     """
     n, at = figures.counts, figures.levels
     rows = Table(title=title, box=box.SIMPLE, show_header=False, title_justify="left")
@@ -143,7 +143,7 @@ def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = 
         rows.add_row(name, f"{value:,}" if isinstance(value, int) else str(value), note)
 
     verdict = "=" if sum(n[name] for name in VERDICTS) == n["records_in"] else "DIFFERS FROM"
-    # Only rare policies give a fifth or sixth verdict.
+    # Only rarely used policies give a fifth or sixth verdict.
     lines = ("four", "five", "six")[bool(n["untimed"]) + bool(n["conflict"])]
     line("records in", n["records_in"], f"{verdict} sum of the next {lines}")
     line("  unique", n["unique"])

@@ -1,4 +1,4 @@
-"""A made-up stream with known figures: seeded events, some delivered more than once."""
+"""A made-up stream with known figures: events from a seed, some delivered more than once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COPIES = 0.05
 _REUSED = 0.002
 _LATE = 0.001
 _NULL = 0.0005
-#: A fresh ID this far behind its delivery is behind the late watermark in any file.
+#: Delay of a fresh ID's delivery with which the ID is behind the late watermark in any file.
 _STRAGGLE_MS = 8 * HOUR_MS
 _JITTER_MS = 10 * 60_000
 
@@ -78,7 +78,7 @@ def make_stream(events: int, seed: int) -> tuple[Stream, Truth]:
     names = [str(UUID(bytes=raw[at : at + 16], version=4)) for at in range(0, len(raw), 16)]
 
     times = np.sort(rng.integers(0, SPAN_MS, events))
-    # The last one is on time, so that the newest timestamp is among the last records delivered.
+    # The last event is on time, so that the newest timestamp is among the last records delivered.
     delivered = np.minimum(times + rng.integers(0, _JITTER_MS, events), SPAN_MS - 1)
 
     copied = rng.choice(np.flatnonzero(delivered < SPAN_MS - 11 * HOUR_MS), copies, replace=False)
@@ -131,7 +131,7 @@ def write_files(stream: Stream, folder: Path) -> None:
 
 
 def write_redelivery(stream: Stream, folder: Path, seed: int, count: int) -> int:
-    """Write a file that delivers recent events once more, within the horizon; return how many."""
+    """Write a file that repeats recent events within the horizon, and return their number."""
     times_ms = stream.records["event_time"].cast(pa.int64()).to_numpy()
     recent = times_ms > times_ms.max() - HORIZON_MS // 2
     live = np.flatnonzero(recent & stream.records["event_id"].is_valid().to_numpy())

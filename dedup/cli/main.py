@@ -1,4 +1,4 @@
-"""Entry point of the `dedup` command; reports which extra is missing."""
+"""Entry point of the `dedup` command, which reports a missing extra."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 
-#: C0 except tab and line feed, DEL, C1, marks and overrides of writing direction, lone surrogates.
+#: C0 without tab and line feed, DEL, C1, marks and overrides of writing direction, lone surrogates.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -34,7 +34,7 @@ def say(text: object, *, as_error: bool = False) -> None:
 
 
 class ShownLog(logging.Formatter):
-    """Formats log lines without control codes; main() installs it for all logging."""
+    """Formats log lines without control codes. `main` installs it for all logging."""
 
     def format(self, record: logging.LogRecord) -> str:
         return shown(super().format(record))

@@ -1,4 +1,4 @@
-"""Spark sessions for commands: on this machine, quiet, with the log in a file."""
+"""Spark sessions for commands, which run on this machine and log to a file."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def spark_session(
     is_idle: bool = False,
     archive_to: Path | None = None,
 ) -> Iterator[SparkSession]:
-    """Start Spark, give the session, and stop it.
+    """Start Spark, yield the session, and stop Spark.
 
     Parameters
     ----------
     master, driver_memory : str
         Cores and memory, in Spark's spelling.
     shards : int
-        State partitions; an existing checkpoint keeps its own number.
+        Number of state partitions. An existing checkpoint keeps its own number.
     log : Path
         File for everything that Spark and its workers print.
     is_idle : bool
-        Rows bypass the JVM. It then compiles its code only once and quickly: a good compilation
-        costs a quarter of the CPU time of the first half minute.
+        Whether rows bypass the JVM. The JVM then compiles its code only once and quickly: a good
+        compilation costs a quarter of the CPU time of the first half minute.
     archive_to : Path, optional
         Java ends with the session, and writes its classes to this file; see `class_archive`.
 
@@ -75,14 +75,14 @@ def spark_session(
             "without one. Add the user to /etc/passwd (in a container: when it starts), or run as "
             "another user."
         ) from None
-    # Else workers would run the first Python on the PATH.
+    # Otherwise workers would run the first Python on the PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if not _locale_is_utf8():
-        # Else Java does not find files whose names are not ASCII.
+        # Otherwise Java does not find files whose names are not ASCII.
         os.environ["LC_ALL"] = "C.UTF-8"
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    # Else PySpark logs Java's whole stack for a bad record.
+    # Otherwise PySpark logs Java's whole stack for a bad record.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
     with tempfile.TemporaryDirectory(prefix="dedup-spark-") as scratch:
         settings: dict[str, Any] = {
@@ -106,7 +106,7 @@ def spark_session(
         finally:
             # PySpark's own handler of Ctrl-C would cancel all jobs and raise.
             signal.signal(signal.SIGINT, on_interrupt)
-        # Its class has another name in PySpark 4.0.
+        # The server's class has another name in PySpark 4.0.
         server: Any = session.sparkContext._accumulatorServer
         server.handle_error = partial(_handle_server_error, server)
         # Without a handler Py4J installs one that prints its stacks.
@@ -131,7 +131,7 @@ def spark_session(
 
 @contextmanager
 def reading_session() -> Iterator[SparkSession]:
-    """Give a small session for reading a checkpoint's state. Raises what `spark_session` raises."""
+    """Yield a small session to read a checkpoint's state. Raises what `spark_session` raises."""
     with (
         tempfile.TemporaryDirectory(prefix="dedup-log-") as scratch,
         spark_session(
@@ -143,7 +143,7 @@ def reading_session() -> Iterator[SparkSession]:
 
 @contextmanager
 def unless_java_ended(stop: StopRequest | None = None) -> Iterator[None]:
-    """Leave the block without an error if Spark's Java has ended, after a request to stop if given.
+    """Leave the block without an error if Spark's Java has ended (given `stop`, on request).
 
     A service manager, or a closed terminal, ends the whole group of processes.
     """
@@ -155,7 +155,7 @@ def unless_java_ended(stop: StopRequest | None = None) -> Iterator[None]:
 
 
 def memory_fault(error: Exception, log: Path) -> str | None:
-    """Return what to change if Spark's Java ran out of memory, according to its log, else None.
+    """Return what to change if, according to its log, Spark's Java ran out of memory, or None.
 
     Python only sees a refused connection.
     """
@@ -163,7 +163,7 @@ def memory_fault(error: Exception, log: Path) -> str | None:
 
 
 def _java_ended(error: Exception) -> bool:
-    """Return whether Spark's Java did not answer; its answers are errors of other classes."""
+    """Return whether Spark's Java did not answer. Java's answers are errors of other classes."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     if isinstance(error, Py4JJavaError):
@@ -228,7 +228,7 @@ def _end_java() -> None:
 
 
 def _locale_is_utf8() -> bool:
-    """Return whether Java reads file names as UTF-8: not if the machine lacks the locale."""
+    """Return whether Java reads file names as UTF-8, for which the machine needs the locale."""
     before = locale.setlocale(locale.LC_ALL)
     try:
         locale.setlocale(locale.LC_ALL, "")

@@ -21,7 +21,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self._made = False
-        # Its `put` is reentrant.
+        # `SimpleQueue.put` is reentrant.
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def is_set(self) -> bool:
@@ -40,7 +40,7 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals(*, tidy: bool = False) -> Iterator[StopRequest]:
-    """Turn the first Ctrl-C or SIGTERM into a request; the second one ends the process at once.
+    """Turn the first Ctrl-C or SIGTERM into a request. The second one ends the process at once.
 
     With `tidy` the second one raises KeyboardInterrupt instead, so that the terminal is restored.
     Spark may hang then.

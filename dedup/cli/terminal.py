@@ -15,12 +15,12 @@ from dedup.cli.printing import say, shown, while_read
 
 
 class SafeConsole(Console):
-    """Writes the control codes of styles, but not those in texts."""
+    """Writes the control codes of styles, but no control codes from texts."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Return the segments of a renderable; rich calls this for everything it prints."""
+        """Return the segments of a renderable. Rich calls this for everything that it prints."""
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control else Segment(shown(text), style)
@@ -34,13 +34,13 @@ class Terminal(SafeConsole):
 
 
 def lines_width(most: int, least: int = 0) -> int:
-    """Return the width of lines: the terminal's, within bounds, or `most` in a pipe."""
+    """Return the width of lines: the terminal's from `least` to `most`, or `most` in a pipe."""
     console = Terminal()
     return max(least, min(most, console.width)) if console.is_terminal else most
 
 
 def wrapped(text: str, width: int = 80, *, indent: str = "") -> list[str]:
-    """Return lines of a text, in which names and paths stay whole; `indent` begins later lines."""
+    """Return lines of a text, with names and paths unbroken. `indent` begins later lines."""
     return textwrap.wrap(
         text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
@@ -54,7 +54,7 @@ def print_lines(lines: Iterable[RenderableType]) -> None:
             if isinstance(line, str):
                 say(line)
                 continue
-            # On a closed pipe the console itself would exit with another code.
+            # If the pipe is closed, the console itself would exit with another code.
             with console.capture() as printed:
                 console.print(line, soft_wrap=isinstance(line, Text))
             sys.stdout.write(printed.get())

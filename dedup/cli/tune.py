@@ -101,7 +101,7 @@ def _measured(flags: TuneFlags, tell: Progress) -> Tuning:
 
 
 def check_writable(place: Path) -> None:
-    """Reject a file that cannot be written, with the reason; an existing file stays unchanged."""
+    """Reject a file that cannot be written, with the reason. An existing file stays unchanged."""
     existed = os.path.exists(place)
     try:
         with place.open("ab"):
@@ -118,7 +118,7 @@ def read_sample(
 ) -> Sample:  # fmt: skip
     """Return the records that have an ID, from the files that `dedup run` would read, in its order.
 
-    `options` are further `RunOptions` about reading. Without `spark` it starts a session. Raises
+    `options` are further `RunOptions` about reading. Without `spark` this starts a session. Raises
     ConfigError if files or columns do not fit the options, and DataError if a file cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="dedup-tune-") as scratch:
@@ -166,7 +166,7 @@ def _sample(spark: SparkSession, job: Job, source: Job, where: str) -> Sample:
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Progress]:
-    """Show a bar on a terminal's stderr, else a line for each step."""
+    """Show a bar if stderr is a terminal, or else a line for each step."""
     console = Terminal(stderr=True, quiet=quiet)
     if console.is_terminal and not quiet:
         columns = BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
@@ -203,9 +203,9 @@ def _styled(text: str, style: str, width: int) -> list[Text]:
 
 
 def table(choice: Choice, *, running: bool, width: int = 100) -> Iterator[Text]:
-    """Return a line for each choice; a narrow screen omits the least informative columns.
+    """Return a line for each choice. A narrow screen omits the least informative columns.
 
-    `running` is whether a query uses the first of the choices.
+    `running` tells whether a query uses the first of the choices.
     """
     names = [name for name, _, _ in report.COLUMNS]
     omitted = []

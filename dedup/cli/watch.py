@@ -29,9 +29,9 @@ from dedup.tools.watch.endpoint import Endpoint
 from dedup.tools.watch.query_log import LogFolder, QueryLog
 from dedup.tools.watch.watched import Watched
 
-#: Returns the queries, and why their figures may be outdated, or None.
+#: Returns the queries, and the reason why their figures may be outdated, or None.
 Look = Callable[[], tuple[list[Watched], str | None]]
-#: Most seconds until a signal is noticed.
+#: Largest number of seconds until a signal is noticed.
 _STEP_S = 0.1
 
 
@@ -47,8 +47,8 @@ def watch(flags: WatchFlags) -> Done:
 def looker(where: str, query: str | None) -> Look:
     """Return a function that reads a folder of metrics logs, or a driver's endpoint.
 
-    The function raises ConfigError while there is neither, or while it does not show the query.
-    A URL with a password raises it at once.
+    The function raises ConfigError while the place is missing or does not show the query. This call
+    raises it at once for a URL with a password.
     """
     is_url = where.lower().startswith(("http://", "https://"))
     endpoint = Endpoint(where) if is_url else None
@@ -90,7 +90,7 @@ def _in_use(logs: Sequence[QueryLog]) -> Iterator[QueryLog]:
 
 
 def _once(look: Look, *, as_json: bool) -> Done:
-    """Look once; the exit code is the worst verdict."""
+    """Return the result of one look, with the worst verdict as the exit code."""
     watched, trouble = look()
     if as_json and trouble is not None:
         say(trouble, as_error=True)
@@ -103,7 +103,7 @@ def _once(look: Look, *, as_json: bool) -> Done:
 
 
 def follow(look: Look, stop: StopRequest, *, every_s: float, where: str) -> None:
-    """Update the screen until someone leaves; on a pipe, print a line for every new verdict."""
+    """Update the screen until the user quits. In a pipe, print a line for every new verdict."""
     console = Terminal()
     if not console.is_terminal or console.is_dumb_terminal:
         with while_read():
@@ -172,7 +172,7 @@ def _leaves(stop: StopRequest, keys: int | None, timeout_s: float) -> bool:
         left_s = end_s - time.monotonic()
         if select.select([keys], [], [], max(0.0, min(_STEP_S, left_s)))[0]:
             pressed = os.read(keys, 64)
-            # The terminal is gone if there is no key.
+            # If there is no key, the terminal is gone.
             if b"q" in pressed.lower() or not pressed:
                 return True
         elif left_s <= 0:
@@ -182,7 +182,7 @@ def _leaves(stop: StopRequest, keys: int | None, timeout_s: float) -> bool:
 
 @contextmanager
 def _keys() -> Iterator[int | None]:
-    """Give stdin if it is a terminal that now returns each key, and restore its mode."""
+    """Yield stdin if it is a terminal, which returns each key at once, and restore its mode."""
     try:
         terminal = sys.stdin.fileno()
         before = termios.tcgetattr(terminal)

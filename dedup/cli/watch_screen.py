@@ -29,7 +29,7 @@ STATUSES = {
     Status.STOPPED: (12, "red"),
     Status.REWOUND: (13, "red"),
 }
-#: A larger share of `max_producers` is highlighted.
+#: Share of `max_producers` from which on the number is highlighted.
 _NEARLY_FULL = 0.8
 #: Verdicts on sequences that have a line of their own if they occur.
 _RARE = {
@@ -38,11 +38,11 @@ _RARE = {
     "unnumbered": "no producer, epoch or sequence",
     "untimed": "no timestamp",
 }
-#: Most rows of the table, and fewest rows that justify its head.
+#: Largest number of the table's rows, and smallest number for which its head is shown.
 _ROWS, _LEAST_ROWS = 30, 3
 _LEVELS = "▁▂▃▄▅▆▇█"
 _ENDS = 30
-#: The table's first columns, and the widths of these and of the figures.
+#: The table's first columns. The widths are of these columns and of the figures.
 _COLUMNS = ("number", "done (UTC)", "took", "every")
 _WIDTHS = (8, 10, 8, 8, 10, 10, 8, 11)
 _TABLE_WIDTH = sum(_WIDTHS) + len(_WIDTHS) - 1
@@ -71,7 +71,7 @@ _SEQUENCE_CELLS: _Figures = (
     *_CELLS[:2], ("missing", "missing", _count), ("producers", "producers", _count),
 )  # fmt: skip
 _STAGE_WIDTH = 9
-#: Longer times are shown in seconds alone.
+#: Times of at least this length are shown in whole seconds.
 _EXACT_MS = 100_000
 
 
@@ -111,7 +111,7 @@ def screen(
 ) -> list[Text]:
     """Return the lines of the screen: `note`, the worst query in full, the others, and the past.
 
-    One query may need more lines than `height`; `fit` then shows how many. Only lines of the past
+    If one query needs more lines than `height`, `fit` shows how many more. Only lines of the past
     are longer than 80 columns; `past` fills the rest of the screen with them.
     """
     first, *others = sorted(watched, key=_urgency, reverse=True)
@@ -187,8 +187,8 @@ def _times(one: Watched, last: AnyMetrics) -> Iterator[Text]:
 
 
 def _holder(last: AnyMetrics, taken: int) -> str:
-    """Name the source and shard that hold the GC watermark back, in the rest of the line."""
-    if isinstance(last, SequenceMetrics):  # its metrics name none
+    """Return the source and shard that hold the GC watermark back, in the rest of the line."""
+    if isinstance(last, SequenceMetrics):  # these metrics name no source
         return ""
     shard = "" if last.gc_shard is None else f" in shard {last.gc_shard}"
     if not last.gc_source:

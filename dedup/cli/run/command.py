@@ -48,7 +48,7 @@ def run(flags: RunFlags) -> Done:
 
 
 def plan_lines(plan: dict[str, Any]) -> list[str | Table]:
-    """Return the plan of a dry run, without what was not given."""
+    """Return the plan of a dry run as lines, without options that were not given."""
     rows = Table(box=box.SIMPLE, show_header=False, title="dry run", title_justify="left")
     shown = plan | {"id": {name: plan["columns"].get(name, "") for name in plan["id"]}}
     if plan["output_columns"] == plan["columns"]:

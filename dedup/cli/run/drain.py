@@ -1,4 +1,4 @@
-"""Queries of a run: one micro-batch after the other to the output, until no file is left."""
+"""Runs the queries of a run, which write micro-batch after micro-batch until no file is left."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class RunOutcome:
     query_id : str or None
         None if no micro-batch was ever needed.
     interrupted : bool
-        Stopped on request; the next run continues there.
+        Whether the run stopped on request. The next run continues at that point.
     written_again : tuple of str
-        Files that changed after they were read; they are not read a second time.
+        Files that changed after they were read. No run reads them a second time.
     """
 
     figures: Figures
@@ -82,7 +82,7 @@ class Drain:
     record: Record = field(init=False)
     as_read: FilesAsRead = field(init=False)
     sink: StagedFiles = field(init=False)
-    #: Late records and all records of each micro-batch.
+    #: Number of late records, and of all records, by micro-batch.
     late: dict[int, tuple[int, int]] = field(default_factory=dict)
     #: The sink's own exceptions, because Spark's exception repeats their text twice.
     failures: list[Exception] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Drain:
         self._write_record()
         paths = map(str, job.files.paths)
         progress = RunProgress(options.checkpoint, paths, self.sink.goes_on, self.reporter)
-        interrupted = True  # stays so if Java ends
+        interrupted = True  # stays true if Java ends
         with (
             unless_java_ended(self.stop),
             publish_metrics(self.spark, options, note),
@@ -157,13 +157,13 @@ class Drain:
         return stopped
 
     def _publish(self, batch: DataFrame, batch_id: int) -> None:
-        """Publish a micro-batch; the function for ``foreachBatch``."""
+        """Publish a micro-batch, as the function for ``foreachBatch``."""
         options = self.job.options
         try:
             self.check.check_arrived(list(self.taken.refresh()))
             if self.record.query_id is None:
-                # Before the first batch is published: from then on no other checkpoint may write
-                # here.
+                # Write the record before the first batch is published. From then on no other
+                # checkpoint may write here.
                 query_id = checkpoint_query_id(options.checkpoint)
                 self.record = replace(self.record, query_id=query_id)
                 self.record.write(options.output)
@@ -195,7 +195,7 @@ class Drain:
         job, options, last = self.job, self.job.options, self.job.record
         schema = self.columns.schema.jsonValue()
         if last is not None:
-            # Without --schema the earlier one holds, and what was guessed with it.
+            # Without --schema the earlier schema holds, and the options that were guessed with it.
             given = last.options if options.schema is None else options.fixed()
             self.record = replace(last, options=given, schema=schema, rules=options.rules())
         else:
@@ -258,7 +258,7 @@ class Drain:
             )
 
     def _check_late(self, batch_id: int) -> None:
-        """Raise DataError before a micro-batch is published that makes too many records late."""
+        """Raise DataError if a micro-batch, not yet published, makes too many records late."""
         observed = observed_so_far(self.spark, self.job.options.checkpoint, "dedup")
         self.late[batch_id] = observed.get("late", 0), observed.get("records_in", 0)
         late, records = map(sum, zip(*self.late.values(), strict=True))

@@ -42,16 +42,16 @@ _NO_FOLDERS = ("drop", "ignore", "emit", "fail", "true", "false")
 #: Panels of the help screen.
 _INPUT, _TIME, _OUTPUT = "Input", "Time", "Output"
 _SIZING, _WATCHING, _SPARK = "Sizing", "Watching", "Spark"
-#: A later run must repeat a fixed option: it decides which rows are the same, or how the folder is
-#: read. A run may change a rule, which decides what becomes of a record, but not between a
-#: micro-batch and its replay. It may change other options at any time.
+#: A later run must repeat a fixed option, which decides which rows are the same, or how the folder
+#: is read. A run may change a rule, which decides what becomes of a record, but not between a
+#: micro-batch and its replay. A run may change other options at any time.
 _FIXED, _RULE = "fixed", "rule"
 _TIMED_RULE: dict[str, Any] = {"panel": _TIME, "kept": _RULE, "timed": True}
 _OUTPUT_RULE: dict[str, Any] = {"panel": _OUTPUT, "kept": _RULE}
 
 
 def _operators(name: str, default: Any = None, **more: Any) -> Any:
-    """Declare an option that `dedup_by_id` takes unchanged; the help names a default of its own."""
+    """Declare an option that `dedup_by_id` takes unchanged. The help shows a default of its own."""
     declared = BY_ID[name]
     usual = None if default is not None else declared.default
     note = "" if usual is None else f" Default: {usual}."
@@ -210,7 +210,7 @@ class RunOptions:
 
     @classmethod
     def make(cls, **options: Any) -> Self:
-        """Return checked options; folders may be texts, and are below the output by default.
+        """Return checked options. Folders may be texts, and are below the output by default.
 
         Raises ConfigError for the first option that cannot work, with its value and what to change.
         """
@@ -223,7 +223,7 @@ class RunOptions:
         if (aside := options.get("bad_records", "error")) not in ("error", "skip"):
             options["bad_records"] = str(local_folder("--bad-records", aside))
         if moved_from := options.get("moved_from"):
-            # Not resolved, because a link to the new place may have replaced it.
+            # Do not resolve this path, because a link to the new place may have replaced it.
             options["moved_from"] = home_path(moved_from).absolute()
         made = cls(**options)
         made._check()
@@ -231,7 +231,7 @@ class RunOptions:
 
     @property
     def aside(self) -> Path | None:
-        """Folder of the rows that cannot be read, if they are kept."""
+        """Folder of the rows that cannot be read, or None if they are not kept."""
         return None if self.bad_records in ("error", "skip") else Path(self.bad_records)
 
     @property
@@ -376,7 +376,7 @@ class RunFlags(QuietFlags):
 def local_folder(option: str, value: str | Path) -> Path:
     """Return the absolute path of a folder on this machine.
 
-    Raises ConfigError if it is elsewhere.
+    Raises ConfigError if the folder is elsewhere.
     """
     text = str(value)
     if not text:

@@ -27,7 +27,7 @@ from dedup.sources.files.file_log import FileLog
 from dedup.spark.observations import from_progress
 from dedup.tools.watch.listener import DedupListener
 
-#: Spark reports the end of a query on another thread, within this time.
+#: Seconds within which Spark reports the end of a query, on another thread.
 _END_S = 5.0
 #: Seconds between plain lines, so that the log of a long run stays short.
 _PLAIN_EVERY_S = 10.0
@@ -92,7 +92,7 @@ class RunProgress:
         # A micro-batch that was begun but not committed belongs to this run.
         self._before = self._log.count(self._log.committed())
         self._total = len(self._log.ahead(listed))
-        #: Metrics and bad records by micro-batch.
+        #: Metrics, and number of bad records, by micro-batch.
         self._done: dict[int, tuple[BatchMetrics | None, int]] = {}
         self._files = 0
         self._start_s = time.monotonic()

@@ -26,7 +26,7 @@ from dedup.tools.check.check_query import check_resume
 
 
 def schema_of(spark: SparkSession, job: Job) -> T.StructType:
-    """Return the input's columns: the first run's, or those of the files or of --schema.
+    """Return the input's columns: those of the first run, of the files, or of --schema.
 
     Raises ConfigError if an option names no column, or --schema does not fit the output.
     """
@@ -50,7 +50,7 @@ def schema_of(spark: SparkSession, job: Job) -> T.StructType:
 
 
 def check_columns(options: RunOptions, columns: InputColumns) -> None:
-    """Reject columns whose names mean something else in the output, or that it cannot hold."""
+    """Reject columns that the output cannot hold, or whose names have another meaning in it."""
     check_carried(columns.read)
     names = {name.lower() for name in columns.schema.names}
     for name, added in (
@@ -126,7 +126,7 @@ def transform(
 
 
 def _ends(job: Job, new: Iterable[str]) -> tuple[SourceFiles | str, ParquetFolder | str]:
-    """Return input and output for the tasks, or why Spark reads or writes them."""
+    """Return input and output for the tasks, or the reason why Spark reads or writes them."""
     options, files = job.options, job.files
     by_spark = "--parquet spark is given" if options.parquet == "spark" else None
     source: SourceFiles | str = f"the input is {files.file_format}"

@@ -32,19 +32,19 @@ _NEEDED = {"catalog", "checkpoint", "timestamp", "horizon", "lateness", "late"}
 
 
 def log_of(where: str) -> str:
-    """Return the metrics log of a run whose output is given, else the place itself."""
+    """Return the metrics log of a run if `where` is its output, or else `where` itself."""
     output = home_path(where)
     return str(output / METRICS) if (output / RECORD).is_file() else where
 
 
 def record_of(where: str) -> Record | None:
-    """Return the record of a run whose output is given, else None."""
+    """Return the record of a run if `where` is its output, or else None."""
     output = home_path(where)
     return Record.read(output) if (output / RECORD).is_file() else None
 
 
 def catalog_of(where: str, checkpoint: str | None = None) -> tuple[str, str | None]:
-    """Return catalog and checkpoint of a run whose output is given, else the arguments."""
+    """Return catalog and checkpoint of a run if `where` is its output, or else the arguments."""
     if (record := record_of(where)) is None:
         return where, checkpoint
     return record.options["catalog"], checkpoint or record.options["checkpoint"]
@@ -66,7 +66,7 @@ class Record:
     rules : dict
         `RunOptions.rules` of the last run.
     query_id : str or None
-        Query of the checkpoint; None until its first micro-batch.
+        ID of the checkpoint's query, or None before its first micro-batch.
     """
 
     options: dict[str, Any]
@@ -94,7 +94,7 @@ class Record:
     def read(cls, output: Path) -> Self | None:
         """Return the record in an output, or None for a new output.
 
-        Raises ConfigError if it cannot be read, or if there are batches without a record.
+        Raises ConfigError if the record cannot be read, or there are batches without a record.
         """
         path = output / RECORD
         if not path.exists():
@@ -157,8 +157,8 @@ def _is_moved(name: str, options: RunOptions, record: Record) -> bool:
 def check_unfinished(options: RunOptions, record: Record) -> None:
     """Reject other rules while a micro-batch is published but not committed.
 
-    Spark will replay it, and its folder stays. Under other rules its rows and the memory of them
-    would differ.
+    Spark will replay the micro-batch, and its folder stays. Under other rules the published rows
+    and the remembered ones would differ.
     """
     before = DEFAULTS | record.rules
     for name, value in options.rules().items():
@@ -205,8 +205,8 @@ def is_published(batch_id: int, options: RunOptions, record: Record) -> bool:
 def check_checkpoint(options: RunOptions, record: Record | None) -> None:
     """Reject an output that another checkpoint made, or a checkpoint that was put back.
 
-    Both would number micro-batches again that the output shows already. Their folders would count
-    as done, and the new rows would be lost.
+    Both would reuse numbers of micro-batches that the output shows already. The new micro-batches
+    would count as published, and their rows would be lost.
     """
     query_id = checkpoint_query_id(options.checkpoint)
     if record is None and query_id is not None:
@@ -243,7 +243,7 @@ def checkpoint_query_id(checkpoint: Path) -> str | None:
 
 
 def observed_so_far(spark: SparkSession, checkpoint: Path, name: str) -> dict[str, int]:
-    """Return the whole numbers that the running micro-batch has observed under a name, if any.
+    """Return the integers, if any, that the running micro-batch has observed under a name.
 
     Spark has no public interface for them, so any error is possible.
     """
@@ -260,7 +260,7 @@ def observed_so_far(spark: SparkSession, checkpoint: Path, name: str) -> dict[st
 def exclusive(output: Path) -> Iterator[None]:
     """Lock the output for one run while the context lasts.
 
-    Raises DedupError if another run holds it.
+    Raises DedupError if another run holds the lock.
     """
     output.mkdir(parents=True, exist_ok=True)
     with (output / "_lock").open("a", encoding="utf-8") as handle:

@@ -32,7 +32,7 @@ from dedup.sinks.files.query import FilesQuery
 from dedup.sinks.foreach_batch import columns_of
 from dedup.sources.files.file_log import FileLog
 
-#: Checking text files of this size takes some seconds.
+#: Size of text files above which checking them takes some seconds.
 _MUCH_BYTES = 256 << 20
 #: Options of Spark's reader under which it does not see the columns of every file.
 _PARTIAL = {"samplingratio", "mergeschema", "mode"}
@@ -89,7 +89,7 @@ def run(
 def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str, Any]:
     """Check everything that `run` would check, and return what it would do.
 
-    It reads no rows, and creates no output folder.
+    This reads no rows, and creates no output folder.
     """
     if options.moved_from is not None:
         raise ConfigError(
@@ -103,7 +103,7 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
                 return _plan(session, job)
         finally:
             for folder in sorted(missing, key=lambda path: len(path.parts), reverse=True):
-                with suppress(OSError):  # it is still missing, or not empty
+                with suppress(OSError):  # the folder is still missing, or not empty
                     folder.rmdir()
 
 

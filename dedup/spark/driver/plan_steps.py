@@ -42,7 +42,7 @@ _ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n.*?\n(.*?)\n== ", re.S)
 def steps(df: DataFrame) -> Counter[str]:
     """Count the steps of the analysed plan by Spark's names, such as ``EventTimeWatermark``.
 
-    ConfigError on Spark Connect, if Spark cannot make the plan, or cuts off its text.
+    Raises ConfigError on Spark Connect if Spark cannot make the plan, or cuts off its text.
     """
     classic = getattr(df, "_jdf", None)
     if classic is not None:

@@ -1,4 +1,4 @@
-"""Files that earlier runs read: those that changed since, and an INPUT that was moved."""
+"""Files that earlier runs read: which have changed since, and how to follow a moved INPUT."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _SHOWN_PATHS = 5
 class FilesAsRead:
     """Time and size of each file when its micro-batch ran, in ``OUTPUT/_dedup.files``.
 
-    Each line is ``[path, milliseconds, bytes]``. Spark's own log has the time alone, from the plan
-    of the micro-batch, so a file that was fixed between plan and reading would count as changed.
-    If this file is lost, Spark's log is used.
+    Each line is ``[path, milliseconds, bytes]``. Spark's own log has only the time, as of the plan
+    of the micro-batch. By that log, a file that was fixed between plan and reading would count as
+    changed. If this file is lost, Spark's log is used.
     """
 
     def __init__(self, output: Path) -> None:
         self._path = output / NAME
 
     def note(self, paths: Iterable[Path]) -> None:
-        """Add the current stamps of files; files that are gone are left out."""
+        """Add the current stamps of the files that still exist."""
         lines = []
         for path in paths:
             try:
@@ -58,8 +58,8 @@ class FilesAsRead:
     def check_unfinished(self, log: FileLog, batch_id: int, *, is_published: bool) -> None:
         """Raise DataError if the files of a micro-batch that Spark will replay have changed.
 
-        If its rows are published, other rows would be lost or come twice. If they are not, its
-        files may be fixed, but must exist: Spark would skip a missing file.
+        If the micro-batch's rows are published, changed rows would be lost or repeated. Otherwise
+        its files may be fixed, but must exist: Spark would skip a missing file.
         """
         as_read = self._read()
         for path in log.unfinished():
@@ -122,8 +122,9 @@ def warning(changed: list[str]) -> str:
 def move_input(options: RunOptions, note: Callable[[str], None]) -> None:
     """Rename the files of earlier runs in the logs, if INPUT holds them at a new place.
 
-    A killed run leaves names of both kinds; the next one renames the rest. Raises ConfigError, and
-    changes nothing, if INPUT does not hold the same files, or if a killed run must be finished.
+    If this run is killed, the logs hold old and new names, and the next run renames the rest.
+    Raises ConfigError, and changes nothing, if INPUT does not hold the same files, or if a killed
+    run must be finished.
     """
     record, new, given = Record.read(options.output), options.input, options.moved_from
     log, as_read = FileLog(options.checkpoint), FilesAsRead(options.output)

@@ -31,9 +31,9 @@ from dedup.spark.driver.columns import named_column
 
 #: Name under which Spark observes the number of bad rows and of all rows.
 METRIC, BAD, ALL = "dedup_bad", "rows", "all"
-#: How an error of `good_rows` names a record: its file, and the hash of its text.
+#: The part of an error of `good_rows` that names a record: its file, and its text's hash.
 _NAMED_RECORD = re.compile(r"(.*?)( cannot be read: .*) \[([0-9a-f]{32})\]")
-#: How an error of the operator about a record names the option that rejects it.
+#: The part of the operator's error about a record that names the option that rejects it.
 _NULL_OPTION = re.compile(r"\b(null_\w+)=")
 _TIME_ERROR = re.compile(r"\[(CANNOT_PARSE_TIMESTAMP|CAST_INVALID_INPUT|INVALID_TIMESTAMP)")
 _WAY = "fix it, or give --bad-records skip, or --bad-records DIR to set such records aside"
@@ -66,12 +66,12 @@ def bad_rows(
 ) -> DataFrame | None:
     """Return file, reason and text of each bad row of a micro-batch, or None if there are none.
 
-    It reads the files again, because only good rows pass the operator. Raises StateError if Spark's
-    logs do not show the files.
+    This reads the files again, because only good rows pass the operator. Raises StateError if
+    Spark's logs do not show the files.
     """
     options = job.options
     with suppress(Exception):
-        # Read the files if the number is unknown.
+        # Read the files also if the number is unknown.
         if observed_so_far(spark, options.checkpoint, METRIC)[BAD] == 0:
             return None
     rows = read_files(spark, job, columns, files_of_batch(options, log, batch_id))

@@ -1,4 +1,4 @@
-"""Columns of new files that the output lacks: found before Spark reads, and `--new-columns`.
+"""Finds columns of new files that the output lacks before Spark reads, for `--new-columns`.
 
 Spark reads files with the columns that it is given, and silently leaves out others.
 """
@@ -34,11 +34,11 @@ from dedup.sources.files.parquet_input import spark_columns
 
 #: Options of Spark's JSON reader under which a file is not one JSON value per line, in UTF-8.
 _JSON_SYNTAX = ("multiline", "linesep", "encoding", "charset")
-#: Changes that matter: values of other types in JSON are judged record by record, and the types of
-#: CSV are given.
+#: Changes that matter by format. JSON values of other types are judged record by record, and the
+#: types of CSV are given.
 _KINDS = {"csv": ("added", "removed"), "json": ("added", "respelled")}
 _KINDS_COLUMNAR = ("added", "other")
-#: Most columns, or files, that a message names.
+#: Largest number of columns, or files, that a message names.
 _SHOWN = 3
 
 #: Prints a message to the user.
@@ -83,13 +83,13 @@ class ColumnCheck:
         self._columns = columns
         self._format = job.files.file_format
         self._settings = folded(job.files.reader_options | dict(job.options.read_options))
-        #: A CSV file with the known header.
+        #: Path of a CSV file with the known header.
         self._alike: Path | None = None
         self._csv: dict[str, Counted] = {}
         self._seen: dict[str, Stamp] = {}
 
     def settle(self, columns: InputColumns, stamps: Mapping[str, Stamp]) -> None:
-        """Replace the known columns; these files need no comparison with them."""
+        """Replace the known columns. The files in `stamps` need no comparison with them."""
         self._columns = columns
         self._seen.update(stamps)
 
@@ -137,7 +137,7 @@ class ColumnCheck:
         return counted.rows
 
     def _counted(self, path: Path) -> Counted | None:
-        """Return rows and header of a CSV file; None if it cannot be opened."""
+        """Return rows and header of a CSV file, or None if it cannot be opened."""
         passed = (DataError,) if str(path) in self._published else ()
         with suppress(OSError, pa.ArrowException, *passed):
             self._csv[str(path)] = CsvRecords(self._settings).count(path, self._stop)
@@ -209,7 +209,7 @@ class ColumnCheck:
             return str(path)  # Spark decides, file by file
 
     def _header(self, own: T.StructType, path: Path) -> str | None:
-        """Return the header of a CSV file, or None if it is the known one or is not compared."""
+        """Return the header of a CSV file, or None if the header is known or not compared."""
         if (self._settings["header"], self._settings["enforceschema"]) != ("true", "false"):
             return None
         counted = self._csv.get(str(path)) or self._counted(path)
@@ -232,7 +232,7 @@ class ColumnCheck:
         return None
 
     def _inferred(self, paths: Sequence[Path]) -> T.StructType | None:
-        """Return the columns that Spark infers, or None if it cannot, which shows on reading."""
+        """Return the columns that Spark infers, or None if it cannot. Reading then fails too."""
         reader = schema_reader(self._spark, self._job, skips_bad=True)
         places = [literal(str(path)) for path in paths]
         try:

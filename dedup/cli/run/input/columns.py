@@ -1,4 +1,4 @@
-"""Columns of the input: how a file's differ from the known ones, and what Parquet and ORC have."""
+"""Columns of the input: their differences from known columns, and those of Parquet and ORC."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Change:
     #: ``a.b`` is a field of a struct, ``a[].b`` of the structs in an array.
     column: str
     #: ``respelled``: added, with a name that differs from a known one in case only. ``narrower``:
-    #: the known type holds all values of the new one; ``other``: it does not.
+    #: the known type holds all values of the new type. ``other``: it does not.
     kind: Literal["added", "removed", "respelled", "narrower", "other"]
     #: None if the column is new.
     was: T.DataType | None
@@ -41,8 +41,8 @@ def changes(
 ) -> Iterator[Change]:
     """Return the changes from `known` to `new` in the order of the known columns, added ones last.
 
-    Nullability does not count. `exact`: names that differ in case are different, as in Spark's
-    reader of JSON alone.
+    Nullability does not count. With `exact`, names that differ in case are different, as only in
+    Spark's JSON reader.
     """
     if isinstance(known, T.StructType) and isinstance(new, T.StructType):
         prefix = f"{column}." if column else ""
@@ -139,7 +139,7 @@ def fault(path: Path, file_format: str) -> str:
 
 
 def first_fault(paths: Sequence[Path], file_format: str) -> str | None:
-    """Return which file Spark cannot read, or which Parquet column has two types, and why."""
+    """Return the first file that Spark cannot read, or Parquet column of two types, and why."""
     first: dict[str, tuple[Path, pa.DataType]] = {}
     for path in paths:
         if (why := fault(path, file_format)) != _NO_FAULT:
@@ -161,8 +161,8 @@ def first_fault(paths: Sequence[Path], file_format: str) -> str | None:
 def schema_bytes(path: Path, file_format: str) -> bytes | None:
     """Return bytes that are equal for files with the same columns, or None if there are no rows.
 
-    There are none in an empty file, nor in ORC without columns, which old releases of Hive wrote.
-    Raises OSError or pyarrow.ArrowException if the footer cannot be read.
+    An empty file has no rows, nor has ORC without columns, which old releases of Hive wrote. Raises
+    OSError or pyarrow.ArrowException if the footer cannot be read.
     """
     if not path.stat().st_size:
         return None

@@ -1,4 +1,4 @@
-"""Records of a CSV file, counted in its bytes: the number of rows that Spark must return.
+"""Counts the records in the bytes of a CSV file: the number of rows that Spark must return.
 
 Spark decodes invalid bytes to U+FFFD, ends a record with its line even within quotes, skips lines
 of blanks, and expects one kind of line end in a whole file. This loses records, or makes two values
@@ -21,7 +21,7 @@ from dedup.errors import ConfigError, DataError
 
 _BLOCK_BYTES = 8 << 20
 _SHOWN_CHARS = 200
-#: Spark skips a line of these characters, unless values may have line ends.
+#: Spark skips a line of only these characters, unless values may have line ends.
 _BLANKS = "".join(map(chr, range(33)))
 #: The mark of UTF-32-LE begins like the mark of UTF-16-LE.
 _WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
@@ -53,7 +53,7 @@ class CsvRecords:
 
     A record is a line. With ``multiLine`` it ends with the first line that ends outside of quotes.
     `settings` are the options of Spark's reader, by name in lower case. Raises ConfigError if Spark
-    cannot read such text, or if it cannot be checked.
+    cannot read such text, or the text cannot be checked.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -70,12 +70,12 @@ class CsvRecords:
         escape = settings.get("escape", '"')
         self._line = re.compile(self._pattern(escape), re.DOTALL)
         between = re.escape(self._separator)
-        #: A quote behind a backslash within a value in quotes, as Spark and MySQL write it.
+        #: A quote after a backslash within a value in quotes, as Spark and MySQL write it.
         begin, end = rf'(?:\A|{between}){self._blanks}"', rf"(?![\x00-\x20]*(?:{between}|\Z))"
         foreign = rf'{begin}(?>(?:[^"\\]|(?:\\)?""|\\(?!"))*)\\"{end}'
         by_default = escape == self._mark == '"' and "unescapedquotehandling" not in settings
         self._foreign = re.compile(foreign if by_default else r"(?!)")
-        #: Line end of the file; None until the first one.
+        #: Line end of the file, or None before the first one.
         self._end = self._line_end
         self._number = 0
 
@@ -209,7 +209,7 @@ class CsvRecords:
         return True
 
     def _is_unclosed(self, line: str, *, is_open: bool) -> bool:
-        """Return whether a line ends within a value; it begins within one if `is_open`."""
+        """Return whether a line ends within a value. The line begins within one if `is_open`."""
         if "\0" in line and (is_open or self._mark in line):
             raise _Fault(
                 "has a NUL in the record of LINE, which Spark would lose",

@@ -1,4 +1,4 @@
-"""Typed columns of CSV: a value is exactly what its text says, or the row is a bad one.
+"""Typed columns of CSV: a value is exactly what its text says, or the row is bad.
 
 Spark's CSV reader rounds decimals, cuts digits below the microsecond, and takes a text with a time
 of day for a date. So it reads every column as text here. Then its parser converts the typed columns
@@ -40,7 +40,7 @@ _OF_JAVA = r"^\s*[+-]?(0[xX]|[.\d]+([eE][+-]?\d+)?[dDfF]\s*$)"
 #: Spark completes a year or a month to its first day, and adds today's date to a time of day.
 _TIME = r"^\s*[+-]?\d{4,7}(-\d{1,2}){2}"
 _DATE = rf"{_TIME}\s*$"
-#: Patterns of inferred times; all values of a column must have the same one.
+#: Patterns of inferred times, of which all values of a column must match the same one.
 _WRITTEN = tuple(
     f"yyyy-MM-dd{between}HH:mm:ss{fraction}{zone}"
     for between in (" ", "'T'")
@@ -101,7 +101,7 @@ def spelled_alike(
 ) -> T.StructType:
     """Return an inferred schema with text for each column whose values have several spellings.
 
-    `folders` are the columns that folders name; `settings` as for `with_types`.
+    `folders` are the columns that folders name. `settings` are as for `with_types`.
     """
     texts = as_text(schema, folders)
     typed = [f for f, text in zip(schema.fields, texts.fields, strict=True) if f != text]

@@ -65,7 +65,7 @@ def is_no_time(options: RunOptions, schema: T.StructType) -> Column | None:
 
 
 def _dated(text: Column) -> Column:
-    """Make text without a whole date unreadable; Spark would complete the date."""
+    """Make text without a whole date unreadable, because Spark would complete the date."""
     return fn.regexp_replace(text, r"^\s*(T?\d+:|[+-]?\d{4,7}(-\d\d?)?\s*$)", "no date: $0")
 
 
@@ -98,7 +98,7 @@ def time_columns(schema: T.StructType, ids: tuple[str, ...]) -> list[str]:
 
 
 def arrival_note(options: RunOptions, schema: T.StructType) -> str | None:
-    """Explain the run's own clock, or return None with ``--timestamp``."""
+    """Return a note about the run's own clock, or None with ``--timestamp``."""
     if options.timestamp is not None:
         return None
     explanation = (

@@ -29,7 +29,8 @@ _SUFFIXES = {
 }
 #: RFC 4180: quotes are doubled, whitespace stays, and each file must have the same header.
 _CSV_READ = {"header": "true", "enforceSchema": "false", "escape": '"'}
-#: First bytes of a file by the tool lz4. Hadoop's lz4, which Spark reads, begins with a length.
+#: First bytes of a file that the tool lz4 wrote. Hadoop's lz4, which Spark reads, begins with a
+#: length.
 _LZ4_FRAMES = (b"\x04\x22\x4d\x18", b"\x02\x21\x4c\x18")
 #: Formats that Hadoop unpacks, but not pyarrow.
 _ONLY_HADOOP = (".deflate", ".snappy", ".lz4", ".lzo", ".lzo_deflate")
@@ -51,7 +52,7 @@ class Stamp(NamedTuple):
 
     @property
     def mtime_ms(self) -> int:
-        """The modification time in Spark's resolution."""
+        """The modification time in milliseconds, Spark's resolution."""
         return self.mtime_ns // 1_000_000
 
 
@@ -70,7 +71,7 @@ class InputFiles:
     pattern: str | None
     #: Names of folders such as ``day=2024-05-01`` are columns.
     partitioned: bool
-    #: These columns in lower case, from the files that exist now.
+    #: Columns named by the folders of the files that exist now, in lower case.
     folder_columns: frozenset[str]
     #: All files are gzipped.
     compressed: bool
@@ -127,7 +128,7 @@ class InputFiles:
 
 
 def find_files(options: RunOptions, *, by_name: bool = False) -> InputFiles:
-    """List the files of INPUT; with `by_name` only those that are named by the format.
+    """List the files of INPUT, with `by_name` only those whose names show the format.
 
     Raises ConfigError if the names do not agree on a format and none is given, or if Spark cannot
     read a file or folder.
@@ -168,7 +169,7 @@ def file_order(options: RunOptions) -> FileOrder:
 
 
 def _stamps(paths: Iterable[Path]) -> dict[Path, Stamp]:
-    """Return the stamps of files, `_NOWHERE` for a broken link, nothing for a file that is gone."""
+    """Return the stamps of existing files, and `_NOWHERE` for a broken link."""
     stamps = {}
     for path in paths:
         try:
@@ -183,7 +184,7 @@ def _stamps(paths: Iterable[Path]) -> dict[Path, Stamp]:
 
 def _refuse_unreadable(files: Iterable[Path], stamps: Mapping[Path, Stamp]) -> None:
     for path in files:
-        # Bytes that are not UTF-8 become marks of replacement.
+        # Bytes that are not UTF-8 become replacement characters.
         shown = os.fsencode(path).decode("utf-8", errors="replace")
         if ":" in path.name:
             wrong = "has a colon in its name, which Hadoop cannot read; rename it"
@@ -295,7 +296,7 @@ def separator(settings: Mapping[str, str]) -> str:
 def open_text(path: Path) -> pa.NativeFile:
     """Open a file, unpacked by its name in any case, as Hadoop does.
 
-    Raises OSError also if only Hadoop can unpack it.
+    Also raises OSError if only Hadoop can unpack the file.
     """
     name = path.name.lower()
     if name.endswith(_ONLY_HADOOP):

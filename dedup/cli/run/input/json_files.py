@@ -1,4 +1,4 @@
-"""JSON files: read as text and parsed as strictly as Kafka's records, and the names in them."""
+"""Reads JSON files as text, parses them as strictly as Kafka's records, and finds their names."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ OF_TIMES = (
 _BLANK = "^[ \t\r\n]*$"
 _BYTE_ORDER_MARK = "\ufeff"
 _EMPTY_OBJECT = re.compile(rb"\{\s*\}")
-#: Blanks that are found in an empty object that spans two blocks.
+#: Largest number of blanks in an empty object that is found across two blocks.
 _LONGEST_BLANKS = 64
 _BLOCK_BYTES = 8 << 20
 
-#: Names, each with the names of the fields in it; arrays add no level.
+#: Names, each with the names of the fields in it. Arrays add no level.
 Names: TypeAlias = dict[str, "Names"]
 
 
@@ -51,7 +51,7 @@ def read_json(
 ) -> DataFrame:
     """Return the columns of the JSON at a place (or list of places), then `CAUSE`, `TEXT`, `FILE`.
 
-    `settings` are options of Spark's JSON reader; `columns` include those in `by_folder`.
+    `settings` are options of Spark's JSON reader. `columns` include those in `by_folder`.
     """
     given = folded(settings)
     is_whole = is_true(given, "multiline")
@@ -131,7 +131,7 @@ def _completed(kind: T.DataType, names: Names) -> T.DataType:
 def json_names(path: Path, *, is_whole: bool = False) -> Names | None:
     """Return the names in a JSON file, or None if only Spark can read them.
 
-    Lines that are not JSON are skipped: they fail when they are read.
+    Lines that are not JSON are skipped here, because they fail later, when Spark reads them.
     """
     names: Names = {}
     rest = b""
@@ -191,7 +191,7 @@ def _add(names: Names, more: Names) -> None:
 
 
 def are_known(names: Names, known: T.DataType) -> bool:
-    """Return whether a type has a field for every name; Spark matches the case of names."""
+    """Return whether a type has a field for every name. Spark matches the case of names."""
     if isinstance(known, T.ArrayType):
         return are_known(names, known.elementType)
     if not isinstance(known, T.StructType):

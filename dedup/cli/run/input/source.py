@@ -46,7 +46,7 @@ _WRITE = {
 
 @dataclass(frozen=True, slots=True)
 class InputColumns:
-    """Columns of the output (`schema`), and those that Spark reads.
+    """Columns of the output (`schema`), and the columns that Spark reads.
 
     Spark reads more if a CSV header has columns that the output leaves out.
     """
@@ -58,8 +58,8 @@ class InputColumns:
 def read_schema(spark: SparkSession, job: Job) -> T.StructType:
     """Return the columns of the input, folder columns included.
 
-    Raises ConfigError if there is no file to read them from, or if the DDL is wrong; DataError if a
-    file cannot be read.
+    Raises ConfigError if there is no file to read columns from, or the DDL is wrong. Raises
+    DataError if a file cannot be read.
     """
     options, files, reader = job.options, job.files, _schema_reader(spark, job)
     is_csv = files.file_format == "csv"
@@ -88,7 +88,7 @@ def read_schema(spark: SparkSession, job: Job) -> T.StructType:
 
 
 def schema_reader(spark: SparkSession, job: Job, *, skips_bad: bool) -> DataFrameReader:
-    """Return a reader that infers columns, with `skips_bad` also if some records are bad."""
+    """Return a reader that infers columns. With `skips_bad` it does so even if records are bad."""
     file_format = job.files.file_format
     reader = spark.read.format(file_format).options(**read_settings(job))
     if file_format == "csv" and job.options.infer:
@@ -162,7 +162,7 @@ def exact_columns(inferred: T.StructType, job: Job, paths: Iterable[Path]) -> T.
 
 
 def read_stream(spark: SparkSession, job: Job, columns: InputColumns) -> DataFrame:
-    """Return the files as a stream, the oldest first; later files are for later runs.
+    """Return the files as a stream, the oldest first. Later files are for later runs.
 
     JSON and CSV have additional columns, which `good_rows` needs.
     """
@@ -240,7 +240,7 @@ def _bad_json(spark: SparkSession, job: Job) -> str | None:
 
 
 def _header(reader: DataFrameReader, job: Job) -> T.StructType:
-    """Return the columns of the oldest file that has any; the others must have the same ones."""
+    """Return the columns of the oldest file that has any. All other files must have the same."""
     reader = reader.option("basePath", str(job.files.root))
     for path in job.files.paths:
         schema = reader.load(literal(str(path))).schema
