@@ -15,7 +15,7 @@ from dedup.sinks.work import SinkWork, TaskResult, current_batch
 
 
 class SinkSource(DataSource):
-    """The format of one kind of sink; `source_of` makes the classes."""
+    """The format of one kind of sink. `source_of` makes the subclasses."""
 
     kind: ClassVar[SinkKind[Any]]
 
@@ -39,7 +39,7 @@ class SinkSource(DataSource):
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> SinkStreamWriter:  # noqa: N802
-        """Return the writer of a streaming query; Spark calls it on the driver."""
+        """Return the writer of a streaming query. Spark calls this method on the driver."""
         if overwrite and not self.kind.takes_complete(self.options):
             raise ConfigError(
                 f"Format {self.name()} adds the rows of each micro-batch to those before, and "

@@ -80,7 +80,7 @@ class SinkFunction(NamedSink):
         given: Mapping[str, str],
         options: Mapping[str, str] | None,
     ) -> SinkFunction:
-        """Return the function of a kind of sink; `options` override `given`."""
+        """Return the function of a kind of sink. `options` override `given`."""
         texts = {"checkpointLocation": checkpoint, **given, **(options or {})}
         return cls(kind, kind.parse(texts), checkpoint)
 

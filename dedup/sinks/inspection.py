@@ -17,7 +17,7 @@ class SlotState:
     """One slot of a sink, with its newest committed marker.
 
     If `attempted` is not None, a task or driver has begun to publish that later micro-batch here.
-    If `open`, the transaction of that attempt may still be open; otherwise it was aborted.
+    If `open`, the transaction of that attempt may still be open. Otherwise it was aborted.
     """
 
     marker: Marker

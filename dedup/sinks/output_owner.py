@@ -71,7 +71,7 @@ def foreign_to_all(output: Root) -> str | None:
 
 
 def list_keeper(has: Callable[[str], bool]) -> str | None:
-    """Return who keeps a list of the files of a folder, or None; `has` looks a name up in it."""
+    """Return who keeps a list of a folder's files, or None. `has` looks up a name in the folder."""
     for name, whose in _LISTS.items():
         if has(name):
             return f"{whose}, whose list in {name} leaves out all other files"

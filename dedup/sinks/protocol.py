@@ -56,7 +56,7 @@ ATTEMPTS = 3
 
 
 class Fenced(Exception):
-    """Another attempt has acquired the slot: what this one has open can never be committed."""
+    """Another attempt has acquired the slot: this attempt's open transaction can never commit."""
 
 
 class Aborted(Exception):
@@ -64,7 +64,7 @@ class Aborted(Exception):
 
 
 class Indefinite(Exception):
-    """A commit had no answer. Only acquiring the slot again shows what became of it."""
+    """A commit had no answer. Only acquiring the slot again shows the outcome."""
 
 
 class SlotPort(Protocol):
@@ -95,7 +95,7 @@ class SlotPort(Protocol):
         """Give up the open transaction, if there is one. Nothing committed is ever undone."""
 
     def drop(self) -> None:
-        """Give the slot up; its next owner settles what is open."""
+        """Give the slot up. Its next owner settles what is open."""
 
 
 S = TypeVar("S", bound=SlotPort)
@@ -103,7 +103,7 @@ S_contra = TypeVar("S_contra", bound=SlotPort, contravariant=True)
 
 
 class RowsToSend(Protocol[S_contra]):
-    """Rows on their way to a slot; they can be read once."""
+    """Rows on their way to a slot, which can be read once."""
 
     def send_first(self, slot: S_contra) -> None:
         """Send some rows within the open transaction, and wait until the sink has taken them.
@@ -291,7 +291,7 @@ def publish_staged(
 
 @dataclass(frozen=True, slots=True)
 class _Driver(Generic[S]):
-    """A micro-batch on the driver; the fields are the parameters of `publish_staged`."""
+    """A micro-batch on the driver. The fields are the parameters of `publish_staged`."""
 
     given: StagedBatch
     sink: SinkPort[S]

@@ -37,11 +37,11 @@ _LONGEST_WAIT_S = 1.0
 class Publication(enum.Enum):
     """What became of a micro-batch."""
 
-    #: This call has committed it.
+    #: This call has committed the micro-batch.
     COMMITTED = "committed"
-    #: It was there already, or another driver has just committed it.
+    #: The micro-batch was published already, or another driver has just committed it.
     FOUND = "found"
-    #: It has no rows, so nothing was committed.
+    #: The micro-batch has no rows, so nothing was committed.
     NOTHING = "nothing"
 
 
@@ -55,7 +55,7 @@ class TablePort(Protocol):
         """Make rows and marker visible, as the version that follows the one that was read last.
 
         Raises Aborted if another commit has become that version, and Indefinite if the outcome is
-        unknown; `newest` shows it.
+        unknown. `newest` then shows the outcome.
         """
 
     def is_own(self, marker: Marker) -> bool:

@@ -86,7 +86,7 @@ class SlotWork(SinkWork, Generic[S]):
         rows: Iterable[pa.RecordBatch],
         stage: Callable[[Iterable[pa.RecordBatch]], StagedSlice],
     ) -> SliceRows[S]:
-        """Return the rows of a task; `stage` stages them."""
+        """Return the rows of a task, which `stage` can stage."""
 
     @abstractmethod
     def sink(self, batch: Batch) -> SlotSink[S]:

@@ -51,7 +51,7 @@ def split(
     gap, fenced, unknown, unnumbered : the same, of `dedup_by_sequence`
         Gets the rows of that verdict, with the verdict column. Without such a function the rows go
         to `unique` if the operator's options let them pass, and are dropped if not. You may give
-        one function for several verdicts, `unique` included; it is then called once.
+        one function for several verdicts, `unique` included, which is then called once.
 
     Returns
     -------

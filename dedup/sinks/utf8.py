@@ -1,4 +1,4 @@
-"""Texts that are not UTF-8. Spark keeps any bytes that were cast to a text; most sinks do not."""
+"""Texts that are not UTF-8. Spark keeps any bytes that were cast to a text. Most sinks do not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INVALID = "INVALID_UTF8_STRING"
 
 @contextmanager
 def only_utf8(where: str) -> Iterator[None]:
-    """Replace Python's error for an invalid text by a DataError; `where` cannot store the text."""
+    """Replace Python's error for an invalid text by a DataError: `where` cannot store the text."""
     try:
         yield
     except UnicodeDecodeError as error:

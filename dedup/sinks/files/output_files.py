@@ -19,7 +19,7 @@ from dedup.catalog.localfile import sync
 from dedup.errors import DedupError, faults
 from dedup.sources.files.parquet_input import BatchBuffer
 
-#: Arrow bytes of a row group; a task buffers one for each folder that it writes to.
+#: Arrow bytes of a row group. A task buffers one group for each folder that it writes to.
 GROUP_BYTES = 64 << 20
 _GROUP_ROWS = 1 << 20
 #: The first rows decide which columns get a dictionary.

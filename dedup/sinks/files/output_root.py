@@ -21,7 +21,7 @@ _PROBE = "_dedup.probe"
 class OutputRoot(Root):
     """A `Root`, at a path or an ``s3://`` URI, whose `create_bytes` is exclusive on S3 as well.
 
-    pyarrow has no conditional PUT (``If-None-Match: *``, on S3 since August 2024); boto3 has.
+    pyarrow has no conditional PUT (``If-None-Match: *``, on S3 since August 2024), but boto3 has.
     """
 
     def __init__(self, path: str) -> None:

@@ -117,7 +117,7 @@ def _plan(body: dict[str, Any], batch_id: int, *, is_local: bool) -> BatchPlan:
         PlannedFile(path_below(staged), path_below(name), integer(nbytes, 0))
         for staged, name, nbytes in listed
     )
-    # On a local disk one folder is renamed; in a store each staged file is copied.
+    # On a local disk one folder is renamed. In a store each staged file is copied.
     waiting = [folder] if is_local else [file.staged.rpartition("/")[0] for file in files]
     for each in waiting if files else []:
         staged_for = batch_of_staged(each.rpartition("/")[2])

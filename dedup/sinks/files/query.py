@@ -58,7 +58,7 @@ class SourceFiles:
 
     `place` is a folder, file or glob, as Spark's reader takes it, and `folders` are the columns
     that folders name, in lower case. `paths` are the files to compare with the columns before the
-    start; tasks compare all others. `by_spark` is the reason why Spark has to read the files even
+    start. Tasks compare all others. `by_spark` is the reason why Spark has to read the files even
     if tasks can.
     """
 
@@ -81,9 +81,9 @@ class ParquetFolder:
 class FilesQuery:
     """A stream behind the operator, not started yet.
 
-    `columns` are those of the rows that the operator emits. `writer` writes the micro-batches; it
-    is None if Spark has to. `read_by_spark` and `written_by_spark` are the reasons why Spark reads
-    and writes, or None if tasks do.
+    `columns` are those of the rows that the operator emits. `writer` writes the micro-batches, or
+    is None if Spark has to write them. `read_by_spark` and `written_by_spark` are the reasons why
+    Spark reads and writes, or None if tasks do.
     """
 
     stream: DataFrame
@@ -238,7 +238,7 @@ def _fault(
 
 
 def _check_spark_reads(source: SourceFiles, schema: T.StructType, why: str) -> None:
-    """Refuse files that Spark would not read, or whose values it would cut."""
+    """Refuse files that Spark would not read, or whose values Spark would cut."""
     known: list[pa.Field] = []
     for column in schema.fields:
         with suppress(LeftToSpark):

@@ -21,7 +21,7 @@ from dedup.sinks.files.output_files import GROUP_BYTES, OutputFile, ParquetOutpu
 from dedup.sinks.files.text_lines import csv_head, csv_lines, json_lines
 from dedup.sources.files.folder_columns import parted
 
-#: Files that a task holds open. To open one more, it finishes the one it opened first.
+#: Number of files that a task holds open. To open another, it finishes the file opened first.
 _OPEN_FILES = 64
 _ENDINGS = {"none": "", "gzip": ".gz"}
 

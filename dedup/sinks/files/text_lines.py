@@ -1,8 +1,8 @@
 r"""Rows as lines of JSON and CSV that Spark's readers read back without loss.
 
-JSON: null fields of a row or a structure are left out, nulls in lists and maps are ``null``; NaN,
+JSON: null fields of a row or a structure are left out, nulls in lists and maps are ``null``. NaN,
 infinity and binary values (in Base64) are texts. CSV is Spark's dialect: null is an empty field, an
-empty text is ``""``; a text with a comma, a quote, a backslash, a line end, or a blank at either
+empty text is ``""``. A text with a comma, a quote, a backslash, a line end, or a blank at either
 end is in quotes, with ``\`` before a quote and before itself. In a CSV file of one column null is
 ``""`` too, because readers skip empty lines. Times have six digits, of which Spark's writer keeps
 three.
@@ -141,7 +141,7 @@ def _escaped(texts: pa.Array) -> pa.Array:
 
 
 def _texts(column: pa.Array, name: str) -> pa.Array:
-    """Return the values of a column without nesting as texts; null stays null."""
+    """Return the values of a column without nesting as texts. Null stays null."""
     kind = column.type
     if pa.types.is_string(kind):
         return column

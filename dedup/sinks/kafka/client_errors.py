@@ -59,7 +59,7 @@ _MEANINGS: dict[str, tuple[type[Exception], str]] = {
 
 @cache
 def _by_code() -> dict[int, tuple[type[Exception], str]]:
-    """Return the meanings by code; older releases of the library lack some names."""
+    """Return the meanings by code, without names that an older release of the library lacks."""
     codes = {name: getattr(confluent().KafkaError, name, None) for name in _MEANINGS}
     return {code: _MEANINGS[name] for name, code in codes.items() if code is not None}
 
@@ -87,7 +87,7 @@ def permanent_error(
 def rejected_record(error: Any, message: Any) -> Exception:
     """Return the error for a record that the brokers rejected within a transaction.
 
-    It is `Fenced` if the producer is lost; every other error ends the transaction.
+    The error is `Fenced` if the producer is lost. Every other error ends the transaction.
     """
     codes = confluent().KafkaError
     if error.code() in (codes._PURGE_QUEUE, codes._PURGE_INFLIGHT):
@@ -134,6 +134,6 @@ client_log.addFilter(_WithoutFencing())
 
 
 def flush_log(producer: Any) -> None:
-    """Let a producer write its last log lines before it is thrown away."""
+    """Let a producer write its last log lines before the sink throws the producer away."""
     with suppress(Exception):  # a lost producer's delivery reports may raise
         producer.poll(0)

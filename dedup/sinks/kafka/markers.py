@@ -65,7 +65,7 @@ class KafkaMarkers:
         return partitions
 
     def partition_of(self, query_id: str, sink: str, slot: int, partitions: int) -> int:
-        """Return the partition of a slot's markers; neighbouring slots use neighbouring ones."""
+        """Return the partition of a slot's markers. Neighbouring slots have neighbouring ones."""
         return (zlib.crc32(f"{query_id}/{sink}".encode()) + slot) % partitions
 
     def newest(self, query_id: str, sink: str, slot: int) -> Marker | None:
@@ -173,7 +173,7 @@ class KafkaMarkers:
         return self._ask(offsets)
 
     def _ask(self, request: Callable[[], T], is_complete: Callable[[T], object] = bool) -> T:
-        """Return the brokers' answer; ask again while some of them do not know a new topic yet."""
+        """Return the brokers' answer. Asks again while some brokers do not know a new topic yet."""
         deadline = time.monotonic() + _NEW_TOPIC_S
         while True:
             late = time.monotonic() > deadline

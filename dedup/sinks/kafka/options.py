@@ -73,7 +73,7 @@ class KafkaOptions(SinkOptions):
 
 
 def kafka_options(given: Mapping[str, str], partitioner: Partitioner | None = None) -> KafkaOptions:
-    """Return the options that a user gave; a `partitioner` replaces the option of this name."""
+    """Return the options that a user gave. A `partitioner` replaces the option of this name."""
     values = read_options(given, OPTIONS, owner=f"format {FORMAT}", prefix=PREFIX)
     topic = values["topic"]
     values["markers"] = values["markers"] or f"{topic or 'dedup'}-markers"

@@ -275,7 +275,7 @@ class KafkaSlot:
         self.drop()
 
     def drop(self) -> None:
-        """Throw the producer away; the next owner settles its open transaction."""
+        """Throw the producer away. The slot's next owner settles the open transaction."""
         held = self._mine if self._chosen else _held.get(self._key)
         self._mine, self._chosen = None, True
         if held is None:

@@ -34,7 +34,7 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class KafkaStaging:
-    """The staged slices of one sink of one query; two queries may share the folder `where`."""
+    """The staged slices of one sink of one query. Two queries may share the folder `where`."""
 
     def __init__(self, where: str, query_id: str) -> None:
         self._root = Root(f"{where}/{query_id}")

@@ -188,7 +188,7 @@ def split_rows(
 ) -> Iterator[tuple[tuple[object, ...], pa.Table]]:
     """Yield the rows of each partition, after the partition's values.
 
-    Each of `keys` has a value for each row; without keys there is one partition. Raises DataError
+    Each of `keys` has a value for each row. Without keys there is one partition. Raises DataError
     if a key is a time or date outside Python's calendar.
     """
     if not keys:

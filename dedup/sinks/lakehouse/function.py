@@ -78,7 +78,7 @@ def delta_sink(
     Raises
     ------
     ConfigError
-        If an option is unknown or invalid; at the first micro-batch, if table and columns do not
+        If an option is unknown or invalid. At the first micro-batch, if table and columns do not
         fit.
     MissingExtraError
         If the extra ``delta`` is not installed.
@@ -118,7 +118,7 @@ def iceberg_sink(
     Raises
     ------
     ConfigError
-        If an option is unknown or invalid; at the first micro-batch, if table and columns do not
+        If an option is unknown or invalid. At the first micro-batch, if table and columns do not
         fit.
     MissingExtraError
         If the extra ``iceberg`` is not installed.

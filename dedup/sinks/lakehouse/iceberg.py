@@ -54,7 +54,7 @@ def marker_property(query_id: str, sink: str) -> str:
 
 @dataclass(frozen=True)
 class IcebergTarget(LakeTarget):
-    """A table of Iceberg; `storage` holds the properties for access to its files."""
+    """A table of Iceberg. `storage` holds the properties for access to the table's files."""
 
     metadata: TableMetadata
     storage: dict[str, str] = field(repr=False)

@@ -89,9 +89,9 @@ class Encoding:
 def encoding(spark: str, kind: str, modifier: int) -> Encoding:
     """Return how a column of Spark goes into a column of PostgreSQL.
 
-    `spark` is the type's `simpleString`; `kind` is as `format_type` names a type without modifiers,
-    or ``enum`` for all enums; `modifier` is the column's `atttypmod`, -1 for none. Raises
-    Unsuitable if values could be lost or changed.
+    `spark` is the type's `simpleString`. `kind` is what `format_type` calls a type without
+    modifiers, or ``enum`` for all enums. `modifier` is the column's `atttypmod`, -1 for none.
+    Raises Unsuitable if values could be lost or changed.
     """
     if inner := _ARRAY.fullmatch(spark):
         if not kind.endswith("[]"):

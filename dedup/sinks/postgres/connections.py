@@ -120,7 +120,7 @@ def forget_connections() -> None:
 
 @contextmanager
 def transaction(options: PostgresOptions) -> Iterator[psycopg.Connection[Any]]:
-    """Yield a connection (see `connected`); commit at the end, roll back after an error."""
+    """Yield a connection (see `connected`). Commits at the end, and rolls back after an error."""
     connection = connected(options.dsn, options.timeout_seconds)
     try:
         yield connection

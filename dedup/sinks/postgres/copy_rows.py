@@ -125,7 +125,7 @@ class CopyRows:
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
-        """Translate psycopg's errors; add the record if the server reports only its line."""
+        """Translate psycopg's errors, and add the record if the server reports only its line."""
         try:
             yield
         except psycopg_library().Error as error:

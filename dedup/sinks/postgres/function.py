@@ -73,7 +73,7 @@ def postgres_sink(
     Raises
     ------
     ConfigError
-        If an option is unknown or invalid; at the first micro-batch, if table and columns do not
+        If an option is unknown or invalid. At the first micro-batch, if table and columns do not
         fit.
     MissingExtraError
         If the extra ``postgres`` is not installed.

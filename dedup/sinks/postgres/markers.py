@@ -112,7 +112,7 @@ class PostgresMarkers:
         return done.rowcount == 1
 
     def _disconnect(self, slots: Sequence[int]) -> None:
-        """End the sessions that hold one of the slots; the server rolls their transactions back."""
+        """End the sessions that hold one of the slots. The server rolls their transactions back."""
         with transaction(self._options) as connection:
             # A session belongs to the user who logged in, not to the role that it acts as.
             connection.execute("SET LOCAL ROLE NONE")

@@ -87,7 +87,7 @@ class RejectedRecords:
         return self._move_all(connection, source, aside)
 
     def settle(self, connection: psycopg.Connection[Any]) -> None:
-        """Set aside rows that break deferred constraints; the commit would not name them."""
+        """Set aside rows that break deferred constraints. The commit would not name these rows."""
         if self._attempt(connection, lambda: connection.execute(_CHECK.encode())) is None:
             return
         connection.execute("ROLLBACK TO SAVEPOINT before_moves")

@@ -56,7 +56,7 @@ class PostgresSlot:
         self._options, self._table, self.number = options, table, number
         self._markers = PostgresMarkers(options, query_id)
         self._key = (options.dsn, options.markers, query_id, options.name, number)
-        # A copy for this attempt: another thread, such as the driver of another start, may own the
+        # Copied for this attempt: another thread, such as the driver of another start, may own the
         # slot later.
         self._owned = _known.get(self._key)
         self._connection: psycopg.Connection[Any] | None = None
@@ -112,7 +112,7 @@ class PostgresSlot:
                 self._copy.send(rows)
 
     def _begin_rows(self) -> None:
-        """Start to write to the target, or to a temporary table that is merged into it later."""
+        """Start to write to the target, or to a temporary table to merge into the target later."""
         into = self._table.name
         if self._table.key or self._options.quarantine:
             into = _INCOMING

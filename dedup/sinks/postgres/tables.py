@@ -45,9 +45,9 @@ _LOST_RACE = ("23505", "42P07")
 class TargetTable:
     """A table, and the columns of the stream in their order.
 
-    `name` and `schema` are as SQL takes them, `shown` as the user wrote the table, and `types` is
-    a hash of the columns' types when the query started. Rows of one `key` are updated if their
-    `version` is greater; without a key rows are appended.
+    `name` and `schema` are as SQL takes them, `shown` as the user wrote the table, and `types` is a
+    hash of the columns' types when the query started. Rows of one `key` are updated if their
+    `version` is greater. Without a key rows are appended.
     """
 
     name: str
