@@ -16,7 +16,7 @@ from dedup.core.metrics import VERDICTS
 from dedup.core.policy import Policy
 from dedup.core.sequence import SEQUENCE_VERDICTS, SequenceRule
 
-#: Names of the columns that the operator adds for itself; they never leave it.
+#: Prefix of the columns that the operator adds for itself, and never emits.
 HELPER_PREFIX = "__dedup_"
 #: The pass that writes rows to local files (`dedup.spark.executor.bodies`).
 Bodies: TypeAlias = Literal["pack", "group", "none"]
@@ -62,12 +62,13 @@ class Plan:
     time: TimeSource
     #: Changes of ID and timestamp that the user accepts.
     accepted: Accepted = field(default_factory=Accepted)
-    #: Time of the micro-batch; None in processing-time mode.
+    #: Column with the micro-batch's time, or None in processing-time mode.
     now_column: str | None
     source_columns: tuple[str, ...]
     order_columns: tuple[str, ...] = ()
     payload_columns: tuple[str, ...] = ()
-    #: The first columns are the user's; order expressions follow, and travel with them.
+    #: Number of the first columns, which are the user's. Order expressions follow, and travel with
+    #: them.
     user_columns: int
     body_columns: int
     handling: Handling

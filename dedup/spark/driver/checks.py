@@ -150,7 +150,7 @@ def _check_root(spark: SparkSession, root: Root, *, shared_local: bool) -> None:
 
 
 def check_partitions(spark: SparkSession, shards: int | None) -> None:
-    """Reject an unknown number of shards; warn of many more state partitions than cores.
+    """Reject an unknown number of shards, and warn of many more state partitions than cores.
 
     More shards than partitions cost nothing: a partition's shards share its Python session.
     """

@@ -81,7 +81,7 @@ class Columns:
 
     @property
     def steps(self) -> Counter[str]:
-        """The steps of the plan; on Spark Connect they take a round trip."""
+        """The steps of the plan, which take a round trip on Spark Connect."""
         if self._steps is None:
             self._steps = steps(self.df)
         return self._steps
@@ -163,7 +163,8 @@ class Columns:
         values = F.struct(*recipe.chosen(self.df))
         selected = self.df.select(values)
         expression = read_expression(values, self.df, case_sensitive=self.case_sensitive)
-        # The recipe's name replaces the struct; its texts do not depend on settings.
+        # The recipe's name replaces the struct, because the recipe's texts do not depend on
+        # settings.
         expression.text = expression.text.replace("struct", recipe.name, 1)
         expression.functions.discard("struct")
         check_row_by_row(selected, self.steps, expression, "id")

@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame
 
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 _QUOTED_PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
-#: SQL that is only the name of a column; an alias at the end of SQL.
+#: Patterns of SQL that is only the name of a column, and of an alias at the end of SQL.
 _SQL_NAME = re.compile(r"[^\W\d]\w*|`(?:[^`]|``)*`")
 _SQL_ALIAS = re.compile(r"\s+as\s+(?:[^\W\d]\w*|`(?:[^`]|``)*`)$", re.IGNORECASE)
 #: Functions that pass timestamps through without using the time zone.
@@ -234,7 +234,7 @@ def _catalyst(writer: _TextWriter, expression: Any) -> str:
 
 
 def _path(expression: Any) -> list[str]:
-    """Return a column or the path to a field of it; empty for any other expression."""
+    """Return a column, or the path to a field of it, or an empty list for other expressions."""
     kind = class_name(expression)
     if kind == "AttributeReference":
         return [expression.name()]

@@ -205,7 +205,7 @@ def _batch_shards(df: DataFrame) -> int | None:
 
 
 def who_writes_bodies(df: DataFrame) -> Bodies:
-    """Return the pass that writes the rows to a file; see `dedup.spark.executor.bodies`."""
+    """Return the pass that writes the rows to a file (see `dedup.spark.executor.bodies`)."""
     spark = df.sparkSession
     # Spark may read a batch's rows at any time, or never. If it encrypts its local files, rows must
     # not be there in plain text.
@@ -216,7 +216,7 @@ def who_writes_bodies(df: DataFrame) -> Bodies:
 
 
 def _made_of(option: str, definition: Definition) -> str:
-    """Return an option's text; equal texts make equal values."""
+    """Return an option's text. Equal texts make equal values."""
     shown = replace(definition, kind=encoded_kind(definition.kind))
     return f"{option}={shown.text_beside(_NOTHING)}"
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 #: Unpickled values of this process, by the digest of their bytes.
 _loaded: dict[bytes, Any] = {}
-#: Largest number of them. A process that serves more queries loads some again.
+#: Largest number of unpickled values. A process that serves more queries unpickles some again.
 _LOADED_MAX = 32
 
 

@@ -1,4 +1,4 @@
-"""Bodies of blobs in files on Spark's local disk; Spark carries their places instead.
+"""Bodies of blobs in files on Spark's local disk, so that Spark carries only their places.
 
 A row crosses six process boundaries on its way through the three passes, and only the first and the
 last pass look at all of it. So a pass writes the body to a file as early as possible, and passes on
@@ -168,7 +168,7 @@ class BodyReader:
 
     @contextmanager
     def _opened(self, path: bytes) -> Iterator[io.FileIO]:
-        """Open a file; unlink it and keep it open if only this task reads it."""
+        """Open a file. If only this task reads the file, unlink it and keep it open."""
         if not os.path.basename(path).startswith(_HANDED_ON):
             with io.FileIO(path) as file:
                 yield file
@@ -179,7 +179,7 @@ class BodyReader:
         yield self._handed_on[path]
 
     def close(self) -> None:
-        """Close the files; rows that were read stay valid."""
+        """Close the files. Rows that were read stay valid."""
         while self._handed_on:
             self._handed_on.popitem()[1].close()
 

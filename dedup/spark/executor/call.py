@@ -147,7 +147,7 @@ class ShardInput:
 
 @dataclass(frozen=True, slots=True)
 class Call(ABC):
-    """A shard in a micro-batch; a subclass judges it by an operator's rules."""
+    """A shard in a micro-batch. A subclass judges its records by an operator's rules."""
 
     #: Names of the output's counters that are integers.
     NAMES: ClassVar[MetricNames]

@@ -68,7 +68,7 @@ def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def _sent(rows: Iterator[pa.RecordBatch], watch: Stopwatch) -> Iterator[pa.RecordBatch]:
-    """Yield packed rows; the watch stops while Spark takes them."""
+    """Yield packed rows, and stop the watch while Spark takes them."""
     for row in rows:
         watch.lap("pack")
         yield _with_time(row, None)
@@ -184,7 +184,7 @@ class Packer:
         )
 
     def _times(self, batch: pa.RecordBatch, keys: Keys, flags: U8) -> I64:
-        """Return timestamps in ms; the micro-batch's time replaces future and null ones."""
+        """Return timestamps in ms. The micro-batch's time replaces future and null ones."""
         plan = self.plan
         if not plan.policy.event_time:
             return np.zeros(batch.num_rows, np.int64)
@@ -210,7 +210,7 @@ class Packer:
         return times_ms
 
     def _observe(self, batch: pa.RecordBatch, times_ms: I64, flags: U8) -> U64 | None:
-        """Observe the batch's clocks; return the hashes of the rows' source partitions, if any."""
+        """Observe the batch's clocks, and return the hashes of the rows' source partitions."""
         timed, trusted_ms = observed_times(times_ms, flags)
         if not self.plan.source_columns:
             if timed.any():
@@ -231,7 +231,7 @@ class Packer:
 
 
 def millis(column: pa.Array) -> I64:
-    """Return whole milliseconds, floored; 0 where null."""
+    """Return whole milliseconds, floored, with 0 for a null."""
     micros = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
     millis: I64 = np.floor_divide(
         micros.fill_null(0).to_numpy(zero_copy_only=False), np.int64(1000)

@@ -103,7 +103,7 @@ class Task:
 
 
 def partitions_of(setting: Callable[[str], str | None], shards: int | None) -> int:
-    """Return the number of the operator's partitions; a wrong one spreads shards unevenly."""
+    """Return the number of the operator's partitions. A wrong one spreads shards unevenly."""
     pinned = setting("spark.sql.streaming.internal.stateStore.partitions")
     asked = setting("spark.sql.shuffle.partitions")
     return shuffle_partitions(pinned) or shuffle_partitions(asked) or shards or 200
@@ -306,7 +306,7 @@ def _resident_bytes() -> int:
 
 
 def _libc(name: str) -> Callable[..., int]:
-    """Return a function of glibc; with another C library, one that does nothing."""
+    """Return a function of glibc, or one that does nothing if the C library is another."""
     try:
         function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):

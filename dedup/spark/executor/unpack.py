@@ -16,7 +16,7 @@ from dedup.spark.plan import Plan
 
 
 def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield user rows of one partition; a shard's control row comes before its blobs."""
+    """Yield user rows of one partition, in which a shard's control row precedes its blobs."""
     freeze_gc()
     faults.point("unpack.begin")
     with closing(BodyReader()) as reader:

@@ -173,7 +173,7 @@ def restored(
 
 
 def text_of(keys: Keys) -> pa.Array:
-    """Return the string column that keys encode; an empty key is null."""
+    """Return the string column that keys encode, in which an empty key is null."""
     text, offsets = kernel.decode_uuid(keys.data, keys.offsets)
     null = keys.lengths == 0
     valid = pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
