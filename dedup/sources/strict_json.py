@@ -42,7 +42,7 @@ _LAX = (
 
 _TEXT = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
 _NUMBER = "(-?[0-9][-+.0-9eE]*+)"
-#: A quote inside a text follows a backslash; other quotes follow a bracket or a sign.
+#: A quote inside a text follows a backslash. Other quotes follow a bracket or a sign.
 _TAGGED_NUMBER, _TAGGED_TEXT = rf'(?<!\\)"{_NUMBER}\|"', r'(?<!\\)"\|'
 _BLANKS = " \t\r\n"
 #: An escaped surrogate without its other half, which PySpark 4.1 reads as a question mark.
@@ -64,7 +64,7 @@ _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 
 
 def is_good(topic: str, text: Column) -> Column:
-    """Return whether a record has no `CAUSE`; the first that has one stops the query.
+    """Return whether a record has no `CAUSE`. The first record with one stops the query.
 
     The error is the DataError that a Python task would raise with this text.
     """
@@ -174,7 +174,7 @@ def with_fields(records: DataFrame, schema: T.StructType, options: Mapping[str, 
 
 
 def _lacking(schema: T.StructType, above: tuple[str, ...] = ()) -> list[Column]:
-    """Return a cause for each missing field that is not nullable; arrays may hold nulls."""
+    """Return a cause for each missing field that is not nullable. Arrays may hold nulls."""
     whole = F.col(_TYPED)
     for name in above:
         whole = whole[name]

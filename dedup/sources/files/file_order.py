@@ -62,6 +62,6 @@ class FileOrder:
             yield tuple(map(PurePath, stretch))
 
     def _of_spark(self, mtime_ms: int, path: str) -> tuple[int, bytes]:
-        """Return Spark's sort key; Java compares texts by their 16-bit codes."""
+        """Return Spark's sort key. Java compares texts by their 16-bit codes."""
         code = java_path(path).encode("utf-16-be")
         return -mtime_ms if self.newest_first else mtime_ms, code

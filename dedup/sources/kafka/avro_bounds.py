@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-#: Takes a value, the position of an item and its depth in records; returns the item's end.
+#: Takes a value, the position of an item and its depth in records, and returns the item's end.
 Step: TypeAlias = Callable[[bytes, int, int], int]
 
 #: Greatest depth of nested records. A depth of some thousands crashes fastavro's process.

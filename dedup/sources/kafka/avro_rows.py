@@ -104,7 +104,7 @@ class AvroDecoder:
         return self._column(records, causes), causes
 
     def _column(self, records: list[Any], causes: list[str | None]) -> pa.Array:
-        """Return the records as a column; a record that does not fit becomes null with a cause."""
+        """Return the records as a column. A record that does not fit becomes null, with a cause."""
         kind = self.schema.type
         try:
             return pa.array(records, kind)

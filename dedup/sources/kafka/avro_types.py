@@ -1,4 +1,4 @@
-"""Types of Avro as types of Arrow, without loss; other types are refused by name.
+"""Avro's types as types of Arrow, if that loses nothing. Other types are refused by name.
 
 The rules are in the Avro specification 1.12, "Logical Types". It demands that unknown logical types
 are ignored.
@@ -151,7 +151,7 @@ def _branches(schema: Any, names: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _column(schema: Any, path: str, names: Mapping[str, Any], above: tuple[str, ...]) -> AvroColumn:
-    """Return the column for a schema; `above` are the names of the records around it."""
+    """Return the column for a schema. `above` are the names of the records around it."""
     if isinstance(schema, list):
         values = [branch for branch in schema if branch not in ("null", {"type": "null"})]
         if len(values) != 1:

@@ -1,7 +1,7 @@
 """Options ``kafka.*``, translated from the names of Kafka's Java client to librdkafka's properties.
 
 Spark's own Kafka source and sink take the Java client's names. librdkafka has most of them under
-the same name (``linger.ms``, ``acks``); the tables here hold the others. librdkafka itself rejects
+the same name (``linger.ms``, ``acks``). The tables here hold the others. librdkafka itself rejects
 the names that it does not know.
 """
 

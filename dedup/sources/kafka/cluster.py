@@ -35,7 +35,7 @@ class Topic:
 
 
 class Cluster:
-    """A cluster that answers requests about itself; the first request connects.
+    """A cluster that answers requests about itself. The first request connects.
 
     Every method raises ConfigError if no server answers, or the servers reject the credentials or
     the request. `purpose` is for the error if the client library is missing.

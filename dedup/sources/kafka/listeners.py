@@ -163,7 +163,7 @@ class OffsetsToGroup(StreamingQueryListener):
         """Do nothing."""
 
     def drain(self, timeout_s: float = 30.0) -> bool:
-        """Wait until every offset is committed or has failed; return False after the timeout."""
+        """Wait until every offset is committed or has failed, or return False after `timeout_s`."""
         return self._work.drain(timeout_s)
 
     def _commit(self) -> None:

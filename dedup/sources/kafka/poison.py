@@ -93,7 +93,7 @@ def poison_counts(progress: Any, metrics: str = "kafka_source") -> dict[str, dic
 
 
 def refused(records: DataFrame) -> DataFrame:
-    """Return the records; the first poison one stops the query with an error that names it."""
+    """Return the records. The first poison record stops the query with an error that names it."""
     text = F.format_string(
         "The record at offset %d of partition %d of topic %s is a poison record. %s No record of "
         'its micro-batch was skipped. on_error="quarantine" sets such records aside.',
@@ -158,7 +158,7 @@ class Quarantine:
             ) from None
 
     def set_aside(self, texts: pd.Series[str]) -> pd.Series[bool]:
-        """Write the objects of poison records; return True for a good record, which has null."""
+        """Write the objects of poison records, and return True for good records, which are null."""
         fine = texts.isna()
         bad = texts[~fine]
         if len(bad):

@@ -23,7 +23,7 @@ _NO_TIMESTAMP = -1
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The record ID is the value of a header, as bytes; the last one if the name occurs twice."""
+    """The record ID is a header's value, as bytes. Of headers with one name, the last counts."""
 
     name: str
 

@@ -38,7 +38,7 @@ class WriterSchema:
     text: str
     #: Its language: ``AVRO``, ``JSON`` or ``PROTOBUF``.
     kind: str = "AVRO"
-    #: Schemas that it uses without defining them; each comes after the ones that it uses itself.
+    #: Schemas that this schema uses without defining them. Each comes after the schemas it uses.
     references: tuple[str, ...] = ()
 
 

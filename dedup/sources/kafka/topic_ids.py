@@ -125,7 +125,7 @@ def checked_ids(
 
 
 def offsets_in(offset: Any) -> dict[str, dict[int, int]]:
-    """Return a source's offset, JSON or parsed, by topic and partition; empty if not Kafka's."""
+    """Return a source's offset by topic and partition, or an empty dict if it is not Kafka's."""
     try:
         offset = json.loads(offset) if isinstance(offset, str) else offset
         return {t: {int(n): int(at) for n, at in each.items()} for t, each in offset.items()}

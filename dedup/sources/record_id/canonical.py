@@ -101,7 +101,7 @@ def _without_zeros(text: str) -> str:
 
 
 def _hexadecimal(value: float) -> str:
-    """Return the spelling of Java's ``%a``; zero has no sign."""
+    """Return a number in the spelling of Java's ``%a``, but zero without a sign."""
     if value != value:
         return "NaN"
     if value in (float("inf"), float("-inf")):

@@ -1,4 +1,4 @@
-"""Record IDs as Spark expressions over a DataFrame's columns; no row passes through Python.
+"""Record IDs as Spark expressions over columns, so that no row passes through Python.
 
 `read_lines` gives the lines of text files numbers that such an ID can use.
 """
@@ -79,7 +79,7 @@ class IdRecipe(DerivedId):
         return F.when(known, F.substring(hashed, 1, ID_BYTES)).alias(NAME)
 
     def chosen(self, df: DataFrame) -> list[Column]:
-        """Return the columns as Spark's; a name with a dot may be a column or a field."""
+        """Return the columns as Spark's. A name with a dot may be a column or a field."""
         return [
             column
             if isinstance(column, Column)
