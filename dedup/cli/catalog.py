@@ -32,7 +32,7 @@ _WIDTH = 80
 _LABEL = 20
 #: Number of IDs of 29 bytes in half of the default `state_budget_bytes`, when a shard seals them.
 _NEWEST_IDS = 18_000
-#: Exit codes of the answers of `explain`.
+#: Exit code for each answer of `explain`.
 _CODES = {"remembered": OK, "not remembered": NOT_FOUND, "cannot tell": CANNOT_TELL}
 #: Columns of the table of shards, and the fields that they show.
 _SHARD_COLUMNS = {

@@ -2,7 +2,7 @@
 
 A start of Spark loads and verifies some 20,000 classes, and a query's first micro-batch thousands
 more. Java can map classes from a file (class data sharing, JEP 350), but only if Java and jars are
-the same as when the file was written. Java 17 needs this module; Java 19 and later can do it alone
+the same as when the file was written. Java 17 needs this module. Java 19 and later can do it alone
 (``-XX:+AutoCreateSharedArchive``).
 """
 

@@ -60,7 +60,7 @@ class Figures:
     seconds : float
         Since the query started.
     bad : int
-        Records that could not be read; no other count includes them.
+        Records that could not be read. No other count includes them.
     """
 
     counts: dict[str, int]

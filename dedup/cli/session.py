@@ -52,7 +52,7 @@ def spark_session(
         Whether rows bypass the JVM. The JVM then compiles its code only once and quickly: a good
         compilation costs a quarter of the CPU time of the first half minute.
     archive_to : Path, optional
-        Java ends with the session, and writes its classes to this file; see `class_archive`.
+        File to which Java, which ends with the session, writes its classes (see `class_archive`).
 
     Raises
     ------

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RECORD = "_dedup.json"
 LOG = "_dedup.log"
 _FORMAT = 1
-#: Options with folders; a folder in the output is recorded without the output's path.
+#: Options with folders. A folder in the output is recorded without the output's path.
 _FOLDERS = ("catalog", "checkpoint", "duplicates", "bad_records")
 #: Options that every release has recorded.
 _NEEDED = {"catalog", "checkpoint", "timestamp", "horizon", "lateness", "late"}

@@ -1,4 +1,4 @@
-"""One `dedup run` from end to end: files, columns, operator, output; or only its plan."""
+"""One `dedup run` from end to end (files, columns, operator, output), or only its plan."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def run(
     ----------
     options : RunOptions
     reporter : Reporter
-        Receives the progress; not closed.
+        Receives the progress. `run` does not close it.
     stop : StopRequest, optional
         Stops the query, and leaves its unfinished micro-batch for the next run.
     spark : SparkSession, optional
-        Not stopped. Default: a session that is stopped at the end.
+        Session to use, which `run` does not stop. Default: a session that is stopped at the end.
 
     Raises
     ------

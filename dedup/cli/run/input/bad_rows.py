@@ -100,7 +100,7 @@ def files_of_batch(options: RunOptions, log: FileLog, batch_id: int) -> list[Pat
 
 
 def explained(error: Exception, job: Job, paths: Sequence[object], *, way: str = _WAY) -> Exception:
-    """Return the error of a query over these files, with the way out if the input is at fault."""
+    """Return the error of a query over files, which says what to do if the input is at fault."""
     timestamp = job.options.timestamp
     if isinstance(error, DedupError):
         return error

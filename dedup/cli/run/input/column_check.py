@@ -50,7 +50,7 @@ class Mismatch:
     """A file whose columns are not the known ones."""
 
     path: Path
-    #: All columns of the file; None if the changes are in the names of its folders.
+    #: All columns of the file, or None if the changes are in the names of its folders.
     columns: T.StructType | None
     changes: tuple[Change, ...]
 

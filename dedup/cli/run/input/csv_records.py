@@ -98,7 +98,7 @@ class CsvRecords:
         return name
 
     def _pattern(self, escape: str) -> str:
-        """Return the pattern of a line without its end; its group matches an unclosed value.
+        """Return the pattern of a line without its end, in which a group matches an unclosed value.
 
         Groups are atomic, not possessive: possessive ones go wrong before Python 3.11.5
         (https://github.com/python/cpython/issues/106052).

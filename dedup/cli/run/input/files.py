@@ -63,11 +63,11 @@ _NOWHERE = Stamp(0, 0)
 class InputFiles:
     """Files of INPUT."""
 
-    #: Folder of the files; folders below it may be columns.
+    #: Folder of the files. Folders below it may be columns.
     root: Path
     #: ``csv``, ``json``, ``parquet`` or ``orc``.
     file_format: str
-    #: Glob that file names must match; None: every file that is not hidden.
+    #: Glob that file names must match, or None for every file that is not hidden.
     pattern: str | None
     #: Names of folders such as ``day=2024-05-01`` are columns.
     partitioned: bool
