@@ -77,7 +77,7 @@ class SlotPort(Protocol):
 
     @property
     def last(self) -> Marker | None:
-        """What this process committed last to the slot, or None if it does not know."""
+        """The marker that this process committed last to the slot, or None if it does not know."""
 
     def acquire(self) -> Marker | None:
         """Fence all others, settle what they left open, and only then read the newest marker."""
