@@ -28,7 +28,7 @@ def mark_start(root: Root, start_id: str) -> None:
     folder = root.local_path(STARTS_FOLDER)
     if folder is None:
         return
-    with suppress(OSError):  # another driver may delete them too
+    with suppress(OSError):  # another driver may delete the same marks
         marks = sorted((entry.stat().st_mtime, entry.name) for entry in os.scandir(folder))
         oldest_s = time.time() - STARTS_KEPT_S
         root.delete(f"{STARTS_FOLDER}/{name}" for at, name in marks[:-STARTS_KEPT] if at < oldest_s)

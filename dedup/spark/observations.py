@@ -72,12 +72,12 @@ def _aggregates(names: MetricNames, *others: str) -> list[Column]:
 
 
 def _of_shards(names: str) -> str:
-    """Return columns of the control rows as one value that has an order."""
+    """Return the expression for columns of the control rows as one value that has an order."""
     return f"CASE WHEN shard_index IS NOT NULL THEN struct({names}) END"
 
 
 def _total(name: str) -> str:
-    """Return a sum that is 0 without a row, as in a micro-batch without input."""
+    """Return the expression for a sum that is 0 without rows, as in a micro-batch without input."""
     return f"coalesce(sum({name}), 0) AS {name}"
 
 

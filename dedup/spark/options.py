@@ -217,7 +217,7 @@ class _Options:
         return int(self._ms("max_future"))
 
     def as_call(self) -> str:
-        """Return how the operator was made: the options that differ from their defaults."""
+        """Return the call that made the operator, with the options that differ from defaults."""
         shown = []
         for option in self.DECLARED.values():
             value, default = _as_given(getattr(self, option.name)), option.default

@@ -26,10 +26,10 @@ Bodies: TypeAlias = Literal["pack", "group", "none"]
 class TimeSource:
     """Where timestamps come from."""
 
-    #: For people.
+    #: Description for people.
     text: str
     definition: Definition
-    #: None in processing-time mode, or if the ID carries the time.
+    #: Column of the timestamp, or None in processing-time mode or if the ID carries the time.
     column: str | None = None
     #: Whether the ID is a version-7 UUID, which carries the time.
     in_id: bool = False
@@ -42,7 +42,7 @@ class Numbering:
     #: A record without a value in one of these columns of pack's input has no producer.
     producer_columns: tuple[str, ...]
     sequence_column: str
-    #: None: there is one epoch.
+    #: Column of the epoch, or None if there is only one epoch.
     epoch_column: str | None
     rule: SequenceRule
     #: Options and expressions that a restart must repeat.
@@ -75,10 +75,10 @@ class Plan:
     #: Names of the verdicts that pass through if there is no verdict column.
     emitted: frozenset[str]
     max_future_ms: int
-    #: None: the task resolves it (invariant 14).
+    #: Number of shards, or None if the tasks find it out (invariant 14).
     shards: int | None
     policy: Policy
-    #: None if nothing is remembered, or only in Spark state.
+    #: Root of the catalog, or None if nothing is remembered, or only in Spark state.
     root: Root | None = None
     cache_dir: str | None = None
     cache_bytes: int | None = None

@@ -34,7 +34,7 @@ SINKS = "dedup-sinks"
 _OPERATOR = "applyInPandasWithState"
 #: Number of newest micro-batches that are searched for a source's last offset.
 _RECENT = 100
-#: A source that is neither Kafka nor files, and whose name is unknown.
+#: Kind of a source that is neither Kafka nor files, and whose name is unknown.
 OTHER = "other"
 
 
@@ -249,7 +249,7 @@ def _source(offset: str) -> Source:
 
 
 def _kafka(value: Any) -> dict[str, dict[str, int]] | None:
-    """Return offsets by topic and partition, or None if it is another source's offset."""
+    """Return offsets by topic and partition, or None if `value` is not an offset of Kafka."""
     if not isinstance(value, dict) or not value:
         return None
     for partitions in value.values():

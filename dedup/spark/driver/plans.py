@@ -52,7 +52,7 @@ def user_columns(df: DataFrame, options: Options | SequenceOptions) -> Columns:
 
 
 def plan_of(columns: Columns, options: Options | SequenceOptions) -> Plan:
-    """Return the plan for the tasks, and add the helper columns that it names.
+    """Return the plan for the tasks, and add the helper columns that the plan names.
 
     This does not access the catalog. Raises the ConfigError that `Operator` raises.
     """
@@ -165,7 +165,7 @@ def _plan(
 def _time_source(
     columns: Columns, given: ColumnOrName | IdTime | None, ids: Sequence[Resolved] = ()
 ) -> TimeSource:
-    """Return what the option `timestamp` refers to. Raises ConfigError if it is not a timestamp."""
+    """Return the source of timestamps, or raise ConfigError if the column is not a timestamp."""
     if given is not None and not isinstance(given, IdTime):
         resolved = columns.resolve(given, "timestamp")
         check_time_type(resolved)
@@ -207,8 +207,8 @@ def _batch_shards(df: DataFrame) -> int | None:
 def who_writes_bodies(df: DataFrame) -> Bodies:
     """Return the pass that writes the rows to a file (see `dedup.spark.executor.bodies`)."""
     spark = df.sparkSession
-    # Spark may read a batch's rows at any time, or never. If it encrypts its local files, rows must
-    # not be there in plain text.
+    # Spark may read a batch's rows at any time, or never. If Spark encrypts its local files, no
+    # other local file may hold rows in plain text.
     is_encrypted = checks.setting(spark, "spark.io.encryption.enabled", "false").lower() == "true"
     if not df.isStreaming or is_encrypted:
         return "none"

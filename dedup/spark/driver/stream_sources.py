@@ -1,4 +1,4 @@
-"""A stream's sources and their options, and the check that two Kafka clusters stay apart."""
+"""A stream's sources and their options, and the check that no two Kafka clusters are mixed up."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class BySequence(Call):
         )
 
     def _bound_to_query(self, base: SequenceState) -> SequenceState:
-        """Return the state with the query's columns and shard, or raise if it has others."""
+        """Return the state of this query's columns and shard, or raise if it belongs to others."""
         made_of, shard = self._numbering.made_of, self.shard
         shards = len(self.layout.slot_keys)
         if base.epoch < 0:

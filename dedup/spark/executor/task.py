@@ -38,7 +38,7 @@ _BATCH_QUERY = "batch"
 #: Memory that a worker may keep between tasks, beyond its modules: as much as a task of half a
 #: million rows uses. A returned page costs 2 us when it is touched again.
 KEPT_BYTES = 160 << 20
-#: Smaller arrays come from memory that the process keeps, instead of separate mappings.
+#: Arrays below this size come from memory that the process keeps, not from separate mappings.
 _MMAP_BYTES = 1 << 30
 #: The same limit for an older glibc.
 _MMAP_BYTES_BEFORE = 32 << 20
@@ -62,7 +62,7 @@ class Task:
     #: Pinned number of the operator's partitions, and the task's partition in its stage.
     partitions: int
     partition: int = 0
-    #: Earlier attempts of the task that failed.
+    #: Number of the task's earlier attempts, which failed.
     retries: int = 0
 
     @staticmethod
