@@ -55,7 +55,7 @@ TOO_FINE = r"[.,][0-9]{6}[0-9]*[1-9]"
 _WITH_DAY = r"^\s*[-+]?\d{4,7}-\d{1,2}-\d{1,2}"
 _DAY = rf"{_WITH_DAY}([T ]00:00(:00([.]0*)?)?Z?)?\s*$"
 _WITHOUT_FORMAT = {T.DateType: _DAY, T.TimestampType: _WITH_DAY, T.TimestampNTZType: _WITH_DAY}
-#: Beyond this, microseconds overflow in Spark's parser.
+#: Seconds since 1970 beyond which microseconds overflow in Spark's parser.
 _MAX_SECONDS = 9e12
 #: More digits than a DECIMAL has. Spark takes minutes to build a number beyond this exponent.
 _MAX_EXPONENT = 99
@@ -181,7 +181,7 @@ def _lacking(schema: T.StructType, above: tuple[str, ...] = ()) -> list[Column]:
     causes = []
     for field in schema.fields:
         if not field.nullable:
-            # If an object may be missing, its fields are needed only if it is there.
+            # If an object may be missing, its fields are needed only if the object is there.
             absent = F.col(_RAW).isNotNull() & whole.isNotNull() & whole[field.name].isNull()
             path = ".".join([*above, field.name])
             text = f"Field {path} is missing or null, and the schema needs it."
@@ -238,7 +238,7 @@ def _typed(raw: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
             found = F.when(is_text, text.try_cast(kind)).otherwise(found)
         return F.when(fits, found)
     if isinstance(kind, T.BinaryType):
-        # Base64 with surplus bits would lose them, and equal another text's value.
+        # Base64 with surplus bits would lose these bits, and equal another text's value.
         same = F.regexp_replace(F.base64(found), r"\s", "") == F.regexp_replace(text, r"\s", "")
         return F.when(same, found)
     if isinstance(kind, (T.DayTimeIntervalType, T.CalendarIntervalType)):

@@ -41,7 +41,7 @@ _PLAIN: dict[type[T.DataType], pa.DataType] = {
     T.DateType: pa.date32(),
     T.TimestampNTZType: pa.timestamp("us"),
 }
-#: Metadata of a column that changes how Spark reads or writes it.
+#: Metadata of a column that changes how Spark reads or writes the column.
 _SPECIAL = {
     "__CHAR_VARCHAR_TYPE_STRING": "a text that is padded or cut",
     "EXISTS_DEFAULT": "filled with a default where a file lacks it",

@@ -36,7 +36,7 @@ class FileOrder:
         return -seconds if self.newest_first else seconds, path
 
     def stretches(self, mtimes_ms: Mapping[str, int], count: int) -> Iterator[tuple[PurePath, ...]]:
-        """Yield the files of each query, so that queries in turn read them in this order.
+        """Yield the files of each query, so that successive queries read all files in this order.
 
         Spark sorts listed files by milliseconds, and lists a glob by name. Micro-batches share a
         query as long as Spark's order agrees with ours; files within a micro-batch need no order.

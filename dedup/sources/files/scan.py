@@ -89,7 +89,7 @@ class Scan:
 
 @contextmanager
 def _as_listed(path: Path, split: dict[str, Any]) -> Iterator[None]:
-    """Refuse a file that changed since it was listed, before and after it is read."""
+    """Refuse a file that has changed since Spark listed it, both before and after the reading."""
     _check(path, split)
     try:
         yield

@@ -73,7 +73,7 @@ _LOGIN = re.compile(
 class ClientSettings:
     """What every client of one cluster is created from."""
 
-    #: For librdkafka, including the servers. They may hold secrets, so ``repr`` omits them.
+    #: Properties for librdkafka, servers included. ``repr`` omits them: they may hold secrets.
     properties: Mapping[str, str] = field(repr=False)
     #: Longest wait for the cluster's answer in one call, in milliseconds (``max.block.ms``).
     block_ms: int = BLOCK_MS

@@ -11,7 +11,7 @@ from dedup.sources.kafka.client_options import ClientSettings, check_transaction
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-#: Properties that every kind of client knows. Others would put a warning into each log.
+#: Properties that every kind of client knows. Other properties would put a warning into each log.
 _CONNECTION = (
     "bootstrap.", "broker.", "client.", "connections.", "debug", "enable.metrics.", "enable.ssl.",
     "enable.sasl.", "log", "metadata.", "message.max.", "receive.message.", "reconnect.",

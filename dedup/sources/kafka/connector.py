@@ -162,7 +162,7 @@ def _fetch(names: Iterable[str], folder: Path, ivy_settings: str | None) -> None
     )
     pattern = folder / "[organisation]_[artifact]-[revision].[ext]"
     command = [java, "-jar", str(ivy), "-m2compatible"]
-    # A separate cache: Ivy does not lock the one in the home folder against other processes.
+    # Use a separate cache: Ivy does not lock the cache in the home folder against other processes.
     command += ["-ivy", str(module), "-retrieve", str(pattern), "-cache", str(folder / "cache")]
     command += ["-settings", ivy_settings] if ivy_settings else []
     try:

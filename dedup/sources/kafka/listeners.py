@@ -1,4 +1,4 @@
-"""Listeners beside a running query: one detects recreated topics, one shows offsets to Kafka."""
+"""Listeners of a running query: one detects recreated topics, one commits offsets to Kafka."""
 
 from __future__ import annotations
 

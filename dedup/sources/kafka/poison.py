@@ -42,7 +42,7 @@ _STORED = (
 
 
 def counted(records: DataFrame, metrics: str) -> DataFrame:
-    """Return the records, with an observation that counts them, and poison ones by partition."""
+    """Return the records, with an observation that counts them, and poison records by partition."""
     bad = F.col(CAUSE).isNotNull()
     # A histogram keeps a bin for each value until there are too many, so it counts exactly. Its
     # values are numbers, and a double holds a hash of 52 bits.
@@ -118,7 +118,7 @@ def quarantined(records: DataFrame, quarantine: Quarantine) -> DataFrame:
 
 
 def _object_text() -> Column:
-    """Return a record's object: one line of JSON, bytes in base64. The JVM makes it."""
+    """Return the expression for a record's object: one line of JSON, with bytes in base64."""
     fields = F.struct(
         "topic",
         "partition",
@@ -240,7 +240,7 @@ def quarantined_records(spark: SparkSession, folder: str, *, stream: bool = Fals
 
 
 def _reason(error: CatalogError) -> str:
-    """Return the storage's own error: the text around it is about a catalog."""
+    """Return the storage's own error, without the text around it, which is about a catalog."""
     return str(error.__cause__ or error)
 
 

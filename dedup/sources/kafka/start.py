@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from dedup.errors import ConfigError
 from dedup.sources.kafka.cluster import Cluster, Topic
 
-#: Either end of a partition, with the number that means it in Spark's JSON of offsets.
+#: Ends of a partition, each with the number that means this end in Spark's JSON of offsets.
 End: TypeAlias = Literal["earliest", "latest"]
 _SPARK_END = {"earliest": -2, "latest": -1}
 _Offsets: TypeAlias = Mapping[str, Mapping[int, int]]
@@ -54,7 +54,7 @@ Start: TypeAlias = str | datetime | FromGroup | FromOffsets
 
 
 def check_start(start: Start) -> None:
-    """Raise ConfigError if `start` is not one of its kinds."""
+    """Raise ConfigError if `start` is of no kind that `kafka_records` takes."""
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise ConfigError(
