@@ -55,7 +55,7 @@ def summary_line(findings: Sequence[Finding]) -> Text:
 
 def _options(finding: Finding) -> str:
     named = list(dict.fromkeys(_OPTION.findall(finding.evidence)))
-    # A file of settings answers each of them.
+    # A file of settings answers each of these options.
     return "--properties or --conf" if "--conf" in named else " or ".join(named)
 
 

@@ -74,7 +74,7 @@ def _written() -> Path:
 
 
 def _runs(folder: Path) -> list[RunOptions]:
-    """Return a run through our Parquet reader and writer, and one through Spark's."""
+    """Return one run through our Parquet reader and writer, and another through Spark's."""
     stream, _ = made.make_stream(_EVENTS, _SEED)
     made.write_files(stream, folder / "parquet")
     some = pq.read_table(min((folder / "parquet").iterdir()))

@@ -180,7 +180,7 @@ def stream_settings(shards: int) -> dict[str, str]:
         "spark.sql.ansi.enabled": "true",
         "spark.sql.files.ignoreCorruptFiles": "false",
         "spark.sql.files.ignoreMissingFiles": "false",
-        # Else Spark does not notice rows that are too short or long if it reads only some columns.
+        # If Spark reads only some columns, it misses rows that are too short or long.
         "spark.sql.csv.parser.columnPruning.enabled": "false",
         # Spark's own list lacks Excel's windows-1252.
         "spark.sql.legacy.javaCharsets": "true",

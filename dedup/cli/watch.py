@@ -59,7 +59,7 @@ def looker(where: str, query: str | None) -> Look:
         if endpoint is not None:
             every, trouble = endpoint.look(now_ms), endpoint.trouble
         else:
-            # A run that starts later creates its output only then.
+            # Look again each time: a run that starts later creates its output only then.
             place = log_of(where)
             folder = folders.setdefault(place, LogFolder(place))
             logs = folder.look()
@@ -79,7 +79,7 @@ def looker(where: str, query: str | None) -> Look:
 
 
 def _in_use(logs: Sequence[QueryLog]) -> Iterator[QueryLog]:
-    """Omit queries that another one of the same name replaced, with a new checkpoint."""
+    """Yield queries that no later query of the same name, with a new checkpoint, has replaced."""
     newest = {log.name: log for log in sorted(logs, key=lambda log: log.heard_ms or 0)}
     for log in logs:
         newer = newest[log.name]

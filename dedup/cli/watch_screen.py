@@ -89,7 +89,7 @@ def waiting(why: str, *, width: int = WIDTH) -> list[Text]:
 
 
 def fit(lines: list[Text], width: int, height: int) -> list[Text]:
-    """Return the lines that a terminal can show, and how many more there are."""
+    """Return the lines that a terminal can show, and a line with the number of the others."""
     if len(lines) <= height:
         return lines
     hidden = len(lines) - height + 1

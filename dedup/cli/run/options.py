@@ -263,7 +263,7 @@ class RunOptions:
         if not self.input.exists():
             raise ConfigError(f"INPUT {self.input} does not exist.")
         if len(set(self.id)) < len(self.id):
-            # Rows that differ in the column that was meant would be lost.
+            # Rows that differ in the column that the user meant would be lost.
             raise ConfigError(f"--id names a column twice: {', '.join(self.id)}.")
         for name, each in OPTIONS.items():
             value, kind = getattr(self, name), each.metadata.get("kind")
@@ -382,7 +382,7 @@ def local_folder(option: str, value: str | Path) -> Path:
     if not text:
         raise ConfigError(f"{option} is empty; give a folder.")
     scheme = scheme_of(text)
-    # A Path of s3://bucket has lost one of its slashes.
+    # A `Path` of s3://bucket has lost a slash.
     if scheme is not None and (text.startswith(f"{scheme}:/") or not Path(text).exists()):
         raise ConfigError(
             f"{option} {text} is a URI, but a folder on this machine is needed: give its path, "

@@ -127,7 +127,7 @@ def check_same(options: RunOptions, record: Record) -> None:
     """Reject options that would change the meaning of an output that exists."""
     now = options.fixed() | {"shards": options.shards or record.shards}
     before = DEFAULTS | record.options | {"shards": record.shards}
-    # Columns are compared one by one, and then the guess of the first run no longer matters.
+    # Columns are compared one by one. With --schema the guess of the first run no longer matters.
     ignored = {"schema"} if options.schema is None else {"schema", "infer"}
     # Older releases took Spark's option `mode`, which --bad-records replaces.
     for given in (now, before):
