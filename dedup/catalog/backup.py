@@ -2,9 +2,9 @@
 
 A shard writes a backup after a micro-batch that changed its set of segments, once that micro-batch
 is committed. A backup is the only kind of file that is overwritten. It holds all IDs except the
-newest, which are in Spark state. The operator judges and deletes nothing by backups, and reads one
-only before it replaces the backup of another run. `dedup catalog adopt` makes the start of a new
-checkpoint from the backups.
+newest, which are in Spark state. The operator never judges records or deletes files by a backup,
+and reads one only before it replaces the backup of another run. `dedup catalog adopt` makes the
+start of a new checkpoint from the backups.
 """
 
 from __future__ import annotations

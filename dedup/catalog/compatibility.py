@@ -145,7 +145,7 @@ def _listed(definitions: Sequence[Definition], others: Sequence[Definition]) -> 
 
 
 def _way_back(before: Sequence[Definition], after: Sequence[Definition]) -> str:
-    """Return how to restore the earlier value, which for plain columns is a renaming."""
+    """Return how to restore the earlier value: plain columns only need renaming back."""
     renamed = [
         f".withColumnRenamed({new.expression!r}, {old.expression!r})"
         for old, new in zip(before, after, strict=True)

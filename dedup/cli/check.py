@@ -189,7 +189,7 @@ def _with_checkpoint(facts: Facts, log: CheckpointLog, options: Mapping[str, str
 def _with_catalog(facts: Facts, where: str, log: CheckpointLog, checkpoint: str) -> Facts:
     root = Root(where)
     certificate = reach(root, lambda: load_certificate(root, log.query_id))
-    # Micro-batches without records make neither a catalog nor state.
+    # Micro-batches without records create neither a catalog nor state.
     if certificate is None and log.committed and _has_state(checkpoint):
         raise no_catalog(root, log.query_id)
     place = root.local_path("catalog.json")

@@ -143,7 +143,7 @@ def reading_session() -> Iterator[SparkSession]:
 
 @contextmanager
 def unless_java_ended(stop: StopRequest | None = None) -> Iterator[None]:
-    """Leave the block without an error if Spark's Java has ended (given `stop`, on request).
+    """Suppress the block's error if Spark's Java has ended and, given `stop`, a stop is requested.
 
     A service manager, or a closed terminal, ends the whole group of processes.
     """

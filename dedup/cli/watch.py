@@ -90,7 +90,7 @@ def _in_use(logs: Sequence[QueryLog]) -> Iterator[QueryLog]:
 
 
 def _once(look: Look, *, as_json: bool) -> Done:
-    """Return the result of one look, with the worst verdict as the exit code."""
+    """Look once, and return the result, whose exit code is the worst verdict."""
     watched, trouble = look()
     if as_json and trouble is not None:
         say(trouble, as_error=True)

@@ -2,7 +2,7 @@
 
 A **run** holds each of its IDs once. It is split by ranges of hashes into segments of bounded size.
 A sealed tail is a run of one segment. Invariant 13 lists the bounds. A merge handles one range of
-hashes at a time. In a micro-batch that seals little it writes a segment or two, however large the
+hashes at a time. A micro-batch that seals little merges only a segment or two, however large the
 bucket is. Until the merge ends, its output holds the IDs of the finished ranges, and the merged
 runs hold all others.
 """

@@ -63,7 +63,7 @@ class SourceClock:
     silent_batches: int = 0
 
     def idle(self, query_time_ms: int, idle_timeout_ms: int | None) -> bool:
-        """Return whether the partition has been silent for long while others sent records.
+        """Return whether the partition has long been silent while others sent records.
 
         The low watermark does not wait for an idle partition.
         """

@@ -12,7 +12,7 @@ from dedup.core.policy import MAX_OPEN_SEGMENTS
 #: Pairs (depth, runs), deepest first. A growing bucket that has reached the depth merges runs of
 #: one size as soon as there are this many.
 MERGE_FAN_IN = ((14, 2), (12, 3), (10, 4))
-#: From this depth on a growing bucket merges runs even if it ends soon.
+#: A growing bucket of this depth or more merges runs even if it ends soon.
 DEEP = 14
 #: Smallest number of full segments that a micro-batch merges in a deep bucket.
 HURRIED_ROOM = 2

@@ -21,7 +21,7 @@ GROUP_STAGES = ("read", "hash", "tail", "probe", "lookup", "judge", "upkeep", "w
 STAGES = ("pack", *GROUP_STAGES)
 
 # A field's type states how `dedup.spark.observations` aggregates the field over shards.
-#: Records, or their distinct IDs, by outcome: the sum, 0 in a micro-batch without input.
+#: Number of records or distinct IDs by outcome: the sum, 0 in a micro-batch without input.
 RecordCount: TypeAlias = Annotated[int, "records"]
 #: Work done in the micro-batch: the sum, 0 without input.
 Count: TypeAlias = Annotated[int, "count"]

@@ -68,7 +68,7 @@ class SegmentStore(Protocol):
         """Write names of expired segments as one durable object, and return its name."""
 
     def delete_pending(self, pending_list: str) -> int:
-        """Delete a pending list after the segments that it names, and return how many existed.
+        """Delete a pending list's segments, then the list. Return how many segments existed.
 
         A list that is missing or damaged names none.
         """

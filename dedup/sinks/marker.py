@@ -66,7 +66,7 @@ class Marker:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Marker:
-        """Return a stored marker. Errors name the place `where` it is stored."""
+        """Return a stored marker. Errors name its place, which is `where`."""
         with reading(f"The marker at {where}"):
             return cls.from_json(from_document(data, version=FORMAT)[1])
 

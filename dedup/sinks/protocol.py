@@ -197,10 +197,10 @@ def publish_slice(
 
 
 def _still_held(batch: Batch, slot: S, rows: SliceRows[S]) -> bool:
-    """Return whether this process still holds the slot. If so, the first rows have been sent.
+    """Send the first rows if this process still holds the slot, and return whether it does.
 
     Spark's workers are not bound to a task, so another worker may have acquired the slot since.
-    That shows when the first rows are sent, while they can still be sent again.
+    Sending the first rows shows this, and they can still be sent again.
     """
     last = slot.last
     if last is None or last.run_id != batch.run_id or last.batch_id >= batch.batch_id:

@@ -57,7 +57,7 @@ _DAY = rf"{_WITH_DAY}([T ]00:00(:00([.]0*)?)?Z?)?\s*$"
 _WITHOUT_FORMAT = {T.DateType: _DAY, T.TimestampType: _WITH_DAY, T.TimestampNTZType: _WITH_DAY}
 #: Seconds since 1970 beyond which microseconds overflow in Spark's parser.
 _MAX_SECONDS = 9e12
-#: More digits than a DECIMAL has. Spark takes minutes to build a number beyond this exponent.
+#: A DECIMAL has fewer digits. Spark takes minutes to build a number with a larger exponent.
 _MAX_EXPONENT = 99
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)

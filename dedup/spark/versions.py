@@ -31,7 +31,7 @@ def problem(spark: str, arrow: str) -> str | None:
 
 
 def check_driver() -> None:
-    """Raise ConfigError for releases that do not work together. Connect clients pass."""
+    """Raise ConfigError for releases that do not work together, except in a Connect client."""
     found = problem(pyspark.__version__, pa.__version__)
     if found and not is_remote():
         raise ConfigError(f"{found}, for the executors as well.")

@@ -51,7 +51,7 @@ _OUTPUT_RULE: dict[str, Any] = {"panel": _OUTPUT, "kept": _RULE}
 
 
 def _operators(name: str, default: Any = None, **more: Any) -> Any:
-    """Declare an option that `dedup_by_id` takes unchanged. The help shows a default of its own."""
+    """Declare an option of `dedup_by_id`. Help shows that default unless `default` is given."""
     declared = BY_ID[name]
     usual = None if default is not None else declared.default
     note = "" if usual is None else f" Default: {usual}."

@@ -167,7 +167,7 @@ def published_files(path: str | os.PathLike[str]) -> list[str]:
 def is_whole(root: OutputRoot, plan: BatchPlan) -> bool:
     folder = root.local_path(folder_of(plan.marker.batch_id))
     if folder is not None:
-        # One rename shows all of them. An earlier version may have merged the files since.
+        # One rename shows all files. Do not look for each: an earlier release may have merged them.
         return not plan.files or folder.exists()
     return all(root.size(name) == nbytes for name, nbytes in _objects(plan))
 

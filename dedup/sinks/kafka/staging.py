@@ -75,7 +75,7 @@ class KafkaStaging:
             ) from None
 
     def manifest(self, batch_id: int, slices: Sequence[StagedSlice]) -> list[StagedSlice]:
-        """Return the slices to publish a micro-batch from, which the first call for it has fixed.
+        """Return the slices from which to publish a micro-batch. The first call fixes them.
 
         Callers must know from the markers that nothing of the micro-batch is published.
         """

@@ -1,4 +1,4 @@
-"""Which columns of a stream go into which columns of a table without loss, and how.
+"""How columns of a stream go into columns of a table without loss.
 
 Both libraries describe their tables by Arrow's types. Errors and rules use Spark's names
 (``simpleString``).

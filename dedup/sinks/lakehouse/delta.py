@@ -333,7 +333,7 @@ def _shape_of(table: DeltaTable) -> str:
 
 
 def _check_features(shown: str, table: DeltaTable) -> None:
-    """Reject a table that asks more of its writers than this sink does."""
+    """Reject a table that requires more of its writers than this sink supports."""
     features = set(table.protocol().writer_features or ())
     settings = table.metadata().configuration
     if _RETENTION in settings:

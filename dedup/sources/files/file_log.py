@@ -28,7 +28,7 @@ class Taken:
 
 
 class FileLog:
-    """The planned files of a query with one file source, by path, as of the last `refresh`.
+    """Files that a query with one file source had planned at the last `refresh`, by path.
 
     The log is ``sources/0/<n>`` in the checkpoint: a version line, then a JSON object per file.
     Every tenth entry is ``<n>.compact`` and repeats all earlier ones. Unreadable entries are

@@ -24,7 +24,7 @@ class FileOrder:
         ``time`` compares whole seconds, then paths: `git clone`, `unzip` and `cp` write the files
         of a folder at almost the same time, in no meaningful order.
     newest_first : bool
-        Reverses the times, as Spark's option ``latestFirst``.
+        Newest times first, like Spark's option ``latestFirst``.
     """
 
     by: str = "time"

@@ -82,7 +82,7 @@ def _is_by_cpp(path: Path) -> bool:
 
 
 def _is_changed(value: Column, kind: T.DataType, by_cpp: bool) -> Column:
-    """Return whether Spark would change a time in a value whose timestamps were read as text."""
+    """Return whether Spark would change a time in `value`, with its timestamps read as text."""
     text = value.cast("string")
     # Years after 9999 begin with a plus sign.
     is_old = F.lit(by_cpp) & (text < _GREGORIAN) & ~text.startswith("+")

@@ -26,7 +26,7 @@ _HEADER_BYTES = 5
 _MAX_SCHEMA_ID = (1 << 31) - 1
 #: Seconds for which an ID that the registry did not know is not asked for again.
 _UNKNOWN_S = 30.0
-#: Number of unknown IDs from which on each new one waits, and how long: a process then asks at most
+#: From this many unknown IDs on, each new one waits this long, so that a process asks at most
 #: 100 times a second.
 _UNKNOWN_FREE, _UNKNOWN_PAUSE_S = 100, 0.01
 _CAUSE_CHARS = 300

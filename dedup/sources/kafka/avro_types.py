@@ -151,7 +151,7 @@ def _branches(schema: Any, names: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _column(schema: Any, path: str, names: Mapping[str, Any], above: tuple[str, ...]) -> AvroColumn:
-    """Return the column for a schema. `above` are the names of the records around it."""
+    """Return the column for a schema. `above` holds the names of the enclosing records."""
     if isinstance(schema, list):
         values = [branch for branch in schema if branch not in ("null", {"type": "null"})]
         if len(values) != 1:

@@ -67,7 +67,7 @@ def _judge_stream(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: A
 
 
 def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one shard's verdicts of a batch DataFrame, by the same rule, and keep nothing."""
+    """Return one shard's verdicts of a batch DataFrame, by a stream's rule. Stores nothing."""
     freeze_gc()
     task = Task.current(plan)
     call = _call(plan, task, layout(plan, task), key, [frame], wall_clock_ms())

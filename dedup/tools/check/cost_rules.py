@@ -10,7 +10,7 @@ from dedup.tools.check.findings import Assessment, Takes, costs, fine, unknown
 PER_CORE_MAX = 4
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _MIB = 1 << 20
-#: Resident memory of a worker that judges a shard: a constant, and bytes per byte of the share.
+#: Resident memory of a worker that judges a shard: a fixed part, and bytes per byte of a share.
 #: Measured with shares of 50 to 900 MB.
 _WORKER_BYTES, _PER_SHARE_BYTE = 240 * _MIB, 3
 #: Address space of a worker without records: 1 GiB in total is enough, 512 MiB is not.
@@ -141,7 +141,7 @@ def _room(facts: Facts, allowed: int, tasks: int) -> str:
 
 
 def workers_bytes(tasks: int, share: int) -> int:
-    """Return the memory of an executor's Python workers for shares of ``share`` bytes."""
+    """Return the memory that an executor's Python workers need for shares of ``share`` bytes."""
     return tasks * (_WORKER_BYTES + _PER_SHARE_BYTE * share)
 
 
@@ -150,7 +150,7 @@ def _fitting(allowed: int, tasks: int) -> int:
 
 
 def _mappable(each: int) -> int:
-    """Return the largest share that fits into a worker's address space, in whole MiB."""
+    """Return the largest share, in bytes (whole MiB), that fits a worker's address space."""
     return (each - _MAPPED_BYTES) // _PER_SHARE_BYTE // _MIB * _MIB
 
 

@@ -221,7 +221,7 @@ def _lateness(lateness_ms: int, repeats: Repeats) -> Assessment:
     )
     if late / repeats.records <= LATE_SHARE:
         return fine(f"{have}.")
-    # All records but a share of `LATE_SHARE` are behind by at most this.
+    # At most `LATE_SHARE` of the records are further behind than this.
     enough_ms = int(behind_ms[max(0, len(behind_ms) - 1 - int(LATE_SHARE * repeats.records))])
     return costs(
         f"{have}, file by file. Unknown ones may pass although their IDs have expired, or are "

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _MAX_FUTURE_MS = 600_000
 #: Share of timestamps at either end that may be outliers.
 _STRAY = 0.001
-#: Largest number of records in a sample. Larger samples keep all copies of only some IDs.
+#: Most records in a sample. If there are more, it keeps all copies of only some IDs.
 MAX_RECORDS = 2_000_000
 
 

@@ -43,7 +43,7 @@ MOST_DUPLICATES = 0.99
 LEAST_SEGMENT_IDS = 1024
 #: Largest number of micro-batches per horizon. More micro-batches would make no deeper buckets.
 MAX_BATCHES = 512
-#: Number of moments in the measured part at which filters are probed, and of IDs at each moment.
+#: Number of moments in the measured part at which filters are probed, and of IDs at each.
 _MOMENTS, _PROBED = 16, 24_000
 #: Fields of `Trial` that are means over the moments.
 _MEANS = (

@@ -26,8 +26,8 @@ HISTORY = 100
 LEAST_EVIDENCE, LEAST_GROWTH = 5, 9
 #: Smallest growth of a lag, per unit of time, that counts. Slower growth affects no horizon.
 LEAST_SLOPE = 0.05
-#: Share of the records above which a count is reported, and smallest such count. `dedup run` uses
-#: the same values.
+#: A count is reported above this share of the records, if it is at least this large.
+#: `dedup run` uses the same values.
 NOTABLE_SHARE, LEAST_RECORDS = 0.01, 5
 #: A shorter silence is normal, because a micro-batch may take long without a sign of life.
 LEAST_SILENCE_MS = 600_000

@@ -209,7 +209,7 @@ class ColumnCheck:
             return str(path)  # Spark decides, file by file
 
     def _header(self, own: T.StructType, path: Path) -> str | None:
-        """Return the header of a CSV file, or None if the header is known or not compared."""
+        """Return a CSV file's header, or None if it is known or need not be compared."""
         if (self._settings["header"], self._settings["enforceschema"]) != ("true", "false"):
             return None
         counted = self._csv.get(str(path)) or self._counted(path)

@@ -89,7 +89,7 @@ def joined(known: T.DataType, new: T.DataType) -> T.DataType:
 
 
 def widens(narrow: T.DataType, wide: T.DataType) -> bool:
-    """Return whether a type holds every value of a smaller type of its kind."""
+    """Return whether `wide` is larger than `narrow` and holds all its values."""
     if isinstance(narrow, T.DecimalType) and isinstance(wide, T.DecimalType):
         digits_fit = wide.precision - wide.scale >= narrow.precision - narrow.scale
         return narrow != wide and digits_fit and wide.scale >= narrow.scale

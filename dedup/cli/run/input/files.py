@@ -93,7 +93,7 @@ class InputFiles:
 
     @property
     def place(self) -> str:
-        """Glob of the files, or the folder, for Spark."""
+        """Path for Spark: the folder, or a glob of files."""
         if self.only_one:
             return literal(str(self.paths[0]))
         root = literal(str(self.root))
