@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Iterable
 from typing import Any
@@ -32,6 +31,10 @@ class Terminal(SafeConsole):
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
+    def on_broken_pipe(self) -> None:
+        """Leave a closed pipe to the caller. Rich would exit with code 1."""
+        raise
+
 
 def lines_width(most: int, least: int = 0) -> int:
     """Return the width of lines: the terminal's from `least` to `most`, or `most` in a pipe."""
@@ -54,7 +57,4 @@ def print_lines(lines: Iterable[RenderableType]) -> None:
             if isinstance(line, str):
                 say(line)
                 continue
-            # If the pipe is closed, the console itself would exit with another code.
-            with console.capture() as printed:
-                console.print(line, soft_wrap=isinstance(line, Text))
-            sys.stdout.write(printed.get())
+            console.print(line, soft_wrap=isinstance(line, Text))

@@ -78,7 +78,7 @@ def test_dedup_run_sets_conflicts_aside(job: Job) -> None:
     aside = "".join(p.read_text() for p in job.duplicates.rglob("*.csv"))
     assert "b,2" in aside
     failure = job.fails(conflicts="emit")
-    assert "conflicts='emit' needs check_payload" in failure.message
+    assert "--conflicts emit has no meaning without --check-payload" in failure.message
 
 
 def verdicts(run: Run) -> dict[int, list[tuple[str, str]]]:

@@ -148,3 +148,14 @@ def test_a_reader_that_leaves_early_is_no_error(arguments: str) -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+def test_a_closed_pipe_is_left_to_the_caller() -> None:
+    """Rich itself would exit with code 1 after the verdict is known."""
+
+    class Closed(io.StringIO):
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        Terminal(file=Closed()).print("a line")
