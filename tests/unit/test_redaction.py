@@ -158,8 +158,8 @@ JAAS = (
         ("sink inspect CK --checkpoint S3", ""),
         ("sink inspect 127.0.0.1:9 t --command-config S3", ""),
         ("sink inspect 127.0.0.1:9 t --command-config FILE", SECRET),
-        ("sink inspect 127.0.0.1:9 t --command-config FILE", JAAS),
-        ("sink inspect 127.0.0.1:9 t --command-config FILE", CLIENT),
+        ("sink inspect 127.0.0.1:9 t --command-config FILE", f"{JAAS}\nmax.block.ms=500"),
+        ("sink inspect 127.0.0.1:9 t --command-config FILE", f"{CLIENT}max.block.ms=500"),
         ("sink inspect 127.0.0.1:9 t --command-config FILE", f"{CLIENT}no.such={SECRET}"),
         (
             "sink inspect 127.0.0.1:9 t --command-config FILE",
