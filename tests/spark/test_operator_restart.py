@@ -143,7 +143,7 @@ def test_what_the_driver_can_ask_of_a_checkpoint(spark: SparkSession, tmp_path: 
     assert "resumes after micro-batch 0" in asked()
     made.add("a@1", "b@1")
     assert made.run().told() == [["a@1 duplicate", "b@1 unique"]]
-    # Tasks begin no second catalog, if nobody has asked before.
+    # Tasks begin no second catalog, even if the driver has not checked before.
     shutil.move(made.catalog, tmp_path / "away")
     made.add("a@2")
     stopped(made, "The catalog of this query is missing: .*restore it together with the checkpoint")
@@ -232,7 +232,7 @@ BRIEF = {"horizon": "100 seconds", "bucket_length": "50 seconds", "lateness": "2
 
 
 def test_a_copy_of_a_checkpoint_on_the_same_catalog(spark: SparkSession, tmp_path: Path) -> None:
-    """Both go on and answer right; each sees the other, and deletes nothing that it may need."""
+    """Both continue and answer right. Each sees the other, and deletes nothing that it may need."""
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
     given = tables(6, rows=600)
     made = query(spark, tmp_path / "original", given[:1], **BRIEF)
@@ -240,7 +240,7 @@ def test_a_copy_of_a_checkpoint_on_the_same_catalog(spark: SparkSession, tmp_pat
     copy = replace(made, folder=tmp_path / "copy", options=dict(made.options))
     copy.input, copy.catalog = made.input, made.catalog
     shutil.copytree(made.checkpoint, copy.checkpoint)
-    # Of a run with one micro-batch nobody would know.
+    # A run of one micro-batch would stay invisible.
     for table in given[1:3]:
         made.add_table(table)
     theirs = Run(rows=dict(run.rows))
@@ -261,7 +261,7 @@ def test_a_copy_of_a_checkpoint_on_the_same_catalog(spark: SparkSession, tmp_pat
 def test_segments_of_a_start_that_failed_are_deleted_later(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """They hold IDs that nobody has emitted; no answer comes from them."""
+    """They hold IDs that no start has emitted, and no answer comes from them."""
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
     given = tables(7, rows=1600)
     made = query(spark, tmp_path, given[:3])
