@@ -79,8 +79,9 @@ def try_mutant(copy: Copy, mutant: Mutant, seconds: float) -> Result:
     try:
         for tests in (*mutant.tests, MODEL):
             code, failed = copy.run(tests, seconds)
-            if code == TESTS_FAILED:
-                return Result(mutant, failed, time.monotonic() - began_s)
+            if code == TESTS_FAILED or code < 0:  # a signal: the mutant crashed the process
+                caught_by = failed if code == TESTS_FAILED else f"{tests} (crashed)"
+                return Result(mutant, caught_by, time.monotonic() - began_s)
             if code != 0:
                 print(f"{mutant.name}: {tests} showed nothing: {failed}", flush=True)
         return Result(mutant, None, time.monotonic() - began_s)
