@@ -263,12 +263,13 @@ def test_a_delta_path_with_credentials_is_refused_and_its_checkpoint_goes_on(
     assert SECRET not in str(refused.value)
     lake_options(DELTA, {"path": "abfss://c@a.dfs.core.windows.net/x", "checkpointLocation": "/c"})
     lake_options(DELTA, {"path": "s3://b/a:b@c", "checkpointLocation": "/c"})
-    written_before = to_document({"path": uri(), "table ID": "id"}, version=FORMAT)
-    Root(f"{tmp_path}/query").create_bytes("sink.json", written_before)
-    Ledger(str(tmp_path), "query").note_published(3)
-    again = Ledger(str(tmp_path), "query")
-    again.settle({"path": "s3://b/x"}, table_id="id")
-    assert again.published() == 3
+    for sink, table in (("unnamed", {}), ("query", {"table ID": "id"})):
+        written_before = to_document({"path": uri(), **table}, version=FORMAT)
+        Root(f"{tmp_path}/{sink}").create_bytes("sink.json", written_before)
+        Ledger(str(tmp_path), sink).note_published(3)
+        again = Ledger(str(tmp_path), sink)
+        again.settle({"path": "s3://b/x"}, table_id=table.get("table ID"))
+        assert again.published() == 3
     kept = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
     assert not any(SECRET in text for text in kept)
     with pytest.raises(ConfigError, match="has published with 's3://b/x'"):
