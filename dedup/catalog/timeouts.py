@@ -83,7 +83,7 @@ def _give_up(thread: threading.Thread) -> None:
     """Abandon a thread.
 
     When the process ends, pyarrow waits until its requests to S3 have failed for good. Ctrl-C must
-    work meanwhile, without Python. If Ctrl-C interrupts `atexit.register`, the call raises and does
+    still work, without Python. If Ctrl-C interrupts `atexit.register`, the call raises and does
     not register, hence the second call.
     """
     if not _given_up:

@@ -1,4 +1,4 @@
-"""Columns of the input: their differences from known columns, and those of Parquet and ORC."""
+"""Columns of files: what Parquet and ORC files have, and how columns differ from known ones."""
 
 from __future__ import annotations
 
