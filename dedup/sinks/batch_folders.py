@@ -1,7 +1,7 @@
-"""Folders ``batch=<id>``: each shows one micro-batch, which one rename makes visible.
+"""Publish micro-batches as folders ``batch=<id>``. One rename makes a micro-batch visible.
 
-Files are staged below ``_staging``. Spark, pyarrow and most other readers skip names that begin
-with ``_``.
+The sink first writes the files below ``_staging``. Spark, pyarrow and most other readers skip names
+that begin with ``_``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dedup.errors import ConfigError
 
 STAGING = "_staging"
 _BATCH = re.compile("batch=([0-9]+)")
-#: Earlier versions compacted outputs, and kept new and replaced files under these names.
+#: Earlier versions compacted outputs. They kept new and replaced files under these names.
 _COMPACTION = "_compaction"
 _COMPACTED = re.compile("(?:new|replaced-[0-9]+)-[0-9a-f]{32}")
 
@@ -42,9 +42,10 @@ def published_batches(root: Path) -> list[int]:
 
 
 def check_not_ahead(folders: Iterable[Path | None], begun: int, which: str) -> None:
-    """Raise ConfigError if folders show micro-batches after the last one that the query has begun.
+    """Raise ConfigError if an output folder shows a micro-batch that the query has not begun yet.
 
-    `which` describes the folders in the error.
+    `begun` is the last micro-batch that the query has begun. `which` describes the folders in the
+    error.
     """
     for folder in folders:
         ahead = [n for n in published_batches(folder) if n > begun] if folder else []
@@ -58,20 +59,20 @@ def check_not_ahead(folders: Iterable[Path | None], begun: int, which: str) -> N
 
 
 def data_files(folder: Path) -> list[Path]:
-    """Return the files that readers of a folder see, by name."""
+    """Return the files that readers of a folder see, sorted by name."""
     return sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith(("_", ".")))
 
 
 def publish_folder(source: Path, root: Path, batch_id: int) -> None:
-    """Make a staged folder the folder of a micro-batch, durably, by one rename.
+    """Publish a micro-batch: flush its staged folder `source`, and rename it to ``batch=<id>``.
 
-    If the micro-batch has a folder already, that folder stays and `source` is removed.
+    If the micro-batch has a folder already, this keeps that folder and removes `source`.
     """
     target = root / folder_of(batch_id)
     if target.exists():
         shutil.rmtree(source, ignore_errors=True)
         return
-    # Success markers and checksum files of Hadoop's writer, which would not match renamed files.
+    # Remove success markers and checksum files of Hadoop's writer. Renamed files would not match.
     for path in source.rglob("*"):
         if path.is_file() and path.name.startswith(("_", ".")):
             path.unlink()
@@ -79,7 +80,7 @@ def publish_folder(source: Path, root: Path, batch_id: int) -> None:
     try:
         source.rename(target)
     except OSError as error:
-        if target.exists():  # another start, thought dead, has just published it
+        if target.exists():  # another start of the query has just published the micro-batch
             shutil.rmtree(source, ignore_errors=True)
             return
         if error.errno != errno.EXDEV:
@@ -94,7 +95,7 @@ def publish_folder(source: Path, root: Path, batch_id: int) -> None:
 
 
 def clear_compaction(root: Path) -> None:
-    """Remove the files of an earlier version's compaction, unless a compaction still runs."""
+    """Remove the files of an earlier version's compaction, unless that compaction still runs."""
     folder = root / _COMPACTION
     with suppress(OSError), (folder / "_lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Checks of a stream's columns that several sinks make before the start."""
+"""Check a stream's columns before the start, for several sinks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dedup.errors import ConfigError
 
 
 def refuse_twins(names: Iterable[str]) -> None:
-    """Raise ConfigError if two columns have one name, regardless of case."""
+    """Raise ConfigError if two columns have the same name, regardless of case."""
     seen = set()
     for name in names:
         if name.lower() in seen:
@@ -20,9 +20,10 @@ def refuse_twins(names: Iterable[str]) -> None:
 
 
 def check_names(table: str, there: Mapping[str, bool], names: Sequence[str]) -> None:
-    """Raise ConfigError if a table lacks a stream's column, or the stream lacks a required one.
+    """Raise ConfigError if a stream's columns do not fit a table.
 
-    `there` maps each column of the table to whether the column must have a value.
+    The table must have every column in `names`, and the stream must have every column that the
+    table requires. `there` maps each column of the table to True if the table requires it.
     """
     for name in names:
         if name not in there:

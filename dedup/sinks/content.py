@@ -1,7 +1,7 @@
-"""The content hash of a slice: two sums over the 64-bit hashes of its rows.
+"""The content hash of a slice (the rows that one task has of one micro-batch).
 
-Sums do not depend on the order of the rows, which Spark may change when it runs a micro-batch
-again.
+The content hash consists of two sums over the 64-bit hashes of the rows. When Spark runs a
+micro-batch again, it may change the order of the rows. Sums do not depend on the order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Number of rows, and two sums, modulo 2^64, of functions of each row's 64-bit hash."""
+    """The number of rows of a slice, and two sums, modulo 2^64, over the hashes of the rows."""
 
     rows: int = 0
     low: int = 0
@@ -34,12 +34,12 @@ class Content:
 
     @property
     def hash(self) -> str:
-        """The sums as 32 hexadecimal digits."""
+        """Both sums as 32 hexadecimal digits."""
         return f"{self.high:016x}{self.low:016x}"
 
 
 def content_of(rows: pa.RecordBatch) -> Content:
-    """Return the content of some rows. It depends on the order of columns, not on their names."""
+    """Return the content of some rows. Their column order changes the hash, column names do not."""
     hashes = hash_rows(pa.Table.from_batches([rows]), _KEY)
     with np.errstate(over="ignore"):
         mixed = (hashes ^ (hashes >> np.uint64(29))) * _ODD

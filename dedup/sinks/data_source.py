@@ -1,4 +1,4 @@
-"""A sink as a data source of Spark that takes streams, and rejects reads and batch writes."""
+"""A sink as a Spark data source. The source accepts streams, and rejects reads and batch writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dedup.sinks.work import SinkWork, TaskResult, current_batch
 
 
 class SinkSource(DataSource):
-    """The format of one kind of sink. `source_of` makes the subclasses."""
+    """The format of one kind of sink. `source_of` makes a subclass for each kind."""
 
     kind: ClassVar[SinkKind[Any]]
 
@@ -74,5 +74,5 @@ class SinkStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing: the sink deletes staged rows once the micro-batch is published.
 
-        Spark also calls this method if `commit` failed halfway, so it must not undo anything.
+        Spark also calls `abort` if `commit` failed halfway, so `abort` must not undo anything.
         """

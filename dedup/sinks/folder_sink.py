@@ -1,8 +1,8 @@
-"""A folder of files that shows each micro-batch whole, once, or not at all.
+"""A sink that publishes each micro-batch as a folder of files.
 
-A micro-batch is written below ``DIR/_staging/``, flushed to disk, and published by one rename to
-``DIR/batch=<id>/``. If Spark runs a micro-batch again (after a crash between publication and its
-own commit), the existing folder has the same rows and stays.
+The sink writes a micro-batch below ``DIR/_staging/``, flushes the files to disk, and renames their
+folder to ``DIR/batch=<id>/``. After a crash between the rename and Spark's own commit, Spark runs
+the micro-batch again. The sink then keeps the existing folder, which has the same rows.
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ class RowsWriter(Protocol):
     def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
         """Write all rows to a new folder, in one Spark action.
 
-        The values of the column `split_by`, which is not in the files, become folders such as
+        The files lack the column `split_by`. Its values become folders, such as
         ``verdict=duplicate``.
         """
 
     def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
-        """Write a file with columns and no rows, so that the folder reads as an empty table."""
+        """Write a file without rows, so that readers take the folder for an empty table.
+
+        The file has the columns of `batch` except the column `without`.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +70,14 @@ class SparkRows:
 class StagedFiles:
     """Function for ``foreachBatch`` that publishes micro-batches as folders of `output`.
 
-    If the folder `duplicates` is given, rows whose verdict is not in `goes_on` are written there,
-    into a partition folder for each value of the column `verdict`, which `output` then lacks.
+    If `duplicates` is given, the sink writes the rows whose verdict is not in `goes_on` to that
+    folder. Each value of the column `verdict` has a partition folder there. The files in `output`
+    then lack that column.
 
-    `rows_aside` returns the rows of a micro-batch that are written to `aside` as JSON lines, or
-    None. The sink calls `rows_aside` and `before_publishing` after it has written the rows and
-    before it publishes them. An error from either call prevents the publication.
+    If `rows_aside` returns rows for a micro-batch, the sink writes them to the folder `aside` as
+    JSON lines. The sink calls `rows_aside` and `before_publishing` after it has written the
+    micro-batch and before it publishes anything. An error from either call prevents the
+    publication.
 
     If a call raises OSError, at most the side outputs of the micro-batch are visible. Spark then
     runs the micro-batch again, which completes it. Only one writer may run at a time: `open`
@@ -89,7 +94,7 @@ class StagedFiles:
     before_publishing: Callable[[int], None] | None = None
 
     def open(self) -> None:
-        """Create the folders and remove what killed runs left in staging."""
+        """Create the folders, and remove the staged files of killed runs."""
         for root in self._roots():
             root.mkdir(parents=True, exist_ok=True)
             clear_compaction(root)
@@ -149,7 +154,7 @@ class StagedFiles:
             faults.point("sink.side.published")
 
     def _part(self, staged: Path) -> tuple[Path, Path]:
-        """Divide the verdict folders of a written micro-batch between the two outputs."""
+        """Divide a written micro-batch's verdict folders between `output` and `duplicates`."""
         passed, stopped = staged / "output", staged / "duplicates"
         passed.mkdir()
         stopped.mkdir()

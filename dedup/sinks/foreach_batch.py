@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-#: Names and Spark's types of the columns of a micro-batch.
+#: Name and Spark type of each column of a micro-batch.
 Columns: TypeAlias = "Sequence[tuple[str, str]]"
 
 
@@ -28,17 +28,17 @@ def columns_of(schema: StructType) -> Columns:
     return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
 
 
-#: What this process published last, by query and sink: start, micro-batch and function.
+#: Keyed by query and sink: start, micro-batch and function of the sink's last publication here.
 _published: dict[tuple[str, str], tuple[str, int, str]] = {}
 
 
 class NamedSink(ABC):
-    """A function for ``foreachBatch`` with a name, for `split`.
+    """A function for ``foreachBatch`` that has a name, so that `split` can tell sinks apart.
 
     Attributes
     ----------
     sink : str
-        Its name within the query.
+        The sink's name, unique within the query.
     checkpoint : str
         The query's checkpoint location.
     """
@@ -56,19 +56,20 @@ class SinkFunction(NamedSink):
 
     Notes
     -----
-    Successive micro-batches share a run ID that this function makes. Spark's run ID does not serve:
-    tasks read it from the job group, which a user's function may set. The user's function may also
-    call this one twice for one micro-batch. After a gap or a repetition a new run begins, and the
-    driver compares what is published, as after a start.
+    This function makes a run ID of its own, and successive micro-batches share that ID. Spark's run
+    ID is not reliable here. Tasks read Spark's run ID from the job group, and a user's function may
+    set the job group. The user's function may also call this function twice for one micro-batch.
+    After a gap or a repetition this function makes a new run ID. The driver then compares the rows
+    with what is published, as after a start.
     """
 
     def __init__(self, kind: SinkKind[Any], options: SinkOptions, checkpoint: str) -> None:
         self.kind, self.options = kind, options
         self.sink, self.checkpoint = options.name, checkpoint
         self._located = located(checkpoint)
-        #: Work by the columns of a micro-batch. Preparing it asks the sink, so it happens once.
+        #: The prepared work, keyed by columns. To prepare work takes requests to the sink.
         self._work: dict[Columns, SinkWork] = {}
-        #: Run ID by query, with the run's newest micro-batch and whether that one was published.
+        #: Keyed by query: the run ID, its newest micro-batch, and whether that was published.
         self._runs: dict[str, tuple[str, int, bool]] = {}
         self._token = str(uuid.uuid4())
 
@@ -80,7 +81,7 @@ class SinkFunction(NamedSink):
         given: Mapping[str, str],
         options: Mapping[str, str] | None,
     ) -> SinkFunction:
-        """Return the function of a kind of sink. `options` override `given`."""
+        """Return the function for a kind of sink. `options` override the options in `given`."""
         texts = {"checkpointLocation": checkpoint, **given, **(options or {})}
         return cls(kind, kind.parse(texts), checkpoint)
 
@@ -116,7 +117,7 @@ class SinkFunction(NamedSink):
         return self._work[columns]
 
     def _refuse_another(self, query_id: str, start: str, batch_id: int) -> None:
-        """Refuse a micro-batch that another function of this name has published in this start."""
+        """Refuse a micro-batch if another function has published it under this sink's name."""
         last_start, last_batch_id, token = _published.get((query_id, self.sink), ("", -1, ""))
         if start and (start, batch_id) == (last_start, last_batch_id) and token != self._token:
             raise same_name(self.sink)
@@ -133,9 +134,10 @@ class SinkFunction(NamedSink):
 
 
 def query_of_checkpoint(checkpoint: str, batch_id: int, name: str) -> str:
-    """Return the ID of the checkpoint's query, which must be running this micro-batch now.
+    """Return the ID of the query that owns a checkpoint.
 
-    Otherwise raises ConfigError, which shows the `name` of the calling function.
+    Raises ConfigError if that query is not running this micro-batch now. The error shows `name`,
+    the calling function.
     """
     found = read_progress(checkpoint)
     if not found.again or found.next_batch_id != batch_id:
@@ -155,7 +157,7 @@ def same_name(name: str) -> ConfigError:
 
 
 def query_of(rows: DataFrame) -> str:
-    """Return the ID of the running query, or an empty text in a session of Spark Connect."""
+    """Return the ID of the running query, or an empty text if the session is of Spark Connect."""
     return _local_property(rows, "sql.streaming.queryId")
 
 

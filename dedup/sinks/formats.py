@@ -1,4 +1,4 @@
-"""The kinds of sinks, and their formats, registered with a Spark session."""
+"""All kinds of sinks, and how a Spark session gets their formats."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Register the formats of this package with a session. A second call does no harm.
+    """Register the sink formats of this package with a session. A second call does no harm.
 
-    ``df.writeStream.format("dedup_kafka")`` then writes to Kafka, each micro-batch once,
-    ``format("dedup_postgres")`` to PostgreSQL, ``format("dedup_files")`` to a folder of files,
-    ``format("dedup_delta")`` and ``format("dedup_iceberg")`` to tables of Delta Lake and Iceberg.
+    ``df.writeStream.format("dedup_kafka")`` then writes each micro-batch to Kafka once. The format
+    ``dedup_postgres`` writes to PostgreSQL, ``dedup_files`` to a folder of files, ``dedup_delta``
+    and ``dedup_iceberg`` to tables of Delta Lake and Iceberg.
 
     Parameters
     ----------
     spark : SparkSession
-        Classic or Spark Connect. If a program has several classic sessions, it must be the active
-        one: `writeStream.start` looks formats up there, not in the DataFrame's session.
+        A classic session or one of Spark Connect. If a program has several classic sessions, pass
+        the active session: `writeStream.start` looks formats up in the active session, not in the
+        DataFrame's.
 
     Raises
     ------
@@ -44,8 +45,9 @@ def register(spark: SparkSession) -> None:
 def check_sink(sink: object, schema: StructType, checkpoint: str | os.PathLike[str] | None) -> None:
     """Raise the error, if any, that a sink of this package would raise when its query starts.
 
-    `sink` is a format and its options, or what a function such as `postgres_sink` returned, and
-    `schema` are the columns of the stream. `checkpoint` is the option ``checkpointLocation``.
+    `sink` is a pair of format and options, or a function that `postgres_sink` or the like has
+    returned. `schema` has the columns of the stream. `checkpoint` is the option
+    ``checkpointLocation``.
     """
     from dedup.sinks.foreach_batch import SinkFunction
 
@@ -69,14 +71,14 @@ def check_sink(sink: object, schema: StructType, checkpoint: str | os.PathLike[s
 
 
 def inspect_format(format_name: str, options: Mapping[str, str]) -> OutputInspection:
-    """Return what a sink has published, and what the next start of its query does.
+    """Return what a sink has published, and what the next start of its query will do.
 
     Parameters
     ----------
     format_name : str
         A format of this package, such as ``dedup_postgres``.
     options : mapping of str to str
-        The sink's own options, with its ``checkpointLocation``.
+        The options that the sink has in the query, including ``checkpointLocation``.
 
     Raises
     ------
@@ -98,7 +100,7 @@ def inspect_format(format_name: str, options: Mapping[str, str]) -> OutputInspec
 
 
 def _check_pyspark() -> None:
-    """Reject a PySpark that passes single rows to a streaming sink."""
+    """Raise ConfigError on a PySpark that cannot pass Arrow batches to a streaming sink."""
     from pyspark.sql import datasource
 
     if not hasattr(datasource, "DataSourceStreamArrowWriter"):

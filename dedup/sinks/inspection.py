@@ -1,4 +1,4 @@
-"""What sinks have published according to their markers, and what the next start of a query does."""
+"""Report what sinks have published, by their markers, and what a query's next start will do."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from dedup.spark.driver.checkpoint_log import Progress
 class SlotState:
     """One slot of a sink, with its newest committed marker.
 
-    If `attempted` is not None, a task or driver has begun to publish that later micro-batch here.
-    If `open`, the transaction of that attempt may still be open. Otherwise it was aborted.
+    If `attempted` is not None, a task or driver has begun to publish that later micro-batch in this
+    slot. The attempt's transaction may still be open if `open` is true. Otherwise the transaction
+    was aborted.
     """
 
     marker: Marker
@@ -41,10 +42,10 @@ class SlotState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkState:
-    """One sink of one query.
+    """The state of one sink of one query.
 
-    `batch_id` is the newest micro-batch of which something is published. `restart` is what the next
-    start of the query does, as sentences.
+    `batch_id` is the newest micro-batch that the sink has published at least in part. `restart`
+    says in sentences what the next start of the query will do.
     """
 
     query_id: str
@@ -65,7 +66,7 @@ class SinkState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkInspection:
-    """What an output holds of each query and sink."""
+    """What an output holds, listed by query and sink."""
 
     sinks: tuple[SinkState, ...]
 
@@ -74,7 +75,11 @@ class SinkInspection:
 
 
 def sink_states(slots: Iterable[SlotState], progress: Progress | None) -> tuple[SinkState, ...]:
-    """Return the states of sinks. `progress`, of one of the queries, shows its next start."""
+    """Group slots by query and sink, and return the state of each sink.
+
+    `progress` comes from the checkpoint of one of the queries. Only the sinks of that query can
+    say what the next start will do.
+    """
     by_sink: defaultdict[tuple[str, str], list[SlotState]] = defaultdict(list)
     for slot in slots:
         by_sink[slot.marker.query_id, slot.marker.sink].append(slot)
@@ -94,7 +99,7 @@ def sink_states(slots: Iterable[SlotState], progress: Progress | None) -> tuple[
 
 
 def next_start(slots: Collection[Marker], progress: Progress | None) -> str:
-    """Return, as sentences, what the next start does, given the newest marker of each slot."""
+    """Say in sentences what the next start will do. `slots` has the newest marker of each slot."""
     newest = max((marker.batch_id for marker in slots), default=-1)
     published = sorted(marker.slot for marker in slots if marker.batch_id == newest)
     if BATCH_SLOT in published:

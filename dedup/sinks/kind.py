@@ -1,4 +1,4 @@
-"""A kind of sink, such as Kafka: what its format and its function for ``foreachBatch`` share."""
+"""A kind of sink, such as Kafka. Its format and its function for ``foreachBatch`` share it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ O = TypeVar("O", bound=SinkOptions)  # noqa: E741
 
 
 class OutputInspection(Protocol):
-    """What a sink has published."""
+    """A report of what a sink has published."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the inspection as plain values, with times in ISO 8601."""
+        """Return the report as plain values, with times in ISO 8601."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkKind(Generic[O]):
-    """One kind of sink: its format, and the public function that returns it for ``foreachBatch``.
+    """One kind of sink.
 
-    `parse` turns what the user gave into options, `prepare` checks options, columns and output and
-    returns the work, and `inspect` returns what such a sink has published. `takes_complete` returns
-    whether a sink of these options takes outputMode ``complete``, in which each micro-batch holds
-    the query's whole result. A sink does if its readers can distinguish the newest result from
-    older ones.
+    Users choose the kind by its format, or by the public function that returns a sink for
+    ``foreachBatch``. `parse` turns the user's options into checked options. `prepare` checks
+    columns and output, and returns the sink's work. `inspect` returns what a sink of this kind has
+    published.
+
+    `takes_complete` returns whether a sink with these options supports outputMode ``complete``. In
+    that mode each micro-batch holds the query's whole result, so the sink's readers must be able to
+    distinguish the newest result from older results.
     """
 
     format_name: str

@@ -1,7 +1,7 @@
-"""What a query's checkpoint records about a sink, so that the sink notices lost markers.
+"""The ledger: a sink's record in the query's checkpoint, by which the sink notices lost markers.
 
 - ``published.json``: a micro-batch that the sink has certainly published.
-- ``sink.json``: the options that decide where its markers are.
+- ``sink.json``: the options that decide where the sink's markers are.
 
 Both are JSON documents with a format number and a checksum (`dedup.catalog.document`).
 """
@@ -26,32 +26,32 @@ T = TypeVar("T")
 
 
 class Ledger:
-    """The ledger of one sink of one query, below a folder that several queries may share."""
+    """The ledger of one sink of one query. Several queries may share the folder above it."""
 
     def __init__(self, where: str, query_id: str) -> None:
         self._root = Root(f"{where}/{query_id}")
 
     def differs(self, setting: Mapping[str, str]) -> bool:
-        """Return whether the sink has published with another setting."""
+        """Return whether the sink has published with options that differ from `setting`."""
         return self._root.exists(_SETTING) and read_document(self._root, _SETTING, dict) != setting
 
     def settle(
         self, setting: Mapping[str, str], *, table_id: str | None = None, is_moved: bool = False
     ) -> None:
-        """Record, with the first micro-batch, what may not change once the sink has markers.
+        """Record the setting in the first micro-batch, and raise an error if it changes later.
 
-        `setting` holds options and their values. `table_id` changes if somebody drops and recreates
-        the table, and stays if somebody renames it. `is_moved` tells whether everything that the
-        sink has published is at the place of the new setting.
+        `setting` holds the options, and their values, that decide where the sink's markers are.
+        `table_id` changes if somebody drops and recreates the table, and stays if somebody renames
+        the table. `is_moved` is true if the new place has everything that the sink has published.
         """
         fields = dict(setting) if table_id is None else {**setting, _TABLE_ID: table_id}
         self._root.create_bytes(_SETTING, to_document(fields, version=FORMAT))
         known = read_document(self._root, _SETTING, dict)
-        # Earlier releases took credentials in paths, and stored them here.
+        # Earlier releases accepted credentials in paths, and stored them in the ledger.
         found = {name: _without_credentials(value) for name, value in known.items()}
         is_same_table = table_id is not None and found.get(_TABLE_ID) == table_id
         if found != fields and (is_same_table or is_moved):
-            # The markers have moved along. The driver compares them as always.
+            # The markers have moved with the output. The driver compares them as always.
             self._root.put_bytes(_SETTING, to_document(fields, version=FORMAT))
             return
         if found != known:
@@ -76,7 +76,7 @@ class Ledger:
             )
 
     def published(self) -> int | None:
-        """Return a micro-batch that the sink has certainly published, or None for a new sink."""
+        """Return the micro-batch that is recorded as published, or None for a new sink."""
         try:
             return read_document(
                 self._root, _PUBLISHED, lambda found: integer(found["batch_id"], 0)
@@ -85,9 +85,9 @@ class Ledger:
             return None
 
     def note_published(self, batch_id: int) -> None:
-        """Record a published micro-batch, unless a later one is recorded.
+        """Record a published micro-batch, unless the ledger has a later micro-batch.
 
-        A driver that was frozen after its commit may get here after its successor.
+        A driver that was frozen after its commit may call this after its successor.
         """
         known = self.published()
         if known is None or known < batch_id:
@@ -96,7 +96,10 @@ class Ledger:
 
 
 def read_document(root: Root, name: str, parse: Callable[[dict[str, Any]], T]) -> T:
-    """Return what `parse` makes of a document's fields. `parse` may raise ValueError."""
+    """Read a document of the ledger, and return its fields as `parse` converts them.
+
+    If `parse` raises ValueError, this raises SinkError.
+    """
     with reading(root.url(name), "Restore it from a copy of the checkpoint.", "storage"):
         return root.read(name, lambda data: parse(from_document(data, version=FORMAT)[1]))
 

@@ -1,7 +1,7 @@
-"""The marker that a sink commits together with a slice: proof that these rows are published.
+"""The marker that a sink commits together with rows. It proves that the rows are published.
 
-A stored marker is a JSON document with format number and checksum (`dedup.catalog.document`). A
-marker that cannot be read never counts as "not published".
+A stored marker is a JSON document with format number and checksum (`dedup.catalog.document`). If
+the sink cannot read a marker, it raises an error rather than assume that nothing is published.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dedup.core.parse import OtherVersion, integer, mapping, text
 from dedup.errors import SinkError
 
 FORMAT = 1
-#: Slot of micro-batches that the driver publishes in one transaction.
+#: The slot in which the driver publishes a whole micro-batch in one transaction.
 BATCH_SLOT = -1
 #: The run that a revoked marker names. No task may publish because of such a marker.
 NO_RUN = ""
@@ -26,11 +26,11 @@ NO_RUN = ""
 class Marker:
     """What a slot of a sink published last.
 
-    `slot` is the number of the task that had the slice, or `BATCH_SLOT`, and `batch_id` is -1 if
-    the slot has published nothing. `content` is the hash of the rows, independent of their order.
-    `run_id` is the start of the query that published it, or `NO_RUN`. `tasks` is the number of
-    slices of the micro-batch, if the writer knew. `writer` (host and process) and `time_ms` are for
-    people.
+    `slot` is a task's number, or `BATCH_SLOT`. `batch_id` is -1 if the slot has published nothing.
+    `content` is the hash of the published rows, and does not depend on their order. `run_id` is the
+    start of the query that published the rows, or `NO_RUN`. `tasks` is the number of slices of the
+    micro-batch, or None if the writer did not know that number. `writer` (host and process) and
+    `time_ms` are for people.
     """
 
     query_id: str
@@ -45,7 +45,10 @@ class Marker:
     time_ms: int = 0
 
     def key(self) -> bytes:
-        """Return the key of all markers of the slot, of which compaction keeps the newest."""
+        """Return the key under which the slot's markers are stored.
+
+        Compaction keeps the newest marker of a key.
+        """
         return marker_key(self.query_id, self.sink, self.slot)
 
     def to_bytes(self) -> bytes:
@@ -53,7 +56,7 @@ class Marker:
 
     @classmethod
     def from_json(cls, value: object) -> Marker:
-        """Return the marker with these fields, or raise ValueError if they are not a marker's."""
+        """Return the marker with the fields in `value`, or raise ValueError if they do not fit."""
         names = frozenset(field.name for field in fields(cls))
         found = mapping(value, needed=names, allowed=names)
         for name in ("query_id", "sink", "content", "run_id", "writer"):
@@ -66,7 +69,7 @@ class Marker:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Marker:
-        """Return a stored marker. Errors name its place, which is `where`."""
+        """Return the marker that is stored as `data`. Errors name `where`, the place of `data`."""
         with reading(f"The marker at {where}"):
             return cls.from_json(from_document(data, version=FORMAT)[1])
 
@@ -77,7 +80,10 @@ def reading(
     loss: str = "Without it the sink cannot know what was published, so nothing was written.",
     remedy: str = "sink-markers",
 ) -> Iterator[None]:
-    """Raise SinkError if a document of a sink is damaged, or of another release."""
+    """Raise SinkError if the document that the block reads is damaged or of another release.
+
+    `what` names the document, and `loss` says what follows from the damage.
+    """
     try:
         yield
     except OtherVersion as error:

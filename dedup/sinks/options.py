@@ -1,4 +1,4 @@
-"""Options that all sinks have, and the places that they name."""
+"""The options that all sinks have, and the folders that these options name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dedup.catalog.uri import scheme_of
 from dedup.core.option import Option, read_options, switch, text, whole
 from dedup.errors import ConfigError
 
-#: A name that becomes part of markers, folders and transactional IDs.
+#: Option `name` of a sink. Its value becomes part of markers, folders and transactional IDs.
 NAME = text(
     r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}",
     "be 1 to 100 letters, digits, dots, hyphens or underscores: it becomes part of markers.",
@@ -31,9 +31,9 @@ ACCEPT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """The values of the options that every sink has, and the folder of its ledger.
+    """The values of the options that every sink has.
 
-    `ledger` is None if the sink publishes without markers.
+    `ledger` is the folder of the sink's ledger, or None if the sink publishes without markers.
     """
 
     name: str
@@ -55,7 +55,10 @@ def sink_values(
 
 
 def folder(given: Mapping[str, str], name: str) -> str:
-    """Return the folder of a sink of this name, which driver and executors share."""
+    """Return the folder below the checkpoint for a sink's own files. `name` is the folder's name.
+
+    Driver and executors share this folder.
+    """
     texts = {option.lower(): value.strip() for option, value in given.items()}
     if texts.get("staging"):
         return f"{_absolute(texts['staging'])}/{name}"
@@ -68,7 +71,7 @@ def folder(given: Mapping[str, str], name: str) -> str:
 
 
 def located(checkpoint: str) -> str:
-    """Return a checkpoint's location as pyarrow takes it, the same in every process."""
+    """Return a checkpoint's location in pyarrow's form, which is the same in every process."""
     same = re.sub(r"^s3[an]://", "s3://", checkpoint)
     return _absolute(re.sub(r"^file:(//localhost)?/+", "/", same))
 

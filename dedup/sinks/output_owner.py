@@ -1,7 +1,7 @@
-"""Ownership of an output folder: one sink of one query.
+"""The owner of an output folder, which is one sink of one query.
 
-Every checkpoint numbers its micro-batches from 0. A second query would take the micro-batches of
-the first for its own, and lose new rows.
+Every checkpoint numbers its micro-batches from 0. If two queries shared an output, the second query
+would mistake the micro-batches of the first query for its own, and lose new rows.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dedup.sinks.marker import reading
 
 #: File in the output that names its owner.
 OWNER = "_dedup.query"
-#: File that `dedup run` keeps in its outputs.
+#: The file that `dedup run` writes to its outputs.
 _RUN = "_dedup.json"
-#: Other writers whose readers rely on a list of files, by the name of that list.
+#: Writers whose readers rely on a list of files, keyed by the name of the list.
 _LISTS = {"_spark_metadata": "Spark's own file sink", "_delta_log": "a table of Delta Lake"}
 _FORMAT = 1
 
 
 def own_output(output: Root, query_id: str, sink: str = "") -> None:
-    """Make a query the owner of an unowned output, or one sink of it if `sink` is not empty.
+    """Make a query the owner of an output that has no owner, or one sink if `sink` is not empty.
 
-    Raises ConfigError if somebody else owns it.
+    Raises ConfigError if somebody else owns the output.
     """
     other = foreign_to_all(output)
     if other is None:
@@ -46,7 +46,7 @@ def own_output(output: Root, query_id: str, sink: str = "") -> None:
 
 
 def owner_of(output: Root) -> tuple[str, str] | None:
-    """Return the query and the sink that own an output, or None if it is unowned.
+    """Return the query and the sink that own an output, or None if the output has no owner.
 
     Raises SinkError if the file that names the owner is damaged, or of another release.
     """
@@ -59,7 +59,7 @@ def owner_of(output: Root) -> tuple[str, str] | None:
 
 
 def foreign_to_all(output: Root) -> str | None:
-    """Return who made an output if no query may own it, or None."""
+    """Return the program that made an output, or None if a query may own the output."""
     if output.exists(OWNER):
         return None
     if output.exists(_RUN):
@@ -71,7 +71,10 @@ def foreign_to_all(output: Root) -> str | None:
 
 
 def list_keeper(has: Callable[[str], bool]) -> str | None:
-    """Return who keeps a list of a folder's files, or None. `has` looks up a name in the folder."""
+    """Return the writer that keeps a list of a folder's files, or None if there is no list.
+
+    `has` returns whether the folder has a file or folder of that name.
+    """
     for name, whose in _LISTS.items():
         if has(name):
             return f"{whose}, whose list in {name} leaves out all other files"

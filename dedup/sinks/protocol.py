@@ -4,40 +4,41 @@
     task 1 ── slice 1 ──► slot 1    rows + marker    one transaction
     driver ── all of them ► batch slot               one transaction, for sinks that publish at once
 
-*Slice*: the rows that one task has of one micro-batch. *Slot*: where the slices of one task number
-go, micro-batch after micro-batch. *Marker*: which micro-batch a slot published last, how many rows,
-their hash, and the *run* (start of the query) that wrote them. A slice and its marker become
-visible together. *Acquire* a slot: fence all earlier holders, so that nothing they have open can
-ever be committed, and only then read the marker. *Stage* a slice: write it to a durable file that
-readers of the sink do not see.
+*Slice*: the rows that one task has of one micro-batch. *Slot*: the channel through which all tasks
+of one number publish their slices, micro-batch after micro-batch. *Marker*: a record of the last
+micro-batch that a slot published, with the number of rows, their hash, and the *run* (start of the
+query) that wrote them. A slice and its marker become visible together. *Acquire* a slot: fence all
+earlier holders, so that their open transactions can never commit, and only then read the marker.
+*Stage* a slice: write its rows to a durable file that readers of the sink do not see.
 
 **A task** (`publish_slice`) acquires its slot and reads the marker. If the marker is of this run,
-the task publishes its slice, or finds it published. Spark commits each micro-batch of a run before
-it starts the next one, so an older attempt can have left nothing but this very slice. If the task
-finds no marker, or one of another run, it stages its slice and leaves the decision to the driver.
-That is the case in the first micro-batch after each start.
+the task publishes its slice, or finds the slice published. Spark commits each micro-batch of a run
+before it starts the next micro-batch, so an older attempt can have left nothing but this very
+slice. If the task finds no marker, or a marker of another run, it stages its slice and leaves the
+decision to the driver. This happens in the first micro-batch after each start.
 
 **The driver** (`publish_staged`) decides when all tasks have ended:
 
 1. It acquires every slot that ever published, the batch slot first, and reads the markers.
-2. It compares what is published of this micro-batch with the slices of now, slot by slot. If they
-   differ, it publishes nothing. So neither another division into tasks (another number of cores,
-   adaptive execution) nor a plan that returns other rows can repeat or lose a row.
-3. It revokes the markers of earlier runs: it commits them again, in the name of no run. A task of
-   an earlier run that was frozen before it acquired its slot acquires the slot when it wakes.
-   Without this step it would find its run's marker, and publish.
+2. It compares the published slices of this micro-batch with the new slices, slot by slot. If they
+   differ, it publishes nothing. So no row is repeated or lost if Spark divides the micro-batch into
+   other tasks (another number of cores, adaptive execution), or if the plan returns other rows.
+3. It revokes the markers of earlier runs: it commits them again, in the name of no run. Consider a
+   task of an earlier run that was frozen before it acquired its slot. When the task wakes, it
+   acquires the slot. Without this step the task would find its run's marker, and publish.
 4. It publishes the missing slices, each in its slot, or the whole micro-batch in the batch slot.
 
-If two drivers run at the same time, one has to stop the other, even if one publishes slices and the
-other whole micro-batches. So both acquire the batch slot first, and commit to it before any other.
+If two drivers run at the same time, one has to stop the other. This must also work if one driver
+publishes slices and the other whole micro-batches. So both drivers acquire the batch slot first,
+and commit to the batch slot before any other slot.
 
-A commit without an answer is never repeated. A task acquires its slot again, which settles the
-transaction one way or the other, and reads from the marker which. The driver acquires all slots
-again and decides again, for another run may have published in between.
+A commit without an answer is never repeated. A task acquires its slot again, which commits or
+aborts the transaction, and the marker shows the outcome. The driver acquires all slots again and
+decides again, because another run may have published in between.
 
-Committing a marker with the rows is the idea of KIP-618 (source offsets of Kafka Connect). KIP-618
-and Materialize also fence before they read, because a marker that is read first may already be
-followed by another.
+KIP-618 (source offsets of Kafka Connect) also commits a marker with the rows. KIP-618 and
+Materialize also fence before they read. If they read the marker first, another run could commit a
+newer marker before the fence.
 """
 
 from __future__ import annotations
@@ -50,25 +51,25 @@ from dedup.errors import SinkError
 from dedup.sinks.content import Content
 from dedup.sinks.marker import BATCH_SLOT, NO_RUN, Marker
 
-#: Largest number of the driver's decisions. It decides again if a transaction was aborted or a
-#: commit had no answer.
+#: How often the driver decides about a micro-batch at most. It decides again if a transaction was
+#: aborted or a commit had no answer.
 ATTEMPTS = 3
 
 
 class Fenced(Exception):
-    """Another attempt has acquired the slot: this attempt's open transaction can never commit."""
+    """Another attempt has acquired the slot. This attempt's open transaction can never commit."""
 
 
 class Aborted(Exception):
-    """The transaction will never be visible. The attempt may be repeated."""
+    """The transaction was aborted and will never be visible. The caller may try again."""
 
 
 class Indefinite(Exception):
-    """A commit had no answer. Only acquiring the slot again shows the outcome."""
+    """A commit had no answer. To learn the outcome, the caller must acquire the slot again."""
 
 
 class SlotPort(Protocol):
-    """One slot of a sink, as one attempt holds it.
+    """A handle with which one attempt of a task, or the driver, uses one slot of a sink.
 
     Notes
     -----
@@ -77,25 +78,28 @@ class SlotPort(Protocol):
 
     @property
     def last(self) -> Marker | None:
-        """The marker that this process committed last to the slot, or None if it does not know."""
+        """The marker that this process committed last to the slot, or None if that is unknown."""
 
     def acquire(self) -> Marker | None:
-        """Fence all others, settle what they left open, and only then read the newest marker."""
+        """Fence all other holders, settle their open transactions, and return the newest marker.
+
+        The marker must be read last.
+        """
 
     def begin(self) -> None:
         """Open a transaction."""
 
     def pre_commit(self, marker: Marker) -> None:
-        """Bring all rows and the marker to the sink, invisible to readers."""
+        """Send all remaining rows and the marker to the sink. Readers do not see them yet."""
 
     def commit(self) -> None:
         """Make the transaction visible, or raise `Indefinite` if no answer comes."""
 
     def abort(self) -> None:
-        """Give up the open transaction, if there is one. Nothing committed is ever undone."""
+        """Abort the open transaction, if there is one. Committed rows stay."""
 
     def drop(self) -> None:
-        """Give the slot up. Its next owner settles what is open."""
+        """Give up the slot. The next owner settles a transaction that is still open."""
 
 
 S = TypeVar("S", bound=SlotPort)
@@ -103,23 +107,24 @@ S_contra = TypeVar("S_contra", bound=SlotPort, contravariant=True)
 
 
 class RowsToSend(Protocol[S_contra]):
-    """Rows on their way to a slot, which can be read once."""
+    """Rows to send to a slot. They can be read only once."""
 
     def send_first(self, slot: S_contra) -> None:
-        """Send some rows within the open transaction, and wait until the sink has taken them.
+        """Send some rows within the open transaction, and wait until the sink has received them.
 
-        The rows are kept until then: an attempt that finds itself fenced may send them again.
+        This keeps the rows in memory, because an attempt that finds itself fenced may send the rows
+        again.
         """
 
     def send_rest(self, slot: S_contra) -> Content:
-        """Send the other rows within the open transaction, and return what the slice holds."""
+        """Send all other rows within the open transaction, and return the content of the slice."""
 
 
 class SliceRows(RowsToSend[S_contra], Protocol[S_contra]):
-    """The rows of a task's slice, which need not be sent."""
+    """The rows of a task's slice. The task may send, stage, or only read them."""
 
     def consume(self) -> Content:
-        """Read all rows and send none, and return what the slice holds."""
+        """Read all rows without sending them, and return the content of the slice."""
 
     def stage(self) -> StagedSlice:
         """Write all rows to a durable file that readers of the sink do not see."""
@@ -127,7 +132,7 @@ class SliceRows(RowsToSend[S_contra], Protocol[S_contra]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A micro-batch of one sink in one run of a query."""
+    """The identity of a micro-batch for one sink, in one run of a query."""
 
     query_id: str
     sink: str
@@ -144,7 +149,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class PublishedSlice:
-    """A slice that a task has published, or found published."""
+    """A slice that a task has published now, or that an earlier attempt had published."""
 
     slot: int
     content: Content
@@ -152,7 +157,7 @@ class PublishedSlice:
 
 @dataclass(frozen=True, slots=True)
 class StagedSlice:
-    """A slice that waits in a file."""
+    """A slice that is staged in a file and not yet published."""
 
     slot: int
     content: Content
@@ -168,10 +173,9 @@ def publish_slice(
 ) -> PublishedSlice | StagedSlice:
     """Publish a slice, or stage it if the driver has to decide.
 
-    All rows are read to the end, even if they are published already: Spark's stateful operators
-    commit their state only then. Raises SinkError if what is published contradicts this
-    micro-batch, and Fenced or Aborted if the attempt is over, and another one has to take its
-    place.
+    This reads all rows to the end even if the slice is published already, because Spark's stateful
+    operators commit their state only then. Raises SinkError if the published rows differ or are of
+    a later micro-batch. Raises Fenced or Aborted if this attempt cannot publish any more.
     """
     if not _still_held(batch, slot, rows):
         newest = slot.acquire()
@@ -197,10 +201,10 @@ def publish_slice(
 
 
 def _still_held(batch: Batch, slot: S, rows: SliceRows[S]) -> bool:
-    """Send the first rows if this process still holds the slot, and return whether it does.
+    """Return whether this process still holds the slot. If so, the first rows are sent.
 
-    Spark's workers are not bound to a task, so another worker may have acquired the slot since.
-    Sending the first rows shows this, and they can still be sent again.
+    Spark may run tasks of one number in different workers, so another worker may have acquired the
+    slot. To send the first rows shows whether this happened, and they can still be sent again.
     """
     last = slot.last
     if last is None or last.run_id != batch.run_id or last.batch_id >= batch.batch_id:
@@ -214,28 +218,31 @@ def _still_held(batch: Batch, slot: S, rows: SliceRows[S]) -> bool:
 
 
 class SinkPort(Protocol[S]):
-    """All slots of a sink, as the driver holds them."""
+    """A handle with which the driver uses all slots of a sink."""
 
     def slots(self) -> Collection[int]:
-        """Return the slots that ever published."""
+        """Return the numbers of all slots that have ever published."""
 
     def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
-        """Acquire slots, the first before all others, and only then read their newest markers."""
+        """Acquire slots, and return their newest markers.
+
+        The first slot must be acquired before all others, and the markers must be read last.
+        """
 
     def slot(self, number: int) -> S:
         """Return a slot that `acquire` has acquired."""
 
     def rows(self, slices: Sequence[StagedSlice]) -> RowsToSend[S]:
-        """Return the rows of staged slices, from their files."""
+        """Return the rows of staged slices, read from the files of the slices."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """A micro-batch as the driver gets it from the tasks.
+    """A micro-batch whose slices the tasks have staged or published.
 
-    The sink has certainly published `known_batch_id`: a marker of it, or of a later one, must be
-    there. With `accept_difference` it publishes the missing slices although the published ones hold
-    other rows, which may repeat or lose rows of this micro-batch.
+    The sink has certainly published micro-batch `known_batch_id`, so the sink must have a marker of
+    that micro-batch or of a later one. If `accept_difference` is true, the driver publishes missing
+    slices even if the published slices hold other rows now. This may repeat or lose rows.
     """
 
     batch: Batch
@@ -244,7 +251,7 @@ class StagedBatch:
     accept_difference: bool = False
 
     def check_markers(self, newest: Mapping[int, Marker]) -> None:
-        """Refuse markers that are lost, or newer than this micro-batch."""
+        """Raise SinkError if markers are lost, or if a marker is newer than this micro-batch."""
         known = self.known_batch_id
         found = max((marker.batch_id for marker in newest.values()), default=None)
         if known is not None and (found is None or found < known):
@@ -267,11 +274,11 @@ def publish_staged(
 ) -> None:
     """Publish what the tasks of a micro-batch have staged, unless the micro-batch is published.
 
-    With `atomic` the micro-batch is published in one transaction, from the slices that `atomic`
-    returns. An earlier run may have chosen them, for the slices may differ from run to run.
+    If `atomic` is given, this publishes the slices that `atomic` returns, in one transaction.
+    Slices may differ from run to run, so `atomic` may return the slices of an earlier run.
 
-    Raises SinkError if what is published contradicts this micro-batch, and Fenced if another run of
-    the query has acquired the sink.
+    Raises SinkError if published rows differ or are of a later micro-batch. Raises Fenced if
+    another run of the query has acquired the sink.
     """
     driver = _Driver(staged, sink, atomic)
     reason: Exception | None = None
@@ -291,17 +298,17 @@ def publish_staged(
 
 @dataclass(frozen=True, slots=True)
 class _Driver(Generic[S]):
-    """A micro-batch on the driver. The fields are the parameters of `publish_staged`."""
+    """The driver's work on one micro-batch. The fields are the parameters of `publish_staged`."""
 
     given: StagedBatch
     sink: SinkPort[S]
     atomic: Callable[[], Sequence[StagedSlice]] | None
 
     def decide(self) -> None:
-        """Acquire, compare, revoke, publish. The first failed commit ends the decision."""
+        """Acquire all slots, compare and revoke markers, and publish. Stop at a failed commit."""
         batch, slices, sink = self.given.batch, self.given.slices, self.sink
         staged = {each.slot: each for each in slices if isinstance(each, StagedSlice)}
-        # The batch slot as well: an earlier run may have had the other mode.
+        # Acquire the batch slot in both modes, because an earlier run may have used the other mode.
         newest = self.sink.acquire(
             [BATCH_SLOT, *sorted({*self.sink.slots(), *staged} - {BATCH_SLOT})]
         )
@@ -318,12 +325,12 @@ class _Driver(Generic[S]):
             nothing = replace(batch.marker(BATCH_SLOT, Content()), batch_id=-1, run_id=NO_RUN)
             _commit_marker(sink.slot(BATCH_SLOT), newest.get(BATCH_SLOT, nothing))
             _revoke(batch, sink, newest)
-            # In this order two drivers that divide the rows differently meet at the first slot.
+            # Sort the slots, so that two drivers with different slices collide at the first slot.
             for number in missing:
                 _publish(batch, number, sink, [staged[number]], len(slices))
 
     def _compare(self, published: Mapping[int, Marker]) -> None:
-        """Refuse slices that differ from what is published of this micro-batch."""
+        """Raise SinkError if the slices differ from what is published of this micro-batch."""
         slices = self.given.slices
         if self.given.accept_difference:
             return
@@ -335,7 +342,7 @@ class _Driver(Generic[S]):
         for number, marker in sorted(published.items()):
             if number in now:
                 refuse_other_content(marker, now[number])
-            elif marker.rows:  # an empty slice may be missing from this division
+            elif marker.rows:  # an empty slice may be missing now
                 raise SinkError(
                     f"Micro-batch {marker.batch_id} was published in part when it ran before: "
                     f"slice {marker.slot} by {marker.writer or 'an earlier run'}, {marker.rows:,} "
@@ -351,7 +358,8 @@ class _Driver(Generic[S]):
 def _revoke(batch: Batch, sink: SinkPort[S], newest: Mapping[int, Marker]) -> None:
     """Commit the markers of earlier runs again, in the name of no run.
 
-    A slot that has this micro-batch keeps its marker: a task that wakes finds its slice published.
+    A slot that has published this micro-batch keeps its marker. A task of the earlier run that
+    wakes then finds its slice published.
     """
     for number, marker in sorted(newest.items()):
         earlier = marker.run_id not in (batch.run_id, NO_RUN) and marker.batch_id < batch.batch_id
@@ -386,7 +394,7 @@ def _publish(
 
 
 def refuse_other_content(marker: Marker, content: Content) -> None:
-    """Refuse a slice that holds other rows than its marker says."""
+    """Raise SinkError if a slice holds other rows than its marker says."""
     if (marker.rows, marker.content) == (content.rows, content.hash):
         return
     part = "the micro-batch" if marker.slot == BATCH_SLOT else f"slice {marker.slot}"
@@ -402,7 +410,7 @@ def refuse_other_content(marker: Marker, content: Content) -> None:
 
 
 def refuse_older_checkpoint(batch_id: int, newest: int, writer: str = "") -> None:
-    """Refuse a micro-batch that is older than the newest published one."""
+    """Raise SinkError if a micro-batch is older than `newest`, the newest that is published."""
     if newest > batch_id:
         raise SinkError(
             f"The checkpoint is older than the sink: the query is at micro-batch {batch_id}, and "

@@ -1,14 +1,15 @@
-"""Publish each micro-batch exactly once with one commit that compares and sets.
+"""Publish each micro-batch exactly once with one compare-and-set commit.
 
-A table format such as Delta Lake or Iceberg commits everything at once, and only if no other writer
-has committed since the table was read. A folder of files has one plan for each micro-batch, which
-only one driver can create. With the marker in the same commit that is enough. The driver reads the
-marker from the newest version, decides, and commits as the very next version. Another driver of the
-query (a copy of the checkpoint, or a start that was frozen and wakes) has either committed before,
-so this driver reads its marker, or commits too late, and decides again.
+A table format such as Delta Lake or Iceberg commits everything at once. The commit fails if another
+writer has committed since the table was read. A folder of files has one plan for each micro-batch,
+and only one driver can create a plan. If that commit contains the marker, the sink needs nothing
+more. The driver reads the marker from the newest version, decides, and commits the very next
+version. A second driver of the query may run from a copy of the checkpoint, or after a freeze. If
+it has committed first, this driver reads its marker. Otherwise its commit fails, and it decides
+again.
 
-After a commit without an answer the driver decides again as well. If that commit becomes visible
-later, it does so as the next version, and then the commit sent after it is refused.
+After a commit without an answer the driver also decides again. If the unanswered commit becomes the
+next version later, the table rejects the commit that the driver sent afterwards.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from dedup.sinks.protocol import (
     refuse_other_content,
 )
 
-#: Largest number of attempts of the driver. Each one that fails lets another writer through.
+#: Largest number of the driver's attempts. A failed attempt means that another writer committed.
 ATTEMPTS = 40
-#: Number of attempts that may have no answer, or an error that no other commit explains.
+#: Largest number of attempts that get no answer, or an error that no other commit explains.
 UNANSWERED = 3
 _LONGEST_WAIT_S = 1.0
 
 
 class Publication(enum.Enum):
-    """What became of a micro-batch."""
+    """The outcome of publishing a micro-batch."""
 
     #: This call has committed the micro-batch.
     COMMITTED = "committed"
@@ -46,28 +47,29 @@ class Publication(enum.Enum):
 
 
 class TablePort(Protocol):
-    """A table, as one driver holds it."""
+    """A handle with which one driver uses a table, or a folder of files."""
 
     def newest(self) -> Marker | None:
-        """Read the table afresh, and return this sink's marker in its newest version."""
+        """Read the table's newest version, and return this sink's marker in it."""
 
     def commit(self, marker: Marker) -> None:
-        """Make rows and marker visible, as the version that follows the one that was read last.
+        """Commit rows and marker as the version that follows the version that `newest` read.
 
-        Raises Aborted if another commit has become that version, and Indefinite if the outcome is
-        unknown. `newest` then shows the outcome.
+        Raises Aborted if another commit has become that version. Raises Indefinite if the outcome
+        is unknown. `newest` then shows the outcome.
         """
 
     def is_own(self, marker: Marker) -> bool:
-        """Return whether this port has sent the marker that was read."""
+        """Return whether this port has committed `marker`, which `newest` has returned."""
 
 
 def commit_batch(
     staged: StagedBatch, port: TablePort, *, tasks: int | None = None, even_empty: bool = False
 ) -> Publication:
-    """Publish a micro-batch in one commit, unless it is published, or empty without `even_empty`.
+    """Publish a micro-batch in one commit, unless it is published already.
 
-    Raises SinkError if what is published contradicts this micro-batch, or if no attempt succeeds.
+    A micro-batch without rows is committed only if `even_empty` is true. Raises SinkError if
+    published rows differ or are of a later micro-batch, or if no attempt succeeds.
     """
     batch, content = staged.batch, content_of_slices(staged.slices)
     reason: Exception | None = None

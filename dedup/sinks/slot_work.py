@@ -1,4 +1,4 @@
-"""The work of a sink whose tasks publish their own slices, each in its own slot."""
+"""The work of a sink in which each task publishes its slice in a slot (`dedup.sinks.protocol`)."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from dedup.sinks.work import SinkWork, TaskResult
 
 
 class SliceStaging(Protocol):
-    """Where the slices of one sink of one query are staged."""
+    """The place where one sink of one query stages its slices."""
 
     def write(self, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
-        """Write the rows of a slice, durably, and return what it holds."""
+        """Write the rows of a slice durably, and return the staged slice."""
 
     def clean(self, batch_id: int) -> None:
-        """Delete what was staged for a published micro-batch and for those before it."""
+        """Delete the staged slices of a published micro-batch and of all earlier micro-batches."""
 
 
 S = TypeVar("S", bound=SlotPort)
 
 
 class SlotRows:
-    """Rows of a slice that can be read once."""
+    """The rows of a slice. They can be read only once."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class SlotRows:
         stage: Callable[[Iterable[pa.RecordBatch]], StagedSlice] | None = None,
     ) -> None:
         self.rows, self._stage = iter(rows), stage
-        #: Rows that were sent, and may have to be sent again.
+        #: The rows that were sent first. They may have to be sent again.
         self.first: pa.RecordBatch | None = None
 
     def consume(self) -> Content:
         return sum(map(content_of, self._all()), Content())
 
     def stage(self) -> StagedSlice:
-        """Write all rows to a durable file, or table, that readers do not see."""
+        """Write all rows to a durable file or table that readers of the sink do not see."""
         assert self._stage is not None, "these are staged already"
         return self._stage(self._all())
 
@@ -65,7 +65,7 @@ class SlotRows:
 
 
 class SlotWork(SinkWork, Generic[S]):
-    """The work of a sink with a slot for each task."""
+    """The work of a sink that has a slot for each task number."""
 
     @property
     @abstractmethod
@@ -74,11 +74,11 @@ class SlotWork(SinkWork, Generic[S]):
 
     @abstractmethod
     def slot(self, batch: Batch, number: int) -> S:
-        """Return a slot, for one attempt."""
+        """Return a handle of a slot for one attempt of a task."""
 
     @abstractmethod
     def staging(self, batch: Batch) -> SliceStaging:
-        """Return where slices are staged."""
+        """Return the place where the sink stages slices."""
 
     @abstractmethod
     def task_rows(
@@ -86,11 +86,11 @@ class SlotWork(SinkWork, Generic[S]):
         rows: Iterable[pa.RecordBatch],
         stage: Callable[[Iterable[pa.RecordBatch]], StagedSlice],
     ) -> SliceRows[S]:
-        """Return the rows of a task, which `stage` can stage."""
+        """Wrap the rows of a task. `stage` writes the rows if the slice has to be staged."""
 
     @abstractmethod
     def sink(self, batch: Batch) -> SlotSink[S]:
-        """Return all slots, for the driver."""
+        """Return a handle of all slots for the driver."""
 
     def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
         faults.point(f"{self.room}.task.begin")
@@ -134,25 +134,25 @@ class SlotWork(SinkWork, Generic[S]):
         return lambda: self.staging(batch).clean(batch.batch_id)
 
     def chosen(self, batch: Batch, slices: Sequence[StagedSlice]) -> Sequence[StagedSlice]:
-        """Return the slices to publish a whole micro-batch from."""
+        """Return the slices whose rows the driver publishes as the whole micro-batch."""
         return slices
 
 
 class SlotSink(SinkPort[S]):
-    """All slots of the sink in the hands of the driver."""
+    """A handle with which the driver uses all slots of a sink."""
 
     def __init__(self, new_slot: Callable[[int], S]) -> None:
         self._new_slot = new_slot
-        # The driver keeps what the slots hold until the micro-batch is published.
+        # Keep the slots, with their connections, until the micro-batch is published.
         self._slots: dict[int, S] = {}
 
     def slot(self, number: int) -> S:
-        """Return a slot, always the same one for a number."""
+        """Return the slot of a number. Later calls return the same object."""
         if number not in self._slots:
             self._slots[number] = self._new_slot(number)
         return self._slots[number]
 
     def close(self) -> None:
-        """Give the slots up: the tasks of the next micro-batch own them."""
+        """Give up all slots, so that the tasks of the next micro-batch can own them."""
         for slot in self._slots.values():
             slot.drop()

@@ -36,41 +36,42 @@ def split(
     """Return the writer of a query that sends the rows of each verdict to a separate sink.
 
     In ``split(marked, unique=orders, duplicate=copies).start()``, `marked` is a stream behind
-    ``dedup_by_id(..., verdict="verdict")`` or `dedup_by_sequence`, and `orders` and `copies` are
-    sinks that `kafka_sink`, `postgres_sink` and the like return. The operator runs once for each
+    ``dedup_by_id(..., verdict="verdict")`` or `dedup_by_sequence`. `kafka_sink`, `postgres_sink`
+    and the like return sinks such as `orders` and `copies`. The operator runs only once for each
     micro-batch, for any number of sinks.
 
     Parameters
     ----------
     df : DataFrame
-        A stream with the verdict column. Other columns may have been added or dropped.
+        A stream with the verdict column. You may add or drop other columns before.
     unique : callable of (DataFrame, int)
-        Gets the rows that the operator would emit without a verdict column, except those whose
-        verdict another function here gets. They come without the verdict column.
+        Gets the rows that the operator would emit without a verdict column, unless another
+        parameter has a function for their verdict. The rows lack the verdict column.
     duplicate, late, null_id, untimed, conflict : callable of (DataFrame, int), optional
-    gap, fenced, unknown, unnumbered : the same, of `dedup_by_sequence`
-        Gets the rows of that verdict, with the verdict column. Without such a function the rows go
-        to `unique` if the operator's options let them pass, and are dropped if not. You may give
-        one function for several verdicts, `unique` included, which is then called once.
+    gap, fenced, unknown, unnumbered : the same, for verdicts of `dedup_by_sequence`
+        Gets the rows of the verdict that the parameter names, with the verdict column. If there is
+        no function for a verdict, the operator's options decide whether its rows go to `unique` or
+        are dropped. You may give one function for several verdicts, including `unique`. It is then
+        called once per micro-batch.
 
     Returns
     -------
     DataStreamWriter
-        Give it trigger and name, and start it. If the functions are sinks of this package, it has
-        their ``checkpointLocation`` already.
+        Set its trigger and name, and start it. If the functions are sinks of this package, the
+        writer already has their ``checkpointLocation``.
 
     Raises
     ------
     ConfigError
-        If `df` is of Spark Connect, if it has no verdict column, if its operator does
-        not know one of the verdicts, or if two sinks of this package have the same name or
-        different checkpoints.
+        If `df` is of Spark Connect or has no verdict column, if its operator never gives one of
+        the verdicts, or if two sinks of this package have the same name or different checkpoints.
 
     Notes
     -----
     Each sink of this package publishes each micro-batch once, even if the query is killed between
-    two of them. `unique` comes last: if one of its rows is visible, the other sinks have published
-    their part of the micro-batch. Any other function runs at least once, as with ``foreachBatch``.
+    two sinks. The sink `unique` publishes last. So if one of its rows is visible, the other sinks
+    have published their part of the micro-batch. A function that is not a sink of this package runs
+    at least once, as with ``foreachBatch``.
     """
     given = {
         "duplicate": duplicate,
@@ -109,7 +110,7 @@ def split(
 
 @dataclass(frozen=True, slots=True)
 class _Routes:
-    """Function for ``foreachBatch`` that passes the rows of each verdict to a function."""
+    """Function for ``foreachBatch`` that passes the rows of each verdict to that verdict's sink."""
 
     column: str
     passing: tuple[str, ...]
@@ -121,8 +122,8 @@ class _Routes:
 
         kept = rows.persist()
         try:
-            # Read to the end before any sink begins, even if no sink reads anything: Spark commits
-            # the operator's state only then.
+            # Read all rows before any sink begins, even if no sink reads anything. Spark commits
+            # the operator's state only once all rows are read.
             kept.count()
             verdict = named_column(self.column)
             called: list[BatchFunction] = []

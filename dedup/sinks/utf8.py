@@ -1,4 +1,4 @@
-"""Texts that are not UTF-8. Spark keeps any bytes that were cast to a text. Most sinks do not."""
+"""Reject texts that are not UTF-8. Spark keeps any bytes cast to a text, but most sinks do not."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 _SHOWN_BYTES = 60
-#: The class of Spark's error for an invalid text.
+#: The error class that Spark gives an invalid text.
 _INVALID = "INVALID_UTF8_STRING"
 
 
 @contextmanager
 def only_utf8(where: str) -> Iterator[None]:
-    """Replace Python's error for an invalid text by a DataError: `where` cannot store the text."""
+    """Replace a UnicodeDecodeError by a DataError that names `where`, the place of the text."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -36,11 +36,14 @@ def only_utf8(where: str) -> Iterator[None]:
 
 
 def check_utf8(rows: pa.RecordBatch) -> None:
-    """Raise UnicodeDecodeError, for `only_utf8`, if a text is invalid, also a nested one."""
+    """Raise UnicodeDecodeError if a text in `rows`, even a nested text, is not UTF-8.
+
+    Call this within `only_utf8`, which replaces the error.
+    """
     try:
         rows.validate(full=True)
     except pa.ArrowInvalid:
-        # Arrow does not show the text, Python's error does.
+        # Arrow's error does not show the text. Python's error does.
         for column in rows.columns:
             with suppress(OverflowError):  # a time or date that Python cannot hold
                 column.to_pylist()
@@ -52,9 +55,9 @@ def exact_texts(
 ) -> DataFrame:
     """Return rows that Spark's writer of text files can write without loss or change.
 
-    Each text is validated, because the writer replaces bytes that are not UTF-8 by U+FFFD. A CSV
-    file of one column has ``""`` for null, because the writer leaves out empty lines. The
-    column `split_by` is not in the files.
+    Spark's writer would replace bytes that are not UTF-8 by U+FFFD, so this validates each text.
+    The writer would leave out empty lines, so null becomes ``""`` in a CSV file of one column. The
+    column `split_by` does not count, because it is not in the files.
     """
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql import types as T  # noqa: N812
@@ -92,7 +95,7 @@ def naming_texts(file_format: str) -> Iterator[None]:
 
 
 def _valid(column: Column, kind: DataType) -> Column:
-    """Return a column that fails if a text in it, also a nested one, is not UTF-8."""
+    """Return the column with a check that fails if a text, even a nested text, is not UTF-8."""
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql import types as T  # noqa: N812
 

@@ -1,4 +1,4 @@
-"""The work of a sink in one micro-batch: first in Spark's tasks, then on the driver."""
+"""The work of a sink in one micro-batch. Spark's tasks work first, then the driver."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class TaskResult(WriterCommitMessage):
 
 
 class SinkWork(ABC):
-    """The work of one sink. Spark sends it to the tasks, so it must pickle.
+    """The work of one sink. Spark sends this object to the tasks, so it must pickle.
 
-    The names of its fault points begin with `room`. `fenced_because` names what fences a driver
-    besides another start of the query. `notes_every_batch` tells whether the ledger records
-    micro-batches that the tasks have published alone.
+    The names of the sink's fault points begin with `room`. `fenced_because` completes errors: it
+    names what fences a driver besides another start of the query. If `notes_every_batch` is true,
+    the ledger also records micro-batches in which the tasks published everything.
     """
 
     room: ClassVar[str]
@@ -48,27 +48,31 @@ class SinkWork(ABC):
     def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
         """Publish or stage the rows of a task.
 
-        Raises DataError if the sink cannot store a record, and SinkError if nothing was published,
-        and the task or the query has to be started again.
+        Raises DataError if the sink cannot store a record. Raises SinkError if nothing was
+        published, so that the task or the query has to be started again.
         """
 
     @abstractmethod
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
-        """Fix in the ledger what may not change once the sink has published."""
+        """Record in the ledger what must not change once the sink has published.
+
+        Raises ConfigError or SinkError if it has changed.
+        """
 
     @abstractmethod
     def publish(self, staged: StagedBatch) -> Callable[[], None] | None:
-        """Publish what the tasks have staged, by `publish_staged` or `commit_batch`.
+        """Publish what the tasks have staged, with `publish_staged` or `commit_batch`.
 
-        Returns a function that deletes what was staged, or None if a micro-batch without rows has
-        left no trace in the sink.
+        Returns a function that deletes the staged rows. Returns None if the micro-batch has no rows
+        and the sink has committed nothing.
         """
 
     def complete(self, results: Sequence[TaskResult]) -> None:
         """Publish, on the driver, what the tasks of a micro-batch have staged.
 
-        Raises ConfigError if the output, or an option that may not change, has changed. Raises
-        SinkError if the sink contradicts this micro-batch, or another start publishes it.
+        Raises ConfigError if somebody has changed the output, or an option that must not change.
+        Raises SinkError if published rows differ or are of a later micro-batch, or if another start
+        publishes this micro-batch.
         """
         options = self.options
         if not results or options.ledger is None:
@@ -101,11 +105,11 @@ class SinkWork(ABC):
 
 
 def _nothing_staged() -> None:
-    """Delete nothing: the tasks have published all slices themselves."""
+    """Delete nothing, because the tasks have published all slices and staged none."""
 
 
 def current_batch(name: str) -> tuple[Batch, int]:
-    """Return the running task's micro-batch, for the sink of this name, and the task's number."""
+    """Return the micro-batch and the number of the task that calls this for the sink `name`."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
