@@ -1,13 +1,13 @@
-"""The Spark shell round the core: pack, group function, unpack, checks, metrics.
+"""The operators on Spark, around the engine in `dedup.core`.
 
-Where to find a rule:
+Pack, group function and unpack are the three passes over a micro-batch. Where to find a rule:
 
 ======================================================= ================================
 options of the operators, and their checks              `options`, `driver.checks`
 from options to the plan that tasks receive             `driver.build`, `driver.plans`
-an ID or timestamp that changes when read again         `driver.plan_steps`
+rejects IDs that change when a record is read again     `driver.plan_steps`
 IDs as key bytes, rows as blobs                         `id_encoding`, `executor.wire`
-a task knows its query, and compares the certificate    `executor.task`
+the birth certificate of a query, checked in tasks      `executor.task`
 one shard in a micro-batch                              `executor.call`, `executor.by_id`
 which verdicts pass                                     `plan`, `executor.unpack`
 ======================================================= ================================

@@ -1,9 +1,9 @@
 """Spark's Python daemon with our modules loaded.
 
-Spark starts a daemon on each machine and forks its Python workers from it. Spark's own daemon has
-no modules loaded and finds PySpark in a zip file, which Python compiles in each process: a new
-query's first micro-batch needs two workers per core, and each takes a second of CPU until its first
-row. This daemon reads PySpark unzipped and loads all modules once, before it forks.
+Spark starts a daemon on each machine and forks its Python workers from the daemon. Spark's own
+daemon has no modules loaded and finds PySpark in a zip file, which Python compiles in each process.
+A new query's first micro-batch needs two workers per core, and each worker takes a second of CPU
+until its first row. This daemon reads PySpark unzipped and loads all modules once, before it forks.
 
 Set ``spark.python.daemon.module=dedup.spark.daemon``. Then every machine that runs tasks needs the
 package. Other Python code of the session works as before. If a library starts threads, as numpy
@@ -20,19 +20,19 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 
-#: Modules of the three passes.
+#: Modules of the three passes over a micro-batch.
 _LOADED = ("dedup.spark.executor.pack", "dedup.spark.executor.group", "dedup.spark.executor.unpack")
-#: Code of Spark's own daemon. It gets the search path here, because programs that a task starts
-#: would inherit the path from the environment.
+#: Code that runs Spark's own daemon. The search path is in the code, because programs that a task
+#: starts would inherit a path in the environment.
 _INSTEAD = "import sys; sys.path[:] = {!r}; from pyspark.daemon import manager; manager()"
 
 
 def main() -> None:
-    """Load the modules of tasks, then run Spark's daemon."""
+    """Load the modules that tasks need, then run Spark's daemon."""
     sys.path[:] = unzipped(sys.path)
-    # Otherwise Arrow's second allocator, which is not in use, starts a thread.
+    # Otherwise Arrow's second allocator starts a thread, although nothing uses that allocator.
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
-    # Load only Spark's own workers. Others may do anything before a fork.
+    # Load only Spark's own worker module. Another worker module may do anything before a fork.
     workers = [name for name in sys.argv[1:] if name.startswith("pyspark.")]
     with _nothing_printed():
         for name in (*workers, *_LOADED):
@@ -52,10 +52,10 @@ def main() -> None:
 
 
 def unzipped(path: list[str]) -> list[str]:
-    """Return a search path in which the unzipped folder replaces Spark's zip file.
+    """Return a search path in which the unzipped folder of PySpark replaces Spark's zip file.
 
-    If the folder is the next entry with PySpark, it stays at its position. A zip file without a
-    known folder stays.
+    If the folder is already the next entry with PySpark, it stays at its position. If we know no
+    folder for a zip file, the zip file stays.
     """
     found = []
     for position, entry in enumerate(path):
@@ -88,7 +88,7 @@ def _has_pyspark(folder: str | Path) -> bool:
 
 @contextmanager
 def _nothing_printed() -> Iterator[None]:
-    """Redirect what modules print: Spark reads the daemon's address from its output."""
+    """Redirect what modules print. Spark reads the daemon's address from the daemon's output."""
     output = os.dup(1)
     os.dup2(2, 1)
     try:

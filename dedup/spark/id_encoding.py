@@ -1,4 +1,6 @@
-"""Canonical bytes of record IDs, from Arrow columns.
+"""Encodes record IDs as canonical bytes, the **keys**, from Arrow columns.
+
+Each column of an ID becomes a component:
 
 ========================  ==================================================================
 Spark type                bytes of a component
@@ -11,8 +13,9 @@ interval, time
 decimal                   16 bytes, little-endian two's complement of the unscaled value
 ========================  ==================================================================
 
-A single-column ID is its component. A composite ID is the concatenation, per column, of one byte
-(0 null, 1 value), u32 little-endian length, component; it is null only if every column is.
+The key of a single-column ID is its component. The key of a composite ID joins three parts for each
+column: one byte (0 for a null, 1 for a value), the length of the component as little-endian u32,
+and the component. A composite ID is null only if every column is null.
 """
 
 from __future__ import annotations
@@ -30,20 +33,20 @@ from dedup.core.keys import Keys
 
 Bools = npt.NDArray[np.bool_]
 
-#: Version of the encoding above, kept in the birth certificate.
+#: Version of the encoding. The birth certificate of a query holds the version.
 ENCODING = "dedup-id-1"
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedIds:
-    """Keys of n records, and which of them are null. A null has an empty key."""
+    """The keys of n records, and which IDs are null. A null ID has an empty key."""
 
     keys: Keys
     null: Bools
 
 
 def encode_ids(columns: Sequence[pa.Array]) -> EncodedIds:
-    """Return the canonical IDs of a batch's records, given the ID's columns."""
+    """Return the keys of a batch's records, given the columns of the ID."""
     if len(columns) == 1:
         column = columns[0]
         return EncodedIds(_component(column), _null_mask(column))

@@ -23,7 +23,7 @@ class IdTime:
 
 
 def time_from_id(scheme: str) -> IdTime:
-    """Return a timestamp for `dedup_by_id` that comes from the record ID.
+    """Return a value for the option ``timestamp=`` that takes a record's time from its ID.
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ def time_from_id(scheme: str) -> IdTime:
 
     Notes
     -----
-    Every copy of a record carries the same ID and so the same time: combine this with
-    ``stable_timestamps=True``. Any other ID than a version-7 UUID has a null timestamp.
+    Combine this with ``stable_timestamps=True``, because every copy of a record carries the same ID
+    and so the same time. An ID that is not a version-7 UUID has a null timestamp.
     """
     if scheme != "uuid7":
         raise ConfigError(f"time_from_id({scheme!r}): the known scheme is 'uuid7'.")
@@ -47,7 +47,7 @@ def time_from_id(scheme: str) -> IdTime:
 
 
 def uuid7_ms(keys: Keys) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the milliseconds of keys of one string column, and which are not version-7 UUIDs."""
+    """Return the milliseconds in the keys of IDs, and which keys are not version-7 UUIDs."""
     times_ms = np.zeros(len(keys), np.int64)
     null = keys.lengths != _UUID_KEY_BYTES
     uuids = np.flatnonzero(~null)

@@ -1,4 +1,4 @@
-"""The machine: its clock, cores and memory. `dedup.core` gets them as arguments."""
+"""The machine's clock, cores and memory. `dedup.core` gets these values as arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def machine_cores() -> int:
 
 
 def local_cores(master: str) -> int | None:
-    """Return the cores of a local Spark master, or None for a cluster's."""
+    """Return the number of cores of a local Spark master, or None for the master of a cluster."""
     found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?", master)
     if found is None:
         return None
@@ -33,7 +33,7 @@ def machine_bytes() -> int:
 def home_path(path: str | Path) -> Path:
     """Return a path with ``~`` replaced by the home folder.
 
-    Raises ConfigError if the user has none.
+    Raises ConfigError if the user has no home folder.
     """
     try:
         return Path(path).expanduser()
@@ -47,7 +47,7 @@ def home_path(path: str | Path) -> Path:
 def shuffle_partitions(text: str | None) -> int | None:
     """Return the number in ``spark.sql.shuffle.partitions``, or None if Spark chooses it.
 
-    Databricks takes ``auto``.
+    On Databricks, ``auto`` lets Spark choose.
     """
     text = text or ""
     return int(text) or None if re.fullmatch(r"\s*\d{1,9}\s*", text) else None

@@ -1,4 +1,7 @@
-"""A mark at the catalog root by which executors check that they see the driver's folder."""
+"""Checks that executors see the driver's folder, by a mark that the driver leaves there.
+
+The driver leaves a mark, an empty file, at the catalog root each time a query starts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from dedup.catalog.layout import STARTS_FOLDER, start_path
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError
 
-#: Number of marks to keep, and for how long at least: a long query may get a new executor any time.
+#: A mark is deleted if it is older than this and not among the newest ones. A query that runs for
+#: long may get a new executor at any time.
 STARTS_KEPT = 1000
 STARTS_KEPT_S = 30 * 86_400
 
@@ -20,7 +24,7 @@ _seen: set[str] = set()
 
 
 def mark_start(root: Root, start_id: str) -> None:
-    """Leave the mark of a start, and delete old marks.
+    """Leave the mark of this start at the catalog root, and delete old marks.
 
     Raises CatalogError if the root is not writable.
     """
@@ -35,7 +39,7 @@ def mark_start(root: Root, start_id: str) -> None:
 
 
 def check_start(root: Root, start_id: str) -> None:
-    """Raise CatalogError if this machine does not see the driver's mark, and so another folder."""
+    """Raise CatalogError if this machine does not see the mark that the driver left."""
     if start_id in _seen:
         return
     if not root.exists(start_path(start_id)):

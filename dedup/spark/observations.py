@@ -1,8 +1,8 @@
-"""Metrics of a micro-batch: measured in the tasks, summed by `observe`, typed here.
+"""Metrics of a micro-batch, which tasks measure and Spark sums.
 
-The group function returns one row of counters per shard. `DataFrame.observe` aggregates the rows as
-they pass, and `StreamingQueryProgress.observedMetrics` brings the result to every listener, on
-Spark Connect too. The row never reaches the user's rows.
+The group function returns one control row of counters per shard. `DataFrame.observe` aggregates
+these rows, and `StreamingQueryProgress.observedMetrics` brings the result to every listener, on
+Spark Connect too. Unpack removes the control rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dedup.spark.plan import Plan
 
 
 def counters_ddl(plan: Plan) -> str:
-    """Return the columns of a shard's counters."""
+    """Return the columns of a shard's counters, as DDL."""
     by_id = plan.numbering is None
     others = [*(f"{name} string" for name in TEXTS), "expiring array<bigint>"] if by_id else []
     whole = (f"{name} bigint" for name in (NAMES if by_id else SEQUENCE_NAMES).columns)
@@ -32,11 +32,11 @@ def counters_ddl(plan: Plan) -> str:
 
 
 def observations(plan: Plan) -> list[Column]:
-    """Return the aggregates over the output of the group function."""
+    """Return the aggregates that `observe` computes over the output of the group function."""
     if plan.numbering is not None:
         return _aggregates(SEQUENCE_NAMES)
     texts = ", ".join(TEXTS)
-    # Use a text: only texts are alike in classic sessions, on Connect and in progress as JSON.
+    # Use a text, because other types differ between classic sessions, Connect and JSON.
     expiring = ", ".join(f"sum(expiring[{i}])" for i in range(2 * BANDS))
     holder = f"min({_of_shards(f'gc_watermark_ms, shard_index, {texts}')})"
     fullest = f"max({_of_shards('live_ids, shard_index')})"
@@ -53,7 +53,7 @@ def observations(plan: Plan) -> list[Column]:
 
 
 def pack_observation() -> Column:
-    """Return the aggregate over pack's output."""
+    """Return the aggregate that `observe` computes over the output of pack, the first pass."""
     return F.expr(_total("pack_us"))
 
 
@@ -72,12 +72,12 @@ def _aggregates(names: MetricNames, *others: str) -> list[Column]:
 
 
 def _of_shards(names: str) -> str:
-    """Return the expression for columns of the control rows as one value that has an order."""
+    """Return the expression for a struct of columns, which is null except in control rows."""
     return f"CASE WHEN shard_index IS NOT NULL THEN struct({names}) END"
 
 
 def _total(name: str) -> str:
-    """Return the expression for a sum that is 0 without rows, as in a micro-batch without input."""
+    """Return the expression for a column's sum, which is 0 if there are no rows."""
     return f"coalesce(sum({name}), 0) AS {name}"
 
 
@@ -88,24 +88,24 @@ def pack_name(name: str) -> str:
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Microseconds per stage."""
+    """Measures the microseconds that each stage of a task takes."""
 
     us: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     last_ns: int = field(default_factory=time.perf_counter_ns)
 
     def resume(self) -> None:
-        """Start a stage. The time since the last stage counts for no stage."""
+        """Start a stage. The time since the end of the last stage is not counted."""
         self.last_ns = time.perf_counter_ns()
 
     def lap(self, stage: str) -> None:
-        """End a stage, and start the next one."""
+        """End the stage of this name, and start the next stage."""
         now_ns = time.perf_counter_ns()
         self.us[stage] += (now_ns - self.last_ns) // 1000
         self.last_ns = now_ns
 
 
 def from_progress(progress: Any, name: str = "dedup") -> BatchMetrics | None:
-    """Return the metrics in a query's progress, or None if it has none.
+    """Return the metrics of `dedup_by_id` in a query's progress, or None if they are missing.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def from_progress(progress: Any, name: str = "dedup") -> BatchMetrics | None:
     name : str
         The operator's option `metrics`.
     """
-    # The other operator may use the same name.
+    # A query with `dedup_by_sequence` may use the same name.
     observed, shared = _observed(progress, name, "gc_shard", NAMES)
     if not shared:
         return None
@@ -135,7 +135,7 @@ def from_progress(progress: Any, name: str = "dedup") -> BatchMetrics | None:
 
 
 def sequences_from_progress(progress: Any, name: str = "dedup_sequence") -> SequenceMetrics | None:
-    """Return the metrics in a query's progress, or None. Takes what `from_progress` takes."""
+    """Return the metrics of `dedup_by_sequence`, or None. See `from_progress` for parameters."""
     _, shared = _observed(progress, name, "fenced", SEQUENCE_NAMES)
     return SequenceMetrics(**shared) if shared else None
 
@@ -143,9 +143,10 @@ def sequences_from_progress(progress: Any, name: str = "dedup_sequence") -> Sequ
 def _observed(
     progress: Any, name: str, sign: str, names: MetricNames
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what was observed, and the fields of both operators' metrics.
+    """Return what was observed under a name, and the fields that both operators' metrics share.
 
-    The fields are empty if nothing was observed under the name, or no column is called `sign`.
+    The fields are empty if nothing was observed, or if the column `sign` is missing, which only the
+    wanted operator observes.
     """
     about = progress
     if not isinstance(progress, Mapping):
@@ -181,10 +182,10 @@ def _observed(
 
 
 def as_dict(observed: Any) -> dict[str, Any]:
-    """Return observed values by name, from a classic session, from Connect, or from JSON."""
+    """Return observed values by name. They may come from a classic session, Connect or JSON."""
     values: dict[str, Any] = observed if isinstance(observed, dict) else observed.asDict()
     if values.keys() == {"values", "schema"}:
-        # Spark Connect and progress in JSON list values and names apart.
+        # Spark Connect and progress as JSON have one list of values and one of names.
         names = (column["name"] for column in values["schema"]["fields"])
         return dict(zip(names, values["values"], strict=True))
     return values

@@ -1,6 +1,6 @@
-"""The options of `dedup_by_id` and `dedup_by_sequence`: declared, and checked against each other.
+"""Declares the options of `dedup_by_id` and `dedup_by_sequence`, and checks their values.
 
-Commands use the same declarations, so nothing here imports Spark until a column is given.
+Commands use the same declarations without Spark, so this module imports Spark only for a column.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Duration: TypeAlias = str | timedelta
 
 
 def _columns(*, needed: bool = False) -> Kind:
-    """Return the kind of columns. They become a tuple: an iterator can be read only once."""
+    """Return the kind of an option that takes columns. Its checked value is a tuple."""
 
     def check(value: Any, name: str) -> tuple[Any, ...]:
         from pyspark.sql import Column
@@ -77,7 +77,7 @@ def _payload(value: Any, name: str) -> bool | tuple[Any, ...]:
 
 _COLUMN = Kind(lambda value, _: value, metavar="COL")
 _PLACE = Kind(lambda value, _: value, metavar="DIR")
-#: A duration, or None, for which commands say ``never``.
+#: A duration or None. In commands, ``never`` stands for None.
 _WAIT = Kind(
     lambda value, name: None if value is None else duration().check(value, name),
     lambda given: None if given.strip().lower() == "never" else given,
@@ -103,7 +103,7 @@ _SHARED = by_name(
 _NAME = text(rule="be a name; the query's figures are found under it.")
 _METRICS = "Name of the query's figures."
 
-#: Declarations of `dedup_by_id`, by name.
+#: The options of `dedup_by_id`, by name.
 BY_ID = by_name(
     Option("id", _columns(needed=True), REQUIRED, "ID column; repeat for several."),
     Option("horizon", duration(1), REQUIRED, "How long an ID is remembered: '7 days'."),
@@ -154,7 +154,7 @@ BY_ID = by_name(
     Option("accept_changed_timestamp", text(), None, "The word that the refusal names."),
 )  # fmt: skip
 
-#: Declarations of `dedup_by_sequence`, by name.
+#: The options of `dedup_by_sequence`, by name.
 BY_SEQUENCE = by_name(
     Option("producer", _columns(needed=True), REQUIRED, "Who numbers the records."),
     Option("sequence", _COLUMN, REQUIRED, "A record's number."),
@@ -172,7 +172,7 @@ BY_SEQUENCE = by_name(
     _SHARED["idle_timeout"],
     _SHARED["max_future"],
     Option("ranges", whole(1, MOST_RANGES), RANGES, "Ranges of numbers that are remembered."),
-    # The metrics hold the number in 64 bits.
+    # The metrics report this number in 64 bits.
     Option("max_producers", whole(1, (1 << 63) - 1), 100_000, "Producers that a shard remembers."),
     _SHARED["accept_clock_jump"],
     _SHARED["max_shard_batch_bytes"],
@@ -181,13 +181,13 @@ BY_SEQUENCE = by_name(
 
 
 def _as_given(value: Any) -> Any:
-    """Return an option as users write it: a single column is not in a tuple."""
+    """Return an option's value as users write it, with a single column instead of a 1-tuple."""
     return value[0] if isinstance(value, tuple) and len(value) == 1 else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
-    """What the two operators have in common."""
+    """Options that the two operators have in common."""
 
     FUNCTION: ClassVar[str]
     DECLARED: ClassVar[Mapping[str, Option]]
@@ -209,7 +209,7 @@ class _Options:
                 object.__setattr__(self, option.name, value)
 
     def _ms(self, name: str) -> Any:
-        """Return an option that is a duration in milliseconds."""
+        """Return the value of a duration option, in milliseconds."""
         return self.DECLARED[name].check(getattr(self, name))
 
     @property
@@ -217,7 +217,7 @@ class _Options:
         return int(self._ms("max_future"))
 
     def as_call(self) -> str:
-        """Return the call that made the operator, with the options that differ from defaults."""
+        """Return the Python call that made the operator, without options at their defaults."""
         shown = []
         for option in self.DECLARED.values():
             value, default = _as_given(getattr(self, option.name)), option.default
@@ -319,11 +319,11 @@ class Options(_Options):
 
     @property
     def handling(self) -> Handling:
-        """Return what becomes of the rows of each verdict."""
+        """Return which verdicts' rows pass, are dropped or stop the query."""
         return Handling.of(self)
 
     def policy(self) -> Policy:
-        """Return the rules for the core, with defaults resolved."""
+        """Return the rules for the engine in `dedup.core`, with defaults resolved."""
         horizon_ms = self._ms("horizon")
         event_time = self.timestamp is not None
         lateness_ms = self._ms("lateness") if event_time else 0
@@ -396,11 +396,11 @@ class SequenceOptions(_Options):
 
     @property
     def handling(self) -> Handling:
-        """Return what becomes of rows without a timestamp. `rule` covers the other rows."""
+        """Return what becomes of rows without a timestamp. `rule` decides about other rows."""
         return Handling(null_timestamps=self.null_timestamps, verdict=self.verdict)
 
     def policy(self) -> Policy:
-        """Return the rules of the clocks for the core."""
+        """Return the rules for clocks, for the engine in `dedup.core`."""
         expire_ms = self._ms("expire_after")
         return Policy(
             horizon_ms=expire_ms,
@@ -411,5 +411,5 @@ class SequenceOptions(_Options):
         )
 
     def rule(self) -> SequenceRule:
-        """Return the rules of the verdicts for the core."""
+        """Return the rules for verdicts, for the engine in `dedup.core`."""
         return SequenceRule(**{f.name: getattr(self, f.name) for f in fields(SequenceRule)})

@@ -1,4 +1,7 @@
-"""The operator's plan: what the driver resolved, as one picklable value for the tasks."""
+"""The operator's plan, a picklable value in which the driver tells tasks what to do.
+
+Pack, group function and unpack are the three passes of the tasks.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ from dedup.core.metrics import VERDICTS
 from dedup.core.policy import Policy
 from dedup.core.sequence import SEQUENCE_VERDICTS, SequenceRule
 
-#: Prefix of the columns that the operator adds for itself, and never emits.
+#: Prefix of helper columns, which the operator adds for itself and never emits.
 HELPER_PREFIX = "__dedup_"
-#: The pass that writes rows to local files (`dedup.spark.executor.bodies`).
+#: The pass that writes rows to local files (see `dedup.spark.executor.bodies`).
 Bodies: TypeAlias = Literal["pack", "group", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSource:
-    """Where timestamps come from."""
+    """The source of a record's timestamp."""
 
     #: Description for people.
     text: str
@@ -37,15 +40,15 @@ class TimeSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbering:
-    """What `dedup_by_sequence` adds to a plan, in which producer and partition are the ID."""
+    """Fields that only `dedup_by_sequence` needs. Its plan has producer and partition as ID."""
 
-    #: A record without a value in one of these columns of pack's input has no producer.
+    #: Columns of the producer. A record that is null in one of them has no producer.
     producer_columns: tuple[str, ...]
     sequence_column: str
-    #: Column of the epoch, or None if there is only one epoch.
+    #: Column of the epoch, or None if producers have no epochs.
     epoch_column: str | None
     rule: SequenceRule
-    #: Options and expressions that a restart must repeat.
+    #: Texts of the options and expressions that must stay the same at a restart.
     made_of: tuple[str, ...]
 
 
@@ -53,37 +56,39 @@ class Numbering:
 class Plan:
     """Everything that pack, group function and unpack need to know.
 
-    Columns are named as in pack's input: the user's, then helper columns for expressions.
+    Names of columns are those in pack's input, which has the user's columns and then helper columns
+    for expressions.
     """
 
-    #: Column in pack's input, and the name and Spark type that the birth certificate holds.
+    #: For each column of the ID: its name in pack's input, its name and Spark type in the birth
+    #: certificate.
     id_columns: tuple[tuple[str, str, str], ...]
     id_definitions: tuple[Definition, ...]
     time: TimeSource
-    #: Changes of ID and timestamp that the user accepts.
+    #: Changes of ID and timestamp that the user accepts at a restart.
     accepted: Accepted = field(default_factory=Accepted)
     #: Column with the micro-batch's time, or None in processing-time mode.
     now_column: str | None
     source_columns: tuple[str, ...]
     order_columns: tuple[str, ...] = ()
     payload_columns: tuple[str, ...] = ()
-    #: Number of the first columns, which are the user's. Order expressions follow, and travel with
-    #: them.
+    #: Number of the user's columns, which come first. Helper columns for `order_by` follow, and
+    #: travel with the user's columns.
     user_columns: int
     body_columns: int
     handling: Handling
     #: Names of the verdicts that pass through if there is no verdict column.
     emitted: frozenset[str]
     max_future_ms: int
-    #: Number of shards, or None if the tasks find it out (invariant 14).
+    #: Number of shards, or None if the tasks must find out the number (invariant 14).
     shards: int | None
     policy: Policy
-    #: Root of the catalog, or None if nothing is remembered, or only in Spark state.
+    #: Root of the catalog, or None for an operator without a catalog.
     root: Root | None = None
     cache_dir: str | None = None
     cache_bytes: int | None = None
     max_shard_batch_bytes: int
-    #: UUID that the driver draws each time the operator is applied.
+    #: UUID that the driver draws each time the user applies the operator.
     start_id: str
     #: Secret that the driver draws with `start_id`. A new query stores the secret in its
     #: certificate, and a batch derives its hash keys from it.
@@ -97,7 +102,7 @@ class Plan:
 
     @property
     def passes(self) -> npt.NDArray[np.bool_]:
-        """Return, for each verdict code, whether rows with this verdict leave the operator."""
+        """Return, for each verdict code, whether the operator emits rows with this verdict."""
         every = self.handling.verdict is not None
         return np.array([every or name in self.emitted for name in self.verdicts])
 

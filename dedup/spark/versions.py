@@ -1,4 +1,4 @@
-"""Releases of PySpark and pyarrow that do not work together, reported before a stream starts."""
+"""Rejects releases of PySpark and pyarrow that do not work together, before a stream starts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pyspark.sql.utils import is_remote
 
 from dedup.errors import ConfigError, ExecutorError
 
-#: First release of each PySpark series that works with this pyarrow. Earlier releases count rows in
-#: floats, which pyarrow's `RecordBatch.slice` no longer accepts.
+#: First release of each PySpark series that works with new releases of pyarrow. Earlier releases
+#: count rows in floats, which pyarrow's `RecordBatch.slice` no longer accepts.
 FIXED = {"4.0": "4.0.5", "4.1": "4.1.4"}
 PYARROW = "26"
 
@@ -31,14 +31,14 @@ def problem(spark: str, arrow: str) -> str | None:
 
 
 def check_driver() -> None:
-    """Raise ConfigError for releases that do not work together, except in a Connect client."""
+    """Raise ConfigError if the driver's releases do not work together. Skip Connect clients."""
     found = problem(pyspark.__version__, pa.__version__)
     if found and not is_remote():
         raise ConfigError(f"{found}, for the executors as well.")
 
 
 def check_executor() -> None:
-    """Raise ExecutorError like `check_driver`: an executor may have other releases."""
+    """Raise ExecutorError if the releases on this executor do not work together."""
     found = problem(pyspark.__version__, pa.__version__)
     if found:
         raise ExecutorError(
@@ -49,6 +49,6 @@ def check_executor() -> None:
 
 
 def _numbers(release: str) -> tuple[int, ...]:
-    """Return the leading numbers of a release: 4, 1, 3 for 4.1.3.dev0 and 4.1.3+vendor."""
+    """Return the leading numbers of a release, such as 4, 1, 3 for 4.1.3.dev0."""
     found = re.match(r"\d+(?:\.\d+)*", release)
     return tuple(map(int, found.group().split("."))) if found else ()

@@ -1,1 +1,1 @@
-"""What runs on the driver: options, checks before the start, the plan, listener."""
+"""Code that runs on the driver: options, checks before the start, and the plan for the tasks."""

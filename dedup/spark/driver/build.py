@@ -1,4 +1,7 @@
-"""An operator on a DataFrame: the checks on the driver, and the three passes."""
+"""Applies an operator to a DataFrame: checks on the driver, then three passes over the rows.
+
+The passes are pack (rows to blobs of one shard), the group function (verdicts) and unpack.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ AnyOptions = TypeVar("AnyOptions", Options, SequenceOptions)
 
 @dataclass(frozen=True, slots=True)
 class Operator(Generic[AnyOptions]):
-    """The transformation from DataFrame to DataFrame that a function of options returns."""
+    """A transformation from DataFrame to DataFrame, as `dedup_by_id(...)` returns it."""
 
     options: AnyOptions
 
@@ -45,7 +48,7 @@ class Operator(Generic[AnyOptions]):
         return self.options.as_call()
 
     def __call__(self, df: DataFrame) -> DataFrame:
-        """Return the DataFrame de-duplicated.
+        """Return the DataFrame without duplicates.
 
         Raises ConfigError or CatalogError if the operator cannot work.
         """
@@ -54,7 +57,7 @@ class Operator(Generic[AnyOptions]):
 
 
 def prepare(df: DataFrame, options: Options | SequenceOptions) -> tuple[DataFrame, Plan]:
-    """Return pack's input and the plan for the tasks, after all checks.
+    """Check everything, and return the input of the first pass and the plan for the tasks.
 
     Raises what `Operator` raises.
     """
@@ -69,7 +72,7 @@ def prepare(df: DataFrame, options: Options | SequenceOptions) -> tuple[DataFram
 
 
 def _check_stream(columns: Columns, options: Options | SequenceOptions) -> None:
-    """Reject a stream, a session or a catalog with which the operator would not work."""
+    """Raise if the operator would not work with this stream, its session or its catalog."""
     spark = columns.df.sparkSession
     versions.check_driver()
     checks.check_settings(spark)
@@ -97,10 +100,10 @@ def assemble(
     first: MapPass | None = None,
     last: MapPass | None = None,
 ) -> DataFrame:
-    """Return the DataFrame behind the three passes, with the columns that the last pass returns.
+    """Return a DataFrame that runs `df` through the three passes.
 
-    `df` is the input of the first pass, and `metrics` the name of the observation. `first` and
-    `last` default to `pack` and `unpack`.
+    `metrics` is the name under which `DataFrame.observe` reports, and `output` has the columns that
+    the last pass returns. `first` and `last` replace the passes `pack` and `unpack`.
     """
     load_plan, load_stream, load_batch = shipped(plan), shipped(dedup_stream), shipped(dedup_batch)
     load_first, load_last = shipped(first or pack), shipped(last or unpack)

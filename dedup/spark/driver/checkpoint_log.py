@@ -1,12 +1,12 @@
-"""State of a query according to Spark's logs in its checkpoint, read without Spark.
+"""Reads a query's state from Spark's logs in its checkpoint, without Spark.
 
 ======================== ==============================================================
 file                     content
 ======================== ==============================================================
 metadata                 JSON: the query's ID
-offsets/N                version; JSON with the settings that stay; a line per source
-commits/N                present if the micro-batch is committed
-state/O/_metadata/...    version; JSON: the operator's name and its number of partitions
+offsets/N                version; JSON with the fixed settings; a line per source
+commits/N                exists if micro-batch N is committed
+state/O/_metadata/...    version; JSON with the name and partitions of operator O
 ======================== ==============================================================
 """
 
@@ -27,12 +27,12 @@ from dedup.spark.machine import home_path
 
 T = TypeVar("T")
 
-#: Errors from parsing a file that Spark has not written in this form.
+#: Errors that parsing raises if a file does not have the expected form.
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 #: Folder in which sinks keep their slices, one folder per sink, unless the user names another.
 SINKS = "dedup-sinks"
 _OPERATOR = "applyInPandasWithState"
-#: Number of newest micro-batches that are searched for a source's last offset.
+#: Number of newest micro-batches in which we search for a source's last offset.
 _RECENT = 100
 #: Kind of a source that is neither Kafka nor files, and whose name is unknown.
 OTHER = "other"
@@ -42,9 +42,9 @@ OTHER = "other"
 class Source:
     """One source of a stream."""
 
-    #: ``"kafka"``, ``"file"``, `OTHER`, or Spark's name for it.
+    #: ``"kafka"``, ``"file"``, `OTHER`, or Spark's name for the source.
     kind: str
-    #: Known options, names in lower case.
+    #: Known options by name, in lower case.
     options: Mapping[str, str] = field(default_factory=dict)
     #: Whether all given options are known. If so, every other option has Spark's default.
     complete: bool = False
@@ -57,7 +57,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """Its name in a sentence."""
+        """The source's name in a sentence."""
         if self.topics:
             return f"topic{'s' if len(self.topics) > 1 else ''} {', '.join(self.topics)}"
         if self.kind == OTHER:
@@ -67,38 +67,38 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointLog:
-    """A query as of the last planned micro-batch."""
+    """A query's state at its last planned micro-batch."""
 
     query_id: str
-    #: None before the first micro-batch. Then only the ID is known.
+    #: Last planned micro-batch. None before the first one: then only the query's ID is known.
     batch_id: int | None = None
     #: Whether the query has committed any micro-batch.
     committed: bool = False
-    #: Settings that Spark never changes.
+    #: Settings that Spark fixed at the query's first start.
     pinned: dict[str, str] | None = None
     sources: tuple[Source, ...] | None = None
     state_partitions: int | None = None
-    #: Names of the sinks that stage slices in the checkpoint.
+    #: Names of the sinks that stage their rows in the checkpoint.
     kafka_sinks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Offsets:
-    """An entry of the offset log: settings, and each source's offset as text."""
+    """An entry of the offset log, with settings and each source's offset as text."""
 
     conf: dict[str, str]
     sources: dict[str, str]
 
 
 def find_checkpoint(where: str) -> CheckpointLog | None:
-    """Return what `read_checkpoint` returns, or None if there is no checkpoint."""
+    """Read a checkpoint as `read_checkpoint` does, or return None if there is no checkpoint."""
     return None if _Folder.at(where).read("metadata") is None else read_checkpoint(where)
 
 
 def read_checkpoint(where: str) -> CheckpointLog:
     """Read the logs of a checkpoint, given a local path or a URI that pyarrow knows.
 
-    Raises ConfigError if there is no checkpoint, it cannot be read, or it belongs to a query
+    Raises ConfigError if the checkpoint does not exist, cannot be read, or belongs to a query
     without this operator. Raises StateError if a log that a restart needs is damaged.
     """
     folder = _Folder.at(where)
@@ -124,7 +124,7 @@ def read_checkpoint(where: str) -> CheckpointLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The micro-batch that a query's next start runs first. If `again`, it is a replay."""
+    """The micro-batch that a query's next start runs first. `again` marks a replay."""
 
     query_id: str
     next_batch_id: int
@@ -232,7 +232,7 @@ def _offsets(text: str) -> _Offsets:
 
 
 def _last_offsets(entries: Sequence[dict[str, str]]) -> Iterator[str]:
-    """Yield the last offset of each source of the first entry; the other entries are older."""
+    """Yield the last known offset of each source. `entries` begin with the newest."""
     for key, text in entries[0].items():
         yield next((entry[key] for entry in entries if entry.get(key, "-") != "-"), text)
 

@@ -21,7 +21,7 @@ from dedup.spark import machine
 from dedup.spark.driver.plan_steps import makes_random_columns
 from dedup.spark.machine import shuffle_partitions
 
-#: Settings that must be true, and what Spark would do otherwise.
+#: Settings that must be true, and what Spark would do if they were false.
 _REQUIRED = {
     "spark.sql.streaming.unsupportedOperationCheck": (
         "Spark would not report two stateful Python operators in one query"
@@ -35,7 +35,7 @@ _REQUIRED = {
 }
 _ARROW_CODEC = "spark.sql.execution.arrow.compression.codec"
 PARTITIONS = "spark.sql.shuffle.partitions"
-#: Partitions per core of a local master, above which the user is warned.
+#: We warn of more state partitions per core of a local master.
 _PARTITIONS_PER_CORE = 4
 
 
@@ -96,7 +96,7 @@ def _unfit(python: str) -> str | None:
 
 
 def master_of(spark: SparkSession) -> str:
-    """Return the master that a session started with. The setting may have changed since."""
+    """Return the master with which the session started. The setting may have changed since."""
     try:
         return str(spark.sparkContext.master)
     except Exception:  # Spark Connect has no context
@@ -104,12 +104,12 @@ def master_of(spark: SparkSession) -> str:
 
 
 def local_cores(spark: SparkSession) -> int | None:
-    """Return the cores of a local master, or None on a cluster."""
+    """Return the number of cores of a local master, or None on a cluster."""
     return machine.local_cores(master_of(spark))
 
 
 def is_mount(spark: SparkSession, root: Root) -> bool:
-    """Return whether the root is a local path on a cluster."""
+    """Return whether the catalog root is a local path and Spark runs on a cluster."""
     return root.local_path("catalog.json") is not None and local_cores(spark) is None
 
 
@@ -121,9 +121,10 @@ def a_stream_needs_a_catalog() -> ConfigError:
 
 
 def check_root(spark: SparkSession, root: Root | None, *, shared_local: bool) -> None:
-    """Reject a root that is missing, that executors cannot share, or that the driver cannot write.
+    """Check that the catalog root is given, shared by all executors, and writable.
 
-    Raises CatalogError if the root is not writable, or the storage does not answer.
+    Raises ConfigError if the root is missing or not shared. Raises CatalogError if the driver
+    cannot write to the root, or the storage does not answer.
     """
     if root is None:
         raise a_stream_needs_a_catalog()
@@ -152,7 +153,7 @@ def _check_root(spark: SparkSession, root: Root, *, shared_local: bool) -> None:
 def check_partitions(spark: SparkSession, shards: int | None) -> None:
     """Reject an unknown number of shards, and warn of many more state partitions than cores.
 
-    More shards than partitions cost nothing: a partition's shards share its Python session.
+    More shards than partitions cost nothing, because all shards of a partition run in one task.
     """
     cores = local_cores(spark)
     found = setting(spark, PARTITIONS, "200")
@@ -176,7 +177,7 @@ def check_partitions(spark: SparkSession, shards: int | None) -> None:
 
 
 def check_upstream(df: DataFrame, found: Counter[str], operator: str) -> None:
-    """Reject a second stateful Python operator in a query, and a watermark before ours.
+    """Reject a watermark or another stateful Python operator before this operator.
 
     Warn if a step before the operator is nondeterministic.
     """

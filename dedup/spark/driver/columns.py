@@ -1,4 +1,4 @@
-"""The user's columns, resolved and checked on the driver."""
+"""Resolves and checks, on the driver, the columns that a user's options name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dedup.spark.driver.expression import Expression, column_text, mentioned, re
 from dedup.spark.driver.plan_steps import check_row_by_row, steps
 from dedup.spark.plan import HELPER_PREFIX
 
-#: What users may give for a column of a record.
+#: A column of a record, as users may give it.
 ColumnOrName: TypeAlias = str | Column
 ColumnsOption: TypeAlias = ColumnOrName | Sequence[ColumnOrName]
 _FIXED_WIDTH = (
@@ -41,7 +41,7 @@ _NOT_CARRIED = re.compile(r"(?:^|[<:,])(void|interval(?: year.*?| month)?)(?=[,>
 
 
 class DerivedId(ABC):
-    """A way to compute a record ID. The functions of `dedup.record_id` return one."""
+    """A way to compute a record ID, as the functions of `dedup.record_id` return."""
 
     @abstractmethod
     def of(self, df: DataFrame) -> Column:
@@ -54,14 +54,16 @@ class DerivedId(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Its name in the birth certificate."""
+        """The name of this ID in the query's birth certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A column: its names in pack's input and for people, its type and its expression."""
+    """A column that an option names, found in the DataFrame."""
 
+    #: Name in the input of the first pass.
     column: str
+    #: Name for people.
     name: str
     kind: T.DataType
     definition: Definition
@@ -70,7 +72,7 @@ class Resolved:
 
 @dataclass(slots=True)
 class Columns:
-    """The user's columns, and helper columns for expressions."""
+    """The user's columns, and the helper columns that hold the values of expressions."""
 
     df: DataFrame
     case_sensitive: bool
@@ -81,7 +83,7 @@ class Columns:
 
     @property
     def steps(self) -> Counter[str]:
-        """The steps of the plan, which take a round trip on Spark Connect."""
+        """The steps of the DataFrame's plan. On Spark Connect they take a round trip."""
         if self._steps is None:
             self._steps = steps(self.df)
         return self._steps
@@ -89,8 +91,8 @@ class Columns:
     def resolve(self, given: str | Column | DerivedId, option: str) -> Resolved:
         """Return the column that an option names.
 
-        Raises ConfigError if there is no such column, or an expression is not one lasting value of
-        each row.
+        Raises ConfigError if the column does not exist, or if an expression does not give each row
+        one value that stays the same when Spark reads the row again.
         """
         if isinstance(given, DerivedId) and option == "id":
             return self._recipe(given)
@@ -114,7 +116,7 @@ class Columns:
         option: str,
         check: Callable[[Resolved, str], None] = lambda *_: None,
     ) -> list[Resolved]:
-        """Return the columns that an option names, each of them checked.
+        """Resolve the columns that an option names, check each column, and return them.
 
         Raises what `resolve` raises.
         """
@@ -209,7 +211,7 @@ class Columns:
         return helper
 
     def input(self) -> DataFrame:
-        """Return pack's input: the user's columns, then the helpers."""
+        """Return the input of the first pass: the user's columns, then the helper columns."""
         frame = self.df.select("*", *self.helpers)
         names = [self._carried(name) for name in self.df.columns]
         if names == self.df.columns:
@@ -217,14 +219,15 @@ class Columns:
         return frame.toDF(*names, *frame.columns[len(names) :])
 
     def _carried(self, name: str) -> str:
-        # mapInArrow looks columns up by name: a dot means a field of a struct, a star all columns.
+        # mapInArrow looks columns up by name. A dot would mean a field of a struct, and a star
+        # would mean all columns.
         if "." in name or "`" in name or name == "*":
             return f"{HELPER_PREFIX}column_{self.df.columns.index(name)}"
         return name
 
 
 def named_column(name: str) -> Column:
-    """Return the column of that name, in which a dot does not mean a field of a struct."""
+    """Return the column with exactly this name. A dot in the name does not mean a struct field."""
     return F.col(column_text([name]))
 
 
@@ -233,14 +236,14 @@ def _first_line(error: Exception) -> str:
 
 
 def missing_column(given: str, existing: Sequence[str], option: str) -> str:
-    """Return the text of the error for a missing column, with the nearest names."""
+    """Return the error text for a missing column. The text suggests the nearest names."""
     near = difflib.get_close_matches(given, existing, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     return f"{option}={given!r}: there is no such column.{hint} Columns: {', '.join(existing)}."
 
 
 def check_id_type(resolved: Resolved, option: str = "id") -> None:
-    """Reject a column whose type has several byte forms for one value."""
+    """Reject a column whose type can write one value as different bytes."""
     what = "ID" if option == "id" else option
     if what == "ID" and resolved.is_constant:
         raise ConfigError(
@@ -315,7 +318,7 @@ def check_order_type(resolved: Resolved, option: str) -> None:
 
 
 def check_carried(schema: T.StructType) -> None:
-    """Reject columns of types that Spark cannot pass to Python, and names of helper columns."""
+    """Reject columns that Spark cannot pass to Python, and columns named like helper columns."""
     for column in schema.fields:
         if column.name.lower().startswith(HELPER_PREFIX):
             raise ConfigError(

@@ -1,10 +1,10 @@
-"""Expressions as text that stays the same in every release of Spark and on Connect.
+"""Writes expressions as text that stays the same in every release of Spark and on Connect.
 
 Spark's own text of an expression changes with releases, and Spark numbers the variables of lambdas
-differently in each process. The birth certificate keeps the text of a query's ID for years. So this
-text has the calls that the user made: functions with their arguments, casts, literals, columns. The
-readers for classic sessions (`org.apache.spark.sql.internal.ColumnNode` and Catalyst) and for
-Connect (`spark.connect.Expression`) return the same text.
+differently in each process. The birth certificate keeps the text of a query's ID for years. So our
+text has the calls that the user made: functions with their arguments, casts, literals, columns. One
+reader is for classic sessions (`org.apache.spark.sql.internal.ColumnNode` and Catalyst), another
+for Connect (`spark.connect.Expression`). Both return the same text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame
 
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 _QUOTED_PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
-#: Patterns of SQL that is only the name of a column, and of an alias at the end of SQL.
+#: Patterns of SQL that is only a column's name, and of an alias at the end of SQL.
 _SQL_NAME = re.compile(r"[^\W\d]\w*|`(?:[^`]|``)*`")
 _SQL_ALIAS = re.compile(r"\s+as\s+(?:[^\W\d]\w*|`(?:[^`]|``)*`)$", re.IGNORECASE)
 #: Functions that pass timestamps through without using the time zone.
@@ -50,7 +50,7 @@ _PLAIN = frozenset(
         "timestamp_millis", "timestamp_micros", "timestamp_seconds",
     }
 )  # fmt: skip
-#: Functions of SQL that return the current time, and need no parentheses.
+#: SQL functions that return the current time and may be written without parentheses.
 CLOCK_KEYWORDS = frozenset(
     {"current_timestamp", "current_date", "current_time", "localtimestamp", "localtime"}
 )
@@ -64,24 +64,27 @@ _SAME_TYPE = {
 
 @dataclass(slots=True)
 class Expression:
-    """An expression as text, such as ``lower(order_id)``, and what it consists of."""
+    """An expression as text, such as ``lower(order_id)``, and the parts that the text names."""
 
     text: str = ""
-    #: Columns that the expression reads: name in the text, and name for `functions.col`.
+    #: Columns that the expression reads. Keys are names in the text, values are for `F.col`.
     columns: dict[str, str] = field(default_factory=dict)
-    #: Functions that the expression calls, in lower case, also within SQL.
+    #: Functions that the expression or a fragment of SQL in it calls, in lower case.
     functions: set[str] = field(default_factory=set)
     #: Whether the expression is a sort order, not a value.
     is_order: bool = False
-    #: Python functions that are declared nondeterministic.
+    #: Python functions that the user declared nondeterministic.
     unstable: set[str] = field(default_factory=set)
     #: Types that the expression casts to.
     casts: set[str] = field(default_factory=set)
-    #: Fragments of SQL, whose columns are not known.
+    #: Fragments of SQL. We do not know which columns they read.
     sql: list[str] = field(default_factory=list)
 
     def depends_on_zone(self, kinds: list[str]) -> bool:
-        """Whether the time zone may change the result, given the types of inputs and result."""
+        """Return whether the time zone may change the result.
+
+        `kinds` are the types of the inputs and of the result.
+        """
         if not (self.functions or self.casts or self.sql):
             return False
         if self.functions <= _CARRY_TIMESTAMPS and not (self.casts or self.sql):
@@ -91,12 +94,12 @@ class Expression:
 
     @property
     def depends_on_ansi(self) -> bool:
-        """Whether ``spark.sql.ansi.enabled`` may change the result, as for a text plus a number."""
+        """Return whether ``spark.sql.ansi.enabled`` may change the result."""
         return bool(self.casts or self.sql or self.functions - _PLAIN)
 
 
 class _TextWriter:
-    """Writes an expression part by part, and notes in `out` what it consists of."""
+    """Writes an expression part by part, and adds each function, column and cast to `out`."""
 
     def __init__(self, given: Column, columns: list[str], case_sensitive: bool) -> None:
         self.out = Expression()
@@ -110,14 +113,14 @@ class _TextWriter:
         return name if case_sensitive else name.lower()
 
     def column(self, parts: list[str]) -> str:
-        """Return the text of a column, or of the path to a field of it."""
+        """Return the text of a column, or of the path to a field inside the column."""
         written = column_text(parts)
         name = written if self._case_sensitive else column_text([part.lower() for part in parts])
         self.out.columns.setdefault(name, written)
         return name
 
     def as_printed(self, kind: str, printed: str, below: list[str]) -> str:
-        """Return the text of a step for which we have none: Spark's text, and the steps below."""
+        """Return Spark's text of an expression of unknown kind, with our texts of its inputs."""
         self.out.functions.add(kind)
         for name, ours in self._variables.items():
             printed = re.sub(rf"\b{re.escape(name)}\b", ours, printed)
@@ -140,7 +143,7 @@ class _TextWriter:
         return f"{'try_cast' if tried else 'cast'}({value} as {kind})"
 
     def sql(self, text: str) -> str:
-        """Return the text of a fragment of SQL, or of the column if the fragment is only a name."""
+        """Return the text of a fragment of SQL. A fragment may be only a column's name."""
         text = _SQL_ALIAS.sub("", text.strip())
         if _SQL_NAME.fullmatch(text):
             (name,) = parts(text)
@@ -153,15 +156,15 @@ class _TextWriter:
         return f"sql({text})"
 
     def variable(self, name: str) -> str:
-        """Return our name of a lambda's variable. Spark numbers all variables of a process."""
-        # No column has such a text.
+        """Return our name of a lambda's variable. Spark's name differs between processes."""
+        # The text of a column never begins with a dollar sign.
         return self._variables.setdefault(name, f"${len(self._variables)}")
 
 
 def read_expression(given: Column, df: DataFrame, *, case_sensitive: bool) -> Expression:
-    """Return a Column of `df` as text, without its alias.
+    """Return the expression of a Column of `df`, without the Column's alias.
 
-    Names are folded to one case unless `case_sensitive`.
+    Names become lower case unless `case_sensitive`.
     """
     writer = _TextWriter(given, df.columns, case_sensitive)
     node = getattr(given, "_jc", None)
@@ -209,7 +212,7 @@ def _classic(writer: _TextWriter, node: Any) -> str:
 
 
 def _catalyst(writer: _TextWriter, expression: Any) -> str:
-    """Write an expression of Catalyst inside a node: a column of a DataFrame, a Python function."""
+    """Return the text of a Catalyst expression in a node, such as a call of a Python function."""
     kind = class_name(expression)
     if kind == "ColumnNodeExpression":
         return _classic(writer, expression.node())
@@ -229,12 +232,15 @@ def _catalyst(writer: _TextWriter, expression: Any) -> str:
         return writer.call(f"python {expression.name()}", children)
     if kind == "NamedArgumentExpression":
         return f"{expression.key()} => {children[0]}"
-    # Only Spark's text shows what the step holds besides its children.
+    # Only Spark's text shows what the expression holds besides its children.
     return writer.as_printed(kind, str(expression.sql()), children)
 
 
 def _path(expression: Any) -> list[str]:
-    """Return a column, or the path to a field of it, or an empty list for other expressions."""
+    """Return the path to a column or to a field inside a column.
+
+    Returns an empty list for any other expression.
+    """
     kind = class_name(expression)
     if kind == "AttributeReference":
         return [expression.name()]
@@ -253,7 +259,7 @@ def _field_name(expression: Any, kind: str) -> str:
 
 
 def _below(node: Any) -> Iterator[Any]:
-    """Yield the expressions below a node. Other nodes, such as a frame, are in Spark's text."""
+    """Yield the expressions below a node, without nodes that only Spark's text shows."""
     for child in each(node.children()):
         if hasattr(child, "sql") and class_name(child) not in ("Ascending$", "Descending$"):
             yield child
@@ -298,7 +304,7 @@ def _connect(writer: _TextWriter, message: Any) -> str:
         return writer.update(value.field_name, [_connect(writer, one) for one in below])
     if kind == "named_argument_expression":
         return f"{value.key} => {_connect(writer, value.value)}"
-    # The message holds the line of the program, which may change.
+    # Do not print the message: it names the line of the user's program, which may change.
     return writer.as_printed(kind, str(writer.given), [])
 
 
@@ -323,7 +329,7 @@ def _connect_type(cast: Any) -> str:
 
 
 def column_text(parts: list[str]) -> str:
-    """Return the name of a column, or the path to a field of it, for `F.col`."""
+    """Return the text by which `F.col` finds a column, or a field inside a column."""
     return ".".join(
         part if _PLAIN_NAME.fullmatch(part) else "`" + part.replace("`", "``") + "`"
         for part in parts
@@ -339,7 +345,7 @@ def mentioned(text: str, names: list[str]) -> Iterator[str]:
 
 
 def parts(text: str) -> list[str]:
-    """Return the parts of a column's name in SQL."""
+    """Split a column's name in SQL at its dots."""
     return [
         quoted.replace("``", "`") if quoted else plain
         for quoted, plain in _QUOTED_PART.findall(text)
@@ -347,7 +353,7 @@ def parts(text: str) -> list[str]:
 
 
 def literal(value: Any) -> str:
-    """Return the text of a constant of Python or, for other types, of Java."""
+    """Return the text of a constant, which is a value of Python or an object of Java."""
     if isinstance(value, (bytes, bytearray)):
         return f"0x{bytes(value).hex()}"
     if value is None or isinstance(value, (str, bool, int, float)):

@@ -1,4 +1,7 @@
-"""The steps of a DataFrame's plan, and whether an expression is one lasting value of each row."""
+"""Checks, in a DataFrame's plan, that an expression gives each row one value that never changes.
+
+A step is a node of Spark's analysed plan, such as ``Project`` or ``Filter``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from dedup.errors.cause import spark_cause
 from dedup.spark.driver.expression import CLOCK_KEYWORDS, Expression, class_name, each
 
 #: Functions that may return another value when Spark computes a record again. Spark calls
-#: `aes_encrypt` deterministic, but it draws a random vector unless the user gives one.
+#: `aes_encrypt` deterministic, but the function draws a random vector unless the user gives one.
 _RANDOM = frozenset(
     {
         "rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle",
@@ -25,24 +28,25 @@ _RANDOM = frozenset(
     }
 )  # fmt: skip
 _CLOCKS = CLOCK_KEYWORDS | {"now", "curdate"}
-#: Options that identify a record, so they must not depend on the time of reading. A timestamp may:
-#: Spark logs the current time with the micro-batch.
+#: Options that identify a record, so their values must not depend on the current time. A timestamp
+#: may depend on the current time, because Spark logs the time with the micro-batch.
 _IDENTITY = ("id", "producer", "partition", "epoch", "sequence")
-#: Spark calls this function nondeterministic, but a record that is read again comes from the same
-#: file.
+#: Spark calls this function nondeterministic, but it returns the same file when Spark reads the
+#: record again.
 _STABLE_ALL_THE_SAME = "input_file_name"
 #: Steps that make no column.
 _NO_COLUMNS = ("Filter", "CollectMetrics")
-#: A tilde marks the steps of a stream.
+#: A line of a printed plan, with the name of its step. A tilde marks the steps of a stream.
 _STEP_LINE = re.compile(r"^[ :|+-]*~?([A-Z]\w+)", re.M)
-#: Its first line is the schema. Text that Spark cuts off has no title of a next plan.
+#: The analysed plan in the text of `explain`, after the line with the schema. The title of the next
+#: plan is missing if Spark cuts off the text.
 _ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n.*?\n(.*?)\n== ", re.S)
 
 
 def steps(df: DataFrame) -> Counter[str]:
     """Count the steps of the analysed plan by Spark's names, such as ``EventTimeWatermark``.
 
-    Raises ConfigError on Spark Connect if Spark cannot make the plan, or cuts off its text.
+    On Spark Connect, raises ConfigError if Spark cannot make the plan or cuts off the plan's text.
     """
     classic = getattr(df, "_jdf", None)
     if classic is not None:
@@ -66,11 +70,11 @@ def steps(df: DataFrame) -> Counter[str]:
 def check_row_by_row(
     selected: DataFrame, before: Counter[str], expression: Expression, option: str
 ) -> None:
-    """Reject an expression that is not one lasting value of each row.
+    """Reject an expression that does not give each row one value that never changes.
 
-    These are generators, aggregates, window functions and random functions, and, on a stream, an
-    identity that depends on the current time. `selected` has the expression as its only column, and
-    `before` the `steps` of the DataFrame without it.
+    Generators, aggregates, window functions and random functions are rejected. A stream also
+    rejects an ID that depends on the current time. `selected` has the expression as its only
+    column, and `before` counts the `steps` of the DataFrame before this column was added.
     """
     added = steps(selected) - before
     del added["Project"]

@@ -37,9 +37,9 @@ _NOTHING = Definition(expression="", kind="")
 
 
 def user_columns(df: DataFrame, options: Options | SequenceOptions) -> Columns:
-    """Return the stream's columns, from which options name some.
+    """Return the columns of a DataFrame, in which the operator's options can be resolved.
 
-    Raises ConfigError if Python cannot take them.
+    Raises ConfigError if Spark cannot pass a column to Python.
     """
     verdict = options.verdict
     case_sensitive = checks.setting(df.sparkSession, "spark.sql.caseSensitive", "false") == "true"
@@ -63,7 +63,7 @@ def plan_of(columns: Columns, options: Options | SequenceOptions) -> Plan:
 
 def _by_id(columns: Columns, options: Options) -> Plan:
     df = columns.df
-    # Order expressions come first among the helpers, because only they travel with the rows.
+    # Order expressions are the first helper columns, because only they travel with the rows.
     orders = columns.each(options.order_by, "order_by", check_order_type)
     body_columns = len(df.columns) + len(columns.helpers)
     ids = columns.each(options.id, "id", check_id_type)
@@ -142,7 +142,7 @@ def _plan(
     sources: Sequence[Resolved],
     **others: Any,
 ) -> Plan:
-    """Return a plan of the fields that both operators resolve in the same way, and of `others`."""
+    """Return a plan, given the columns of IDs and clocks. `others` are fields of one operator."""
     policy = replace(others.pop("policy"), source_columns=tuple(r.name for r in sources))
     return Plan(
         id_columns=tuple((r.column, r.name, r.kind.simpleString()) for r in ids),
@@ -178,7 +178,7 @@ def _time_source(
 
 
 def _payload(columns: Columns, options: Options, others: set[str | None]) -> list[Resolved]:
-    """Return the columns of the payload, in an order that does not depend on the user's."""
+    """Return the columns that `check_payload` compares, in a fixed order."""
     given = options.check_payload
     if given is False:
         return []
@@ -196,8 +196,8 @@ def _payload(columns: Columns, options: Options, others: set[str | None]) -> lis
 def _batch_shards(df: DataFrame) -> int | None:
     """Return the number of shards of a batch query, or None for a stream.
 
-    Any number gives a batch the same result. A stream has as many shards as state partitions, whose
-    number Spark fixed at its first start.
+    The result of a batch does not depend on the number. A stream has as many shards as Spark fixed
+    state partitions at the stream's first start.
     """
     if df.isStreaming:
         return None
@@ -216,11 +216,11 @@ def who_writes_bodies(df: DataFrame) -> Bodies:
 
 
 def _made_of(option: str, definition: Definition) -> str:
-    """Return an option's text. Equal texts make equal values."""
+    """Return a text of an option and its column. Equal texts mean equal values."""
     shown = replace(definition, kind=encoded_kind(definition.kind))
     return f"{option}={shown.text_beside(_NOTHING)}"
 
 
 def _of_any_width(definition: Definition) -> Definition:
-    """Return the definition of a number, which keeps its value in a wider type."""
+    """Return the definition of an integer column, without the width of its type."""
     return replace(definition, kind="")

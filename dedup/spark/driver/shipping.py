@@ -1,8 +1,8 @@
-"""How functions and plan travel to executors: as bytes that check the package before they load.
+"""Sends functions and the plan to executors, which check their package before they load them.
 
 Cloudpickle stores the definitions of an installed module by name. An executor without the package
-then fails while it reads its task, with an error that is not ours. So functions travel as bytes
-inside a function that needs only the standard library.
+would fail with Spark's error while it reads its task. So our functions travel as bytes inside a
+function that needs only the standard library, and this function raises our error.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ T = TypeVar("T")
 
 #: Unpickled values of this process, by the digest of their bytes.
 _loaded: dict[bytes, Any] = {}
-#: Largest number of unpickled values. A process that serves more queries unpickles some again.
+#: Largest number of unpickled values that a process keeps.
 _LOADED_MAX = 32
 
 
 def shipped(value: T) -> Callable[[], T]:
     """Return a function without parameters that returns `value`, on any machine.
 
-    Each process unpickles the value once, and its tasks share it. On a machine without this
-    package, or with another version, the function raises ExecutorError with the machine, its Python
-    and the remedy. Raises ConfigError if cloudpickle cannot pickle the value.
+    Each process unpickles the value once, and its tasks share the value. If a machine has another
+    version of this package or none, the function raises ExecutorError, which names the machine, its
+    Python and the remedy. Raises ConfigError if cloudpickle cannot pickle the value.
     """
     try:
         payload: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
@@ -43,13 +43,13 @@ def shipped(value: T) -> Callable[[], T]:
     digest = hashlib.blake2b(payload, digest_size=16).digest()
     wanted = VERSION
 
-    # The package may be missing on that machine, so every import is inside.
+    # The package may be missing on the executor, so every import is inside the function.
     def load() -> T:
         def refusal(what: str, remedy: str) -> Exception:
             import socket
             import sys
 
-            # Stands in for `dedup.errors.ExecutorError`, which may not be importable here.
+            # This class replaces `dedup.errors.ExecutorError`, which may not be importable here.
             error: type[Exception] = type(
                 "ExecutorError", (ImportError,), {"__module__": "dedup.errors"}
             )
@@ -85,7 +85,7 @@ def shipped(value: T) -> Callable[[], T]:
 
 
 def loaded(digest: bytes, payload: bytes) -> Any:
-    """Return the value of these bytes, unpickled once per process."""
+    """Return the value whose pickled bytes are given. Each process unpickles the bytes once."""
     if digest not in _loaded:
         if len(_loaded) >= _LOADED_MAX:
             _loaded.clear()

@@ -1,4 +1,4 @@
-"""A stream's sources and their options, and the check that no two Kafka clusters are mixed up."""
+"""Finds a stream's sources, and checks that IDs do not mix up the records of two Kafka clusters."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from dedup.spark.driver.columns import Resolved
 from dedup.spark.driver.plan_steps import steps
 
 _RELATIONS = ("StreamingRelation", "StreamingRelationV2")
-#: Columns that Kafka numbers within one cluster.
+#: Columns with a record's place in Kafka. Records of two clusters may have the same place.
 _PLACE = frozenset(("topic", "partition", "offset"))
-#: Metadata of a column that holds a record's place in Kafka.
+#: Key of the metadata that marks a column computed from a record's place in Kafka.
 PLACE_IN_KAFKA = "dedup.place_in_kafka"
 
 
 def check_clusters(df: DataFrame, **options: Iterable[Resolved]) -> None:
     """Reject options that would mix up the records of two Kafka clusters.
 
-    Such options name only a record's place in Kafka, while the stream is a union of two clusters
-    that may have topics of the same name. Topic, partition and offset do not identify the cluster,
-    and Spark has no column for it. Under Spark Connect the sources are hidden, and nothing is
-    rejected.
+    An option is rejected if it names only a record's place in Kafka, and the stream is a union of
+    two clusters that may have topics of the same name. Topic, partition and offset do not identify
+    the cluster, and Spark has no column for the cluster. Spark Connect hides the sources, so
+    nothing is rejected there.
     """
     place = _PLACE | {f.name.lower() for f in df.schema.fields if PLACE_IN_KAFKA in f.metadata}
     for option, found in options.items():
@@ -46,7 +46,7 @@ def check_clusters(df: DataFrame, **options: Iterable[Resolved]) -> None:
 
 
 def _alike(df: DataFrame) -> tuple[str, str] | None:
-    """Return the servers of two clusters that may have a topic of the same name, or None."""
+    """Return the servers of two clusters that may both have a topic of one name, or None."""
     if "Union" not in steps(df):
         return None
     kafka = [source for source in stream_sources_of(df) or () if source.kind == "kafka"]
@@ -64,9 +64,9 @@ def _hosts(servers: str) -> set[str]:
 
 
 def stream_sources_of(df: DataFrame) -> tuple[Source, ...] | None:
-    """Return the stream's sources and their options from the plan in the JVM, or None.
+    """Return the stream's sources and their options, or None if they cannot be found.
 
-    The plan is not a public interface, so None also means a plan of another shape.
+    The sources are in the plan in the JVM, which is not a public interface of Spark.
     """
     try:
         leaves = df._jdf.queryExecution().analyzed().collectLeaves()

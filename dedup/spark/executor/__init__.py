@@ -1,1 +1,1 @@
-"""What runs in tasks: pack, the group function, unpack."""
+"""Code that runs in tasks: the three passes pack, group function and unpack."""

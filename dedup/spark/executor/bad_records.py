@@ -11,14 +11,14 @@ import pyarrow as pa
 from dedup.core.arrays import BOOL
 from dedup.spark.plan import HELPER_PREFIX, Plan
 
-#: Columns of Spark's sources that say where a record is.
+#: Columns of Spark's sources that show where a record comes from.
 _ORIGIN = ("topic", "partition", "offset", "file_path", "_corrupt_record")
-#: Largest number of characters that an error shows of a value, and of the whole record.
+#: Largest number of characters that an error shows of a value, and of a whole record.
 _VALUE_CHARS, _RECORD_CHARS = 120, 300
 
 
 def first_of(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> str:
-    """Return a sentence that identifies the first marked record by the user's columns."""
+    """Return a sentence that identifies the first record that `bad` marks, by its values."""
     row = int(np.flatnonzero(bad)[0])
     parts: list[str] = []
     chars = 0
@@ -42,7 +42,7 @@ def first_of(plan: Plan, batch: pa.RecordBatch, bad: BOOL) -> str:
 
 
 def _by_weight(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
-    """Yield columns under the user's names. ID, source partition and origin come first."""
+    """Yield columns by the user's names: ID, source partition and origin first."""
     user = batch.schema.names[: plan.user_columns]
     named = {column: name for column, name, _ in plan.id_columns}
     for column, name in zip(plan.source_columns, plan.policy.source_columns, strict=True):
@@ -70,7 +70,8 @@ def plain(value: pa.Scalar) -> Any:
     """Return an Arrow value as a Python value, or as text if Python has no such value.
 
     Python's datetime has neither years outside 1 to 9999 nor nanoseconds. pyarrow does not know
-    some time zones that Spark accepts, such as ``GMT+8`` or ``Z``: those timestamps become UTC.
+    some time zones that Spark accepts, such as ``GMT+8`` or ``Z``. Timestamps in these zones become
+    UTC.
     """
     if pa.types.is_time64(value.type) and value.is_valid and value.value % 1000:
         return str(np.datetime64(value.value, "ns")).partition("T")[2]

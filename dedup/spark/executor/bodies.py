@@ -1,19 +1,20 @@
-"""Bodies of blobs in files on Spark's local disk, so that Spark carries only their places.
+"""Keeps the user's rows in files on Spark's local disk while the operator decides about them.
 
-A row crosses six process boundaries on its way through the three passes, and only the first and the
-last pass look at all of it. So a pass writes the body to a file as early as possible, and passes on
-its **place**: file, offset, length and checksum. `Plan.bodies` names the pass that writes:
+A **body** is the user's rows of one blob, as Arrow bytes. A row crosses six process boundaries on
+its way through the three passes, and only the first and the last pass look at the whole row. So a
+pass writes the body to a file as early as possible, and sends only the body's **place** through
+Spark: file, offset, length and checksum. `Plan.bodies` names the pass that writes:
 
-- ``"pack"``, if all tasks run on one machine: Spark shuffles, sorts and judges only heads and keys.
+- ``"pack"``, if all tasks run on one machine. Spark then shuffles and sorts only heads and keys.
   The file stays until the query's next micro-batch begins or the session ends, because retries of
-  the later passes and every action of a `foreachBatch` may read it again.
-- ``"group"``, on a cluster: Spark shuffles the body, and the group function writes it for unpack,
-  which runs in the same task and unlinks the file when it opens it. If unpack does not find the
-  file, the task fails, and its retry sends the bodies through Spark.
-- ``"none"``: the body goes through Spark all the way.
+  the later passes and every action of a `foreachBatch` may read the file again.
+- ``"group"``, on a cluster. Spark shuffles the body, and the group function writes the file. Unpack
+  runs in the same task, and unlinks the file when it opens it. If unpack does not find the file,
+  the task fails, and its retry sends the bodies through Spark.
+- ``"none"``. The body goes through Spark all the way.
 
 Files are in Spark's folders for local data, and Spark deletes them with the session or executor.
-One attempt writes a file, and each place names the file of the attempt that sent it.
+Each attempt of a task writes its own file.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ from dedup.spark.executor.task import Task
 from dedup.spark.plan import Plan
 
 FOLDER = "dedup-bodies"
-#: Magic and version, offset, length, checksum; the path follows. An IPC message starts differently.
+#: A place: magic and version, offset, length, checksum. The path of the file follows. The magic
+#: distinguishes a place from a body, because no IPC message starts like that.
 _PLACE = struct.Struct("<4sQQQ")
 _MAGIC = b"DBP1"
-#: Alignment of bodies, and of Arrow's buffers in them.
+#: Alignment of bodies, and of Arrow's buffers in the bodies.
 _ALIGNED_BYTES = 8
 _PAGE_BYTES = 65_536
 #: Prefix of files that only the writing task reads.
@@ -53,7 +55,7 @@ _HANDED_ON = b"shard-"
 
 @dataclass(slots=True)
 class BodyFile:
-    """The bodies of one attempt, in one file that the first body creates."""
+    """The file for the bodies of one attempt. The first body creates the file."""
 
     path: Path
     _file: io.FileIO | None = None
@@ -68,7 +70,7 @@ class BodyFile:
         return pa.py_buffer(self.append(self._serialized(body)))
 
     def append(self, data: U8) -> bytes:
-        """Append bytes from `wire.write_body`. Returns and raises what `write` does."""
+        """Append a body from `wire.write_body`, as `write` does."""
         with self._errors():
             file = self._file = self._file or self._begun()
             place = _PLACE.pack(_MAGIC, self._end, len(data), checksum(data))
@@ -80,7 +82,7 @@ class BodyFile:
         return place + os.fsencode(self.path)
 
     def close(self) -> None:
-        """Close the file, which need not be durable. Some file systems report a full disk here."""
+        """Close the file. Some file systems report a full disk only now."""
         with self._errors():
             if self._file is not None:
                 file, self._file = self._file, None
@@ -91,7 +93,7 @@ class BodyFile:
         return io.FileIO(self.path, "xb", opener=_for_this_user)
 
     def _serialized(self, body: pa.RecordBatch) -> U8:
-        """Return the IPC message, in memory that the next body reuses."""
+        """Return the body as an IPC message. The next call overwrites the returned memory."""
         schema_bytes = body.schema.serialize().size
         size = schema_bytes + pa.ipc.get_record_batch_size(body) + _ALIGNED_BYTES
         if self._memory is None or self._memory.size < size:
@@ -120,12 +122,12 @@ class BodyFile:
 
 @dataclass(slots=True)
 class BodyReader:
-    """Reads bodies, from blobs or from the files that their places name."""
+    """Reads bodies. A blob holds either a body or the body's place in a file."""
 
     _handed_on: dict[bytes, io.FileIO] = field(default_factory=dict)
 
     def read(self, body: pa.Buffer | bytes, schema: pa.Schema) -> pa.RecordBatch:
-        """Return the rows, mapped from the file if there is one.
+        """Return the rows of a body. If `body` is a place, the rows are mapped from the file.
 
         Raises DedupError if the body is damaged.
         """
@@ -146,7 +148,7 @@ class BodyReader:
         return wire.read_batch(message, schema)
 
     def _mapped(self, path: bytes, offset: int, length: int) -> memoryview | None:
-        """Return this part of a file, or None if the file is shorter."""
+        """Map a part of a file into memory, or return None if the file is shorter."""
         begin = offset - offset % mmap.ALLOCATIONGRANULARITY
         try:
             with self._opened(path) as file:
@@ -168,7 +170,7 @@ class BodyReader:
 
     @contextmanager
     def _opened(self, path: bytes) -> Iterator[io.FileIO]:
-        """Open a file. If only this task reads the file, unlink it and keep it open."""
+        """Open a file. If only this task reads the file, unlink the file and keep it open."""
         if not os.path.basename(path).startswith(_HANDED_ON):
             with io.FileIO(path) as file:
                 yield file
@@ -179,24 +181,24 @@ class BodyReader:
         yield self._handed_on[path]
 
     def close(self) -> None:
-        """Close the files. Rows that were read stay valid."""
+        """Close the files. Rows that `read` returned stay valid."""
         while self._handed_on:
             self._handed_on.popitem()[1].close()
 
 
 def packed_bodies(plan: Plan, task: Task) -> BodyFile | None:
-    """Return the file for pack's bodies, or None if they travel inside their blobs."""
+    """Return the file for the bodies of pack, or None if bodies travel inside their blobs."""
     if plan.bodies != "pack":
         return None
     return BodyFile(_folder(task) / f"map-{task.partition:05d}-{_attempt(task)}")
 
 
 def handed_on(plan: Plan, task: Task, shard: int) -> BodyFile | None:
-    """Return the file by which the group function passes bodies to unpack, or None for no file.
+    """Return the file in which the group function passes bodies to unpack, or None for no file.
 
     In some sandboxes the two Python processes of a task have different disks, so unpack does not
-    find the file. Therefore a retried task sends its bodies through Spark, and so do its executor's
-    later tasks of this start.
+    find the file. Therefore a retried task sends its bodies through Spark. Later tasks on the same
+    executor do the same until the query starts again.
     """
     if plan.bodies != "group":
         return None
@@ -210,9 +212,9 @@ def handed_on(plan: Plan, task: Task, shard: int) -> BodyFile | None:
 
 
 def drop_earlier(task: Task) -> None:
-    """Remove this executor's bodies of the query's earlier micro-batches and runs.
+    """Delete the files that this executor wrote in earlier micro-batches and runs of the query.
 
-    Bodies of later micro-batches stay: this task may outlive its own micro-batch.
+    Files of later micro-batches stay, because this task may outlive its own micro-batch.
     """
     for root in _roots():
         for other in Path(root, FOLDER, task.query_id).glob("*-*"):

@@ -1,4 +1,4 @@
-"""What the group function does for `dedup_by_id`: a shard with its catalog."""
+"""Judges a shard's records for `dedup_by_id`, with the shard's state and its catalog."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dedup.spark.executor.task import warn_of_others
 
 @dataclass(frozen=True, slots=True)
 class ById(Call):
-    """A shard in a micro-batch of `dedup_by_id`."""
+    """One call of the group function for `dedup_by_id`."""
 
     NAMES = NAMES
 

@@ -1,4 +1,4 @@
-"""What the group function does for `dedup_by_sequence`."""
+"""Judges a shard's records for `dedup_by_sequence`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dedup.spark.executor.call import Call
 from dedup.spark.executor.task import misplaced
 from dedup.spark.plan import Numbering
 
-#: Option that may be "error", and a description of the refused records, by verdict.
+#: For each verdict, the option that refuses it with "error", and a description of the records.
 _REFUSED = {
     SequenceVerdict.GAP: (
         "gaps",
@@ -34,7 +34,7 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class BySequence(Call):
-    """A shard in a micro-batch of `dedup_by_sequence`."""
+    """One call of the group function for `dedup_by_sequence`."""
 
     NAMES = SEQUENCE_NAMES
 
@@ -77,7 +77,10 @@ class BySequence(Call):
         )
 
     def _bound_to_query(self, base: SequenceState) -> SequenceState:
-        """Return the state of this query's columns and shard, or raise if it belongs to others."""
+        """Return the state, bound to this query's columns and shard.
+
+        Raises an error if the state belongs to other columns or to another shard.
+        """
         made_of, shard = self._numbering.made_of, self.shard
         shards = len(self.layout.slot_keys)
         if base.epoch < 0:

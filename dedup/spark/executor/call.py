@@ -1,4 +1,4 @@
-"""One call of the group function: a shard in a micro-batch, and its packed rows."""
+"""One call of the group function, which gets the packed rows of one shard and micro-batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dedup.spark.executor.task import Layout, Task
 from dedup.spark.observations import Stopwatch
 from dedup.spark.plan import Plan
 
-#: What an engine of `dedup.core` returns.
+#: The verdicts and the next state, as an engine of `dedup.core` returns them.
 Judged: TypeAlias = Outcome | SequenceOutcome
 
 
@@ -51,8 +51,8 @@ class ShardInput:
         """Decode packed rows.
 
         Raises ConfigError if the shard's share of the micro-batch exceeds the limit. Raises
-        CatalogError if another start of the query gave the query other hash keys since the rows
-        were packed.
+        CatalogError if the rows were packed with other hash keys, because the query was started
+        twice.
         """
         schema = wire.head_schema(self.plan)
         columns = (rows[name] for name in ("rows", "keys", "head", "body"))
@@ -84,7 +84,7 @@ class ShardInput:
 
     @property
     def unpack_needs_keys(self) -> bool:
-        """Whether the keys replace one of the user's columns."""
+        """Return whether the keys replace one of the user's columns, which unpack then restores."""
         if self.schema_bytes is None:
             return False
         return wire.key_column(self.plan, wire.read_schema(self.schema_bytes)) is not None
@@ -111,8 +111,8 @@ class ShardInput:
         return np.concatenate([head.column(name).to_numpy() for head in self.heads])
 
     def tie_rank(self, index: I64) -> I64:
-        """Return the ranks of records by order columns, then by keyed row hash."""
-        # A batch draws new hash keys each time, but its ties must end the same way.
+        """Rank the given records by the columns of `order_by`, then by a hash of the whole row."""
+        # A batch draws new hash keys each time, but the same record must always come first.
         key = self.layout.shard_key if self.plan.streaming else derive_keys("batch")[0]
         rows = self.rows(index)
         user = rows.select(range(self.plan.user_columns))
@@ -147,9 +147,9 @@ class ShardInput:
 
 @dataclass(frozen=True, slots=True)
 class Call(ABC):
-    """A shard in a micro-batch. A subclass judges its records by an operator's rules."""
+    """One call of the group function. A subclass judges the records by an operator's rules."""
 
-    #: Names of the output's counters that are integers.
+    #: Names of the counters in the output.
     NAMES: ClassVar[MetricNames]
 
     plan: Plan
@@ -162,11 +162,14 @@ class Call(ABC):
 
     @abstractmethod
     def base(self, row: bytes | None) -> tuple[Any, dict[str, int]]:
-        """Return the checked state to start from, and counters; `row` is the state row, if any."""
+        """Check the shard's state row, and return the state and counters.
+
+        `row` is None if Spark has no state for the shard.
+        """
 
     @abstractmethod
     def judge(self, base: Any) -> Judged:
-        """Return the verdicts and the next state."""
+        """Judge the records, and return the verdicts and the next state."""
 
     @abstractmethod
     def levels(self, outcome: Any) -> Mapping[str, int | None]:

@@ -1,9 +1,10 @@
 """Second pass: the group function, which runs once per shard and micro-batch.
 
-It decodes a shard's packed rows, lets the operator's engine judge them, stores the shard's next
-state, and passes the blobs on untouched with one verdict byte per row: unpack decodes the rows
-anyway, so it filters them. Bodies are opened only for records that tie in ID and timestamp. Nothing
-here sets a timeout: an expiry happens when the shard is next called (invariant 12).
+The group function decodes a shard's packed rows, lets the operator's engine judge them, and stores
+the shard's next state. It passes the blobs on untouched, with one verdict byte per row. Unpack
+decodes the rows anyway, so unpack drops the duplicates. The group function opens bodies only for
+records that tie in ID and timestamp. It sets no timeout in Spark: IDs expire when Spark next calls
+the function for the shard (invariant 12).
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ STATE_SCHEMA = "shard_state binary"
 
 
 def output_schema(plan: Plan) -> str:
-    """Return the columns of the group function's output."""
+    """Return the columns of the group function's output, as DDL."""
     return f"rows int, keys binary, body binary, verdicts binary, {counters_ddl(plan)}"
 
 
 def dedup_stream(
     plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: Any
 ) -> Iterator[pd.DataFrame]:
-    """Yield one shard's verdicts of a micro-batch, and set the shard's next state."""
+    """Yield the verdicts on one shard's records of a micro-batch, and set the next state."""
     freeze_gc()
     yield _judge_stream(plan, key, frames, state)
     faults.point("group.end")
@@ -67,7 +68,7 @@ def _judge_stream(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: A
 
 
 def dedup_batch(plan: Plan, key: Any, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one shard's verdicts of a batch DataFrame, by a stream's rule. Stores nothing."""
+    """Return the verdicts on one shard's records of a batch DataFrame, without storing a state."""
     freeze_gc()
     task = Task.current(plan)
     call = _call(plan, task, layout(plan, task), key, [frame], wall_clock_ms())
@@ -99,7 +100,7 @@ def _call(
 def _output(
     call: Call, outcome: Judged, counts: Mapping[str, int], body_file: BodyFile | None
 ) -> pd.DataFrame:
-    """Return the control row with the counters, then the blobs with any row that passes."""
+    """Return a control row with the counters, then the blobs of which at least one row passes."""
     columns, emitted = _judged_rows(call, outcome.verdicts, body_file)
     call.watch.lap("write")
     numbers = {
@@ -121,9 +122,9 @@ def _output(
 def _judged_rows(
     call: Call, verdicts: U8, body_file: BodyFile | None
 ) -> tuple[dict[str, Any], int]:
-    """Return the columns of the blobs, and how many records the user's options let pass.
+    """Return the columns of the blobs, and how many records pass.
 
-    Bodies go into `body_file`, if it is not None.
+    If `body_file` is not None, the bodies are written to that file.
     """
     passes = call.plan.passes
     given = call.input

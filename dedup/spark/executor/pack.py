@@ -1,4 +1,4 @@
-"""First pass: packs user rows into blobs, each of one shard."""
+"""First pass: packs the user's rows into blobs. A blob holds some thousand rows of one shard."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from dedup.spark.observations import Stopwatch
 from dedup.spark.plan import Numbering, Plan
 from dedup.spark.versions import check_executor
 
-#: Number of rows of a blob, if a shard has that many.
+#: Largest number of rows of a blob.
 BLOB_ROWS = 8192
 MAX_BLOB_ROWS = 65_536
-#: Number of buffered bytes at which everything is sent.
+#: If this many bytes are buffered, all of them are sent.
 BUFFER_BYTES = 32 << 20
 
 
 def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the packed rows of one map task: blobs as they fill, control rows at the end."""
+    """Yield the packed rows of one map task: blobs when they are full, control rows at the end."""
     if plan.streaming:
         check_executor()
     freeze_gc()
@@ -68,7 +68,7 @@ def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def _sent(rows: Iterator[pa.RecordBatch], watch: Stopwatch) -> Iterator[pa.RecordBatch]:
-    """Yield packed rows, and stop the watch while Spark takes them."""
+    """Yield packed rows, and stop the watch until Spark asks for the next row."""
     for row in rows:
         watch.lap("pack")
         yield _with_time(row, None)
@@ -128,7 +128,7 @@ class Packer:
         shards = shards_of(hashes, count)
         body = batch.select(range(self.plan.body_columns))
         if ids.null.any():
-            # Spread by row hash, not in turn: a task that runs again may see another order.
+            # Spread rows by their hash, because a retried task may see them in another order.
             nulls = pa.Table.from_batches([body.filter(pa.array(ids.null))])
             spread = hash_rows(nulls, self.layout.shard_key) % np.uint64(count)
             shards[ids.null] = spread.astype(np.int64)
@@ -169,7 +169,7 @@ class Packer:
                 )
 
     def control_rows(self) -> pa.RecordBatch:
-        """Return one row per shard: every shard observes every clock (invariant 10)."""
+        """Return one row per shard, so that every shard observes every clock (invariant 10)."""
         count = len(self.layout.slot_keys)
         schema = wire.write_schema(self.schema) if self.schema is not None else None
         return pa.RecordBatch.from_arrays(
@@ -184,7 +184,7 @@ class Packer:
         )
 
     def _times(self, batch: pa.RecordBatch, keys: Keys, flags: U8) -> I64:
-        """Return timestamps in ms. The micro-batch's time replaces future and null ones."""
+        """Return timestamps in ms. The micro-batch's time replaces null and future timestamps."""
         plan = self.plan
         if not plan.policy.event_time:
             return np.zeros(batch.num_rows, np.int64)
@@ -231,7 +231,7 @@ class Packer:
 
 
 def millis(column: pa.Array) -> I64:
-    """Return whole milliseconds, floored, with 0 for a null."""
+    """Return timestamps rounded down to milliseconds, with 0 for a null."""
     micros = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
     millis: I64 = np.floor_divide(
         micros.fill_null(0).to_numpy(zero_copy_only=False), np.int64(1000)
@@ -266,9 +266,9 @@ def _one_binary(data: pa.Buffer) -> pa.BinaryArray:
 
 
 def _numbers(plan: Plan, numbering: Numbering, batch: pa.RecordBatch) -> tuple[I64, I64, BOOL]:
-    """Return epochs and sequences, and which records lack one of them or a producer.
+    """Return epochs and sequences, and which records lack a producer, epoch or sequence.
 
-    Raises DataError if an option refuses such records.
+    Raises DataError if an option refuses incomplete records.
     """
     sequences, missing = _whole(batch.column(numbering.sequence_column))
     epochs = np.zeros(batch.num_rows, np.int64)
@@ -289,7 +289,7 @@ def _numbers(plan: Plan, numbering: Numbering, batch: pa.RecordBatch) -> tuple[I
 
 
 def _whole(column: pa.Array) -> tuple[I64, BOOL]:
-    """Return the values of an integer column, and which are null or below 0 (Kafka's -1)."""
+    """Return the values of an integer column, and which of them are null or below 0."""
     values = column.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
     return values, values < 0
 
@@ -297,8 +297,8 @@ def _whole(column: pa.Array) -> tuple[I64, BOOL]:
 def name_sources(columns: Sequence[pa.Array], key: bytes) -> tuple[list[str], U64, I64]:
     """Return the distinct source partitions, their hashes, and each record's index into them.
 
-    A name is the JSON of the column values, such as ``["clicks",3]``, or of a single value. `key`
-    is the hashes' 16-byte key.
+    The name of a source partition is the JSON of its column values, such as ``["clicks",3]``, or of
+    a single value. `key` is the 16-byte key of the hashes.
     """
     ids = encode_ids(columns)
     hashes = kernel.hash64(ids.keys.data, ids.keys.offsets, key)

@@ -1,8 +1,8 @@
-"""Keyed hash of whole rows over a canonical encoding, which breaks the last ties of arrival order.
+"""Hashes whole rows, to order copies of a record that are equal in ID, time and order columns.
 
-Equal rows have equal hashes in any physical layout: all NaNs are one value, -0.0 equals 0.0, map
-entries are sorted, nulls are tagged. A list's hash covers its elements' hashes, a struct's its
-fields' hashes, a map's its sorted entries' hashes.
+Equal rows have equal hashes in any physical layout of Arrow. All NaNs are one value, -0.0 equals
+0.0, and a null differs from every value. The hash of a list covers the hashes of its elements. The
+hash of a struct covers the hashes of its fields, and the hash of a map those of its sorted entries.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dedup import kernel
 from dedup.core.arrays import I64, U64
 from dedup.spark.id_encoding import encode_ids
 
-#: Hash of a null; values reach it with probability 2^-64.
+#: Hash of a null. A value has the same hash with a probability of 2^-64.
 _NULL = np.uint64(0)
 
 
 def hash_rows(table: pa.Table, key: bytes) -> U64:
-    """Return the SipHash-1-3 of each row's canonical encoding under a 16-byte key."""
+    """Return the SipHash-1-3 of each row, under a 16-byte key."""
     columns = [hash_values(_one_chunk(column), key) for column in table.columns]
     return _hash_together(columns, table.num_rows, key)
 
 
 def hash_values(values: pa.Array, key: bytes) -> U64:
-    """Return the hash of each value of an array of any type, uint64, shape (n,)."""
+    """Return the hash of each value of an array of any type, as uint64 of shape (n,)."""
     kind = values.type
     if pa.types.is_null(kind):
         return np.full(len(values), _NULL)
@@ -36,7 +36,7 @@ def hash_values(values: pa.Array, key: bytes) -> U64:
         if pa.types.is_map(kind):
             values = _entries(values)
         lengths = np.diff(values.offsets.to_numpy()).astype(np.int64)
-        lengths[values.is_null().to_numpy(zero_copy_only=False)] = 0  # `flatten` skips them too
+        lengths[values.is_null().to_numpy(zero_copy_only=False)] = 0  # `flatten` skips nulls too
         elements = hash_values(values.flatten(), key)
         if pa.types.is_map(kind):
             owner = np.repeat(np.arange(len(lengths)), lengths)

@@ -1,4 +1,8 @@
-"""What a task knows about itself, its birth certificate, and the memory of its process."""
+"""The running task: its identity, the check of its query's birth certificate, and its memory.
+
+The birth certificate is an object at the catalog root that holds what a query fixed at its first
+start: ID, timestamp, number of shards, hash keys.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +39,12 @@ logger = logging.getLogger("dedup")
 
 #: Query ID for batch DataFrames.
 _BATCH_QUERY = "batch"
-#: Memory that a worker may keep between tasks, beyond its modules: as much as a task of half a
-#: million rows uses. A returned page costs 2 us when it is touched again.
+#: Bytes that a worker may keep between tasks, besides its modules. A task of half a million rows
+#: uses as much. A page that the worker returned costs 2 us when it is used again.
 KEPT_BYTES = 160 << 20
 #: Arrays below this size come from memory that the process keeps, not from separate mappings.
 _MMAP_BYTES = 1 << 30
-#: The same limit for an older glibc.
+#: The same limit for older releases of glibc.
 _MMAP_BYTES_BEFORE = 32 << 20
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -57,9 +61,9 @@ class Task:
     run_id: str
     #: Micro-batch ID.
     epoch: int
-    #: Unique among all attempts of all tasks of the run.
+    #: Number that differs between all attempts of all tasks of the run.
     attempt_id: int
-    #: Pinned number of the operator's partitions, and the task's partition in its stage.
+    #: Number of the operator's partitions, and the task's partition in its stage.
     partitions: int
     partition: int = 0
     #: Number of the task's earlier attempts, which failed.
@@ -69,7 +73,7 @@ class Task:
     def current(plan: Plan) -> Task:
         """Return this worker's task.
 
-        Raises ConfigError if the job's thread does not know the query.
+        Raises ConfigError if the thread that started the job lacks the query's properties.
         """
         context = TaskContext.get()
         if context is None:
@@ -80,7 +84,7 @@ class Task:
             query_id, batch_id = _BATCH_QUERY, "0"
         if query_id is None or batch_id is None:
             raise misplaced("does not know its query and micro-batch")
-        # Spark's run ID is its job group, which a sink may change. So the run ID consists of the
+        # Spark's run ID is the job group, which a sink may change. So our run ID consists of the
         # plan's ID, which differs between starts, and the job group, which differs between queries.
         job_group = context.getLocalProperty("spark.jobGroup.id") or ""
         return Task(
@@ -94,7 +98,10 @@ class Task:
         )
 
     def check_follows(self, base_epoch: int) -> None:
-        """Raise ConfigError if the job's thread kept the properties of an earlier micro-batch."""
+        """Raise ConfigError if the task's micro-batch is not newer than that of the state.
+
+        Then the thread that started the job kept the properties of an earlier micro-batch.
+        """
         if base_epoch >= self.epoch:
             raise misplaced(
                 f"belongs to micro-batch {self.epoch} by its thread, but micro-batch {base_epoch} "
@@ -103,7 +110,7 @@ class Task:
 
 
 def partitions_of(setting: Callable[[str], str | None], shards: int | None) -> int:
-    """Return the number of the operator's partitions. A wrong one spreads shards unevenly."""
+    """Return the number of the operator's partitions. A wrong number spreads shards unevenly."""
     pinned = setting("spark.sql.streaming.internal.stateStore.partitions")
     asked = setting("spark.sql.shuffle.partitions")
     return shuffle_partitions(pinned) or shuffle_partitions(asked) or shards or 200
@@ -111,15 +118,15 @@ def partitions_of(setting: Callable[[str], str | None], shards: int | None) -> i
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The part of the birth certificate that every pass needs."""
+    """The part of the birth certificate that all three passes need."""
 
     #: Grouping key of each shard, chosen so that Spark spreads shards evenly over partitions.
     slot_keys: tuple[int, ...]
-    #: Independent 16-byte hash keys.
+    #: Two independent 16-byte hash keys.
     shard_key: bytes = field(repr=False)
     filter_key: bytes = field(repr=False)
     payload_key: bytes = field(repr=False)
-    #: Empty without a certificate.
+    #: The query's secret, which is empty if there is no certificate.
     secret: bytes = field(default=b"", repr=False)
 
     @property
@@ -128,7 +135,7 @@ class Layout:
 
     @staticmethod
     def of(query_id: str, slot_keys: tuple[int, ...], secret: bytes = b"") -> Layout:
-        """Return the layout with the keys of a query."""
+        """Return the layout with the hash keys of a query."""
         keys = *derive_keys(query_id, secret), payload_key(query_id, secret)
         return Layout(slot_keys, *keys, secret)
 
@@ -138,7 +145,7 @@ _checked: dict[tuple[object, ...], Certificate] = {}
 
 
 def misplaced(what: str) -> ConfigError:
-    """Return the error for a job whose thread lacks the micro-batch's properties."""
+    """Return the error for a job whose starting thread lacks the micro-batch's properties."""
     return ConfigError(
         f"A job of this streaming query {what}. The job judged and wrote nothing. Spark keeps "
         "query and micro-batch in properties of the thread that calls the foreachBatch function; "
@@ -153,17 +160,17 @@ def misplaced(what: str) -> ConfigError:
 
 
 def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
-    """Return the layout of the query, after a check of the birth certificate.
+    """Check the birth certificate, and return the layout of the query.
 
     `has_state` says whether Spark has a state for this shard. Only the group function gives
     `has_state`, so only the group function creates a certificate. Raises CatalogError if the
-    certificate is missing while state exists, ConfigError if the certificate is for another ID,
-    timestamp or number of shards, and StateError if the state is missing although the query has run
-    before.
+    certificate is missing although state exists. Raises StateError if the state is missing although
+    the query has run before. Raises ConfigError if the certificate is for another ID, timestamp or
+    number of shards.
     """
     if plan.root is None:
         shards = plan.shards or task.partitions
-        # A stream without a catalog has no place for a secret.
+        # A stream without a catalog cannot store a secret.
         secret = b"" if plan.streaming else plan.secret
         return Layout.of(task.query_id, slot_keys(shards, task.partitions), secret)
     certificate = _certificate(plan, task, has_state)
@@ -180,7 +187,7 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
 
 
 def _just_adopted(root: Root, task: Task) -> bool:
-    """Return whether only micro-batches without rows were committed since an adoption."""
+    """Return whether the query adopted a catalog and has committed no rows since."""
     adopted = any(parse(found.name).kind == "adopted" for found in root.list(task.query_id))
     return adopted and all(
         run.began_epoch >= task.epoch and run.through_epoch is None
@@ -191,9 +198,9 @@ def _just_adopted(root: Root, task: Task) -> bool:
 def warn_of_others(root: Root, query_id: str) -> int:
     """Warn of other queries with the same ID at a query's first start, and return their number.
 
-    The driver does not know the checkpoint before the query starts, so it cannot warn. With a local
-    master the worker's log is on the screen, otherwise at the executor. The number reaches the
-    driver.
+    The driver cannot warn, because it does not know the checkpoint before the query starts. With a
+    local master the user sees the worker's log on the screen, on a cluster in the executor's log.
+    The number reaches the driver in the metrics.
     """
     with suppress(CatalogError):  # the query continues without the warning
         own = load_certificate(root, query_id)
@@ -243,7 +250,7 @@ def _certificate(plan: Plan, task: Task, has_state: bool | None) -> Certificate:
 
 
 def of_plan(plan: Plan) -> dict[str, Any]:
-    """Return the certificate's fields that the plan decides."""
+    """Return the fields of the certificate that follow from the plan."""
     return {
         "id_columns": tuple((name, kind) for _, name, kind in plan.id_columns),
         "id_definitions": plan.id_definitions,
@@ -267,13 +274,14 @@ def missing_catalog(root: Root, query_id: str) -> CatalogError:
 def freeze_gc() -> None:
     """Exclude the objects of loaded modules from garbage collection.
 
-    Spark's worker collects after every task: 20 to 40 ms of CPU with pandas, pyarrow and PySpark
-    loaded, six times in a micro-batch of two shards. Objects of modules stay alive anyway.
+    Spark's worker collects garbage after every task, six times in a micro-batch of two shards. With
+    pandas, pyarrow and PySpark loaded, this takes 20 to 40 ms of CPU each time. Objects of modules
+    stay alive anyway.
     """
     global _modules_frozen, _settled_bytes
     if not _modules_frozen:
         _keep_freed()
-        # Spark's code causes this warning in each task, if a column of counters is empty.
+        # Spark's code causes this warning in each task if a column of counters is empty.
         warnings.filterwarnings(
             "ignore", "The behavior of DataFrame concatenation", FutureWarning, r"pyspark\.worker"
         )
@@ -286,9 +294,10 @@ def freeze_gc() -> None:
 
 
 def release_memory() -> None:
-    """Return freed memory to the system if there is much of it, which takes 5 to 10 ms.
+    """Return freed memory to the system if the process holds more than `KEPT_BYTES`.
 
-    Otherwise the C library keeps it: 150 MB in each idle worker after micro-batches of 1 M records.
+    Otherwise the C library would keep 150 MB in each idle worker after micro-batches of 1 M
+    records. To return the memory takes 5 to 10 ms.
     """
     if _resident_bytes() > _settled_bytes + KEPT_BYTES:
         _release()
@@ -306,7 +315,7 @@ def _resident_bytes() -> int:
 
 
 def _libc(name: str) -> Callable[..., int]:
-    """Return a function of glibc, or one that does nothing if the C library is another."""
+    """Return a function of glibc, or a function that does nothing if there is no glibc."""
     try:
         function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):

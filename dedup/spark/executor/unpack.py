@@ -16,7 +16,7 @@ from dedup.spark.plan import Plan
 
 
 def unpack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield user rows of one partition, in which a shard's control row precedes its blobs."""
+    """Yield the user's rows of one partition. The control row of a shard must precede its blobs."""
     freeze_gc()
     faults.point("unpack.begin")
     with closing(BodyReader()) as reader:

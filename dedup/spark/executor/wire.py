@@ -1,12 +1,14 @@
-"""Packed rows: what travels between the operator's three passes, few, large and opaque to Spark.
+"""The format of packed rows, which travel between the operator's three passes.
 
-A packed row is either a **blob**, some thousand user rows of one shard, or a **control row**, one
-per map task and shard, which carries the clocks and the Arrow schema.
+Packed rows are few, large and opaque to Spark. A packed row is a **blob** or a **control row**. A
+blob holds some thousand rows of the user, all of one shard. Each map task sends one control row to
+each shard, with the clocks and the Arrow schema. The **slot key** is the number by which Spark
+groups the rows of a shard.
 
 ====== ======================= =====================================================
 column blob                    control row
 ====== ======================= =====================================================
-shard  slot key of the shard   the same
+shard  slot key of the shard   slot key of the shard
 rows   number of user rows     -1
 keys   keys of the record IDs  name of the hash key, u64
 head   IPC batch of HEAD       JSON: what was observed of each source partition
@@ -14,12 +16,14 @@ body   IPC batch of user rows, IPC schema message of the user rows
        or its place (`bodies`)
 ====== ======================= =====================================================
 
-Keys are i32 little-endian: the length of every key, or -1 and each key's length; then their bytes.
-If the ID is one string column of the user's, the body leaves that column out, because its key holds
-the text without loss (`dedup.spark.id_encoding`), a UUID in 17 bytes instead of 36. The schema
-message has the column. IPC batches are written without their schema message, and bodies of wide
-rows are LZ4-compressed. Rows always go through `take`, never through slices, so that a recomputed
-task sends the same bytes (invariant 6); only places differ.
+The column `keys` begins with the length of every key as a little-endian i32. If the lengths differ,
+it begins with -1 and the length of each key. The bytes of the keys follow.
+
+If the ID is one string column of the user, the body leaves that column out. The keys hold the text
+without loss, a UUID in 17 bytes instead of 36 (`dedup.spark.id_encoding`). The schema message has
+the column. IPC batches are written without their schema message, and bodies of wide rows are
+LZ4-compressed. Rows always go through `take`, never through slices, so that a recomputed task sends
+the same bytes (invariant 6). Only the places of bodies differ.
 """
 
 from __future__ import annotations
@@ -45,24 +49,25 @@ PACKED_ARROW = pa.schema(
         ("body", pa.binary()),
     ]
 )
-#: Pack adds the time that its task took, in the first control row. The driver drops the column
-#: before the shuffle, whose bytes must not differ between attempts (invariant 6).
+#: Columns that pack sends. `pack_us` is the time that the task took, in its first control row. The
+#: driver drops this column before the shuffle, because shuffled bytes must not differ between
+#: attempts (invariant 6).
 SENT_SCHEMA = "shard int, rows int, keys binary, head binary, body binary, pack_us bigint"
 SENT_ARROW = PACKED_ARROW.append(pa.field("pack_us", pa.int64()))
 CONTROL = -1
-#: Narrower rows are mostly numbers: LZ4 would save a third of their bytes, but cost more CPU than
-#: moving them.
+#: Rows of at least this many bytes are compressed. Narrower rows are mostly numbers. LZ4 would save
+#: a third of their bytes, but cost more CPU than it takes to move them.
 WIDE_ROW_BYTES = 64
 
-#: What was observed of each source partition, and the hash of its name, by its name.
+#: By the name of each source partition: what was observed of it, and the hash of the name.
 ObservedSources: TypeAlias = dict[str, tuple[Observed, int]]
-#: Precedes keys of different lengths.
+#: Marks keys of different lengths.
 _OWN_LENGTHS = -1
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 def head_schema(plan: Plan) -> pa.Schema:
-    """Return the columns of a head: timestamp (ms), flags, hashes, and a record's numbers."""
+    """Return the columns of a head: timestamps in ms, flags, hashes, epochs and sequences."""
     fields = [("time_ms", pa.int64()), ("flags", pa.uint8())]
     if plan.source_columns:
         fields.append(("source", pa.uint64()))
@@ -74,7 +79,7 @@ def head_schema(plan: Plan) -> pa.Schema:
 
 
 def write_keys(keys: Keys) -> pa.Buffer:
-    """Return the bytes of the column `keys`, which are shorter if all keys have one length."""
+    """Return keys as bytes. The bytes are fewer if all keys have one length."""
     lengths = keys.lengths.astype("<i4")
     same = len(lengths) > 0 and bool((lengths == lengths[0]).all())
     front = lengths[:1] if same else np.concatenate([np.array([_OWN_LENGTHS], "<i4"), lengths])
@@ -82,7 +87,7 @@ def write_keys(keys: Keys) -> pa.Buffer:
 
 
 def read_keys(data: bytes | memoryview | pa.Buffer, rows: int) -> Keys:
-    """Return the keys of `rows` rows that `write_keys` wrote, over the same memory."""
+    """Return the keys that `write_keys` wrote for `rows` rows. They share the memory of `data`."""
     offsets = np.zeros(rows + 1, np.int64)
     length = int(np.frombuffer(data, "<i4", 1)[0])
     if length == _OWN_LENGTHS:
@@ -93,12 +98,12 @@ def read_keys(data: bytes | memoryview | pa.Buffer, rows: int) -> Keys:
 
 
 def write_key_id(key_id: int) -> bytes:
-    """Return the name of the hash key by which a map task spread its rows."""
+    """Return the bytes of the ID of a hash key, by which a map task spread its rows over shards."""
     return key_id.to_bytes(8, "little")
 
 
 def write_body(body: pa.RecordBatch) -> pa.Buffer:
-    """Return the IPC message of user rows without the schema. Wide rows are LZ4-compressed."""
+    """Return the user's rows as an IPC message without its schema message."""
     plain = body.serialize()
     if plain.size < WIDE_ROW_BYTES * body.num_rows:
         return plain
@@ -111,7 +116,7 @@ def write_body(body: pa.RecordBatch) -> pa.Buffer:
 
 
 def read_batch(data: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the record batch of an IPC message without its schema."""
+    """Return the record batch in an IPC message that lacks its schema message."""
     return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
 
 
@@ -140,7 +145,7 @@ def read_observed(data: bytes) -> ObservedSources:
 
 
 def add_observed(total: ObservedSources, observed: Mapping[str, tuple[Observed, int]]) -> None:
-    """Merge what one batch observed into the total."""
+    """Add what one batch observed of source partitions to `total`."""
     for name, (seen, number) in observed.items():
         before = total.get(name)
         total[name] = (before[0].merge(seen) if before else seen, number)
@@ -156,14 +161,14 @@ def key_column(plan: Plan, schema: pa.Schema) -> int | None:
 
 
 def without(schema: pa.Schema, position: int | None) -> pa.Schema:
-    """Return the schema of a body, given the schema of its rows."""
+    """Return a schema without the column at `position`, which the keys replace in a body."""
     return schema if position is None else schema.remove(position)
 
 
 def restored(
     body: pa.RecordBatch, keys: Keys | None, schema: pa.Schema, position: int | None
 ) -> pa.RecordBatch:
-    """Return the rows of a body, with the column that the keys replace."""
+    """Return the rows of a body, and restore the ID's column at `position` from the keys."""
     if position is None:
         return body
     assert keys is not None
@@ -173,7 +178,7 @@ def restored(
 
 
 def text_of(keys: Keys) -> pa.Array:
-    """Return the string column that keys encode, in which an empty key is null."""
+    """Decode keys into a column of strings. An empty key becomes null."""
     text, offsets = kernel.decode_uuid(keys.data, keys.offsets)
     null = keys.lengths == 0
     valid = pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
