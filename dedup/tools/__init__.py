@@ -1,7 +1,8 @@
 """Tools around a query: tune it, watch it, check it, and repair its catalog.
 
-`dedup catalog`, `sink`, `explain` and `tune` print what these functions return. Each result has a
-method `to_json`, which returns what the command prints with ``--json``, apart from the exit code.
+The commands `dedup catalog`, `dedup sink`, `dedup explain` and `dedup tune` print what these
+functions return. The method `to_json` of a result returns the object that the command prints with
+``--json``, except for the exit code.
 
 A catalog is given by its path, its URI, or a function that returns its file system, as in
 `dedup_by_id`. A checkpoint is given by its path, or by the result of `read_checkpoint`, which

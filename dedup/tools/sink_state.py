@@ -1,4 +1,4 @@
-"""Inspect the output of a sink, and predict a restart of its query."""
+"""Inspect the output of a sink, and predict what a restart of its query does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def inspect_files(
     output: str | os.PathLike[str], *, checkpoint: str | None = None
 ) -> FilesInspection:
-    """Return the published and staged micro-batches of a folder, and what a restart does.
+    """Return which micro-batches a folder holds, published or staged, and what a restart does.
 
     Parameters
     ----------
@@ -29,8 +29,8 @@ def inspect_files(
     Raises
     ------
     ConfigError
-        If the folder is not the output of such a sink, or the checkpoint is missing or another
-        query's.
+        If the folder is not the output of a file sink or of `dedup_parquet`, or if the checkpoint
+        is missing or belongs to another query.
     CatalogError
         If the storage cannot be reached.
     SinkError
@@ -63,16 +63,16 @@ def inspect_sink(
     checkpoint : str, optional
         Checkpoint of the query: a path, or a URI that pyarrow knows. Needed to predict the next
         start.
-    query : str, optional
-        ID of the only query to inspect. Default: the checkpoint's query, else all queries.
+        query : str, optional
+        ID of the only query to inspect. Default: the query of `checkpoint`, or all queries.
     options : mapping of str to str, optional
-        The sink's ``kafka.*`` options, for security.
+        The sink's ``kafka.*`` options, such as credentials.
 
     Raises
     ------
     ConfigError
-        If the brokers do not answer, reject the credentials or lack a topic, or if the checkpoint
-        is missing.
+        If the brokers do not answer, reject the credentials or do not have a topic, or if the
+        checkpoint is missing.
     SinkError
         If a marker is damaged.
     MissingExtraError

@@ -1,1 +1,1 @@
-"""`dedup check`: collect the facts of a query, and judge them by rules before they do harm."""
+"""`dedup check`: collect the facts of a query, and judge the facts by rules."""

@@ -45,10 +45,10 @@ def check_query(
     """Return what breaks the guarantee or costs speed in a query that is about to start.
 
     ``check_query(events, dedup_by_id(...))`` says for each setting whether it is right, and if not,
-    what to change. It starts and writes nothing. With `checkpoint` it also raises the errors that
-    would stop the query in its first micro-batch: another ID, timestamp or number of shards than
-    the query was created with, or a missing catalog. ``dedup check CHECKPOINT`` reports the other
-    settings that a checkpoint keeps from its first start.
+    what to change. The function starts and writes nothing. With `checkpoint` it also raises the
+    errors that would stop the query in its first micro-batch: the ID, timestamp or number of shards
+    differs from the query's first start, or the catalog is missing. A checkpoint also keeps other
+    settings from the first start, which ``dedup check CHECKPOINT`` reports.
 
     Parameters
     ----------
@@ -74,8 +74,8 @@ def check_query(
     Returns
     -------
     list of Finding
-        Findings, the worst first, with `level`, `rule` and `evidence`, and with `change` and
-        `takes` if something should be changed.
+        Findings, the worst first, with `level`, `rule` and `evidence`. If something should be
+        changed, `change` says what, and `takes` says when the change takes effect.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def check_query(
             "dedup_by_sequence."
         )
     if sink is not None:
-        # Imported here, because `dedup.sinks.formats` imports every format.
+        # Import late, because `dedup.sinks.formats` imports every format.
         from dedup.sinks.formats import check_sink
 
         verdict = operator.options.verdict
@@ -147,7 +147,7 @@ def check_query(
 
 
 def check_resume(df: DataFrame, options: Options, checkpoint: str) -> Finding:
-    """Check on the driver what tasks would check, and return where the query resumes.
+    """Return where the query resumes. The driver makes the checks that tasks would make.
 
     Raises ConfigError if the catalog was made with another ID, timestamp or number of shards, or if
     the checkpoint belongs to another kind of query. Raises CatalogError if the checkpoint has a
@@ -160,7 +160,7 @@ def check_resume(df: DataFrame, options: Options, checkpoint: str) -> Finding:
     log = find_checkpoint(checkpoint)
     certificate = None if log is None else reach(root, lambda: load_certificate(root, log.query_id))
     if log is None or certificate is None:
-        # The first micro-batch with records makes state and catalog. Empty ones make neither.
+        # The first micro-batch with records writes state and catalog. Empty ones write neither.
         if log is not None and log.committed and has_state(df.sparkSession, checkpoint):
             raise missing_catalog(root, log.query_id)
         return _first_start(root, plan, checkpoint)
@@ -203,7 +203,7 @@ def _unstable_id(df: DataFrame, options: Options | SequenceOptions) -> str | Non
     try:
         plan_of(user_columns(df, options), options)
     except ConfigError as error:
-        # The call of the operator raises the other errors.
+        # Spark or the operator raises any other error when the caller applies the operator.
         return error.text if error.remedy == "unstable-id" else None
     return None
 

@@ -6,16 +6,18 @@ from dedup.core.duration import size_bytes
 from dedup.tools.check.facts import HOW_CORES, HOW_SETTINGS, Facts, whole_number
 from dedup.tools.check.findings import Assessment, Takes, costs, fine, unknown
 
-#: Largest number of partitions per core at which room to grow costs 6 to 13 % of a micro-batch.
+#: Largest number of partitions per core that is fine. Up to this number, spare partitions cost at
+#: most 13 % of a micro-batch.
 PER_CORE_MAX = 4
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _MIB = 1 << 20
-#: Resident memory of a worker that judges a shard: a fixed part, and bytes per byte of a share.
-#: Measured with shares of 50 to 900 MB.
+#: Resident memory of a Python worker that judges a shard's share of a micro-batch: a fixed part,
+#: and bytes per byte of the share. Measured with shares of 50 to 900 MB.
 _WORKER_BYTES, _PER_SHARE_BYTE = 240 * _MIB, 3
-#: Address space of a worker without records: 1 GiB in total is enough, 512 MiB is not.
+#: Address space that a worker without records needs. As measured, the limit is between 512 MiB and
+#: 1 GiB.
 _MAPPED_BYTES = 768 * _MIB
-#: Smallest share that a rule advises: some 100,000 records of one or two kilobytes.
+#: Smallest share that a rule advises, enough for 100,000 records of one kilobyte.
 _LEAST_SHARE = 128 * _MIB
 _OVERHEAD = "spark.executor.memoryOverhead"
 _PYSPARK = "spark.executor.pyspark.memory"
@@ -23,7 +25,7 @@ _SHARE = "max_shard_batch_bytes"
 
 
 def shuffle_partitions(facts: Facts) -> Assessment:
-    """Compare partitions with cores, because each partition costs a Python session."""
+    """Compare partitions of the state with cores, because every partition starts a Python task."""
     partitions, cores = facts.partitions, facts.cores
     if partitions is None:
         return unknown(
@@ -93,7 +95,7 @@ def batch_memory(facts: Facts) -> Assessment:
 
 
 def pyspark_memory(facts: Facts) -> Assessment | None:
-    """Check the limit of Python's address space, which counts mapped memory, not used memory."""
+    """Check the limit that Spark sets on Python's address space, which counts all mapped memory."""
     limit, tasks = size_bytes(facts.settings.get(_PYSPARK), unit="m"), _tasks(facts)
     if limit is None or tasks is None:
         return None
@@ -150,7 +152,7 @@ def _fitting(allowed: int, tasks: int) -> int:
 
 
 def _mappable(each: int) -> int:
-    """Return the largest share, in bytes (whole MiB), that fits a worker's address space."""
+    """Return the largest share that fits a worker's address space, in bytes, in whole MiB."""
     return (each - _MAPPED_BYTES) // _PER_SHARE_BYTE // _MIB * _MIB
 
 
@@ -165,7 +167,7 @@ def _advised(facts: Facts) -> int:
 
 
 def _allowed(facts: Facts) -> tuple[int | None, int | None]:
-    """Return the memory for Python on a machine, and how many workers share it."""
+    """Return the memory for Python on a machine, and the number of workers that share it."""
     if facts.local:
         return _beside_heap(facts), facts.cores
     return _python_bytes(facts), _tasks(facts)
@@ -185,7 +187,7 @@ def _tasks(facts: Facts) -> int | None:
 
 
 def _python_bytes(facts: Facts) -> int | None:
-    """Return a container's memory outside the JVM's heap, by Spark's own rule."""
+    """Return the memory that Spark gives a container outside the JVM's heap."""
     if facts.settings.get("spark.master") is None:
         return None
     pyspark = size_bytes(facts.settings.get(_PYSPARK), unit="m") or 0

@@ -15,10 +15,10 @@ from dedup.spark.machine import local_cores, shuffle_partitions
 
 #: Default of `max_shard_batch_bytes`.
 SHARE_BYTES = 1 << 30
-#: Stands for Kafka's retention of -1: Kafka never deletes.
+#: Value that stands for Kafka's retention of -1, with which Kafka never deletes.
 FOREVER_MS = 1 << 62
 
-#: Flags that supply missing facts.
+#: Texts that name the flags for missing facts.
 HOW_SETTINGS = "Give --properties spark-defaults.conf, or --conf KEY=VALUE."
 HOW_OPTIONS = "Give --log, the folder of DedupListener(log=...), or --horizon."
 HOW_LOG = "Give --log, the folder of DedupListener(log=...)."
@@ -30,11 +30,11 @@ HOW_CORES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Facts about a query, None if unknown, with the resolved values of options."""
+    """Facts about a query. A fact is None if it is unknown. Options have their resolved values."""
 
     #: Spark settings of the next start.
     settings: Mapping[str, str] = field(default_factory=dict)
-    #: Whether `settings` is complete, so that every other setting has Spark's default.
+    #: Whether every setting that is not in `settings` has Spark's default.
     complete: bool = False
     #: Settings that the checkpoint keeps permanently, or None before the first start.
     pinned: Mapping[str, str] | None = None
@@ -45,7 +45,7 @@ class Facts:
     cores: int | None = None
     #: Memory of the machine, if the master is local.
     machine_bytes: int | None = None
-    #: Number of shards, from the certificate, the record of ``dedup run``, the log or the option.
+    #: Number of shards, from the certificate, the file of ``dedup run``, the log or the option.
     shards: int | None = None
     max_shard_batch_bytes: int | None = None
     sources: tuple[Source, ...] | None = None
@@ -55,31 +55,31 @@ class Facts:
     lateness_ms: int | None = None
     late: Literal["emit", "drop"] | None = None
     guarantee: Guarantee | None = None
-    #: False for processing time.
+    #: Whether the query uses event time, not processing time.
     event_time: bool | None = None
     #: Whether `source_partition` gives every partition its own clock.
     by_source: bool | None = None
     shared_local: bool | None = None
-    #: The catalog's path if it is a local one.
+    #: The catalog's path if the catalog is local.
     catalog_local: str | None = None
-    #: Reason why the expression of an option gives another value in a replay.
+    #: Why an option's expression would give another value in a replay, or None if it would not.
     unstable_id: str | None = None
-    #: Problems of the log's last micro-batches: a status such as ``LATE``, and the reason.
+    #: Problems in the last micro-batches of the log: a status such as ``LATE``, and the reason.
     concerns: tuple[tuple[str, str], ...] | None = None
     #: Number of records of the largest recent micro-batch.
     batch_records_max: int | None = None
-    #: Names of the query's known sinks that publish in Kafka transactions.
+    #: Names of the query's sinks, as far as known, that publish in Kafka transactions.
     kafka_sinks: tuple[str, ...] = ()
-    #: Known options of these sinks, with names in lower case.
+    #: Options of these sinks, as far as known. Names are in lower case.
     sink_options: Mapping[str, str] = field(default_factory=dict)
-    #: Present if the query is one of `dedup_by_sequence`.
+    #: The option of `dedup_by_sequence`, or None for a query of `dedup_by_id`.
     expire_after_ms: int | None = None
-    #: Number of the query's recent micro-batches, and of the runs that they belong to.
+    #: Number of the query's recent micro-batches, and number of runs with these micro-batches.
     batches: int | None = None
     runs: int | None = None
 
     def setting(self, name: str, default: str) -> str | None:
-        """Return a setting of the next start, from the checkpoint if the checkpoint keeps it."""
+        """Return a setting of the next start. A value that the checkpoint keeps wins."""
         if self.pinned is not None and name in self.pinned:
             return self.pinned[name]
         return self.settings.get(name, default if self.complete else None)
@@ -88,7 +88,7 @@ class Facts:
         return self.sink_options.get(name.lower())
 
     def enabled(self, name: str, default: str = "true") -> bool | None:
-        """Return whether a setting is true at the next start, or None if that is not known."""
+        """Return whether a setting is true at the next start, or None if the value is unknown."""
         value = self.setting(name, default)
         return None if value is None else value.strip().lower() == "true"
 
@@ -98,7 +98,7 @@ class Facts:
 
     @property
     def partitions(self) -> int | None:
-        """Number of partitions of the state, from the checkpoint or a first start's setting."""
+        """Number of partitions of the state. Before the first start, a setting decides it."""
         if self.state_partitions is not None:
             return self.state_partitions
         return shuffle_partitions(self.setting("spark.sql.shuffle.partitions", "200"))
@@ -118,14 +118,14 @@ class Facts:
 
 
 def retention(value: str | timedelta, *, option: str) -> int:
-    """Return a Kafka retention in milliseconds, `FOREVER_MS` for ``-1`` and ``forever``."""
+    """Return a Kafka retention in milliseconds, or `FOREVER_MS` for ``-1`` and ``forever``."""
     if isinstance(value, str) and value.strip() in ("-1", "forever"):
         return FOREVER_MS
     return duration_ms(value, option=option)
 
 
 def whole_number(text: str | None) -> int | None:
-    """Return the text of a setting as a whole number, or None if it is not one."""
+    """Return the text of a setting as a whole number, or None if the text is no whole number."""
     return int(text) if text is not None and re.fullmatch(r"\s*\d{1,18}\s*", text) else None
 
 

@@ -1,4 +1,4 @@
-"""Findings of the tools: a rule, its evidence, the option to change, and when the change works."""
+"""Findings of the tools: a rule, its evidence, what to change, and when the change takes effect."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Assessment:
     """A rule's verdict on the facts."""
 
     level: Level
-    #: The reason with its numbers, in whole sentences.
+    #: The reason for the verdict, with numbers, in whole sentences.
     evidence: str
-    #: The new option or setting, such as ``fpr=0.003``, or None if nothing is to be changed.
+    #: The new option or setting, such as ``fpr=0.003``, or None if nothing should change.
     change: str | None = None
     #: When the change takes effect.
     takes: Takes | None = None
@@ -40,7 +40,7 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding(Assessment):
-    """A rule's verdict with the rule's name, which is in kebab case and never changes."""
+    """A rule's verdict with the rule's name. Names are in kebab case and never change."""
 
     rule: str
 
@@ -48,7 +48,7 @@ class Finding(Assessment):
         return {"rule": self.rule} | asdict(self)
 
 
-#: Result of a rule, or None if the rule does not apply.
+#: Result of a rule: one or several verdicts, or None if the rule does not apply.
 Assessments = Assessment | Iterable[Assessment] | None
 
 
@@ -69,7 +69,7 @@ def fine(evidence: str) -> Assessment:
 
 
 def findings(judged: Iterable[tuple[str, Assessments]]) -> list[Finding]:
-    """Return the findings of verdicts with their rules' names, the worst first."""
+    """Turn pairs of a rule's name and its result into findings, the worst first."""
     return in_order(
         Finding(verdict.level, verdict.evidence, verdict.change, verdict.takes, rule=rule)
         for rule, verdicts in judged

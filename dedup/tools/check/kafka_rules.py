@@ -1,4 +1,4 @@
-"""Rules about Kafka: replays, clocks and data loss of the source, readers of the sink."""
+"""Rules about queries that read from Kafka or write to Kafka."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _DAY_MS = 24 * _HOUR_MS
 def horizon_retention(facts: Facts) -> Assessment | None:
     """Compare the horizon with Kafka's retention, because a lost checkpoint replays all records.
 
-    A record of age a passed at about now - a. The GC watermark is at now - lateness - horizon. So
-    the ID of an older record has expired, and the record passes again unless it is dropped as late.
-    In processing time lateness is 0 and no record is late.
+    The IDs of records older than lateness + horizon have expired. If Kafka still holds an older
+    record, the replay emits it again, unless the query drops it as late. In processing time,
+    lateness is 0 and no record is late.
     """
     if facts.sources is None:
         return unknown(
@@ -80,7 +80,7 @@ def _options(facts: Facts, horizon_ms: int) -> str:
 
 
 def _lacking(facts: Facts) -> str:
-    """Return a text with the missing flags that would show whether late records are dropped."""
+    """Return a text that asks for the missing flags, or "" if late records are surely emitted."""
     if facts.event_time is False or facts.late == "emit":
         return ""
     catalog = " --catalog ROOT, which shows whether it judges by timestamps."
@@ -93,8 +93,8 @@ def _lacking(facts: Facts) -> str:
 def source_clocks(facts: Facts) -> Assessment | None:
     """Ask for a clock per Kafka partition, because one clock makes a slow partition's records late.
 
-    `dedup_by_sequence` drops no late records, but producers of a slow partition expire early. By
-    query time partitions share no clock.
+    `dedup_by_sequence` drops no late records, but it expires producers of a slow partition early.
+    If producers expire by query time, the rule does not apply.
     """
     kafka = facts.of_kind("kafka")
     single = len(kafka) == 1 and kafka[0].partitions == 1
@@ -169,7 +169,7 @@ def kafka_data_loss(facts: Facts) -> Assessment | None:
 
 
 def sink_readers(facts: Facts) -> Assessment | None:
-    """Ask for readers of committed records, because others see records of aborted transactions."""
+    """Ask that readers read only committed records, because aborted transactions leave records."""
     if not facts.kafka_sinks:
         return None
     return unknown(
@@ -184,7 +184,7 @@ def sink_readers(facts: Facts) -> Assessment | None:
 
 
 def sink_markers(facts: Facts) -> Assessment | None:
-    """Ask for a compacted marker topic, because its markers record what is published."""
+    """Ask for compaction of the marker topic, because the sink needs markers however old."""
     if not facts.kafka_sinks:
         return None
     topic = facts.sink_option("topic") or "TOPIC"
@@ -203,7 +203,7 @@ def named(sources: Iterable[Source]) -> str:
 
 
 def in_days(duration_ms: int) -> str:
-    """Return the duration as text, in days rather than weeks, like a horizon."""
+    """Return the duration as text, in days rather than weeks, because horizons are in days."""
     if duration_ms >= FOREVER_MS:
         return "ever"
     if duration_ms % _DAY_MS == 0:

@@ -1,6 +1,6 @@
 """Ask Kafka's brokers for partitions and retention of a stream's topics.
 
-The Java client in Spark's Kafka connector asks. It changes nothing.
+The requests go through the Java client in Spark's Kafka connector, and change nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PREFIX = "kafka."
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Topics, the sum of their partitions, and the longest retention, at most `FOREVER_MS`."""
+    """The brokers' answer: topics, the sum of their partitions, and the longest retention."""
 
     names: tuple[str, ...]
     partitions: int
@@ -31,8 +31,8 @@ def ask_brokers(
 ) -> Topics | None:
     """Return the brokers' answer about these topics, or None if there is no answer.
 
-    The client gets the source's ``kafka.*`` options. `topics` is empty if ``subscribePattern``
-    selects the topics. On Spark Connect there is no Java client, and so no answer.
+    `options` are the options of the source. `topics` is empty if ``subscribePattern`` selects the
+    topics. On Spark Connect there is no answer, because Python cannot reach the Java client.
     """
     try:
         return _ask(spark._jvm, options, topics)
@@ -67,13 +67,13 @@ def _ask(jvm: Any, options: Mapping[str, str], topics: tuple[str, ...]) -> Topic
 
 
 def _matching(jvm: Any, admin: Any, pattern: str) -> tuple[str, ...]:
-    """Return topics whose whole name matches ``subscribePattern``, by Java's rules."""
+    """Return the topics whose whole name matches a pattern of Java's regular expressions."""
     matches = jvm.java.util.regex.Pattern.compile(pattern).asMatchPredicate()
     return tuple(sorted(str(t) for t in admin.listTopics().names().get() if matches.test(t)))
 
 
 def _retention_ms(config: Any) -> int:
-    """Return a topic's retention, `FOREVER_MS` if the topic is only compacted."""
+    """Return a topic's retention, or `FOREVER_MS` if Kafka only compacts the topic."""
     retention_ms = int(config.get("retention.ms").value())
     deletes = "delete" in config.get("cleanup.policy").value()
     return retention_ms if deletes and retention_ms >= 0 else FOREVER_MS

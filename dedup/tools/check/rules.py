@@ -20,7 +20,7 @@ from dedup.tools.check.findings import (
 )
 from dedup.tools.check.kafka_rules import in_days
 
-#: The operator does not start unless these settings are true.
+#: Settings that must be true for the operator to start.
 _SAFETY = {
     "spark.sql.streaming.unsupportedOperationCheck": (
         "it hides that two stateful Python operators share one query"
@@ -56,7 +56,7 @@ def safety_settings(facts: Facts) -> list[Assessment]:
 
 
 def commit_validation(facts: Facts) -> Assessment:
-    """Require Spark's check for sinks that read only a part of a micro-batch and lose the rest."""
+    """Require Spark's check that a sink reads every micro-batch to the end."""
     enabled = facts.enabled(_VALIDATION)
     if enabled is False:
         return breaks(
@@ -81,7 +81,7 @@ def commit_validation(facts: Facts) -> Assessment:
 
 
 def catalog_place(facts: Facts) -> Assessment | None:
-    """Reject a local path on a cluster, where it is a different disk on every machine."""
+    """Reject a catalog at a local path on a cluster, because every machine has its own disk."""
     if facts.catalog_local is None or facts.local is None:
         return None
     master = facts.settings.get("spark.master")
@@ -119,7 +119,7 @@ def chosen_guarantee(facts: Facts) -> Assessment | None:
 
 
 def lasting_id(facts: Facts) -> Assessment | None:
-    """Reject IDs from randomness or the clock, because a replay gives the record another ID."""
+    """Reject random or time-based IDs, because a replay would give the record another ID."""
     if facts.unstable_id is None:
         return None
     option = facts.unstable_id.partition("=")[0]
@@ -138,7 +138,7 @@ def recent_batches(facts: Facts) -> Assessments:
         )
     return [
         Assessment(
-            # Late records may include copies that pass. The other concerns cost memory.
+            # A late record may be a copy that passes. All other problems only cost memory.
             Level.BREAKS if status == "LATE" and facts.late != "drop" else Level.COSTS,
             f"{status} in the last micro-batches of the log: {why}.",
             f"dedup remedies {status.lower()}",
@@ -149,7 +149,7 @@ def recent_batches(facts: Facts) -> Assessments:
 
 
 def windows_after(facts: Facts) -> Assessment | None:
-    """Warn of windows after the operator, because Spark has one watermark for all sources."""
+    """Warn of windows after the operator, because Spark has one watermark for all partitions."""
     if not facts.by_source:
         return None
     return unknown(
@@ -162,7 +162,7 @@ def windows_after(facts: Facts) -> Assessment | None:
 
 
 def expire_after(facts: Facts) -> Assessment:
-    """Detect a query of single micro-batches by query time, whose producers never expire."""
+    """Warn if producers never expire, because they expire by query time and runs are short."""
     silence = f"A producer expires once it was silent for {in_days(facts.expire_after_ms or 0)}"
     if facts.event_time:
         return fine(f"{silence}, by the timestamps of records: downtime changes nothing.")
@@ -195,7 +195,7 @@ def checkpoint_alone(facts: Facts) -> Assessment:
 
 
 Rule = Callable[[Facts], Assessments]
-#: Rules by name. Names stay the same in every release.
+#: Rules for both operators, by name. Names stay the same in every release.
 _COMMON: dict[str, Rule] = {
     "safety-settings": safety_settings,
     "commit-validation": commit_validation,
@@ -225,7 +225,7 @@ SEQUENCE_RULES: dict[str, Rule] = _COMMON | {
 def advise(facts: Facts) -> list[Finding]:
     """Return the findings of all rules, the worst first.
 
-    A rule that lacks facts names the flags that supply them.
+    If facts are missing, the finding names the flags that supply the facts.
     """
     rules = RULES if facts.expire_after_ms is None else SEQUENCE_RULES
     return findings((name, rule(facts)) for name, rule in rules.items())

@@ -1,4 +1,4 @@
 """Inspect, verify, clean up and restore a catalog.
 
-Functions that take a `Root` raise CatalogError if it cannot be read or written.
+Functions that take a `Root` raise CatalogError if the catalog cannot be read or written.
 """

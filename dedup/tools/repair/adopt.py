@@ -1,7 +1,7 @@
 """Make a new checkpoint for a catalog whose checkpoint is lost.
 
-The new checkpoint gets the old query's ID, and each shard starts with the state in its manifest
-backup. The newest IDs, which only the lost checkpoint held, are forgotten.
+The new checkpoint gets the old query's ID. Each shard starts with the state in its manifest
+backup, which the catalog holds. The newest IDs were only in the lost checkpoint and are forgotten.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from dedup.tools.repair.opening import Where, only_query, open_root
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """The start of a new checkpoint."""
+    """The new checkpoint, and what its query remembers at the start."""
 
     #: The catalog, and the new checkpoint.
     root: str
     checkpoint: str
     query_id: str
-    #: Newest micro-batch of the old checkpoint that a backup includes.
+    #: Newest micro-batch of the lost checkpoint that a backup includes.
     epoch: int
-    #: Numbers of remembered IDs, and of the segments that hold them.
+    #: Number of remembered IDs, and number of the segments that hold these IDs.
     ids: int
     segments: int
-    #: Number of shards, and of shards without a backup, which never wrote a segment.
+    #: Number of shards, and number of shards without a backup, because they never wrote a segment.
     shards: int
     unknown_shards: int
 
@@ -94,7 +94,8 @@ def adopt(
     _check_complete(root, query_id, files, states)
     if not sole:
         _check_one_history(root, query_id, files, states)
-    # Every shard knows every clock, and clocks only advance. Micro-batch numbers may restart at 0.
+    # Clocks are equal in all shards and only advance, so they show the newest state. Numbers of
+    # micro-batches may restart at 0.
     newest = max(states.values(), key=_progress)
     pending = {file.parsed.segment for file in files if file.parsed.kind == "pending_list"}
     for shard, state in backups.items():
@@ -123,9 +124,9 @@ def _progress(state: ShardState) -> tuple[int, int, int, int]:
 
 
 def _first_state(state: ShardState, newest: ShardState, pending: set[str | None]) -> ShardState:
-    """Return the state before micro-batch 0 of the new checkpoint.
+    """Return a shard's state before micro-batch 0 of the new checkpoint.
 
-    The state lacks pending lists that the query has deleted since it wrote the backup.
+    The state omits pending lists that the query has deleted since it wrote the backup.
     """
     manifest = state.manifest
     return replace(
@@ -150,7 +151,7 @@ def _first_state(state: ShardState, newest: ShardState, pending: set[str | None]
 
 
 def _check_backups(root: Root, query_id: str, files: list[CatalogFile], lacking: set[int]) -> None:
-    """Reject an empty start for a shard that has files."""
+    """Raise CatalogError if a shard has files but no backup, because it would start empty."""
     for file in files:
         if file.parsed.kind in ("manifest", "segment") and file.parsed.shard in lacking:
             raise CatalogError(
@@ -166,7 +167,7 @@ def _check_backups(root: Root, query_id: str, files: list[CatalogFile], lacking:
 def _check_one_history(
     root: Root, query_id: str, files: list[CatalogFile], states: dict[int, ShardState]
 ) -> None:
-    """Reject backups of micro-batches that a restored checkpoint has undone."""
+    """Raise ConfigError if the history has branched, because backups may be from two branches."""
     runs = list_runs(root, query_id)
     if not runs:
         return
@@ -203,9 +204,9 @@ def _check_one_history(
 
 
 def _later_start(line: Lineage, began_ms: dict[str, int | None]) -> bool:
-    """Return whether a run outside the lineage began after its last run, by the storage's clock.
+    """Return whether a run outside the lineage began after the lineage's last run.
 
-    A failed start began before the start that followed it.
+    The storage's clock decides. A failed start does not count, because a later start followed it.
     """
     last_ms = began_ms.get(line.runs[-1].run_id)
     others_ms = [at for run_id, at in began_ms.items() if not line.holds(run_id)]

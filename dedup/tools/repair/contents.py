@@ -1,6 +1,8 @@
 """Inspect a catalog: the shards, segments and files of each query.
 
-Only Spark's state says for certain which segments are live. Without it, manifest backups answer.
+Only Spark's state says for certain which segments are live. Without a checkpoint, the answer comes
+from manifest backups in the catalog, which may be old. The *standing* of a segment says whether the
+query still needs the segment.
 """
 
 from __future__ import annotations
@@ -29,24 +31,24 @@ from dedup.tools.repair.opening import (
 )
 
 #: Standings of a segment if a checkpoint is given. The manifest names a live segment. An expired
-#: segment waits for its deletion. No manifest ever named an orphan. No manifest names a segment
-#: whose loss was accepted.
+#: segment waits for its deletion. No manifest ever named an orphan. Somebody accepted the loss of
+#: a damaged segment, and the manifest no longer names it.
 LIVE, EXPIRED, ORPHAN, LOSS_ACCEPTED = "live", "expired", "orphan", "loss accepted"
-#: Standings without a checkpoint: the manifest backup names the segment, or does not. With a
-#: checkpoint, a segment is unknown if the list of expired segments cannot be read.
+#: Standings without a checkpoint. The manifest backup names a listed segment, and no unknown
+#: segment. With a checkpoint, a segment is unknown if the list of expired segments cannot be read.
 LISTED, UNKNOWN = "listed", "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class QueryMemory:
-    """The shards of one query, `certain` if they come from Spark state, not from backups."""
+    """The shards of a query. `certain` says that they come from Spark state, not from backups."""
 
     certain: bool
     shards: Mapping[int, ShardState]
 
     @property
     def as_of(self) -> str:
-        """The source of the answers: a micro-batch, or backups."""
+        """Text that says which micro-batch or which backups the shards come from."""
         newest = max((shard.epoch for shard in self.shards.values()), default=-1)
         if self.certain:
             return f"batch {newest}"
@@ -77,10 +79,10 @@ class Segment:
     query_id: str
     shard: int
     name: str
-    #: ``live``, ``expired``, ``loss accepted``, ``orphan`` or ``unknown``. Without a checkpoint
-    #: ``listed`` or ``unknown``.
+    #: ``live``, ``expired``, ``loss accepted``, ``orphan`` or ``unknown``. Without a checkpoint,
+    #: the standing is ``listed`` or ``unknown``.
     standing: str
-    #: The manifest's entry of a live or listed segment.
+    #: The manifest's entry for a live or listed segment, else None.
     ref: SegmentRef | None
     #: Sizes of segment and sidecar, or None if the file is missing.
     sst_bytes: int | None
@@ -89,7 +91,7 @@ class Segment:
 
     @property
     def missing(self) -> bool:
-        """Whether a file is missing that the query may need."""
+        """Whether the query may need a file of the segment that is missing."""
         absent = self.sst_bytes is None or self.filter_bytes is None
         return self.standing in (LIVE, LISTED) and absent
 
@@ -111,7 +113,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryContents:
-    """The part of a catalog that belongs to one query, without `certificate` if it is missing."""
+    """The part of a catalog that belongs to one query. A missing `certificate` is None."""
 
     query_id: str
     certificate: Certificate | None
@@ -150,7 +152,7 @@ class Inspection:
 
     @property
     def segments(self) -> Iterator[Segment]:
-        """Segments of all queries."""
+        """The segments of all queries."""
         return (segment for query in self.queries for segment in query.segments)
 
     def to_json(self) -> dict[str, Any]:
@@ -165,7 +167,7 @@ class Inspection:
 def inspect(
     root: Where, checkpoint: Checkpoint | None = None, query: str | None = None
 ) -> Inspection:
-    """Return the contents of a catalog: each shard and segment of every query, or of one.
+    """Return the contents of a catalog: the shards and segments of all queries, or of one query.
 
     Parameters
     ----------
@@ -174,7 +176,7 @@ def inspect(
     checkpoint : optional
         Checkpoint of a query. Needed to know which segments are live.
     query : str, optional
-        ID of the only query to return. Default: all.
+        ID of the only query to return. Default: all queries.
 
     Raises
     ------
@@ -203,7 +205,7 @@ def inspect(
 
 
 def segments(root: Root, snapshot: Snapshot | None, query_id: str | None = None) -> list[Segment]:
-    """List the segments of all queries or of one, including segments that only a manifest names."""
+    """List the segments of all queries or of one query. Segments may lack their files."""
     files = list_catalog(root, query_id or "")
     return [
         segment
@@ -213,7 +215,7 @@ def segments(root: Root, snapshot: Snapshot | None, query_id: str | None = None)
 
 
 def memory_of(root: Root, query_id: str, snapshot: Snapshot | None) -> QueryMemory:
-    """Return a query's shards, from the snapshot if it is the query's, else from the backups."""
+    """Return a query's shards from its snapshot, or from backups if the snapshot is another's."""
     if snapshot is not None and snapshot.query_id == query_id:
         return QueryMemory(True, snapshot.states)
     certificate = load_certificate(root, query_id)

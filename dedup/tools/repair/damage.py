@@ -32,7 +32,7 @@ from dedup.tools.repair.segment_check import SegmentReport, verify_segment, writ
 
 @dataclass(frozen=True, slots=True)
 class ObjectProblem:
-    """The problem of an object that is neither segment nor sidecar, and the consequence."""
+    """A damaged or missing object, its problem, and the consequence. Segments have reports."""
 
     query_id: str
     name: str
@@ -49,7 +49,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether all files are intact, apart from segments whose loss was accepted."""
+        """Whether all files are intact. Segments whose loss was accepted do not count."""
         return not self.objects and all(r.ok or s.loss_accepted for s, r in self.segments)
 
     def to_json(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossAccepted:
-    """The segment that may be lost, and its bucket, or None if the bucket is unknown."""
+    """A segment whose loss was accepted, and its bucket, which is None if unknown."""
 
     query_id: str
     shard: int
@@ -92,8 +92,8 @@ def verify(
 ) -> Verification:
     """Read every file of a catalog that a query may still need, and return what is damaged.
 
-    With a checkpoint, orphans are skipped and checksums of whole files are compared. Without a
-    checkpoint, all segments are read. Parameters and errors are the same as in `inspect`.
+    With a checkpoint, the function skips orphans, and compares checksums of whole files. Without a
+    checkpoint, it reads all segments. Parameters and errors are the same as in `inspect`.
     """
     root = open_root(root)
     snapshot = snapshot_of(root, checkpoint)
@@ -131,7 +131,7 @@ def accept_loss(
     segment : str
         Name of the segment, from the query's error.
     query, shard : optional
-        Needed if no file of the segment is left.
+        ID of the query, and number of the shard. Needed if no file of the segment is left.
 
     Raises
     ------
@@ -163,16 +163,16 @@ def accept_loss(
 def verify_objects(
     root: Root, query_id: str, states: Mapping[int, ShardState] | None = None
 ) -> list[ObjectProblem]:
-    """Read every object of a query that is neither segment nor sidecar, and return all problems.
+    """Read every object of a query except segments and sidecars, and return all problems.
 
-    `states` are the shards' states from Spark. Without them, only a missing certificate and missing
-    adopted states can be reported.
+    `states` are the shards' states from Spark. Without `states`, the only missing objects that the
+    function can report are the certificate and adopted states.
     """
     files = list_catalog(root, query_id)
     shards, problem = _certificate(root, query_id)
     found = [(certificate_path(query_id), problem)]
     for file in files:
-        # The mark of a run's last commit has a name and no content.
+        # Skip the mark of a run's last commit, which has no content.
         if file.parsed.kind in _CHECKS and file.parsed.through_epoch is None:
             found.append((file.name, _problem(root, file)))
     adopted = {file.parsed.shard for file in files if file.parsed.kind == "adopted"}
@@ -193,7 +193,7 @@ def verify_objects(
 
 
 def _certificate(root: Root, query_id: str) -> tuple[int, str]:
-    """Return the number of shards, and the problem of the certificate or an empty string."""
+    """Return the number of shards, and the certificate's problem, or "" if it is intact."""
     try:
         certificate = load_certificate(root, query_id)
     except CatalogError as exc:
@@ -208,13 +208,13 @@ def _certificate(root: Root, query_id: str) -> tuple[int, str]:
 
 
 def _required(query_id: str, shard: int, state: ShardState) -> Iterator[tuple[str, str]]:
-    """Yield the objects that a shard's state requires, and the consequence of their loss."""
+    """Yield the names of objects that a shard's state requires, and the consequences of a loss."""
     for pending_list in state.manifest.pending_lists:
         yield (
             shard_path(query_id, shard, pending_list.name + PENDING_LIST_SUFFIX),
             f"missing: {_PENDING_LIST_LOST} ({pending_list.count} segments)",
         )
-    # A shard writes the backup in the micro-batch after the one that wrote segments.
+    # If a micro-batch writes segments, the shard writes the backup in the next micro-batch.
     if any(f"{state.epoch:012d}" > segment.name[:12] for segment in state.manifest.segments()):
         yield shard_path(query_id, shard, MANIFEST_FILE), f"missing: {_BACKUP_LOST}"
 
@@ -223,7 +223,7 @@ def _problem(root: Root, file: CatalogFile) -> str:
     check, consequence = _CHECKS[file.parsed.kind]
     try:
         check(root, file)
-    except ObjectMissing:  # deleted since it was listed
+    except ObjectMissing:  # the query has deleted the object since we listed it
         return ""
     except CatalogError as exc:
         return exc.text
@@ -259,7 +259,7 @@ _LINEAGE_LOST = (
     "earlier runs may now count as branches, and then nothing is deleted: run vacuum --sole if no "
     "other checkpoint of this query is in use"
 )
-#: How to check each kind of object, and the consequence of damage.
+#: For each kind of object, the function that checks it, and the consequence of damage.
 _CHECKS: dict[str, tuple[Callable[[Root, CatalogFile], object], str]] = {
     "accepted_loss": (_accepted_loss, "it permits no loss: accept the loss again"),
     "pending_list": (

@@ -31,13 +31,13 @@ from dedup.tools.repair.opening import Checkpoint, Where, only_query, open_root,
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A remembered record with this ID that passed through."""
+    """A record with the ID that passed and is still remembered."""
 
     #: Effective timestamp of the record.
     time_ms: int
     #: Segment that keeps the record, or None if Spark state keeps it.
     segment: str | None
-    #: Range of the record's bucket, which expires once the GC watermark has reached `end_ms`.
+    #: Range of the record's bucket. The bucket expires once the GC watermark has reached `end_ms`.
     start_ms: int
     end_ms: int
 
@@ -48,17 +48,17 @@ class Explanation:
 
     root: str
     query_id: str
-    #: Values by column.
+    #: Values of the ID by column.
     id: dict[str, str]
     shard: int
-    #: Last micro-batch that the answer includes, or None if the shard is unknown.
+    #: Last micro-batch that the answer includes, or None if the ID's shard has no known state.
     as_of: int | None
-    #: Whether a checkpoint was read. Without one the newest IDs are unknown.
+    #: Whether a checkpoint was read. Without a checkpoint the newest IDs are unknown.
     certain: bool
     stable_timestamps: bool
-    #: Remembered records, the oldest first.
+    #: Remembered records with the ID, the oldest first.
     seen: tuple[Sighting, ...]
-    #: The shard's watermarks, or None before the shard has any.
+    #: Watermarks of the ID's shard, or None if the shard has none yet.
     gc_watermark_ms: int | None
     late_watermark_ms: int | None
 
@@ -105,9 +105,9 @@ def explain(
     root
         The catalog.
     id : str, or sequence of str
-        Value of the ID column as text, or of each ID column, in order.
+        Text of the ID column's value, or the texts of all ID columns, in order.
     checkpoint : optional
-        Checkpoint of the query. Only the checkpoint contains the newest IDs.
+        Checkpoint of the query. Only a checkpoint contains the newest IDs.
     query : str, optional
         ID of the query. Needed if the catalog holds several queries and no checkpoint is given.
 
@@ -181,7 +181,7 @@ def _in_segments(
             if times_ms is None:
                 continue
             time_ms = int(times_ms[0])
-            # During a merge, an input and an output both hold the ID.
+            # During a merge, an old and a new segment may both hold the ID.
             if time_ms != ABSENT_MS and (segment.start_ms, time_ms) not in reported:
                 reported.add((segment.start_ms, time_ms))
                 yield Sighting(time_ms, segment.name, segment.start_ms, segment.end_ms)

@@ -30,7 +30,7 @@ class Snapshot:
     query_id: str
     #: State of each shard.
     states: dict[int, ShardState]
-    #: This machine's time before the read. Files that the states do not name may be newer.
+    #: Time on this machine when the read began. Files that `states` does not name may be newer.
     read_ms: int
 
 
@@ -38,7 +38,7 @@ class Snapshot:
 Where = str | os.PathLike[str] | FileSystemFactory | Root
 #: The folder of a checkpoint, or the snapshot read from it.
 Checkpoint = str | os.PathLike[str] | Snapshot
-#: Kinds of files that belong to one query.
+#: Kinds of catalog files whose names carry the ID of a query.
 _QUERY_FILES = ("certificate", "segment", "sidecar", "manifest", "adopted", "pending_list")
 
 
@@ -51,7 +51,7 @@ def open_root(where: Where) -> Root:
     if isinstance(where, Root):
         return where
     root = Root(where)
-    # Call `reach` first: listing a large catalog may take longer than its time limit.
+    # Ask for one object first, because to list a large catalog may exceed the limit of `reach`.
     reach(root, lambda: root.exists("catalog.json"))
     if not queries_in(list_catalog(root)):
         raise ConfigError(
@@ -63,14 +63,14 @@ def open_root(where: Where) -> Root:
 
 
 def queries_in(files: Sequence[CatalogFile]) -> list[str]:
-    """Return the queries that own any of these files, even without a certificate."""
+    """Return the IDs of all queries that own one of these files, even without a certificate."""
     return sorted({f.parsed.query_id or "" for f in files if f.parsed.kind in _QUERY_FILES})
 
 
 def only_query(root: Root) -> str:
-    """Return the one query of a catalog.
+    """Return the ID of the only query of a catalog.
 
-    Raises ConfigError if the catalog holds no query, or several, whose IDs the error lists.
+    Raises ConfigError if the catalog holds no query or several queries. The error lists their IDs.
     """
     queries = sorted(
         {f.parsed.query_id or "" for f in list_catalog(root) if f.parsed.kind == "certificate"}
@@ -85,7 +85,7 @@ def only_query(root: Root) -> str:
 
 
 def checkpoint_place(checkpoint: str) -> str:
-    """Return the location of a checkpoint, with an absolute path if it is on this machine.
+    """Return the location of a checkpoint. The path of a local folder becomes absolute.
 
     Raises ConfigError if a local folder is not the checkpoint of a query.
     """
@@ -107,14 +107,16 @@ def read_checkpoint(
     root
         The query's catalog.
     checkpoint
-        Folder of the checkpoint. A snapshot is returned unchanged.
+        Folder of the checkpoint. If it is a snapshot, the function returns it unchanged.
     spark : SparkSession, optional
-        PySpark 4.0 or newer. Default: the active session, or a new one, which stays open.
+        Session of PySpark 4.0 or newer. Default: the active session, or a new session, which stays
+        open.
 
     Raises
     ------
     ConfigError
-        If the checkpoint of a query with `dedup_by_id`, or its catalog, does not exist.
+        If the folder is not the checkpoint of a query with `dedup_by_id`, or the catalog does not
+        exist.
     CatalogError
         If the query's certificate is damaged.
     StateError
@@ -152,7 +154,7 @@ def snapshot_of(root: Root, checkpoint: Checkpoint | None) -> Snapshot | None:
 
 
 def has_state(spark: SparkSession, checkpoint: str) -> bool:
-    """Return whether a query has a state, as it does after its first micro-batch with records.
+    """Return whether a query has state, which its first micro-batch with records writes.
 
     Raises ConfigError if Spark cannot read the state.
     """

@@ -1,4 +1,4 @@
-"""Verify every block of a segment and its sidecar, and record that a segment may be lost."""
+"""Verify every block of a segment and its sidecar, and record that a loss is accepted."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from dedup.errors import CatalogError, FilterDamaged
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """Problems of a segment, one sentence each, and the number of IDs read (0 if unreadable)."""
+    """Problems of a segment as sentences, and the number of IDs read, or 0 if unreadable."""
 
     problems: tuple[str, ...]
     count: int
 
     @property
     def ok(self) -> bool:
-        """Whether segment and sidecar are intact and agree."""
+        """Whether the segment and its sidecar are intact and hold the same IDs."""
         return not self.problems
 
 
@@ -46,11 +46,12 @@ def verify_segment(
 ) -> SegmentReport:
     """Read every block of a segment and its sidecar, and return all their problems.
 
-    Checks cover checksums, the number, order and block of the IDs, their times, and that the
-    sidecar contains every ID.
+    The function checks checksums, the number, order, blocks and times of the IDs, and that the
+    sidecar contains every ID. If the manifest's entry `ref` is given, it also checks the sizes and
+    checksums of whole files, which only the entry holds.
 
-    Only the manifest's entry (`ref`) holds sizes and checksums of whole files. Raises CatalogError
-    if the storage cannot be reached or the local disk fails. The segment may still be intact.
+    Raises CatalogError if the storage cannot be reached or the local disk fails. This error does
+    not mean that the segment is damaged.
     """
     name = layout.shard_path(query_id, shard, segment)
     secret = _secret(root, query_id)
@@ -99,10 +100,10 @@ def write_accepted_loss(root: Root, query_id: str, shard: int, segment: str) -> 
     """Write the object that lets the query do without a segment, and return its contents.
 
     The query reads the object only if the segment fails, so an intact segment stays in use. The
-    segment may be missing. If it is readable, the object names its bucket.
+    segment may be missing. If the segment is readable, the object names the segment's bucket.
 
-    Raises ConfigError if the query has no catalog, and CatalogError if the root cannot be read or
-    written.
+    Raises ConfigError if the query has no catalog. Raises CatalogError if the root cannot be read
+    or written.
     """
     if not root.exists(layout.certificate_path(query_id)):
         raise no_catalog(root, query_id)
@@ -136,7 +137,7 @@ def _opened(copy: Path) -> Iterator[View]:
 
 
 def _read(view: View) -> tuple[Keys, I64, I64]:
-    """Return keys, times, and the number of each key's block."""
+    """Return the keys, their times, and the numbers of the blocks that hold them."""
     decoded = decode_all(view)
     entries = [(key, block) for key, block in view.db.items() if key != META_KEY]
     numbers = [int.from_bytes(key, "big") for key, _ in entries]

@@ -1,7 +1,8 @@
 """Delete orphans, half-written files and the traces of past runs from a catalog.
 
-The operator itself deletes orphans of its lineage. Files of starts that failed before their first
-micro-batch, and all orphans once a checkpoint was copied or restored, need a person's promise.
+A query deletes most orphans itself. It leaves files of starts that failed before their first
+micro-batch. Once somebody has copied or restored the checkpoint, the query deletes no orphans at
+all. To delete them here, a person promises that no other checkpoint is in use.
 """
 
 from __future__ import annotations
@@ -26,20 +27,21 @@ _PROMISE = "other checkpoint of this query is in use, promise it with --sole."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacuumed:
-    """The files and runs that were deleted, or would be deleted in a dry run."""
+    """What `vacuum` has deleted and kept, or in a dry run would delete and keep."""
 
     root: str
     query_id: str
     dry_run: bool = True
     #: Orphans and half-written files that are old enough to be deleted.
     files: tuple[CatalogFile, ...]
-    #: Number of younger orphans and half-written files, which stay.
+    #: Number of orphans and half-written files that stay because they are too young.
     young: int
     #: Files that this library did not write. They stay.
     foreign: tuple[CatalogFile, ...]
-    #: Runs that continued an earlier state of this checkpoint. Their traces are deleted.
+    #: Runs of other branches, which continued an earlier state of this checkpoint. Their traces are
+    #: deleted.
     branches: tuple[Run, ...]
-    #: Runs that the checkpoint descends from.
+    #: Runs whose micro-batches led to the state in the checkpoint.
     lineage: Lineage
 
     @property
@@ -67,7 +69,7 @@ def vacuum(
     sole: bool = False,
     dry_run: bool = False,
 ) -> Vacuumed:
-    """Delete orphans and half-written files of a query, which none of its manifests names.
+    """Delete a query's orphans, which no manifest of the query names, and half-written files.
 
     Parameters
     ----------
@@ -76,12 +78,12 @@ def vacuum(
     checkpoint
         Checkpoint of the query. Files that it names stay.
     older_than : str
-        Smallest age of a file when the checkpoint was read. Younger files stay, because a running
-        micro-batch may own them.
+        Smallest age of a deleted file, as of the time when the checkpoint was read. Younger files
+        stay, because a running micro-batch may own them.
     sole : bool
         The caller's promise that no other checkpoint of this query is in use.
     dry_run : bool
-        Only return what would be deleted.
+        Return what would be deleted, and delete nothing.
 
     Raises
     ------
@@ -111,7 +113,7 @@ def vacuum(
 
 
 def _storage_now_ms(root: Root) -> int:
-    """Return the time of the storage's clock, which dates files, by writing a file."""
+    """Return the time by the storage's clock. Writes a file to learn the time."""
     probe = f"probe-{uuid.uuid4()}"
     root.put_bytes(probe, b"")
     try:
@@ -132,11 +134,11 @@ def plan_vacuum(
 ) -> Vacuumed:
     """Return the files of a query that may be deleted, given the states of its shards.
 
-    Raises ConfigError if other runs continued this history and `sole` is not given, and
+    Raises ConfigError if other runs continued this history and `sole` is not given. Raises
     CatalogError if an object that names expired segments cannot be read.
     """
     newest = max(states.values(), key=lambda state: state.epoch, default=ShardState())
-    # The lineage as if a run started after the checkpoint's last micro-batch.
+    # Read the lineage as if a run started after the checkpoint's last micro-batch.
     lineage = lineage_from(root, query_id, newest, Run("", newest.epoch + 1))
     runs = list_runs(root, query_id)
     branches = lineage.branches(runs)
@@ -202,9 +204,9 @@ def _orphans(root: Root, query_id: str, states: dict[int, ShardState]) -> list[C
 
 
 def carry_out(root: Root, plan: Vacuumed) -> int:
-    """Delete the plan's files, and return how many existed.
+    """Delete the files of the plan, and return how many of these files existed.
 
-    Raises CatalogError if the root cannot be written. Some files may be deleted already.
+    Raises CatalogError if the root cannot be written. Some files may be deleted before the error.
     """
     deleted = root.delete(file.name for file in plan.files)
     drop_runs(root, plan.query_id, plan.branches, plan.lineage)

@@ -1,1 +1,1 @@
-"""`dedup tune`: measure what a choice of options would cost before a query runs with it."""
+"""`dedup tune`: measure what options cost before a query runs with them."""

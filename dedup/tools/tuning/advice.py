@@ -26,11 +26,11 @@ from dedup.tools.tuning.candidates import WORTH, Candidate, Choice, value_of, wr
 from dedup.tools.tuning.costs import MAX_ROWS
 from dedup.tools.tuning.demand import Demand, Repeats, Sizing
 
-#: Largest share of late records with which lateness is fine.
+#: Largest share of late records that needs no advice.
 LATE_SHARE = 0.001
-#: Largest factor between measured and predicted live IDs that is not reported.
+#: Largest factor between the measured and the predicted number of live IDs that needs no advice.
 SEEN_LIVE_FACTOR = 1.5
-#: Usual durations.
+#: Round durations that advice recommends.
 _LENGTHS_MS = (
     60_000, 300_000, 600_000, 1_800_000, 3_600_000, 2 * 3_600_000, 6 * 3_600_000, 12 * 3_600_000,
     86_400_000,
@@ -38,7 +38,7 @@ _LENGTHS_MS = (
 
 
 def advise(demand: Demand, choice: Choice, worker_bytes: int) -> list[Finding]:
-    """Return the findings, the worst first.
+    """Return findings about the options, the worst first.
 
     `worker_bytes` is the peak memory of a Python worker that judges a shard's share of a
     micro-batch.
@@ -221,7 +221,7 @@ def _lateness(lateness_ms: int, repeats: Repeats) -> Assessment:
     )
     if late / repeats.records <= LATE_SHARE:
         return fine(f"{have}.")
-    # At most `LATE_SHARE` of the records are further behind than this.
+    # At most the share `LATE_SHARE` of the records is further behind.
     enough_ms = int(behind_ms[max(0, len(behind_ms) - 1 - int(LATE_SHARE * repeats.records))])
     return costs(
         f"{have}, file by file. Unknown ones may pass although their IDs have expired, or are "

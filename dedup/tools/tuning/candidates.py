@@ -1,8 +1,8 @@
 """Try choices of options, and recommend the best.
 
-The cost of a choice is its time times its bytes, which is least at the knee of the curve of time
-against bytes. An option changes only if another value alone saves more than `WORTH`. The cheapest
-of these changes, alone and together, is recommended.
+The cost of a choice is its time times its bytes. Another value of an option is worth a change only
+if the value alone saves more than the share `WORTH` of the cost. Worthy values are tried alone and
+together, and the cheapest choice is recommended.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ KINDS = ["recommended", "today", "other", "dominated"]
 FPRS = (0.1, 0.03, 0.01, 0.003, 0.001)
 BUCKETS = (4, 8, 16, 32)
 BUDGETS = (1 << 18, 1 << 20, 1 << 22)
-#: Share of the cost that a change must save to be worth a restart. Spark's passes, which are not
-#: measured here, take about the same time again, so that half of the saving remains.
+#: Share of the cost that a change must save to be worth a restart. Only half of the saving remains
+#: in practice, because Spark's passes, which are not measured here, double the time.
 WORTH = 0.15
-#: Total bytes below which saving is pointless.
+#: Smallest size that counts. To save below this number of bytes is pointless.
 LEAST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A choice of options and its figures.
+    """A choice of options and the figures of its trial.
 
-    Bytes are sums over all shards. `reads_per_s` counts blocks read from the catalog, and
-    `ms_per_million` is the time of one core in the group function for 1 M records.
+    Bytes are sums over all shards. `reads_per_s` counts blocks read from the catalog.
+    `ms_per_million` is the time that one core takes to judge 1 M records.
     """
 
     sizing: Sizing
@@ -51,7 +51,7 @@ class Candidate:
 
     @property
     def cost(self) -> float:
-        """Time times bytes."""
+        """The time for 1 M records, multiplied by the bytes of all shards."""
         return max(self.total_bytes, LEAST_BYTES) * self.ms_per_million
 
     @property
@@ -60,12 +60,12 @@ class Candidate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % confidence interval of the true rate."""
+        """The 95 % confidence interval of the false-positive rate."""
         return interval(self.trial.false_positives, self.trial.asked, spread=self.trial.spread)
 
     @property
     def bits_per_id(self) -> float:
-        """Filter bits per live ID in segments."""
+        """Number of filter bits for every live ID in segments."""
         sealed = self.trial.live_ids - self.trial.tail_ids
         return 8 * self.trial.filter_bytes / sealed if sealed else 0.0
 
@@ -73,7 +73,7 @@ class Candidate:
     def wasted(self) -> float | None:
         """Share of the filters' bits that one ideal filter of all IDs would not need.
 
-        None if the filters have no false positives, for example without segments.
+        The share is None if the filters have no false positives, for example without segments.
         """
         rate = self.trial.predicted_fpr
         if not self.bits_per_id or not 0 < rate < 1:
@@ -105,18 +105,18 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """All candidates, first the query's own options, and the recommended one of them."""
+    """All candidates, and the recommended candidate. The query's own options come first."""
 
     candidates: tuple[Candidate, ...]
     recommended: Candidate
 
     @property
     def today(self) -> Candidate:
-        """The query's own options, or the defaults."""
+        """The candidate with the query's own options, or with the defaults."""
         return self.candidates[0]
 
     def dominated(self, candidate: Candidate) -> bool:
-        """Return whether another candidate needs less bytes or time, and no more of the other."""
+        """Return whether another candidate is better in bytes or time, and in neither worse."""
         own = candidate.total_bytes, candidate.ms_per_million
         return any(
             other.total_bytes <= own[0]
@@ -134,12 +134,12 @@ class Choice:
 
     @property
     def false_negatives(self) -> int:
-        """The total of all trials, which must be 0."""
+        """Number of known IDs that were not recognised, over all trials. Must be 0."""
         return sum(candidate.trial.false_negatives for candidate in self.candidates)
 
 
 def choices(base: Sizing) -> list[Sizing]:
-    """Return the base, then every other value of one option at a time."""
+    """Return the base, then variants of the base that change the value of one option."""
     sizings = [base]
     sizings += [replace(base, fpr=fpr) for fpr in FPRS]
     sizings += [replace(base, buckets=buckets) for buckets in BUCKETS]
@@ -148,9 +148,9 @@ def choices(base: Sizing) -> list[Sizing]:
 
 
 def explore(demand: Demand, costs: Costs, progress: Callable[[float, str], None]) -> Choice:
-    """Try the choices one by one, then the best values of all options together.
+    """Try every choice that changes one option, then the best values of all options together.
 
-    Calls `progress` with the finished share and the current choice.
+    Calls `progress` with the finished share and a description of the current choice.
     """
     base = demand.today
     planned = choices(base)
@@ -175,7 +175,7 @@ def explore(demand: Demand, costs: Costs, progress: Callable[[float, str], None]
 
 
 def best_of_each(tried: Sequence[Candidate], base: Sizing) -> Sizing:
-    """Return the base with the best value of each option for which that value alone is worth it."""
+    """Return the base with the best value of every option whose change is worth it alone."""
     today, best = tried[0], base
     for option in asdict(base):
         axis = [c for c in tried if replace(c.sizing, **{option: getattr(base, option)}) == base]
@@ -188,7 +188,7 @@ def best_of_each(tried: Sequence[Candidate], base: Sizing) -> Sizing:
 def try_out(
     demand: Demand, sizing: Sizing, costs: Costs, progress: Callable[[float], None]
 ) -> Candidate:
-    """Run a trial of one choice, calling `progress` with the finished share."""
+    """Run a trial of one choice. Calls `progress` with the finished share."""
     load, scale = scaled(
         demand.policy(sizing),
         new_per_ms=demand.ids_per_day / 86_400_000 / demand.shards,
@@ -218,7 +218,7 @@ def changed(sizing: Sizing, base: Sizing) -> set[tuple[str, float]]:
 
 
 def named(sizing: Sizing, base: Sizing) -> str:
-    """Return the options that differ from the base, as written in a call."""
+    """Return the options that differ from the base as text, such as ``fpr=0.003``."""
     different = changed(sizing, base)
     texts = [written(*pair) for pair in asdict(sizing).items() if pair in different]
     return ", ".join(texts) or "no change"

@@ -1,7 +1,7 @@
-"""Time of each unit of a shard's work on this machine, and memory of a Python worker.
+"""Measure the time of a shard's work on this machine, and the memory of a Python worker.
 
-The real core runs over a real catalog on this machine's disk. Only Spark's passes are missing,
-which take the same additional time for every choice of options.
+The engine (`dedup.core`) runs over a real catalog on this machine's disk. Spark's passes are not
+measured, because they add the same time for every choice of options.
 
 ``python -m dedup.tools.tuning.costs ROWS KEY_BYTES`` prints the peak of resident bytes.
 """
@@ -32,7 +32,7 @@ from dedup.core.state import ShardState
 from dedup.tools.tuning.load import HASH_KEY, UNKNOWN, KeysOf, Load, drive, synthetic_keys
 from dedup.tools.tuning.trial import Trial, filters_of
 
-#: Stages of `process` that count per record.
+#: Stages of `process` whose time depends on the number of records.
 _ROW_STAGES = ("hash", "tail", "judge")
 _QUERY = "00000000-0000-4000-8000-000000000000"
 _HOUR_MS = 3_600_000
@@ -47,9 +47,9 @@ MAX_ROWS = 1_000_000
 class Costs:
     """Time of one core, in nanoseconds, per unit of work.
 
-    The units are a record (hashing, the exact tail, verdicts), a record looked up in one filter, a
-    block read from the catalog, an ID written to a segment (merges included), and a byte of a
-    shard's state, which every micro-batch reads, searches and writes.
+    `row_ns` is the time to hash, look up in the tail and judge a record. `filter_ns` is the time to
+    look up a record in one filter. `read_ns` is for a block of the catalog, and `written_ns` for an
+    ID in a segment, merges included. `state_ns` is for a byte of state that a micro-batch rewrites.
     """
 
     row_ns: float
@@ -59,7 +59,10 @@ class Costs:
     state_ns: float
 
     def ms_per_million(self, trial: Trial, state_bytes: float, rows: float) -> float:
-        """Return the time for 1 M records, given bytes and rows per shard and micro-batch."""
+        """Return the milliseconds that 1 M records take.
+
+        `state_bytes` is the size of a shard's state, and `rows` its records per micro-batch.
+        """
         # A nanosecond per record is a millisecond per million.
         return (
             self.row_ns
@@ -73,8 +76,8 @@ class Costs:
 def measure(keys: KeysOf, progress: Callable[[float], None], rows: int = 40_000) -> Costs:
     """Return the costs on this machine, as medians over micro-batches of `rows` records.
 
-    `keys` should make keys as long as the query's. Calls `progress` with the finished share. Raises
-    CatalogError if the disk of temporary files fails.
+    `keys` should make keys as long as the query's keys. Calls `progress` with the finished share.
+    Raises CatalogError if the disk of temporary files fails.
     """
     policy = Policy(
         horizon_ms=24 * _HOUR_MS, bucket_ms=3 * _HOUR_MS, event_time=True, lateness_ms=_HOUR_MS
@@ -134,7 +137,7 @@ def scratch_store() -> Iterator[tuple[ShardStore, bytes]]:
 
 
 def worker_bytes(rows: int, key_bytes: int) -> int:
-    """Return the peak memory of a process that judges `rows` records at once."""
+    """Return the peak memory of a Python worker that judges `rows` records at once."""
     least, share = _peak(1, key_bytes), min(rows, MAX_ROWS)
     return least + round(max(0, _peak(share, key_bytes) - least) * rows / share)
 

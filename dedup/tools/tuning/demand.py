@@ -1,4 +1,4 @@
-"""The load of a query (rates, horizon and options), and the limits of what can be measured."""
+"""The load that `tune` measures options for: rates, horizon and options of a query."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from dedup.errors import ConfigError
 from dedup.tools.tuning.load import UUID_BYTES, KeysOf, synthetic_keys
 
 DAY_MS = 86_400_000
-#: Limits of the load, so that trials take a minute or two.
+#: Largest ID and largest number of buckets that `tune` accepts, so that trials end soon.
 MAX_KEY_BYTES, MAX_BUCKETS = 1024, 128
-#: Smallest number of records per shard and micro-batch while a query catches up.
+#: Assumed number of records per shard and micro-batch while a query catches up, at least.
 BUSY_ROWS = 10_000
-#: Number of synthetic IDs that represent all IDs.
+#: Largest number of synthetic IDs that show how the hash spreads IDs over shards.
 _SPREAD_IDS = 1_000_000
 _NO_QUERY = "00000000-0000-4000-8000-000000000000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """The options of `dedup_by_id` that decide sizes, with its defaults."""
+    """The options of `dedup_by_id` that decide sizes, with the same defaults."""
 
     buckets: int = 8
     fpr: float = 0.01
@@ -36,25 +36,25 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """Statistics of the repeats in a sample."""
+    """How IDs repeat in a sample. A repeat is a record whose ID an earlier record has."""
 
-    #: Effective timestamp of each repeat minus the first copy's, sorted.
+    #: Effective timestamp of every repeat minus that of the first record with the ID, sorted.
     apart_ms: np.ndarray
-    #: Delay of each delayed record behind the newest timestamp of earlier files, sorted.
+    #: How far records are behind the newest timestamp of earlier files, if they are, sorted.
     behind_ms: np.ndarray
     #: Number of records with an ID and a timestamp.
     records: int
-    #: Number of repeats with the same timestamp as the first copy.
+    #: Number of repeats with the same timestamp as the first record with the ID.
     same_timestamp: int
-    #: Time from the oldest to the newest timestamp.
+    #: Time from the oldest to the newest timestamp, without outliers.
     span_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """The load of a query."""
+    """The load of a query, and the options that it runs with."""
 
-    #: Source of the figures, for messages.
+    #: Name of the source of these figures, for messages.
     origin: str
     #: New IDs per day of event time.
     ids_per_day: float
@@ -65,11 +65,11 @@ class Demand:
     event_time: bool = True
     stable_timestamps: bool = False
     late: Literal["emit", "drop"] = "emit"
-    #: Time between micro-batches. `batch_known` is False if the time is assumed.
+    #: Time between micro-batches. `batch_known` is False if we assume the time.
     batch_ms: int = 60_000
     batch_known: bool = False
     shards: int
-    #: Cores of all executors. `cores_given` is False if these are this machine's cores.
+    #: Number of cores of all executors. `cores_given` is False if we count this machine's cores.
     cores: int
     cores_given: bool = True
     #: Mean length of an ID's canonical bytes.
@@ -78,17 +78,17 @@ class Demand:
     today: Sizing = Sizing()
     #: Live IDs in each shard, or empty if unknown.
     shard_ids: tuple[int, ...] = ()
-    #: Live IDs of the fullest shard divided by the mean, if only this ratio is known.
+    #: Number of live IDs in the fullest shard, divided by the mean. Set if `shard_ids` is unknown.
     fullest: float | None = None
-    #: IDs of a sample, each once.
+    #: The distinct IDs of a sample.
     keys: Keys | None = None
-    #: Repeats in a sample with timestamps.
+    #: How IDs repeat in a sample with timestamps.
     repeats: Repeats | None = None
-    #: Whether the query has started, so that some options are fixed.
+    #: Whether the query has started. A started query cannot change all options.
     running: bool = False
-    #: Numbers of false positives and of lookups of new IDs of a running query.
+    #: Number of false positives in a running query, and number of lookups of new IDs.
     seen_fpr: tuple[int, int] | None = None
-    #: Number of live IDs of a running query whose oldest IDs have expired.
+    #: Number of live IDs of a running query, if its oldest IDs have expired already.
     seen_live: int | None = None
     #: Number of segments of a running query.
     seen_segments: int | None = None
@@ -99,7 +99,7 @@ class Demand:
 
     @property
     def live_ids(self) -> float:
-        """Number of remembered IDs. A query has a few more, because only whole buckets expire."""
+        """Number of unexpired IDs. A query keeps a few more, because only whole buckets expire."""
         kept_ms = self.lateness_ms + (0 if self.forgets_at_late else self.horizon_ms)
         return self.ids_per_day * kept_ms / DAY_MS
 
@@ -140,7 +140,10 @@ class Demand:
         )
 
     def keys_of(self) -> KeysOf:
-        """Return a function that makes keys: the sample's, then synthetic ones as long."""
+        """Return a function that makes keys from numbers.
+
+        The first keys are the keys of the sample. Further keys are synthetic, of equal length.
+        """
         make, sample = synthetic_keys(self.key_bytes), self.keys
         if sample is None or not len(sample):
             return make
@@ -155,7 +158,10 @@ class Demand:
         return keys
 
     def fill_of_shards(self, live_ids: float | None = None) -> tuple[int, ...]:
-        """Return the live IDs in each shard, measured or as the hash spreads `live_ids`."""
+        """Return the number of live IDs in each shard.
+
+        If the numbers are not known, the hash spreads `live_ids` over the shards.
+        """
         if self.shard_ids:
             return self.shard_ids
         live_ids = self.live_ids if live_ids is None else live_ids
@@ -169,7 +175,7 @@ class Demand:
 
 
 def check(demand: Demand) -> Demand:
-    """Return the demand, or raise ConfigError if it cannot be measured."""
+    """Return the demand unchanged, or raise ConfigError if `tune` cannot measure it."""
     if not demand.ids_per_day > 0 or not np.isfinite(demand.ids_per_day):
         raise ConfigError(
             f"With {demand.ids_per_day:g} new IDs a day ({demand.origin}) there is nothing to "

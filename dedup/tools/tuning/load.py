@@ -1,4 +1,7 @@
-"""A synthetic load on one shard. The real core runs over a catalog in memory that counts work."""
+"""A synthetic load on one shard.
+
+The engine (`dedup.core`) judges the records. Its catalog is in memory, and counts reads and writes.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +28,23 @@ from dedup.core.shard import process
 from dedup.core.state import ShardState
 from dedup.errors import FilterDamaged
 
-#: Returns the keys of numbered IDs.
+#: Function that returns the keys of IDs, given their numbers.
 KeysOf = Callable[[I64], Keys]
 
-#: An arbitrary hash key.
+#: Arbitrary key of the hash in filters.
 HASH_KEY = bytes(range(16))
 #: Length of a UUID's canonical bytes.
 UUID_BYTES = 17
-#: Smallest number of an ID that never occurs in a load.
+#: IDs with this number or a larger one never occur in a load.
 UNKNOWN = 1 << 40
-#: Shortest key that holds a number.
+#: Length of the shortest key that can hold a number.
 _LEAST_KEY = 9
-#: Measured bytes of a segment file per ID, besides the key.
+#: Bytes that a segment file needs for an ID besides the key, as measured.
 SST_BYTES_BESIDE_KEY = 4.4
 
 
 def synthetic_keys(key_bytes: int = UUID_BYTES) -> KeysOf:
-    """Return a function that makes keys of `key_bytes` bytes, at least 9, from numbers."""
+    """Return a function that makes keys from numbers. Keys have `key_bytes` bytes, at least 9."""
     words = -(-(max(key_bytes, _LEAST_KEY) - 1) // 8)
 
     def keys(numbers: I64) -> Keys:
@@ -51,7 +54,7 @@ def synthetic_keys(key_bytes: int = UUID_BYTES) -> KeysOf:
             with np.errstate(over="ignore"):
                 mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15 + 2 * word)
             data[:, 1 + 8 * word : 9 + 8 * word] = mixed.astype(">u8").view(np.uint8).reshape(-1, 8)
-        # Keep the first word complete: low bytes of a product hold only part of the number.
+        # Keep the whole first word, because its last bytes alone do not identify the number.
         length = max(key_bytes, _LEAST_KEY)
         flat = np.ascontiguousarray(data[:, :length]).reshape(-1)
         return Keys(flat, np.arange(len(numbers) + 1, dtype=np.int64) * length)
@@ -61,16 +64,16 @@ def synthetic_keys(key_bytes: int = UUID_BYTES) -> KeysOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Input and rules of one shard."""
+    """The records that one shard receives, and the policy by which it judges them."""
 
     #: Number of records per micro-batch.
     rows: int
-    #: Event time that a micro-batch spans.
+    #: Length of the event time that a micro-batch covers.
     batch_ms: int
     policy: Policy
-    #: Share of records that repeat an earlier one, at any age within the horizon.
+    #: Share of records that repeat an earlier record, which may be as old as the horizon.
     duplicates: float = 0.05
-    #: Number of segments of the real shard per segment that a merge writes here.
+    #: Number of segments in the real shard for every segment that a merge writes here.
     parts: float = 1.0
 
     @property
@@ -86,10 +89,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One micro-batch: the state after it, its counts, and its wrong verdicts.
+    """The result of a micro-batch: the state of the shard, counts, and wrong verdicts.
 
-    `now_ms` is its newest possible timestamp. `passed_again` counts repeats that passed, and
-    `wrongly_dropped` counts new IDs that did not pass.
+    `now_ms` is the newest possible timestamp of the micro-batch. `passed_again` counts repeats that
+    passed. `wrongly_dropped` counts new IDs that did not pass.
     """
 
     number: int
@@ -109,10 +112,10 @@ def drive(
     hash_key: bytes = HASH_KEY,
     on_stage_end: Callable[[str], None] = lambda stage: None,
 ) -> Iterator[Step]:
-    """Let one shard judge micro-batches whose repeats are known, and yield a step for each.
+    """Let one shard judge micro-batches with known repeats, and yield a step after every one.
 
-    `store_of` returns the store for a micro-batch, and `hash_key` is the key of the filters. Calls
-    `on_stage_end` with the name of each stage.
+    `store_of` returns the segment store for the number of a micro-batch. `hash_key` is the key of
+    the hash in filters. Calls `on_stage_end` with the name of every finished stage.
     """
     rng = np.random.default_rng(1)
     state = ShardState()
@@ -138,7 +141,7 @@ def drive(
         outcome = process(state, records, load.policy, store_of(number), epoch, on_stage_end)
         state = outcome.state
         passed = numbers[outcome.verdicts == Verdict.UNIQUE]
-        # Any copy of a new ID may pass.
+        # One copy of a new ID passes, and it may be any copy.
         fresh = np.unique(passed[passed >= first])
         yield Step(
             number,
@@ -152,7 +155,7 @@ def drive(
 
 @dataclass(slots=True)
 class CountingStore:
-    """A `dedup.core.ports.SegmentStore` that keeps segments in memory."""
+    """A `dedup.core.ports.SegmentStore` in memory that counts reads and writes."""
 
     content: dict[str, Entries] = field(default_factory=dict)
     filters: dict[str, SplitBlockFilter] = field(default_factory=dict)
@@ -185,7 +188,7 @@ class CountingStore:
     def write_segment(
         self, plan: SegmentPlan, pieces: Sequence[Entries]
     ) -> tuple[SegmentRef, SplitBlockFilter]:
-        """Return a new segment, or raise FilterDamaged if its filter lacks one of the entries."""
+        """Write a segment with its filter. Raises FilterDamaged if the filter lacks an entry."""
         entries = Entries.joined(pieces)
         spread = spread_hashes(entries.hashes, plan.hash_ranges)
         built = SplitBlockFilter.build(spread, plan.fpr, hash_key_id=1)

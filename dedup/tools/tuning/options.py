@@ -1,4 +1,7 @@
-"""The options of `tune`, and the load that they describe with a sample, a log or a catalog."""
+"""The options of `tune`, and the load that they describe.
+
+A sample, a metrics log or a catalog supplies what the options do not say.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def count(text: str, option: str) -> float:
     return float(match[1]) * _TIMES[match[2].lower()]
 
 
-#: The checked options of `tune`, declared once.
+#: Options of `tune` whose values are checked, by name.
 OPTIONS = by_name(
     Option("ids_per_day", Kind(count)),
     Option("batch", duration(1)),
@@ -52,18 +55,18 @@ OPTIONS = by_name(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions:
-    """A load from one of several sources, and the options that the query has now.
+    """The options of `tune`: where the load comes from, and which options the query has now.
 
-    Options override what a sample, a log or a catalog shows.
+    Values that are given here override what a sample, a log or a catalog shows.
 
     Attributes
     ----------
     ids_per_day : str or None
         New IDs per day, such as ``20M``.
     sample : callable or None
-        Returns the result of `read_sample`. Called when the sample is needed.
+        Function that returns the result of `read_sample`. `tune` calls it when it needs the sample.
     log, catalog
-        Folder of metrics logs, or catalog of a query. At most one of sample, log and catalog.
+        Folder of metrics logs, and catalog of a query. Give at most one of sample, log and catalog.
     checkpoint
         Checkpoint of the query of `catalog`, or the result of `read_checkpoint`.
     query : str or None
@@ -79,7 +82,7 @@ class TuneOptions:
     stable_timestamps : bool
         The query's option.
     late : str or None
-        ``"emit"`` or ``"drop"``, or None for the catalog's value, else ``"emit"``.
+        ``"emit"`` or ``"drop"``. Default: the value of the query of `catalog`, else ``"emit"``.
 
     Raises
     ------
@@ -128,7 +131,7 @@ class TuneOptions:
             self.value(name)
 
     def value(self, name: str) -> Any:
-        """Return the checked value of an option, milliseconds for a duration, or None."""
+        """Return an option's value, or None if it is not set. Durations are in milliseconds."""
         return OPTIONS[name].check_flag(getattr(self, name))
 
     def sizing(self) -> dict[str, Any]:
@@ -137,7 +140,7 @@ class TuneOptions:
 
 
 def demand_of(options: TuneOptions) -> Demand:
-    """Return the load from its source, overridden by the other options."""
+    """Return the load that the options describe. Options override what their source shows."""
     ids_per_day, horizon_ms = options.value("ids_per_day"), options.value("horizon")
     lateness_ms, batch_ms = options.value("lateness"), options.value("batch")
     usual_ms = default_lateness_ms(horizon_ms or 1, stable_timestamps=options.stable_timestamps)
@@ -205,10 +208,10 @@ def _observed(base: Demand, options: TuneOptions) -> Demand:
 
 
 def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetrics]]) -> Demand:
-    """Return the demand of a metrics log, with the options of its last micro-batch.
+    """Return `base` with the rates of a metrics log, and the options of its last micro-batch.
 
-    `base` supplies the rest. `batches` holds micro-batches with the times of their reports, oldest
-    first. Raises ConfigError if they show no rate.
+    `batches` holds micro-batches with the times of their reports, oldest first. Raises ConfigError
+    if the micro-batches show no rate.
     """
     # Micro-batches of at-least-once do not distinguish new IDs from copies.
     unchecked = [n for n, (_, batch) in enumerate(batches, 1) if batch.unchecked]
@@ -218,7 +221,7 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
             "which IDs were new. Give --ids-per-day."
         )
     batches = batches[unchecked[-1] :] if unchecked else batches
-    # The first micro-batch only marks the start of the measured time.
+    # The measured time starts at the end of the first micro-batch.
     later = [batch for _, batch in batches[1:]]
     new = sum(batch.unique + batch.late for batch in later)
     records = new + sum(batch.duplicate + batch.conflict for batch in later)
@@ -238,7 +241,7 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
         duplicates=1 - new / records,
         horizon_ms=last.horizon_ms,
         lateness_ms=last.lateness_ms,
-        # Event time, like the rate. A query that catches up covers more event time per micro-batch.
+        # Use event time, like the rate, because a query that catches up is faster than the clock.
         batch_ms=max(1, round(passed_ms / len(later))),
         batch_known=True,
         shards=last.shards,
@@ -256,7 +259,10 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
 
 
 def _filter_errors(batches: Sequence[tuple[int, BatchMetrics]]) -> tuple[int, int] | None:
-    """Return false positives and lookups of new IDs, without micro-batches of at-most-once."""
+    """Return the number of false positives, and of lookups of new IDs, or None without lookups.
+
+    Micro-batches under the guarantee at-most-once do not count.
+    """
     confirmed = [batch for _, batch in batches if not batch.filter_unconfirmed]
     wrong = sum(batch.filter_false_positive for batch in confirmed)
     new = wrong + sum(batch.filter_negative for batch in confirmed)
@@ -277,13 +283,13 @@ def _key_bytes(base: Demand, segment_bytes: int, ids: int) -> int:
 
 
 def of_states(base: Demand, query: str, states: Mapping[int, ShardState]) -> Demand:
-    """Return the demand that the shards' states in a checkpoint show; `base` supplies the rest.
+    """Return `base` with the figures that the states of all shards show.
 
-    Raises ConfigError if the states hold no IDs, or no time has passed.
+    Raises ConfigError if the states hold no IDs or no GC watermark yet.
     """
     live = {shard: state.manifest.ids + len(state.tail) for shard, state in states.items()}
     live_ids = sum(live.values())
-    # All shards have the same clocks, but a shard without the last micro-batch is behind.
+    # All shards have the same clocks, except for a shard that lacks the last micro-batch.
     clocks = max((s.clocks for s in states.values()), key=lambda c: c.newest_ms, default=Clocks())
     late_ms, gc_ms = clocks.late_watermark_ms, clocks.gc_watermark_ms
     if not live_ids or gc_ms == NEVER_MS:
@@ -316,7 +322,7 @@ def of_states(base: Demand, query: str, states: Mapping[int, ShardState]) -> Dem
 
 
 def _ids_per_day(states: Mapping[int, ShardState], clocks: Clocks, live_ids: int) -> float:
-    """Return new IDs per day in complete buckets, without partly expired and growing ones."""
+    """Return the number of new IDs per day in buckets that neither grow nor have expired partly."""
     late_ms, gc_ms = clocks.late_watermark_ms, clocks.gc_watermark_ms
     buckets = [bucket for state in states.values() for bucket in state.manifest.buckets]
     complete: Counter[tuple[int, int]] = Counter()

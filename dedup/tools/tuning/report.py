@@ -32,7 +32,7 @@ from dedup.tools.tuning.demand import Demand
 
 Spec = dict[str, Any]
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-#: Number of moments in the chart of the fill.
+#: Largest number of points in time in the chart of remembered IDs.
 _MOMENTS = 120
 #: Columns of the table: name, width, meaning.
 COLUMNS = (
@@ -58,9 +58,9 @@ _UNITS = ("B", "K", "M", "G", "T", "P")
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The load, the measured choices of options, the costs of this machine, and the advice.
+    """The result of `tune`: load, measured choices of options, costs of this machine, and advice.
 
-    `choice.recommended` is the best choice, and `choice.today` is the query's own.
+    `choice.recommended` is the best choice, and `choice.today` holds the query's own options.
     """
 
     demand: Demand
@@ -70,7 +70,7 @@ class Tuning:
 
     @property
     def false_negatives(self) -> int:
-        """Number of known IDs that were not found, and of wrong verdicts, which must be 0."""
+        """Number of known IDs that were not found, plus the number of wrong verdicts. Must be 0."""
         return self.choice.false_negatives
 
     def to_json(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Tuning:
         }
 
     def page(self) -> str:
-        """Return the report as HTML, or raise MissingExtraError without vl-convert-python."""
+        """Return the report as HTML. Raises MissingExtraError if vl-convert-python is missing."""
         demand, choice = self.demand, self.choice
         bundle = check_extra().javascript_bundle()
         fields = {
@@ -121,12 +121,12 @@ class Tuning:
             "library": bundle.replace("</script", "<\\/script"),
         }
         parts = (files(__package__) / "report.html").read_text(encoding="utf-8").split("@@")
-        # Every second part is the name of a field. Contents of fields are inserted unsearched.
+        # Every second part is the name of a field. The text of a field is not searched for fields.
         return "".join(fields[p] if i % 2 else p for i, p in enumerate(parts))
 
     @property
     def measured(self) -> str:
-        """The measurements behind the figures, in one or two lines."""
+        """What was measured to get the figures, in one or two lines."""
         costs = self.costs
         new = sum(c.trial.asked for c in self.choice.candidates)
         known = sum(c.trial.known for c in self.choice.candidates)
@@ -143,7 +143,7 @@ def machine() -> str:
 
 
 def verdict(demand: Demand, choice: Choice) -> str:
-    """Return the verdict in one line: the options to keep or change, and the result."""
+    """Return in one line which options to keep or change, and what the query then costs."""
     best = choice.recommended
     low, high = best.interval
     result = (
@@ -176,7 +176,7 @@ def title(demand: Demand) -> str:
 
 
 def live_ids(demand: Demand, choice: Choice) -> float:
-    """Return the live IDs of all shards in the trial of the recommended choice."""
+    """Return the number of live IDs in all shards, from the trial of the recommended choice."""
     return choice.recommended.trial.live_ids * demand.shards
 
 
@@ -200,7 +200,7 @@ def cells(candidate: Candidate) -> list[str]:
 
 
 def amount(size_bytes: float) -> str:
-    """Return bytes in at most six characters, such as ``344M`` and ``3.0G``."""
+    """Return a size as text of at most six characters, such as ``344M`` or ``3.0G``."""
     size = float(size_bytes)
     for unit in _UNITS:
         if size < 999.5 or unit == _UNITS[-1]:
@@ -210,7 +210,7 @@ def amount(size_bytes: float) -> str:
 
 
 def rate(share: float) -> str:
-    """Return a rate in at most six characters."""
+    """Return a rate from 0 to 1 as text of at most six characters."""
     percent = 100 * share
     if percent >= 0.1:
         return f"{percent:.1f}%" if percent >= 9.95 else f"{percent:.2f}%"
@@ -257,7 +257,7 @@ def charts(choice: Choice) -> dict[str, Spec]:
 
 
 def _cost(choice: Choice) -> Spec:
-    """Return the chart of time against bytes, whose knee is where their product is least."""
+    """Return the chart of time against bytes. The best choice is at the knee of the curve."""
     rows: list[Spec] = [
         {
             "gib": candidate.total_bytes / 2**30,
@@ -269,7 +269,7 @@ def _cost(choice: Choice) -> Spec:
         }
         for candidate in choice.candidates
     ]
-    # Draw the most important points last, because later points cover others.
+    # Draw the most important points last, because later points cover earlier points.
     rows.sort(key=lambda row: -KINDS.index(row["kind"]))
     gib, ms = [row["gib"] for row in rows], [row["ms"] for row in rows]
     cost, least = choice.recommended.cost / 2**30, LEAST_BYTES / 2**30

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 #: Default of the option `max_future`.
 _MAX_FUTURE_MS = 600_000
-#: Share of timestamps at either end that may be outliers.
+#: Share of the oldest, and of the newest, timestamps that are ignored as outliers.
 _STRAY = 0.001
-#: Most records in a sample. If there are more, it keeps all copies of only some IDs.
+#: Largest number of records in a sample. A larger source is thinned out by ID: the sample keeps
+#: all copies of some IDs.
 MAX_RECORDS = 2_000_000
 
 
@@ -40,9 +41,9 @@ class Sample:
     keys: Keys
     #: Timestamps, if a column has them.
     times_ms: I64 | None
-    #: Number of each record's file, in ascending order.
+    #: Number of the file that each record comes from, in ascending order.
     files: I64
-    #: The sample holds all records of one in `one_in` IDs.
+    #: The sample holds one of every `one_in` IDs, with all its records.
     one_in: int = 1
     #: Name of the source, for messages.
     where: str = "the sample"
@@ -52,11 +53,12 @@ class Sample:
 
 
 def of_sample(base: Demand, sample: Sample, ids_per_day: float | None) -> Demand:
-    """Return the demand that a sample shows; `base` supplies the rest.
+    """Return `base` with the figures that a sample shows, such as rate and repeats.
 
-    `ids_per_day` overrides the sample's rate unless it is None.
+    `ids_per_day` replaces the sample's rate unless it is None.
 
-    Raises ConfigError if the sample is empty, or has no time span and `ids_per_day` is None.
+    Raises ConfigError if the sample is empty, or if `ids_per_day` is None and all timestamps are
+    equal.
     """
     count, where = len(sample), sample.where
     if not count:
@@ -103,10 +105,10 @@ def of_sample(base: Demand, sample: Sample, ids_per_day: float | None) -> Demand
 
 
 def without_future(times_ms: I64, files: I64, now_ms: int) -> I64:
-    """Replace each future timestamp by the newest past one of its file and the files before.
+    """Replace future timestamps, as the operator does, so that they make no later record late.
 
-    The operator replaces a future timestamp by the time of its micro-batch, so that it makes no
-    later record late.
+    The replacement is the newest past timestamp in the record's file and all earlier files. The
+    operator uses the time of the micro-batch.
     """
     future = times_ms > now_ms + _MAX_FUTURE_MS
     if not future.any():
@@ -127,7 +129,10 @@ def _file_index(files: I64) -> npt.NDArray[np.intp]:
 
 
 def _newest_before(times_ms: I64, files: I64) -> I64:
-    """Return the newest timestamp of the earlier files, or the oldest of the first file for it."""
+    """Return for every record the newest timestamp of earlier files.
+
+    Records of the first file get the oldest timestamp of that file.
+    """
     newest = _newest_by_file(times_ms, files)
     before = np.concatenate([[times_ms[files == files[0]].min()], newest[:-1]])
     return before[_file_index(files)]
@@ -153,7 +158,7 @@ def _ids_per_day(
 
 
 def _without_strays(times_ms: I64) -> I64:
-    """Return the sorted timestamps without the share `_STRAY` at either end."""
+    """Return the timestamps, sorted, without the share `_STRAY` of the oldest and of the newest."""
     strays = int(_STRAY * len(times_ms))
     return np.sort(times_ms)[strays : len(times_ms) - strays]
 
@@ -166,7 +171,7 @@ def read_sample(
     where: str = "the sample",
     order: FileOrder | None = None,
 ) -> Sample:
-    """Return the records that have an ID from a batch DataFrame that Spark reads from files.
+    """Return a sample from a batch DataFrame that reads files. Records without an ID are skipped.
 
     Parameters
     ----------
@@ -175,7 +180,7 @@ def read_sample(
     id : str, or sequence of Column or str
         The ID column, or several columns.
     timestamp : Column or str, optional
-        Event time. Records without one are skipped.
+        Event time. Records without a timestamp are skipped.
     where : str
         Name of the source, for messages.
     order : FileOrder, optional

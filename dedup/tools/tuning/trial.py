@@ -1,8 +1,8 @@
-"""Drive one shard through more than a horizon, over a catalog in memory, and measure it.
+"""Measure one shard under a synthetic load, for longer than a horizon.
 
-Clocks, tail, sealing, merging, expiry, filters and verdicts are the operator's own. A large shard
-is scaled down: IDs, state budget and segment size shrink by one factor, so that the trial has as
-many segments, with as many bits per ID.
+The engine (`dedup.core`) runs unchanged over a catalog in memory. A large shard is scaled down: the
+numbers of IDs, the state budget and the segment size shrink by the same factor. So the trial has as
+many segments as the real shard, and as many filter bits per ID.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dedup.tools.tuning.load import (
     drive,
 )
 
-#: Largest number of live IDs in a trial, in general and with very many repeats.
+#: Largest number of live IDs in a trial, and the smaller limit if very many records are repeats.
 TRIAL_IDS, _FEWEST_IDS = 150_000, 25_000
 #: Largest share of repeats in a trial. Above it, counts per record hardly change, but the number
 #: of records grows without limit.
@@ -41,11 +41,11 @@ MOST_DUPLICATES = 0.99
 #: Smallest number of IDs in a full segment of a trial. Smaller filters do not resemble large ones,
 #: because filters consist of whole blocks, and very many small segments take hours.
 LEAST_SEGMENT_IDS = 1024
-#: Largest number of micro-batches per horizon. More micro-batches would make no deeper buckets.
+#: Largest number of micro-batches per horizon. More micro-batches would not change the figures.
 MAX_BATCHES = 512
-#: Number of moments in the measured part at which filters are probed, and of IDs at each.
+#: Number of times that a trial probes the filters, and number of IDs that it probes each time.
 _MOMENTS, _PROBED = 16, 24_000
-#: Fields of `Trial` that are means over the moments.
+#: Fields of `Trial` that are means over these times.
 _MEANS = (
     "predicted_fpr", "spread", "live_ids", "tail_ids", "segments", "sst_bytes", "filter_bytes",
     "tail_bytes", "head_bytes", "filters_asked",
@@ -54,24 +54,25 @@ _MEANS = (
 
 @dataclass(slots=True, kw_only=True)
 class Trial:
-    """Measurements of one shard in the steady state, in which as many IDs expire as are added."""
+    """Measurements of one shard in the steady state, when as many IDs expire as are added."""
 
-    #: Number of IDs of the real shard per ID of the trial.
+    #: Number of IDs in the real shard for every ID in the trial.
     scale: float
-    #: Number of new IDs that were probed in all filters, and of those that a filter took for known.
+    #: Number of new IDs that were looked up, and of new IDs that at least one filter contained.
     asked: int = 0
     false_positives: int = 0
-    #: Mean false-positive rate predicted from the filters at the same moments, and its standard
-    #: deviation, because the trial's filters are few and small.
+    #: False-positive rate predicted from the filters, and its standard deviation, which matters
+    #: because the trial's filters are few and small.
     predicted_fpr: float = 0.0
     spread: float = 0.0
-    #: Number of known IDs that were looked up, and of those that were not found, which must be 0.
+    #: Number of known IDs that were looked up, and of known IDs that were not found. The latter
+    #: must be 0.
     known: int = 0
     forgotten: int = 0
     #: Number of repeats that passed, and of new IDs that did not pass. Both must be 0.
     passed_again: int = 0
     wrongly_dropped: int = 0
-    #: Means for the real shard.
+    #: Mean figures, scaled up to the real shard.
     live_ids: float = 0.0
     tail_ids: float = 0.0
     segments: float = 0.0
@@ -79,11 +80,11 @@ class Trial:
     filter_bytes: float = 0.0
     tail_bytes: float = 0.0
     head_bytes: float = 0.0
-    #: Per record: filters probed, blocks read, and IDs written to segments.
+    #: Numbers of filters probed, blocks read, and IDs written to segments, per record.
     filters_asked: float = 0.0
     blocks_read: float = 0.0
     ids_written: float = 0.0
-    #: Times in units of the horizon, and the real shard's IDs by the number of their bucket.
+    #: Points in time, in units of the horizon, with the real shard's IDs by number of the bucket.
     fill: list[tuple[float, dict[int, int]]] = field(default_factory=list)
 
     @property
@@ -95,10 +96,10 @@ class Trial:
 def scaled(
     policy: Policy, *, new_per_ms: float, rows: float, duplicates: float, key_bytes: int
 ) -> tuple[Load, float]:
-    """Return a load for a trial, and the number of real IDs that each of its IDs represents.
+    """Return a load for a trial, and the number of real IDs for every ID of the trial.
 
-    Arguments describe the real shard. `new_per_ms` is its new IDs per millisecond, and `rows` its
-    records per micro-batch.
+    The arguments describe the real shard. `new_per_ms` is the number of its new IDs per
+    millisecond. `rows` is the number of its records per micro-batch.
     """
     live = new_per_ms * (policy.horizon_ms + policy.lateness_ms)
     new_share = 1 - min(duplicates, MOST_DUPLICATES)
@@ -120,12 +121,12 @@ def scaled(
         rows=trial_rows, batch_ms=batch_ms, policy=shrunk, duplicates=1 - new_share,
         parts=max(1.0, LEAST_SEGMENT_IDS / full),
     )  # fmt: skip
-    # This is roughly `scale`, and much smaller if a bucket gets hardly any IDs.
+    # The second value is roughly `scale`, or much smaller if a bucket gets hardly any IDs.
     return load, new_per_ms * batch_ms / load.new
 
 
 def run(load: Load, scale: float, keys: KeysOf, progress: Callable[[float], None]) -> Trial:
-    """Drive a shard until buckets expire, then measure it for a bucket or more.
+    """Apply a load to a shard until buckets expire, then measure the shard for a bucket or more.
 
     `load` and `scale` come from `scaled`. Calls `progress` with the finished share.
     """
@@ -196,7 +197,7 @@ def _add_sizes(trial: Trial, state: ShardState, store: CountingStore, load: Load
 
 
 def _look_up(step: Step, store: CountingStore, load: Load, keys: Keys, own_ms: I64) -> Matches:
-    """Look up IDs that arrive at the step's time with the timestamps ``own_ms``."""
+    """Look up IDs as if they arrived now with the timestamps ``own_ms``."""
     now_ms = np.full(len(keys), step.now_ms, np.int64)
     hashes = kernel.hash64(keys.data, keys.offsets, HASH_KEY)
     distinct = DistinctIds(keys, hashes, now_ms, now_ms, own_ms, own_ms)
@@ -216,12 +217,15 @@ def _fill(step: Step, load: Load, scale: float) -> tuple[float, dict[int, int]]:
 
 
 def filters_of(state: ShardState, load: Load, now_ms: int) -> Iterator[tuple[float, SegmentRef]]:
-    """Yield segments whose filters records at ``now_ms`` probe, with the share of IDs that do."""
+    """Yield the segments whose filters are probed at ``now_ms``.
+
+    Every segment comes with the share of IDs that probe its filter, which covers a range of hashes.
+    """
     for bucket in state.manifest.buckets:
-        # Skip buckets beyond the horizon, which are kept for late records.
+        # Skip a bucket beyond the horizon, which is kept only for late records.
         if bucket.end_ms - 1 + load.policy.horizon_ms < now_ms:
             continue
-        # A copy has the same timestamp, so no other bucket can hold it.
+        # Copies of an ID have the same timestamp, so only the bucket of now can hold a copy.
         stable = load.policy.stable_timestamps and not bucket.clamped
         if stable and not bucket.start_ms <= now_ms < bucket.end_ms:
             continue

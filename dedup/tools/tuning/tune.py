@@ -1,4 +1,4 @@
-"""`tune`: find a query's load, measure choices of options on this machine, and recommend one."""
+"""`tune`: measure choices of options for a query's load on this machine, and recommend one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dedup.tools.tuning.report import Tuning
 
 #: Called with the finished share of the work, from 0 to 1, and the current step.
 Progress = Callable[[float, str], None]
-#: Finished shares of the work after measuring this machine's costs, and after memory.
+#: Finished share of the work once the costs of this machine are measured, and once memory is too.
 _COSTS, _MEMORY = 0.15, 0.25
 
 

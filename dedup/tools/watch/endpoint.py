@@ -1,4 +1,4 @@
-"""Read a driver's endpoint, for `dedup watch` without access to the metrics log."""
+"""Read the metrics that a driver serves over HTTP, for `dedup watch URL`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dedup.errors import ConfigError
 from dedup.tools.watch.query_log import QueryLog
 from dedup.tools.watch.watched import Watched
 
-#: Path of the micro-batches of all queries, beside ``/metrics``.
+#: Path under which a driver serves the last micro-batches of all queries.
 PATH = "/queries.json"
-#: Time limit of each step of a request.
+#: Seconds until connecting, or one read, fails.
 _TIMEOUT_S = 5.0
 
 
 class Endpoint:
-    """Watches the queries of a driver by its URL, with or without ``/metrics``.
+    """Watches the queries of a driver that serves metrics at a URL.
 
-    Raises ConfigError if the URL contains a user or a password.
+    The URL may end in ``/metrics``. Raises ConfigError if it contains a user or a password.
     """
 
     def __init__(self, url: str) -> None:
@@ -31,9 +31,9 @@ class Endpoint:
                 "them out: the endpoint of DedupListener asks for none."
             )
         self.url = url.rstrip("/").removesuffix("/metrics") + PATH
-        #: Queries by name, also from earlier looks.
+        #: Queries by name, including queries that only earlier calls of `look` found.
         self._logs: dict[str, QueryLog] = {}
-        #: Why the last look failed, or None.
+        #: Why the last call of `look` failed, or None.
         self.trouble: str | None = None
 
     def look(self, now_ms: int) -> list[Watched]:
@@ -44,7 +44,7 @@ class Endpoint:
         logs: dict[str, QueryLog] = {}
         try:
             logs = _queries(self.url)
-            # A restarted driver knows a query from its first micro-batch on.
+            # A restarted driver does not know a query before the query's first micro-batch.
             missing = ", ".join(sorted(self._logs.keys() - logs.keys()))
             self.trouble = (
                 f"{self.url} no longer shows {missing}: its last known state follows"
@@ -59,7 +59,7 @@ class Endpoint:
                     "and that DedupListener(prometheus_port=...) serves this address."
                 ) from error
         self._logs |= logs
-        # A driver that answers knows the end of every run.
+        # A driver that answers knows whether its queries run.
         return [
             log.watched(now_ms, alive=log.running and name in logs)
             for name, log in self._logs.items()

@@ -1,7 +1,8 @@
 """Verdicts on a query by its last micro-batches.
 
-Users set no thresholds. The verdict depends on the development of a lag over a window, as in
-Burrow's consumer lag evaluation (linkedin/Burrow, wiki "Consumer Lag Evaluation Rules").
+Users set no thresholds. The verdict depends on how a lag develops over a *window*, which is the
+last ten micro-batches, or more if these span less than a minute. Burrow evaluates consumer lag in
+the same way (linkedin/Burrow, wiki "Consumer Lag Evaluation Rules").
 """
 
 from __future__ import annotations
@@ -19,24 +20,25 @@ from dedup.core.sequence_metrics import AnyMetrics
 
 #: Smallest number of micro-batches in the window, and smallest time that the window covers.
 WINDOW, WINDOW_MS = 10, 60_000
-#: Number of micro-batches that callers of `judge` keep: enough for a window of a minute.
+#: Number of micro-batches that callers of `judge` keep.
 HISTORY = 100
-#: Number of micro-batches needed to judge a lag, and to judge its growth. With fewer, chance alone
-#: makes the thirds rise too often.
+#: Smallest number of micro-batches from which a lag is judged, and from which its growth is judged.
+#: With fewer micro-batches a lag seems to grow by chance too often.
 LEAST_EVIDENCE, LEAST_GROWTH = 5, 9
-#: Smallest growth of a lag, per unit of time, that counts. Slower growth affects no horizon.
+#: Smallest growth of a lag that counts, as a share of the passed time. Slower growth does no harm.
 LEAST_SLOPE = 0.05
-#: A count is reported above this share of the records, if it is at least this large.
-#: `dedup run` uses the same values.
+#: A count of late or future records is reported if it exceeds this share of all records, and this
+#: number. `dedup run` uses the same values.
 NOTABLE_SHARE, LEAST_RECORDS = 0.01, 5
-#: A shorter silence is normal, because a micro-batch may take long without a sign of life.
+#: A query without an event for less than this time is not stopped, because one micro-batch may
+#: take long.
 LEAST_SILENCE_MS = 600_000
-#: A shorter silence is normal if the time between micro-batches is not known yet.
+#: The same limit as long as the time between micro-batches is not known yet.
 UNKNOWN_SILENCE_MS = 3_600_000
-#: A longer unusual silence is reported, because the driver may be dead. An idle query gives signs
-#: of life more often.
+#: A remark reports a longer unusual silence, because the driver may be dead. An idle query sends
+#: events more often.
 REPORTED_SILENCE_MS = 180_000
-#: Clocks that differ by less count as equal.
+#: Two clocks that differ by less than this count as equal.
 CLOCK_SKEW_MS = 60_000
 
 #: The reason for the end of a run that did not fail.
@@ -57,7 +59,7 @@ class Status(StrEnum):
     STALLED = "STALLED"
     #: The query failed, is unusually silent, or does not run although a run is due.
     STOPPED = "STOPPED"
-    #: The query or a shard went back: state files or a checkpoint were restored, or a copy runs.
+    #: The query or a shard went back: somebody restored a checkpoint or state, or runs a copy.
     REWOUND = "REWOUND"
 
 
@@ -69,7 +71,7 @@ class TimedBatch(NamedTuple):
 
 
 class Concern(NamedTuple):
-    """A problem of a running query, whose status is a topic of REMEDIES.md."""
+    """A problem of a running query. Its status is a topic of REMEDIES.md."""
 
     status: Status
     reason: str
@@ -97,16 +99,16 @@ def judge(
 ) -> Health:
     """Return the verdict on a query by its last `HISTORY` micro-batches or more.
 
-    `now_ms` is the listener's clock, and `heard_ms` the time of the last sign of life, with or
-    without a micro-batch. `ended` says why the last run ended, and is `ENDED` if it did not fail.
-    `alive` says that the caller knows that the query runs now, so silence does not mean a stop.
+    `now_ms` is the listener's clock. `heard_ms` is the time of the query's last event, with or
+    without a micro-batch. `ended` says why the last run ended. It is `ENDED` if the run did not
+    fail. If `alive` is true, the caller knows that the query runs now, so silence means no stop.
     """
     last = _window(samples)
     verdict = partial(Health, evidence=min(len(last), WINDOW))
     back = _forgot(samples) or _went_back(last)
     if back is not None:
         return verdict(Status.REWOUND, back)
-    # A scheduled job ends after each run, so an end alone does not mean a stop.
+    # A scheduled job ends every run, so a query whose run has ended is not always stopped.
     pause_ms = _pause_ms(samples) if ended == ENDED else None
     if ended is not None and pause_ms is None:
         return verdict(Status.STOPPED, ended)
@@ -135,7 +137,7 @@ def _window(samples: Sequence[TimedBatch]) -> tuple[TimedBatch, ...]:
 
 
 def _quiet(last: tuple[TimedBatch, ...], now_ms: int, silent_ms: int) -> str:
-    """Return a remark on an unusual silence or clock, or an empty string."""
+    """Return a remark if the query is unusually silent or its clock is ahead, else ""."""
     unusual_ms = max(2 * _longest_pause_ms(last), REPORTED_SILENCE_MS)
     if silent_ms > unusual_ms:
         return f"; no sign of life for {span(silent_ms)}"
@@ -170,12 +172,12 @@ def concerns(samples: Sequence[TimedBatch]) -> list[Concern]:
 
 
 def _for_shares(samples: Sequence[TimedBatch], window: int) -> list[AnyMetrics]:
-    """Return the window's micro-batches, and earlier ones while all have too few records."""
+    """Return the window's micro-batches, and earlier ones until there are enough records."""
     batches: list[AnyMetrics] = []
     records = 0
     for _, batch in reversed(_of_checkpoint(samples)[-HISTORY:]):
         records += batch.records_in
-        # A large old micro-batch would outweigh all newer ones.
+        # Stop, because a large old micro-batch would outweigh all newer micro-batches.
         if len(batches) >= window and records > LEAST_RECORDS / NOTABLE_SHARE:
             break
         batches.append(batch)
@@ -188,7 +190,7 @@ def _shows_lag(last: tuple[TimedBatch, ...]) -> bool:
 
 
 def share_of(count: str, batches: Iterable[AnyMetrics]) -> float:
-    """Return the share of the records that ``count`` counts, or 0 if share or count is small."""
+    """Return the share of the records that the field ``count`` counts, or 0 if it is too small."""
     judged = list(batches)
     counted = sum(getattr(batch, count, 0) for batch in judged)
     records = sum(batch.records_in for batch in judged)
@@ -261,7 +263,7 @@ def _advances(last: tuple[TimedBatch, ...]) -> bool:
 
 
 def _well(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> str:
-    """Return the reason for a query without a concern, as far as the samples show it."""
+    """Return the reason text of a query without a problem, as far as the samples show one."""
     if len(last) < LEAST_EVIDENCE:
         return "no fault so far; its lag is judged from five micro-batches on"
     if not _shows_lag(last):
@@ -296,8 +298,8 @@ def _moves_ms(samples: Sequence[TimedBatch]) -> list[int]:
 def _stands_unusually(samples: Sequence[TimedBatch]) -> bool:
     """Return whether the low watermark has not moved for twice the usual time.
 
-    A source partition with one record every five minutes stops it for five minutes each time.
-    The longest pause counts as usual only if it is the only pause. Otherwise it was an incident.
+    A source partition with one record every five minutes stops the watermark for five minutes
+    each time. The usual time is the second longest pause, because the longest may be an incident.
     """
     moves_ms = _moves_ms(samples)
     pauses_ms = sorted(after - before for before, after in pairwise(moves_ms))
@@ -316,12 +318,12 @@ def _growth(
 
 
 def growth(times_ms: Sequence[int], lags_ms: Sequence[int], newest: int) -> tuple[int, int] | None:
-    """Return the growth of a lag and the time it took, in milliseconds, or None.
+    """Return by how much a lag grew and in what time, in milliseconds, or None if it did not grow.
 
-    A lag grows if its minimum and its maximum both rise by more than `LEAST_SLOPE` of the time,
-    from each third of the micro-batches to the next, and from the first to the last third of the
-    `newest` micro-batches. A lag that comes and goes keeps its minimum, and a single jump rises
-    only once.
+    The micro-batches are divided into thirds. A lag grows if its minimum and its maximum both rise
+    from every third to the next, by more than `LEAST_SLOPE` of the time. Both must also rise from
+    the first to the last third of the `newest` micro-batches. So neither a lag that comes and goes
+    nor a single jump counts as growth.
     """
     if len(times_ms) < LEAST_GROWTH:
         return None

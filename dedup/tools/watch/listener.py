@@ -31,12 +31,12 @@ from dedup.tools.watch.metrics_log import MetricsLog
 from dedup.tools.watch.watched import Watched
 
 logger = logging.getLogger("dedup")
-#: Time that Python waits at exit for events that Spark is delivering.
+#: Longest time that Python waits at exit for Spark to deliver its last events.
 _LAST_EVENT_MS = 5_000
 
 
 class DedupListener(StreamingQueryListener):
-    """Calls back with the `BatchMetrics` of every micro-batch of every query in the session.
+    """Reports the `BatchMetrics` of every micro-batch of every query in the session.
 
     Add it with ``spark.streams.addListener(DedupListener(log="metrics"))``.
 
@@ -46,11 +46,11 @@ class DedupListener(StreamingQueryListener):
         Called with a BatchMetrics on Spark's listener thread, so it should be fast. Its exceptions
         are logged. Default: log a line to the ``dedup`` logger.
     metrics : str
-        The option `metrics` of `dedup_by_id`, which has the same default.
+        The value of the option `metrics` of `dedup_by_id`. Both have the same default.
     on_sequences : callable, optional
         Called with the `SequenceMetrics` of `dedup_by_sequence`, like `on_batch`.
     sequence_metrics : str
-        The option `metrics` of `dedup_by_sequence`. It may be the same name.
+        The value of the option `metrics` of `dedup_by_sequence`. It may equal `metrics`.
     log : path, optional
         Folder on the driver's disk for the metrics log (`dedup.tools.watch.metrics_log`), which
         ``dedup watch`` reads; ``~`` is the home folder. The log is rotated, and takes at most
@@ -99,7 +99,7 @@ class DedupListener(StreamingQueryListener):
         atexit.register(self._leave)
 
     def _leave(self) -> None:
-        """Remove the listener at exit, or Spark prints an error for each further event."""
+        """Remove the listener at exit. Otherwise Spark prints an error for every later event."""
         with suppress(Exception):
             if (spark := SparkSession.getActiveSession()) is not None:
                 spark.streams.removeListener(self)

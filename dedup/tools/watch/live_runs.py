@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 class Runs:
     """The state of every query in a session, safe to use from several threads.
 
-    Start events come on the caller's thread, other events on Spark's thread. So a run's last
-    micro-batches and its end may arrive after the next run has started.
+    Spark reports the start of a run on the caller's thread, and all other events on a thread of
+    its own. So a run's last micro-batches and its end may arrive after the next run has started.
     """
 
     def __init__(self, log: MetricsLog | None = None, exporter: Exporter | None = None) -> None:
         self._log, self._exporter = log, exporter
         self._lock = threading.Lock()
         self._queries: OrderedDict[str, QueryLog] = OrderedDict()
-        #: The current and the previous run of each running query, even without this operator.
+        #: The current and the previous run of each running query, of this operator or not.
         self._live: dict[str, tuple[str, str | None]] = {}
 
     def watched(self, now_ms: int) -> list[Watched]:
@@ -39,7 +39,7 @@ class Runs:
             ]
 
     def batch(self, metrics: AnyMetrics, at_ms: int) -> bool:
-        """Add a micro-batch, or return False if it is known, as with a listener added twice."""
+        """Add a micro-batch, or return False if a listener has reported the micro-batch before."""
         with self._lock:
             query = self._queries.setdefault(metrics.query_id, QueryLog(metrics.query_id))
             if not query.batch(metrics, at_ms):
@@ -61,7 +61,7 @@ class Runs:
             self._start(query_id, run_id, at_ms)
 
     def lives(self, query_id: str, run_id: str, at_ms: int) -> None:
-        """Record a sign of life of an idle query."""
+        """Record that an idle query is alive."""
         with self._lock:
             if not self._start(query_id, run_id, at_ms):
                 return

@@ -33,7 +33,7 @@ from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
 from dedup.errors import ConfigError
 
 FORMAT = 1
-#: Events with metrics in a field of the same name, and the class of the metrics.
+#: Events that carry metrics. The metrics are in a field with the name of the event.
 BATCH, SEQUENCES = "batch", "sequences"
 METRICS: dict[str, type[AnyMetrics]] = {BATCH: BatchMetrics, SEQUENCES: SequenceMetrics}
 SUFFIX = ".metrics.jsonl"
@@ -46,7 +46,7 @@ logger = logging.getLogger("dedup")
 
 
 class _Writer(RotatingFileHandler):
-    """Reports the first failure to write, and never raises."""
+    """Writes the log of one query. It reports the first failure to write, and never raises."""
 
     failed = False
     query_name: str | None = None
@@ -60,7 +60,7 @@ class _Writer(RotatingFileHandler):
         super().emit(record)
 
     def _close_moved(self) -> None:
-        """Close a file that was moved or removed. The next line opens a new file."""
+        """Close the file if somebody has moved or removed it. The next line opens a new file."""
         if self.stream is None:
             return
         with suppress(FileNotFoundError):
@@ -74,7 +74,7 @@ class _Writer(RotatingFileHandler):
         torn = _is_torn(self.baseFilename)
         stream = super()._open()
         if torn:
-            # Otherwise the next line would be appended to a line that a crash truncated.
+            # A crash has truncated the last line. Without a line break the next line would join it.
             stream.write("\n")
         return stream
 
@@ -87,7 +87,7 @@ class _Writer(RotatingFileHandler):
 class MetricsLog:
     """Writes the logs of all queries of a session into one local folder.
 
-    A query gets a log with its first micro-batch. Queries without this operator get none. Raises
+    A query gets a log with its first micro-batch. Queries without this operator get no log. Raises
     ConfigError if the folder cannot be created.
     """
 
@@ -120,7 +120,7 @@ class MetricsLog:
             self._write(query_id, run_id, "started", at_ms)
 
     def idle(self, query_id: str, run_id: str, at_ms: int) -> None:
-        """Log that a query is alive, every two minutes."""
+        """Log that a query is alive, at most once every two minutes."""
         due = at_ms - self._idle_ms.get(query_id, 0) >= IDLE_EVERY_MS
         if due and self._is_known(query_id):
             self._idle_ms[query_id] = at_ms

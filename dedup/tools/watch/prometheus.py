@@ -81,7 +81,7 @@ class Exporter(Collector):
         self._sources: set[str] = set()
 
     def batch(self, log: QueryLog) -> None:
-        """Add a query's newest micro-batch, and keep its log, which shows signs of life later."""
+        """Count a query's newest micro-batch, and keep `log`, which the caller updates."""
         at_ms, metrics = log.batches[-1]
         with self._lock:
             query = self._queries.setdefault(
@@ -98,7 +98,7 @@ class Exporter(Collector):
                         query.totals[series.exported, label] += value
             self._queries.move_to_end(log.query_id)
             for query_id, other in list(self._queries.items())[:-1]:
-                # An earlier query of the same name has its own counts.
+                # Drop an earlier query of the same name, because the counts would mix.
                 if other.label == query.label or len(self._queries) > names.MAX_QUERIES:
                     del self._queries[query_id]
 
@@ -138,13 +138,13 @@ class Exporter(Collector):
 
     def _sources_of(self, query: _Query) -> Iterator[tuple[str, list[str], float]]:
         last = query.last
-        if not isinstance(last, BatchMetrics):  # without source partitions
+        if not isinstance(last, BatchMetrics):  # `dedup_by_sequence` reports no source partitions
             return
         if last.gc_source:
             yield "low_watermark_holder_info", [self._source(last.gc_source)], 1
         slowest: dict[tuple[str, str], int] = {}
         for name, time_ms, idle in last.slowest_sources:
-            if name:  # the slowest of a name comes first and counts
+            if name:  # the slowest partition is first, so `setdefault` keeps the slowest of a name
                 slowest.setdefault((self._source(name), "idle" if idle else "active"), time_ms)
         for labels, time_ms in slowest.items():
             yield "source_partition_timestamp_seconds", [*labels], time_ms / 1000
@@ -158,7 +158,7 @@ class Exporter(Collector):
 
 
 def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:
-    """Serve ``/metrics`` and `PATH` in a thread, and return the port, any free one if `port` is 0.
+    """Serve ``/metrics`` and `PATH` in a thread, and return the port. Port 0 takes any free port.
 
     Raises ConfigError if the port is invalid or taken, or the address does not belong to this
     machine.
@@ -178,7 +178,7 @@ def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:
 
 
 class _Handler(WSGIRequestHandler):
-    #: Time limit of each read and write, because a silent client must not hold its thread.
+    #: Seconds until a read or a write fails, so that a silent client does not hold a thread.
     timeout = 10.0
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002

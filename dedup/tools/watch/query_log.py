@@ -21,7 +21,7 @@ from dedup.tools.watch.health import ENDED, HISTORY, TimedBatch, judge
 from dedup.tools.watch.metrics_log import FORMAT, METRICS, SUFFIX
 from dedup.tools.watch.watched import Watched
 
-#: The reason that an endpoint gives for a failure, because an error's text may contain data.
+#: Reason that an endpoint gives for every failure, because the error's own text may hold data.
 FAILED = "the run has failed; the driver's log says why"
 _JSON_TYPES = {
     "query_id": (str,), "name": (str, NoneType), "heard_ms": (int,), "running": (bool,),
@@ -45,10 +45,10 @@ class QueryLog:
     query_id: str
     name: str | None = None
     batches: list[TimedBatch] = field(default_factory=list)
-    #: Last sign of life.
+    #: Time of the last event.
     heard_ms: int | None = None
-    #: Why the last run ended, or None if a later run works. A failure lasts until a later run has
-    #: done a micro-batch or waits for input, because a start alone proves nothing.
+    #: Why the last run ended, or None if a later run works. A run works once it has done a
+    #: micro-batch or waits for input.
     ended: str | None = None
     #: ID of the run that ended.
     ended_run: str | None = None
@@ -60,9 +60,9 @@ class QueryLog:
     unreadable: int = 0
 
     def batch(self, metrics: AnyMetrics, at_ms: int) -> bool:
-        """Add a micro-batch, or return False if it is known, as with two listeners."""
+        """Add a micro-batch, or return False if a listener has reported the micro-batch before."""
         numbers = (b.batch_id for _, b in reversed(self.batches) if b.run_id == metrics.run_id)
-        # Within a run, the numbers of micro-batches rise.
+        # The numbers of micro-batches rise within a run.
         if metrics.batch_id <= next(numbers, -1):
             return False
         if self.batches and type(self.batches[-1].batch) is not type(metrics):
@@ -75,7 +75,7 @@ class QueryLog:
 
     @property
     def of_ids(self) -> list[tuple[int, BatchMetrics]]:
-        """The micro-batches of `dedup_by_id`, none for a query of `dedup_by_sequence`."""
+        """The micro-batches if the query uses `dedup_by_id`, else an empty list."""
         return [(at_ms, one) for at_ms, one in self.batches if isinstance(one, BatchMetrics)]
 
     def has_done(self, run_id: str) -> bool:
@@ -115,7 +115,7 @@ class QueryLog:
         self.name = line["name"] or self.name
 
     def why(self) -> str | None:
-        """Return in one line why the query does no work, or None if it works."""
+        """Return why the query does no work, in one line, or None if the query works."""
         reason = self.ended
         if self.failures > 1:
             reason = f"failed {self.failures} times in a row: {reason}"
@@ -124,7 +124,7 @@ class QueryLog:
         return reason
 
     def watched(self, now_ms: int, *, alive: bool = False) -> Watched:
-        """Return the query at time `now_ms` of the watcher's clock; `alive` is as in `judge`."""
+        """Return the query as of `now_ms`, with a verdict. `now_ms` and `alive` go to `judge`."""
         health = judge(
             self.batches, now_ms=now_ms, heard_ms=self.heard_ms, ended=self.why(), alive=alive
         )
@@ -134,7 +134,7 @@ class QueryLog:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that an endpoint serves and `from_json` reads."""
+        """Return the JSON object that an endpoint serves. `from_json` reads it."""
         why = self.why()
         return {
             "query_id": self.query_id,
@@ -155,7 +155,7 @@ class QueryLog:
 
     @staticmethod
     def from_json(value: object) -> QueryLog:
-        """Return the log from the output of `to_json`, or raise ValueError if it is invalid."""
+        """Return the log that `to_json` wrote, or raise ValueError if the object is invalid."""
         fields = check_types(value, _JSON_TYPES)
         if fields["batches"] and fields["sequences"]:
             raise ValueError("a query has micro-batches of one operator")
@@ -168,9 +168,9 @@ class QueryLog:
 
 
 def check_types(value: object, types: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
-    """Return a JSON object whose named fields have these types.
+    """Return `value` unchanged if it is a JSON object whose fields have these types.
 
-    Raises ValueError if it is not an object, or a field has another type or exceeds 64 bits.
+    Raises ValueError otherwise, and for an integer of more than 64 bits.
     """
     if not isinstance(value, dict):
         raise ValueError(f"{value!r:.80} is not an object")
@@ -196,16 +196,16 @@ def read_logs(folder: str | Path) -> list[QueryLog]:
 
 
 class LogFolder:
-    """Reads the metrics logs of a folder, and at each look only the changed ones again."""
+    """Reads the metrics logs of a folder. Every call of `look` reads only the changed logs."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self._read: dict[Path, tuple[_Version, QueryLog]] = {}
-        #: The files that the last look could not read and why, or None.
+        #: Files that the last call of `look` could not read, with the reasons, or None.
         self.trouble: str | None = None
 
     def look(self) -> list[QueryLog]:
-        """Read the end of every query's log, or raise ConfigError as `read_logs` does."""
+        """Return every query's log. Raises ConfigError if the folder cannot be listed."""
         try:
             paths = sorted(path for path in self.folder.iterdir() if path.name.endswith(SUFFIX))
         except OSError as error:
@@ -238,10 +238,10 @@ def _parts(path: Path) -> tuple[Path, Path]:
 
 
 def _version(path: Path) -> _Version:
-    """Return a value that changes whenever a log does, empty if the log was removed."""
+    """Return a value that changes whenever the log changes, or () if the log was removed."""
     version = []
     for part in _parts(path):
-        # The writer may be renaming it.
+        # The writer may be renaming the file.
         with suppress(FileNotFoundError):
             status = part.stat()
             version.append((status.st_ino, status.st_size, status.st_mtime_ns))
@@ -259,10 +259,10 @@ def _read(path: Path) -> QueryLog:
 
 
 def _last_lines(path: Path) -> Iterator[bytes]:
-    """Yield the whole lines in the last bytes of a log, which may span rotated files."""
+    """Yield the last lines of a log, from its current file and the file before."""
     data = b""
     for part in _parts(path):
-        # The writer may be renaming it.
+        # The writer may be renaming the file.
         if len(data) < READ_BYTES:
             with suppress(FileNotFoundError):
                 data = _end(part, READ_BYTES - len(data)) + data

@@ -1,8 +1,9 @@
 """Exported metrics and their names, by Prometheus conventions.
 
-Base units and suffixes follow prometheus.io/docs/practices/naming. Times are timestamps, so that a
-dashboard can compute lags, also of a dead target. Labels never hold record IDs. They hold at most
-`MAX_SOURCES` names of source partitions per process, so that the number of series is bounded.
+Base units and suffixes follow prometheus.io/docs/practices/naming. Times are exported as
+timestamps, so that a dashboard can compute the lag of a query that has died. Labels never hold
+record IDs. They hold at most `MAX_SOURCES` names of source partitions per process, so that the
+number of series is bounded.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ from dedup.core.sequence import SEQUENCE_VERDICTS
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics
 
 PREFIX = "dedup_"
-#: Factors from a field to the exported unit, by the suffix of the field's name.
+#: Factor that converts a field to the exported unit, by the suffix of the field's name.
 _UNITS = {"_ms": 1e-3, "_us": 1e-6, "_millionths": 1e-6}
 
 
 @dataclass(frozen=True)
 class Series:
-    """One metric."""
+    """A metric of Prometheus, and the fields that its values come from."""
 
     #: Name without the prefix, and without the suffix ``_total`` of counters.
     name: str
     #: Counters sum over micro-batches. Gauges have the value of the last micro-batch.
     kind: Literal["counter", "gauge"]
     about: str
-    #: Fields of BatchMetrics or SequenceMetrics by label value, which is "" without a label.
+    #: Field of BatchMetrics or SequenceMetrics for every value of the label. A metric without a
+    #: label has one field, under "".
     fields: dict[str, str]
     label: str = ""
 
@@ -157,7 +159,7 @@ SEQUENCE_SERIES = (
            "expire_after_ms"),
 )  # fmt: skip
 
-#: All metrics of both operators, once each. Series of one name differ only in their fields.
+#: Metrics of both operators, without repeated names. Metrics of one name differ only in `fields`.
 FAMILIES = tuple({series.name: series for series in (*SEQUENCE_SERIES, *SERIES)}.values())
 
 
@@ -165,10 +167,10 @@ def series_of(batch: AnyMetrics) -> tuple[Series, ...]:
     return SERIES if isinstance(batch, BatchMetrics) else SEQUENCE_SERIES
 
 
-#: Label of source partitions. A query with one clock has none.
+#: Name of the label that holds a source partition.
 SOURCE = "source_partition"
-#: Further gauges of a query: labels besides its name, and meaning. Times are by the listener's
-#: clock.
+#: Further gauges of a query: their labels besides the query's name, and their meaning. Times come
+#: from the listener's clock.
 QUERY_GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "last_batch_timestamp_seconds": ((), "End of the last micro-batch."),
     "last_heard_timestamp_seconds": ((), "Last sign of life of the query."),
@@ -187,14 +189,15 @@ QUERY_GAUGES: dict[str, tuple[tuple[str, ...], str]] = {
     "low_watermark_holder_info": (
         (SOURCE,), "1 for the source partition that holds the low watermark."),
 }  # fmt: skip
-#: Largest number of source partitions that a process exports, and the label of all others.
+#: Largest number of source partitions that a process exports, and the name that stands for the
+#: rest.
 MAX_SOURCES, OTHER = 200, "other"
-#: Largest number of exported queries, which are the queries with the newest micro-batches.
+#: Largest number of exported queries. If there are more, the latest active queries are exported.
 MAX_QUERIES = 100
 
 
 def values(series: Series, batch: AnyMetrics) -> Iterator[tuple[str, float]]:
-    """Yield label and value in the exported unit for each known field."""
+    """Yield the label and the value of every known field, in the exported unit."""
     for label, field in series.fields.items():
         name, *keys = field.split(".")
         value = getattr(batch, name)

@@ -14,7 +14,7 @@ from dedup.core.sequence import SEQUENCE_VERDICTS
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics, SequenceMetrics
 from dedup.tools.watch.health import WINDOW, Health, TimedBatch
 
-#: Rates do not include micro-batches before a pause that is this many times the median pause.
+#: A pause of this many times the median pause is long. Rates start after the last long pause.
 LONG_PAUSE = 10
 #: Counts in each micro-batch that are shown per second.
 RATES = (
@@ -31,9 +31,9 @@ TOTALS = (
 
 @dataclass(frozen=True, slots=True)
 class PacedBatch:
-    """A micro-batch reported at `at_ms`, its duration, and the time since the previous start.
+    """A micro-batch, the time of its report, its duration, and its interval.
 
-    `took_ms` may be unknown, and `every_ms` is unknown for the first micro-batch of a run.
+    `every_ms` is the time since the previous micro-batch of the run started, or None for the first.
     """
 
     at_ms: int
@@ -44,10 +44,10 @@ class PacedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Duration of the last micro-batch, and medians over the window of durations and intervals.
+    """How long micro-batches take and how often they start, in milliseconds, or None if unknown.
 
-    All values are milliseconds, or None if unknown. Spark does not report a query's trigger, so
-    `every_ms` is measured.
+    `took_ms` is the duration of the last micro-batch. `usual_ms` is the median duration over the
+    last micro-batches, and `every_ms` is the median time from one start to the next.
     """
 
     took_ms: int | None
@@ -71,7 +71,7 @@ class Watched:
     health: Health
     #: The last micro-batches, at most `HISTORY`. All belong to one operator.
     history: tuple[TimedBatch, ...]
-    #: Last sign of life, with or without a micro-batch.
+    #: Time of the last event of the query, with or without a micro-batch.
     heard_ms: int | None
     #: Number of unreadable lines in the metrics log.
     unreadable: int
@@ -86,19 +86,19 @@ class Watched:
 
     @property
     def of_ids(self) -> list[BatchMetrics]:
-        """The window's micro-batches if the query is one of `dedup_by_id`, else none."""
+        """The last micro-batches if the query uses `dedup_by_id`, else an empty list."""
         return [batch for _, batch in self.batches if isinstance(batch, BatchMetrics)]
 
     @property
     def of_sequences(self) -> list[SequenceMetrics]:
-        """The window's micro-batches if the query is one of `dedup_by_sequence`, else none."""
+        """The last micro-batches if the query uses `dedup_by_sequence`, else an empty list."""
         return [batch for _, batch in self.batches if isinstance(batch, SequenceMetrics)]
 
     def rates(self) -> dict[str, float | None]:
-        """Return counts per second since the last long pause, or None for a single micro-batch.
+        """Return counts per second since the last long pause, or None after a single micro-batch.
 
-        The rates end at the last micro-batch, or now if the next micro-batch is overdue, so that
-        the rates of an idle query fall.
+        The measured time ends at the last micro-batch. If the next micro-batch is overdue, it ends
+        now, so that the rates of an idle query fall.
         """
         names = SEQUENCE_RATES if self.of_sequences else RATES
         pauses_ms = [after.at_ms - before.at_ms for before, after in pairwise(self.batches)]
@@ -122,7 +122,7 @@ class Watched:
         steps: list[PacedBatch] = []
         before: PacedBatch | None = None
         for at_ms, batch in self.history:
-            # A line of the log may be missing.
+            # The log may lack the lines of some micro-batches.
             passed = 0 if before is None else batch.batch_id - before.batch.batch_id
             every_ms = None
             if before is not None and passed > 0 and batch.run_id == before.batch.run_id:
@@ -141,7 +141,7 @@ class Watched:
         )
 
     def stage_ms(self) -> dict[str, float]:
-        """Return the mean task time of each stage per micro-batch in the window, in ms."""
+        """Return the mean task time that each stage takes in a micro-batch, in milliseconds."""
         of = max(1, len(self.batches))
         return {
             stage: sum(batch.stage_us.get(stage, 0) for _, batch in self.batches) / 1000 / of
@@ -152,9 +152,10 @@ class Watched:
         return {name: sum(getattr(batch, name) for batch in self.of_sequences) for name in TOTALS}
 
     def filter_fpr(self) -> float | None:
-        """Return the measured false-positive rate of the filters over the window.
+        """Return the false-positive rate of the filters in the last micro-batches.
 
-        None if no filter was probed, or if the catalog was not read (guarantee at-most-once).
+        The rate is None if no filter was probed. It is also None under the guarantee at-most-once,
+        because the query then does not check filter hits in the catalog.
         """
         if self.expected_lost() is not None:
             return None
@@ -163,9 +164,9 @@ class Watched:
         return wrong / new if new else None
 
     def expected_lost(self) -> float | None:
-        """Return the expected number of new IDs dropped over the window by at-most-once.
+        """Return how many new IDs the guarantee at-most-once has probably dropped recently.
 
-        None if the catalog confirmed every hit of a filter.
+        Returns None if the query checked every filter hit in the catalog.
         """
         if not any(batch.filter_unconfirmed for batch in self.of_ids):
             return None
@@ -174,10 +175,10 @@ class Watched:
     def gaps(self) -> dict[str, int | None]:
         """Return the milliseconds between the clock, the newest timestamp and the watermarks.
 
-        ``source`` is from the newest timestamp to the clock. ``watermark`` is from the low
-        watermark, which waits for the slowest source partition, to the newest timestamp. ``kept``
-        is from the GC watermark to the low watermark. ``excess`` is the part of ``kept`` beyond
-        lateness and horizon, or beyond `expire_after`.
+        ``source`` is the time from the newest timestamp to the clock. ``watermark`` is the time
+        from the low watermark to the newest timestamp. The low watermark waits for the slowest
+        source partition. ``kept`` is the time from the GC watermark to the low watermark.
+        ``excess`` is the part of ``kept`` beyond lateness and horizon, or beyond `expire_after`.
         """
         last = self.last
         if last is None:
@@ -191,7 +192,10 @@ class Watched:
         }
 
     def expiry(self) -> list[tuple[int, int, int]]:
-        """Return advances of the GC watermark (ms), each with the IDs and bytes that expire."""
+        """Return how many IDs and bytes expire once the GC watermark advances by some milliseconds.
+
+        Every tuple holds the advance, the number of IDs, and the number of bytes.
+        """
         if not self.of_ids:
             return []
         last = self.of_ids[-1]
