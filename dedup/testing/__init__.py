@@ -1,8 +1,8 @@
 """Tools for tests of pipelines with `dedup_by_id`.
 
 `small_query` makes temporary folders for a query, `Oracle` computes the records that must pass
-through, and `dedup.testing.faults` makes processes fail at named steps. None of them needs a test
-framework.
+through, and `dedup.testing.faults` makes processes fail at named steps. `dedup.testing.sinks`, the
+contract of sinks, needs pytest. The others need no test framework.
 
 >>> oracle = Oracle(horizon="1 hour")
 >>> batches = [[("a", 0), ("b", 5), ("a", 9)], [("a", 3_600_001), ("a", 3_600_002)]]

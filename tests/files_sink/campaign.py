@@ -24,8 +24,7 @@ if __name__ == "__main__":  # before `dedup.errors.faults` reads it
 
 from tests.files_sink.folder_sink import FolderSink, seen, seen_locally
 from tests.support.object_store import ObjectStore, running_store
-from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign
-from tests.support.sink_double import WIDTH
+from tests.support.sink_campaign import WIDTH, Campaign, Round, Worker, run_campaign
 
 MODES: dict[str, dict[str, str]] = {
     "parquet": {},

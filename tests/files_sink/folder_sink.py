@@ -1,4 +1,4 @@
-"""The double of the file sink, and plain readers of its output."""
+"""The harness of the file sink, and plain readers of its output."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dedup.sinks.files.function import ready
 from dedup.sinks.files.options import files_options
 from dedup.sinks.files.outputs import output_of
 from dedup.sinks.files.work import FilesWork
-from tests.support.sink_double import QUERY, SinkDouble
-from tests.support.sink_double import once as once
+from dedup.testing.sinks import QUERY, SinkHarness
+from dedup.testing.sinks import once as once
 
 SCHEMA = T.StructType([T.StructField("n", T.LongType()), T.StructField("day", T.StringType())])
 
 
-class FolderSink(SinkDouble):
+class FolderSink(SinkHarness):
     """A sink of rows ``(n bigint, day string)``.
 
     Parameters

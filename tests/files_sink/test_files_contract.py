@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dedup.sinks.files.outputs import output_of
+from dedup.testing.sinks import SinkContract, SinkOutput
 from tests.files_sink.folder_sink import FolderSink, left
 from tests.support.needs import long
 from tests.support.object_store import ObjectStore
-from tests.support.sink_contract import Output, SinkContract
 
 BY_DAY, JSON = {"partition_by": "day"}, {"file_format": "json"}
 CSV = {"file_format": "csv", "header": "true"}
@@ -25,7 +25,7 @@ class TestContract(SinkContract):
         ],
         ids=lambda given: "-".join([given[0], *given[1].values()]),
     )  # fmt: skip
-    def output(self, request: pytest.FixtureRequest, tmp_path: Path) -> Output:
+    def output(self, request: pytest.FixtureRequest, tmp_path: Path) -> SinkOutput:
         where, options = request.param
         place = str(tmp_path / "out")
         if where == "s3":
@@ -39,6 +39,6 @@ class TestContract(SinkContract):
         def leftovers() -> list[str]:
             return left(sink(tmp_path / "checkpoint"))
 
-        return Output(
+        return SinkOutput(
             sink, tmp_path, lose_markers, one_commit=True, shared=False, leftovers=leftovers
         )

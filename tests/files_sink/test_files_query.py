@@ -20,7 +20,7 @@ from tests.files_sink.campaign import DRIVER, POINTS, TASK
 from tests.files_sink.folder_sink import once, seen
 from tests.support.file_query import FileQuery
 from tests.support.needs import long
-from tests.support.sink_contract import QueryContract
+from tests.support.query_contract import QueryContract
 
 
 class FilesQuery(FileQuery):

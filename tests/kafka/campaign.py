@@ -28,8 +28,7 @@ from tests.kafka.proxy import Api, Harm, Proxy, commits
 from tests.kafka.records import make_topic
 from tests.kafka.slots import Sink, numbers
 from tests.kafka.watching import watched
-from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign, steps
-from tests.support.sink_double import WIDTH
+from tests.support.sink_campaign import WIDTH, Campaign, Round, Worker, run_campaign, steps
 
 MODES: dict[str, dict[str, str]] = {"exactly-once": {}, "atomic": {"mode": "atomic"}}
 POINTS = steps("kafka.")

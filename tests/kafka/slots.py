@@ -1,4 +1,4 @@
-"""The double of the Kafka sink."""
+"""The harness of the Kafka sink."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dedup.sinks.kafka.slots import KafkaSlot, forget_slots
 from dedup.sinks.kafka.work import KafkaWork
 from dedup.sinks.work import TaskResult
 from dedup.sources.kafka.client_options import client_settings
+from dedup.testing.sinks import QUERY, SinkHarness
 from tests.kafka.records import make_topic, read_topic
-from tests.support.sink_double import QUERY, SinkDouble
 
 _COLUMNS = [("key", "binary"), ("value", "binary")]
 _TYPES = {"topic": "string", "partition": "int", "timestamp": "timestamp",
@@ -40,7 +40,7 @@ def work_of(address: str, rows: pa.RecordBatch, **options: str | None) -> KafkaW
     return KafkaWork(made, record_shape([*types.items()], made))
 
 
-class Sink(SinkDouble):
+class Sink(SinkHarness):
     """A sink into a topic, which exists with its topic of markers; it stages in a folder.
 
     Names of options have underscores for dots.

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from dedup.testing.sinks import SinkContract, SinkOutput
 from tests.kafka.records import delete_topic, make_topic
 from tests.kafka.slots import Sink
-from tests.support.sink_contract import Output, SinkContract
 
 
 class TestContract(SinkContract):
     @pytest.fixture(params=["exactly-once", "atomic"])
-    def output(self, request: pytest.FixtureRequest, broker: str, tmp_path: Path) -> Output:
+    def output(self, request: pytest.FixtureRequest, broker: str, tmp_path: Path) -> SinkOutput:
         topic = make_topic(broker, f"contract-{uuid.uuid4().hex[:8]}", 3)
         markers = make_topic(broker, f"{topic}-markers", cleanup_policy="compact")
 
@@ -27,6 +27,6 @@ class TestContract(SinkContract):
             return [str(path) for path in tmp_path.glob("**/staged/*")]
 
         sink, whole = partial(Sink, broker, topic, mode=request.param), request.param == "atomic"
-        return Output(
+        return SinkOutput(
             sink, tmp_path, lose_markers, one_commit=whole, compares=not whole, leftovers=staged
         )

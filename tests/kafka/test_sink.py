@@ -16,12 +16,12 @@ from pyspark.sql.functions import lit
 
 from dedup import kafka_sink
 from dedup.errors import cause
+from dedup.testing.sinks import once
 from tests.kafka.campaign import DRIVER, MANIFEST, STAGE, TASK
 from tests.kafka.records import make_topic, read_topic
 from tests.kafka.sink_query import SinkQuery
 from tests.kafka.watching import watched
-from tests.support.sink_contract import QueryContract
-from tests.support.sink_double import once
+from tests.support.query_contract import QueryContract
 from tests.support.waiting import wait_until
 
 

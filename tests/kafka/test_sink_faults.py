@@ -12,11 +12,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from dedup.errors import SinkError
+from dedup.testing.sinks import once
 from tests.kafka.broker import Broker
 from tests.kafka.proxy import Api, Harm, Proxy, commits, error_of, of
 from tests.kafka.records import count_aborted, end_offsets, make_topic
 from tests.kafka.slots import Sink, numbers
-from tests.support.sink_double import frozen_task, once
+from tests.support.frozen_task import frozen_task
 
 
 @pytest.fixture

@@ -24,8 +24,7 @@ if __name__ == "__main__":  # before `dedup.errors.faults` looks for it
 from dedup.sinks.lakehouse.options import DELTA
 from dedup.sinks.work import TaskResult
 from tests.lakehouse.lakes import FORMATS, Lake, Sink
-from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign, steps
-from tests.support.sink_double import WIDTH
+from tests.support.sink_campaign import WIDTH, Campaign, Round, Worker, run_campaign, steps
 
 POINTS = steps("lakehouse.")
 #: First number that other writers add.
@@ -86,8 +85,8 @@ class LakeCampaign(Campaign):
         self.result.besides["two drivers"] += 1
         second = self.worker()
         self.zombies.append(second)
-        self.driver.send("finish", results)
-        second.send("finish", others)
+        self.driver.send(Sink.finish, results)
+        second.send(Sink.finish, others)
         done = [self.is_done(worker.answer()) for worker in (self.driver, second)]
         return any(done)
 

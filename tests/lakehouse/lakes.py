@@ -1,4 +1,4 @@
-"""Tables of both formats, and the double of their sinks."""
+"""Tables of both formats, and the harness of their sinks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dedup.sinks.lakehouse.function import ready
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG, lake_options
 from dedup.sinks.lakehouse.work import LakeWork
 from dedup.sinks.work import TaskResult
-from tests.support.sink_double import QUERY as QUERY
-from tests.support.sink_double import SinkDouble
-from tests.support.sink_double import once as once
+from dedup.testing.sinks import QUERY as QUERY
+from dedup.testing.sinks import SinkHarness
+from dedup.testing.sinks import once as once
 
 NUMBERS = [("n", "bigint"), ("text", "string")]
 FORMATS = [DELTA, ICEBERG]
@@ -134,7 +134,7 @@ class Lake:
                 transaction.remove_properties(*[p for p in table.properties if "marker" in p])
 
 
-class Sink(SinkDouble):
+class Sink(SinkHarness):
     """A sink of a stream with these columns into a table.
 
     Names of options have underscores for dots.

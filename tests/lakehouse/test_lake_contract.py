@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from dedup.testing.sinks import SinkContract, SinkOutput
 from tests.lakehouse.lakes import Lake, Sink
-from tests.support.sink_contract import Output, SinkContract
 
 
 class TestContract(SinkContract):
     @pytest.fixture
-    def output(self, lake: Lake, tmp_path: Path) -> Output:
-        return Output(partial(Sink, lake), tmp_path, lake.lose_markers, one_commit=True)
+    def output(self, lake: Lake, tmp_path: Path) -> SinkOutput:
+        return SinkOutput(partial(Sink, lake), tmp_path, lake.lose_markers, one_commit=True)

@@ -18,8 +18,8 @@ from dedup.errors import ConfigError, SinkError, cause
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG
 from tests.lakehouse.lakes import Lake, once
 from tests.support.file_query import FileQuery
+from tests.support.query_contract import QueryContract
 from tests.support.sink_campaign import steps
-from tests.support.sink_contract import QueryContract
 from tests.support.state_stores import ROCKSDB
 
 #: What the two have in common by then is tested by one of them, elsewhere by both.

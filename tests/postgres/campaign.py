@@ -24,6 +24,7 @@ if __name__ == "__main__":  # before `dedup.errors.faults` reads it
 
 from dedup.errors import SinkError
 from dedup.sinks.work import TaskResult
+from dedup.testing.sinks import SinkHarness
 from tests.postgres.server import Server, own_server
 from tests.postgres.tables import HARMS, Sink, batch_of, commits, run
 from tests.support.proxy import Proxy
@@ -43,17 +44,6 @@ STAGE, DRIVER = steps("postgres.stage."), (*steps("postgres.driver."), "postgres
 STEP, WIDTH = 10, 30
 
 
-class PostgresRows(Sink):
-    """A sink whose rows name their micro-batch; micro-batches have some keys in common."""
-
-    def part(self, run_id: str, batch_id: int, slot: int, tasks: int) -> TaskResult:
-        """Let a task write its part of a micro-batch, in two record batches."""
-        numbers = rows_of(batch_id)[slot::tasks]
-        half = len(numbers) // 2
-        parts = (numbers[:half], numbers[half:])
-        return self.send(run_id, batch_id, slot, (batch_of(part, f"b{batch_id}") for part in parts))
-
-
 def rows_of(batch_id: int) -> list[int]:
     """The numbers of a micro-batch; where there is a key, micro-batches have some in common."""
     return list(range(batch_id * STEP, batch_id * STEP + WIDTH))
@@ -65,7 +55,7 @@ class PostgresCampaign(Campaign):
     def __init__(self, server: Server, seed: int, before: Counter[str]) -> None:
         super().__init__(seed, MODES, before)
         self._server = server
-        self._sink: Callable[[], PostgresRows]
+        self._sink: Callable[[], Sink]
         self._proxy: Proxy
 
     def run(self) -> Round:
@@ -78,7 +68,7 @@ class PostgresCampaign(Campaign):
         ):
             dsn = self._server.dsn(database).replace(str(self._server.port), str(self._proxy.port))
             table = self.result.options
-            self._sink = partial(PostgresRows, dsn, Path(ledger), **table)
+            self._sink = partial(Sink, dsn, Path(ledger), **table)
             self._sink()
             if "quarantine" in table:
                 run(self._server.dsn(database), "ALTER TABLE numbers ADD CHECK (n % 10 <> 3)")
@@ -94,6 +84,14 @@ class PostgresCampaign(Campaign):
     def worker(self) -> Worker:
         """A new process, which waits for a server that is away."""
         return Worker(self._sink, (SinkError, psycopg.OperationalError))
+
+    @staticmethod
+    def part(sink: SinkHarness, run_id: str, batch_id: int, slot: int, tasks: int) -> TaskResult:
+        """The same with rows that name their micro-batch."""
+        numbers = rows_of(batch_id)[slot::tasks]
+        half = len(numbers) // 2
+        parts = (numbers[:half], numbers[half:])
+        return sink.send(run_id, batch_id, slot, (batch_of(part, f"b{batch_id}") for part in parts))
 
     def around_a_batch(self) -> AbstractContextManager[None]:
         """Harm a commit now and then."""

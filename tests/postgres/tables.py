@@ -1,4 +1,4 @@
-"""The double of the PostgreSQL sink, and its tables."""
+"""The harness of the PostgreSQL sink, and its tables."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dedup.sinks.postgres.options import postgres_options
 from dedup.sinks.postgres.slots import forget_slots
 from dedup.sinks.postgres.work import PostgresWork, ready
 from dedup.sinks.work import TaskResult, new_batch
+from dedup.testing.sinks import QUERY, SinkHarness
+from dedup.testing.sinks import once as once
 from tests.support.proxy import Harm
-from tests.support.sink_double import QUERY, SinkDouble
-from tests.support.sink_double import once as once
 
 #: What a proxy can do to a commit.
 HARMS = (Harm.CUT_BEFORE, Harm.CUT_AFTER, Harm.HOLD)
@@ -42,7 +42,7 @@ def staging_tables(dsn: str) -> list[str]:
     return [row[0] for row in found]
 
 
-class Sink(SinkDouble):
+class Sink(SinkHarness):
     """A sink into a table ``numbers(n int, text text)``; the folder is the query's checkpoint.
 
     Names of options have underscores for dots.

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dedup.testing.sinks import SinkContract, SinkOutput
 from tests.postgres.tables import Sink, run, staging_tables
 from tests.support.needs import long
-from tests.support.sink_contract import Output, SinkContract
 
 MODES = [{}, {"mode": "atomic"}, {"mode": "upsert", "key": "n"}]
 
@@ -19,14 +19,14 @@ class TestContract(SinkContract):
         params=[*MODES, long({"mode": "atomic", "key": "n"})],
         ids=lambda options: "-".join(options.values()) or "append",
     )
-    def output(self, request: pytest.FixtureRequest, dsn: str, tmp_path: Path) -> Output:
+    def output(self, request: pytest.FixtureRequest, dsn: str, tmp_path: Path) -> SinkOutput:
         options = request.param
 
         def lose_markers() -> None:
             run(dsn, "TRUNCATE dedup_markers")
 
         sink, whole = partial(Sink, dsn, **options), options.get("mode") == "atomic"
-        return Output(
+        return SinkOutput(
             sink, tmp_path, lose_markers, one_commit=whole, compares=not whole,
             leftovers=partial(staging_tables, dsn),
         )  # fmt: skip

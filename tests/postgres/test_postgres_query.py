@@ -16,7 +16,7 @@ from dedup.testing import faults
 from tests.postgres.campaign import DRIVER, POINTS, STAGE
 from tests.postgres.tables import once, run
 from tests.support.file_query import FileQuery
-from tests.support.sink_contract import QueryContract
+from tests.support.query_contract import QueryContract
 
 MODES = [{}, {"mode": "atomic"}, {"mode": "upsert", "key": "n"}]
 

@@ -14,9 +14,9 @@ from dedup.sinks.postgres.connections import forget_connections
 from dedup.sinks.protocol import PublishedSlice, StagedSlice
 from tests.postgres.server import Server
 from tests.postgres.tables import HARMS, Sink, batch_of, commits, once, run
+from tests.support.frozen_task import frozen_task
 from tests.support.needs import some_long
 from tests.support.proxy import Harm, Proxy
-from tests.support.sink_double import frozen_task
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ their successors have won. If a start of the query fails, another follows with i
 Sometimes Spark forgets that a micro-batch was committed, and it runs again. Half of the kills
 strike where fewest have struck so far. At the end each armed fault must have fired.
 
-A sink takes part with an adapter: its `SinkDouble`, and a `Campaign` with the steps of the sink and
-all that can happen to its output besides.
+A sink takes part with its `SinkHarness`, and a `Campaign` with the steps of the sink and all that
+can happen to its output besides.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ from typing import Any
 
 from dedup.sinks.work import TaskResult
 from dedup.testing import faults
+from dedup.testing.sinks import SinkHarness
 from tests.support.processes import stands_still
 from tests.support.proxy import Fault, Harm, Proxy
-from tests.support.sink_double import SinkDouble
 
 BATCHES = 8
+#: Rows of a micro-batch.
+WIDTH = 30
 _ATTEMPTS, _STARTS = 4, 40
 _LONG_S = 120.0
 # Libraries of Kafka, Delta Lake and Iceberg have threads, which a plain fork does not survive.
@@ -51,23 +53,23 @@ def steps(prefix: str) -> tuple[str, ...]:
 class Worker:
     """A process that does the work of tasks, or of the driver, one after another.
 
-    There it calls `sink`, which must be picklable, until none of the errors `away` comes.
+    There it calls `sink` until none of the errors `away` comes. What is sent must pickle.
     """
 
     def __init__(
-        self, sink: Callable[[], SinkDouble], away: tuple[type[Exception], ...] = ()
+        self, sink: Callable[[], SinkHarness], away: tuple[type[Exception], ...] = ()
     ) -> None:
         self._ours, theirs = _context.Pipe()
         self.process = _context.Process(target=_serve, args=(theirs, sink, away), daemon=True)
         self.process.start()
         theirs.close()
 
-    def send(self, name: str, *arguments: Any) -> None:
+    def send(self, work: Callable[..., object], *arguments: Any) -> None:
         with suppress(OSError):
-            self._ours.send((name, arguments))
+            self._ours.send((work, arguments))
 
     def answer(self) -> Any:
-        """Return the result or the error; None if the process was killed or stands still."""
+        """Return the result (or True) or the error; None if it was killed or stands still."""
         deadline_s = time.monotonic() + _LONG_S
         while time.monotonic() < deadline_s:
             with suppress(EOFError, OSError):
@@ -83,7 +85,7 @@ class Worker:
 
 
 def _serve(
-    pipe: Connection, sink: Callable[[], SinkDouble], away: tuple[type[Exception], ...]
+    pipe: Connection, sink: Callable[[], SinkHarness], away: tuple[type[Exception], ...]
 ) -> None:
     while True:
         try:
@@ -93,9 +95,9 @@ def _serve(
             time.sleep(0.05)
     with suppress(EOFError, OSError):
         while True:
-            name, arguments = pipe.recv()
+            work, arguments = pipe.recv()
             try:
-                found = getattr(mine, name)(*arguments)
+                found = work(mine, *arguments) or True
             except Exception as error:
                 found = error if isinstance(error, RuntimeError) else RuntimeError(str(error))
             pipe.send(pickle.dumps(found))
@@ -181,6 +183,14 @@ class Campaign(ABC):
     def worker(self) -> Worker:
         """A new process."""
 
+    @staticmethod
+    def part(sink: SinkHarness, run_id: str, batch_id: int, slot: int, tasks: int) -> TaskResult:
+        """Let a task write its part of a micro-batch, in two record batches."""
+        numbers = range(batch_id * WIDTH, (batch_id + 1) * WIDTH)[slot::tasks]
+        half = len(numbers) // 2
+        parts = (numbers[:half], numbers[half:])
+        return sink.send(run_id, batch_id, slot, (sink.rows(part) for part in parts))
+
     def faults(self) -> Iterator[tuple[str, str]]:
         """Yield steps and kinds of faults for a micro-batch, besides its kill."""
         if self.rng.random() < 0.3:
@@ -222,7 +232,7 @@ class Campaign(ABC):
 
     def complete(self, batch_id: int, results: list[TaskResult]) -> bool:
         """Let the driver commit a micro-batch; return whether it did."""
-        self.driver.send("finish", results)
+        self.driver.send(SinkHarness.finish, results)
         return self.is_done(self.driver.answer())
 
     def go(self) -> int:
@@ -297,7 +307,7 @@ class Campaign(ABC):
         for _ in range(_ATTEMPTS):
             at_once = self.rng.sample(range(2), self.rng.choice((1, 1, 1, 2)))
             for number in at_once:
-                self._workers[number].send("part", self._run_id, batch_id, slot, tasks)
+                self._workers[number].send(self.part, self._run_id, batch_id, slot, tasks)
             answers = [self._workers[number].answer() for number in at_once]
             for number in at_once:
                 if not self._workers[number].lives:

@@ -40,12 +40,12 @@ def test_every_point_is_in_the_code_and_listed() -> None:
     assert named == set(faults.POINTS)
 
 
-def test_a_process_without_faults_does_not_load_the_tests_tools(tmp_path: Path) -> None:
+def test_a_process_loads_tools_of_tests_only_for_faults_and_never_pytest(tmp_path: Path) -> None:
     program = (
         "import sys; from dedup.errors.faults import point; point('group.begin'); "
-        "print('dedup.testing' in sys.modules)"
+        "print(*(name in sys.modules for name in ('dedup.testing', 'pytest')))"
     )
-    for folder, loaded in ((None, "False"), (tmp_path, "True")):
+    for folder, loaded in ((None, "False False"), (tmp_path, "True False")):
         environment = {k: v for k, v in os.environ.items() if k != faults.VARIABLE}
         environment |= {faults.VARIABLE: str(folder)} if folder else {}
         command = [sys.executable, "-c", program]

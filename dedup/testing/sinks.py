@@ -1,38 +1,106 @@
-"""The contract of every sink that publishes a micro-batch once: test classes to inherit from.
+"""The contract of every sink that publishes a micro-batch once: cases for pytest.
+
+Inherit from `SinkContract`, with a fixture that gives each case an empty output:
 
     class TestContract(SinkContract):
         @pytest.fixture(params=["append", "atomic"])
         def output(self, request, dsn, tmp_path):
-            return Output(lambda checkpoint, **options: Sink(...), lose_markers=...)
+            sink = partial(Sink, dsn, mode=request.param)  # a subclass of SinkHarness
+            return SinkOutput(sink, tmp_path, lose_markers=..., one_commit=...)
 
-Each case gets an empty output. A new sink on the same output and checkpoint is a new start of the
-query, which knows only what is stored. `QueryContract` is the same for Spark queries.
+A new sink on the same output and checkpoint is a new start of the query.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
 
-from dedup import dedup_by_id
 from dedup.errors import SinkError
-from dedup.testing import faults
-from tests.support.file_query import FileQuery
-from tests.support.sink_double import SinkDouble, once
+from dedup.sinks.protocol import Batch
+from dedup.sinks.work import TaskResult, new_batch
+from dedup.tools import inspect_format
+
+QUERY = "11111111-2222-3333-4444-555555555555"
+
+
+class SinkHarness(ABC):
+    """A real sink of numbered rows, whose tasks and driver a test calls itself, without Spark."""
+
+    #: Has the methods `write`, which tasks call, and `complete`, which the driver calls.
+    work: Any
+    #: Name of the sink's format, and options as a user gives them.
+    format: str
+    given: dict[str, str]
+    #: ID of the query.
+    query = QUERY
+
+    @abstractmethod
+    def rows(self, numbers: Sequence[int]) -> pa.RecordBatch:
+        """Return the rows of some numbers."""
+
+    @abstractmethod
+    def numbers(self) -> Counter[int]:
+        """Return how often a plain reader finds each number in the output."""
+
+    def batch_of(self, run_id: str, batch_id: int) -> Batch:
+        """Return a micro-batch of the query."""
+        return new_batch(self.query, self.work.name, run_id, batch_id)
+
+    def send(
+        self, run_id: str, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]
+    ) -> TaskResult:
+        """Let a task write record batches."""
+        result: TaskResult = self.work.write(self.batch_of(run_id, batch_id), slot, iter(rows))
+        return result
+
+    def task(self, run_id: str, batch_id: int, slot: int, numbers: Iterable[int]) -> TaskResult:
+        """Let a task write numbers, each in its own record batch."""
+        return self.send(run_id, batch_id, slot, (self.rows([n]) for n in numbers))
+
+    def tasks(self, run_id: str, batch_id: int, *slices: Iterable[int]) -> list[TaskResult]:
+        """Let tasks write numbers, one task for each slice."""
+        return [self.task(run_id, batch_id, slot, each) for slot, each in enumerate(slices)]
+
+    def finish(self, results: Sequence[TaskResult]) -> None:
+        """Let the driver end the micro-batch."""
+        self.work.complete(results)
+
+    def batch(self, run_id: str, batch_id: int, *slices: Iterable[int]) -> None:
+        """Run a micro-batch, one task for each slice."""
+        self.finish(self.tasks(run_id, batch_id, *slices))
+
+    def inspected(self, checkpoint: Path) -> list[dict[str, Any]]:
+        """Return what the sinks of the output have published, from the options of this one."""
+        given = self.given | {"checkpointLocation": str(checkpoint)}
+        found: list[dict[str, Any]] = inspect_format(self.format, given).to_json()["sinks"]
+        return found
+
+    def forget(self) -> None:  # noqa: B027 - most sinks remember nothing
+        """Forget everything that this process knows of the sink, as if it had just started."""
+
+    def assert_once(self, count: int) -> None:
+        """Raise AssertionError unless a plain reader finds each number below `count` once."""
+        found, due = self.numbers(), once(count)
+        wrong = f"lost {dict(due - found)}, too many {dict(found - due)}"
+        assert found == due, f"{wrong} (number: copies)"
 
 
 @dataclass(frozen=True)
-class Output:
+class SinkOutput:
     """An output, into which a test starts the sink as often as it likes."""
 
-    #: From the checkpoint's folder, and options with underscores for dots, to the sink.
-    sink: Callable[..., SinkDouble]
+    #: Makes the sink from its checkpoint's folder, and from options with underscores for dots.
+    sink: Callable[..., SinkHarness]
+    #: The test's own folder, for checkpoints.
     folder: Path
     #: Removes the markers of micro-batches from the output.
     lose_markers: Callable[[], None]
@@ -45,17 +113,21 @@ class Output:
     #: Returns the names of what tasks have staged and nobody has removed.
     leftovers: Callable[[], list[str]] = list
 
-    def start(self, checkpoint: str = "checkpoint", **options: str) -> SinkDouble:
+    def start(self, checkpoint: str = "checkpoint", **options: str) -> SinkHarness:
         """Start the query again, which forgets what its process knew."""
         made = self.sink(self.folder / checkpoint, **options)
         made.forget()
         return made
 
+    def assert_nothing_left(self) -> None:
+        """Raise AssertionError if something staged is left."""
+        assert not (left := self.leftovers()), f"staged and not removed: {left}"
+
 
 class SinkContract:
     """What holds for every sink, format and store."""
 
-    def test_every_row_is_there_once(self, output: Output) -> None:
+    def test_every_row_is_there_once(self, output: SinkOutput) -> None:
         """Replays in the same start and in the next one, and empty slices, change nothing."""
         sink = output.start()
         sink.batch("run1", 0, [0, 1], [], [2])
@@ -64,10 +136,10 @@ class SinkContract:
         sink = output.start()
         sink.batch("run2", 1, [3], [4, 5])
         sink.batch("run2", 2, [], [6])
-        assert sink.numbers() == once(7)
-        assert output.leftovers() == []
+        sink.assert_once(7)
+        output.assert_nothing_left()
 
-    def test_a_micro_batch_without_rows(self, output: Output) -> None:
+    def test_a_micro_batch_without_rows(self, output: SinkOutput) -> None:
         sink = output.start()
         sink.batch("run1", 0, [], [])
         sink.batch("run1", 1, [0])
@@ -75,9 +147,9 @@ class SinkContract:
         output.start().batch("run2", 2, [])
         sink = output.start()
         sink.batch("run3", 3, [1])
-        assert sink.numbers() == once(2)
+        sink.assert_once(2)
 
-    def test_a_replay_in_another_division(self, output: Output) -> None:
+    def test_a_replay_in_another_division(self, output: SinkOutput) -> None:
         """Either the rows are recognised, or the replay is rejected; nothing is written."""
         output.start().batch("run1", 0, [0, 1], [2])
         sink = output.start()
@@ -86,9 +158,9 @@ class SinkContract:
         else:
             with pytest.raises(SinkError, match=r"is divided into|gives other rows"):
                 sink.batch("run2", 0, [0], [1], [2])
-        assert sink.numbers() == once(3)
+        sink.assert_once(3)
 
-    def test_other_rows_are_rejected(self, output: Output) -> None:
+    def test_other_rows_are_rejected(self, output: SinkOutput) -> None:
         output.start().batch("run1", 0, [0, 1], [2])
         sink = output.start()
         if output.compares:
@@ -98,10 +170,10 @@ class SinkContract:
         accepting = output.start(accept_difference="0")
         accepting.batch("run3", 0, [0, 9], [2])
         accepting.batch("run3", 1, [3])
-        assert accepting.numbers() == once(4)
-        assert output.leftovers() == []
+        accepting.assert_once(4)
+        output.assert_nothing_left()
 
-    def test_a_checkpoint_that_is_older_than_the_output(self, output: Output) -> None:
+    def test_a_checkpoint_that_is_older_than_the_output(self, output: SinkOutput) -> None:
         sink = output.start()
         for number in range(3):
             sink.batch("run1", number, [number])
@@ -109,18 +181,18 @@ class SinkContract:
             with pytest.raises(SinkError, match="The checkpoint is older than the sink") as old:
                 output.start().batch("run2", number, [number])
             assert old.value.remedy == "sink-older-checkpoint"
-        assert sink.numbers() == once(3)
+        sink.assert_once(3)
 
-    def test_a_checkpoint_that_was_put_back_as_a_whole(self, output: Output) -> None:
+    def test_a_checkpoint_that_was_put_back_as_a_whole(self, output: SinkOutput) -> None:
         """It also lacks what the sink had noted in it."""
         sink = output.start()
         for number in range(3):
             sink.batch("run1", number, [number])
         with pytest.raises(SinkError, match="The checkpoint is older than the sink"):
             output.start("put-back").batch("run2", 1, [1])
-        assert sink.numbers() == once(3)
+        sink.assert_once(3)
 
-    def test_lost_markers(self, output: Output) -> None:
+    def test_lost_markers(self, output: SinkOutput) -> None:
         """The next start refuses to guess; the user may accept the loss."""
         output.start().batch("run1", 0, [0], [1])
         output.lose_markers()
@@ -130,9 +202,9 @@ class SinkContract:
         sink = output.start(accept_lost_markers="true")
         sink.batch("run3", 1, [2])
         sink.batch("run3", 2, [3])
-        assert sink.numbers() == once(4)
+        sink.assert_once(4)
 
-    def test_a_task_that_fails_midway_leaves_nothing(self, output: Output) -> None:
+    def test_a_task_that_fails_midway_leaves_nothing(self, output: SinkOutput) -> None:
         def rows() -> Iterator[int]:
             yield 1
             raise RuntimeError("the rows end here")
@@ -141,12 +213,12 @@ class SinkContract:
         sink.batch("run1", 0, [0])
         with pytest.raises(RuntimeError, match="the rows end here"):
             sink.task("run1", 1, 0, rows())
-        assert sink.numbers() == once(1)
-        assert output.leftovers() == []
+        sink.assert_once(1)
+        output.assert_nothing_left()
         sink.batch("run1", 1, [1])
-        assert sink.numbers() == once(2)
+        sink.assert_once(2)
 
-    def test_attempts_of_a_task(self, output: Output) -> None:
+    def test_attempts_of_a_task(self, output: SinkOutput) -> None:
         """In the same worker, and in a worker that knows nothing of the sink."""
         sink = output.start()
         sink.batch("run1", 0, [0])
@@ -155,18 +227,18 @@ class SinkContract:
         sink.forget()
         sink.finish([sink.task("run1", 1, 0, [1]), sink.task("run1", 1, 1, [2])])
         sink.batch("run1", 2, [3])
-        assert sink.numbers() == once(4)
+        sink.assert_once(4)
 
-    def test_a_start_that_was_killed_after_its_tasks(self, output: Output) -> None:
+    def test_a_start_that_was_killed_after_its_tasks(self, output: SinkOutput) -> None:
         sink = output.start()
         sink.batch("run1", 0, [0])
         sink.tasks("run1", 1, [1], [2])
         sink = output.start()
         sink.batch("run2", 1, [1], [2])
-        assert sink.numbers() == once(3)
-        assert output.leftovers() == []
+        sink.assert_once(3)
+        output.assert_nothing_left()
 
-    def test_a_start_that_was_killed_between_its_tasks(self, output: Output) -> None:
+    def test_a_start_that_was_killed_between_its_tasks(self, output: SinkOutput) -> None:
         """Rows that a task has published keep their division."""
         sink = output.start()
         sink.batch("run1", 0, [0])
@@ -175,35 +247,35 @@ class SinkContract:
         if not output.one_commit:
             with pytest.raises(SinkError, match=r"is divided into|gives other rows"):
                 sink.batch("run2", 1, [1], [2], [3])
-            assert sink.numbers() == once(3)
+            sink.assert_once(3)
         sink.batch("run3", 1, [1, 2], [3])
-        assert sink.numbers() == once(4)
+        sink.assert_once(4)
 
-    def test_a_task_of_an_earlier_start_comes_late(self, output: Output) -> None:
+    def test_a_task_of_an_earlier_start_comes_late(self, output: SinkOutput) -> None:
         """The next start has published the micro-batch since."""
         late = output.start()
         late.batch("run1", 0, [0], [1])
         sink = output.start()
         sink.batch("run2", 1, [2, 3])  # by one task, where the first start had two
         late.task("run1", 1, 1, [3])
-        assert sink.numbers() == once(4)
+        sink.assert_once(4)
         sink.batch("run2", 2, [4])
-        assert sink.numbers() == once(5)
+        sink.assert_once(5)
 
-    def test_a_driver_that_comes_late(self, output: Output) -> None:
+    def test_a_driver_that_comes_late(self, output: SinkOutput) -> None:
         """Another start has published the micro-batch, and the next one."""
         late = output.start()
         results = late.tasks("run1", 0, [0], [1])
         sink = output.start()
         sink.batch("run2", 0, [0], [1])
         late.finish(results)
-        assert sink.numbers() == once(2)
+        sink.assert_once(2)
         sink.batch("run2", 1, [2])
         with pytest.raises(SinkError, match="older than the sink"):
             late.finish(results)
-        assert sink.numbers() == once(3)
+        sink.assert_once(3)
 
-    def test_an_adopted_query_needs_a_new_name_of_the_sink(self, output: Output) -> None:
+    def test_an_adopted_query_needs_a_new_name_of_the_sink(self, output: SinkOutput) -> None:
         """The new checkpoint has the ID of the old query, and counts micro-batches from 0."""
         for number in range(3):
             output.start().batch("run1", number, [number])
@@ -213,10 +285,10 @@ class SinkContract:
             again = output.start("new", name="again")
             again.batch("run2", 0, [3])
             again.batch("run2", 1, [4])
-        assert output.start().numbers() == once(3 + 2 * output.shared)
+        output.start().assert_once(3 + 2 * output.shared)
 
     def test_what_is_published_is_inspected_with_the_options_of_the_sink(
-        self, output: Output
+        self, output: SinkOutput
     ) -> None:
         if not output.shared:
             pytest.skip("each sink has an output of its own")
@@ -234,55 +306,16 @@ class SinkContract:
         assert sum(slot["rows"] for slot in found["slots"] if slot["batch_id"] == 1) == 3
         assert "micro-batch 2 again, of which nothing is published" in found["restart"]
 
-    def test_two_sinks_of_one_query(self, output: Output) -> None:
+    def test_two_sinks_of_one_query(self, output: SinkOutput) -> None:
         if not output.shared:
             pytest.skip("each sink has an output of its own")
         sinks = [output.start(), output.start(name="other")]
         for number in range(2):
             for which, sink in enumerate(sinks):
                 sink.batch("run1", number, [2 * number + which])
-        assert sinks[0].numbers() == once(4)
+        sinks[0].assert_once(4)
 
 
-class QueryContract:
-    """What holds for a query into every sink; a test class gives the fixture `query`."""
-
-    def test_every_micro_batch_is_there_once(self, query: FileQuery, tmp_path: Path) -> None:
-        """A replay reads the operator's plan to its end, although its rows are there already."""
-        operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2)
-        query.change = lambda rows: rows.transform(operator)
-        query.numbers(range(30), range(20, 50))
-        query.run()
-        assert query.forget_commit() == 1  # Spark runs the last micro-batch again
-        query.numbers(range(40, 60))
-        query.run()
-        assert query.found() == once(60)
-
-    @pytest.mark.slow
-    def test_kills_at_every_step(self, query: FileQuery, fault_folder: Path) -> None:
-        self.kill(query, fault_folder, query.steps)
-
-    def kill(self, query: FileQuery, fault_folder: Path, steps: Sequence[str]) -> None:
-        """Spark runs a task again; a query whose driver's part dies ends, and is started again."""
-        for number, step in enumerate(steps):
-            starts = range(30 * number, 30 * number + 30, 10)
-            first, second, third = (range(n, n + 10) for n in starts)
-            query.numbers(first)
-            running = query.start(once=False)
-            running.processAllAvailable()
-            # From now on tasks publish on their own, if the sink lets them.
-            faults.arm(fault_folder, step, "kill")
-            query.numbers(second)
-            with suppress(StreamingQueryException):
-                running.processAllAvailable()
-            running.stop()
-            query.numbers(third)
-            query.run_to_the_end()
-            assert query.found() == once(30 * number + 30), step
-            assert len(faults.fired(fault_folder)) == number + 1, step
-
-    def test_what_the_format_of_a_sink_is_not_for(self, query: FileQuery) -> None:
-        with pytest.raises(Exception, match="publishes the micro-batches"):
-            query.spark.range(3).write.format(query.sink).mode("append").save()
-        with pytest.raises(Exception, match="is a sink"):
-            query.spark.read.format(query.sink).load()
+def once(count: int) -> Counter[int]:
+    """Return each number below `count`, once."""
+    return Counter(range(count))
