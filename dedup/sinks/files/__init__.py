@@ -1,1 +1,1 @@
-"""Folders of files as a sink: each micro-batch appears whole, once, or not at all."""
+"""The sink that writes folders of files. Each micro-batch appears whole and once."""

@@ -1,4 +1,4 @@
-"""Check before the start that files can hold a stream's columns."""
+"""Check, before the query starts, that output files can hold the columns of the stream."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dedup.sinks.files.output_files import with_spark_metadata
 from dedup.sinks.files.slice_files import FileShape
 from dedup.sources.files.bypass import LeftToSpark, arrow_schema
 
-#: Types whose values may name folders.
+#: Column types whose values may name partition folders.
 _FOLDERS = (
     T.StringType, T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DateType,
 )  # fmt: skip
 
 
 def file_shape(options: FilesOptions, schema: T.StructType) -> FileShape:
-    """Return the shape of the files of a stream, or raise ConfigError naming a column."""
+    """Return how to write a stream's files, or raise ConfigError that names an unfit column."""
     refuse_twins(schema.fieldNames())
     by_name = {field.name: field for field in schema.fields}
     if "batch" in {name.lower() for name in by_name}:
@@ -54,7 +54,7 @@ def file_shape(options: FilesOptions, schema: T.StructType) -> FileShape:
 
 
 def _columns(schema: T.StructType) -> pa.Schema:
-    # Metadata of columns is for Spark's own readers and writers.
+    # Drop the metadata of columns, which only Spark's own readers and writers use.
     plain = T.StructType([T.StructField(f.name, f.dataType, True) for f in schema.fields])
     try:
         return arrow_schema(plain, "UTC")
@@ -66,7 +66,7 @@ def _columns(schema: T.StructType) -> pa.Schema:
 
 
 def _unfit_for_folders(name: str, field: T.StructField | None) -> str:
-    """Return why the values of a column cannot name folders, or an empty text."""
+    """Return why the values of a column cannot name folders, or an empty text if they can."""
     if field is None:
         return "which the stream lacks."
     if not isinstance(field.dataType, _FOLDERS):

@@ -1,4 +1,4 @@
-"""The sink of files: its kind, and the function for ``foreachBatch``."""
+"""The kind `FILES` of the files sink, and the public function `files_sink`."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def files_sink(
 ) -> SinkFunction:
     """Return a function for ``foreachBatch`` that writes each micro-batch to a folder once.
 
-    It does what ``format("dedup_files")`` does. Use it for queries that write to several places,
-    and on PySpark 4.0.
+    The function does the same as ``format("dedup_files")``. Use it for queries that write to
+    several places, and on PySpark 4.0.
 
     Parameters
     ----------
     path : path or str
-        The output: a folder that driver and executors share, or ``s3://bucket/folder``.
+        The output, which is a folder that driver and executors share, or ``s3://bucket/folder``.
     checkpoint : str
         The query's checkpoint location.
     file_format : str
@@ -73,13 +73,13 @@ def files_sink(
     partition_by : sequence of str, optional
         Columns whose values name folders below the folder of the micro-batch.
     options : mapping of str to str, optional
-        Any other option of the format. Two sinks of one query need two values of `name`.
+        Any other options of the format. Two sinks of one query need different values of `name`.
 
     Raises
     ------
     ConfigError
-        If an option is unknown or invalid. At the first micro-batch, if the columns cannot be
-        written, or the output is somebody else's.
+        If an option is unknown or invalid. At the first micro-batch, if the sink cannot write a
+        column, or if the output belongs to another query or program.
     MissingExtraError
         At the first micro-batch, if `path` is on S3 and the extra ``s3`` is not installed.
     """

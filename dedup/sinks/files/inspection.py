@@ -1,6 +1,6 @@
-"""What a folder of files shows of its query's micro-batches, and what is staged there.
+"""Report which micro-batches a folder of files shows, and which files are staged in the folder.
 
-The inspection only reads, and may run while a query writes.
+The report only reads, and may run while a query writes.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ class StagedFolder:
     Parameters
     ----------
     folder : str
-        Its name below the output.
+        The folder's name below the output.
     batch_id : int or None
-        Micro-batch that the files were staged for, or None if the name is not one of the sink's.
+        The micro-batch of the files, or None if the sink would not give a folder this name.
     files, nbytes : int
+        The number of files, and their size in bytes.
     role : str
-        Whose files they are. ``"planned"``: the newest micro-batch's, which is not complete yet.
-        ``"left over"``: a published micro-batch's, which the next one removes. ``"not planned"``:
-        those of a micro-batch under way, or of a start that ended. ``"foreign"``: an unknown
-        writer's.
+        Why the files are there. ``"planned"``: they belong to the newest micro-batch, which readers
+        do not see completely yet. ``"left over"``: their micro-batch is published, and the next
+        micro-batch removes them. ``"not planned"``: they belong to a running micro-batch, or to a
+        start that has ended. ``"foreign"``: an unknown writer made them.
     """
 
     folder: str
@@ -49,7 +50,7 @@ class StagedFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesInspection:
-    """What `inspect_files` returns.
+    """The report on an output that `inspect_files` returns.
 
     Parameters
     ----------
@@ -57,18 +58,19 @@ class FilesInspection:
     query_id, sink : str
         The owner of the output.
     batch_id : int or None
-        The newest micro-batch that is published or planned. None before the first.
+        The newest micro-batch that is published or planned, or None if there is no micro-batch.
     whole : bool
         Whether readers see all of this micro-batch.
     rows, files, nbytes : int or None
-        Figures of the micro-batch's plan. None without plans, as in an output of `dedup_parquet`.
+        Figures from the micro-batch's plan. None in an output without plans, such as an output of
+        `dedup_parquet`.
     run_id, writer : str or None
-        The start of the query that planned the micro-batch, and the start's host and process.
+        The start of the query that planned the micro-batch, and the host and process of that start.
     time_ms : int or None
-        When it was planned, in milliseconds since 1970.
+        The time at which the micro-batch was planned, in milliseconds since 1970.
     staged : tuple of StagedFolder
     restart : str
-        What the next start of the query does, as sentences.
+        Sentences that say what the next start of the query will do.
     """
 
     path: str
@@ -87,7 +89,7 @@ class FilesInspection:
 
     @property
     def status(self) -> str:
-        """``ok``, or ``unfinished`` if the newest micro-batch is planned and not complete."""
+        """Either ``ok``, or ``unfinished`` if the newest micro-batch is planned but incomplete."""
         return "ok" if self.whole else "unfinished"
 
     def to_json(self) -> dict[str, Any]:
@@ -95,10 +97,10 @@ class FilesInspection:
 
 
 def inspect_files(path: str, progress: Progress | None = None) -> FilesInspection:
-    """Return what an output shows, what is staged there, and what the next start does.
+    """Return what an output shows, which files are staged, and what the next start will do.
 
-    `progress` is from the query's checkpoint. Raises ConfigError if `path` is not an output of a
-    files sink or of `dedup_parquet`, or the checkpoint is another query's.
+    `progress` comes from the query's checkpoint. Raises ConfigError if `path` is not an output of a
+    files sink or of `dedup_parquet`, or if the checkpoint belongs to another query.
     """
     root = OutputRoot(located(os.fspath(path)))
     owner = owner_of(root)

@@ -1,4 +1,4 @@
-"""Options of the sink of files, as ``writeStream.option`` takes them."""
+"""The options of the files sink, which users pass to ``writeStream.option``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dedup.sinks.files.output_root import parsed_s3
 from dedup.sinks.options import ACCEPT, SinkOptions, located, named, sink_values
 
 FORMAT = "dedup_files"
-#: Codecs by format. The first one is the default.
+#: The compression codecs of each file format. The first codec is the default.
 CODECS = {
     "parquet": ("snappy", "zstd", "gzip", "none"),
     "json": ("none", "gzip"),
@@ -39,12 +39,12 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesOptions(SinkOptions):
-    """The values of `OPTIONS`.
+    """The values of the options in `OPTIONS`.
 
-    `path` is absolute, or an ``s3://`` URI as pyarrow takes it.
+    `path` is an absolute path, or an ``s3://`` URI in pyarrow's form.
     """
 
-    path: str = field(repr=False)  # it may hold a secret
+    path: str = field(repr=False)  # the URI may hold a secret
     file_format: str
     compression: str
     header: bool
@@ -97,7 +97,7 @@ def _checked_path(path: str) -> str:
 
 
 def _check_apart(options: FilesOptions, checkpoint: str) -> None:
-    """Refuse a checkpoint that readers of the output would take for rows."""
+    """Raise ConfigError if readers of the output would take the checkpoint's files for rows."""
     if not checkpoint:
         return
     checkpoint = located(checkpoint)
@@ -114,7 +114,10 @@ def _check_apart(options: FilesOptions, checkpoint: str) -> None:
 
 
 def _store_of(place: str) -> tuple[str | None, PurePosixPath]:
-    """Return the bucket (None for a disk) and the folder in it. Spark's name for S3 is s3a."""
+    """Return the bucket, or None for a local disk, and the folder.
+
+    The bucket is the same for ``s3://`` and for ``s3a://``, Spark's name for S3.
+    """
     scheme = scheme_of(place)
     if scheme is None:
         return None, PurePosixPath(place)

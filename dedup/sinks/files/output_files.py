@@ -1,4 +1,4 @@
-"""The formats of the files that tasks write: Parquet, and lines of text."""
+"""The file formats that tasks write, which are Parquet and lines of text."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from dedup.catalog.localfile import sync
 from dedup.errors import DedupError, faults
 from dedup.sources.files.parquet_input import BatchBuffer
 
-#: Arrow bytes of a row group. A task buffers one group for each folder that it writes to.
+#: Size of a row group in Arrow's memory. A task buffers one group for each folder it writes to.
 GROUP_BYTES = 64 << 20
 _GROUP_ROWS = 1 << 20
-#: The first rows decide which columns get a dictionary.
+#: Number of first rows by which the writer decides which columns get a dictionary.
 _SAMPLE_ROWS = 16_384
 
 
 @dataclass(slots=True)
 class OutputFile(ABC):
-    """A new file, with its compression in pyarrow's spelling."""
+    """A new file that a task writes. `compression` is a codec in pyarrow's spelling."""
 
     path: Path
     columns: pa.Schema
@@ -37,7 +37,7 @@ class OutputFile(ABC):
     nbytes: int = field(default=0, init=False)
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Add rows, with columns in the file's order. Raises DedupError if the disk is full."""
+        """Add rows whose columns have the file's order. Raises DedupError if the disk is full."""
         self.rows += rows.num_rows
         self._take(_as(rows, self.columns))
 
@@ -50,7 +50,7 @@ class OutputFile(ABC):
             self.nbytes = self.path.stat().st_size
 
     def drop(self) -> None:
-        """Close the file of a failed task, and remove it."""
+        """Close and remove the file, because its task has failed."""
         with suppress(OSError, pa.ArrowException):
             self._let_go()
         with suppress(OSError):
@@ -66,12 +66,12 @@ class OutputFile(ABC):
 
     @abstractmethod
     def _let_go(self) -> None:
-        """Close the file, if it is open."""
+        """Close the file without writing buffered rows."""
 
 
 @dataclass(slots=True)
 class ParquetOutput(OutputFile):
-    """A Parquet file, in row groups of about `group_bytes` Arrow bytes."""
+    """A Parquet file. Each row group takes about `group_bytes` of memory in Arrow."""
 
     group_bytes: int | None = None
     _gathered: BatchBuffer = field(init=False)
@@ -111,7 +111,7 @@ class ParquetOutput(OutputFile):
 
 @dataclass(slots=True)
 class TextOutput(OutputFile):
-    """A file that begins with `head`, with rows as text that `lines` makes."""
+    """A text file that begins with `head`. The function `lines` turns rows into text."""
 
     lines: Callable[[pa.RecordBatch], bytes]
     head: bytes = b""
@@ -148,7 +148,7 @@ class TextOutput(OutputFile):
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Replace an OSError by a DedupError that says what to do."""
+    """Replace an OSError from writing to `path` by a DedupError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -177,10 +177,10 @@ def parquet_writer(
 
 
 def with_spark_metadata(columns: pa.Schema, spark_json: str, version: str) -> pa.Schema:
-    """Return the columns with the metadata that Spark writes to the footer of a file.
+    """Return the columns with the metadata that Spark writes to the footer of a Parquet file.
 
-    The version shows readers that old dates are in today's calendar. `spark_json` describes what
-    Parquet cannot express, such as comments.
+    From the Spark version readers know that old dates are in today's calendar. `spark_json`
+    describes what Parquet cannot express, such as comments on columns.
     """
     noted: Mapping[str, str] = {
         "org.apache.spark.version": version,
@@ -198,7 +198,7 @@ def _as(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
 
 
 def _repeating(rows: pa.Table) -> list[str]:
-    """Return the columns that a dictionary makes smaller. For other columns it only costs time."""
+    """Return the columns whose values repeat, so that a dictionary makes the file smaller."""
     sample = rows.slice(0, _SAMPLE_ROWS)
     found = []
     for column, name in zip(sample.columns, sample.column_names, strict=True):

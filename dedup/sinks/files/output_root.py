@@ -1,4 +1,4 @@
-"""The root of an output: if several writers create a file, also on S3, exactly one succeeds."""
+"""The root of an output. If several writers create the same file, exactly one succeeds."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from dedup.catalog.root import Root
 from dedup.catalog.uri import scheme_of
 from dedup.errors import CatalogError, ConfigError, MissingExtraError
 
-#: A store answers 409 to two simultaneous writes of a name: try again.
+#: Number of attempts to create an object. A store answers 409 to simultaneous writes of one name.
 _TRIES = 5
-#: Object in an output on S3 that proves that the store respects conditional writes.
+#: The object that the sink creates on S3 to test whether the store respects conditional writes.
 _PROBE = "_dedup.probe"
 
 
 class OutputRoot(Root):
-    """A `Root`, at a path or an ``s3://`` URI, whose `create_bytes` is exclusive on S3 as well.
+    """A `Root` at a path or an ``s3://`` URI. Even on S3 `create_bytes` never overwrites an object.
 
-    pyarrow has no conditional PUT (``If-None-Match: *``, on S3 since August 2024), but boto3 has.
+    For S3 this uses boto3, because pyarrow has no conditional PUT (``If-None-Match: *``, which S3
+    supports since August 2024).
     """
 
     def __init__(self, path: str) -> None:
@@ -29,13 +30,13 @@ class OutputRoot(Root):
         self._uri = path if scheme_of(path) == "s3" else None
 
     def check(self) -> None:
-        """Check that the output can be reached and, on S3, that the extra ``s3`` is installed."""
+        """Raise an error if the output cannot be reached, or the extra ``s3`` is missing for S3."""
         if self._uri is not None:
             _boto3()
         self.exists("_dedup.query")
 
     def check_exclusive(self) -> None:
-        """Create an object twice, to check that the store refuses the second write."""
+        """Raise an error if the store lets this method create an object twice."""
         if self._uri is None or (self._uri, os.getpid()) in _EXCLUSIVE:
             return
         if self._put_new(_PROBE, b"first") and self._put_new(_PROBE, b"second"):
@@ -51,8 +52,8 @@ class OutputRoot(Root):
     def uri(self, name: str) -> str:
         """Return the path of a file, or the URI of an object, without percent-encoding.
 
-        Readers expect this form (Spark, DuckDB, pyarrow with a file system). The output's own URI
-        may be percent-encoded, because pyarrow decodes it.
+        Spark, DuckDB, and pyarrow with a file system expect this form. The URI that the user gave
+        may be percent-encoded, because pyarrow decodes that URI.
         """
         if self._uri is None:
             return self.url(name)
@@ -60,14 +61,14 @@ class OutputRoot(Root):
         return "s3://" + "/".join(part for part in (bucket, folder, name) if part)
 
     def create_bytes(self, name: str, data: bytes) -> bool:
-        """Write a new object, or return False and write nothing if it exists."""
+        """Write a new object and return True, or return False if the object already exists."""
         if self._uri is None:
             return super().create_bytes(name, data)
-        # boto3 repeats a request whose answer was lost, so an existing object may be our own.
+        # boto3 repeats a request whose answer was lost, so this call may have made the object.
         return self._put_new(name, data) or self.read_bytes(name) == data
 
     def _put_new(self, name: str, data: bytes) -> bool:
-        """Create an object and return True, or return False if it already exists."""
+        """Create an object and return True, or return False if the object already exists."""
         assert self._uri is not None
         _, botocore = _boto3()
         bucket, folder, _ = parsed_s3(self._uri)
@@ -98,13 +99,13 @@ class OutputRoot(Root):
         )
 
 
-#: Outputs whose store has passed `check_exclusive`, each with the process that checked.
+#: Outputs whose store has passed `check_exclusive`, each with the ID of the process that checked.
 _EXCLUSIVE: set[tuple[str, int]] = set()
 
 
 @lru_cache(maxsize=8)
 def _client(uri: str, pid: int) -> Any:
-    """Return this process's client. It is cached: making one takes longer than a request."""
+    """Return this process's S3 client. To make a client takes longer than a request."""
     boto3, _ = _boto3()
     return boto3.session.Session().client("s3", **parsed_s3(uri)[2])
 
@@ -119,9 +120,9 @@ def _boto3() -> tuple[Any, Any]:
 
 
 def parsed_s3(uri: str) -> tuple[str, str, dict[str, Any]]:
-    """Return bucket, folder, and settings with which boto3 acts as pyarrow does for the URI.
+    """Return the bucket and folder of a URI, and settings that make boto3 act as pyarrow does.
 
-    Both libraries read settings that the URI lacks from the environment, the profile or the
+    If the URI lacks a setting, both libraries read it from the environment, the profile or the
     machine.
     """
     parts = urlsplit(uri)

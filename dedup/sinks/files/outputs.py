@@ -1,4 +1,7 @@
-"""How tasks stage files in an output, and how a planned micro-batch becomes visible there."""
+"""Stage the files of tasks in an output, and make a planned micro-batch visible.
+
+`dedup.sinks.files.plans` explains plans.
+"""
 
 from __future__ import annotations
 
@@ -25,34 +28,37 @@ _COPIES_AT_ONCE = 8
 
 
 class Output(Protocol):
-    """A folder of files, local or in an object store."""
+    """The output of a files sink, which is a local folder or a folder in an object store."""
 
     root: OutputRoot
 
     @contextmanager
     def folder_to_write(self, batch: Batch) -> Iterator[Path]:
-        """Yield the local folder that a task writes to."""
+        """Yield the local folder in which a task writes its files."""
 
     def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
-        """Bring files durably to the driver, and return them with their new paths."""
+        """Bring a task's files to a durable place that the driver sees. Return their new paths."""
 
     def plan_files(
         self, batch_id: int, files: Sequence[WrittenFile]
     ) -> tuple[str, list[PlannedFile]]:
-        """Arrange staged files as a plan needs them, and return its folder and its files."""
+        """Arrange staged files for a new plan, and return the plan's folder and files."""
 
     def carry_out(self, plan: BatchPlan, again: Sequence[WrittenFile] | None = None) -> None:
-        """Make a planned micro-batch visible. Any start may repeat it, with the same result.
+        """Make a planned micro-batch visible. A repeated call has the same result.
 
-        If the plan's files are gone, `again` replaces them: the same rows, staged again. Raises
-        SinkError if files are neither in their place nor staged.
+        If the plan's files are gone, this publishes the files in `again`, which hold the same rows.
+        Raises SinkError if a file is neither in its final place nor staged.
         """
 
     def unplanned(self, batch_id: int) -> Sequence[str]:
-        """Return the names that are already in the folder of a micro-batch without a plan."""
+        """Return the names of files that are already in the folder of a micro-batch.
+
+        The caller knows no plan of the micro-batch, so the folder should not exist.
+        """
 
     def clean(self, batch_id: int) -> None:
-        """Remove what was staged for this published micro-batch and earlier ones."""
+        """Remove the staged files of a published micro-batch and of all earlier micro-batches."""
 
 
 class LocalOutput:
@@ -67,7 +73,7 @@ class LocalOutput:
         yield self._path / STAGING / staging_folder(batch.batch_id, batch.run_id)
 
     def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
-        """Return the files unchanged: the driver sees them where they are."""
+        """Return the files unchanged, because the driver sees the folder that tasks write to."""
         return list(files)
 
     def plan_files(
@@ -76,7 +82,7 @@ class LocalOutput:
         folder = f"{STAGING}/{batch_id:012d}-{uuid.uuid4().hex}"
         if files:
             gather(files, self._path / folder)
-            # The plan is durable at once, so the files that it names must be durable before.
+            # The plan will be durable at once, so make the files that it names durable first.
             flush(self._path / folder)
             sync(self._path / STAGING)
             sync(self._path)
@@ -85,7 +91,7 @@ class LocalOutput:
         return folder, [PlannedFile(f"{folder}/{n}", n, file.nbytes) for n, file in planned]
 
     def carry_out(self, plan: BatchPlan, again: Sequence[WrittenFile] | None = None) -> None:
-        """Rename the folder that the plan names, or a folder with the files in `again`."""
+        """Publish the folder that the plan names, or a new folder with the files in `again`."""
         if not plan.files:
             return
         source, number = self._path / plan.folder, plan.marker.batch_id
@@ -105,14 +111,13 @@ class LocalOutput:
         publish_folder(source, self._path, number)
 
     def _refuse_foreign(self, plan: BatchPlan) -> None:
-        """Refuse another writer's folder that has the name of a micro-batch still staged.
+        """Raise SinkError if another writer has made the folder of a micro-batch that is staged.
 
-        The sink would take that folder for the micro-batch, and delete the staged files. If the
-        last step was a copy instead of a rename (`publish_folder`), the folder has the files of the
-        plan.
+        The sink would take that folder for the micro-batch, and delete the staged files. A folder
+        that has the plan's files is the sink's own: `publish_folder` may copy instead of rename.
         """
         target = self._path / folder_of(plan.marker.batch_id)
-        # Keep this order: a start that publishes in between takes the staged folder away.
+        # Keep this order. A start that publishes in between renames the staged folder.
         if not target.exists() or not (self._path / plan.folder).exists():
             return
         if not all((target / file.name).exists() for file in plan.files):
@@ -140,7 +145,7 @@ class LocalOutput:
 
 
 class StoreOutput:
-    """A folder of an object store, which has no rename, so staged files are copied one by one."""
+    """A folder of an object store. A store has no rename, so this copies staged files singly."""
 
     def __init__(self, path: str) -> None:
         self.root = OutputRoot(path)
@@ -166,9 +171,9 @@ class StoreOutput:
         return "", [PlannedFile(file.path, _name_of(file), file.nbytes) for file in files]
 
     def carry_out(self, plan: BatchPlan, again: Sequence[WrittenFile] | None = None) -> None:
-        """Copy each file of the plan that is not in its place yet.
+        """Copy each file of the plan that is not in its final place yet.
 
-        Files in `again` cannot replace the plan's, because readers may have seen some of these.
+        This ignores `again`, because readers may have seen some of the plan's files.
         """
 
         def place(file: PlannedFile) -> None:

@@ -1,4 +1,4 @@
-"""`dedup_parquet`: a stream from a folder of files to a folder of Parquet files, for users."""
+"""`dedup_parquet`: the public function that de-duplicates a folder of files into Parquet files."""
 
 from __future__ import annotations
 
@@ -46,39 +46,39 @@ def dedup_parquet(
     schema: T.StructType | str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataStreamWriter:
-    """Return a query that writes the unique rows of a folder of files to another, as Parquet.
+    """Return a query that reads a folder of files and writes the unique rows as Parquet files.
 
-    Give it ``option("checkpointLocation", ...)``, a trigger and a name, and call ``start()``. Each
-    micro-batch appears as the folder ``batch=<number>`` of the output, whole, once, or not at all.
-    If pyarrow reads and writes the Parquet files with Spark's meaning, the query's tasks do so, and
-    no row goes through the JVM. Otherwise Spark does, and a warning of the logger ``dedup`` gives
-    the reason. Spark reads ORC.
+    Set ``option("checkpointLocation", ...)``, a trigger and a name, and call ``start()``. Each
+    micro-batch appears whole and once, as the folder ``batch=<number>`` of the output. If pyarrow
+    can read and write the files exactly as Spark would, the query's tasks use pyarrow, and no row
+    goes through the JVM. Otherwise Spark reads or writes, and the logger ``dedup`` warns and gives
+    the reason. Spark always reads ORC.
 
     Parameters
     ----------
     spark : SparkSession
         Classic, not Spark Connect.
     source : path
-        Folder with files. Partition folders such as ``day=2024-05-01`` are columns.
+        Folder with files. Partition folders such as ``day=2024-05-01`` become columns.
     operator : Operator
         Made by `dedup_by_id`, without the option `verdict` if `duplicates` is given.
     output : path
-        Folder on the local disk, or with ``shared_local=True`` of the operator on a mount that all
-        machines share. It belongs to one query.
+        Folder on the local disk. If the operator has ``shared_local=True``, the folder may be on a
+        mount that all machines share. The output belongs to one query.
     duplicates : path, optional
-        A second such folder, for the rows that do not pass. Each micro-batch has folders
-        ``dedup_verdict=<verdict>`` there.
+        A second output, for the rows that do not pass. In it each micro-batch has folders
+        ``dedup_verdict=<verdict>``.
     source_format : {"parquet", "orc"}, default "parquet"
         Format of the input.
     schema : StructType or DDL, optional
-        The columns. Default: the columns of the existing files.
+        Columns of the input. Default: the columns of the existing files.
     options : mapping of str to str, optional
         Options of Spark's file source, such as ``maxFilesPerTrigger``.
 
     Raises
     ------
     ConfigError
-        If folders, columns or session cannot work.
+        If the query cannot work with these folders, these columns or this session.
     CatalogError
         If the catalog cannot be written.
     """
@@ -119,7 +119,7 @@ def dedup_parquet(
 
 @dataclass(slots=True)
 class _InputFiles:
-    """The input of a query: the files that Spark lists now, and `rows` as Spark reads them."""
+    """The input of a query. Spark lists the files, and `rows` is the stream as Spark reads it."""
 
     spark: SparkSession
     folder: Path
@@ -147,13 +147,13 @@ class _InputFiles:
         )
 
     def check_new_times(self, _: int) -> None:
-        """Check the times in new ORC files, which include the files of the micro-batch."""
+        """Check the times in new ORC files. These include all files of the current micro-batch."""
         new = set(self._listed()) - self._checked
         check_orc_times(self.spark, new, self.rows.schema)
         self._checked |= new
 
     def _listed(self) -> tuple[Path, ...]:
-        # Any schema will do, because the files are listed, not read.
+        # Any schema works, because Spark lists the files and does not read them.
         files = self._reader().schema(self.schema or "_ INT").load(str(self.folder))
         return tuple(Path(local_path(uri)) for uri in files.inputFiles())
 
@@ -163,7 +163,7 @@ class _InputFiles:
 
 @dataclass(slots=True)
 class _OwnedOutput:
-    """Function for ``foreachBatch`` that lets only one query write to an output."""
+    """Function for ``foreachBatch`` that raises an error if another query owns the output."""
 
     sink: StagedFiles
     _owner: str | None = field(default=None)
@@ -173,7 +173,7 @@ class _OwnedOutput:
         if query_id is None:
             raise ConfigError("dedup_parquet works inside a streaming query alone: start it.")
         if self._owner != query_id:
-            # Check the owner before touching anything there: another query may be staging files.
+            # Check the owner first, because another query may be staging files in the output.
             own_output(Root(self.sink.output), query_id)
             check_not_ahead(
                 (self.sink.output, self.sink.duplicates),

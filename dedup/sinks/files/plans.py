@@ -1,10 +1,10 @@
-"""The *plan* of a micro-batch: which files it consists of, decided once.
+"""The *plan* of a micro-batch: a list of the files that the micro-batch consists of.
 
 A plan is a JSON document ``_batches/<id>.plan``. The first start of the query that publishes the
-micro-batch creates the plan, which never changes. So if two starts publish the same micro-batch,
-even long after one another, one decides and both carry out the same plan. The plan holds the marker
-of the micro-batch: a planned micro-batch counts as published, because anybody can carry out the
-plan at any time.
+micro-batch creates the plan. The plan never changes. So if two starts publish the same micro-batch,
+even long after one another, both carry out the same plan. The plan holds the micro-batch's marker
+(`dedup.sinks.marker`). A planned micro-batch counts as published, because any start of the query
+can carry out the plan.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _STAGED = re.compile(rf"{STAGING}/(?:[0-9]{{12}}-[0-9a-f]{{32}}|files-[0-9]{{12}
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A file of a micro-batch.
+    """A file of a planned micro-batch.
 
-    It is staged at `staged` below the output. `name` is its final name below the folder of the
-    micro-batch, with the folders of partitions.
+    `staged` is the place below the output where the file is staged. `name` is the final name below
+    the micro-batch's folder, and includes partition folders.
     """
 
     staged: str
@@ -47,8 +47,8 @@ class PlannedFile:
 class BatchPlan:
     """The plan of one micro-batch.
 
-    On a local disk `folder` is the staged folder that becomes the folder of the micro-batch. A
-    micro-batch without rows has no files and no folder.
+    On a local disk `folder` is the staged folder, which the sink renames to the micro-batch's
+    folder. A micro-batch without rows has no files and no folder.
     """
 
     marker: Marker
@@ -57,7 +57,7 @@ class BatchPlan:
 
 
 class BatchPlans:
-    """The plans of an output."""
+    """All plans of one output."""
 
     def __init__(self, root: Root) -> None:
         self._root = root
@@ -84,13 +84,13 @@ class BatchPlans:
             return _plan(body, batch_id, is_local=self._root.local_path(name) is not None)
 
     def newest(self, batch_id: int, known_batch_id: int | None = None) -> BatchPlan | None:
-        """Return the plan that the driver of a micro-batch has to know, or None for a new output.
+        """Return the newest plan of an output, as the driver of a micro-batch has to know it.
 
-        A later micro-batch's plan comes first: the output is ahead. The micro-batch's own plan
-        comes second: the micro-batch is published. Otherwise this returns the newest earlier plan.
-        A micro-batch without rows has a plan, but one for which Spark ran no task has none. So if
-        the previous micro-batch has no plan, this lists all plans. `known_batch_id`, which may be
-        later than `batch_id`, certainly has a plan.
+        Returns None for a new output. If a plan is later than the micro-batch, the checkpoint is
+        older than the output. If the plan is the micro-batch's own, the micro-batch is published.
+        A micro-batch has no plan if Spark ran no task for it. So if the previous micro-batch has no
+        plan, this lists all plans. `known_batch_id`, which may be later than `batch_id`, certainly
+        has a plan.
         """
         ahead = max(batch_id + 1, -1 if known_batch_id is None else known_batch_id)
         for number in (ahead, batch_id + 1, batch_id, batch_id - 1):
@@ -107,7 +107,7 @@ class BatchPlans:
 
 
 def _plan(body: dict[str, Any], batch_id: int, *, is_local: bool) -> BatchPlan:
-    """Return a micro-batch's plan, or raise ValueError if its files are another micro-batch's."""
+    """Return the plan in a document, or raise ValueError if it is not of this micro-batch."""
     marker = Marker.from_json(body["marker"])
     if marker.batch_id != batch_id:
         raise ValueError(f"it is the plan of micro-batch {marker.batch_id}")
@@ -117,7 +117,7 @@ def _plan(body: dict[str, Any], batch_id: int, *, is_local: bool) -> BatchPlan:
         PlannedFile(path_below(staged), path_below(name), integer(nbytes, 0))
         for staged, name, nbytes in listed
     )
-    # On a local disk one folder is renamed. In a store each staged file is copied.
+    # On a local disk the sink renames one folder. In a store it copies each staged file.
     waiting = [folder] if is_local else [file.staged.rpartition("/")[0] for file in files]
     for each in waiting if files else []:
         staged_for = batch_of_staged(each.rpartition("/")[2])
@@ -131,7 +131,7 @@ def _name(batch_id: int) -> str:
 
 
 def published_files(path: str | os.PathLike[str]) -> list[str]:
-    """Return the files of all micro-batches that are completely published, in their order.
+    """Return the files of all completely published micro-batches, in the order of micro-batches.
 
     Parameters
     ----------
@@ -167,7 +167,8 @@ def published_files(path: str | os.PathLike[str]) -> list[str]:
 def is_whole(root: OutputRoot, plan: BatchPlan) -> bool:
     folder = root.local_path(folder_of(plan.marker.batch_id))
     if folder is not None:
-        # One rename shows all files. Do not look for each: an earlier release may have merged them.
+        # One rename shows all files. Do not look for each, because an old release may have merged
+        # them.
         return not plan.files or folder.exists()
     return all(root.size(name) == nbytes for name, nbytes in _objects(plan))
 

@@ -1,4 +1,4 @@
-"""The operator between files, which its tasks read and write themselves if they can."""
+"""Build a query from files to files. If possible, the operator's tasks read and write the files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from dedup.spark.plan import Plan
 if TYPE_CHECKING:
     from dedup.spark.driver.build import MapPass
 
-#: Part of a file that one task reads: as large as the row groups of most writers.
+#: Size of the part of a file that one task reads. Most writers' row groups have about this size.
 SPLIT_BYTES = 128 << 20
 #: Options of Spark's reader that select files, and do not change how it reads them.
 _LISTING = frozenset(
@@ -54,12 +54,12 @@ _LISTED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFiles:
-    """The input of a stream, in Parquet.
+    """The Parquet files that are the input of a stream.
 
-    `place` is a folder, file or glob, as Spark's reader takes it, and `folders` are the columns
-    that folders name, in lower case. `paths` are the files to compare with the columns before the
-    start. Tasks compare all others. `by_spark` is the reason why Spark has to read the files even
-    if tasks can.
+    `place` is a folder, file or glob in the form that Spark's reader accepts. `folders` holds the
+    columns, in lower case, whose values are in the names of folders. Before the start the driver
+    checks that the files in `paths` have the stream's columns. Tasks check all other files.
+    `by_spark` is a reason for Spark to read the files even if tasks could, or None.
     """
 
     place: str
@@ -71,7 +71,10 @@ class SourceFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetFolder:
-    """The output of a stream: where tasks write, and the column whose values name folders."""
+    """The Parquet output of a stream.
+
+    Tasks write below `staging`. The values of the column `split_by` name folders.
+    """
 
     staging: Path
     split_by: str | None = None
@@ -79,11 +82,11 @@ class ParquetFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesQuery:
-    """A stream behind the operator, not started yet.
+    """A query that is built and not started yet.
 
-    `columns` are those of the rows that the operator emits. `writer` writes the micro-batches, or
-    is None if Spark has to write them. `read_by_spark` and `written_by_spark` are the reasons why
-    Spark reads and writes, or None if tasks do.
+    `columns` are the columns of the rows that the operator emits. `writer` writes the
+    micro-batches, or is None if Spark has to write them. `read_by_spark` and `written_by_spark`
+    give the reasons why Spark has to read and to write. Each is None if tasks do that work.
     """
 
     stream: DataFrame
@@ -107,10 +110,10 @@ def query(
     source: SourceFiles | str,
     sink: ParquetFolder | str,
 ) -> FilesQuery:
-    """Put the operator between files, which its tasks read and write if they can.
+    """Build the query that reads files, applies the operator, and writes files.
 
-    `rows` are the input as Spark reads it. `source` and `sink` describe input and output, or are
-    the reason why Spark has to read or write.
+    `rows` is the input as Spark reads it. `source` and `sink` describe input and output. If one of
+    them is a text, the text is the reason why Spark has to read or to write.
     """
     prepared, plan = prepare(rows, operator.options)
     given = emitted_schema(rows, plan)
@@ -178,7 +181,7 @@ def _scanned(
 
 
 def _splits(spark: SparkSession, source: SourceFiles, folders: list[T.StructField]) -> DataFrame:
-    """Return the file parts of each micro-batch, spread over the tasks."""
+    """Return the parts of files that each micro-batch reads, distributed over the tasks."""
     listed = T.StructType([*(T.StructField(*column) for column in _LISTED.items()), *folders])
     reader = spark.readStream.format("binaryFile").schema(listed).options(**source.options)
     # Take sizes and times from Spark's listing. Tasks fill the columns `length` and
@@ -215,10 +218,10 @@ def _writer(spark: SparkSession, rows: T.StructType, sink: ParquetFolder | str) 
 def _fault(
     source: SourceFiles, look: Callable[[ParquetInput], str | None], unsupported: str | None
 ) -> str | None:
-    """Return what is wrong with the first file in which `look` finds a fault, or None.
+    """Return the first fault that `look` finds in a file of `source.paths`, or None.
 
-    A file that cannot be read at all passes: the task that reads it reports the error.
-    `unsupported` is the answer for a file with features that pyarrow lacks.
+    If a file cannot be read at all, this ignores the file, because the task that reads it reports
+    the error. If a file has features that pyarrow lacks, the fault begins with `unsupported`.
     """
 
     def wrong(path: Path) -> str | None:
@@ -238,7 +241,7 @@ def _fault(
 
 
 def _check_spark_reads(source: SourceFiles, schema: T.StructType, why: str) -> None:
-    """Refuse files that Spark would not read, or whose values Spark would cut."""
+    """Raise DataError for files that Spark could not read, or whose values Spark would truncate."""
     known: list[pa.Field] = []
     for column in schema.fields:
         with suppress(LeftToSpark):

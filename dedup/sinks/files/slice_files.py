@@ -1,7 +1,8 @@
-"""The files that one task writes of a micro-batch, one or more for each folder of its rows.
+"""The files that one task writes for a micro-batch, with at least one file per output folder.
 
-The files are below a folder that readers skip. Each attempt of a task uses other names, and returns
-them once all files are durable. The driver publishes the files of those attempts that Spark counts.
+The task writes below a folder that readers skip. Each attempt of a task gives its files new names,
+and returns the names once all files are durable. The driver publishes the files of the attempts
+whose results Spark accepts.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from dedup.sinks.files.output_files import GROUP_BYTES, OutputFile, ParquetOutpu
 from dedup.sinks.files.text_lines import csv_head, csv_lines, json_lines
 from dedup.sources.files.folder_columns import parted
 
-#: Number of files that a task holds open. To open another, it finishes the file opened first.
+#: How many files a task keeps open. To open one more, the task finishes the oldest file.
 _OPEN_FILES = 64
 _ENDINGS = {"none": "", "gzip": ".gz"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileShape:
-    """How the files of an output are written.
+    """The format and columns of an output's files.
 
-    `columns` are the columns in the files, with the metadata that Spark writes. The values of the
-    columns `split_by`, which are not in the files, name folders. A CSV file begins with the names
-    of its columns if `header` is true. A task begins another file once one has `target_bytes`.
+    `columns` are the columns in the files, with the metadata that Spark writes. The columns in
+    `split_by` are not in the files, and their values name folders. If `header` is true, a CSV file
+    begins with the names of its columns. A task begins a new file once a file has `target_bytes`.
     """
 
     columns: pa.Schema
@@ -61,7 +62,10 @@ class FileShape:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that is whole and durable, and the folder of the micro-batch that it belongs in."""
+    """A file that a task has finished and made durable.
+
+    `folder` is the file's future folder, below the folder of the micro-batch.
+    """
 
     path: str
     folder: str
@@ -71,7 +75,7 @@ class WrittenFile:
 
 @dataclass(slots=True)
 class SliceFiles:
-    """The files of one attempt of a task. An error in the ``with`` block removes them all."""
+    """The files of one attempt of a task. If the ``with`` block fails, this removes the files."""
 
     folder: Path
     shape: FileShape
@@ -127,13 +131,13 @@ def staging_folder(batch_id: int, run_id: str) -> str:
 
 
 def batch_of_staged(name: str) -> int | None:
-    """Return the micro-batch that a folder of this name was staged for, or None."""
+    """Return the micro-batch of a staged folder, or None if the sink gives no folder that name."""
     number = name.removeprefix("files-").partition("-")[0]
     return int(number) if re.fullmatch("[0-9]{12}", number) else None
 
 
 def gather(files: Iterable[WrittenFile], folder: Path) -> None:
-    """Move files of tasks to a new folder, ready to be published.
+    """Move the files of all tasks to a new folder, which can then be published.
 
     Raises DedupError if a file is missing, or has changed since its task wrote it.
     """

@@ -1,4 +1,4 @@
-"""Write packed blobs to Parquet files in one pass, in which no row goes through the JVM."""
+"""Unpack the operator's result in tasks, and write the rows to Parquet files without the JVM."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from dedup.spark.plan import Plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Columns of the pass's result, a row for each file: path, folder that it belongs in, size.
+#: Columns of the result, which has a row per file: path, folder below the micro-batch's, and size.
 WRITTEN = "path string, folder string, bytes bigint"
 _WRITTEN_ARROW = pa.schema([("path", pa.string()), ("folder", pa.string()), ("bytes", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFiles:
-    """The last pass of a query whose tasks write its rows, instead of `unpack`.
+    """The last pass of a query whose tasks write the rows to files. It replaces `unpack`.
 
-    On the driver it is the `dedup.sinks.folder_sink.RowsWriter` of such a query. `staging` is a
-    folder on a file system that all tasks and the driver share.
+    On the driver this object is also the query's `dedup.sinks.folder_sink.RowsWriter`. `staging` is
+    a folder on a file system that all tasks and the driver share.
     """
 
     staging: str
     shape: FileShape
 
     def __call__(self, plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows of a task, and yield its files as rows of `WRITTEN`."""
+        """Write the rows of a task, and yield a row with the columns `WRITTEN` for each file."""
         task = Task.current(plan)
         folder = Path(self.staging, staging_folder(task.epoch, task.run_id))
         with SliceFiles(folder, self.shape, task.partition) as files:
@@ -50,13 +50,13 @@ class TaskFiles:
         )
 
     def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
-        """Run the micro-batch, and move the files of its tasks to a folder."""
+        """Run the micro-batch, and move the files that its tasks wrote to `folder`."""
         written = batch.collect()
         faults.point("files.collected")
         files = [WrittenFile(row["path"], row["folder"], row["bytes"], 0) for row in written]
         gather(files, folder)
         for parent in {Path(file.path).parent for file in files}:
-            # The remaining files are from attempts that Spark does not count.
+            # The remaining files are from attempts whose results Spark did not accept.
             shutil.rmtree(parent, ignore_errors=True)
 
     def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:

@@ -1,11 +1,14 @@
-r"""Rows as lines of JSON and CSV that Spark's readers read back without loss.
+r"""Write rows as lines of JSON or CSV that Spark's readers read back without loss.
 
-JSON: null fields of a row or a structure are left out, nulls in lists and maps are ``null``. NaN,
-infinity and binary values (in Base64) are texts. CSV is Spark's dialect: null is an empty field, an
-empty text is ``""``. A text with a comma, a quote, a backslash, a line end, or a blank at either
-end is in quotes, with ``\`` before a quote and before itself. In a CSV file of one column null is
-``""`` too, because readers skip empty lines. Times have six digits, of which Spark's writer keeps
-three.
+JSON lines leave out null fields of a row or a structure. Nulls in lists and maps are ``null``. NaN,
+infinity and binary values (in Base64) are texts.
+
+CSV lines are in Spark's dialect. Null is an empty field, and an empty text is ``""``. In a file of
+one column null is ``""`` too, because readers skip empty lines. A text is in quotes if it contains
+a comma, a quote, a backslash or a line end, or has a blank at either end. In quotes a ``\``
+precedes each quote and each ``\``.
+
+In both formats times have six digits after the second. Spark's own writer keeps only three.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from dedup.sinks.utf8 import check_utf8
 
 _TO_QUOTE_IN_CSV = r'[",\n\r\\]|^\s|\s$|^$'
 _TO_ESCAPE_IN_JSON = r'["\\\x00-\x1f]'
-#: 0001-01-01 and 10000-01-01, in days since 1970: years of four digits.
+#: 0001-01-01 and 10000-01-01 in days since 1970. Years between them have at most four digits.
 _FIRST_DAY, _END_DAY = -719_162, 2_932_897
 _DAY_US = 86_400_000_000
 #: Java's spelling of NaN and infinity, keyed by Arrow's.
@@ -34,7 +37,7 @@ def csv_head(columns: pa.Schema) -> bytes:
 
 
 def csv_lines(rows: pa.RecordBatch) -> bytes:
-    """Return a CSV line for each row. Raises DataError for years other than 1 to 9999."""
+    """Return a CSV line for each row. Raises DataError for a year before 1 or after 9999."""
     named = zip(rows.schema.names, rows.columns, strict=True)
     return _csv([_texts(column, name) for name, column in named])
 
@@ -42,8 +45,8 @@ def csv_lines(rows: pa.RecordBatch) -> bytes:
 def json_lines(rows: pa.RecordBatch) -> bytes:
     """Return a JSON line for each row.
 
-    Raises DataError for years other than 1 to 9999, and UnicodeDecodeError for a text that is not
-    UTF-8: readers drop the whole line of such a text.
+    Raises DataError for a year before 1 or after 9999. Raises UnicodeDecodeError for a text that is
+    not UTF-8, because readers would drop the whole line.
     """
     check_utf8(rows)
     if not rows.num_columns:
@@ -117,7 +120,7 @@ def _json(column: pa.Array, name: str) -> pa.Array:
 
 
 def _compact(column: pa.Array) -> pa.Array:
-    """Return lists without the hidden values outside of a slice or below a null."""
+    """Return the same lists without the values that Arrow hides beside a slice or in a null."""
     return column.take(pa.array(np.arange(len(column))))
 
 
@@ -141,7 +144,7 @@ def _escaped(texts: pa.Array) -> pa.Array:
 
 
 def _texts(column: pa.Array, name: str) -> pa.Array:
-    """Return the values of a column without nesting as texts. Null stays null."""
+    """Return the values of a column that is not nested as texts. Null stays null."""
     kind = column.type
     if pa.types.is_string(kind):
         return column
@@ -172,7 +175,7 @@ def _numbers(column: pa.Array) -> pa.Array:
 
 
 def _times(column: pa.Array, name: str) -> pa.Array:
-    """Return times with all six digits, in UTC if they have a zone."""
+    """Return times as texts with six digits after the second, in UTC if they have a zone."""
     numbers = column.view(pa.int64())
     _check_years(numbers, _DAY_US, name)
     texts = pc.replace_substring(numbers.view(pa.timestamp("us")).cast(pa.string()), " ", "T")

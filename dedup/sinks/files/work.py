@@ -1,4 +1,4 @@
-"""The work of a files sink: tasks stage files, the driver plans and publishes a folder."""
+"""The work of a files sink. Tasks stage files, and the driver plans and publishes a folder."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from dedup.sinks.work import SinkWork, TaskResult
 
 @dataclass(frozen=True, slots=True)
 class WrittenSlice(StagedSlice):
-    """A slice in staged files."""
+    """A slice whose rows are in staged files."""
 
     files: tuple[WrittenFile, ...] = ()
 
 
 @dataclass(frozen=True)
 class FilesWork(SinkWork):
-    """The work of a files sink; `dedup.sinks.files.function.ready` makes it."""
+    """The work of a files sink. The function `dedup.sinks.files.function.ready` makes it."""
 
     options: FilesOptions
     shape: FileShape
@@ -59,7 +59,7 @@ class FilesWork(SinkWork):
         output, owner = output_of(self.options).root, (staged.batch.query_id, self.name)
         setting = {"path": output.url()}
         if ledger.differs(setting):
-            # Check this before the query takes possession of an output without an owner.
+            # Check the path before the query becomes the owner of an output without an owner.
             ledger.settle(setting, is_moved=owner_of(output) == owner)
         own_output(output, *owner)
         ledger.settle(setting)
@@ -72,30 +72,31 @@ class FilesWork(SinkWork):
 
 
 class FilesPort:
-    """An output, as the driver holds it. Implements `dedup.sinks.single_commit.TablePort`.
+    """A handle with which the driver uses an output. Implements `single_commit.TablePort`.
 
-    A second driver finds the first one's plan of the micro-batch (`dedup.sinks.files.plans`).
+    If two drivers publish the same micro-batch, the second driver finds the plan of the first
+    (`dedup.sinks.files.plans`).
     """
 
     def __init__(self, output: Output, staged: StagedBatch) -> None:
         self._output, self._staged, self._plans = output, staged, BatchPlans(output.root)
 
     def newest(self) -> Marker | None:
-        """Read the newest plan, and carry it out if it is this micro-batch's."""
+        """Return the newest plan's marker. Carry out the plan if it is of this micro-batch."""
         batch_id = self._staged.batch.batch_id
         newest = self._plans.newest(batch_id, self._staged.known_batch_id)
         if newest is None:
             return None
         if newest.marker.batch_id == batch_id:
-            # The driver that decided this plan may be dead, or frozen.
+            # The driver that created the plan may be dead or frozen, so carry out its plan.
             self._output.carry_out(newest, self._staged_again(newest.marker))
         return newest.marker
 
     def _staged_again(self, planned: Marker) -> list[WrittenFile] | None:
-        """Return the files that are staged now, if they may replace the plan's.
+        """Return the newly staged files if they may replace the plan's files, or None.
 
-        They may if they hold the planned rows and the micro-batch was never completely published.
-        Otherwise somebody has removed its files on purpose.
+        They may if they hold the planned rows, and the micro-batch was never completely published.
+        After a complete publication somebody must have removed its files on purpose.
         """
         known, content = self._staged.known_batch_id, content_of_slices(self._staged.slices)
         was_published = known is not None and known >= planned.batch_id
@@ -104,7 +105,7 @@ class FilesPort:
         return self._files()
 
     def commit(self, marker: Marker) -> None:
-        """Create the micro-batch's plan, and make the micro-batch visible."""
+        """Create the micro-batch's plan, and carry it out to make the micro-batch visible."""
         self._refuse_unplanned(marker.batch_id)
         folder, files = self._output.plan_files(marker.batch_id, self._files())
         plan = BatchPlan(marker, folder, tuple(files))
@@ -124,7 +125,7 @@ class FilesPort:
 
     def _refuse_unplanned(self, number: int) -> None:
         root, shown = self._output.root, self._output.unplanned(number)
-        # If there is a plan, another start was quicker. `commit` then finds that plan.
+        # If there is a plan, another start has created it first. `commit` then finds that plan.
         if shown and self._plans.read(number) is None:
             raise SinkError(
                 f"{root.url(folder_of(number))} exists already (with {shown[0]}), and "
