@@ -1,4 +1,4 @@
-"""The engine, pure: no Spark, no clock, no randomness, no I/O.
+"""The engine: pure functions without Spark, clock, randomness or I/O.
 
 Where to find a rule:
 

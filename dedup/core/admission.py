@@ -1,4 +1,4 @@
-"""Decide which time judges a record, which times its clock believes, and which rows pass."""
+"""Decide which timestamps a query trusts, and which verdicts let a row pass through."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ NullIds: TypeAlias = Literal["emit", "drop", "error"]
 NullTimestamps: TypeAlias = Literal["error", "now", "emit", "drop"]
 Conflicts: TypeAlias = Literal["drop", "emit"]
 
-#: Flags of a record, set when it is packed.
+#: Flags of a record. The pack step sets them.
 FLAG_NULL_ID = 1
 FLAG_FUTURE = 2
 FLAG_NULL_TIME = 4
 #: The record has no timestamp, and the time of the micro-batch does not replace it.
 FLAG_UNTIMED = 8
 
-#: Keys in a verdict column's metadata: verdicts that pass without the column, and all verdicts.
+#: Keys in a verdict column's metadata. `GOES_ON` lists the verdicts that pass through without a
+#: verdict column, `EVERY_VERDICT` lists all verdicts.
 GOES_ON = "dedup.goes_on"
 EVERY_VERDICT = "dedup.verdicts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handling:
-    """How to handle rows that are neither unique nor plain duplicates.
+    """The user's choices for rows that are neither unique nor plain duplicates.
 
-    The fields are options of `dedup_by_id`. With a verdict column every row passes through.
+    The fields are options of `dedup_by_id`. If the user names a verdict column, every row passes
+    through.
     """
 
     late: Late = "emit"
@@ -45,7 +47,7 @@ class Handling:
 
     @staticmethod
     def of(options: object) -> Handling:
-        """Return a `Handling` with the values of the same attributes of ``options``."""
+        """Return a `Handling` that copies its fields from the attributes of ``options``."""
         return Handling(**{f.name: getattr(options, f.name) for f in fields(Handling)})
 
     @property
@@ -69,8 +71,8 @@ class Handling:
     def check_ids(self, null: BOOL, names: str, first: Callable[[BOOL], str]) -> None:
         """Raise DataError if there are records without an ID and the user chose ``"error"``.
 
-        ``names`` are the columns of the ID; ``first`` returns a sentence that identifies the first
-        marked record.
+        The error shows ``names``, the columns of the ID. It also shows the sentence that ``first``
+        returns, which identifies the first record marked in the mask that it is given.
         """
         if self.null_ids == "error" and null.any():
             raise DataError(
@@ -82,7 +84,7 @@ class Handling:
     def check_times(self, missing: BOOL, source: str, first: Callable[[BOOL], str]) -> None:
         """Raise DataError if records with an ID lack a time and the user chose ``"error"``.
 
-        ``first`` is as in `check_ids`.
+        The error shows ``source``, the timestamp column. ``first`` is as in `check_ids`.
         """
         if self.null_timestamps == "error" and missing.any():
             raise DataError(
@@ -96,11 +98,11 @@ class Handling:
     def substitute_times(
         self, times_ms: I64, null: BOOL, flags: U8, *, now_ms: int, max_future_ms: int, in_id: bool
     ) -> None:
-        """Replace null and future times by the time of the micro-batch, and flag them, in place.
+        """Replace null and future times by the time of the micro-batch, and flag these records.
 
-        FLAG_NULL_ID is set already. A time is in the future if it is later than ``now_ms +
-        max_future_ms``. If the timestamp is part of the ID (``in_id``), FLAG_NULL_TIME is not set
-        for records without an ID.
+        Changes ``times_ms`` and ``flags`` in place. The caller has set FLAG_NULL_ID. A time is in
+        the future if it is later than ``now_ms + max_future_ms``. If ``in_id``, the timestamp is
+        part of the ID, and records without an ID do not get FLAG_NULL_TIME.
         """
         no_id = (flags & FLAG_NULL_ID) != 0
         future = (times_ms > now_ms + max_future_ms) & ~null
@@ -111,10 +113,11 @@ class Handling:
 
 
 def observed_times(times_ms: I64, flags: U8) -> tuple[BOOL, I64]:
-    """Return which records clocks observe, and the times that clocks believe (else NEVER_MS).
+    """Return a mask of the records that clocks count, and the times that may advance a clock.
 
     A record without a time, such as a broken line with null in all columns, must not create a
-    source partition that the low watermark waits for. A replaced time does not advance a clock.
+    source partition that the low watermark waits for. A replaced time does not advance a clock, so
+    NEVER_MS takes its place.
     """
     timed: BOOL = (flags & FLAG_UNTIMED) == 0
     own = (flags & (FLAG_FUTURE | FLAG_NULL_TIME | FLAG_UNTIMED)) == 0

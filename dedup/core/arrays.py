@@ -1,4 +1,4 @@
-"""Types of the arrays that the engine passes round."""
+"""Types of the engine's arrays."""
 
 from dedup.kernel.arrays import BOOL as BOOL
 from dedup.kernel.arrays import I64 as I64

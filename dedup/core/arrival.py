@@ -1,10 +1,14 @@
 """Judge the records of one micro-batch one by one, in arrival order.
 
+A record is **taken** if it is emitted and its ID is remembered. A remembered ID with its time is an
+**entry**. An ID is **settled** if its entries make all of its records in the micro-batch
+duplicates.
+
 The content of records defines their arrival order within a micro-batch: effective timestamp, then
 the user's order columns, then a keyed hash of the row (invariant 6). The order matters only for IDs
-that occur more than once in the micro-batch. Only their records are sorted, and only records with
-equal timestamps need the other criteria. A record is dropped only if an equal ID is within the
-horizon, or by a policy that the user chose (invariant 8).
+that occur more than once in the micro-batch. Only the records of these IDs are sorted, and only
+records with equal timestamps need the other criteria. A record is dropped only if the same ID was
+emitted within the horizon, or if a policy that the user chose drops it (invariant 8).
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ class Verdict(IntEnum):
     NULL_ID = 3
     #: The record has an ID, but no timestamp to judge it by.
     UNTIMED = 4
-    #: A duplicate whose payload differs from the emitted record's.
+    #: The record is a duplicate, but its payload differs from the emitted record's payload.
     CONFLICT = 5
 
 
@@ -42,21 +46,21 @@ def judge(
     horizon_ms: int,
     tie_rank: Callable[[I64], I64],
 ) -> U8:
-    """Return 0 taken, 1 duplicate or 2 dropped as late, for each of n records.
+    """Return the verdict of each of n records: 0 taken, 1 duplicate or 2 dropped as late.
 
-    A record is a duplicate if a remembered entry is within the horizon, or a record that was
-    taken before it in this micro-batch.
+    A record is a duplicate if the horizon around its time contains an entry of its ID, or an
+    earlier record of this micro-batch with its ID that was taken.
 
     Parameters
     ----------
     first
         For each record the index of the first record with the same ID.
     matches
-        Remembered entries, and settled IDs. Each ID is a position among the first records.
+        Entries and settled IDs. IDs are numbered in the order of their first records.
     droppable
-        Records that are not taken even if their ID is unknown.
+        Mask of the late records that the policy drops if they are not duplicates.
     tie_rank
-        Returns the ranks of records. Called only for records that tie in ID and effective time.
+        Returns the ranks of records. `judge` calls it only for records with equal ID and time.
     """
     n = len(first)
     is_first = first == np.arange(n)
@@ -75,7 +79,7 @@ def judge(
     repeated &= ~settled
     records = np.flatnonzero(repeated[first])
     records = records[np.lexsort((times_ms[records], first[records]))]
-    # Most IDs have one record or are settled, so their entries are not needed any more.
+    # Most IDs are settled or have one record, so the steps below do not need their entries.
     entry_record = first_records[matches.index]
     asked = np.flatnonzero(repeated[entry_record])
     entry_ms = matches.first_ms[asked], matches.last_ms[asked]
@@ -94,7 +98,8 @@ def _ranked(
 ) -> I64 | None:
     """Return the order of records by group, time and rank, or None if no ranks matter.
 
-    Tied records are all seen or all unseen. No seen record is taken, so their order is irrelevant.
+    A group is the records of one ID. Tied records have equal group and time, so either all or none
+    of them are seen. Seen records are never taken, so their order does not matter.
     """
     same = (groups[1:] == groups[:-1]) & (times_ms[1:] == times_ms[:-1]) & (seen[1:] == 0)
     if not same.any():
@@ -116,7 +121,10 @@ def _seen(
     entry_ms: tuple[I64, I64],
     horizon_ms: int,
 ) -> U8:
-    """Return for each record, sorted by group, whether an entry is within the horizon."""
+    """Return for each record whether an entry of its ID is within the horizon.
+
+    ``groups`` are the records' IDs as sorted numbers. ``entry_group`` are the entries' IDs.
+    """
     seen = np.zeros(len(records), np.uint8)
     entry, record = pairs_in_groups(entry_group, groups)
     first_ms, last_ms = (ms[entry] for ms in entry_ms)

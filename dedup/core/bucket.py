@@ -1,10 +1,10 @@
 """A bucket: all segments of one time range, in sorted runs that are merged step by step.
 
-A **run** holds each of its IDs once. It is split by ranges of hashes into segments of bounded size.
-A sealed tail is a run of one segment. Invariant 13 lists the bounds. A merge handles one range of
-hashes at a time. A micro-batch that seals little merges only a segment or two, however large the
-bucket is. Until the merge ends, its output holds the IDs of the finished ranges, and the merged
-runs hold all others.
+A **run** holds each of its IDs once. A run is split by ranges of hashes into segments of bounded
+size. Sealing the tail adds a run of one segment. Invariant 13 lists the bounds. A merge handles one
+range of hashes at a time. A micro-batch that seals little merges only a segment or two, however
+large the bucket is. Until the merge ends, lookups find the IDs of the finished ranges in its
+output, and all other IDs in the runs that it merges.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def ids_in(run: SortedRun) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Runs that are being merged into one."""
+    """An unfinished merge of several runs into one run."""
 
     runs: tuple[SortedRun, ...]
-    #: Number of ranges of hashes that the output is split into, a power of two.
+    #: Number of ranges of hashes into which the merge splits its output, a power of two.
     hash_ranges: int
-    #: Number of ranges that lookups read from `output`; they read the others from `runs`.
+    #: Number of finished ranges. Lookups read these from `output`, and all others from `runs`.
     ranges_done: int = 0
     #: One segment per finished range, except segments whose loss was accepted.
     output: SortedRun = ()
@@ -46,7 +46,10 @@ class Merge:
         return ids_in(self.inputs)
 
     def check_complete(self, last: SegmentRef | None) -> None:
-        """Raise CatalogError if an unknown defect made the merge lose an ID."""
+        """Raise CatalogError if the finished output, with the segment ``last``, lacks IDs.
+
+        Only a defect of this library can make a merge lose an ID.
+        """
         output = self.output if last is None else (*self.output, last)
         ids = ids_in(output)
         if len(output) == self.hash_ranges and ids < self.ids:
@@ -61,7 +64,11 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """A segment that lookups skip in the first ``ranges_done`` of ``hash_ranges`` ranges."""
+    """A segment, and the hashes for which a lookup must read the segment.
+
+    The lookup skips hashes in the first ``ranges_done`` of ``hash_ranges`` equal ranges, because a
+    merge has already written these ranges to its output.
+    """
 
     segment: SegmentRef
     hash_ranges: int = 1
@@ -75,12 +82,12 @@ class Bucket:
     #: The range of emitted timestamps, milliseconds since the epoch.
     start_ms: int
     end_ms: int
-    #: Whether the bucket holds an ID whose timestamp was clamped or substituted. If so, copies that
-    #: carry their own timestamp must be looked up in this bucket too.
+    #: Whether the bucket holds an ID whose timestamp was replaced by the micro-batch's time. If so,
+    #: lookups search this bucket for every copy, whatever timestamp the copy carries.
     clamped: bool = False
-    #: Runs without common IDs, oldest first.
+    #: Runs, oldest first. No ID is in two runs.
     runs: tuple[SortedRun, ...] = ()
-    #: Merges under way. Their runs are not in `runs`.
+    #: Unfinished merges. The runs that they merge are not in `runs`.
     merges: tuple[Merge, ...] = ()
 
     @property
@@ -90,7 +97,10 @@ class Bucket:
 
     @property
     def ids(self) -> int:
-        """Number of distinct IDs in all segments, too low during a merge that lost an input."""
+        """Number of distinct IDs in all segments.
+
+        The number is too low during a merge if the user accepted the loss of an input segment.
+        """
         return sum(map(ids_in, self.runs)) + sum(merge.ids for merge in self.merges)
 
     @property
@@ -104,13 +114,13 @@ class Bucket:
         return loose + tuple(s for merge in self.merges for s in (*merge.inputs, *merge.output))
 
     def is_most(self, merge: Merge) -> bool:
-        """Return whether ``merge`` has over half of the IDs, and the largest run."""
+        """Return whether ``merge`` has over half of the bucket's IDs, and its largest run."""
         others = [*self.runs, *(run for m in self.merges if m is not merge for run in m.runs)]
         largest = max(map(ids_in, merge.runs), default=0)
         return 2 * merge.ids > self.ids and all(ids_in(run) <= largest for run in others)
 
     def coverages(self) -> Iterator[Coverage]:
-        """Yield all segments that lookups read, each with the hashes to look up in it."""
+        """Yield every segment that lookups read, with the hashes to look up in that segment."""
         for run in self.runs:
             for segment in run:
                 yield Coverage(segment)
@@ -134,7 +144,11 @@ class Bucket:
     def advancing(
         self, merge: Merge, new: SegmentRef | None
     ) -> tuple[Bucket, Merge | None, SortedRun]:
-        """Return the bucket after one more range, its merge if not ended, and obsolete segments."""
+        """Return the bucket after ``merge`` has finished one more range of hashes.
+
+        Also returns the merge, or None if it has ended, and the segments that nothing needs now.
+        ``new`` is the segment of the finished range, or None if the range has no IDs.
+        """
         output = merge.output if new is None else (*merge.output, new)
         others = tuple(m for m in self.merges if m is not merge)
         if merge.ranges_done + 1 < merge.hash_ranges:
@@ -146,7 +160,7 @@ class Bucket:
     def without(self, name: str) -> Bucket:
         """Return the bucket without one segment.
 
-        A merge that does not contain the segment stays the same object.
+        Merges that do not contain the segment stay the same objects.
         """
 
         def rest(run: SortedRun) -> SortedRun:

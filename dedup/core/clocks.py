@@ -5,9 +5,10 @@ Both watermarks only rise. They are computed at the end of a micro-batch and app
     late_watermark = min(low_watermark, now) - lateness
     gc_watermark   = late_watermark - horizon
 
-The clock of a source partition is the highest timestamp observed from it. ``low_watermark`` is the
-minimum over active source partitions. Silence is measured in query time, which is the sum of the
-times between the micro-batches of one run. So downtime of the query makes no partition idle.
+The clock of a source partition is the highest timestamp observed from that partition.
+``low_watermark`` is the lowest clock of an active source partition. A partition becomes idle if it
+is silent for long in *query time*, which does not include the time between two runs of the query.
+So no partition becomes idle while the query is stopped.
 """
 
 from __future__ import annotations
@@ -22,18 +23,20 @@ from dedup.core.parse import integer, record, row, text, tuple_of
 from dedup.core.policy import Policy
 from dedup.errors import ClockError, ConfigError
 
-#: Means "no timestamp yet": earlier than every real one, with room to subtract durations.
+#: Stands for "no timestamp yet". It is earlier than every real timestamp, and durations can be
+#: subtracted from it without overflow.
 NEVER_MS = -(1 << 62)
-#: A source partition is idle only after others have sent records in this many micro-batches.
+#: A silent source partition becomes idle only after other partitions have sent records in this many
+#: micro-batches.
 IDLE_BATCHES = 3
-#: A larger difference of processing times counts as a jump of the clock.
+#: Largest difference between processing times that does not count as a jump of the clock.
 MAX_CLOCK_SKEW_MS = 60_000
 #: Largest number of clocks. The state row of every shard holds all of them.
 MAX_SOURCES = 20_000
 
 
 def known_ms(time_ms: int) -> int | None:
-    """Return the time, or None for NEVER_MS, even if durations were subtracted from it."""
+    """Return the time, or None if it is NEVER_MS or NEVER_MS minus a duration."""
     return None if time_ms <= NEVER_MS // 2 else time_ms
 
 
@@ -41,9 +44,9 @@ def known_ms(time_ms: int) -> int | None:
 class Observed:
     """What one micro-batch observed of one source partition."""
 
-    #: Highest timestamp that a record carried itself, or NEVER_MS if all were substituted.
+    #: Highest timestamp that a record carried, or NEVER_MS if all timestamps were replaced.
     newest_ms: int
-    #: Number of records, including those with substituted timestamps.
+    #: Number of records, including records whose timestamps were replaced.
     records: int
 
     def merge(self, other: Observed) -> Observed:
@@ -52,18 +55,23 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class SourceClock:
-    """One source partition's clock."""
+    """The clock of one source partition.
 
-    #: Highest trusted timestamp, NEVER_MS before the first.
+    A timestamp is trusted if the record carried it and it is not behind the late watermark.
+    """
+
+    #: Highest trusted timestamp, or NEVER_MS before the first one.
     time_ms: int
-    #: Query time at which the partition last sent a record, and last sent a trusted timestamp.
+    #: Query time at which the partition last sent a record.
     last_seen_ms: int
+    #: Query time at which the partition last sent a trusted timestamp.
     trusted_at_ms: int
-    #: Number of micro-batches since the partition's last record in which others sent records.
+    #: Number of micro-batches since the partition's last record in which other partitions sent
+    #: records.
     silent_batches: int = 0
 
     def idle(self, query_time_ms: int, idle_timeout_ms: int | None) -> bool:
-        """Return whether the partition has long been silent while others sent records.
+        """Return whether the partition has long been silent while other partitions sent records.
 
         The low watermark does not wait for an idle partition.
         """
@@ -76,7 +84,7 @@ class SourceClock:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """All clocks of a shard, identical in every shard of a query."""
+    """The clocks of all source partitions, and the watermarks. All shards of a query agree."""
 
     run_id: str = ""
     now_ms: int = NEVER_MS
@@ -89,7 +97,7 @@ class Clocks:
     sources: Mapping[str, SourceClock] = field(default_factory=dict)
 
     def idle_sources(self, policy: Policy) -> frozenset[str]:
-        """Return the source partitions that do not hold the low watermark back now."""
+        """Return the idle source partitions, which do not hold the low watermark back."""
         return frozenset(
             name
             for name, clock in self.sources.items()
@@ -97,7 +105,10 @@ class Clocks:
         )
 
     def holder(self, policy: Policy) -> str | None:
-        """Return the active source partition whose clock, the lowest, holds the watermarks back."""
+        """Return the active source partition with the lowest clock, or None if all are idle.
+
+        The clock of this partition holds the watermarks back.
+        """
         return min(self._active(policy), default=(0, None))[1]
 
     def _active(self, policy: Policy) -> list[tuple[int, str]]:
@@ -109,15 +120,16 @@ class Clocks:
     ) -> Clocks:
         """Return the clocks at the end of a micro-batch.
 
-        ``observed`` is from the whole input of the micro-batch, not only this shard's records. The
-        time between two runs is downtime and does not count.
+        ``observed`` covers the whole input of the micro-batch, not only the records of this shard.
+        Query time does not advance between two runs.
 
         Raises ConfigError if there are more than `MAX_SOURCES` source partitions.
         """
         if not policy.event_time:
             return self._advance_processing_time(now_ms, run_id, policy)
         if self.named_by != policy.source_columns:
-            # Clocks named by other columns would never advance again, and hold the watermarks.
+            # The source columns have changed. The old clocks would never advance again, and would
+            # hold the watermarks back.
             renamed = replace(self, named_by=policy.source_columns, sources={})
             return renamed.advance(observed, now_ms=now_ms, run_id=run_id, policy=policy)
         query_time_ms = self.query_time_ms + self.elapsed_ms(now_ms, run_id)
@@ -150,7 +162,7 @@ class Clocks:
                 sources[name] = clock
                 continue
             silent = replace(clock, silent_batches=clock.silent_batches + 1)
-            # Forget an idle partition behind the GC watermark, because it holds nothing back.
+            # Forget an idle partition behind the GC watermark: no watermark waits for its clock.
             if silent.time_ms > self.gc_watermark_ms or not silent.idle(
                 query_time_ms, policy.idle_timeout_ms
             ):
@@ -160,8 +172,8 @@ class Clocks:
             if h.newest_ms != NEVER_MS and h.newest_ms >= self.late_watermark_ms:
                 trusted_at_ms, time_ms = query_time_ms, max(old.time_ms, h.newest_ms)
             else:
-                # Clamped or substituted times do not advance the clock. A partition that sends
-                # nothing else would hold the watermarks back for ever. After the idle timeout its
+                # Times that are late or replaced do not advance the clock. A partition that sends
+                # only these would hold the watermarks back for ever. After the idle timeout its
                 # clock follows the fastest clock, or now if none of its records carries a time.
                 trusted_at_ms, time_ms = old.trusted_at_ms, old.time_ms
                 patience_ms = policy.idle_timeout_ms
@@ -173,7 +185,7 @@ class Clocks:
 
     def _advance_processing_time(self, now_ms: int, run_id: str, policy: Policy) -> Clocks:
         time_ms = self.effective_now(now_ms)
-        # Keep the highest time of a run, to detect a clock that falls in small steps.
+        # Keep the highest time of a run, so that many small backward steps count as a jump too.
         now_ms = max(now_ms, self.now_ms) if run_id == self.run_id else now_ms
         clocks = replace(self, run_id=run_id, now_ms=now_ms, newest_ms=time_ms)
         return clocks._with_watermarks(time_ms, time_ms, policy)
@@ -188,7 +200,7 @@ class Clocks:
         )
 
     def elapsed_ms(self, now_ms: int, run_id: str) -> int:
-        """Return the query time since the last micro-batch, or 0 if a run begins."""
+        """Return the query time since the last micro-batch, or 0 in a run's first micro-batch."""
         same_run = run_id == self.run_id and self.now_ms != NEVER_MS
         return max(0, now_ms - self.now_ms) if same_run else 0
 
@@ -199,9 +211,9 @@ class Clocks:
     def check_jump(self, *, now_ms: int, worker_now_ms: int, run_id: str, policy: Policy) -> None:
         """Raise ClockError if the processing time cannot be right.
 
-        It cannot be right if ``now_ms`` is more than a minute ahead of the worker's clock, or fell
-        by more than a minute within one run. The policy's ``accept_clock_jump`` turns this check
-        off. A pause between micro-batches and the first micro-batch of a run are not jumps.
+        The processing time ``now_ms`` cannot be right if it is more than a minute ahead of the
+        worker's clock, or fell by more than a minute within one run. The policy's
+        ``accept_clock_jump`` turns this check off. A pause between micro-batches is not a jump.
         """
         if policy.event_time or policy.accept_clock_jump:
             return
@@ -253,7 +265,7 @@ _PARSERS = {
 
 
 def check_sources(count: int) -> None:
-    """Raise ConfigError if there are more clocks than a state row has room for."""
+    """Raise ConfigError if ``count`` source partitions exceed `MAX_SOURCES`."""
     if count > MAX_SOURCES:
         raise ConfigError(
             f"source_partition names more than {MAX_SOURCES:,} source partitions, and every "

@@ -1,4 +1,4 @@
-"""Parse durations and sizes as Spark users write them, and format amounts for people."""
+"""Parse durations and sizes as Spark users write them, and format them for people."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ALIASES = {
     "d": "day",
     "w": "week",
 }
-#: Units of varying length, with their longest length in days.
+#: Units whose length varies, with their greatest length in days.
 _CALENDAR_DAYS = {"month": 31, "year": 366}
 _TERM = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([a-zA-Z]+)\s*")
 _SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([kmgtp]?)i?b?\s*", re.IGNORECASE)
@@ -136,7 +136,7 @@ def iso(time_ms: int | None) -> str | None:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number with its noun, e.g. ``1 micro-batch`` and ``2 micro-batches``."""
+    """Return the count with its noun in the right form, e.g. ``1 record`` or ``2 records``."""
     ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
     return f"{count:,} {noun}{ending}"
 
@@ -152,9 +152,9 @@ def size(count: int | None) -> str:
 
 
 def size_bytes(text: str | None, *, unit: str = "b") -> int | None:
-    """Return the bytes of a size as Spark writes it, e.g. ``"4g"``, or None if it cannot be parsed.
+    """Return the number of bytes of a size such as Spark's ``"4g"``, or None if it is malformed.
 
-    ``unit`` is the unit of a bare number: ``"b"``, ``"m"``, ...
+    If the text is a bare number, its unit is ``unit``: ``"b"``, ``"m"``, ...
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Record IDs with their hashes and times in (hash, key) order: the content of segments."""
+"""The content of a segment: record IDs with their hashes and times, sorted by hash, then key."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dedup.core.payload import joined_digests
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """Distinct record IDs in the order of their hashes, equal hashes in the order of the keys."""
+    """Distinct record IDs with their times, sorted by hash. Equal hashes are sorted by key."""
 
     keys: Keys
-    #: Hashes of the keys under the query's filter key.
+    #: Hashes of the record IDs, made with the query's secret key for filters.
     hashes: U64
     times_ms: I64
     #: Digests of the payloads (`dedup.core.payload`), if any.
@@ -28,7 +28,7 @@ class Entries:
     def in_order(
         cls, keys: Keys, hashes: U64, times_ms: I64, digests: U64 | None = None
     ) -> Entries:
-        """Return the entries in these columns, whose rows may be in any order."""
+        """Return the sorted entries of these columns, whose rows may be in any order."""
         order = kernel.sort_keys(keys.data, keys.offsets, hashes)
         if digests is not None:
             digests = digests[order]
@@ -54,10 +54,11 @@ class Entries:
 
 
 def merged(pieces: Sequence[Entries], bounds: U64) -> Iterator[Entries]:
-    """Yield all entries of the pieces in order, with a new chunk starting at each bound.
+    """Merge the sorted pieces, and yield their entries in chunks.
 
-    Bounds are rising hashes. Empty chunks are left out. Chunks that fit a processor's cache merge
-    twice as fast as the whole, and take almost no memory beside the pieces.
+    A new chunk starts at each hash in ``bounds``, which rise. Empty chunks are left out. Chunks
+    that fit into a processor's cache merge twice as fast as whole pieces, and need almost no
+    additional memory.
     """
     stops = [[*np.searchsorted(piece.hashes, bounds).tolist(), len(piece)] for piece in pieces]
     starts = [0] * len(pieces)

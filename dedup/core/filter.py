@@ -22,8 +22,8 @@ offset type  content
 then   32*z  bitset: 8 u32 words per block
 ====== ===== ===========================================================
 
-Header and page checksums are the **head**. With its CRC-32 a reader can check any page alone, and
-so probe a filter where it is stored (`FilterHead.may_contain`).
+Header and page checksums are the **head**. A reader that has the head can read and check any page
+alone. So it can probe a filter without loading the whole bitset (`FilterHead.may_contain`).
 
 Any other bytes, and a filter made with another hash key, raise `FilterDamaged`. The caller then
 asks the exact catalog. Damage never means "not seen".
@@ -48,13 +48,13 @@ from dedup.kernel.arrays import U32
 
 BLOCK_BYTES = 32
 HEADER_BYTES = 64
-#: Each page has its own checksum.
+#: Size of a page of the bitset. Each page has its own checksum.
 PAGE_BYTES = 4096
 PAGE_BLOCKS = PAGE_BYTES // BLOCK_BYTES
 
-#: Number of pages that are read and probed at a time.
+#: Largest number of pages that `FilterHead.may_contain` reads at a time.
 WINDOW_PAGES = 256
-#: Fills a buffer with the bytes of the bitset from an offset on, or raises.
+#: Function that fills a buffer with the bytes of the bitset that begin at an offset, or raises.
 ReadInto = Callable[[int, memoryview], None]
 
 _MAGIC = b"DSBF"
@@ -74,7 +74,10 @@ def hash_key_id(key16: bytes) -> int:
 
 @dataclass(slots=True, eq=False)
 class SplitBlockFilter:
-    """A split-block Bloom filter, to which only its creator adds. Reads need no lock."""
+    """A split-block Bloom filter.
+
+    Only the code that creates a filter adds hashes to it. So reads need no lock.
+    """
 
     #: The bitset of z blocks, shape (8 * z,).
     bits: U32 = field(repr=False)
@@ -82,7 +85,7 @@ class SplitBlockFilter:
     count: int
     #: False-positive rate that the filter was sized for.
     fpr: float
-    #: ID of the key that its hashes were made with, from `hash_key_id`.
+    #: ID of the key that the hashes were made with, see `hash_key_id` above.
     hash_key_id: int
 
     @classmethod
@@ -93,7 +96,7 @@ class SplitBlockFilter:
 
     @classmethod
     def build(cls, hashes: U64, fpr: float, *, hash_key_id: int) -> SplitBlockFilter:
-        """Return a filter that is sized for these hashes and holds them."""
+        """Return a filter that holds these hashes and has the size for their number."""
         built = cls.sized(len(hashes), fpr, hash_key_id=hash_key_id)
         built.add(hashes)
         return built
@@ -112,7 +115,7 @@ class SplitBlockFilter:
         self.count += len(hashes)
 
     def may_contain(self, hashes: U64) -> BOOL:
-        """Return False only if a hash was certainly never added. Shape (n,)."""
+        """Return for each of n hashes False if it was certainly never added, else True."""
         return kernel.filter_probe([self.bits], hashes).astype(np.bool_)
 
     def to_bytes(self) -> bytes:
@@ -127,8 +130,8 @@ class SplitBlockFilter:
     ) -> SplitBlockFilter:
         """Return the filter of these bytes, with its own writable copy of the bitset.
 
-        Raises FilterDamaged if magic, version, size, a checksum or the hash key is wrong, or if the
-        head does not have the CRC-32 ``head_crc32``.
+        Raises FilterDamaged if magic, version, size, a checksum or the hash key is wrong. If
+        ``head_crc32`` is given, it must also be the CRC-32 of the head.
         """
         view = memoryview(data).cast("B")
         head = FilterHead.from_bytes(view, hash_key_id=hash_key_id, head_crc32=head_crc32)
@@ -186,16 +189,16 @@ class FilterHead:
         return cls(z, count, key_id, fpr, np.frombuffer(sums, "<u8").astype(np.uint64, copy=False))
 
     def check(self, pages: U8, numbers: I64) -> None:
-        """Raise `FilterDamaged` unless ``pages``, which have these ``numbers``, are all intact."""
+        """Raise FilterDamaged if one of ``pages``, the pages with these ``numbers``, is damaged."""
         if not np.array_equal(kernel.page_sums(pages, PAGE_BYTES), self.sums[numbers]):
             raise damaged("the checksum of a page of its bitset does not match")
 
     def may_contain(self, hashes: U64, read_into: ReadInto) -> BOOL:
-        """Return False only if a hash was certainly never added, shape (n,).
+        """Return for each of n sorted hashes False if it was certainly never added, else True.
 
-        The hashes are sorted. Only the pages that they fall into are read and checked, in order.
-        So a buffer of 1 MiB probes a filter of any size, from the page cache at the speed of
-        memory. Every page is checked at each read, because bytes on a disk can change later.
+        Reads and checks, in order, only the pages that the hashes fall into. So a buffer of 1 MiB
+        is enough for a filter of any size. If the operating system has cached the file, a probe is
+        as fast as memory. Every read checks its pages, because bytes on a disk can change later.
 
         Raises FilterDamaged if a page is damaged.
         """
@@ -215,7 +218,10 @@ class FilterHead:
         return answer.view(np.bool_)
 
     def _read(self, pages: I64, read_into: ReadInto, buffer: memoryview) -> int:
-        """Fill the buffer, reading adjacent pages at once, and return the number of bytes."""
+        """Read the pages into the buffer, and return the number of bytes read.
+
+        One call of ``read_into`` reads all pages that are next to each other.
+        """
         ends = np.append(np.flatnonzero(np.diff(pages) != 1) + 1, len(pages)).tolist()
         size_bytes = self.blocks * BLOCK_BYTES
         start = filled = 0
@@ -229,7 +235,7 @@ class FilterHead:
 
 
 def head_bytes(blocks: int) -> int:
-    """Return the size of the head of a filter with this many blocks."""
+    """Return the size in bytes of the head of a filter with this many blocks."""
     return HEADER_BYTES + 8 * -(-blocks // PAGE_BLOCKS)
 
 

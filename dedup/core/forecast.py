@@ -1,4 +1,4 @@
-"""Forecast of expiry: IDs and bytes by how far the GC watermark must advance until they expire."""
+"""For metrics: how much will expire as the GC watermark advances, and what holds it back."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from dedup.core.clocks import NEVER_MS
 from dedup.core.policy import Policy
 from dedup.core.state import ShardState
 
-#: Number of equal parts of the horizon in the forecast. The last includes everything beyond.
+#: Number of equal parts of the horizon in the forecast. The last part also counts everything that
+#: expires later.
 BANDS = 8
-#: Largest number of source partitions in a report, and of characters in their names.
+#: Largest number of source partitions in the metrics, and of characters of a partition's name.
 SLOWEST_SOURCES, MAX_NAME = 10, 200
 
 
 def expiry_bands(state: ShardState, policy: Policy) -> list[tuple[int, int]]:
-    """Return IDs and bytes (segments and sidecars) that expire as the GC watermark advances.
+    """Return how many IDs and bytes expire while the GC watermark advances, in eight steps.
 
-    Entry ``k`` expires once the watermark has advanced by more than ``k`` and at most ``k + 1``
-    eighths of the horizon. The tail's IDs count, but not its bytes: it never leaves the state row.
+    Item ``k`` counts what expires after the watermark has advanced by more than ``k`` and at most
+    ``k + 1`` eighths of the horizon. Bytes are those of segments and sidecars. The IDs of the tail
+    count, but its bytes do not, because they are in the state row.
     """
     ids, sizes = [0] * BANDS, [0] * BANDS
     clocks = state.clocks
@@ -35,7 +37,7 @@ def expiry_bands(state: ShardState, policy: Policy) -> list[tuple[int, int]]:
         ids[at] += bucket.ids
         sizes[at] += sum(s.sst_bytes + s.filter_bytes for s in bucket.segments)
     if len(state.tail):
-        # The few clamped IDs expire a little later.
+        # A few IDs are clamped and expire a little later. The forecast ignores that.
         starts, counts = np.unique(state.tail.bucket_starts(state.bucket_ms), return_counts=True)
         for start_ms, count in zip(starts.tolist(), counts.tolist(), strict=True):
             ids[band(start_ms + state.bucket_ms, clamped=False)] += count
@@ -43,9 +45,9 @@ def expiry_bands(state: ShardState, policy: Policy) -> list[tuple[int, int]]:
 
 
 def slowest_sources(state: ShardState, policy: Policy, most: int) -> list[tuple[str, int, bool]]:
-    """Return name, time in ms and idleness of the source partitions with the lowest clocks.
+    """Return the ``most`` source partitions with the lowest clocks, active partitions first.
 
-    Active partitions, which can hold the low watermark back, come first. Idle ones come last.
+    Each item has the partition's name, the time of its clock in ms, and whether it is idle.
     """
     idle = state.clocks.idle_sources(policy)
     clocks = (

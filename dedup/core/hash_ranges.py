@@ -1,4 +1,4 @@
-"""Equal ranges of hashes, which split IDs into segments, blocks and shards."""
+"""Equal ranges of 64-bit hashes. They divide IDs among segments, blocks and shards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from dedup.core.arrays import I64, U64
 
-#: Largest number of hash ranges that a bucket's IDs are split into: 16 bits of the hash.
+#: Largest number of hash ranges of a bucket, given by the upper 16 bits of a hash.
 MAX_HASH_RANGES = 1 << 16
 
 
@@ -18,18 +18,19 @@ def check_hash_ranges(hash_ranges: int, index: int) -> None:
 
 
 def range_indexes(hashes: U64, hash_ranges: int) -> I64:
-    """Return the index of each hash's range, which rises with the hash.
+    """Return for each hash the index of its range among ``hash_ranges`` equal ranges.
 
-    There are ``hash_ranges`` equal ranges, at most 2**32.
+    Higher hashes have higher indexes. ``hash_ranges`` is at most 2**32.
     """
     # Multiply the upper half by the number of ranges: no division, and the product fits 64 bits.
     return (((hashes >> np.uint64(32)) * np.uint64(hash_ranges)) >> np.uint64(32)).astype(np.int64)
 
 
 def hash_range(hashes: U64, hash_ranges: int, index: int) -> slice:
-    """Return the slice of ``hashes``, which are sorted, in range ``index`` of ``hash_ranges``.
+    """Return the slice of the sorted ``hashes`` that range number ``index`` contains.
 
-    ``hash_ranges`` is a power of two. ``index`` may equal ``hash_ranges``: past the last range.
+    ``hash_ranges`` is the number of ranges, a power of two. If ``index`` equals ``hash_ranges``,
+    the slice is empty and begins at the end.
     """
     if hash_ranges == 1:
         return slice(0, len(hashes) if index == 0 else 0)
@@ -43,5 +44,8 @@ def hash_range(hashes: U64, hash_ranges: int, index: int) -> slice:
 
 
 def spread_hashes(hashes: U64, hash_ranges: int) -> U64:
-    """Spread the hashes of one of ``hash_ranges`` ranges (a power of two) over all 64 bits."""
+    """Stretch hashes that all fall into one of ``hash_ranges`` ranges over all 64 bits.
+
+    ``hash_ranges`` is a power of two.
+    """
     return hashes if hash_ranges == 1 else hashes << np.uint64(hash_ranges.bit_length() - 1)

@@ -1,4 +1,4 @@
-"""Columns of record IDs: canonical bytes, in Arrow's large-binary layout."""
+"""A column of record IDs, encoded as bytes, in the memory layout of Arrow's large binary."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dedup.core.arrays import I64, U8
 class Keys:
     """An immutable column of keys (canonical bytes of record IDs, 0 or more bytes each).
 
-    The constructor makes ``offsets[0] == 0`` and ``offsets[-1] == len(data)``. Both arrays are
-    read-only views. Bytes are never copied.
+    The constructor trims and shifts its arguments, so that ``offsets[0] == 0`` and
+    ``offsets[-1] == len(data)``. Both arrays are read-only views. The bytes of keys are not copied.
 
     Raises ValueError if offsets decrease, or are outside the data.
 
@@ -61,7 +61,7 @@ class Keys:
     def from_arrow(cls, array: pa.Array) -> Keys:
         """Return the keys of a binary or large_binary array without nulls, copying no bytes.
 
-        Raises ValueError for any other array. The caller removes records without an ID first.
+        Raises ValueError for any other array. The caller must first remove records without an ID.
         """
         width = {pa.binary(): "=i4", pa.large_binary(): "=i8"}.get(array.type)
         if array.null_count or width is None:
@@ -84,7 +84,7 @@ class Keys:
 
     @property
     def lengths(self) -> I64:
-        """Bytes of each key, shape (n,)."""
+        """Number of bytes of each of the n keys."""
         return np.diff(self.offsets)
 
     @property
