@@ -1,9 +1,9 @@
-"""Lineage: the runs that a shard's memory descends from, and whether its history has branched.
+"""Lineage: the runs that led to a shard's state, and whether another run has branched off.
 
 A run is one start of the query. It begins at a micro-batch, from the state that an earlier run
 left. States and runs form a line until somebody copies or restores a checkpoint. Then two runs
-descend from one state, and each may count segments as expired or orphaned that the other still
-needs. In that case nothing is deleted (invariant 4).
+continue from the same state. A segment that is expired or orphaned for one run may be live for the
+other run, so neither run deletes anything (invariant 4).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-#: Number of runs, the newest, that a lineage keeps.
+#: A lineage keeps at most this many runs, the newest.
 MAX_RUNS = 1000
 
 
@@ -20,7 +20,7 @@ MAX_RUNS = 1000
 class Run:
     """One start of a query."""
 
-    #: Unique, and never reused.
+    #: Unique name, never used again.
     run_id: str
     #: First micro-batch of the run.
     began_epoch: int
@@ -30,7 +30,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The runs whose micro-batches made the state, oldest first. The last one is under way."""
+    """The runs whose micro-batches made the state, oldest first. The last is the current run."""
 
     runs: tuple[Run, ...]
 
@@ -41,20 +41,21 @@ class Lineage:
         return any(run.run_id == run_id for run in self.runs)
 
     def contains(self, run_id: str, epoch: int) -> bool:
-        """Return whether a micro-batch of a run is part of this history."""
+        """Return whether this history includes the micro-batch ``epoch`` of the run."""
         return self.holds(run_id) and epoch < self._ends().get(run_id, epoch + 1)
 
     def undid(self, run_id: str, epoch: int) -> bool:
-        """Return whether this history reaches back to ``epoch`` but lacks that batch of the run.
+        """Return whether this history covers ``epoch`` without that micro-batch of the run.
 
-        If so, somebody restored a checkpoint from before the micro-batch.
+        If so, somebody restored a checkpoint from before that micro-batch.
         """
         return epoch >= self.runs[0].began_epoch and not self.contains(run_id, epoch)
 
     def outran(self, run_id: str, epoch: int) -> Run | None:
-        """Return the run if it wrote in ``epoch``, after its successor had begun, or else None.
+        """Return the run if ``epoch`` is later than its successor's first micro-batch, else None.
 
-        If so, the run also committed its own version of the successor's first micro-batch.
+        A run that wrote something in such an ``epoch`` also committed its own version of the
+        successor's first micro-batch.
         """
         for run, after in pairwise(self.runs):
             if run.run_id == run_id and epoch > after.began_epoch:
@@ -62,10 +63,10 @@ class Lineage:
         return None
 
     def listed_in(self, listed: Iterable[Run]) -> bool:
-        """Return whether the newest run, or the one before it, is among the listed runs.
+        """Return whether one of this history's two newest runs is among the listed runs.
 
-        Each run writes its object when it begins. A listing that lacks both is incomplete, and may
-        lack branches too.
+        Every run writes an object at the catalog root when it begins. If a listing of these objects
+        lacks both runs, the listing is incomplete, and may lack branches too.
         """
         newest_ids = {run.run_id for run in self.runs[-2:]}
         return any(run.run_id in newest_ids for run in listed)
@@ -73,9 +74,9 @@ class Lineage:
     def branches(self, listed: Iterable[Run]) -> tuple[Run, ...]:
         """Return the listed runs that committed a micro-batch which is not part of this history.
 
-        A run of the lineage is a branch if it continued after its successor had begun. A run that
-        committed nothing did no harm and needs nothing. Runs that ended before the oldest run of a
-        full lineage began are left out.
+        A run of this lineage is a branch too if it continued after its successor had begun. Runs
+        that committed nothing are not branches, because they need no segments. Runs that
+        `superseded` returns are not branches either.
         """
         first = self._first_epoch()
         ends = self._ends()
@@ -90,7 +91,10 @@ class Lineage:
         )
 
     def superseded(self, listed: Iterable[Run]) -> tuple[Run, ...]:
-        """Return the listed runs that ended before the oldest run of a full lineage began."""
+        """Return the listed runs that ended before the oldest run of this lineage began.
+
+        Returns no runs unless the lineage is full, because otherwise it holds every earlier run.
+        """
         first = self._first_epoch()
         return tuple(
             run

@@ -1,7 +1,9 @@
 """Look up a micro-batch's IDs in a shard: in the tail, then filters, then the exact catalog.
 
-The tail is exact and in memory. IDs that the tail does not settle are probed in the filters of all
-segments that could hold them. Only if a filter answers "maybe" is the RocksDB catalog read.
+A remembered ID with its time is an *entry*. Entries that make all of an ID's records duplicates
+*settle* the ID. The tail is exact and in memory. If the tail does not settle an ID, the lookup
+probes the filters of all segments that could hold the ID. Only if a filter answers "maybe", the
+lookup reads that segment from the RocksDB catalog.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from dedup.core.tail import Tail
 from dedup.errors import SegmentDamaged
 
 _T = TypeVar("_T")
-#: Upper bound: a saturated filter would make the estimate of lost IDs infinite.
+#: Bound of a filter's false-positive rate. At a rate of 1 the estimate of lost IDs is infinite.
 _MAX_FALSE_RATE = 0.999999
 
 
@@ -41,10 +43,10 @@ class DistinctIds:
 
     keys: Keys
     hashes: U64
-    #: Range of the effective timestamps of the ID's records.
+    #: Earliest and latest effective timestamp of each ID's records.
     first_ms: I64
     last_ms: I64
-    #: Range of the timestamps that the records carried themselves, as far as known.
+    #: Earliest and latest timestamp that each ID's records may have carried themselves.
     own_first_ms: I64
     own_last_ms: I64
 
@@ -55,10 +57,10 @@ class DistinctIds:
 def distinct_ids(
     keys: Keys, times_ms: I64, own_first_ms: I64, own_last_ms: I64, *, hash_key: bytes
 ) -> tuple[DistinctIds, I64]:
-    """Return the distinct IDs of records, and for each record the first with the same ID.
+    """Return the distinct IDs of records, and each record's index of the first record with its ID.
 
-    ``times_ms`` are effective timestamps. ``own_first_ms`` and ``own_last_ms`` are the range of the
-    timestamp that each record carried itself.
+    ``times_ms`` are effective timestamps. ``own_first_ms`` and ``own_last_ms`` are the earliest and
+    the latest timestamp that each record may have carried itself.
     """
     hashes = kernel.hash64(keys.data, keys.offsets, hash_key)
     first = kernel.first_occurrence(keys.data, keys.offsets, hashes)
@@ -86,40 +88,40 @@ def distinct_ids(
 
 @dataclass(slots=True, eq=False)
 class Matches:
-    """Every remembered entry that matters, as (ID, first time, last time).
+    """The m entries that a lookup of u distinct IDs found, as (ID, first time, last time).
 
-    An entry from the tail or the catalog has one timestamp, so both times are equal. An entry that
-    only a filter reports has the time range of its bucket. There are u distinct IDs and m entries.
+    An entry from the tail or the catalog has one timestamp, so both times are equal. If only a
+    filter reports an entry, its times are the range of the segment's bucket.
     """
 
-    #: Positions among the distinct IDs, shape (m,).
+    #: Position of each entry's ID among the distinct IDs, shape (m,).
     index: I64
     #: Earliest and latest timestamp that the entry may have been emitted with, shape (m,).
     first_ms: I64
     last_ms: I64
-    #: IDs that have an entry within the horizon of all of their records, shape (u,).
+    #: Mask of the IDs that have an entry within the horizon of all of their records, shape (u,).
     settled: BOOL
-    #: Digests of the entries' payloads, shape (m,), 0 if an entry has none. None unless the policy
-    #: compares payloads.
+    #: Digests of the entries' payloads, shape (m,). The digest of an entry without a payload is 0.
+    #: None unless the policy compares payloads.
     digests: U64 | None = None
-    #: For the metrics: number of IDs that no filter may hold, and of IDs that a filter may hold and
-    #: the catalog confirmed, refuted, or was not asked about. Also the expected number of new IDs
-    #: among the last.
+    #: Numbers of IDs for the metrics, by the answers of filters and catalog. Named like the fields
+    #: of `BatchMetrics`.
     counts: Mapping[str, int] = field(default_factory=dict)
-    #: Damaged segments whose loss the user had accepted.
+    #: Damaged segments that the lookup skipped because the user accepted their loss.
     lost: list[SegmentRef] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Search:
-    """A lookup under way, and the entries found so far."""
+    """An unfinished lookup, and the entries that it has found so far."""
 
     distinct: DistinctIds
     policy: Policy
     store: SegmentStore
     #: As in `Matches`.
     settled: BOOL
-    #: Logarithm of the chance that every filter asked so far is right, shape (u,), or None.
+    #: For each ID the logarithm of the chance that no filter probed so far gives a false positive,
+    #: shape (u,). None unless filter hits count as seen.
     log_right: Floats | None
     index: list[I64] = field(default_factory=list)
     first_ms: list[I64] = field(default_factory=list)
@@ -129,13 +131,13 @@ class _Search:
 
     @property
     def wants_digests(self) -> bool:
-        """Whether payloads are compared."""
+        """Whether the policy compares payloads, which needs the digests of entries."""
         return self.policy.payload is not None
 
     def add(
         self, ids: I64, first_ms: I64, last_ms: I64 | None = None, digests: U64 | None = None
     ) -> None:
-        """Add entries with one time each, or with any time of a range."""
+        """Add an entry for each of ``ids``, with its time or the range that holds its time."""
         last_ms = first_ms if last_ms is None else last_ms
         self.index.append(ids)
         self.first_ms.append(first_ms)
@@ -160,9 +162,9 @@ class _Search:
         self.add(ids, tail.times_ms[entries], digests=digests)
 
     def probe_filters(self, state: ShardState, unsettled: I64) -> list[tuple[SegmentRef, I64]]:
-        """Return the segments that may hold an entry, each with the IDs that it may hold.
+        """Return the segments whose filters answer "maybe", each with the IDs in question.
 
-        ``unsettled`` holds IDs in the order of their hashes.
+        ``unsettled`` are the IDs to look up, in the order of their hashes.
         """
         hits: list[tuple[SegmentRef, I64]] = []
         all_hashes = self.distinct.hashes[unsettled]
@@ -183,18 +185,21 @@ class _Search:
         return hits
 
     def _may_hold(self, state: ShardState, segment: SegmentRef, hashes: U64) -> BOOL | None:
-        """Return which hashes the segment's filter may hold, or None if the segment is lost."""
+        """Return the filter's answer for each hash, or None if the segment is lost."""
         in_state = state.filters.get(segment.name)
         if in_state is not None:
             return in_state.may_contain(segment.spread(hashes))
         return self._unless_lost(segment, partial(self.store.may_hold, segment, hashes))
 
     def read_segments(self, hits: list[tuple[SegmentRef, I64]]) -> BOOL:
-        """Add the entries of segments, and return which IDs have an entry, shape (u,)."""
+        """Read segments, add the entries found, and return a mask of their IDs, shape (u,).
+
+        ``hits`` are the segments to read, each with the IDs to look up in it.
+        """
         confirmed = np.zeros(len(self.distinct), np.bool_)
         if not hits:
             return confirmed
-        # One gather for all segments, because a gather checks the whole column.
+        # Copy the keys of all segments at once, because every copy checks the whole column.
         keys = self.distinct.keys.take(np.concatenate([ids for _, ids in hits]))
         end = 0
         for segment, ids in hits:
@@ -218,9 +223,10 @@ class _Search:
         return confirmed
 
     def believe_filters(self, hits: list[tuple[SegmentRef, I64]]) -> None:
-        """Add an entry for every ID that a filter may hold, with any time of the segment's bucket.
+        """Treat every filter hit as an entry, without reading the segment.
 
-        The bucket may be longer than the horizon, because a bucket never changes its length.
+        The time of such an entry may be any time of the segment's bucket. The bucket may be longer
+        than the horizon, because the user may have shortened the horizon since.
         """
         for segment, ids in hits:
             ids = ids[~self.settled[ids]]
@@ -228,7 +234,7 @@ class _Search:
             self.add(ids, first_ms, np.full(len(ids), segment.end_ms - 1, np.int64))
 
     def expected_lost(self, clear: I64) -> float:
-        """Return the expected number of new IDs that filters reported as seen.
+        """Estimate how many new IDs filters wrongly reported as seen.
 
         ``clear`` are the IDs that no filter reported.
         """
@@ -253,11 +259,12 @@ def lookup(
     hash_key: bytes,
     on_stage_end: Callable[[str], None],
 ) -> Matches:
-    """Return all remembered entries that can settle whether the IDs are duplicates.
+    """Return the entries that decide whether the records of a micro-batch are duplicates.
 
-    For each ID the result has one entry within the horizon of all of its records, or else all
-    entries in the buckets that overlap the horizon around its records. With stable timestamps these
-    buckets are those of the ID's own and effective times, and buckets with clamped IDs.
+    An ID is settled by one entry within the horizon of all of its records. For every other ID the
+    result has all entries in the buckets that overlap the horizon around its records. With stable
+    timestamps only buckets with clamped IDs, and the buckets of the records' own and effective
+    times, are searched.
 
     Raises SegmentDamaged if a segment that must be read is damaged or missing at the root.
     """
@@ -302,7 +309,7 @@ def lookup(
 
 
 def _near(bucket: Bucket, distinct: DistinctIds, ids: I64, policy: Policy) -> BOOL | None:
-    """Return which IDs the bucket could hold a duplicate of, or None for all IDs."""
+    """Return a mask of the IDs to look up in the bucket, or None to look up all."""
     last_ms = bucket.end_ms - 1
     if policy.stable_timestamps and not bucket.clamped:
         own = distinct.own_last_ms[ids] >= bucket.start_ms
@@ -323,7 +330,7 @@ def _false_rate(segment: SegmentRef) -> float:
 
 
 def _answered(coverage: Coverage, hashes: U64) -> slice:
-    """Return the slice of the sorted hashes to look up in the segment."""
+    """Return the slice of the sorted hashes to look up in the segment of ``coverage``."""
     within = coverage.segment.within(hashes)
     if not coverage.ranges_done:
         return within
@@ -332,7 +339,7 @@ def _answered(coverage: Coverage, hashes: U64) -> slice:
 
 
 def read_unless_lost(store: SegmentStore, segment: SegmentRef, read: Callable[[], _T]) -> _T | None:
-    """Return the result, or None if the segment is damaged and the user accepted its loss."""
+    """Return what ``read`` returns, or None if the segment is damaged and its loss accepted."""
     try:
         return read()
     except SegmentDamaged:

@@ -1,7 +1,7 @@
-"""The manifest: the live segments of a shard, and the expired ones that wait for deletion.
+"""The manifest: the live segments of a shard, and the expired segments that wait for deletion.
 
-It is part of Spark's state and the only truth (invariant 1): a segment that no manifest names does
-not exist, regardless of the files at the catalog root.
+The manifest is part of Spark's state. It alone decides which segments exist (invariant 1). A file
+at the catalog root that no manifest names counts for nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from dedup.core.segment import SegmentRef
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A segment that left the manifest in a micro-batch and waits for its deletion."""
+    """A segment that no bucket holds any more and that waits for its deletion.
+
+    The segment expired in micro-batch `epoch`, at the time `since_ms`.
+    """
 
     name: str
     epoch: int
@@ -26,9 +29,10 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class PendingList:
-    """An object at the root that names ``count`` expired segments in place of the manifest.
+    """An object at the catalog root that lists ``count`` expired segments.
 
-    `epoch` and `since_ms` belong to the segment that expired last.
+    The manifest names the list in place of the segments. `epoch` and `since_ms` are those of the
+    segment that expired last.
     """
 
     name: str
@@ -68,29 +72,32 @@ class Manifest:
         return waiting | {s.name for s in self.segments()}
 
     def changed_in(self, epoch: int) -> bool:
-        """Return whether a micro-batch added segments or let segments expire."""
+        """Return whether micro-batch ``epoch`` added segments or let segments expire."""
         prefix = f"{epoch:012d}-"
         return any(entry.epoch == epoch for entry in self.expired) or any(
             segment.name.startswith(prefix) for segment in self.segments()
         )
 
     def bucket(self, start_ms: int, end_ms: int) -> Bucket:
-        """Return the bucket of this range, which may be empty."""
+        """Return the bucket of this time range, or an empty bucket if the manifest has none."""
         range_ms = (start_ms, end_ms)
         return next((b for b in self.buckets if b.range == range_ms), Bucket(*range_ms))
 
     def with_bucket(self, bucket: Bucket) -> Manifest:
-        """Return the manifest with a bucket added or replaced."""
+        """Return the manifest with the bucket added, in place of any bucket of the same range."""
         others = [b for b in self.buckets if b.range != bucket.range]
         return replace(self, buckets=tuple(sorted([*others, bucket], key=lambda b: b.range)))
 
     def expiring(self, segments: Iterable[SegmentRef], *, epoch: int, now_ms: int) -> Manifest:
-        """Return the manifest with ``segments``, which left their buckets, added as expired."""
+        """Return the manifest with ``segments``, which no bucket holds any more, as expired."""
         added = tuple(Expired(name, epoch, now_ms) for name in sorted(s.name for s in segments))
         return replace(self, expired=(*self.expired, *added))
 
     def without(self, segment: SegmentRef) -> Manifest:
-        """Return the manifest without a segment whose loss the user accepted; its files stay."""
+        """Return the manifest without a segment whose loss the user accepted.
+
+        The segment does not become expired, so its files stay.
+        """
         buckets = (bucket.without(segment.name) for bucket in self.buckets)
         return replace(self, buckets=tuple(b for b in buckets if b.segments))
 
@@ -99,8 +106,8 @@ class Manifest:
     ) -> Manifest:
         """Return the manifest without the buckets that end at or before the GC watermark.
 
-        Buckets without clamped IDs expire at ``unclamped_ms`` instead, which equals the GC
-        watermark unless the policy forgets earlier.
+        Buckets without clamped IDs expire if they end at or before ``unclamped_ms`` instead. This
+        time equals the GC watermark unless the policy lets IDs expire earlier.
         """
         kept: list[Bucket] = []
         segments: list[SegmentRef] = []
@@ -122,7 +129,10 @@ class Manifest:
         return [e.name for e in self.expired if due(e)], [g for g in self.pending_lists if due(g)]
 
     def spilling(self, pending_list: str, count: int) -> Manifest:
-        """Return the manifest with its ``count`` oldest expired segments in a pending list."""
+        """Return the manifest with its ``count`` oldest expired segments moved to a pending list.
+
+        ``pending_list`` is the name of that list.
+        """
         spilled, rest = self.expired[:count], self.expired[count:]
         newest = PendingList(
             pending_list,
@@ -133,7 +143,7 @@ class Manifest:
         return replace(self, expired=rest, pending_lists=(*self.pending_lists, newest))
 
     def without_pending(self, names: Iterable[str]) -> Manifest:
-        """Return the manifest after the deletion of expired segments and pending lists."""
+        """Return the manifest without the expired segments and pending lists of these names."""
         deleted = set(names)
         return replace(
             self,

@@ -1,4 +1,9 @@
-"""Choose which sorted runs of a bucket to merge."""
+"""Choose which sorted runs of a bucket to merge.
+
+A bucket *ends* when only late records can still enter it, and *closes* when no record can. The
+*depth* of a bucket is the largest number of segments that may hold one ID. *Stragglers* are late
+records. Amounts are in *full segments*, the largest segments that a merge writes.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +15,16 @@ from dedup.core.hash_ranges import MAX_HASH_RANGES
 from dedup.core.policy import MAX_OPEN_SEGMENTS
 
 #: Pairs (depth, runs), deepest first. A growing bucket that has reached the depth merges runs of
-#: one size as soon as there are this many.
+#: similar size as soon as it has this many of them.
 MERGE_FAN_IN = ((14, 2), (12, 3), (10, 4))
-#: A growing bucket of this depth or more merges runs even if it ends soon.
+#: A growing bucket with at least this depth merges runs even if it ends soon.
 DEEP = 14
-#: Smallest number of full segments that a micro-batch merges in a deep bucket.
+#: In a deep bucket every micro-batch merges at least this many full segments.
 HURRIED_ROOM = 2
-#: Smallest number of runs worth merging in an ended bucket while stragglers may come.
+#: While stragglers may come, an ended bucket merges only if it can merge at least this many runs.
 ENDED_FAN_IN = 4
-#: A merge rewrites a run only if the smaller runs hold at least 1 / SIZE_RATIO as many IDs.
+#: While stragglers may come, a merge includes a run only if all smaller runs together hold at least
+#: 1 / SIZE_RATIO as many IDs.
 SIZE_RATIO = 4
 
 
@@ -27,17 +33,19 @@ def growing_choice(
 ) -> tuple[SortedRun, ...] | None:
     """Return the runs to merge in a bucket that may still grow, or None if no merge is due.
 
-    A bucket that will end before it is too deep waits, and is merged once it has ended. It waits
-    only while a merge of all its runs and the next one would still end in time.
+    No merge is due if the bucket is likely to end before it is too deep, because a merge after its
+    end is cheaper. The bucket must also leave enough time to merge all its runs and the next run.
 
     Parameters
     ----------
-    runs, share
-        Runs that no merge includes yet, and the number of segments of full size that they make.
+    runs
+        Runs that no merge includes yet.
     depth
-        Largest number of segments that may hold one ID of the bucket.
+        The bucket's depth.
     grown
         Fraction of the bucket's time that is over. From 1 on, only late records enter the bucket.
+    share
+        Size of the runs in full segments.
     """
     least = merge_fan_in(depth)
     if least is None:
@@ -50,9 +58,10 @@ def growing_choice(
 
 
 def is_done_in_time(depth: int, share: float) -> bool:
-    """Return whether a bucket stays within its depth during a merge of ``share`` segments.
+    """Return whether a bucket of this depth stays within its bound while it is merged.
 
-    Assumes that every micro-batch but the first of the merge adds a segment.
+    ``share`` is the size of the merge in full segments. Assumes that every micro-batch after the
+    first one of the merge adds a segment to the bucket.
     """
     ranges = ranges_of(share)
     at_once = math.ceil(HURRIED_ROOM / step_cost(share / ranges))
@@ -60,17 +69,20 @@ def is_done_in_time(depth: int, share: float) -> bool:
 
 
 def ranges_of(share: float) -> int:
-    """Return the number of hash ranges of a merge that makes ``share`` full segments."""
+    """Return the number of hash ranges of a merge whose output is ``share`` full segments."""
     return min(1 << math.ceil(math.log2(max(share, 1))), MAX_HASH_RANGES)
 
 
 def step_cost(share: float) -> float:
-    """Return the cost of a step that makes ``share`` of a segment, at least 1/2 for its files."""
+    """Return the cost of a merge step that writes ``share`` full segments.
+
+    The cost is at least half a segment, because writing files takes time however small they are.
+    """
     return max(share, 1 / 2)
 
 
 def _to_come(runs: tuple[SortedRun, ...], grown: float) -> float:
-    """Estimate how many more runs of the size of the present ones the bucket will add."""
+    """Estimate how many more runs will be sealed into the bucket before it ends."""
     if grown >= 1:
         return 0.0
     sizes = sorted(max(ids_in(run), 1) for run in runs)
@@ -84,9 +96,9 @@ def _to_come(runs: tuple[SortedRun, ...], grown: float) -> float:
 def ended_choice(runs: tuple[SortedRun, ...], *, closed: bool) -> tuple[SortedRun, ...] | None:
     """Return the runs to merge in an ended bucket, or None if a merge is not worth it.
 
-    A closed bucket merges all its runs, because its filters' target assumes one filter. While
-    stragglers may come, the bucket merges all runs except those that outweigh all smaller runs, so
-    that a few IDs do not rewrite a bucket.
+    A closed bucket merges all its runs, because the false-positive target of closed buckets assumes
+    one filter per bucket. A bucket that is not closed leaves out runs that are much larger than all
+    smaller runs together. So a few late IDs do not cause the whole bucket to be rewritten.
     """
     if closed:
         return runs if len(runs) > 1 else None
@@ -99,17 +111,19 @@ def ended_choice(runs: tuple[SortedRun, ...], *, closed: bool) -> tuple[SortedRu
 
 
 def merge_fan_in(depth: int) -> int | None:
-    """Return how many runs of one size are worth merging, or None if the bucket is not deep.
+    """Return how many runs of similar size are worth merging, or None if the depth is low.
 
-    A deeper bucket merges fewer runs. That rewrites IDs more often, but leaves fewer segments.
+    A deeper bucket merges fewer runs at a time. That rewrites IDs more often, but leaves fewer
+    segments.
     """
     return next((runs for limit, runs in MERGE_FAN_IN if depth >= limit), None)
 
 
 def smallest_tier(runs: tuple[SortedRun, ...], least: int | None) -> tuple[SortedRun, ...] | None:
-    """Return the runs of the smallest size with at least ``least`` runs, or None if no size has.
+    """Return the smallest runs of similar size, or None if no size has ``least`` runs.
 
-    Sizes are powers of four of the ID count, so an ID is rewritten about once per size.
+    Runs are grouped by size: all runs of a group have the same number of IDs within a factor of
+    four. So merges rewrite an ID about once per group.
     """
     tiers: defaultdict[int, list[SortedRun]] = defaultdict(list)
     for run in runs:

@@ -1,4 +1,4 @@
-"""Metrics of a micro-batch: their names, and `BatchMetrics`."""
+"""Metrics of a micro-batch of `dedup_by_id`: `BatchMetrics`, and the names of all metrics."""
 
 from __future__ import annotations
 
@@ -15,84 +15,89 @@ from dedup.errors import StateError
 
 #: Names of the verdicts. Every record gets one.
 VERDICTS = tuple(verdict.name.lower() for verdict in Verdict)
-#: Stages of the group function, in microseconds, summed over shards.
+#: Stages of the group function, which judges the records of a shard. The metrics give the time of
+#: each stage, summed over shards.
 GROUP_STAGES = ("read", "hash", "tail", "probe", "lookup", "judge", "upkeep", "write")
-#: Stages of the micro-batch. The first, pack, is summed over map tasks.
+#: Stages of the micro-batch. The time of the first stage, pack, is summed over map tasks.
 STAGES = ("pack", *GROUP_STAGES)
 
 # A field's type states how `dedup.spark.observations` aggregates the field over shards.
-#: Number of records or distinct IDs by outcome: the sum, 0 in a micro-batch without input.
+#: Number of records or distinct IDs with one outcome. Summed, and 0 in a micro-batch without input.
 RecordCount: TypeAlias = Annotated[int, "records"]
-#: Work done in the micro-batch: the sum, 0 without input.
+#: Amount of work done in the micro-batch. Summed, and 0 in a micro-batch without input.
 Count: TypeAlias = Annotated[int, "count"]
-#: Amount after the micro-batch: the sum, unknown if no shard ran.
+#: Amount that exists at the end of the micro-batch. Summed, and unknown if no shard ran.
 Level: TypeAlias = Annotated[int, "level"]
-#: The maximum.
+#: Number of which the metrics show the maximum over shards.
 Greatest: TypeAlias = Annotated[int, "greatest"]
-#: The latest time, None before the first.
+#: Time of which the metrics show the latest over shards, or None before the first.
 Latest: TypeAlias = Annotated[int | None, "latest"]
-#: An option, the same in every shard.
+#: Value of an option, the same in every shard.
 Setting: TypeAlias = Annotated[int, "setting"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMetrics:
-    """One micro-batch, summed over shards.
+    """Metrics of one micro-batch of `dedup_by_id`, summed over shards.
 
     ``records_in == unique + duplicate + late + null_id + untimed + conflict`` holds in every
-    micro-batch, and
-    ``filter_negative + filter_true_positive + filter_false_positive + filter_unconfirmed`` is the
-    number of distinct IDs that the exact tail did not settle. Bytes and IDs are as of the end of
-    the micro-batch. Timestamps are milliseconds since the epoch, None before the first.
+    micro-batch. The filters were asked about
+    ``filter_negative + filter_true_positive + filter_false_positive + filter_unconfirmed`` distinct
+    IDs. Bytes and IDs are counted at the end of the micro-batch. Timestamps are milliseconds since
+    1970, or None before the first timestamp.
 
     Parameters
     ----------
     untimed
         Records that have an ID and no timestamp, if the options drop or emit them.
     null_timestamp
-        All records without a timestamp: the untimed ones, those without ID and timestamp (verdict
-        ``null_id``), and under ``"now"`` those that were judged by the micro-batch's time. If the
-        timestamp is part of the ID, records without an ID are not counted.
+        All records without a timestamp, whatever their verdict. If the timestamp is part of the ID,
+        records without an ID are not counted.
     returned_from_idle
-        Late records of source partitions that were idle, or that the query does not know. The query
-        forgets an idle partition once the GC watermark has passed its clock.
+        Late records of source partitions that were idle or unknown. The query forgets an idle
+        partition once the GC watermark has passed the partition's clock.
     unchecked
-        Records judged without a lookup under ``guarantee="at-least-once"``; they are also counted
-        in ``unique`` or ``late``.
+        Records judged without a lookup under ``guarantee="at-least-once"``. They also count as
+        ``unique`` or ``late``.
     filter_unconfirmed
-        IDs that a filter may hold and that the catalog was not asked about, under
-        ``guarantee="at-most-once"``; `expected_lost` estimates how many of them were new.
-    conflict, payload_unknown
-        Under ``check_payload``: duplicates whose payload differs, and records counted in
-        ``duplicate`` that had no payload to compare with.
+        IDs that counted as seen because a filter answered "maybe", without a look into the catalog,
+        under ``guarantee="at-most-once"``. `expected_lost` estimates how many of these IDs were
+        new.
+    conflict
+        Duplicates whose payload differs from the emitted record's payload, under ``check_payload``.
+    payload_unknown
+        Records counted in ``duplicate`` whose payload could not be compared, under
+        ``check_payload``.
     stage_us
-        Microseconds by stage of the group function, summed over shards. ``pack`` is the first pass,
-        summed over map tasks; repeated attempts count again.
+        Microseconds by stage of the group function, summed over shards. The stage ``pack`` is
+        summed over map tasks, and repeated attempts of a task count again.
     branches
         Other runs that continued from a state of this query's history because a copied or older
         checkpoint was started on the same catalog. Nothing is deleted until
         ``dedup catalog vacuum`` learns which checkpoint is in use.
-    gc_shard, gc_source
-        The shard with the lowest GC watermark, and the source partition that holds it back there.
+    gc_shard
+        The shard with the lowest GC watermark.
+    gc_source
+        The source partition that holds back the watermark of that shard.
     slowest_sources
-        At most ten source partitions with the lowest clocks: name, time in milliseconds, and
-        whether the partition is idle. The watermark does not wait for idle ones, which come last.
+        At most ten source partitions with the lowest clocks, as name, time in milliseconds, and
+        whether the partition is idle. Idle partitions, which hold no watermark back, come last.
     fullest_shard, fullest_shard_ids
         The shard with the most live IDs, and their number.
     expiring
         IDs and bytes at the catalog root that expire while the GC watermark advances by the first,
-        second, ... eighth of the horizon; the last entry includes everything beyond.
+        second, ... eighth of the horizon. The last entry also counts everything that expires later.
     begins
         Whether this is the first micro-batch of the checkpoint.
     epochs_apart
-        Number of micro-batches by which the oldest shard state was behind the newest at the start
-        of this micro-batch. If it is above 0, Spark's state files are not the last that Spark
-        wrote, and the shard with the oldest state has lost IDs.
+        Number of micro-batches by which the oldest shard state was behind the newest shard state at
+        the start of this micro-batch. Above 0, somebody replaced one of Spark's state files by an
+        older file, and the shard with the oldest state has lost IDs.
     horizon_ms, lateness_ms, bucket_ms, state_budget_bytes, target_fpr
-        Options in force; the budget is for one shard.
+        Options in force. The budget is for one shard.
     other_queries
-        In the first micro-batch of a new checkpoint: the number of other queries with the same ID
-        columns at the catalog root. Later, and in an adopted checkpoint, 0.
+        Number of other queries with the same ID columns at the catalog root. Counted only in the
+        first micro-batch of a new checkpoint, and otherwise 0.
     """
 
     query_id: str
@@ -166,29 +171,30 @@ class BatchMetrics:
 
     @property
     def gc_lag_newest_ms(self) -> int | None:
-        """How far the GC watermark is behind the newest timestamp."""
+        """Milliseconds by which the GC watermark is behind the newest timestamp."""
         return difference_ms(self.newest_ms, self.gc_watermark_ms)
 
     @property
     def gc_lag_now_ms(self) -> int | None:
-        """How far the GC watermark is behind the micro-batch's time."""
+        """Milliseconds by which the GC watermark is behind the micro-batch's time."""
         return difference_ms(self.now_ms, self.gc_watermark_ms)
 
     @property
     def remembered_ms(self) -> int:
-        """How far the GC watermark is behind the low watermark if it keeps up."""
+        """Usual distance of the GC watermark behind the low watermark, in milliseconds."""
         return self.horizon_ms + self.lateness_ms
 
     @property
     def stored_bytes(self) -> int:
-        """All bytes that remember IDs."""
+        """Bytes of state rows, segments and sidecars together."""
         return self.state_bytes + self.segment_bytes + self.sidecar_bytes
 
     @property
     def filter_fpr(self) -> float | None:
         """The observed false-positive rate of the filters.
 
-        None if no filter was probed, or under ``guarantee="at-most-once"``, which confirms nothing.
+        None if no new ID was looked up in a filter. None too under ``guarantee="at-most-once"``,
+        because the catalog then does not confirm the answers of filters.
         """
         if self.filter_unconfirmed:
             return None
@@ -197,18 +203,18 @@ class BatchMetrics:
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """The guarantee in force, as far as these counts show it, else None."""
+        """The guarantee in force, or None if the counts of this micro-batch do not show it."""
         if self.unchecked:
             return "at-least-once"
         if self.filter_unconfirmed:
             return "at-most-once"
-        # A duplicate alone proves nothing: the tail finds duplicates under at-most-once as well.
+        # Duplicates prove nothing: the tail finds them under at-most-once as well.
         confirmed = self.filter_true_positive or self.filter_false_positive
         return "exactly-once" if confirmed else None
 
     @property
     def expected_lost(self) -> float:
-        """Expected number of new IDs that were dropped, computed from the fill of the filters."""
+        """Estimated number of new IDs that were dropped because a filter reported them as seen."""
         return self.expected_lost_millionths / 1e6
 
     def to_json(self) -> dict[str, Any]:
@@ -216,9 +222,9 @@ class BatchMetrics:
 
     @staticmethod
     def from_json(value: object) -> BatchMetrics:
-        """Return the metrics that `to_json` of this, an older or a later release returned.
+        """Return the metrics from the value that `to_json` of any release returned.
 
-        Raises ValueError if ``value`` is no object, a field is missing, or a type is wrong.
+        Raises ValueError if ``value`` is not an object, a field is missing, or a type is wrong.
         """
         read = fields_of(BatchMetrics, value)
         if len(read["expiring"]) != BANDS:
@@ -229,7 +235,7 @@ class BatchMetrics:
 
 
 class OfShards(Protocol):
-    """Metrics of either operator, as far as `check_together` needs them."""
+    """The fields that `check_together` needs from the metrics of an operator."""
 
     @property
     def batch_id(self) -> int: ...
@@ -238,11 +244,11 @@ class OfShards(Protocol):
 
 
 def check_together(batch: OfShards) -> None:
-    """Raise StateError after a micro-batch in which one shard's state was older than another's.
+    """Raise StateError if one shard's state was older than another's in this micro-batch.
 
-    Every shard takes part in every micro-batch. Different ages mean that Spark's state files are
-    not those that it wrote last: one was restored, or replaced by another partition's. The files do
-    not name their partition, so this is the first moment at which the mistake shows.
+    Every shard takes part in every micro-batch, so all states have the same age. If they do not,
+    somebody restored one of Spark's state files, or replaced it by another partition's file. The
+    files do not name their partition, so an earlier check cannot find the mistake.
     """
     if batch.epochs_apart:
         raise StateError(
@@ -255,14 +261,17 @@ def check_together(batch: OfShards) -> None:
 
 
 def of_kind(metrics: type, kind: str) -> tuple[str, ...]:
-    """Return the fields of a class of metrics that are annotated with a kind."""
+    """Return the fields of a class of metrics that are annotated with a kind, e.g. ``"count"``."""
     hints = get_type_hints(metrics, include_extras=True)
     return tuple(name for name in hints if kind in getattr(hints[name], "__metadata__", ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricNames:
-    """The numbers that the group function returns for its shard, by how they are aggregated."""
+    """Names of the metrics that the group function returns for its shard.
+
+    The fields group the names by how Spark aggregates the metrics over shards.
+    """
 
     stages: tuple[str, ...]
     counted: tuple[str, ...]
@@ -290,7 +299,7 @@ class MetricNames:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """Names of the numbers that are known if any shard ran."""
+        """Names of the metrics that have a value if any shard ran."""
         return (*self.counted, *self.held, *self.greatest, *self.settings)
 
     @property
@@ -305,7 +314,7 @@ TEXTS = ("gc_source", "slowest_sources")
 
 
 def fields_of(metrics: type, value: object) -> dict[str, Any]:
-    """Return the fields of a class of metrics from JSON, without fields that the class lacks.
+    """Return the fields of a class of metrics from JSON, and ignore fields that the class lacks.
 
     Raises ValueError if ``value`` is not an object, a field without a default is missing, or a
     field has the wrong type.
@@ -332,7 +341,7 @@ def _types(metrics: type) -> dict[str, Any]:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Return whether a value from JSON is of a field's type."""
+    """Return whether a value from JSON has the type ``kind`` of a field."""
     if kind is int or kind is float:
         # Excludes booleans, infinity, and integers of thousands of digits.
         return type(value) in {int, kind} and abs(value) < 2**63
