@@ -1,4 +1,4 @@
-"""Options, each declared once: a declaration checks values, reads texts, and describes itself.
+"""Options: a declaration of an option checks its values, reads them from text, and documents it.
 
 An error shows an option's name as the user wrote it, so every check takes that name: ``late`` for
 an argument in Python, ``--late`` for a flag, ``Option late`` for an option of a sink.
@@ -22,22 +22,23 @@ _SPARKS_OWN = {"path", "queryname", "checkpointlocation"}
 
 
 def refused(name: str, value: object, rule: str) -> ConfigError:
-    """Return the error for a value that breaks a rule, such as ``"be at least 1."``."""
+    """Return the error "NAME=VALUE must RULE", where a rule is such as ``"be at least 1."``."""
     shown = f"{name} {value}" if name.startswith("-") else f"{name}={value!r}"
     return ConfigError(f"{shown} must {rule}")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of values.
+    """The type of an option's values.
 
     Parameters
     ----------
     check : callable of (value, name)
-        Returns the value to use, milliseconds for a duration, or raises ConfigError.
+        Returns the value to use, e.g. milliseconds for a duration, or raises ConfigError.
     parse : callable of str
-        Returns what `check` takes, or raises ValueError.
+        Turns a text into a value for `check`, or raises ValueError.
     metavar : str
+        Placeholder for the value in help screens.
     takes : type
         Type of the value that the command line passes.
     """
@@ -49,7 +50,7 @@ class Kind:
 
 
 def fits(test: Callable[[Any], bool], rule: str) -> Callable[[Any, str], Any]:
-    """Return a check that accepts values that meet `test`, with `rule` as the error."""
+    """Return a check that accepts values that meet `test`. `rule` is for the error message."""
 
     def check(value: Any, name: str) -> Any:
         if test(value):
@@ -60,24 +61,24 @@ def fits(test: Callable[[Any], bool], rule: str) -> Callable[[Any, str], Any]:
 
 
 def text(pattern: str = "(?s).+", rule: str = "be text that is not empty.") -> Kind:
-    """Text that matches a pattern from end to end."""
+    """Return the type of a text that matches a pattern from end to end."""
     return Kind(fits(lambda v: isinstance(v, str) and bool(re.fullmatch(pattern, v)), rule))
 
 
 def choice(*names: str) -> Kind:
-    """One of several names, which text may write in upper or lower case."""
+    """Return the type of one of several names. Upper and lower case are equal in text."""
     check = fits(lambda value: value in names, f"be one of {', '.join(names)}.")
     return Kind(check, lambda given: given.strip().lower(), "|".join(names))
 
 
 def whole(least: int = 1, most: int | None = None, hint: str = "") -> Kind:
-    """A whole number from `least` to `most`."""
+    """Return the type of a whole number from `least` to `most`."""
     bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
     return number(lambda n: n >= least and (most is None or n <= most), f"{bounds}{hint}", int)
 
 
 def number(test: Callable[[float], bool], bounds: str, takes: type = float) -> Kind:
-    """A number that meets `test`, which `bounds` describes in the error."""
+    """Return the type of a number that meets `test`. `bounds` describes `test` in the error."""
     types, noun = ((int,), "whole number") if takes is int else ((int, float), "number")
     rule = f"be a {noun} {bounds}."
     meets = fits(lambda v: isinstance(v, types) and not isinstance(v, bool) and test(v), rule)
@@ -85,14 +86,14 @@ def number(test: Callable[[float], bool], bounds: str, takes: type = float) -> K
 
 
 def switch() -> Kind:
-    """Yes or no, in text ``true`` or ``false`` in upper or lower case."""
+    """Return the type of a boolean, which text gives as ``true`` or ``false`` in any case."""
     words = {"true": True, "false": False}
     check = fits(lambda value: isinstance(value, bool), "be true or false.")
     return Kind(check, lambda given: words.get(given.strip().lower(), given), "true|false", bool)
 
 
 def duration(least_ms: int = 0) -> Kind:
-    """A duration, as text or timedelta, which becomes whole milliseconds."""
+    """Return the type of a duration. Its check turns text or timedelta into milliseconds."""
 
     def check(value: Any, name: str) -> int:
         length_ms = duration_ms(value, option=name)
@@ -104,7 +105,7 @@ def duration(least_ms: int = 0) -> Kind:
 
 
 def nbytes(least: int, most: int, rule: str) -> Kind:
-    """A number of bytes, as a number or a text such as ``128MB`` (of 1024 * 1024 bytes each)."""
+    """Return the type of a number of bytes, or a text such as ``128MB`` (1 MB is 2**20 bytes)."""
 
     def check(value: Any, name: str) -> int:
         size = size_bytes(str(value))
@@ -116,7 +117,7 @@ def nbytes(least: int, most: int, rule: str) -> Kind:
 
 
 def names() -> Kind:
-    """A tuple of distinct names, separated by commas in text."""
+    """Return the type of a tuple of distinct names, which commas separate in text."""
 
     def parse(given: str) -> tuple[str, ...]:
         return tuple(each.strip() for each in given.split(",") if each.strip())
@@ -127,21 +128,23 @@ def names() -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option.
+    """The declaration of one option.
 
     Parameters
     ----------
     name : str
-        As in Python, or as in ``writeStream.option``, whose names may have dots.
+        Name of the argument in Python, or of the option in ``writeStream.option``.
     kind : Kind
+        Type of the values.
     default : object
-        `REQUIRED`: the user must give a value. None: None is a value too.
+        The default value, or `REQUIRED` if the user must give a value. An option with the default
+        None accepts None.
     help : str
-        One line for help screens and tables. For a required option it says what to give.
+        One line for help screens and tables. For a required option the line says what to give.
     metavar : str
-        Default: the kind's.
+        Placeholder for the value in help screens, by default the metavar of `kind`.
     flag : str
-        Default: ``--`` and the name, with hyphens.
+        Flag on the command line, by default ``--`` and the name, with hyphens.
     """
 
     name: str
@@ -161,20 +164,20 @@ class Option:
         return re.sub(r"\W", "_", self.name).lower()
 
     def check(self, value: Any, name: str = "") -> Any:
-        """Return a typed value as the kind returns it, or raise ConfigError.
+        """Return the value to use for a typed value, or raise ConfigError.
 
-        `name` is the option's name in the error, by default its name in Python.
+        `name` is how the error shows the option, by default as its name in Python.
         """
         if value is None and self.default is None:
             return None
         return self.kind.check(value, name or self.name)
 
     def check_flag(self, value: Any) -> Any:
-        """Check a flag's value as `check` does; None means that the flag was not given."""
+        """Check a flag's value as `check` does. None means that the flag was not given."""
         return None if value is None else self.kind.check(value, self.flag)
 
     def read(self, given: str, name: str = "") -> Any:
-        """Return the value of a text, or raise ConfigError as `check` does."""
+        """Return the value that a text stands for, or raise ConfigError as `check` does."""
         try:
             value = self.kind.parse(given)
         except ValueError:
@@ -183,7 +186,7 @@ class Option:
 
 
 def by_name(*options: Option) -> dict[str, Option]:
-    """Return declarations by name."""
+    """Return a mapping from each option's name to its declaration."""
     return {option.name: option for option in options}
 
 
@@ -193,7 +196,7 @@ def read_options(
     """Return the value of every option by `Option.key`, from the texts that a user gave.
 
     Names may be in upper or lower case, and a blank text counts as not given. If ``prefix`` is not
-    empty, names that begin with it are ignored, because other code reads them.
+    empty, the function ignores names that begin with the prefix, because other code reads them.
 
     Raises ConfigError if an option is unknown, missing or invalid. The error names ``owner``.
     """
@@ -216,7 +219,7 @@ def read_options(
 
 
 def table(options: Iterable[Option]) -> list[str]:
-    """Return the rows of a page's table of options: name with values, default, meaning."""
+    """Return Markdown rows that document the options: name with values, default, meaning."""
     rows = []
     for option in options:
         default = "required" if option.default is REQUIRED else f"`{option.default}`"

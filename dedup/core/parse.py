@@ -1,7 +1,7 @@
-"""Read decoded JSON, and raise ValueError for every unexpected value.
+"""Check decoded JSON, and raise ValueError for every unexpected value.
 
-A checksum covers bytes, not their author: another release, or a defect, may have written something
-else with a correct checksum.
+A correct checksum does not make data valid. Another release, or a defect, may have written
+unexpected values with a correct checksum.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from typing import Any, TypeAlias
 
 #: Converts a JSON value to the engine's form, or raises ValueError.
 Parser: TypeAlias = Callable[[Any], Any]
-#: Bound of the numbers that we write, so that sums and differences fit in an int64.
+#: Bound of the numbers that we write. Their sums and differences fit in an int64.
 _LIMIT = 1 << 62
-#: Pattern of the name of a query, a run or a segment. A file with such a name stays in its folder.
+#: Pattern of the name of a query, a run or a segment. No matching name is a path, so a file of that
+#: name cannot leave its folder.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
 
 class OtherVersion(ValueError):
-    """The data is intact, in format `found`, but this release reads none newer than `newest`."""
+    """The data is intact, but this release does not know its format.
+
+    `found` is the format of the data. `newest` is the newest format that this release reads.
+    """
 
     def __init__(self, found: int, newest: int) -> None:
         self.found, self.newest = found, newest
@@ -39,7 +43,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def mapping(value: object, *, needed: frozenset[str], allowed: frozenset[str]) -> dict[str, Any]:
-    """Return a JSON object that has all needed fields, and only allowed ones."""
+    """Return ``value`` if it is a JSON object with all needed and only allowed fields."""
     if not isinstance(value, dict):
         raise ValueError(f"{value!r:.80} is not an object")
     if missing := sorted(needed - value.keys()):
@@ -52,7 +56,7 @@ def mapping(value: object, *, needed: frozenset[str], allowed: frozenset[str]) -
 def record(
     value: object, parsers: Mapping[str, Parser], optional: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the parsed fields of a JSON object, which may have only fields with a parser."""
+    """Return the parsed fields of a JSON object, which must have no field without a parser."""
     fields = mapping(
         value, needed=frozenset(parsers).difference(optional), allowed=frozenset(parsers)
     )
@@ -60,12 +64,12 @@ def record(
 
 
 def tuple_of(parse: Parser) -> Parser:
-    """Return the parser of an array of any length."""
+    """Return the parser of an array of any length, whose items ``parse`` reads."""
     return lambda value: tuple(map(parse, array(value)))
 
 
 def row(*parsers: Parser) -> Parser:
-    """Return the parser of an array with one value for each of these parsers."""
+    """Return the parser of an array that has one item for each of these parsers, in order."""
 
     def parse(value: object) -> tuple[Any, ...]:
         values = array(value, len(parsers))
@@ -75,7 +79,7 @@ def row(*parsers: Parser) -> Parser:
 
 
 def array(value: object, length: int | None = None) -> list[Any]:
-    """Return a JSON array, of ``length`` items unless that is None."""
+    """Return ``value`` if it is a JSON array, with ``length`` items unless ``length`` is None."""
     if not isinstance(value, list) or length not in (None, len(value)):
         wanted = "a list" if length is None else f"a list of {length}"
         raise ValueError(f"{value!r:.80} is not {wanted}")
@@ -89,21 +93,21 @@ def text(value: object) -> str:
 
 
 def name(value: object) -> str:
-    """Return a JSON string that may name a file or a folder, and is not a path."""
+    """Return ``value`` if it is a name of a file or folder that matches `NAME`."""
     if not NAME.fullmatch(text(value)):
         raise ValueError(f"{value!r:.80} is not a name that a file can have")
     return text(value)
 
 
 def path_below(value: object) -> str:
-    """Return a JSON string that is a relative path and cannot leave the folder it is joined to."""
+    """Return ``value`` if it is a relative path that cannot leave the folder it is joined to."""
     if {"", ".", ".."} & set(text(value).split("/")) or "\0" in text(value):
         raise ValueError(f"{value!r:.80} is not a path below a folder")
     return text(value)
 
 
 def integer(value: object, low: int = -_LIMIT) -> int:
-    """Return a JSON integer that is at least ``low``."""
+    """Return ``value`` if it is an integer from ``low`` to 2**62."""
     if type(value) is not int or not low <= value <= _LIMIT:
         raise ValueError(f"{value!r:.80} is not an integer in range")
     return value
@@ -116,12 +120,12 @@ def boolean(value: object) -> bool:
 
 
 def count(value: object) -> int:
-    """Return a JSON integer that is not negative."""
+    """Return ``value`` if it is an integer from 0 to 2**62."""
     return integer(value, 0)
 
 
 def hash_key_id(value: object) -> int:
-    """Return a number of 64 bits from its 16 hexadecimal digits."""
+    """Return the 64-bit number whose 16 hexadecimal digits ``value`` has."""
     number = int(text(value), 16)
     if value != f"{number:016x}":
         raise ValueError(f"{value!r:.80} is not the ID of a hash key")

@@ -1,8 +1,9 @@
-"""Digests of payloads, which show whether copies of a record differ in columns beside their ID.
+"""Digests of payloads, which show whether copies of a record differ beside their ID.
 
-A digest has 8 bytes. The highest byte is the number of the set of columns that the digest covers.
-The query numbers sets from 1 on, in the order of first use. The other bytes are from a keyed hash
-of the values. 0 means no digest. Digests of different sets cannot be compared.
+The payload of a record is a set of columns that the user chose. A digest has 8 bytes. The highest
+byte is the number of the set of columns. The query numbers these sets from 1 on, in the order of
+first use. The other bytes are from a keyed hash of the values. 0 means no digest. Digests of
+different sets cannot be compared.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _SHIFT = np.uint64(56)
 
 
 def numbered(column_sets: Sequence[str], wanted: str) -> tuple[tuple[str, ...], int]:
-    """Return the sets of columns used so far including ``wanted``, and the number of ``wanted``.
+    """Return the sets of columns, with ``wanted`` added if it is new, and the number of ``wanted``.
 
-    Raises ConfigError if there are more than `MAX_COLUMN_SETS`.
+    Raises ConfigError if there are more than `MAX_COLUMN_SETS` sets.
     """
     known = tuple(column_sets)
     if wanted not in known:
@@ -39,19 +40,22 @@ def numbered(column_sets: Sequence[str], wanted: str) -> tuple[tuple[str, ...], 
 
 
 def digests_of(hashes: U64, column_set: int) -> U64:
-    """Return the digests for keyed hashes of payloads and the number of their set of columns."""
+    """Return the digests of payloads, from their keyed hashes and their set's number."""
     digests: U64 = (hashes >> np.uint64(8)) | (np.uint64(column_set) << _SHIFT)
     return digests
 
 
 def comparable(digests: U64, others: U64) -> BOOL:
-    """Return which pairs of digests are from the same set of columns, shape (n,)."""
+    """Return for each pair of digests whether both are of the same set of columns."""
     same: BOOL = ((digests >> _SHIFT) == (others >> _SHIFT)) & (digests != 0)
     return same
 
 
 def joined_digests(parts: Sequence[tuple[int, U64 | None]]) -> U64 | None:
-    """Concatenate the digests of parts, given as (length, digests); None if no part has any."""
+    """Concatenate the digests of parts, or return None if no part has digests.
+
+    A part is its length and its digests. If other parts have digests, a part without them gets 0.
+    """
     if all(digests is None for _, digests in parts):
         return None
     return np.concatenate(
@@ -61,7 +65,7 @@ def joined_digests(parts: Sequence[tuple[int, U64 | None]]) -> U64 | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Digested:
-    """Records or entries, each with the number of its ID, its time and its payload's digest."""
+    """Records or remembered entries: for each the number of its ID, its time and its digest."""
 
     groups: I64
     times_ms: I64
@@ -72,7 +76,10 @@ class Digested:
 
 
 def pairs_in_groups(groups: I64, others: I64) -> tuple[I64, I64]:
-    """Return the positions of all pairs of equal numbers; ``others`` is sorted."""
+    """Return the positions in ``groups`` and ``others`` of all pairs of equal numbers.
+
+    ``others`` is sorted.
+    """
     start = np.searchsorted(others, groups, "left")
     count = np.searchsorted(others, groups, "right") - start
     index = np.repeat(np.arange(len(groups)), count)
@@ -80,16 +87,11 @@ def pairs_in_groups(groups: I64, others: I64) -> tuple[I64, I64]:
 
 
 def compare(duplicates: Digested, taken: Digested, horizon_ms: int) -> tuple[BOOL, BOOL]:
-    """Return which of n duplicates conflict, and which have nothing to compare with.
+    """Return two masks of the duplicates: those that conflict, and those that cannot be compared.
 
-    A duplicate is compared with the records with its ID that were taken within the horizon. It
-    conflicts if the payload of at least one is known to differ, and the payload of none is equal.
-
-    Parameters
-    ----------
-    taken
-        All records with these IDs that were taken, in this micro-batch or earlier, as far as they
-        are remembered.
+    ``taken`` are the remembered records with the same IDs. A duplicate is compared with those of
+    its ID within the horizon. The duplicate conflicts if at least one of these payloads can be
+    compared and none is equal.
     """
     order = np.argsort(duplicates.groups, kind="stable")
     groups = duplicates.groups[order]

@@ -1,7 +1,7 @@
-"""The rules for judging one micro-batch: plain numbers, resolved from the user's options.
+"""The rules for judging one micro-batch, computed from the user's options.
 
-All of these rules may change at a restart of the query, from the next micro-batch on. The birth
-certificate holds the options that may not change.
+Each of these rules may change when the query restarts. The birth certificate at the catalog root
+holds the options that may never change.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-#: Largest number of segments that may hold one ID in a bucket that still grows.
+#: In a bucket that still grows, at most this many segments may hold one ID.
 MAX_OPEN_SEGMENTS = 16
 #: Bounds of options: buckets per horizon, false-positive rate, and state of a shard.
 MAX_BUCKETS = 1000
 MIN_FPR = 1e-6
 MIN_BUDGET_BYTES = 16 << 10
-#: Every copy is judged exactly, by the filters alone, or not at all.
+#: How records are judged: exactly, by the filters without the catalog, or not at all.
 Guarantee: TypeAlias = Literal["exactly-once", "at-most-once", "at-least-once"]
 GUARANTEES: tuple[Guarantee, ...] = get_args(Guarantee)
 _HOUR_MS = 3_600_000
@@ -23,57 +23,66 @@ _HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Rules of one micro-batch."""
+    """The rules of one micro-batch."""
 
-    #: Two records with the same ID at most this far apart are duplicates (inclusive), >= 1.
+    #: Records with the same ID are duplicates if their times differ by at most this, >= 1.
     horizon_ms: int
-    #: Length of a bucket, in [1, horizon_ms], so that an ID occurs at most once in a bucket.
+    #: Length of a bucket. At most the horizon, so that an ID occurs at most once in a bucket.
     bucket_ms: int
-    #: If False, timestamps come from the micro-batch's clock (processing time).
+    #: Whether records carry timestamps. If not, each gets the micro-batch's time (processing time).
     event_time: bool = False
     #: How far behind the low watermark a record is still on time. 0 in processing-time mode.
     lateness_ms: int = 0
     #: How to handle a record behind the late watermark whose ID is unknown.
     late: Literal["emit", "drop"] = "emit"
-    #: Every copy of a record carries the same timestamp, so only its own bucket is probed.
+    #: Whether all copies of a record carry the same timestamp. If so, lookups can skip the buckets
+    #: of other timestamps.
     stable_timestamps: bool = False
     #: Names of the columns that identify a source partition.
     source_columns: tuple[str, ...] = ()
-    #: Query time after which a silent source partition no longer holds back the low watermark.
+    #: Query time after which a silent source partition no longer holds back the low watermark. None
+    #: if it always does.
     idle_timeout_ms: int | None = 600_000
     #: Target false-positive rate of the union of all filters that one lookup probes, in (0, 1).
     fpr: float = 0.01
-    #: Bound of the state row. Half of it is for the tail.
+    #: Largest size of the state row of a shard. Half of it is for the tail.
     state_budget_bytes: int = 1 << 20
-    #: Merges make segments of at most about this many IDs, one at a time, >= 1.
+    #: A merge writes segments of at most about this many IDs, >= 1.
     segment_ids: int = 1 << 20
-    #: Expired segments stay at the catalog root at least this long.
+    #: Time for which expired segments stay at the catalog root at least.
     keep_expired_ms: int = 86_400_000
-    #: Number of micro-batches that Spark can roll back. Expired segments are kept longer.
+    #: Number of micro-batches that Spark can roll back. Expired segments stay at the catalog root
+    #: for more micro-batches.
     retain_epochs: int = 100
-    #: Processing-time mode: accept any jump of the clock.
+    #: Whether to accept any jump of the micro-batch's clock.
     accept_clock_jump: bool = False
-    #: At most once: a hit in a filter counts as seen, without the catalog. At least once: every
-    #: record passes, and none is remembered.
+    #: Under "at-most-once" a filter hit counts as seen without a look into the catalog. Under
+    #: "at-least-once" every record passes through, and none is remembered.
     guarantee: Guarantee = "exactly-once"
-    #: Name of the set of columns that are compared between copies of a record, or None.
+    #: Name of the set of columns to compare between copies of a record, or None.
     payload: str | None = None
 
     @property
     def forgets_at_late(self) -> bool:
-        """Whether buckets without clamped IDs expire at the late watermark (invariant 9)."""
+        """Whether buckets without clamped IDs expire at the late instead of the GC watermark."""
         return self.stable_timestamps and self.late == "drop"
 
     @property
     def closed_filter_fpr(self) -> float:
-        """Target of the one large filter of each closed bucket: half of the union's rate."""
+        """Target false-positive rate of the one filter of a closed bucket.
+
+        All filters of closed buckets that a lookup probes share half of `fpr`.
+        """
         # A closed bucket ends at or behind the low watermark. A record is judged at or after the
         # late watermark, and probes one horizon to both sides.
         return self.fpr / 2 / self._probed(self.horizon_ms + min(self.lateness_ms, self.horizon_ms))
 
     @property
     def open_filter_fpr(self) -> float:
-        """Target of each filter of an open bucket: its share of the other half."""
+        """Target false-positive rate of each filter of an open bucket.
+
+        All filters of open buckets that a lookup probes share the other half of `fpr`.
+        """
         reach_ms = min(self.lateness_ms, self.horizon_ms)
         return self.fpr / 2 / MAX_OPEN_SEGMENTS / self._probed(reach_ms)
 

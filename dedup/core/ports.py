@@ -13,49 +13,49 @@ from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
 from dedup.core.segment import SegmentPlan, SegmentRef
 
-#: Result of a lookup for an ID that the segment does not hold.
+#: Result of a lookup if the segment does not hold the ID.
 ABSENT_MS = int(np.iinfo(np.int64).min)
 
 
 class SegmentStore(Protocol):
     """The segments of one shard, as the engine uses them.
 
-    `tests/unit/test_segment_store.py` checks this contract for every store. A store never decides
-    what is live; only the caller's manifest does. All attempts of a task see the same segments, and
-    an operation that one of them repeats changes nothing for the others.
+    `tests/unit/test_segment_store.py` checks this contract for every store. Only the caller's
+    manifest decides which segments are live. All attempts of a task see the same segments. If one
+    attempt repeats an operation, nothing changes for the other attempts.
 
     Raises
     ------
     SegmentDamaged
-        If a segment that is read is missing or damaged at the root.
+        If a method must read a segment that is missing or damaged at the catalog root.
     CatalogError
-        If the root cannot be reached, or the local disk fails.
+        If the catalog root cannot be reached, or the local disk fails.
     """
 
     def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
-        """Return which of n hashes the segment's filter may hold, shape (n,).
+        """Return for each of n hashes whether the segment's filter may hold it.
 
-        The hashes are sorted and in the segment's range. A damaged filter is rebuilt from the
-        segment.
+        The hashes are sorted and in the segment's range. If the filter is damaged, the store
+        rebuilds it from the segment.
         """
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
-        """Return the timestamp (ms) of each of n keys, or `ABSENT_MS` if it is absent, shape (n,).
+        """Return the timestamp (ms) of each of n keys, or `ABSENT_MS` if a key is absent.
 
-        Fills ``digests``, shape (n,), with the digests stored beside the keys, or 0 if there is
-        none.
+        If ``digests`` is given, the method fills it with the digests stored beside the n keys, and
+        with 0 for a key without a digest.
         """
 
     def read_segment(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Entries:
-        """Return the entries of range ``range_index`` of ``hash_ranges`` equal ranges, in order."""
+        """Return the sorted entries in range ``range_index`` of ``hash_ranges`` equal ranges."""
 
     def write_segment(
         self, plan: SegmentPlan, pieces: Sequence[Entries]
     ) -> tuple[SegmentRef, SplitBlockFilter]:
-        """Write the entries of all pieces as a new segment with its sidecar, durable on return.
+        """Write the entries of all pieces as a new segment with its sidecar.
 
-        No key is in two pieces, and all hashes are in the range of the plan. The segment's name is
-        never used again.
+        Both files are durable on return. No key is in two pieces, and all hashes are in the range
+        of the plan. The store never uses the segment's name again.
         """
 
     def delete(self, names: Sequence[str]) -> int:
@@ -65,12 +65,15 @@ class SegmentStore(Protocol):
         """
 
     def spill_pending(self, names: Sequence[str]) -> str:
-        """Write names of expired segments as one durable object, and return its name."""
+        """Write the names of expired segments into a new pending list, and return its name.
+
+        The list is a durable object at the catalog root.
+        """
 
     def delete_pending(self, pending_list: str) -> int:
-        """Delete a pending list's segments, then the list. Return how many segments existed.
+        """Delete a pending list's segments, then the list, and return how many segments existed.
 
-        A list that is missing or damaged names none.
+        If the list is missing or damaged, no segments are deleted.
         """
 
     def loss_accepted(self, seg: SegmentRef) -> bool:

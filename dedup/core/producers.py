@@ -1,4 +1,4 @@
-"""The table of a shard's producers: its columns, and its bytes in the state row."""
+"""The table of a shard's producers, and how the state row stores it as bytes."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ _LIMIT = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Producers:
-    """The n producers of a shard, in the order in which they first appeared."""
+    """The n producers that a shard remembers, in the order in which they first appeared."""
 
-    #: Producer and partition.
+    #: Name and partition of each producer, encoded as bytes.
     keys: Keys
-    #: `epochs` and `floors` are as in `ProducerMemory`.
+    #: Epoch of each producer, as in `ProducerMemory`. `floors` is as there too.
     epochs: I64
-    #: Newest effective timestamp of each producer's records, or query time by processing time.
+    #: Newest effective timestamp of each producer's records, or its newest query time if records
+    #: carry no timestamps.
     heard_ms: I64
     floors: I64
-    #: Number of ranges, 1 to `MOST_RANGES`. 0 in a row that `grown` added and nothing filled.
+    #: Number of ranges of each producer, 1 to `MOST_RANGES`, or 0 in a row that `grown` added.
     counts: U8
-    #: The ranges, lowest first and padded with 0, shape (n, width) with a width of at least 1.
+    #: First position of each range, lowest first, shape (n, width). Unused columns are 0. `lasts`
+    #: holds the last positions.
     firsts: I64
     lasts: I64
 
@@ -60,7 +62,10 @@ class Producers:
         return ProducerMemory(int(self.epochs[row]), int(self.floors[row]), ranges)
 
     def grown(self, keys: Keys) -> Producers:
-        """Return a mutable copy, with empty rows for the keys that follow the present ones."""
+        """Return a mutable copy with an empty row for every new producer.
+
+        ``keys`` begins with the keys of the present producers. The other keys are new.
+        """
         new = len(keys) - len(self)
         grown = Producers(
             keys,
@@ -73,14 +78,17 @@ class Producers:
         return grown
 
     def wide_enough(self, count: int) -> Producers:
-        """Return the producers with room for ``count`` ranges each."""
+        """Return the table with room for at least ``count`` ranges in every row."""
         if count <= self.firsts.shape[1]:
             return self
         room = ((0, 0), (0, min(2 * count, MOST_RANGES) - self.firsts.shape[1]))
         return replace(self, firsts=np.pad(self.firsts, room), lasts=np.pad(self.lasts, room))
 
     def remember(self, row: int, memory: ProducerMemory) -> Producers:
-        """Set a row of a copy that `grown` made, and return the copy, widened if needed."""
+        """Set a row of this table, which `grown` must have made.
+
+        Returns the same table, or a wider copy if the row has too many ranges.
+        """
         count = len(memory.ranges)
         table = self.wide_enough(count)
         table.epochs[row], table.floors[row], table.counts[row] = memory.epoch, memory.floor, count
@@ -156,7 +164,7 @@ class Producers:
 def _check_values(
     counts: U8, epochs: I64, heard_ms: I64, floors: I64, firsts: I64, lasts: I64
 ) -> None:
-    """Raise ValueError for numbers that are never written and would overflow 64 bits in sums."""
+    """Raise ValueError for numbers that no release writes and whose sums would overflow 64 bits."""
     if min(firsts.min(initial=0), lasts.min(initial=0)) < 0 or lasts.max(initial=0) >= _LIMIT:
         raise ValueError("a position is below 0 or too large")
     newest = lasts[np.arange(len(counts)), counts.astype(np.int64) - 1]

@@ -1,4 +1,4 @@
-"""The input of a shard in one micro-batch: its records, and which micro-batch it is."""
+"""The input of a shard in one micro-batch: its records, and facts about the micro-batch."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class Records:
 
     #: Canonical IDs, or empty bytes if the ID is null.
     keys: Keys
-    #: Timestamps. The micro-batch's time already replaces future and null ones. Ignored in
+    #: Timestamps, in which the micro-batch's time replaces future and null timestamps. Ignored in
     #: processing-time mode, and for untimed records.
     times_ms: I64
-    #: FLAG_NULL_ID, FLAG_FUTURE, FLAG_NULL_TIME, FLAG_UNTIMED of `dedup.core.admission`.
+    #: Flags of each record: the constants FLAG_... of `dedup.core.admission`.
     flags: U8
     #: What the whole micro-batch observed of each source partition.
     observed: Mapping[str, Observed]
-    #: Returns the ranks of records by order columns, then row hash.
+    #: Function that returns ranks of records by the user's order columns, then by the row's hash.
     tie_rank: Callable[[I64], I64]
-    #: Hash of each record's source partition, for counting.
+    #: Hash of each record's source partition, to count records by partition.
     sources: U64 | None = None
-    #: The hash that stands for each source partition in `sources`.
+    #: Hash by name of source partition, as in `sources`.
     source_hashes: Mapping[str, int] | None = None
     #: Keyed hash of each record's payload, if the policy compares payloads.
     payload_hashes: U64 | None = None
-    #: Epoch and sequence of each record, for `dedup.core.sequence_shard`. Undefined if FLAG_NULL_ID
-    #: is set.
+    #: Epoch and sequence of each record, for `dedup_by_sequence`. Undefined for a record with
+    #: FLAG_NULL_ID.
     numbers: tuple[I64, I64] | None = None
 
     @property
@@ -45,7 +45,7 @@ class Records:
         return np.flatnonzero((self.flags & (FLAG_NULL_ID | FLAG_UNTIMED)) == 0)
 
     def counts(self, verdicts: U8, kinds: type[IntEnum]) -> dict[str, int]:
-        """Return the number of records by verdict and by flag, for the metrics."""
+        """Return the metrics that count records by verdict or by flag."""
         per_verdict = np.bincount(verdicts, minlength=len(kinds)).tolist()
         return {
             "records_in": len(verdicts),
@@ -57,14 +57,14 @@ class Records:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """The micro-batch and the shard that are processed."""
+    """Which micro-batch and which shard is being processed."""
 
     #: Micro-batch ID.
     number: int
     run_id: str
-    #: Time of the micro-batch, the same after a replay, and time by the worker's own clock.
+    #: Time of the micro-batch, which a replay repeats. `worker_now_ms` is by the worker's clock.
     now_ms: int
     worker_now_ms: int
     shard: int
-    #: Key of the filters' hash, 16 bytes.
+    #: Secret key of the hashes for filters and segments, 16 bytes.
     hash_key: bytes

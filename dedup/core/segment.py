@@ -1,4 +1,4 @@
-"""A segment: how the manifest names it, and the plan of a new one."""
+"""References to segments in the manifest, and plans of new segments."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from dedup.core.parse import array, integer, name
 
 @dataclass(frozen=True, slots=True)
 class SegmentRef:
-    """One immutable segment of a shard, as the manifest names it.
+    """A reference to one immutable segment of a shard.
 
-    The manifest holds the checksums, so that a file replaced by another intact file is detected as
-    damage too.
+    The reference has the checksums of the segment's files. So a reader detects as damage, too, that
+    somebody replaced a file by another intact file.
     """
 
     #: Unique within the shard and never reused. Also the name of the segment's files and view.
     name: str
-    #: The bucket: every timestamp in the segment is in ``[start_ms, end_ms)``.
+    #: Time range of the bucket: every timestamp in the segment is in ``[start_ms, end_ms)``.
     start_ms: int
     end_ms: int
     #: Number of record IDs, >= 0.
     count: int
-    #: Size and CRC-32 of the SST file.
+    #: Size and CRC-32 of the SST file (a RocksDB table), which holds the record IDs.
     sst_bytes: int
     sst_crc32: int
     #: Size of the filter sidecar, and CRC-32 of its head, which holds a checksum of every page.
@@ -36,11 +36,11 @@ class SegmentRef:
     range_index: int = 0
 
     def within(self, hashes: U64) -> slice:
-        """Return the slice of the sorted hashes in the segment's range."""
+        """Return the slice of the sorted hashes that the segment's range contains."""
         return hash_range(hashes, self.hash_ranges, self.range_index)
 
     def overlaps(self, hash_ranges: int, index: int) -> bool:
-        """Return whether the segment shares hashes with range ``index`` of ``hash_ranges``."""
+        """Return whether the segment's range overlaps range ``index`` of ``hash_ranges`` ranges."""
         starts_before = self.range_index * hash_ranges < (index + 1) * self.hash_ranges
         return starts_before and self.reaches_past(hash_ranges, index)
 
@@ -49,7 +49,10 @@ class SegmentRef:
         return (self.range_index + 1) * hash_ranges > index * self.hash_ranges
 
     def spread(self, hashes: U64) -> U64:
-        """Return hashes of the segment's range spread over 64 bits, for its filter and blocks."""
+        """Stretch hashes of the segment's range over all 64 bits.
+
+        Filters and blocks need this, because they expect evenly spread hashes.
+        """
         return spread_hashes(hashes, self.hash_ranges)
 
     def to_json(self) -> list[str | int]:
@@ -68,7 +71,7 @@ class SegmentRef:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """The plan of a segment, whose filter has the target rate ``fpr``, in (0, 1)."""
+    """The plan of a new segment. ``fpr`` is the target false-positive rate of its filter."""
 
     start_ms: int
     end_ms: int

@@ -1,16 +1,18 @@
-"""The idempotent producer's rule: the outcome of a run of consecutive sequences of one producer.
+"""Judge the records of producers that number them, by the rule for Kafka's idempotent producers.
 
-It is the rule that Kafka's broker applies to batches (KIP-98, KIP-360; ``ProducerAppendInfo`` and
-``ProducerStateEntry`` of apache/kafka). An older epoch is fenced, a newer one begins at 0. The
-sequence after the last one is accepted, a remembered one is a duplicate, and any other is out of
-order. A broker rejects records out of order, because their producer retries. A stream cannot ask
-for a retry, so `SequenceRule` leaves the choice to the user.
+Each record has an epoch, which rises when its producer restarts, and a sequence, which counts the
+producer's records. Kafka's broker applies the same rule to batches of records (KIP-98, KIP-360;
+``ProducerAppendInfo`` and ``ProducerStateEntry`` of apache/kafka). A record of an older epoch is
+fenced. A newer epoch begins at sequence 0. The next sequence is accepted, a remembered sequence is
+a duplicate, and any other sequence is out of order. A broker rejects records out of order, because
+their producer retries. A stream cannot ask for a retry, so `SequenceRule` leaves the choice to the
+user.
 
-Sequences count from 0 to 2^31 - 1 and then from 0 again. They are judged by their **position**, a
-number that never wraps. The sequence is the position modulo 2^31. A sequence gets the position
-closest to the newest one: at most 2^30 ahead of it, or behind it (invariant 15). If nothing is
-known of a producer or of a new epoch, its sequences in the micro-batch begin after the widest gap
-in their circle.
+Sequences count from 0 to 2^31 - 1 and then from 0 again. So a record is judged by its **position**,
+a number that never wraps. The sequence is the position modulo 2^31. Of all positions with that
+remainder the record gets the one closest to the newest position (invariant 15). If no position of a
+producer's epoch is remembered, the first sequence of the micro-batch is the one after the widest
+gap in the circle of sequences. A **run** is a range of positions without gaps.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Literal, TypeAlias, get_args
 
-#: Sequences of a producer are 0 to 2^31 - 1.
+#: Number of sequences of a producer, which are 0 to 2^31 - 1.
 CYCLE = 1 << 31
-#: A sequence at most this far ahead counts as ahead, any other as behind.
+#: A sequence counts as ahead of the newest one by at most this much, and else as behind.
 HALF_CYCLE = CYCLE >> 1
-#: Largest number of unbroken ranges of sequences per producer, and the default number.
+#: Largest number of unbroken ranges of sequences that the query can remember per producer, and the
+#: default of this number.
 MOST_RANGES = 255
 RANGES = 64
 
@@ -36,13 +39,14 @@ class SequenceVerdict(IntEnum):
 
     #: The next sequence of its producer.
     ACCEPT = 0
-    #: An earlier record with the same producer, epoch and sequence was emitted.
+    #: A record with the same producer, epoch and sequence was emitted before.
     DUPLICATE = 1
-    #: New, but out of order: records before it are missing, or it was missing itself.
+    #: The record is new, but out of order. Either sequences before it are missing, or the record
+    #: itself was missing until now.
     GAP = 2
     #: A record with a newer epoch of the same producer was emitted before.
     FENCED = 3
-    #: The memory of the producer does not reach back to the record, or is empty.
+    #: Nothing is remembered of the producer, or its memory does not reach back to the record.
     UNKNOWN = 4
     #: The record lacks a producer, epoch or sequence.
     UNNUMBERED = 5
@@ -56,14 +60,14 @@ SEQUENCE_VERDICTS = tuple(verdict.name.lower() for verdict in SequenceVerdict)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceRule:
-    """How to handle records that are neither accepted nor duplicates.
+    """The user's choices for records that are neither accepted nor duplicates.
 
-    Emitted records are remembered, except fenced and unnumbered ones. Dropped records are not, so
-    that they may come again in order.
+    The query remembers emitted records, except fenced and unnumbered records. It does not remember
+    dropped records, so that they may come again in order.
     """
 
-    #: Handling by verdict. A broker works like ``gaps="drop"`` and ``fenced="drop"``, and like
-    #: ``unknown="emit"`` since release 2.5.
+    #: What to do with records of each verdict. Kafka's broker acts like ``gaps="drop"``,
+    #: ``fenced="drop"`` and, since release 2.5, ``unknown="emit"``.
     gaps: SequenceHandling = "emit"
     unknown: SequenceHandling = "emit"
     fenced: SequenceHandling = "drop"
@@ -74,7 +78,10 @@ class SequenceRule:
     max_producers: int = 100_000
 
     def emitted(self, *, untimed: bool) -> frozenset[str]:
-        """Return the names of the verdicts that pass through, with ``untimed`` if it is set."""
+        """Return the names of the verdicts that pass through.
+
+        ``untimed`` says whether records without a timestamp pass through.
+        """
         emitted = {
             SequenceVerdict.ACCEPT: True,
             SequenceVerdict.GAP: self.gaps == "emit",
@@ -88,14 +95,14 @@ class SequenceRule:
 
 @dataclass(frozen=True, slots=True)
 class ProducerMemory:
-    """Memory of one producer."""
+    """What is remembered of one producer."""
 
     #: The newest epoch.
     epoch: int
-    #: Below this position it is unknown what was emitted, except for `ranges`.
+    #: Lowest position from which on `ranges` holds everything that was emitted.
     floor: int
-    #: First and last position of each unbroken range that was emitted: at least one, in order, with
-    #: at least one missing position between two ranges.
+    #: First and last position of each unbroken range that was emitted. The ranges are in order, and
+    #: at least one position is missing between two ranges. There is at least one range.
     ranges: tuple[tuple[int, int], ...]
 
     @property
@@ -103,7 +110,7 @@ class ProducerMemory:
         return self.ranges[-1][1]
 
     def adding(self, runs: list[tuple[int, int]], most: int) -> ProducerMemory:
-        """Return the memory with further positions, cut to its ``most`` highest ranges."""
+        """Return the memory with the positions of ``runs``, cut to its ``most`` highest ranges."""
         # Positions ahead of the newest range cannot merge with earlier ranges.
         ahead = runs[0][0] > self.last
         ranges = list(self.ranges) if ahead else []
@@ -120,7 +127,7 @@ class ProducerMemory:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Positions of a run with one verdict, and whether they are remembered from now on."""
+    """Part of a run: positions with the same verdict, and whether to remember them."""
 
     first: int
     last: int
@@ -130,10 +137,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The outcome of a run, in order, and the memory after it.
+    """The verdicts of a run, and what is remembered of its producer afterwards.
 
     `missing` counts the positions that the run skipped. `recovered` counts the positions of this
-    run that were skipped before.
+    run that an earlier run skipped.
     """
 
     pieces: tuple[Piece, ...]
@@ -147,7 +154,8 @@ def judge_run(
 ) -> Judged:
     """Judge an unbroken run of records of one producer.
 
-    ``memory`` is None for an unknown producer; ``first`` and ``last`` are positions, inclusive.
+    ``memory`` is None for an unknown producer. ``first`` and ``last`` are the positions of the
+    run's first and last record.
     """
     if memory is None:
         return _of_unknown_producer(epoch, first, last, rule)
@@ -209,7 +217,7 @@ def _of_known_epoch(memory: ProducerMemory, first: int, last: int, rule: Sequenc
 
 
 def _behind(memory: ProducerMemory, first: int, last: int, rule: SequenceRule) -> list[Piece]:
-    """Return the pieces of positions up to the newest one in memory."""
+    """Judge a run whose positions are not ahead of the newest remembered position."""
     pieces = []
     at = first
     while at <= last:
@@ -229,7 +237,7 @@ def _behind(memory: ProducerMemory, first: int, last: int, rule: SequenceRule) -
 
 
 def _led_by(verdict: SequenceVerdict, first: int, last: int) -> tuple[Piece, ...]:
-    """Return a remembered run whose first record has ``verdict``; the others are accepted."""
+    """Return a run to remember, with ``verdict`` for its first record and ACCEPT for the others."""
     led = Piece(first, first, verdict, True)
     if first == last:
         return (led,)

@@ -18,35 +18,37 @@ from dedup.core.metrics import (
     fields_of,
 )
 
-#: Stages of the group function, in microseconds, summed over shards.
+#: Stages of the group function, as in `dedup.core.metrics`.
 SEQUENCE_GROUP_STAGES = ("read", "judge", "write")
-#: Stages of the micro-batch. The first, pack, is summed over map tasks.
+#: Stages of the micro-batch. The time of the first stage, pack, is summed over map tasks.
 SEQUENCE_STAGES = ("pack", *SEQUENCE_GROUP_STAGES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceMetrics:
-    """One micro-batch of `dedup_by_sequence`, summed over shards.
+    """Metrics of one micro-batch of `dedup_by_sequence`, summed over shards.
 
     ``records_in == accept + duplicate + gap + fenced + unknown + unnumbered + untimed`` holds in
-    every micro-batch. Producers and bytes are as of its end. Timestamps are milliseconds since
-    1970, None before the first.
+    every micro-batch. Producers and bytes are counted at the end of the micro-batch. Timestamps are
+    milliseconds since 1970, or None before the first timestamp.
 
     Parameters
     ----------
     missing
-        Sequences that were skipped ahead of emitted records: lost, or late.
+        Sequences that emitted records skipped. Their records are lost or late.
     recovered
-        Sequences skipped in this or an earlier micro-batch that came after all; also counted in
-        `gap`.
-    producers, producers_new, producers_expired
-        Producers (per partition) that are remembered, that are new in this micro-batch, and that
-        were forgotten because they were silent.
+        Skipped sequences whose records came after all. They also count as `gap`.
+    producers
+        Remembered producers. A producer counts once per partition.
+    producers_new
+        Producers that are new in this micro-batch.
+    producers_expired
+        Producers that the micro-batch forgot because they were silent.
     fullest_shard_producers
         Number of producers in the fullest shard, at most ``max_producers``.
     expired_before_ms
-        Producers silent since before this time are forgotten. None by processing time, where query
-        time (the time that a query spends running) measures silence.
+        Producers silent since before this time are forgotten. None if records carry no timestamps,
+        because then silence is measured in query time, the time that a query spends running.
     begins, epochs_apart
         As in `BatchMetrics`.
     stage_us
@@ -89,27 +91,27 @@ class SequenceMetrics:
 
     @property
     def gc_watermark_ms(self) -> int | None:
-        """`expired_before_ms` under its name in `BatchMetrics`."""
+        """The same time as `expired_before_ms`, under the name that `BatchMetrics` uses."""
         return self.expired_before_ms
 
     @property
     def gc_source(self) -> None:
-        """None: which source partition holds the watermarks back is not observed."""
+        """Always None, because the metrics do not observe which partition holds watermarks back."""
         return None
 
     @property
     def gc_lag_newest_ms(self) -> int | None:
-        """How far the GC watermark is behind the newest timestamp."""
+        """Milliseconds by which the GC watermark is behind the newest timestamp."""
         return difference_ms(self.newest_ms, self.gc_watermark_ms)
 
     @property
     def remembered_ms(self) -> int:
-        """How far the GC watermark is behind the low watermark if it keeps up."""
+        """Usual distance of the GC watermark behind the low watermark, in milliseconds."""
         return self.expire_after_ms
 
     @property
     def stored_bytes(self) -> int:
-        """All bytes that remember producers: the state rows."""
+        """Number of bytes that remember producers, which are those of the state rows."""
         return self.state_bytes
 
     @property
@@ -119,7 +121,7 @@ class SequenceMetrics:
 
     @property
     def fill(self) -> float:
-        """Share of `max_producers` used in the fullest shard. Above 1 the query stops."""
+        """Share of `max_producers` that the fullest shard uses. The query stops above 1."""
         return self.fullest_shard_producers / max(1, self.max_producers)
 
     def to_json(self) -> dict[str, Any]:

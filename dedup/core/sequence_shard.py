@@ -1,8 +1,9 @@
-"""One shard, one micro-batch of numbered records: their verdicts, and the next state.
+"""Process one micro-batch of numbered records of one shard: return verdicts and the next state.
 
-A pure function of base state and records, like `dedup.core.shard`. The records of a producer in a
-micro-batch are judged in the order of epoch and position, whatever their order of arrival
-(invariant 15). Of several copies, the one that ranks first counts as the original (invariant 6).
+The result depends only on the state before and the records, as in `dedup.core.shard`. The records
+of a producer in a micro-batch are judged in the order of epoch and position, whatever their order
+of arrival (invariant 15). Positions and runs are those of `dedup.core.sequence`. Of several copies,
+the copy that ranks first counts as the original (invariant 6).
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from dedup.core.sequence_state import SequenceState
 from dedup.core.shard import effective_times
 from dedup.errors import ConfigError
 
-#: By processing time a producer is forgotten after at least this many silent micro-batches.
+#: If records carry no timestamps, a producer is forgotten after at least this many micro-batches
+#: without a record.
 SILENT_BATCHES = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SequenceOutcome:
-    """Verdict of each of n records, the next state, and counts."""
+    """The verdict of each record, the next state, and counts for the metrics."""
 
     verdicts: U8
     state: SequenceState
@@ -51,10 +53,11 @@ def process_sequences(
 ) -> SequenceOutcome:
     """Judge a shard's records, and remember what their producers have sent.
 
-    ``"error"`` remembers nothing, like ``"drop"``, and the caller raises the error. Only the
-    policy's fields for the clocks have an effect. A producer is forgotten once it is silent for
-    longer than the horizon, in event time if there is one, else in query time. In query time, the
-    time between two micro-batches counts for at most the horizon divided by `SILENT_BATCHES`.
+    Only the policy's fields for the clocks have an effect. A producer that is silent for longer
+    than the horizon is forgotten. Silence is measured in event time if records carry timestamps,
+    and else in query time. In query time, the time between two micro-batches counts for at most the
+    horizon divided by `SILENT_BATCHES`. For records that the rule handles as ``"error"`` the caller
+    raises the error.
 
     Raises
     ------
@@ -81,8 +84,8 @@ def process_sequences(
             times_ms = effective_times(records, clocks, policy, epoch)[0][judgeable]
         judging = _NumberedRecords.begin(producers, records, epoch.hash_key, rule, counts)
         verdicts[judgeable] = judging.run()
-        # As in a broker, fenced records do not keep a producer alive. Otherwise an epoch that was
-        # raised by mistake would never expire.
+        # Fenced records do not keep a producer alive, as in Kafka's broker. Otherwise an epoch that
+        # was raised by mistake would never expire.
         alive = verdicts[judgeable] != SequenceVerdict.FENCED
         np.maximum.at(judging.table.heard_ms, judging.rows[alive], times_ms[alive])
         producers = judging.table.where(judging.table.counts > 0)
@@ -99,10 +102,10 @@ def process_sequences(
 
 
 def _advanced(clocks: Clocks, records: Records, policy: Policy, epoch: Epoch) -> Clocks:
-    """Return the clocks at the end of the micro-batch, with its query time.
+    """Return the clocks at the end of the micro-batch.
 
-    By processing time a producer may only seem silent, because the query reads later what the
-    producer sent during downtime or between two micro-batches.
+    If records carry no timestamps, limits how far query time advances. During a long gap between
+    micro-batches a producer only seems silent, because the query has not read its records yet.
     """
     advanced = clocks.advance(
         records.observed, now_ms=epoch.now_ms, run_id=epoch.run_id, policy=policy
@@ -130,8 +133,8 @@ def _check_room(producers: Producers, rule: SequenceRule) -> None:
 class _NumberedRecords:
     """The records of a micro-batch, each with the row of its producer in a mutable table.
 
-    The first `known` rows are from the base state. The other rows are new, and have no ranges
-    unless something is remembered of their producers.
+    The first `known` rows are from the state before the micro-batch. The other rows are for new
+    producers, and have no ranges until records of their producers are remembered.
     """
 
     table: Producers
@@ -143,7 +146,7 @@ class _NumberedRecords:
     judgeable: I64
     rule: SequenceRule
     counts: Counter[str]
-    #: Verdict of each distinct position, and whether the position is remembered.
+    #: Verdict of each distinct position. `remembered` says whether to remember the position.
     judged: U8 = field(init=False)
     remembered: BOOL = field(init=False)
 
@@ -213,7 +216,7 @@ class _NumberedRecords:
         positions: I64 = newest + np.where(ahead <= HALF_CYCLE, ahead, ahead - CYCLE)
         begun = np.flatnonzero(~goes_on)
         if len(begun):
-            # Group the records of unknown producers and of other epochs by producer and epoch.
+            # Group records without a remembered position by producer and epoch.
             order = np.lexsort((epochs[begun], rows[begun]))
             row, epoch = rows[begun][order], epochs[begun][order]
             group = np.zeros(len(begun), np.int64)
@@ -222,10 +225,11 @@ class _NumberedRecords:
         return positions
 
     def _settle(self, runs: _Runs) -> I64:
-        """Judge all plain runs at once, and return the indexes of the other runs.
+        """Judge all simple runs at once, and return the indexes of the other runs.
 
-        A plain run is the only run of its producer, and the rule does not drop it. It follows the
-        newest position, begins a producer, is within the newest range, or adds a range ahead.
+        A run is simple if its producer has no other run in this micro-batch, and if the run begins
+        a producer, follows the newest position, repeats positions of the newest range, or adds a
+        range ahead of it. The rule must not drop the run.
         """
         rows, rule = runs.rows, self.rule
         only = np.bincount(rows, minlength=len(self.table.epochs))[rows] == 1
@@ -257,7 +261,7 @@ class _NumberedRecords:
         return np.flatnonzero(~(follows | new | again | ahead))
 
     def _judge(self, runs: _Runs, slow: I64) -> None:
-        """Judge the runs of these indexes one after another."""
+        """Judge the runs with the indexes ``slow`` one after another."""
         columns = (runs.rows, runs.epochs, runs.firsts, runs.lasts, runs.starts)
         at, memory = -1, None
         for row, epoch, first, last, start in zip(
@@ -280,7 +284,11 @@ class _NumberedRecords:
             self.table = self.table.remember(row, memory)
 
     def _of_records(self, order: I64, is_first: BOOL) -> U8:
-        """Return the verdicts of records, in their order, from the verdicts of positions."""
+        """Return the verdict of each record, from the verdicts of the distinct positions.
+
+        ``order`` sorts the records by position. ``is_first`` marks, in that order, the first record
+        of each position.
+        """
         number = np.cumsum(is_first) - 1
         verdicts = self.judged[number]
         if not is_first.all():
@@ -299,7 +307,7 @@ class _NumberedRecords:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Runs:
-    """Unbroken runs of distinct positions, of one producer and epoch each, in order.
+    """Unbroken runs of distinct positions, in order. A run has one producer and one epoch.
 
     `starts` holds the index of each run's first position among all distinct positions.
     """
@@ -312,10 +320,11 @@ class _Runs:
 
 
 def _from_the_widest_hole(groups: I64, sequences: I64) -> I64:
-    """Return the positions of records in groups (producer and epoch) without remembered positions.
+    """Return positions for records of producers' epochs of which no position is remembered.
 
-    A group begins at the sequence after the widest gap in its circle of sequences. It begins in the
-    second cycle, so that earlier positions remain possible.
+    A group is the records of one producer and epoch. Its first sequence is the one after the widest
+    gap in the circle of sequences. The first position is in the second cycle, so that records with
+    earlier positions may still come.
     """
     order = np.lexsort((sequences, groups))
     row, sequence = groups[order], sequences[order]

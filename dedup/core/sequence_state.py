@@ -1,6 +1,7 @@
-"""The state row of one shard of `dedup_by_sequence`: the one BINARY value that Spark keeps for it.
+"""The state row of a shard of `dedup_by_sequence`, a BINARY value that Spark keeps.
 
-``dedup/core/FORMATS.md`` describes the bytes. Damage stops the query: there is no other copy.
+``dedup/core/FORMATS.md`` describes the bytes. If the row is damaged, the query stops, because no
+other copy exists.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ _HEAD = {
 class SequenceState:
     """Everything that a shard remembers."""
 
-    #: Micro-batch that wrote the state, -1 at birth.
+    #: Micro-batch that wrote the state, or -1 before the first.
     epoch: int = -1
-    #: Index of the shard, and number of shards, or (0, 0) at birth.
+    #: Index of the shard, and number of shards, or (0, 0) before the first micro-batch.
     shard: tuple[int, int] = (0, 0)
-    #: Definitions of producer, partition, epoch, sequence and timestamp.
+    #: How the query computes producer, partition, epoch, sequence and timestamp.
     made_of: tuple[str, ...] = ()
     clocks: Clocks = field(default_factory=Clocks)
     producers: Producers = field(default_factory=Producers.empty)

@@ -1,8 +1,8 @@
-"""One shard, one micro-batch: the verdicts of its records, and its next state.
+"""Process one micro-batch of one shard: return the verdicts of its records, and its next state.
 
-A pure function of the base state, the records and the content of the named segments. After a
-retry, a restart or a second action Spark calls it again from the same base state, and gets the same
-result.
+The result depends only on the *base state* (the state before the micro-batch), the records, and the
+segments that the base state names. If Spark runs the micro-batch again, it begins from the same
+base state and gets the same result.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FOREVER_MS = -NEVER_MS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """Verdict of each of n records, the next state, and counts."""
+    """The verdict of each record, the next state, and counts for the metrics."""
 
     verdicts: U8
     state: ShardState
@@ -56,7 +56,10 @@ class _Judging:
     def judge(
         self, state: ShardState, asked: _Judgeable, tie_rank: Callable[[I64], I64]
     ) -> tuple[U8, Tail, list[SegmentRef]]:
-        """Return verdicts, the entries of the records taken, and segments found to be lost."""
+        """Return the verdicts, the entries to remember, and the damaged segments to drop.
+
+        The user has accepted the loss of these segments.
+        """
         policy, hash_key = self.policy, self.epoch.hash_key
         distinct, first = distinct_ids(
             asked.keys, asked.times_ms, asked.own_first_ms, asked.own_last_ms, hash_key=hash_key
@@ -86,7 +89,7 @@ class _Judging:
     def _mark_conflicts(
         self, verdicts: U8, records: Digested, taken: I64, matches: Matches
     ) -> None:
-        """Mark the duplicates whose payload differs from the emitted record's, in place."""
+        """Change the verdict of duplicates whose payload differs from the emitted record's."""
         first_records = np.flatnonzero(records.groups == np.arange(len(records.groups)))
         assert matches.digests is not None, "the policy asks for them"
         remembered = Digested(
@@ -109,14 +112,14 @@ def process(
     epoch: Epoch,
     on_stage_end: Callable[[str], None] = lambda stage: None,
 ) -> Outcome:
-    """Judge a shard's records and remember those that are taken.
+    """Judge a shard's records, and remember the IDs of emitted records.
 
     Raises
     ------
     ClockError
         If the processing time cannot be right (invariant 11).
     ConfigError
-        If copies of IDs that were forgotten under another option would be emitted as late records.
+        If late copies could pass because an earlier run with other options forgot their IDs early.
     SegmentDamaged
         If a segment that must be read is damaged or missing at the root.
     """
@@ -161,7 +164,7 @@ def process(
 
 
 def _check_late(state: ShardState, policy: Policy) -> None:
-    """Raise ConfigError if the query would emit late records whose IDs may be forgotten."""
+    """Raise ConfigError if an earlier run may have forgotten IDs of late records to emit."""
     if policy.late == "emit" and state.clocks.gc_watermark_ms < state.forgotten_before_ms:
         raise ConfigError(
             'late is "emit" now and was "drop", with stable timestamps. IDs of the last horizon '
@@ -174,7 +177,7 @@ def _check_late(state: ShardState, policy: Policy) -> None:
 def effective_times(
     records: Records, clocks: Clocks, policy: Policy, epoch: Epoch
 ) -> tuple[I64, BOOL]:
-    """Return effective timestamps of n records, and whether each is behind the late watermark."""
+    """Return each record's effective timestamp, and whether the record is late."""
     n, late_ms = len(records.flags), clocks.late_watermark_ms
     if not policy.event_time:
         return np.full(n, clocks.effective_now(epoch.now_ms), np.int64), np.zeros(n, np.bool_)
@@ -190,14 +193,14 @@ class _Judgeable:
     keys: Keys
     #: Effective timestamps.
     times_ms: I64
-    #: Whether the timestamp is behind the late watermark, and whether it was substituted because
-    #: the record carried none, or one in the future.
+    #: Whether the timestamp is behind the late watermark. `substituted` says whether the
+    #: micro-batch's time replaced it, because it was null or in the future.
     late: BOOL
     substituted: BOOL
-    #: Range of the timestamp that the record carried itself.
+    #: Earliest and latest timestamp that each record may have carried itself.
     own_first_ms: I64
     own_last_ms: I64
-    #: Digests of payloads, if the policy compares them.
+    #: Digests of payloads, or None unless the policy compares payloads.
     digests: U64 | None
 
     @staticmethod
@@ -207,8 +210,8 @@ class _Judgeable:
         keys, flags = records.keys, records.flags[index]
         times_ms, late = times
         own_ms = records.times_ms[index] if policy.event_time else times_ms
-        # The original of a replaced future time is unknown: before the clock was set back, another
-        # copy may have been taken with it. The original of a null time may be any time.
+        # A replaced future time is not kept. Another copy may have been taken with that time before
+        # somebody set the clock back. A null time may stand for any time.
         null = (flags & FLAG_NULL_TIME) != 0
         substituted = null | ((flags & FLAG_FUTURE) != 0)
         return _Judgeable(
@@ -232,7 +235,7 @@ class _Judgeable:
 
 
 def _returned_from_idle(records: Records, late: BOOL, base: Clocks, policy: Policy) -> int:
-    """Count the late records from source partitions that did not hold the watermark back."""
+    """Count the late records from source partitions that are idle or unknown."""
     if records.sources is None or records.source_hashes is None:
         return 0
     idle = base.idle_sources(policy)

@@ -1,4 +1,4 @@
-"""Shards: which shard an ID belongs to, the keys of its hashes, and how Spark spreads shards."""
+"""Shards: how IDs map to shards, and shards to Spark's partitions, and the keys of the hashes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _MASK = 0xFFFFFFFF
 
 
 def derive_keys(query_id: str, secret: bytes = b"") -> tuple[bytes, bytes]:
-    """Return the 16-byte hash keys of a query: for the choice of shards, and for filters.
+    """Return two 16-byte hash keys of a query: one chooses shards, the other is for filters.
 
-    The keys are independent, because all IDs of a shard share bits of the first hash, and filters
-    over that hash would fill unevenly. Each key is BLAKE2b with its own personalisation (RFC 7693,
-    section 2.5), keyed by the query's secret. Anyone who knows query ID and secret can choose IDs
-    that all belong to one shard. A query with an older certificate has no secret.
+    All IDs of a shard share bits of the first hash, so filters over that hash would fill unevenly.
+    Each key is a BLAKE2b hash of the query ID with its own personalisation (RFC 7693, section 2.5),
+    keyed by the query's secret. Anyone who knows query ID and secret can choose IDs that all belong
+    to one shard. A query with an older certificate has no secret.
     """
     shard, bloom = (
         _derived(query_id, secret, person) for person in (b"dedup shard v1", b"dedup filter v1")
@@ -32,7 +32,7 @@ def payload_key(query_id: str, secret: bytes = b"") -> bytes:
 
 
 def filter_key_id(query_id: str, secret: bytes = b"") -> int:
-    """Return the ID of a query's filter key, as certificate, segments and sidecars hold it."""
+    """Return the ID of a query's filter key, which certificate, segments and sidecars store."""
     return hash_key_id(derive_keys(query_id, secret)[1])
 
 
@@ -41,19 +41,20 @@ def _derived(query_id: str, secret: bytes, person: bytes) -> bytes:
 
 
 def shards_of(hashes: U64, shards: int) -> I64:
-    """Return the shard of each ID, shape (n,), from its hash under the key for shards."""
+    """Return the shard of each ID. ``hashes`` are made with the first key of `derive_keys`."""
     return range_indexes(hashes, shards)
 
 
 def slot_keys(shards: int, partitions: int) -> tuple[int, ...]:
-    """Return grouping keys that Spark spreads evenly: shard i goes to partition i mod partitions.
+    """Return for each shard the number by which Spark groups its rows.
 
-    They are the smallest distinct 32-bit integers >= 0 that do so.
+    With these numbers Spark puts shard i into partition i mod ``partitions``. They are the smallest
+    distinct 32-bit integers >= 0 with this property.
 
     Notes
     -----
-    Spark places a row by ``pmod(hash(key), partitions)``. The keys 0 to n-1 would leave a third of
-    the partitions empty.
+    Spark puts a row into partition ``pmod(hash(number), partitions)``. The numbers 0 to n-1 would
+    leave a third of the partitions empty.
     """
     waiting = [list(range(p, shards, partitions))[::-1] for p in range(min(shards, partitions))]
     keys = [0] * shards
@@ -71,7 +72,7 @@ def slot_keys(shards: int, partitions: int) -> tuple[int, ...]:
 def spark_hash_int(value: int, seed: int = _SPARK_HASH_SEED) -> int:
     """Return Spark's ``hash`` of an INT column as an unsigned 32-bit number.
 
-    Murmur3_x86_32.hashInt of org.apache.spark.unsafe.hash (A. Appleby's MurmurHash3, 4 bytes).
+    Spark's code is Murmur3_x86_32.hashInt of org.apache.spark.unsafe.hash.
     """
     k = _rotated(value * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
     h = (_rotated(seed ^ k, 13) * 5 + 0xE6546B64) & _MASK

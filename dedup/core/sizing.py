@@ -1,4 +1,8 @@
-"""Size of a split-block Bloom filter for a false-positive rate, and how to check that rate."""
+"""Choose the size of a split-block Bloom filter for a false-positive rate, and test that rate.
+
+A filter consists of *blocks* of 256 bits. A block has eight *lanes* of 32 bits, and a key sets one
+bit in every lane of its block.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +26,9 @@ _FULL_LOAD = 4096.0
 def predicted_fpr(n: int, z: int) -> float:
     """Return the false-positive rate of a filter of ``z`` blocks that holds ``n`` distinct keys.
 
-    Keys per block follow Poisson(n / z). A lane with j keys answers yes with probability
-    1 - (31/32)**j, and all eight lanes must. (The closed form (1 - exp(-8/b))**8 that some readers
-    use is 1.5 to 4.5 times too low.)
+    The number of keys of a block has the distribution Poisson(n / z). A lane with j keys answers
+    yes with probability 1 - (31/32)**j. A false positive needs a yes from all eight lanes. The
+    common closed form (1 - exp(-8/b))**8 is 1.5 to 4.5 times too low.
     """
     return _fpr_of_load(n / z)
 
@@ -32,15 +36,16 @@ def predicted_fpr(n: int, z: int) -> float:
 def predicted_spread(n: int, z: int) -> float:
     """Return the standard deviation of the rate among filters of ``z`` blocks with ``n`` keys.
 
-    Keys fall into random blocks, and their bits into random lanes, so a filter's rate differs from
-    `predicted_fpr` by about 1 / sqrt(z). With d bits set, a lane answers yes with d / 32; the
-    moments of d equal the moments of j balls in 32 cells.
+    Keys set random bits of random blocks, so the rate of a single filter differs from
+    `predicted_fpr`, by about 1 / sqrt(z) of it. A lane with d bits set answers yes with probability
+    d / 32. For j keys, d is the number of cells that j balls thrown into 32 cells hit.
     """
     mean, load = predicted_fpr(n, z), n / z
     if not 0 < load <= _FULL_LOAD:
         return 0.0
     keys, chance, rate = _rates_by_keys(load)
-    # Poisson's variance is its mean. Variance due to the total number of keys is common to all.
+    # The variance of a Poisson distribution is its mean. All filters have the same total number of
+    # keys, so the part of the variance that the total causes is subtracted.
     with_keys = float((chance * rate * keys).sum()) - mean * load
     one_empty, two_empty = (31 / 32) ** keys, (30 / 32) ** keys
     lane_squared = (1 - one_empty) / 32 + (1 - 2 * one_empty + two_empty) * 31 / 32
@@ -70,7 +75,7 @@ def bits_per_id(fpr: float) -> float:
 
 
 def least_bits_per_id(fpr: float) -> float:
-    """Return the bits per key that every filter needs at least: log2(1 / fpr).
+    """Return log2(1 / fpr), the bits per key that a filter of any kind needs at least.
 
     Carter, Floyd, Gill, Markowsky, Wegman: Exact and approximate membership testers (STOC 1978).
     """
@@ -85,12 +90,11 @@ def union_fpr(rates: Iterable[float]) -> float:
 def interval(
     wrong: int, asked: int, z: float = 1.96, *, spread: float = 0.0
 ) -> tuple[float, float]:
-    """Return the range of the true rate, given ``wrong`` errors in ``asked`` (95 % by default).
+    """Return a confidence interval of a rate of which ``wrong`` of ``asked`` trials were seen.
 
-    Wilson's score interval (JASA 22, 1927). Unlike the textbook interval it holds for rates near 0,
-    even if ``wrong`` is 0. It reaches ``z`` standard deviations to either side. ``spread`` is the
-    standard deviation of the rate itself, such as `predicted_spread` of the filters that happened
-    to be built.
+    This is Wilson's score interval (JASA 22, 1927), which also holds for rates near 0. It reaches
+    ``z`` standard deviations to either side; the default gives 95 % confidence. ``spread`` is the
+    standard deviation of the true rate among filters, e.g. from `predicted_spread`.
     """
     if not asked:
         return 0.0, 1.0
@@ -111,7 +115,10 @@ def _fpr_of_load(load: float) -> float:
 
 
 def _rates_by_keys(load: float) -> tuple[Floats, Floats, Floats]:
-    """Return the numbers of keys that a block may have, from 1 on, and their chances and rates."""
+    """Return the possible numbers of keys of a block, their chances, and the block's rates.
+
+    ``load`` is the mean number of keys per block. The numbers begin at 1.
+    """
     j = np.arange(1, int(load + 12 * math.sqrt(load)) + 64, dtype=np.float64)
     log_pmf = np.cumsum(np.log(load / j)) - load
     lane_fill = -np.expm1(j * math.log1p(-1 / 32))

@@ -1,9 +1,9 @@
-"""The state row of one shard: the one BINARY value that Spark keeps for it.
+"""The state row of a shard of `dedup_by_id`, a BINARY value that Spark keeps.
 
-Whichever attempt's row survives, everything that it names is at the catalog root (invariant 3).
-``dedup/core/FORMATS.md`` describes the bytes. Damage to the head or the tail stops the query,
-because they are the truth. Filters are only a cache of the sidecars: a filter that does not match
-the manifest byte for byte is left out.
+All segments that a row names are at the catalog root, whichever attempt of a task wrote the row
+(invariant 3). ``dedup/core/FORMATS.md`` describes the bytes. If the head or the tail is damaged,
+the query stops, because no other copy exists. Filters are only copies of the sidecars, so a filter
+that does not match the manifest is left out.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from dedup.core.tail import Tail
 from dedup.errors import FilterDamaged, StateError
 
 MAGIC = b"DDST"
-#: Format with digests of payloads and their sets of columns, written if there are any.
+#: Format that adds digests of payloads and their sets of columns. Used if the row has digests.
 WITH_PAYLOADS = 4
 VERSION = 3
-#: The same two formats with the ID of the hash key, written if the query has a secret.
+#: The same two formats with the ID of the hash key added. Used if the query has a secret.
 WITH_KEY, WITH_KEY_AND_PAYLOADS = 5, 6
 #: Older format without the fields `run_began` and `branches`.
 _BEFORE = 2
@@ -50,39 +50,38 @@ _HEAD: dict[str, Parser] = {
     "payloads": tuple_of(text),
     "hash_key_id": hash_key_id,
 }
-#: The oldest format lacks the first two fields. A head has each of the others if it is needed.
+#: Fields that a head may lack. Format 2 never has the first two.
 _OPTIONAL = ("run_began", "branches", "payloads", "hash_key_id")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardState:
-    """Everything that a shard remembers, or the names of the segments that hold it."""
+    """Everything that a shard remembers. The manifest names segments that hold the older IDs."""
 
-    #: Micro-batch that wrote the state, -1 at birth.
+    #: Micro-batch that wrote the state, or -1 before the first.
     epoch: int = -1
-    #: Length of the buckets that tail entries belong to, or 0 at birth.
+    #: Length of the buckets that tail entries belong to, or 0 before the first micro-batch.
     bucket_ms: int = 0
     clocks: Clocks = field(default_factory=Clocks)
     manifest: Manifest = field(default_factory=Manifest)
     tail: Tail = field(default_factory=Tail.empty)
-    #: Filters of the newest segments by segment name, oldest first, as far as the budget allows.
+    #: Filters by segment name, oldest first. Only the newest filters fit into the budget.
     filters: Mapping[str, SplitBlockFilter] = field(default_factory=dict)
     #: Number of segments whose loss the user has accepted.
     segments_lost: int = 0
-    #: Numbers of orphans and of foreign files when the shard last looked.
+    #: Number of orphans and of foreign files that the last search of the catalog root found.
     stray_files: tuple[int, int] = (0, 0)
     #: First micro-batch of the run that wrote the state.
     run_began: int = 0
-    #: Number of other runs that continued from a state of this shard's history, when the shard last
-    #: looked. Above 0, nothing is deleted.
+    #: Number of other runs that continued from a state of this shard's history, by the last search
+    #: of the catalog root. While it is above 0, nothing is deleted.
     branches: int = 0
-    #: IDs of earlier times may be forgotten although the GC watermark has not passed them, because
-    #: late copies were dropped anyway.
+    #: IDs of times before this may be forgotten before the GC watermark passes them. A policy that
+    #: drops late records allowed that.
     forgotten_before_ms: int = NEVER_MS
-    #: All sets of columns that digests of payloads cover; see `dedup.core.payload`.
+    #: All sets of columns that digests of payloads cover (see `dedup.core.payload`).
     payloads: tuple[str, ...] = ()
-    #: ID of the key of the hashes that spread and filter the shard's IDs. None if the key derives
-    #: from the query ID alone.
+    #: ID of the key of the hashes for filters and segments. None if the query has no secret.
     hash_key_id: int | None = None
 
     @property
@@ -98,7 +97,7 @@ class ShardState:
         return state_row.HEADER_BYTES + len(replace(self, filters={})._head())
 
     def head(self) -> dict[str, Any]:
-        """Return everything but the tail and the filters' bytes, as JSON values."""
+        """Return the head as JSON values: everything except the tail and the bytes of filters."""
         head = {
             "epoch": self.epoch,
             "bucket_ms": self.bucket_ms,
@@ -121,14 +120,14 @@ class ShardState:
     def from_head(head: object) -> ShardState:
         """Return the state that a head describes, with an empty tail and no filters.
 
-        Raises ValueError if `head` cannot have returned it.
+        Raises ValueError if the method `head` cannot have returned the value.
         """
         fields = record(head, _HEAD, _OPTIONAL)
         del fields["slices"]
         return ShardState(segments_lost=fields.pop("forgotten"), **fields)
 
     def check_key(self, hash_key_id: int) -> None:
-        """Raise StateError if the state was made with another hash key."""
+        """Raise StateError if the IDs in the state were hashed with another key."""
         if self.hash_key_id not in (None, hash_key_id):
             raise StateError.of_another_catalog()
 
@@ -153,10 +152,10 @@ class ShardState:
 
     @staticmethod
     def from_bytes(data: bytes, *, hash_key_id: int) -> ShardState:
-        """Return the state without damaged filters, which their sidecars replace.
+        """Return the state, without filters that are damaged.
 
-        Raises StateError if the row is damaged, of an unknown version, another operator's, or made
-        with another hash key.
+        Raises StateError if another part of the row is damaged, if its version is unknown, or if
+        another operator or another hash key made it.
         """
         found = state_row.read(data, MAGIC, _VERSIONS, content="manifest and tail")
         with_payloads = found.version in (WITH_PAYLOADS, WITH_KEY_AND_PAYLOADS)
@@ -183,8 +182,8 @@ def _filters(
 ) -> dict[str, SplitBlockFilter]:
     """Return the filters that are intact and belong to their segments.
 
-    No checksum covers the lengths. If a length is damaged, one filter could be read under the name
-    of another, and would wrongly answer "not seen".
+    No checksum covers the lengths of filters. If a length is damaged, the bytes of one filter could
+    be read under the name of another, and that filter would wrongly answer "not seen".
     """
     checksums = {segment.name: segment.filter_crc32 for segment in manifest.segments()}
     filters: dict[str, SplitBlockFilter] = {}

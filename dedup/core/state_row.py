@@ -12,13 +12,13 @@ from typing import Any
 from dedup.core.parse import parse_json
 from dedup.errors import StateError
 
-#: Operator by magic.
+#: Operator by magic, the first four bytes of its rows.
 _OPERATORS = {b"DDST": "dedup_by_id", b"DDSQ": "dedup_by_sequence"}
 _HEADER = struct.Struct("<4sHHIII")
 _CRC = struct.Struct("<I")
 #: Bytes before the head.
 HEADER_BYTES = _HEADER.size + _CRC.size
-#: Largest decompressed head: a hundred times the head of a shard with 10,000 segments.
+#: Largest size of a decompressed head, a hundred times that of a shard with 10,000 segments.
 _MAX_HEAD_BYTES = 1 << 28
 
 
@@ -33,7 +33,7 @@ class StateRow:
     rest: memoryview
 
     def fields(self) -> Any:
-        """Return the content of the head, or raise ValueError or zlib.error if it is incomplete."""
+        """Return the JSON value in the head, or raise ValueError or zlib.error if it is damaged."""
         stream = zlib.decompressobj()
         text = stream.decompress(self.head, _MAX_HEAD_BYTES)
         if not stream.eof or stream.unused_data:
@@ -46,7 +46,7 @@ def compressed(head: dict[str, Any]) -> bytes:
 
 
 def written(magic: bytes, version: int, parts: int, head: bytes, body: bytes) -> bytes:
-    """Return the start of a row, which ``parts`` further parts follow."""
+    """Return the bytes of a row up to its body. The caller appends ``parts`` further parts."""
     crc = zlib.crc32(body, zlib.crc32(head))
     header = _HEADER.pack(magic, version, parts, len(head), len(body), crc)
     return b"".join((header, _CRC.pack(zlib.crc32(header)), head, body))
@@ -60,10 +60,10 @@ def read(
     content: str,
     damaged: Callable[[str], StateError] = StateError.damaged,
 ) -> StateRow:
-    """Return the parts of a row in one of these versions, the newest of which is last.
+    """Check a row, and return its parts.
 
-    Raises StateError if the row is damaged, of an unknown version, or another operator's. The
-    errors call head and body ``content``.
+    ``versions`` are the known formats, the newest last. Raises StateError if the row is damaged,
+    has another format, or belongs to another operator. The errors call head and body ``content``.
     """
     view = memoryview(data)
     if len(data) < HEADER_BYTES or data[:4] not in _OPERATORS:

@@ -1,6 +1,7 @@
-"""The tail: a shard's newest IDs and their timestamps, exact, kept in Spark state.
+"""The tail: a shard's newest IDs with their timestamps, kept exactly in Spark state.
 
-Spark state is memtable and write-ahead log in one. What does not fit is sealed into segments.
+When the tail is full, some of its IDs are sealed into segments at the catalog root. So the tail is
+like the memtable of a database, and Spark state is its write-ahead log.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ _HEADER = struct.Struct("<QQ")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tail:
-    """Entries in order of arrival. An ID may recur, more than a horizon later."""
+    """Entries in order of arrival. An ID may occur again if it is more than a horizon later."""
 
     keys: Keys
     #: Emitted timestamps.
     times_ms: I64
-    #: Whether the timestamp was clamped or substituted.
+    #: Whether another time replaced the timestamp, because that was late, null or in the future.
     clamped: BOOL
-    #: Digests of payloads, if any.
+    #: Digests of the payloads, or None if no entry has a digest.
     digests: U64 | None = None
 
     @staticmethod

@@ -1,7 +1,8 @@
-"""Upkeep of a shard's memory at the end of a micro-batch: expire, seal, merge, delete.
+"""Upkeep of a shard at the end of a micro-batch: expire buckets, seal the tail, merge, delete.
 
-Everything is written under new names, and the result is a new state. An object that the old state
-named is deleted only when no state that Spark could roll back to names it (invariants 2 and 4).
+Upkeep writes new objects under new names, and returns a new state. It deletes an object only when
+no state that Spark could roll back to names the object (invariants 2 and 4). What *ended*, *closed*
+and *depth* of a bucket mean is in `dedup.core.merge_choice`.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from dedup.core.records import Epoch
 from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.core.state import ShardState
 
-#: A shard that seals little merges in every fourth micro-batch. Shards take turns.
+#: A shard that seals little merges only once in this many micro-batches. Shards take turns.
 MERGE_STRIDE = 4
-#: Each merge under way merges this many times as much as the micro-batch sealed.
+#: In a micro-batch every merge writes this many times as much as the micro-batch sealed.
 MERGE_RATE = 2
 #: A merge writes segments of at most about this many bytes.
 SEGMENT_BYTES = 32 << 20
-#: Largest number of expired segments deleted per shard and micro-batch, or in a pending list.
+#: Largest number of expired segments that a shard deletes in a micro-batch, and that a pending list
+#: names.
 MAX_DELETES = 64
 #: Largest number of expired segments whose names the state row holds itself.
 MAX_EXPIRED_NAMES = 256
@@ -47,7 +49,7 @@ MAX_EXPIRED_NAMES = 256
 
 @dataclass(slots=True)
 class Upkeep:
-    """One shard's upkeep in one micro-batch, with the unfinished next state in `state`."""
+    """The upkeep of one shard in one micro-batch. `state` is the next state so far."""
 
     state: ShardState
     policy: Policy
@@ -57,7 +59,7 @@ class Upkeep:
     sealed: float = field(default=0.0, init=False)
 
     def run(self) -> ShardState:
-        """Return the state after expiry, sealing, merging and deletion, within its budget."""
+        """Expire, seal, merge and delete, and return the next state, which fits its budget."""
         self._expire()
         self._seal()
         self._merge()
@@ -67,7 +69,10 @@ class Upkeep:
         return self.state
 
     def seal_all(self) -> ShardState:
-        """Seal the whole tail, which a change of the bucket grid requires, and return the state."""
+        """Seal the whole tail, and return the next state.
+
+        A change of the length of buckets needs this, because a tail has buckets of one length.
+        """
         for start_ms in np.unique(self.state.tail.bucket_starts(self.state.bucket_ms)):
             self._seal_bucket(int(start_ms))
         return self.state
@@ -97,9 +102,9 @@ class Upkeep:
         )
 
     def _seal(self) -> None:
-        """Write the fullest buckets of the tail until the rest takes half of the tail's share.
+        """If the tail is full, write its fullest buckets as segments until it is half empty.
 
-        Stragglers of old buckets stay in the tail, so that no segment is written for a few IDs.
+        Buckets with few IDs stay in the tail, so that no segment is written for a few IDs.
         """
         limit_bytes = self.policy.state_budget_bytes // 2
         if self.state.tail.nbytes <= limit_bytes:
@@ -131,12 +136,11 @@ class Upkeep:
         self._put(bucket.adding((segment,), clamped=clamped))
 
     def _merge(self) -> None:
-        """Advance every merge under way, and begin those that are due.
+        """Begin the merges that are due, and advance every unfinished merge.
 
-        Each step makes one segment of bounded size, and the number of steps keeps up with sealing.
+        Each step writes one segment of bounded size, and the number of steps keeps up with sealing.
         All merges advance, because no other merge can include the runs of a merge that waits. A
-        shard that seals little takes turns with the other shards, unless a bucket is too deep to
-        wait.
+        shard that seals little takes turns with the other shards, unless a bucket is deep.
         """
         its_turn = self.epoch.number % MERGE_STRIDE == self.epoch.shard % MERGE_STRIDE
         deep = any(map(self._deep, self.state.manifest.buckets))
@@ -153,11 +157,11 @@ class Upkeep:
                     room -= step_cost(share)
 
     def _deep(self, bucket: Bucket) -> bool:
-        """Return whether the bucket's next segments may exceed its bound."""
+        """Return whether the bucket may soon have more segments than it is allowed to have."""
         return bucket.depth >= DEEP and not self._closed(bucket)
 
     def _begin_merges(self) -> None:
-        """Begin at most one merge per bucket, so that no micro-batch begins all of them."""
+        """Begin the merges that are due: at most one per bucket, and one for all ended buckets."""
         self._begin_ended()
         for bucket in self.state.manifest.buckets:
             if self._closed(bucket):
@@ -168,7 +172,7 @@ class Upkeep:
 
     def _growing_choice(self, bucket: Bucket, grown: float) -> tuple[SortedRun, ...] | None:
         runs = growing_choice(bucket.runs, bucket.depth, grown, self._share_of(bucket.runs))
-        # True if less than half a segment is still to come.
+        # True if the bucket will probably receive less than half a segment before it ends.
         is_over = (1 - grown) * bucket.depth < 1 / 2
         return runs and ((self._whole(bucket) if is_over else None) or runs)
 
@@ -193,17 +197,18 @@ class Upkeep:
     def _ended_choice(self, bucket: Bucket) -> tuple[SortedRun, ...] | None:
         if self._closed(bucket):
             return ended_choice(bucket.runs, closed=True)
-        # A bucket that closes within one bucket length is merged when it closes, with stragglers.
+        # If an ended bucket closes within one bucket length, its merge waits until then, and so
+        # includes the stragglers.
         return self._whole(bucket) if self.policy.lateness_ms > self.state.bucket_ms else None
 
     def _whole(self, bucket: Bucket) -> tuple[SortedRun, ...] | None:
-        """Return the runs to merge in an ended bucket, or None if a merge is not worth it."""
+        """Return the runs to merge in an ended bucket, or None if no merge is worth it or fits."""
         runs = ended_choice(bucket.runs, closed=False)
         fits = runs is not None and is_done_in_time(bucket.depth, self._share_of(runs))
         return runs if fits else None
 
     def _share(self, ids: int, sst_bytes: int) -> float:
-        """Return the size in full segments, the unit that paces merging."""
+        """Convert an amount of IDs and bytes to full segments, the unit that paces merging."""
         return max(ids / self.policy.segment_ids, sst_bytes / SEGMENT_BYTES)
 
     def _share_of(self, runs: tuple[SortedRun, ...]) -> float:
@@ -214,7 +219,10 @@ class Upkeep:
         self._put(bucket.beginning(runs, ranges_of(self._share_of(runs))))
 
     def _closed(self, bucket: Bucket) -> bool:
-        """Return whether no record can enter the bucket, because it is old or off the grid."""
+        """Return whether no record can enter the bucket.
+
+        Either the late watermark has passed the bucket, or the length of buckets has changed.
+        """
         length_ms = bucket.end_ms - bucket.start_ms
         on_grid = length_ms == self.state.bucket_ms and bucket.start_ms % length_ms == 0
         return bucket.end_ms <= self.state.clocks.late_watermark_ms or not on_grid
@@ -224,7 +232,10 @@ class Upkeep:
         return self._closed(bucket) or bucket.end_ms <= self.state.clocks.low_watermark_ms
 
     def _step(self, bucket: Bucket, merge: Merge) -> tuple[Merge | None, float]:
-        """Merge one more hash range, and return the merge (None if ended) and the share written."""
+        """Merge one more range of hashes.
+
+        Returns the merge, or None if it has ended, and the amount written in full segments.
+        """
         pieces: list[Entries] = []
         lost: list[SegmentRef] = []
         for segment in merge.inputs:
@@ -259,7 +270,7 @@ class Upkeep:
         return rest, self._share(new.count, new.sst_bytes) if new is not None else 0.0
 
     def drop_lost(self, segment: SegmentRef) -> None:
-        """Remove a damaged segment, whose loss the user accepted, from the manifest."""
+        """Remove a damaged segment from the manifest. The user has accepted its loss."""
         self._update(
             manifest=self.state.manifest.without(segment),
             segments_lost=self.state.segments_lost + 1,
@@ -278,7 +289,7 @@ class Upkeep:
         return segment
 
     def _evict_filters(self) -> None:
-        """Keep the newest filters that fit into the budget. Sidecars replace the others."""
+        """Keep the newest filters that fit into the state row. The others stay in sidecars."""
         live = {segment.name for segment in self.state.manifest.segments()}
         newest = [(n, built) for n, built in self.state.filters.items() if n in live][::-1]
         room_bytes = self.policy.state_budget_bytes - self.state.tail.nbytes
@@ -286,7 +297,7 @@ class Upkeep:
             room_bytes -= self.state.head_bytes_without_filters()
         kept: dict[str, SplitBlockFilter] = {}
         for name, built in newest:
-            # The filter's bytes, its length field, and its name in the head.
+            # Count the filter's bytes, its length field, and its name in the head.
             size_bytes = built.nbytes + 4 + len(name) + len('"",')
             if size_bytes <= room_bytes:
                 room_bytes -= size_bytes
@@ -315,7 +326,7 @@ class Upkeep:
             self._update(manifest=self.state.manifest.without_pending(names))
 
     def _spill_pending(self) -> None:
-        """Keep the row small while many expired segments wait: move their names to objects."""
+        """Move names of expired segments to pending lists if the state row has too many."""
         while len(self.state.manifest.expired) > MAX_EXPIRED_NAMES:
             oldest = self.state.manifest.expired[:MAX_DELETES]
             pending_list = self.store.spill_pending([entry.name for entry in oldest])
