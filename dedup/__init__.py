@@ -1,4 +1,7 @@
-"""Exactly-once records for Spark Structured Streaming, by record ID, within a horizon."""
+"""De-duplicates streams in Spark Structured Streaming.
+
+Within a horizon of time, each record ID passes exactly once.
+"""
 
 from __future__ import annotations
 

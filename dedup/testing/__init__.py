@@ -1,8 +1,8 @@
 """Tools for tests of pipelines with `dedup_by_id`.
 
-`small_query` makes temporary folders for a query, `Oracle` computes the records that must pass
-through, and `dedup.testing.faults` makes processes fail at named steps. `dedup.testing.sinks`, the
-contract of sinks, needs pytest. The others need no test framework.
+`small_query` makes temporary folders for a query. `Oracle` computes which records must pass.
+`dedup.testing.faults` makes processes fail at named steps. `dedup.testing.sinks` tests that a sink
+keeps the contract of sinks. Only `dedup.testing.sinks` needs a test framework, pytest.
 
 >>> oracle = Oracle(horizon="1 hour")
 >>> batches = [[("a", 0), ("b", 5), ("a", 9)], [("a", 3_600_001), ("a", 3_600_002)]]
@@ -30,7 +30,7 @@ Record: TypeAlias = tuple[Hashable, datetime | int]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONG_AGO_MS = -(1 << 63)
-#: Number of IDs of each kind that an error names.
+#: Largest number of lost IDs, and of duplicated IDs, that an error names.
 _EXAMPLES = 5
 
 
@@ -50,11 +50,11 @@ class SmallQuery:
     Attributes
     ----------
     checkpoint : str
-        For ``option("checkpointLocation", ...)``.
+        Value for ``option("checkpointLocation", ...)``.
     options : SmallOptions
-        For ``dedup_by_id("id", horizon=..., **query.options)``: a catalog, two shards, and a
-        state budget so small that a few hundred IDs write segments. Set
-        ``spark.sql.shuffle.partitions`` to 2 as well, or every micro-batch starts more tasks.
+        Options for ``dedup_by_id("id", horizon=..., **query.options)``: a catalog, two shards, and
+        a state budget so small that a few hundred IDs write segments. Also set
+        ``spark.sql.shuffle.partitions`` to 2, so that a micro-batch starts only two tasks.
     """
 
     checkpoint: str
@@ -80,11 +80,11 @@ def small_query() -> Iterator[SmallQuery]:
 
 
 class Oracle:
-    """Computes which records pass, by comparing each with all earlier records that passed.
+    """Computes which records pass, by comparing a record with all earlier records that passed.
 
-    It has no buckets, filters or segments, and never forgets. It follows one query from its first
-    micro-batch. The query must have one clock and ``late="emit"``, and no timestamp may be null or
-    in the future.
+    The oracle has no buckets, filters or segments, and never forgets a record. It follows one query
+    from its first micro-batch. The query must have one clock and ``late="emit"``, and no timestamp
+    may be null or in the future.
 
     Parameters
     ----------
@@ -105,7 +105,10 @@ class Oracle:
         self._passed: dict[Hashable, list[int]] = {}
 
     def effective_ms(self, time: datetime | int) -> int:
-        """Return the time that the next micro-batch gives a record of this time, in ms."""
+        """Return the effective time in ms of a record that arrives in the next micro-batch.
+
+        A record behind the late watermark gets the late watermark as its time.
+        """
         return max(_time_ms(time), self._late_watermark_ms)
 
     def verdicts(self, batch: Iterable[Record]) -> Counter[tuple[Hashable, int, bool]]:
@@ -114,12 +117,13 @@ class Oracle:
         Parameters
         ----------
         batch : iterable of (ID, time)
-            Times are datetimes (UTC if they have no zone) or milliseconds. Null IDs pass through.
+            Times are milliseconds or datetimes, which are in UTC if they have no zone. Records with
+            a null ID pass.
 
         Returns
         -------
-        Counter of (ID, effective time in ms, passes through)
-            If several records share ID and effective time, any one of them may pass.
+        Counter of (ID, effective time in ms, whether the record passes)
+            If several records share ID and effective time, any of these records may pass.
         """
         records = [
             (self.effective_ms(time), record_id, _time_ms(time)) for record_id, time in batch
@@ -149,7 +153,7 @@ class Oracle:
         Raises
         ------
         AssertionError
-            If records are lost or duplicated. The error names the first ones.
+            If records are lost or duplicated. The error names some of their IDs.
         """
         expected: Counter[Hashable] = Counter()
         for batch in batches:

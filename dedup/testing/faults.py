@@ -1,11 +1,11 @@
-"""Faults for tests: make a process fail before or after a durable step.
+"""Makes a process fail at a named step, for tests.
 
 The package calls `dedup.errors.faults.point` at each step in `POINTS`. If the environment variable
 ``DEDUP_FAULTS`` names a folder when a process starts, the process looks into the folder at each
-call. `arm` adds a file ``<point>~<number>~<kind>`` to the folder, and the next visit to the point
-fails. Before the process fails, it renames the file to
-``fired~<point>~<number>~<kind>~<pid>``. So each fault strikes one process, once, and leaves proof.
-If several files name one point, each visit takes one, in the order of their numbers.
+step. `arm` adds a file ``<point>~<number>~<kind>`` to the folder, and the next process that reaches
+the step fails. Before the process fails, it renames the file to
+``fired~<point>~<number>~<kind>~<pid>``. So a fault strikes only one process and only once, and
+leaves proof. If several files name one step, each visit takes the file with the lowest number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 
 VARIABLE = "DEDUP_FAULTS"
 
-#: Steps at which a process can be made to fail, and what has happened by that step.
+#: Steps at which tests can make a process fail, and the state of the work at each step.
 POINTS = {
     "pack.begin": "a map task has read nothing yet",
     "scan.begin": "a task is about to read part of an input file",
@@ -120,22 +120,22 @@ POINTS = {
     "lakehouse.driver.after": "the micro-batch is published, Spark has not logged it",
 }  # fmt: skip
 
-#: Kinds of faults, in this order: nothing (it spares one visit), SIGKILL, an exception, a full
+#: Kinds of faults. In this order they cause nothing at one visit, SIGKILL, an exception, a full
 #: disk, a denied access, SIGSTOP until SIGCONT, half a second of sleep, one flipped bit in the
-#: file, and a wait until `let_go`. A waiting process survives the death of its parent, but a
-#: stopped process would die with it.
+#: file, and a wait until `let_go`. If the parent dies, a waiting process survives, but a stopped
+#: process dies too.
 KINDS = ("skip", "kill", "raise", "enospc", "eacces", "freeze", "slow", "corrupt", "outlive")
 
-#: Time limit of the wait until `let_go`, which a failed test never calls.
+#: Longest wait for `let_go`, because a test that failed never calls it.
 _OUTLIVE_S = 600.0
 
 
 class FaultInjected(RuntimeError):
-    """A test asked for this failure."""
+    """Raised by a fault of kind ``raise``."""
 
 
 def arm(folder: str | os.PathLike[str], name: str, kind: str, number: int = 0) -> None:
-    """Make the next visit to point ``name`` fail, in any process that started with ``folder``."""
+    """Make the next process that reaches step ``name`` fail, if it started with ``folder``."""
     if name not in POINTS or kind not in KINDS:
         raise ValueError(f"unknown fault {kind!r} at {name!r}")
     with open(os.path.join(folder, f"{name}~{number:06d}~{kind}"), "x"):
@@ -143,19 +143,19 @@ def arm(folder: str | os.PathLike[str], name: str, kind: str, number: int = 0) -
 
 
 def fired(folder: str | os.PathLike[str]) -> list[tuple[str, str, int]]:
-    """Return point, kind and process ID of every fault that struck, without spared visits."""
+    """Return step, kind and process ID of every fault that struck, except kind ``skip``."""
     names = (name.split("~") for name in sorted(os.listdir(folder)) if name.startswith("fired~"))
     return [(name, kind, int(pid)) for _, name, _, kind, pid in names if kind != "skip"]
 
 
 def let_go(folder: str | os.PathLike[str], pid: int) -> None:
-    """Continue a process that waits at a fault of kind ``outlive``."""
+    """Let a process continue that waits at a fault of kind ``outlive``."""
     with open(os.path.join(folder, f"go~{pid}"), "x"):
         pass
 
 
 def visit(folder: str, name: str, path: str | os.PathLike[str] | None) -> None:
-    """Strike if a fault is armed at the point; `dedup.errors.faults.point` calls this."""
+    """Cause the fault that is armed at step ``name``. `dedup.errors.faults.point` calls this."""
     for armed in sorted(entry for entry in os.listdir(folder) if entry.startswith(f"{name}~")):
         try:
             os.rename(
