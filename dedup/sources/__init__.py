@@ -1,1 +1,1 @@
-"""Where records come from: Kafka topics, files, and IDs for records that have none."""
+"""Sources of records: Kafka topics and files. `record_id` makes IDs for records without an ID."""

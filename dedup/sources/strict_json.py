@@ -1,13 +1,13 @@
-"""JSON text as typed columns: one strict check for files and for Kafka.
+"""Converts JSON text into typed columns, with one strict check for files and for Kafka.
 
-A text is accepted only if it is exactly one JSON value, and a value only if its column's type holds
-it exactly; FLOAT and DOUBLE round.
+A text is accepted only if it is exactly one JSON value. A value is accepted only if its column's
+type holds it exactly, except that FLOAT and DOUBLE round.
 
-`from_json` alone would accept text after the first value, repeated keys and unpaired surrogates,
-read numbers through a double, and round or cut values that do not fit. So Spark's strict VARIANT
-parser checks the text. Then each text and number in it is tagged: ``"abc"`` becomes ``"|abc"`` and
-``1.50`` becomes ``"1.50|"``. `from_json` reads the tagged text as texts only, level by level, so
-each value arrives with its kind and its spelling, and this module converts it.
+`from_json` alone would accept text after the first value, repeated keys and unpaired surrogates. It
+would read numbers through a double, and round or shorten values that do not fit. So Spark's strict
+VARIANT parser checks the text. Then each string and number in the text is tagged: ``"abc"`` becomes
+``"|abc"`` and ``1.50`` becomes ``"1.50|"``. `from_json` reads all tagged values as strings, level
+by level. So each value keeps its kind and its spelling, and this module converts it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from dedup.errors import ConfigError
 from dedup.errors.cause import LINK
 from dedup.spark.plan import HELPER_PREFIX
 
-#: Names of added columns: the fields, or null and the cause.
+#: Names of added columns. `FIELDS` holds the fields of a good record, and is null for a bad record.
+#: `CAUSE` is the reason why a record is bad, and is null for a good record.
 FIELDS, CAUSE = f"{HELPER_PREFIX}fields", f"{HELPER_PREFIX}cause"
-#: The tagged text, or null if the text is not strict JSON.
+#: Name of the column with the tagged text, which is null if the text is not strict JSON.
 TAGGED = f"{HELPER_PREFIX}tagged"
 _RAW, _TYPED = f"{HELPER_PREFIX}raw", f"{HELPER_PREFIX}typed"
 NOT_STRICT = (
@@ -42,31 +43,34 @@ _LAX = (
 
 _TEXT = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
 _NUMBER = "(-?[0-9][-+.0-9eE]*+)"
-#: A quote inside a text follows a backslash. Other quotes follow a bracket or a sign.
+#: A tagged number, and the begin of a tagged string. A quote inside a string follows a backslash,
+#: other quotes do not.
 _TAGGED_NUMBER, _TAGGED_TEXT = rf'(?<!\\)"{_NUMBER}\|"', r'(?<!\\)"\|'
 _BLANKS = " \t\r\n"
 #: An escaped surrogate without its other half, which PySpark 4.1 reads as a question mark.
 _HALF_PAIR = (
     r"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
 )
-#: A fraction of a second with digits that Spark would cut.
+#: A fraction of a second with more digits than Spark keeps.
 TOO_FINE = r"[.,][0-9]{6}[0-9]*[1-9]"
-#: Spark would read a year or month as its first day, and add today's date to a bare time.
+#: Dates and times must match this pattern. Otherwise Spark would read a year or month as its first
+#: day, and add today's date to a bare time.
 _WITH_DAY = r"^\s*[-+]?\d{4,7}-\d{1,2}-\d{1,2}"
 _DAY = rf"{_WITH_DAY}([T ]00:00(:00([.]0*)?)?Z?)?\s*$"
 _WITHOUT_FORMAT = {T.DateType: _DAY, T.TimestampType: _WITH_DAY, T.TimestampNTZType: _WITH_DAY}
-#: Seconds since 1970 beyond which microseconds overflow in Spark's parser.
+#: Seconds since 1970. Larger numbers overflow when Spark's parser counts microseconds.
 _MAX_SECONDS = 9e12
-#: A DECIMAL has fewer digits. Spark takes minutes to build a number with a larger exponent.
+#: Largest exponent of a number. No DECIMAL has as many digits, and Spark takes minutes to build a
+#: number with a larger exponent.
 _MAX_EXPONENT = 99
 _INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 
 
 def is_good(topic: str, text: Column) -> Column:
-    """Return whether a record has no `CAUSE`. The first record with one stops the query.
+    """Return true for a record without `CAUSE`. Stop the query at the first record with a `CAUSE`.
 
-    The error is the DataError that a Python task would raise with this text.
+    The error looks like the DataError that a Python task would raise with this text.
     """
     # The text begins on a line of its own, like the error of a Python task.
     error = F.concat(F.lit("\ndedup.errors.DataError: "), text, F.lit(f"\n{LINK}{topic}"))
@@ -74,13 +78,13 @@ def is_good(topic: str, text: Column) -> Column:
 
 
 def check_options(options: Mapping[str, str], others: Mapping[str, str], shown: str) -> None:
-    """Raise ConfigError for an option of Spark's JSON reader that strict reading cannot follow.
+    """Raise ConfigError for an option of Spark's JSON reader that does not fit strict reading.
 
     Parameters
     ----------
     options : mapping of str to str
     others : mapping of str to str
-        Names in lower case that the caller also rejects, with the reason.
+        More options that the caller rejects: names in lower case, with the reasons.
     shown : str
         How users write an option, such as ``--read-option {}``.
     """
@@ -110,11 +114,11 @@ def _refusal(folded: str, value: str) -> str | None:
 
 
 def with_tagged(records: DataFrame, text: Column) -> DataFrame:
-    """Return the records with `TAGGED`, or with `CAUSE` if the text is not strict JSON.
+    """Add the columns `TAGGED` and `CAUSE`. `CAUSE` is set if the text is not strict JSON.
 
     A text is strict if it is exactly one JSON value in UTF-8, without a repeated key at any depth.
     """
-    # The end of the array is random, so no text can contain it and close the array early.
+    # The text of the end is random, so no record can contain the end and close the array early.
     end = secrets.token_hex(16)
     whole = F.try_parse_json(F.concat(F.lit("["), text, F.lit(f',"{end}"]')))
     is_one = F.try_variant_get(whole, "$[1]", "string") == end
@@ -137,7 +141,7 @@ def with_tagged(records: DataFrame, text: Column) -> DataFrame:
 
 
 def elements(tagged: Column) -> Column:
-    """Return the elements of a tagged array, or any other text as the only element."""
+    """Return the elements of a tagged array. Any other tagged value is the only element."""
     array = F.from_json(tagged, T.ArrayType(T.StringType()))
     nulls_as_text = F.transform(array, lambda one: F.coalesce(one, F.lit("null")))
     return F.when(tagged.startswith("["), nulls_as_text).otherwise(F.array(tagged))
@@ -149,11 +153,11 @@ def with_fields(records: DataFrame, schema: T.StructType, options: Mapping[str, 
     Parameters
     ----------
     records : DataFrame
-        From `with_tagged`.
+        Records that `with_tagged` returned.
     schema : StructType
-        Schema of the fields. A field that is not nullable must be there.
+        Schema of the fields. A field that is not nullable must be present.
     options : mapping of str to str
-        For `from_json`: formats of dates and times, the time zone.
+        Options of `from_json`: formats of dates and times, the time zone.
     """
     tagged, raw = F.col(TAGGED), F.col(_RAW)
     values, wrong = [], []
@@ -174,7 +178,7 @@ def with_fields(records: DataFrame, schema: T.StructType, options: Mapping[str, 
 
 
 def _lacking(schema: T.StructType, above: tuple[str, ...] = ()) -> list[Column]:
-    """Return a cause for each missing field that is not nullable. Arrays may hold nulls."""
+    """Return the causes of an error for fields that are missing but not nullable."""
     whole = F.col(_TYPED)
     for name in above:
         whole = whole[name]
@@ -238,7 +242,7 @@ def _typed(raw: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
             found = F.when(is_text, text.try_cast(kind)).otherwise(found)
         return F.when(fits, found)
     if isinstance(kind, T.BinaryType):
-        # Base64 with surplus bits would lose these bits, and equal another text's value.
+        # Reject Base64 with surplus bits: the bits would be lost, and two texts have one value.
         same = F.regexp_replace(F.base64(found), r"\s", "") == F.regexp_replace(text, r"\s", "")
         return F.when(same, found)
     if isinstance(kind, (T.DayTimeIntervalType, T.CalendarIntervalType)):
@@ -273,12 +277,12 @@ def _array(found: Column, kind: T.DataType, options: Mapping[str, str]) -> Colum
 
 
 def _bound(value: Column, use: Callable[[Column], Column]) -> Column:
-    """Return `use` of a value that Spark computes once, however often `use` refers to it."""
+    """Return ``use(value)``. Spark computes the value only once, even if `use` repeats it."""
     return F.transform(F.array(value), use)[0]
 
 
 def decimal(number: Column, kind: T.DecimalType) -> Column:
-    """Return the text of a number as a DECIMAL, or null if it has more digits than the type."""
+    """Return a number's text as a DECIMAL, or null if the number has more digits than the type."""
     with_exponent = F.concat(number, F.lit("e0"))
     exponent = F.regexp_extract(with_exponent, "[eE]([^eE]*)", 1).try_cast("int")
     fraction = F.length(F.regexp_extract(number, "[.]([0-9]*[1-9])", 1))

@@ -14,8 +14,8 @@ from dedup.catalog.layout import STARTS_FOLDER, start_path
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError
 
-#: A mark is deleted if it is older than this and not among the newest ones. A query that runs for
-#: long may get a new executor at any time.
+#: A mark stays if it is among the newest `STARTS_KEPT` or younger than `STARTS_KEPT_S`. Marks stay
+#: for long, because a query may get a new executor at any time, which looks for the mark.
 STARTS_KEPT = 1000
 STARTS_KEPT_S = 30 * 86_400
 

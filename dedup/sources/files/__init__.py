@@ -1,1 +1,1 @@
-"""Files that tasks read themselves, with the values that Spark would read."""
+"""Reads files in Python tasks, with exactly the values that Spark would read."""

@@ -1,4 +1,7 @@
-"""Whether tasks may read and write files themselves: only where pyarrow agrees with Spark."""
+"""Decides whether tasks may read and write files by pyarrow, without Spark.
+
+They may do so only if pyarrow reads and writes the same values as Spark.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ _PLAIN: dict[type[T.DataType], pa.DataType] = {
     T.DateType: pa.date32(),
     T.TimestampNTZType: pa.timestamp("us"),
 }
-#: Metadata of a column that changes how Spark reads or writes the column.
+#: Keys in a column's metadata that change how Spark reads or writes the column.
 _SPECIAL = {
     "__CHAR_VARCHAR_TYPE_STRING": "a text that is padded or cut",
     "EXISTS_DEFAULT": "filled with a default where a file lacks it",
@@ -50,7 +53,7 @@ _SPECIAL = {
 
 
 class LeftToSpark(Exception):
-    """The reason why Spark itself must read or write the files."""
+    """Raised with the reason why Spark itself must read or write the files."""
 
 
 def check_reading(spark: SparkSession) -> None:
@@ -59,7 +62,10 @@ def check_reading(spark: SparkSession) -> None:
 
 
 def codec_to_write(spark: SparkSession) -> str:
-    """Return the output's compression for pyarrow, or raise LeftToSpark if Spark must write."""
+    """Return pyarrow's name of the output's compression.
+
+    Raises LeftToSpark if Spark itself must write the output.
+    """
     _check(spark, _WRITE)
     codec = checks.setting(spark, _CODEC, "snappy").lower()
     if codec not in _CODECS:
@@ -75,10 +81,10 @@ def _check(spark: SparkSession, needed: Mapping[str, str]) -> None:
 
 
 def arrow_schema(columns: T.StructType, time_zone: str) -> pa.Schema:
-    """Return the Arrow schema in which Spark passes the columns to Python.
+    """Return the Arrow schema in which Spark would pass the columns to Python.
 
-    Timestamps have the session's time zone. Raises LeftToSpark for a column of a type that only
-    Spark reads and writes.
+    Timestamps have the session's time zone. Raises LeftToSpark if only Spark can read and write a
+    column's type.
     """
     return pa.schema([_field(field, field.name, time_zone) for field in columns.fields])
 

@@ -1,4 +1,4 @@
-"""Converts values of files to Spark's types: exactly, or with an error."""
+"""Converts values of files to Spark's types, and rejects values that would change."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 
 from dedup.errors import DataError
 
-#: Advice for a healthy file.
+#: Advice for a file that is healthy but has values that Spark's types cannot hold.
 WRITE_AGAIN = (
     "Nothing of its micro-batch was taken. Write the file again under its name: times in "
     "microseconds if the digits after them do not matter, UUIDs as text, or with another "
     "compression. Then run again."
 )
-#: Arrow reads negative nanoseconds of INT96 as unsigned: 2**64 too many, here in microseconds.
+#: 2**64 nanoseconds in microseconds. Arrow reads negative nanoseconds of INT96 as unsigned, and so
+#: adds this time.
 _WRAPPED_US, _WRAPPED_REST = divmod(1 << 64, 1000)
 _UNSIGNED = {
     pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(),
@@ -26,13 +27,13 @@ _UNSIGNED = {
 
 
 class NotExact(Exception):
-    """The reason why Spark's type cannot hold a value."""
+    """Raised with the reason why Spark's type cannot hold a value."""
 
 
 def unreadable(path: object, why: str, *, file_format: str | None = None) -> DataError:
-    """Return the error for a file that cannot be read, whether it is damaged or healthy.
+    """Return the error for a file that cannot be read.
 
-    Its advice never loses rows of a healthy file.
+    The file may be damaged or healthy, so the advice in the error never loses rows.
     """
     read, way = "read", ""
     if file_format is not None:
@@ -47,7 +48,7 @@ def unreadable(path: object, why: str, *, file_format: str | None = None) -> Dat
 
 
 def spark_type(kind: pa.DataType, stored: Collection[str]) -> pa.DataType:
-    """Return the type of Spark's column for a column with Parquet's types `stored` in it."""
+    """Return the type that Spark gives to a column, given its Arrow type and Parquet types."""
     is_, inner = pa.types, partial(spark_type, stored=stored)
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
@@ -75,7 +76,7 @@ def spark_type(kind: pa.DataType, stored: Collection[str]) -> pa.DataType:
 def converted(column: pa.Array, target: pa.DataType, nanos: pa.Array | None = None) -> pa.Array:
     """Return a column in Spark's type, or raise NotExact for a value that the type cannot hold.
 
-    Times without a zone are instants. `nanos` is the same column, with INT96 read as nanoseconds
+    Times without a zone are read as UTC. `nanos` is the same column, with INT96 read as nanoseconds
     instead of microseconds.
     """
     is_ = pa.types
@@ -112,9 +113,10 @@ def converted(column: pa.Array, target: pa.DataType, nanos: pa.Array | None = No
 
 
 def _instants_of_int96(micros: pa.Array, nanos: pa.Array) -> pa.Array:
-    """Return the times of INT96 from its microseconds and its nanoseconds modulo 2**64.
+    """Return the times in a column of type INT96, read once as microseconds, once as nanoseconds.
 
-    Some releases of Arrow wrote times before 1970 with a negative number of nanoseconds.
+    Some releases of Arrow wrote times before 1970 with a negative number of nanoseconds, which
+    other readers take modulo 2**64.
     """
     us = micros.cast(pa.int64()).fill_null(0).to_numpy()
     ns = nanos.cast(pa.int64()).fill_null(0).to_numpy()
@@ -131,7 +133,7 @@ def _instants_of_int96(micros: pa.Array, nanos: pa.Array) -> pa.Array:
 
 
 def has_nanoseconds(text: object) -> str:
-    """Return the reason for a time with digits below the microsecond."""
+    """Return the text of the error for a time with digits below the microsecond."""
     return f"has nanoseconds ({text}), and a timestamp of Spark ends at microseconds"
 
 

@@ -1,4 +1,4 @@
-"""Input files of a query, from the log of Spark's file source in its checkpoint."""
+"""Lists a query's input files, from the log that Spark's file source keeps in the checkpoint."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from urllib.parse import quote
 from dedup.catalog.localfile import publish
 from dedup.catalog.uri import local_path
 
-#: Characters that Java encodes in a URI's path: ASCII except these, all blanks and control codes.
+#: Characters that Java encodes in a URI's path: blanks, control codes, and ASCII except the listed
+#: characters.
 _JAVA = re.compile(r"(?![/A-Za-z0-9!$&'()*+,;=:@~._-])[\x00-\x9f\s]")
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A planned file: its modification time when it was planned, and the source's batch.
+    """A file that Spark has planned to read.
 
-    A micro-batch takes one or more of the source's batches.
+    `batch` is the number in the log of the file source. A micro-batch takes one or more numbers.
     """
 
     mtime_ms: int
@@ -28,11 +29,11 @@ class Taken:
 
 
 class FileLog:
-    """Files that a query with one file source had planned at the last `refresh`, by path.
+    """The files that a query with one file source had planned at the last `refresh`, by path.
 
-    The log is ``sources/0/<n>`` in the checkpoint: a version line, then a JSON object per file.
-    Every tenth entry is ``<n>.compact`` and repeats all earlier ones. Unreadable entries are
-    skipped.
+    An entry of the log is a file ``sources/0/<n>`` in the checkpoint, with a version line and then
+    a JSON object per input file. Every tenth entry is ``<n>.compact`` and repeats all earlier
+    entries. Unreadable entries are skipped.
     """
 
     def __init__(self, checkpoint: Path) -> None:
@@ -42,7 +43,7 @@ class FileLog:
         self.refresh()
 
     def refresh(self) -> dict[str, Taken]:
-        """Read the entries that Spark has added since the last call, and return their files."""
+        """Read the entries that Spark has added since the last call, and return the new files."""
         folder = self._checkpoint / "sources" / "0"
         if not folder.is_dir():
             return {}
@@ -62,7 +63,7 @@ class FileLog:
         found: dict[str, Taken] = {}
         try:
             lines = path.read_text(encoding="utf-8").split("\n")
-            # Read from the end, because a compact entry begins with the known files.
+            # Read from the end, because a compact entry begins with files that are already known.
             for line in reversed(lines[1:]):
                 if line:
                     entry = json.loads(line)
@@ -75,7 +76,7 @@ class FileLog:
         return found
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename the files of a moved folder in each entry of the log."""
+        """Replace a moved folder's old path by its new path in each entry of the log."""
         for entry in sorted((self._checkpoint / "sources" / "0").glob("[0-9]*")):
             text = entry.read_text(encoding="utf-8")
             lines = "\n".join(_renamed_line(line, old, new) for line in text.split("\n"))
@@ -85,17 +86,17 @@ class FileLog:
                 publish(entry, lines.encode(), create=False)
 
     def committed(self) -> int:
-        """Return the source's last committed batch, or -1 if there is none."""
+        """Return the source's last committed batch, or -1 if no batch is committed."""
         done = last_number(self._checkpoint / "commits")
         return -1 if done < 0 else log_offset(self._checkpoint, done)
 
     def ahead(self, paths: Iterable[str]) -> list[str]:
-        """Return the files that no committed micro-batch covers."""
+        """Return those of the given files that no committed micro-batch has read."""
         end = self.committed()
         return [p for p in paths if p not in self.taken or self.taken[p].batch > end]
 
     def unfinished(self) -> list[str]:
-        """Return the files of a micro-batch that is planned but not committed."""
+        """Return the files of the micro-batch that is planned but not committed."""
         end = self.committed()
         return [path for path, taken in self.taken.items() if taken.batch > end]
 
@@ -104,7 +105,7 @@ class FileLog:
         return sum(1 for taken in self.taken.values() if taken.batch <= end)
 
     def of_batch(self, batch_id: int) -> list[Path]:
-        """Return the files of one micro-batch. Raises ValueError if Spark's logs do not have it."""
+        """Return a micro-batch's files. Raises ValueError if Spark's logs lack the micro-batch."""
         end = log_offset(self._checkpoint, batch_id)
         begin = log_offset(self._checkpoint, batch_id - 1) if batch_id else -1
         if end < 0 or (batch_id and begin < 0):
@@ -130,7 +131,10 @@ def _renamed_line(line: str, old: Path, new: Path) -> str:
 
 
 def log_offset(checkpoint: Path, batch_id: int) -> int:
-    """Return the file source's last batch in a micro-batch, or -1 if the log does not have it."""
+    """Return the last batch of the file source that a micro-batch takes.
+
+    Returns -1 if the log of offsets lacks the micro-batch.
+    """
     try:
         text = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
         version, _, source = text.split("\n")[:3]
@@ -142,6 +146,6 @@ def log_offset(checkpoint: Path, batch_id: int) -> int:
 
 
 def last_number(log: Path) -> int:
-    """Return the highest number in one of Spark's logs, or -1 if there is none."""
+    """Return the highest number of an entry in one of Spark's logs, or -1 for an empty log."""
     names = log.iterdir() if log.is_dir() else iter(())
     return max((int(path.name) for path in names if path.name.isdecimal()), default=-1)

@@ -1,4 +1,4 @@
-"""The order of input files, and how to make Spark's file source keep it."""
+"""Orders input files, and makes Spark's file source read them in this order."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import PurePath
 
 from dedup.sources.files.file_log import java_path
 
-#: Files are ordered by modification time and then by name, or by name only.
+#: ``time`` orders files by modification time and then by name, ``name`` by name only.
 ORDERS = ("time", "name")
-#: Largest number of files of one query, whose progress reports repeat the files' names.
+#: Largest number of files of one query. Each progress report of a query repeats their names.
 _LISTED = 1000
 
 
@@ -21,10 +21,10 @@ class FileOrder:
     Parameters
     ----------
     by : {"time", "name"}
-        ``time`` compares whole seconds, then paths: `git clone`, `unzip` and `cp` write the files
-        of a folder at almost the same time, in no meaningful order.
+        ``time`` compares whole seconds, then paths, because `git clone`, `unzip` and `cp` write the
+        files of a folder almost at once, in no meaningful order.
     newest_first : bool
-        Newest times first, like Spark's option ``latestFirst``.
+        Put the newest files first, like Spark's option ``latestFirst``.
     """
 
     by: str = "time"
@@ -36,17 +36,17 @@ class FileOrder:
         return -seconds if self.newest_first else seconds, path
 
     def stretches(self, mtimes_ms: Mapping[str, int], count: int) -> Iterator[tuple[PurePath, ...]]:
-        """Yield the files of each query, so that successive queries read all files in this order.
+        """Yield groups of files. One query per group, in turn, reads all files in this order.
 
-        Spark sorts listed files by milliseconds, and lists a glob by name. Micro-batches share a
-        query as long as Spark's order agrees with ours; files within a micro-batch need no order.
+        Spark sorts listed files by milliseconds, and lists a glob by name. A group has as many
+        micro-batches as Spark reads in our order. Files within a micro-batch need no order.
 
         Parameters
         ----------
         mtimes_ms : mapping of path to int
-            The files in this order.
+            Modification times of the files, already in this order.
         count : int
-            Files of a micro-batch.
+            Number of files of a micro-batch.
         """
         paths, stretch, last = list(mtimes_ms), list[str](), None
         for at in range(0, len(paths), count):
@@ -62,6 +62,6 @@ class FileOrder:
             yield tuple(map(PurePath, stretch))
 
     def _of_spark(self, mtime_ms: int, path: str) -> tuple[int, bytes]:
-        """Return Spark's sort key. Java compares texts by their 16-bit codes."""
+        """Return the key by which Spark sorts files. Java compares texts by their 16-bit codes."""
         code = java_path(path).encode("utf-16-be")
         return -mtime_ms if self.newest_first else mtime_ms, code

@@ -1,4 +1,4 @@
-"""Partition columns: folders such as ``day=2024-05-01`` hold the values."""
+"""Partition columns, whose values are in names of folders such as ``day=2024-05-01``."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pyarrow.compute as pc
 from dedup.errors import DataError
 
 _ESCAPED = re.compile("%([0-9A-Fa-f]{2})")
-#: Characters that Spark escapes in a folder's name, and the folder of rows without a value.
+#: Characters that Spark escapes in a folder's name, and the name for rows without a value.
 _TO_ESCAPE = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-#: Longest name of a folder on all usual file systems.
+#: Longest name of a folder that every usual file system allows.
 _LONGEST_BYTES = 255
 
 
 def folder_names(path: Path, root: Path) -> Iterator[str]:
-    """Yield the partition columns between a root and a file, as Spark reads their names."""
+    """Yield the names of partition columns in the folders between a root and a file."""
     for part in path.relative_to(root).parts[:-1]:
         if "=" in part:
             # Spark writes %3A for a colon, character by character.
@@ -29,10 +29,10 @@ def folder_names(path: Path, root: Path) -> Iterator[str]:
 
 
 def parted(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield each folder with its rows, without the partition columns.
+    """Split rows by partition columns, and yield each folder with its rows.
 
-    The columns begin with the outermost folder. Raises DataError for a value that cannot be a
-    folder's name.
+    The rows no longer have the partition columns. The first column names the outermost folder.
+    Raises DataError for a value that cannot be a folder's name.
     """
     if not rows.num_rows:
         return
@@ -56,7 +56,7 @@ def _folder_names(column: pa.Array, name: str) -> pa.Array:
     begin = f"{_escaped(name)}="
     names = [begin + _escaped(text) for text in texts]
     for text, each in zip(texts, names, strict=True):
-        # Readers take the folder of an empty text, and `_NO_VALUE`, for rows without a value.
+        # An empty text, or the text `_NO_VALUE`, would be read back as a missing value.
         has_name = text not in ("", _NO_VALUE) and "\0" not in each
         if not has_name or len(each.encode()) > _LONGEST_BYTES:
             raise DataError(

@@ -1,4 +1,4 @@
-"""Checks ORC files for times that Spark's reader would cut, shift or not read."""
+"""Checks ORC files for times that Spark's reader would shorten, shift or reject."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from dedup.catalog.uri import literal, local_path
 from dedup.errors import DataError
 from dedup.sources.files.exact_values import WRITE_AGAIN, has_nanoseconds
 
-#: Length of a time with microseconds, such as 2024-05-01 10:00:00.123456.
+#: Length of the text of a time with microseconds, such as 2024-05-01 10:00:00.123456.
 _MICROSECONDS_CHARS = 26
-#: Earlier days have other numbers in the Julian calendar.
+#: First day of the Gregorian calendar. Days before it differ in the Julian calendar.
 _GREGORIAN = "1582-10-15"
 _SHIFTED = (
     f"has times before {_GREGORIAN} from ORC's C++ library (pyarrow), and Spark would shift them. "
     "Write such times as text, or the file with Spark"
 )
 _NANOSECONDS = r"[.]\d{6}\d*[1-9]"
-#: A timestamp, also inside another column, in the JSON of a schema.
+#: Matches each timestamp in the JSON of a schema, even inside an array, map or struct.
 _TIMESTAMP = re.compile(r'("(?:type|elementType|keyType|valueType)":)"timestamp"')
 
 
 def check_orc_times(spark: SparkSession, paths: Iterable[Path], columns: T.StructType) -> None:
     """Reject ORC files with times that Spark's reader would change.
 
-    As text, Spark reads timestamps with their nanoseconds. ORC's C++ library counts days before
-    1582-10-15 in the Gregorian calendar, and Spark reads them as days of the Julian one. Raises
-    DataError for the first such time, with its file and column.
+    Spark keeps nanoseconds if it reads timestamps as text, so the check reads text. ORC's C++
+    library writes days before 1582-10-15 in the Gregorian calendar, but Spark reads them as days of
+    the Julian calendar. Raises DataError, which names the first time, its file and its column.
     """
     texts = T.StructType.fromJson(json.loads(_TIMESTAMP.sub(r'\1"string"', columns.json())))
     places: dict[bool, list[str]] = {}
@@ -82,7 +82,7 @@ def _is_by_cpp(path: Path) -> bool:
 
 
 def _is_changed(value: Column, kind: T.DataType, by_cpp: bool) -> Column:
-    """Return whether Spark would change a time in `value`, with its timestamps read as text."""
+    """Return whether Spark would change a time in `value`, whose timestamps are texts."""
     text = value.cast("string")
     # Years after 9999 begin with a plus sign.
     is_old = F.lit(by_cpp) & (text < _GREGORIAN) & ~text.startswith("+")

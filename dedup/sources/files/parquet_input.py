@@ -1,8 +1,8 @@
-"""Reads Parquet by pyarrow, with the meaning that Spark gives it.
+"""Reads Parquet files by pyarrow, with the values that Spark would read.
 
-Parquet has few types, and writers use them differently: times before 1582 in two calendars, lists
-in three layouts, timestamps in three encodings. Files that pyarrow and Spark may read differently
-are left to Spark (parquet-format, LogicalTypes.md; SPARK-31404 for the calendars).
+Writers of Parquet use two calendars for times before 1582, three layouts of lists and three
+encodings of timestamps. If pyarrow and Spark may read a file differently, Spark reads it
+(parquet-format, LogicalTypes.md; SPARK-31404 for the calendars).
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader
     from pyspark.sql import types as T  # noqa: N812
 
-#: Largest number of rows of a batch, and its approximate bytes.
+#: Largest number of rows in a batch, and its approximate number of bytes.
 BATCH_ROWS = 65_536
 BATCH_BYTES = 16 << 20
-#: Number of rows read at a time, as by Spark (``spark.sql.parquet.columnarReaderBatchSize``).
+#: Number of rows to read at a time, as in Spark (``spark.sql.parquet.columnarReaderBatchSize``).
 _READ_ROWS = 4096
 _READ_BYTES = 2 << 20
 
-#: The path of an item within a list or a map.
+#: The part of a path in Parquet that leads to the items of a list or map.
 _LAYOUT = re.compile(r"\.list\.element|\.key_value\.(?:key|value)")
-#: Bytes of the signature after the footer if columns are encrypted. pyarrow would crash the process
-#: when it reads their entries in the footer.
+#: Bytes of the signature that follows the footer if columns are encrypted. pyarrow would crash the
+#: process when it reads the footer's entries for encrypted columns.
 _SIGNATURE = 28
 #: Logical types and units that Spark does not read.
 _NOT_SPARKS = {"UUID": "UUIDs", "Float16": "half floats", "nanoseconds": "nanoseconds"}
 #: Codecs whose libraries Spark does not ship.
 _NO_CODECS = {"BROTLI", "LZO"}
 _VERSION = b"org.apache.spark.version"
-#: Keys of files whose old dates and times are in the Julian calendar, each with the release since
-#: which Spark writes it. Older releases always wrote the Julian calendar.
+#: Metadata keys of files whose old dates and times are in the Julian calendar. With each key stands
+#: the first release of Spark that writes it. Earlier releases always wrote the Julian calendar.
 _OLD_CALENDAR = ((b"org.apache.spark.legacyDateTime", (3, 0)),
                  (b"org.apache.spark.legacyINT96", (3, 1)))  # fmt: skip
 
 
 @dataclass(slots=True)
 class BatchBuffer:
-    """Collects record batches up to a number of rows or bytes, which the last may exceed."""
+    """Collects record batches until they have enough rows or bytes."""
 
     max_rows: int
     max_bytes: int
@@ -70,7 +70,7 @@ class BatchBuffer:
         return self._rows >= self.max_rows or self._nbytes >= self.max_bytes
 
     def take(self) -> list[pa.RecordBatch]:
-        """Return the batches and empty the buffer."""
+        """Return the batches, and empty the buffer."""
         taken, self._batches = self._batches, []
         self._rows = self._nbytes = 0
         return taken
@@ -105,18 +105,18 @@ class ParquetInput:
 
     @property
     def schema(self) -> pa.Schema:
-        """All columns."""
+        """The schema of all columns, as pyarrow reads them."""
         return self._file.schema_arrow
 
     @property
     def parts(self) -> list[int]:
-        """The numbers of rows of the row groups, in the order of the file."""
+        """The number of rows of each row group, in the order of the file."""
         metadata = self._file.metadata
         return [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)]
 
     @cached_property
     def _columns(self) -> list[tuple[pa.Field, list[pq.ColumnSchema], set[str]]]:
-        """Each column, its leaves in the file, and Parquet's names of their types."""
+        """Each column, with its leaf columns in Parquet and the types of the leaf columns."""
         leaves, columns = map(self._file.schema.column, range(len(self._file.schema))), []
         for column in self.schema:
             own = list(islice(leaves, _width(column.type)))
@@ -127,14 +127,15 @@ class ParquetInput:
 
     @property
     def spark_schema(self) -> pa.Schema:
-        """All columns, with the types that Spark gives them."""
+        """The schema of all columns, with the types that Spark gives them."""
         columns = ((column, spark_type(column.type, stored)) for column, _, stored in self._columns)
         return pa.schema([column.with_type(kind).remove_metadata() for column, kind in columns])
 
     def misfit(self, columns: pa.Schema) -> str | None:
-        """Return why only Spark may read these columns, or None if pyarrow may.
+        """Return why only Spark may read these columns, or None if pyarrow may read them.
 
-        `columns` are from `dedup.sources.files.bypass.arrow_schema`. The file may lack some.
+        `columns` are from `dedup.sources.files.bypass.arrow_schema`. The file may lack some of the
+        columns.
         """
         for name in columns.names:
             count = len(positions(self.schema, name))
@@ -157,9 +158,9 @@ class ParquetInput:
         return _other_calendar(self._file) if has_times else None
 
     def unread_by_spark(self, columns: pa.Schema) -> str | None:
-        """Return why Spark would not read these columns, or None.
+        """Return why Spark cannot read these columns, or None if Spark can.
 
-        Raises NotExact for a value that Spark would cut.
+        Raises NotExact for a value of which Spark would lose digits.
         """
         int96 = []
         for column, leaves, stored in self._columns:
@@ -186,9 +187,10 @@ class ParquetInput:
         return None
 
     def batches(self, part: int, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield columns of a row group as these types, a bounded number of bytes at a time.
+        """Yield the rows of row group `part`, a bounded number of bytes at a time.
 
-        Raises NotExact for a value that its column's type cannot hold.
+        `columns` has the wanted names and types. Raises NotExact for a value that the type of its
+        column cannot hold.
         """
         names = [self.schema.names[positions(self.schema, name)[0]] for name in columns.names]
         int96 = [c.name for c, _, stored in self._columns if c.name in names and "INT96" in stored]
@@ -210,7 +212,7 @@ class ParquetInput:
     def _read(self, file: pq.ParquetFile, part: int, names: list[str]) -> Iterator[pa.RecordBatch]:
         about = file.metadata.row_group(part)
         row_bytes = max(1, about.total_byte_size // max(1, about.num_rows))
-        # A few rows may be large in memory although they are small in the file.
+        # Read few rows at a time, because rows may be small in the file but large in memory.
         for batch in file.iter_batches(
             max(1, min(_READ_ROWS, _READ_BYTES // row_bytes)),
             row_groups=[part],
@@ -253,12 +255,11 @@ def spark_columns(
     paths: Sequence[Path],
     root: Path | None = None,
 ) -> T.StructType:
-    """Return the columns of files as Spark infers them.
+    """Return the columns of files as Spark infers them, even if Spark cannot read some types.
 
-    Columns of types that Spark does not read are as tasks read them: timestamps with microseconds
-    for nanoseconds, text for UUIDs, floats for half floats. Raises Spark's errors.
-
-    `places` and `paths` name the same files. Folders below `root` are partition columns.
+    Tasks read these types as others: nanoseconds as microseconds, UUIDs as text, half floats as
+    floats. `places` and `paths` name the same files. Folders below `root` are partition columns.
+    Raises Spark's errors.
     """
     try:
         return reader.load(places).schema
@@ -285,10 +286,10 @@ def _stand_in(path: Path, place: Path) -> None:
 def copies_for_spark(
     paths: Sequence[Path], root: Path, folder: Path, names: Collection[str]
 ) -> bool:
-    """Fill a folder with links to files, or copies of those that Spark does not read.
+    """Fill a folder with links to files, and with copies of the files that Spark cannot read.
 
-    Returns whether there is a copy. A copy has the columns of `names`, which are in lower case.
-    Raises DataError for a value that its column's type cannot hold.
+    Returns whether the folder has a copy. A copy has only the columns of `names`, which are in
+    lower case. Raises DataError for a value that its column's type cannot hold.
     """
     has_copies = False
     for path in paths:

@@ -1,9 +1,9 @@
-"""Packs rows of files into blobs in one pass, without the JVM.
+"""Reads files and packs their rows into blobs in one pass, so that no row enters the JVM.
 
-Spark passes a list of **splits**. Each names a file as Spark's source listed it (``path``,
-``size``, ``mtime_ms``), and the stretch to read (``number``, from 0, of ``count``). Each row group
-belongs to one stretch. So several tasks can share a large file, and the driver need not read its
-footer.
+A task gets a list of **splits** from Spark. A split names a file as Spark's source listed it
+(``path``, ``size``, ``mtime_ms``), and the part of the file to read: part ``number``, from 0, of
+``count`` parts. Each row group belongs to one part. So several tasks can share a large file, and
+the driver need not read the file's footer.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from dedup.spark.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """The first pass over splits, instead of `pack` over rows."""
+    """The first pass of a query over files. It replaces `pack`, and gets splits instead of rows."""
 
     #: The user's columns, from files and folders.
     columns: pa.Schema
     #: The plan's names for `columns`, in the same order.
     names: tuple[str, ...]
-    #: The partition columns.
+    #: Names of the partition columns.
     folders: frozenset[str]
-    #: The plan's name for the time of the micro-batch.
+    #: The plan's name for the column with the micro-batch's time, or None without that column.
     now_column: str | None
 
     def __call__(self, plan: Plan, splits: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -56,7 +56,7 @@ class Scan:
 
     def _rows(self, split: dict[str, Any]) -> Iterator[list[pa.Array]]:
         faults.point("scan.begin")
-        # The path is not encoded.
+        # The path is not URL-encoded.
         path = Path("/" + split["path"].removeprefix("file:").lstrip("/"))
         with _as_listed(path, split), ParquetInput(str(path)) as file:
             in_file = pa.schema([c for c in self.columns if c.name not in self.folders])
@@ -89,7 +89,7 @@ class Scan:
 
 @contextmanager
 def _as_listed(path: Path, split: dict[str, Any]) -> Iterator[None]:
-    """Refuse a file that has changed since Spark listed it, both before and after the reading."""
+    """Check, before and after the body runs, that a file is still as Spark listed it."""
     _check(path, split)
     try:
         yield

@@ -1,1 +1,1 @@
-"""Kafka topics as a DataFrame, with record IDs and clocks for `dedup_by_id`."""
+"""Reads Kafka topics as a DataFrame, with the columns that `dedup_by_id` needs."""

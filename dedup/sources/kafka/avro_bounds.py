@@ -1,7 +1,8 @@
-"""Checks untrusted Avro before fastavro reads it, whose C code trusts counts, indexes and depth.
+"""Checks untrusted Avro before fastavro reads it.
 
-Without the check, a few bytes can crash the worker (recursion) or block it (arrays of nothing), and
-fastavro reads some broken values as other values. The check adds a third to the time of decoding.
+The C code of fastavro trusts counts, indexes and depth. Without the check, a few bytes can crash
+the worker by recursion or block it with arrays of empty items, and fastavro reads some broken
+values as other values. The check adds a third to the time of decoding.
 """
 
 from __future__ import annotations
@@ -9,19 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-#: Takes a value, the position of an item and its depth in records, and returns the item's end.
+#: Checks one item in a value, and returns the position of the item's end. The arguments are the
+#: value, the item's position, and the number of records around the item.
 Step: TypeAlias = Callable[[bytes, int, int], int]
 
-#: Greatest depth of nested records. A depth of some thousands crashes fastavro's process.
+#: Greatest depth of nested records. At a depth of some thousands fastavro crashes the process.
 MAX_DEPTH = 200
-#: Largest number of items and records without bytes, beyond one for each byte of the value.
+#: Largest number of items and records that take no bytes. A value may have one more for each byte.
 MAX_EMPTY = 1000
 #: Largest number of bytes of a decimal. Spark's 38 digits need 16.
 MAX_DECIMAL_BYTES = 64
 
 
 class AvroBounds:
-    """Checks the values of one writer's schema, as `fastavro.parse_schema` returns it."""
+    """Checks values of one schema, which `fastavro.parse_schema` returned."""
 
     def __init__(self, schema: Any, named: Mapping[str, Any]) -> None:
         self._named = named
@@ -30,7 +32,7 @@ class AvroBounds:
         self._walk = self._step(schema)
 
     def check(self, value: bytes, begin: int) -> None:
-        """Raise ValueError unless one datum fills the value from `begin` to its end."""
+        """Raise ValueError unless the value holds exactly one datum after position `begin`."""
         self._room = MAX_EMPTY + len(value)
         try:
             rest = len(value) - self._walk(value, begin, 0)
@@ -84,7 +86,7 @@ class AvroBounds:
                 self._count_empty(1)
             return end
 
-        self._steps[schema["name"]] = record  # its own fields may name it
+        self._steps[schema["name"]] = record  # fields of the record may name the record
         fields += [self._step(one["type"]) for one in schema["fields"]]
         return record
 
@@ -117,7 +119,7 @@ class AvroBounds:
 
 
 def _number(value: bytes, at: int) -> tuple[int, int]:
-    """Return an int or long, and the position after it."""
+    """Return the int or long at a position, and the position after the number."""
     number = value[at]
     at += 1
     if number >= 0x80:
@@ -150,7 +152,7 @@ def _fixed(size: int) -> Step:
 
 
 def _decimal(precision: int, size: int | None) -> Step:
-    """Return the check of a decimal: fastavro would round digits beyond its precision."""
+    """Return the check of a decimal. fastavro would round digits beyond the precision."""
     limit = 10 ** min(precision, 3 * MAX_DECIMAL_BYTES)
 
     def decimal(value: bytes, at: int, depth: int) -> int:

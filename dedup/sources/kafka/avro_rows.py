@@ -1,4 +1,4 @@
-"""Decodes Avro in the values of Kafka's records, in the tasks."""
+"""Decodes the values of Kafka's records from Avro, in tasks."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from dedup.sources.kafka.avro_types import AvroSchema, Parsed, other_time, parse
 from dedup.sources.kafka.registry import Registry, WriterSchema
 from dedup.sources.strict_json import CAUSE, FIELDS
 
-#: Returns a record's fields from its bytes. Foreign bytes may raise any exception.
+#: Decodes a record's bytes to its fields. Broken bytes may raise any exception.
 Decode: TypeAlias = Callable[[bytes], dict[str, Any]]
 
 _HEADER_BYTES = 5
-#: Registries reject greater numbers.
+#: Largest ID of a schema. Registries reject larger numbers.
 _MAX_SCHEMA_ID = (1 << 31) - 1
-#: Seconds for which an ID that the registry did not know is not asked for again.
+#: If the registry does not know an ID, we ask for this ID again only after this many seconds.
 _UNKNOWN_S = 30.0
-#: From this many unknown IDs on, each new one waits this long, so that a process asks at most
-#: 100 times a second.
+#: After this many unknown IDs, we pause for this long before we ask for a new ID. So a process asks
+#: at most 100 times a second.
 _UNKNOWN_FREE, _UNKNOWN_PAUSE_S = 100, 0.01
 _CAUSE_CHARS = 300
 
@@ -39,13 +39,13 @@ class AvroDecoder:
     Raises ConfigError for a schema that cannot be used.
     """
 
-    #: JSON of the reader's schema, and of the schemas that it refers to.
+    #: JSON of the reader's schema, and of the schemas to which the reader's schema refers.
     text: str
     references: tuple[str, ...] = ()
-    #: Holds the writers' schemas (Confluent's wire format). None: every value was written with
-    #: `writer`, or else with the reader's schema.
+    #: The registry with the writers' schemas, if values have Confluent's wire format. Otherwise
+    #: None.
     registry: Registry | None = None
-    #: JSON of the only writer's schema.
+    #: JSON of the schema with which all values were written. None means the reader's schema.
     writer: str | None = None
     schema: AvroSchema = field(init=False, repr=False)
     _plain: Decode = field(init=False, repr=False)
@@ -58,7 +58,7 @@ class AvroDecoder:
             self._plain = self._decode_by(parsed(self.writer) if self.writer else None)
         except ConfigError:
             raise
-        except Exception as error:  # fastavro has many
+        except Exception as error:  # fastavro raises many classes
             raise ConfigError(
                 f"The Avro schema cannot be used: {type(error).__name__}: {_line(error)}. Correct "
                 "the schema."
@@ -68,10 +68,10 @@ class AvroDecoder:
         return AvroDecoder, (self.text, self.references, self.registry, self.writer)
 
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield each batch with the columns `FIELDS` and `CAUSE` added.
+        """Yield each batch with two more columns, `FIELDS` and `CAUSE`.
 
-        Column ``value`` keeps the bytes of poison records, and is null in other rows. If the
-        registry does not answer, this raises SourceError, and marks no record as poison.
+        Column ``value`` keeps the bytes of poison records, and becomes null in other rows. Raises
+        SourceError if the registry does not answer. Then no record counts as poison.
         """
         for batch in batches:
             values = batch.column("value")
@@ -104,7 +104,7 @@ class AvroDecoder:
         return self._column(records, causes), causes
 
     def _column(self, records: list[Any], causes: list[str | None]) -> pa.Array:
-        """Return the records as a column. A record that does not fit becomes null, with a cause."""
+        """Return records as a column. A record that does not fit becomes null and gets a cause."""
         kind = self.schema.type
         try:
             return pa.array(records, kind)
@@ -119,7 +119,7 @@ class AvroDecoder:
         return pa.array(records, kind)
 
     def _decoder(self, value: bytes) -> Decode | str:
-        """Return the function that decodes this value, or why it cannot be decoded."""
+        """Return the function that decodes this value, or the reason why we cannot decode it."""
         if self.registry is None:
             return self._plain
         if len(value) < _HEADER_BYTES:

@@ -1,7 +1,7 @@
-"""Avro's types as types of Arrow, if that loses nothing. Other types are refused by name.
+"""Maps Avro's types to types of Arrow that lose nothing, and refuses all other types by name.
 
-The rules are in the Avro specification 1.12, "Logical Types". It demands that unknown logical types
-are ignored.
+The rules are in the Avro specification 1.12, "Logical Types". Readers must ignore logical types
+that they do not know.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ import pyarrow as pa
 from dedup.errors import ConfigError
 from dedup.sources.kafka.avro_bounds import MAX_DECIMAL_BYTES
 
-#: Converts a value of fastavro, which is never None, to Arrow's. None: they are the same.
+#: Converts a value of fastavro, which is never None, to a value for Arrow. `Convert` itself is None
+#: if Arrow takes the value of fastavro.
 Convert: TypeAlias = Callable[[Any], Any] | None
-#: A schema as fastavro parsed it, and its named types.
+#: A schema that fastavro has parsed, and the named types in the schema.
 Parsed: TypeAlias = tuple[Any, Mapping[str, Any]]
 
 _MAX_DIGITS = 38
-#: Key under which `parsed` hides logical types, so that fastavro does not convert them.
+#: Key under which `parsed` hides logical types from fastavro, which would convert their values.
 _MEANING = "__logical"
 _TIMES = re.compile("date|time-.*|timestamp-.*|local-timestamp-.*")
-#: Python would round to 28 digits.
+#: Context for exact decimals. By default, Python would round to 28 digits.
 _EXACT = Context(prec=1000)
 
 
 class AvroColumn(NamedTuple):
-    """A type of Arrow, and the function that makes its values."""
+    """A type of Arrow, and the function that converts values of fastavro to the type."""
 
     type: pa.DataType
     convert: Convert = None
 
 
 def _bytes(value: bytes | str) -> bytes:
-    """Return bytes. A default in a schema is text, one character a byte."""
+    """Return a value as bytes. Default values in schemas are texts with one character per byte."""
     return value.encode("latin-1") if isinstance(value, str) else value
 
 
@@ -49,8 +50,8 @@ def _micros(millis: int) -> int:
 
 
 _UTC_US, _LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
-#: Columns by type and logical type. Logical types that Spark lacks (times of day, nanoseconds) stay
-#: the number that was written.
+#: Columns by type and logical type. Spark lacks the logical types for times of day and nanoseconds,
+#: so these values stay the numbers that were written.
 _COLUMNS = {
     ("boolean", None): AvroColumn(pa.bool_()),
     ("int", None): AvroColumn(pa.int32()),
@@ -78,10 +79,10 @@ class AvroSchema(NamedTuple):
 
 
 def reader_schema(text: str, references: Iterable[str] = ()) -> AvroSchema:
-    """Return a reader's schema from its JSON and the JSON of the schemas that it refers to.
+    """Return a reader's schema, given its JSON and the JSON of the schemas to which it refers.
 
-    Raises ConfigError if the schema is not a record's, or a field has a type that Spark lacks, and
-    fastavro's error if the text is not a schema.
+    Raises ConfigError if the schema is not for a record, or if Spark lacks the type of a field.
+    Raises fastavro's error if the text is not a schema.
     """
     schema, names = parsed(text, references)
     if not isinstance(schema, dict) or schema["type"] not in ("record", "error"):
@@ -89,14 +90,15 @@ def reader_schema(text: str, references: Iterable[str] = ()) -> AvroSchema:
             "The Avro schema describes no record, so it has no fields to become columns. Give the "
             "schema of a record, or read the values raw."
         )
-    # Every field may be null, because a tombstone has none.
+    # Every field may be null, because a tombstone has no fields.
     return AvroSchema((schema, names), *_record(schema, "", names, ()))
 
 
 def parsed(text: str, references: Iterable[str] = ()) -> Parsed:
-    """Return a schema with which fastavro returns values unconverted, except decimals.
+    """Parse a schema so that fastavro converts no values of logical types except decimals.
 
-    A decimal has the writer's scale, which may differ from the reader's. Raises fastavro's errors.
+    A decimal has the writer's scale, which may differ from the reader's scale. Raises fastavro's
+    errors.
     """
     names: dict[str, Any] = {}
     for source in (*references, text):
@@ -105,10 +107,10 @@ def parsed(text: str, references: Iterable[str] = ()) -> Parsed:
 
 
 def other_time(written: Any, read: Any, names: tuple[Any, Any], path: str = "") -> str | None:
-    """Return which time has another logical type in the reader's schema, or None.
+    """Return a text about a time field whose two schemas have different logical types, or None.
 
-    Avro itself would read the number in the wrong unit. `names` are the named types of both
-    schemas, and `path` is the field that has them.
+    Avro itself would read the number in the wrong unit. `written` and `read` are the writer's and
+    the reader's schema of the field `path`. `names` are the named types of the two schemas.
     """
     for one in _branches(written, names[0]):
         for other in _branches(read, names[1]):
@@ -132,7 +134,7 @@ def other_time(written: Any, read: Any, names: tuple[Any, Any], path: str = "") 
 
 
 def _hidden(schema: Any) -> Any:
-    """Return a schema whose logical types fastavro does not see, except decimals."""
+    """Return a copy of a schema that hides all logical types except decimals from fastavro."""
     if isinstance(schema, list):
         return [_hidden(one) for one in schema]
     if not isinstance(schema, dict):
@@ -210,7 +212,7 @@ def _record(
     defaults = {f["name"]: f["default"] for f in schema["fields"] if "default" in f}
 
     def convert(given: dict[str, Any]) -> dict[str, Any]:
-        # A default of the schema may lack fields, and belongs to all records.
+        # A default value may lack fields, and all records share it, so do not change it.
         record = {**defaults, **given}
         for name, made in converts:
             value = record[name]

@@ -1,8 +1,8 @@
-"""Options ``kafka.*``, translated from the names of Kafka's Java client to librdkafka's properties.
+"""Translates options ``kafka.*`` from names of Kafka's Java client to librdkafka's properties.
 
-Spark's own Kafka source and sink take the Java client's names. librdkafka has most of them under
-the same name (``linger.ms``, ``acks``). The tables here hold the others. librdkafka itself rejects
-the names that it does not know.
+Spark's own Kafka source and sink take the names of the Java client. librdkafka has the same name
+for most options (``linger.ms``, ``acks``). The tables in this module hold the options whose names
+differ. librdkafka itself rejects unknown names.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ BLOCK_MS = 60_000
 REACH_MS = 15_000
 #: Default of ``transaction.timeout.ms`` in both clients.
 TRANSACTION_TIMEOUT_MS = 60_000
-#: Minimum delay before librdkafka repeats an unanswered request, less 20 % jitter. It is above
-#: librdkafka's default of 100, so that a commit that was sent twice can be recognised by its time.
+#: Minimum delay before librdkafka repeats an unanswered request, less 20 % jitter. The delay is
+#: longer than librdkafka's default of 100, so that the times of two commits show a repeated one.
 RETRY_BACKOFF_MS = 250
 
-#: Java's name, or librdkafka's alias, to librdkafka's property.
+#: librdkafka's properties by Java's name or by librdkafka's alias.
 RENAMED = {
     "buffer.memory": "queue.buffering.max.kbytes",
     "compression.codec": "compression.type",
@@ -38,7 +38,7 @@ RENAMED = {
     "queue.buffering.max.ms": "linger.ms",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
     "request.required.acks": "acks",
-    # librdkafka has this name for another setting. Java's meaning counts: the wait for a reply.
+    # librdkafka uses this name for another setting. In Java it is the longest wait for a reply.
     "request.timeout.ms": "socket.timeout.ms",
     "sasl.mechanisms": "sasl.mechanism",
     "send.buffer.bytes": "socket.send.buffer.bytes",
@@ -46,12 +46,13 @@ RENAMED = {
     "ssl.keystore.key": "ssl.key.pem",
     "ssl.truststore.certificates": "ssl.ca.pem",
 }
-#: Java's PEM files. The file of a keystore holds the private key and the chain.
+#: librdkafka's properties for Java's PEM files. A keystore's file holds the private key and the
+#: certificate chain.
 _PEM_FILES = {
     "ssl.truststore.": ("ssl.ca.location",),
     "ssl.keystore.": ("ssl.key.location", "ssl.certificate.location"),
 }
-#: Properties that librdkafka accepts although they would break the guarantee, with the way out.
+#: Properties that librdkafka accepts although they would break the guarantee, with our advice.
 REFUSED = {
     "enable.auto.commit": "the checkpoint keeps the offsets, not Kafka; leave it out",
     "partitioner": (
@@ -71,9 +72,9 @@ _LOGIN = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What every client of one cluster is created from."""
+    """Settings from which every client of one cluster is created."""
 
-    #: Properties for librdkafka, servers included. ``repr`` omits them: they may hold secrets.
+    #: Properties for librdkafka, with the servers. ``repr`` omits them because of their secrets.
     properties: Mapping[str, str] = field(repr=False)
     #: Longest wait for the cluster's answer in one call, in milliseconds (``max.block.ms``).
     block_ms: int = BLOCK_MS
@@ -85,7 +86,7 @@ class ClientSettings:
 
     @property
     def timeout_s(self) -> float:
-        """Longest wait for an answer about the cluster, in seconds."""
+        """Longest wait, in seconds, for an answer to a request about the cluster itself."""
         return min(self.block_ms, REACH_MS) / 1000
 
     @property
@@ -113,14 +114,14 @@ class ClientSettings:
 def client_settings(options: Mapping[str, str]) -> ClientSettings:
     """Return the client settings that the options ``kafka.*`` describe.
 
-    `dedup.sources.kafka.clients.check_known` lets librdkafka check names and values. As in Spark,
-    upper and lower case of names are the same. Other options are ignored.
+    Names may be in upper or lower case, as in Spark. Other options than ``kafka.*`` are ignored.
+    `dedup.sources.kafka.clients.check_known` lets librdkafka check names and values.
 
     Raises
     ------
     ConfigError
-        If the servers are missing, or an option would break the guarantee. No text holds a value
-        that may be secret.
+        If the servers are missing, or an option would break the guarantee. The error shows no
+        value that may be secret.
 
     Examples
     --------
@@ -174,7 +175,8 @@ def _translated(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for prefix, names in _PEM_FILES.items():
         kind = options.get(f"{prefix}type", "").upper()
         contents = {f"{prefix}{name}" for name in ("location", "certificates", "key")}
-        # A type without a store stays, and librdkafka rejects it. To drop it would drop TLS trust.
+        # Keep a type without a store, so that librdkafka rejects it. If we dropped the type, the
+        # client would lose its TLS trust.
         if kind == "PEM" and contents & options.keys():
             renamed |= {f"{prefix}type": (), f"{prefix}location": names}
         elif (prefix, kind) == ("ssl.keystore.", "PKCS12"):  # the only type that librdkafka reads

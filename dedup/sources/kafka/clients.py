@@ -1,4 +1,4 @@
-"""Configuration of all producers, consumers and admin clients."""
+"""Configures all producers, consumers and admin clients of Kafka."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from dedup.sources.kafka.client_options import ClientSettings, check_transaction
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-#: Properties that every kind of client knows. Other properties would put a warning into each log.
+#: Properties that every kind of client knows. librdkafka warns of any other property in its log.
 _CONNECTION = (
     "bootstrap.", "broker.", "client.", "connections.", "debug", "enable.metrics.", "enable.ssl.",
     "enable.sasl.", "log", "metadata.", "message.max.", "receive.message.", "reconnect.",
     "resolve.", "sasl.", "security.", "socket.", "ssl.", "topic.metadata.",
 )  # fmt: skip
-#: A new producer needs two connections, and librdkafka waits half of this time between them.
+#: Wait before librdkafka connects again. A new producer needs two connections, and librdkafka waits
+#: half of this time between them.
 RECONNECT_MS = "20"
-#: Java's rule: producers of both kinds send equal keys to the same partition.
+#: The Java client's rule, so that producers of Java and librdkafka send a key to one partition.
 _PARTITIONER = "murmur2_random"
 
 
 def confluent(purpose: str = "Writing to Kafka") -> ModuleType:
-    """Return the client library, or raise MissingExtraError if it is not installed."""
+    """Return the module of confluent-kafka, or raise MissingExtraError if it is not installed."""
     try:
         import confluent_kafka
         import confluent_kafka.admin
@@ -41,8 +42,8 @@ def connection(settings: ClientSettings) -> dict[str, Any]:
 def producer_config(settings: ClientSettings) -> dict[str, Any]:
     """Return the properties of a producer without transactions.
 
-    As in the Java client, its retries repeat no record, unless the user switched idempotence off
-    or asked for weaker acknowledgements.
+    As in the Java client, the producer's retries repeat no record, unless the user switched
+    idempotence off or asked for weaker acknowledgements.
     """
     given = dict(settings.properties)
     weak = given.get("acks", "all").lower() not in ("all", "-1")
@@ -55,7 +56,7 @@ def producer_config(settings: ClientSettings) -> dict[str, Any]:
 def transactional_config(settings: ClientSettings, transactional_id: str) -> dict[str, Any]:
     """Check the settings, and return the properties of a producer that commits transactions.
 
-    The next producer that initialises the transactional ID fences this one (KIP-98).
+    The next producer that initialises the same transactional ID fences this producer (KIP-98).
     """
     check_transactional(settings)
     own = {
@@ -73,10 +74,10 @@ def transactional_config(settings: ClientSettings, transactional_id: str) -> dic
 def consumer_config(
     settings: ClientSettings, *, group: str = "dedup", committed: bool = True
 ) -> dict[str, Any]:
-    """Return the properties of a consumer that is assigned its partitions and commits no offsets.
+    """Return the properties of a consumer to which we assign partitions, and which commits nothing.
 
-    librdkafka needs the name of a group, but the consumer joins none. With `committed`, it reads
-    committed records only, up to the first open transaction.
+    librdkafka needs the name of a group, but the consumer does not join the group. With `committed`
+    the consumer reads only committed records, up to the first open transaction.
     """
     return connection(settings) | {
         "group.id": group,
@@ -91,7 +92,7 @@ def consumer_config(
 def admin_client(
     settings: ClientSettings, *, purpose: str = "Writing to Kafka", **more: Any
 ) -> AdminClient:
-    """Return an admin client with `more` properties, which connects on its first request.
+    """Return an admin client. It connects on its first request, and also has `more` properties.
 
     Raises ConfigError for options that librdkafka rejects.
     """

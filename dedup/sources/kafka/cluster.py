@@ -1,7 +1,7 @@
-"""Requests to a cluster about itself: its brokers, topics, settings and offsets.
+"""Asks a Kafka cluster for its brokers, topics, settings and offsets.
 
-Each request returns an answer, returns None if the user may not ask, or raises an error with what
-the connections reported, such as rejected credentials.
+A request returns an answer, or None if the user lacks the permission. If the request fails, the
+error shows what the connections reported, such as rejected credentials.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Topic:
 
     name: str
     partitions: int
-    #: Number of replicas of the partition that has the fewest.
+    #: Smallest number of replicas of a partition.
     replicas: int
-    #: A topic that is deleted and created again has another ID (KIP-516).
+    #: The broker's ID of the topic. A topic that is created again gets another ID (KIP-516).
     id: str
 
 
 class Cluster:
-    """A cluster that answers requests about itself. The first request connects.
+    """A cluster that answers requests about its topics. The first request connects.
 
     Every method raises ConfigError if no server answers, or the servers reject the credentials or
-    the request. `purpose` is for the error if the client library is missing.
+    the request. If the client library is missing, the error names the `purpose`.
     """
 
     def __init__(self, settings: ClientSettings, *, purpose: str = "Writing to Kafka") -> None:
@@ -67,7 +67,7 @@ class Cluster:
         return self.topics([name])[name]
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic | None]:
-        """Return topics by name, as `topic` does."""
+        """Return topics by name. A topic is None if it does not exist or is hidden."""
         library, wanted = self._library, list(names)
         if not wanted:
             return {}
@@ -102,7 +102,7 @@ class Cluster:
     def make_topic(
         self, name: str, *, partitions: int, replicas: int, settings: Mapping[str, str]
     ) -> str | None:
-        """Create a topic if it does not exist, and return the reason if the broker refuses."""
+        """Create a topic unless it exists. If the broker refuses, return the reason."""
         topic = self._library.admin.NewTopic(
             name, num_partitions=partitions, replication_factor=replicas, config=dict(settings)
         )
@@ -121,9 +121,10 @@ class Cluster:
         return self._offsets(topic, self._library.admin.OffsetSpec.earliest(), committed=False)
 
     def ends(self, topic: Topic, *, committed: bool) -> dict[int, int]:
-        """Return the end of each partition, for readers of committed records or for all readers.
+        """Return the end offset of each partition.
 
-        Readers of committed records stop before the first open transaction.
+        With `committed`, the end is before the first open transaction, because readers of committed
+        records stop there.
         """
         return self._offsets(topic, self._library.admin.OffsetSpec.latest(), committed=committed)
 
@@ -145,7 +146,7 @@ class Cluster:
     def group_offsets(self, group: str, topics: Iterable[Topic]) -> dict[str, dict[int, int]]:
         """Return the offsets that a consumer group has committed, by topic and partition.
 
-        The request waits for transactions that commit offsets of the group.
+        The request waits until open transactions that commit offsets of the group end.
         """
         library = self._library
         places = [library.TopicPartition(t.name, n) for t in topics for n in range(t.partitions)]
@@ -175,7 +176,7 @@ class Cluster:
         return offsets
 
     def _repeated(self, ask: Callable[[], T]) -> T:
-        """Return an answer, asking again for a while if the error may pass."""
+        """Return an answer. If an error may be temporary, ask again for a while."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -186,7 +187,7 @@ class Cluster:
             time.sleep(_POLL_S)
 
     def _answer(self, future: Future[T]) -> T:
-        """Return an answer, or raise KafkaException if the broker refuses the request itself."""
+        """Return the answer to a request. Raises KafkaException if the broker refuses it."""
         deadline = time.monotonic() + self._timeout_s
         while not self._rejections():
             try:

@@ -1,9 +1,9 @@
-"""The jars of Spark's own Kafka connector that fit a release of Spark.
+"""Finds the jars of Spark's own Kafka connector that fit a release of Spark.
 
-Spark publishes the connector later than PySpark, and for some releases never. Then the newest of
-the same line is used. In most releases Maven Central lacks one of its parts, the token provider,
-so ``--packages`` finds the connector and then fails. The nearest available version replaces it.
-This needs a list of all jars, without transitive dependencies.
+Spark publishes the connector later than PySpark, and for some releases never. For these releases we
+use the newest connector of the same line, such as 4.1. For most releases Maven Central lacks a part
+of the connector, the token provider, so ``--packages`` finds the connector and then fails. We use
+the nearest available version of the token provider. So we list all jars ourselves.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ JARS = {
 #: Default folder of `kafka_jars`.
 FOLDER = Path("~/.cache/rolling-dedup/kafka-connector")
 _FETCH_S = 300
-#: Options that are enough to get the source's columns. Spark asks no broker for them.
+#: Options with which Spark returns the columns of its Kafka source without asking a broker.
 _PROBE = {"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "topic"}
 
 
 def kafka_packages(spark: SparkSession | str | None = None) -> tuple[str, ...]:
-    """Return the Maven coordinates of the connector's jars, ``group:artifact:version`` each.
+    """Return the Maven coordinates ``group:artifact:version`` of the connector's jars.
 
     Parameters
     ----------
@@ -85,14 +85,14 @@ def kafka_packages(spark: SparkSession | str | None = None) -> tuple[str, ...]:
 def kafka_jars(folder: str | Path = FOLDER, *, ivy_settings: str | None = None) -> str:
     """Return the connector's jars for the setting ``spark.jars`` of a new session.
 
-    PySpark's Ivy fetches jars that the folder lacks from Maven Central.
+    If the folder lacks jars, PySpark's Ivy fetches them from Maven Central.
 
     Parameters
     ----------
     folder : str or Path
-        The jars stay there. Executors get them from the driver.
+        Folder in which the jars stay. Executors get the jars from the driver.
     ivy_settings : str, optional
-        File that names other repositories, as ``spark.jars.ivySettings``.
+        File that names other repositories, in the format of ``spark.jars.ivySettings``.
 
     Raises
     ------
@@ -115,8 +115,8 @@ def add_kafka_connector(spark: SparkSession) -> None:
     """Add the connector to a running session that lacks it, so that ``format("kafka")`` works.
 
     The session fetches the jars through Ivy, as with ``--packages``, and sends them to its
-    executors. For a new session `kafka_jars` is better: Spark does not find the connector's metrics
-    in jars that were added later, and logs a warning with each micro-batch.
+    executors. For a new session use `kafka_jars` instead. Spark does not find the connector's
+    metrics in jars that are added later, and logs a warning with each micro-batch.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def has_connector(spark: SparkSession) -> bool:
     try:
         _ = spark.readStream.format("kafka").options(**_PROBE).load().schema
     except Exception as error:
-        # The class differs between releases, but all of them name the guide.
+        # The class of the error differs between releases, but its text always names the guide.
         if "Kafka Integration Guide" in str(error):
             return False
         raise

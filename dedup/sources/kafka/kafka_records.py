@@ -1,4 +1,4 @@
-"""`kafka_records`: Kafka's records as a DataFrame, read by Spark's own connector."""
+"""`kafka_records` returns Kafka's records as a DataFrame, read by Spark's own connector."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from dedup.sources.kafka.topic_ids import Checkpoint
 from dedup.sources.kafka.values import ValueFormat, parser
 from dedup.sources.strict_json import CAUSE
 
-#: How long a broker holds a request until records arrive; Kafka's default is 500. Spark's reader
-#: asks for offsets after each answer. After the last records its consumer has already asked for
-#: more, and the broker answers the requests in turn.
+#: How long a broker waits for records before it answers a request. Kafka's default is 500. At the
+#: end of a partition, Spark's consumer has already asked for more records when Spark asks for
+#: offsets. The broker answers in turn, so Spark waits this long.
 _FETCH_MAX_WAIT_MS = 10
-#: Options of Spark's source that parameters replace.
+#: Options of Spark's source that parameters of `kafka_records` replace.
 _REPLACED = frozenset(
     {
         "assign", "endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp", "includeheaders",
@@ -61,58 +61,58 @@ def kafka_records(
     Parameters
     ----------
     spark : SparkSession
-        Started with the connector's jars.
+        A session that was started with the connector's jars.
     servers : str or sequence of str
         Addresses of some brokers, such as ``"host1:9092,host2:9092"``.
     topics : str or sequence of str
         Topics to read. Partitions that are added later are read from their beginning.
     pattern : str
-        Instead of `topics`, a regular expression for whole names. Topics that appear later are
-        read from their beginning.
+        A regular expression for whole names of topics, instead of `topics`. Topics that appear
+        later are read from their beginning.
     value : "raw", `Json`, `Avro` or `ConfluentAvro`
-        What the value holds. ``"raw"``: bytes, as a column ``value``. Otherwise its fields become
-        columns.
+        The format of the value. ``"raw"`` returns the bytes in a column ``value``. The other
+        formats return the value's fields as columns.
     record_id : "offset", "key", `Header` or `Field`, optional
-        Add a column ``record_id``: the record's position as ``topic-partition-offset``, its key, a
-        header, or a field of the value.
+        Add a column ``record_id``, which is the record's position as ``topic-partition-offset``,
+        its key, a header, or a field of the value.
     metadata : str or mapping of str to str
-        Names of Kafka's columns (``key``, ``topic``, ``partition``, ``offset``, ``timestamp``,
-        ``timestampType``, ``headers``) and of ``record_id``: a prefix for all of them, or a name
-        for each wanted column. Columns that a mapping leaves out are left out.
+        Names for Kafka's columns (``key``, ``topic``, ``partition``, ``offset``, ``timestamp``,
+        ``timestampType``, ``headers``) and for ``record_id``. Give a prefix for all columns, or a
+        mapping with a name for each wanted column.
     tombstones : {"keep", "drop"}
-        What happens to records without a value. They are not poison records: ``"keep"`` returns
-        them with null in each field.
+        What happens to tombstones, which are records without a value. ``"keep"`` returns them with
+        null in each field. Tombstones are not poison records.
     start : "earliest", "latest", datetime, `FromGroup` or `FromOffsets`, optional
-        Where a query without offsets begins. Default: ``"earliest"``. A datetime: at the first
-        record that is not older; a partition without one starts at its end. A checkpoint with
-        offsets overrides it, with a DedupWarning if `checkpoint` is given.
+        Where a new query begins. Default: ``"earliest"``. A datetime means the first record at or
+        after that time, or the end of a partition without later records. If the checkpoint has
+        offsets, the query ignores `start`, and warns if you gave `checkpoint`.
     checkpoint : str or path, optional
-        The query's ``checkpointLocation``. With it, the topics' IDs are kept there, and a topic
-        that was deleted and created again is refused.
+        The query's ``checkpointLocation``. If you give it, the topics' IDs are kept in the
+        checkpoint, and a topic that was deleted and created again is refused.
     on_error : {"fail", "skip", "quarantine"}
-        What happens to poison records, whose value cannot be read as `value` says. ``"fail"``: the
-        first stops the query, and the error names it. ``"skip"``: they are left out and counted.
-        ``"quarantine"``: they are stored, each once, then left out and counted.
+        What happens to poison records, whose value does not have the format `value`. ``"fail"``:
+        the first poison record stops the query with an error that names the record. ``"skip"``:
+        they are left out and counted. ``"quarantine"``: each is stored once, left out and counted.
     quarantine : str, path or callable, optional
-        Folder for ``on_error="quarantine"``, as `dedup_by_id` takes its catalog. A path must be
-        the same mount on every machine of the cluster.
+        Folder for ``on_error="quarantine"``, in any form that `dedup_by_id` takes as `catalog`. A
+        path must be the same mount on every machine of the cluster.
     metrics : str
-        Name of the observation that `poison_counts` reads. Unique in a query.
+        Name of the observation that `poison_counts` reads. It must be unique in a query.
     options : mapping of str to str, optional
         Further options of Spark's source, such as ``maxOffsetsPerTrigger``, and of its clients
         (``kafka.security.protocol``, ...). Records of aborted transactions are not read unless
         ``kafka.isolation.level`` is set.
     client_options : mapping of str to str, optional
-        Options ``kafka.*`` for the driver's own client, instead of those in `options`, if the
-        latter name files that only Java can read.
+        Options ``kafka.*`` for the driver's own client. Use them if `options` name files that only
+        Java can read.
     stream : bool
-        False: a batch of all records that Kafka has now.
+        Whether to return a stream. False returns a batch of all records that Kafka has now.
 
     Returns
     -------
     DataFrame
-        Raw: the columns of Spark's source, with headers. Otherwise the value's fields, then
-        Kafka's columns.
+        For raw values, the columns of Spark's source, with headers. For other formats, the value's
+        fields and then Kafka's columns.
 
     Raises
     ------
@@ -126,10 +126,10 @@ def kafka_records(
 
     Notes
     -----
-    ``failOnDataLoss`` stays true. ``kafka.fetch.max.wait.ms`` is 10 unless `options` sets it:
-    with Kafka's 500, the reader would wait that long at the end of each partition.
+    ``failOnDataLoss`` stays true. ``kafka.fetch.max.wait.ms`` is 10 unless `options` sets it.
+    With Kafka's default, the reader would wait 500 ms at the end of each partition.
 
-    For `dedup_by_id`: ``timestamp="timestamp"`` and
+    Give `dedup_by_id` the options ``timestamp="timestamp"`` and
     ``source_partition=["topic", "partition"]``, so that each partition has its own clock.
     """
     if (topics is None) == (pattern is None) or pattern == "":
@@ -207,7 +207,7 @@ def _begin(
     *,
     stream: bool,
 ) -> dict[str, str]:
-    """Check the topics, and return the options of the start."""
+    """Check the topics, and return the options of Spark's source that say where to begin."""
     cluster = Cluster(settings, purpose="Reading from Kafka")
     cluster.broker_ids()  # its error names rejected credentials
     names = topics if pattern is None else matching(pattern, cluster.topic_names())

@@ -1,4 +1,4 @@
-"""Listeners of a running query: one detects recreated topics, one commits offsets to Kafka."""
+"""Listens to a running query, to detect topics created again and to commit offsets to Kafka."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ logger = logging.getLogger("dedup")
 class TopicGuard(StreamingQueryListener):
     """Stops a query if a topic that it reads was deleted and created again.
 
-    It compares the topics' IDs after each micro-batch, and stores the IDs of new topics in the
-    checkpoint. The guard serves the first run of the query that starts after the guard was added.
-    It removes itself when that run ends, which Spark may report after the next run has begun.
+    The guard compares the topics' IDs after each micro-batch, and stores the IDs of new topics in
+    the checkpoint. It watches only the first run that starts after the guard was added, and removes
+    itself when Spark reports the end of that run. The next run may have begun by then.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TopicGuard(StreamingQueryListener):
         self._read: frozenset[str] = frozenset()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Remember the run if its query owns the checkpoint."""
+        """Remember the run's ID if the run's query owns the checkpoint."""
         if self._run is not None:
             return
         try:
@@ -70,7 +70,7 @@ class TopicGuard(StreamingQueryListener):
             self._work.submit(self._check)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Remove the listener."""
+        """Remove this listener when its run ends."""
         if self._is_ours(event):
             self._spark.streams.removeListener(self)
 
@@ -99,9 +99,10 @@ class TopicGuard(StreamingQueryListener):
 class OffsetsToGroup(StreamingQueryListener):
     """Commits the offsets of finished micro-batches to a consumer group, for monitoring only.
 
-    Add it with ``spark.streams.addListener(OffsetsToGroup("host:9092", "orders-query"))``. Then
+    Add the listener with
+    ``spark.streams.addListener(OffsetsToGroup("host:9092", "orders-query"))``. Then
     ``kafka-consumer-groups.sh --describe`` and lag exporters show the query like a consumer. The
-    query never reads these offsets; its own are in its checkpoint.
+    query never reads these offsets, because it keeps its own offsets in its checkpoint.
 
     Parameters
     ----------
@@ -123,8 +124,8 @@ class OffsetsToGroup(StreamingQueryListener):
 
     Notes
     -----
-    It never stops a query and never makes it wait. A failure is logged, and the next micro-batch
-    commits its own offsets.
+    The listener never stops or delays a query. If a commit fails, the listener logs the failure,
+    and the next micro-batch commits newer offsets.
     """
 
     def __init__(
@@ -148,14 +149,14 @@ class OffsetsToGroup(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Commit the micro-batch's end offsets. Spark has logged its commit by now."""
+        """Commit the end offsets of a micro-batch, which Spark has already logged as committed."""
         progress = event.progress
         if self._query is not None and self._query not in (progress.name, str(progress.id)):
             return
         offsets = end_offsets(progress)
         if offsets:
             ends = {(t, n): end for t, numbers in offsets.items() for n, end in numbers.items()}
-            # A commit replaces one that waits, so it carries all known offsets, of any query.
+            # A new job replaces a waiting job, so it commits all known offsets of all queries.
             self._ends = self._ends | ends
             self._work.submit(self._commit)
 
@@ -163,7 +164,7 @@ class OffsetsToGroup(StreamingQueryListener):
         """Do nothing."""
 
     def drain(self, timeout_s: float = 30.0) -> bool:
-        """Wait until every offset is committed or has failed, or return False after `timeout_s`."""
+        """Wait until no commit is pending. Return False if `timeout_s` passes first."""
         return self._work.drain(timeout_s)
 
     def _commit(self) -> None:
@@ -180,11 +181,11 @@ class OffsetsToGroup(StreamingQueryListener):
 
 
 class NewestJob:
-    """A thread that runs jobs for a listener, which must not wait.
+    """A thread that runs jobs for a listener, because a listener must not wait.
 
-    A new job replaces one that has not begun. An exception in a job is logged and goes no further.
-    A job may wait for silent brokers. So Python does not wait for jobs when it exits, as it would
-    with a `ThreadPoolExecutor`.
+    A new job replaces a job that has not begun. An exception in a job is only logged. When Python
+    exits, it does not wait for a job, because the job may wait for silent brokers. With a
+    `ThreadPoolExecutor`, Python would wait.
     """
 
     def __init__(self, name: str) -> None:
@@ -193,11 +194,11 @@ class NewestJob:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run a job soon. It replaces a job that has not begun."""
+        """Run a job soon. The new job replaces a job that has not begun."""
         self._jobs.put(job)
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all jobs are done, and return False after the timeout."""
+        """Wait until all jobs are done. Return False if `timeout_s` passes first."""
         done = self._jobs.all_tasks_done
         with done:
             return done.wait_for(lambda: not self._jobs.unfinished_tasks, timeout_s)
@@ -215,9 +216,9 @@ class NewestJob:
 
 
 def end_offsets(progress: Any) -> dict[str, dict[int, int]]:
-    """Return the next offset to read, by topic and partition, after a micro-batch.
+    """Return the next offset to read after a micro-batch, by topic and partition.
 
-    Sources without new records may be absent from a micro-batch's progress.
+    The progress of a micro-batch may omit sources without new records.
     """
     ends: dict[str, dict[int, int]] = {}
     for source in progress.sources:

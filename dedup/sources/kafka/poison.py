@@ -1,8 +1,9 @@
-"""Poison records, whose value cannot be read: they stop the query, or are counted and set aside.
+"""Handles poison records, whose value cannot be read.
 
-The quarantine has one object for each record, named by the record's topic, partition and offset. A
-task that is retried, a micro-batch that is replayed and a second action over it find the object and
-leave it alone, so every poison record is there once.
+A poison record stops the query, or it is counted and left out. It may also be stored in the
+quarantine, a folder with one object for each poison record. The object is named by topic, partition
+and offset. If a retried task or a replayed micro-batch finds the object, it does not write another,
+so every poison record is stored once.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from dedup.sources.strict_json import CAUSE, is_good
 from dedup.spark.driver.shipping import shipped
 from dedup.spark.observations import as_dict
 
-#: What `kafka_records` takes as ``on_error``.
+#: Values of the parameter ``on_error`` of `kafka_records`.
 OnError: TypeAlias = Literal["fail", "skip", "quarantine"]
 ON_ERROR = ("fail", "skip", "quarantine")
 
-#: A micro-batch counts poison records exactly for at most this many partitions.
+#: Largest number of partitions for which a micro-batch counts poison records exactly.
 _PARTITIONS_MAX = 10_000
-#: Number of objects written concurrently: each write waits for a disk or an object store.
+#: Number of objects to write concurrently, because each write waits for a disk or object store.
 _WRITERS = 8
-#: The fields of an object.
+#: Fields of an object in the quarantine.
 _STORED = (
     "topic string, partition int, offset bigint, timestamp_ms bigint, timestamp_type int, "
     "error string, key string, value string, headers array<struct<key: string, value: string>>"
@@ -42,7 +43,7 @@ _STORED = (
 
 
 def counted(records: DataFrame, metrics: str) -> DataFrame:
-    """Return the records, with an observation that counts them, and poison records by partition."""
+    """Return the records. An observation counts all records, and poison records by partition."""
     bad = F.col(CAUSE).isNotNull()
     # A histogram keeps a bin for each value until there are too many, so it counts exactly. Its
     # values are numbers, and a double holds a hash of 52 bits.
@@ -65,14 +66,14 @@ def poison_counts(progress: Any, metrics: str = "kafka_source") -> dict[str, dic
     Parameters
     ----------
     progress : StreamingQueryProgress or dict
-        As a listener or ``query.recentProgress`` gives it.
+        The progress that a listener or ``query.recentProgress`` gives.
     metrics : str
-        The option of `kafka_records`.
+        The value of the option `metrics` of `kafka_records`.
 
     Returns
     -------
     dict of str to dict of int to int
-        Without partitions that had no poison records.
+        Numbers of poison records. Partitions without poison records are left out.
     """
     observed = (
         progress.get("observedMetrics", {})
@@ -93,7 +94,7 @@ def poison_counts(progress: Any, metrics: str = "kafka_source") -> dict[str, dic
 
 
 def refused(records: DataFrame) -> DataFrame:
-    """Return the records. The first poison record stops the query with an error that names it."""
+    """Return the records. The first poison record stops the query, and the error names it."""
     text = F.format_string(
         "The record at offset %d of partition %d of topic %s is a poison record. %s No record of "
         'its micro-batch was skipped. on_error="quarantine" sets such records aside.',
@@ -103,10 +104,10 @@ def refused(records: DataFrame) -> DataFrame:
 
 
 def quarantined(records: DataFrame, quarantine: Quarantine) -> DataFrame:
-    """Return the records without the poison ones, which are written to the quarantine."""
+    """Return the good records, and write poison records to the quarantine."""
     load = shipped(quarantine)
 
-    # Spark evaluates these hints, and pandas' own Series takes no parameter.
+    # Spark evaluates these type hints, and pandas' own Series takes no type parameter.
     def set_aside(texts: Iterator[pd.Series]) -> Iterator[pd.Series]:
         folder = load()
         for some in texts:
@@ -118,7 +119,7 @@ def quarantined(records: DataFrame, quarantine: Quarantine) -> DataFrame:
 
 
 def _object_text() -> Column:
-    """Return the expression for a record's object: one line of JSON, with bytes in base64."""
+    """Return the expression for a poison record's object, a line of JSON with bytes in base64."""
     fields = F.struct(
         "topic",
         "partition",
@@ -140,13 +141,13 @@ def _headers(convert: Callable[[Column], Column]) -> Column:
 
 
 class Quarantine:
-    """A folder of poison records, given as `dedup_by_id` takes its catalog."""
+    """A folder of poison records. `where` has any form that `dedup_by_id` takes as `catalog`."""
 
     def __init__(self, where: str | os.PathLike[str] | FileSystemFactory) -> None:
         self._root = Root(where)
 
     def check(self) -> None:
-        """Raise ConfigError unless an object can be written to the folder and deleted."""
+        """Write and delete an object in the folder. Raises ConfigError if that fails."""
         name = f"probe-{os.urandom(8).hex()}"
         try:
             self._root.put_bytes(name, b"")
@@ -158,7 +159,7 @@ class Quarantine:
             ) from None
 
     def set_aside(self, texts: pd.Series[str]) -> pd.Series[bool]:
-        """Write the objects of poison records, and return True for good records, which are null."""
+        """Write the texts of poison records. Return True for good records, whose text is null."""
         fine = texts.isna()
         bad = texts[~fine]
         if len(bad):
@@ -166,11 +167,11 @@ class Quarantine:
         return fine
 
     def write(self, texts: Iterable[str]) -> None:
-        """Write objects that do not exist yet. They are durable when this returns."""
+        """Write the objects that do not exist yet, and return when all objects are durable."""
         faults.point("quarantine.before")
         with ThreadPoolExecutor(_WRITERS) as pool:
             try:
-                # Keep the records' order, so that an error is about the first record.
+                # Keep the order of the records, so that an error names the first bad record.
                 for _ in pool.map(self._create, texts):
                     pass
             except CatalogError as error:
@@ -184,7 +185,7 @@ class Quarantine:
 
     def _create(self, text: str) -> None:
         record = json.loads(text)
-        # Readers skip folders that begin with an underscore, as a topic's name may.
+        # Readers skip folders whose name begins with an underscore, and a topic's name may do so.
         name = "topic={topic}/partition={partition}/{offset:020d}.json".format_map(record)
         data = text.encode() + b"\n"
         if self._root.create_bytes(name, data):
@@ -211,10 +212,10 @@ def quarantined_records(spark: SparkSession, folder: str, *, stream: bool = Fals
     ----------
     spark : SparkSession
     folder : str
-        The quarantine, in Spark's spelling (``s3a://`` for the ``s3://`` of `kafka_records`).
+        The quarantine's URI as Spark spells it, such as ``s3a://`` for ``s3://``.
     stream : bool
         Return a streaming DataFrame, which continues with records that are set aside later. A sink
-        that commits once, such as ``dedup_kafka``, publishes each of them once.
+        that commits once, such as ``dedup_kafka``, publishes each record once.
 
     Returns
     -------
@@ -222,7 +223,7 @@ def quarantined_records(spark: SparkSession, folder: str, *, stream: bool = Fals
         With columns ``topic``, ``partition``, ``offset``, ``timestamp``, ``timestampType``,
         ``error``, and the record's ``key``, ``value`` and ``headers``.
     """
-    # The objects hold the columns that the folders name, so no partition is inferred.
+    # Do not infer partition columns, because the objects hold the columns that folders name.
     options = {"recursiveFileLookup": "true", "pathGlobFilter": "*.json", "mode": "FAILFAST"}
     reader = spark.readStream if stream else spark.read
     rows = reader.schema(_STORED).options(**options).json(folder)
@@ -240,7 +241,7 @@ def quarantined_records(spark: SparkSession, folder: str, *, stream: bool = Fals
 
 
 def _reason(error: CatalogError) -> str:
-    """Return the storage's own error, without the text around it, which is about a catalog."""
+    """Return the error of the storage, without our text about a catalog."""
     return str(error.__cause__ or error)
 
 

@@ -1,4 +1,4 @@
-"""The columns that `kafka_records` returns: the value's own, Kafka's, and the record ID."""
+"""Selects the columns of `kafka_records`: fields of the value, Kafka's columns, the record ID."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dedup.errors import ConfigError
 from dedup.sources.strict_json import FIELDS
 from dedup.spark.driver.stream_sources import PLACE_IN_KAFKA
 
-#: The columns of Spark's source besides the value, in its order.
+#: The columns of Spark's Kafka source without the value, in the order of the source.
 KAFKA = ("key", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 RECORD_ID = "record_id"
 _NO_TIMESTAMP = -1
@@ -23,24 +23,24 @@ _NO_TIMESTAMP = -1
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The record ID is a header's value, as bytes. Of headers with one name, the last counts."""
+    """Use the bytes of a header as record ID. If the name occurs twice, the last header counts."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """The record ID is a field of the value, such as ``"order.id"``."""
+    """Use a field of the value as record ID, such as ``"order.id"``."""
 
     path: str
 
 
-#: What `kafka_records` takes as ``record_id``.
+#: Values of the parameter ``record_id`` of `kafka_records`.
 RecordId: TypeAlias = Literal["offset", "key"] | Header | Field
 
 
 def column_names(metadata: str | Mapping[str, str]) -> dict[str, str]:
-    """Return the user's names of the wanted columns, by Kafka's names."""
+    """Return a dict from Kafka's names of the wanted columns to the user's names."""
     if isinstance(metadata, str):
         return {name: metadata + name for name in (*KAFKA, RECORD_ID)}
     for name in metadata:
@@ -54,7 +54,7 @@ def column_names(metadata: str | Mapping[str, str]) -> dict[str, str]:
 
 
 def selected(records: DataFrame, names: Mapping[str, str], record_id: RecordId | None) -> DataFrame:
-    """Return the columns that the user gets, which must have different names."""
+    """Select the columns that the user gets. Raises ConfigError if two have the same name."""
     parsed = FIELDS in records.columns
     fields = _field_names(records) if parsed else ["value"]
     wanted = {n: name for n, name in names.items() if n != RECORD_ID or record_id is not None}
@@ -79,7 +79,7 @@ def _column(records: DataFrame, kafka: str, name: str, record_id: RecordId | Non
         made = _id_column(records, record_id)
         return _of_place(made, name) if record_id == "offset" else made.alias(name)
     if kafka == "timestamp":
-        # Brokers before 0.10 had no timestamps, for which Spark shows a millisecond before 1970.
+        # Brokers before 0.10 had no timestamps. Spark shows one millisecond before 1970 instead.
         return F.when(F.col("timestampType") != _NO_TIMESTAMP, F.col(kafka)).alias(name)
     renamed = kafka in ("topic", "partition", "offset") and name != kafka
     return _of_place(F.col(kafka), name) if renamed else F.col(kafka).alias(name)
@@ -110,7 +110,7 @@ def _id_column(records: DataFrame, record_id: RecordId) -> Column:
 
 
 def _of_place(column: Column, name: str) -> Column:
-    """Mark a column as the record's position in Kafka, which the operator recognises."""
+    """Mark a column as a record's position in Kafka, so that the operator recognises it."""
     return column.alias(name, metadata={PLACE_IN_KAFKA: True})
 
 

@@ -1,7 +1,7 @@
-"""Schemas by ID, from the HTTP interface of a schema registry.
+"""Fetches schemas from a schema registry over HTTP.
 
-Confluent's registry has this interface, and so do Karapace, Redpanda and Apicurio:
-``GET /schemas/ids/{id}`` and ``GET /subjects/{subject}/versions/{version}``.
+The requests are ``GET /schemas/ids/{id}`` and ``GET /subjects/{subject}/versions/{version}``.
+Confluent's registry, Karapace, Redpanda and Apicurio all answer these requests.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dedup.catalog.uri import without_credentials
 from dedup.errors import ConfigError, SourceError
 from dedup.errors.redaction import without_secrets
 
-#: The registry's own codes for an unknown schema, subject or version.
+#: Error codes by which a registry reports an unknown schema, subject or version.
 _NOT_FOUND = frozenset((40401, 40402, 40403))
-#: Waits before a server that does not answer is asked again.
+#: Seconds to wait before we ask a server again that did not answer.
 _PAUSES_S = (0.2, 1.0, 3.0)
-#: Largest answer in bytes. A longer one is cut, and then it is not JSON.
+#: Largest answer in bytes. We cut a longer answer, which is then not valid JSON.
 _ANSWER_BYTES = 16 << 20
 _JSON = "application/vnd.schemaregistry.v1+json, application/json"
 
@@ -36,9 +36,9 @@ class WriterSchema:
     """A schema as the registry holds it."""
 
     text: str
-    #: Its language: ``AVRO``, ``JSON`` or ``PROTOBUF``.
+    #: The schema's language: ``AVRO``, ``JSON`` or ``PROTOBUF``.
     kind: str = "AVRO"
-    #: Schemas that this schema uses without defining them. Each comes after the schemas it uses.
+    #: Schemas that this schema uses without defining them. A schema follows the schemas it uses.
     references: tuple[str, ...] = ()
 
 
@@ -49,23 +49,24 @@ class Registry:
     Parameters
     ----------
     url : str or sequence of str
-        Its address, such as ``"https://registry:8081"``. With several, the first that answers.
+        The registry's address, such as ``"https://registry:8081"``. Of several addresses, the
+        first that answers is used.
     user, password : str, optional
-        For basic authentication.
+        Credentials for basic authentication.
     token : str, optional
         A bearer token, instead of user and password.
     headers : mapping of str to str, optional
-        Sent with each request.
+        HTTP headers to send with each request.
     ca_file : str, optional
         PEM file of the certificates to trust, on every machine of the cluster. Default: the
-        system's.
+        certificates of the system.
     timeout_s : float
         Longest wait for one answer, in seconds.
 
     Raises
     ------
     ConfigError
-        If a URL is invalid, or credentials are incomplete or given twice.
+        If a URL is invalid, or if credentials are incomplete or given in two ways.
     """
 
     url: str | Sequence[str]
@@ -91,14 +92,14 @@ class Registry:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The addresses, without a slash at the end."""
+        """The addresses of the registry, without a slash at the end."""
         urls = [self.url] if isinstance(self.url, str) else self.url
         return tuple(url.rstrip("/") for url in urls)
 
     def by_id(self, schema_id: int) -> WriterSchema | None:
-        """Return a schema, or None if the registry does not know the ID.
+        """Return the schema with this ID, or None if the registry does not know the ID.
 
-        Raises SourceError if no server answers like a registry.
+        Raises SourceError if no server answers as a registry would.
         """
         answer = self._get(f"/schemas/ids/{schema_id}")
         return None if answer is None else self._schema(answer)
@@ -118,7 +119,7 @@ class Registry:
         return WriterSchema(answer["schema"], kind, tuple(self._references(answer, set())))
 
     def _references(self, answer: Mapping[str, Any], known: set[str]) -> Iterator[str]:
-        """Yield the schemas that an answer refers to, each after the schemas that it uses."""
+        """Yield the schemas to which an answer refers. A schema follows the schemas it uses."""
         for reference in answer.get("references") or ():
             name, subject, version = (str(reference[k]) for k in ("name", "subject", "version"))
             if name in known:  # two schemas may refer to a third one, or to each other
@@ -136,7 +137,7 @@ class Registry:
             yield other["schema"]
 
     def _get(self, path: str) -> dict[str, Any] | None:
-        """Return the registry's answer, or None if it reports that the object does not exist."""
+        """Return the registry's answer to a request, or None if the object does not exist."""
         problem = ""
         for pause_s in (*_PAUSES_S, None):
             for url in self.urls:
@@ -182,12 +183,12 @@ class Registry:
 
 
 class _SameServer(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to the same server only, because the headers may hold secrets."""
+    """Follows a redirect only to the same server, because the headers may hold secrets."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """Return the next request, or None for the error that names the other server."""
+        """Return the next request. Returns None for another server, so that urllib raises."""
         if _server(newurl) != _server(req.full_url):
             return None
         return super().redirect_request(req, fp, code, msg, headers, newurl)

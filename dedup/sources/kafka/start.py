@@ -1,4 +1,4 @@
-"""Where a query without a checkpoint begins to read."""
+"""Chooses the offsets at which a query without a checkpoint begins to read Kafka."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from dedup.errors import ConfigError
 from dedup.sources.kafka.cluster import Cluster, Topic
 
-#: Ends of a partition, each with the number that means this end in Spark's JSON of offsets.
+#: The two ends of a partition. In Spark's JSON of offsets, negative numbers mean the ends.
 End: TypeAlias = Literal["earliest", "latest"]
 _SPARK_END = {"earliest": -2, "latest": -1}
 _Offsets: TypeAlias = Mapping[str, Mapping[int, int]]
@@ -49,12 +49,12 @@ class FromOffsets:
     otherwise: End = "earliest"
 
 
-#: What `kafka_records` takes as ``start``.
+#: Values of the parameter ``start`` of `kafka_records`.
 Start: TypeAlias = str | datetime | FromGroup | FromOffsets
 
 
 def check_start(start: Start) -> None:
-    """Raise ConfigError if `start` is of no kind that `kafka_records` takes."""
+    """Raise ConfigError if `kafka_records` does not take this value as ``start``."""
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise ConfigError(
@@ -71,7 +71,10 @@ def check_start(start: Start) -> None:
 
 
 def start_options(start: Start, topics: Mapping[str, Topic], cluster: Cluster) -> dict[str, str]:
-    """Return the options of Spark's source, or raise ConfigError if Kafka lacks an offset."""
+    """Return the options by which Spark's source begins at `start`.
+
+    Raises ConfigError if Kafka does not have a wanted offset.
+    """
     if isinstance(start, datetime):
         return {
             # Kafka has no records before 1970, and negative times are codes.
@@ -97,9 +100,9 @@ def start_options(start: Start, topics: Mapping[str, Topic], cluster: Cluster) -
 
 
 def matching(pattern: str, topics: Iterable[str]) -> tuple[str, ...]:
-    """Return the topics whose whole name a pattern matches, sorted.
+    """Return the topics whose whole name matches a pattern, in sorted order.
 
-    Spark's regular expressions are Java's, which rarely differ from Python's.
+    Spark uses Java's regular expressions, which rarely differ from Python's.
     """
     try:
         compiled = re.compile(pattern)
@@ -111,7 +114,7 @@ def matching(pattern: str, topics: Iterable[str]) -> tuple[str, ...]:
 def _check_offsets(
     wanted: Mapping[int, int], name: str, topic: Topic | None, cluster: Cluster, origin: str
 ) -> None:
-    """Refuse offsets of partitions that are not read, and offsets that Kafka does not have."""
+    """Refuse offsets that Kafka lacks, and offsets of partitions that the query does not read."""
     begins = {} if topic is None else cluster.begins(topic)
     ends = {} if topic is None else cluster.ends(topic, committed=False)
     for number, offset in wanted.items():

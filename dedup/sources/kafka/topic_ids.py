@@ -1,9 +1,9 @@
 """Detects topics that were deleted and created again since a checkpoint's offsets were written.
 
-A topic that is created again begins at offset 0. Spark compares offsets only: if the new topic
-holds as many records as the query had read of the old one, Spark continues in the middle and never
-reads the records before. Brokers assign each topic an ID (KIP-516). The checkpoint keeps the IDs in
-a separate file, to compare them.
+A topic that is created again begins at offset 0. Spark compares only offsets. If the new topic
+holds as many records as the query had read of the old topic, Spark continues in the middle and
+never reads the records before. Brokers assign an ID to each topic (KIP-516), and a new topic gets
+another ID. So we keep the IDs in the checkpoint, in a separate file, and compare them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError, ObjectMissing, SourceError, StateError
 from dedup.sources.kafka.cluster import Topic
 
-#: File in the checkpoint, beside Spark's own.
+#: Name of the file with the IDs of topics, in the checkpoint.
 FILE = "dedup-kafka-topics.json"
 _FORMAT = 1
 
 
 class Checkpoint:
-    """A query's checkpoint: what the query has read of Kafka, and the topics' IDs.
+    """A query's checkpoint, with the topics that the query has read and the topics' IDs.
 
     Every method raises ConfigError if the storage does not answer.
     """
@@ -33,7 +33,7 @@ class Checkpoint:
 
     @property
     def url(self) -> str:
-        """Return the checkpoint's location, for people."""
+        """Return the checkpoint's location as text for messages."""
         return self._root.url()
 
     def query_id(self) -> str | None:
@@ -42,7 +42,10 @@ class Checkpoint:
         return None if text is None else str(json.loads(text)["id"])
 
     def topics_read(self) -> frozenset[str] | None:
-        """Return the topics that have offsets, or None before the first micro-batch is planned."""
+        """Return the topics in the checkpoint's offsets.
+
+        Returns None before Spark has planned the first micro-batch.
+        """
         with self._answering():
             names = [info.name.partition("/")[2] for info in self._root.list("offsets")]
         numbers = sorted(int(name) for name in names if name.isascii() and name.isdigit())
@@ -73,7 +76,7 @@ class Checkpoint:
     def compare(
         self, topics: Mapping[str, Topic | None], read: Iterable[str], *, store: bool = True
     ) -> None:
-        """Compare the IDs of topics as `checked_ids` does, and store those that it returns."""
+        """Check topics against the stored IDs by `checked_ids`, and store the IDs of new topics."""
         stored = self.topic_ids()
         current = {name: None if topic is None else topic.id for name, topic in topics.items()}
         checked = checked_ids(stored, current, read)
@@ -101,11 +104,11 @@ class Checkpoint:
 def checked_ids(
     stored: Mapping[str, str], current: Mapping[str, str | None], read: Iterable[str]
 ) -> dict[str, str]:
-    """Return the IDs for the checkpoint: a topic that was read keeps its stored ID.
+    """Return the IDs to store in the checkpoint. A topic that was read keeps its stored ID.
 
-    Raises SourceError for a topic of `read` that was replaced or deleted. `stored` has the IDs of
-    topics when the query first read them. `current` has their IDs now, or None for a topic that
-    does not exist.
+    `stored` has the ID that each topic had when the query first read it. `current` has the ID that
+    each topic has now, or None for a topic that does not exist. Raises SourceError for a topic of
+    `read` that was deleted, even if it was created again.
     """
     wanted = {**stored, **{topic: one for topic, one in current.items() if one is not None}}
     for topic in sorted(read):
@@ -125,7 +128,7 @@ def checked_ids(
 
 
 def offsets_in(offset: Any) -> dict[str, dict[int, int]]:
-    """Return a source's offset by topic and partition, or an empty dict if it is not Kafka's."""
+    """Return a source's offset by topic and partition, or an empty dict for other sources."""
     try:
         offset = json.loads(offset) if isinstance(offset, str) else offset
         return {t: {int(n): int(at) for n, at in each.items()} for t, each in offset.items()}

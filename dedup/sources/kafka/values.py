@@ -1,4 +1,4 @@
-"""What the value of a record holds, and how its fields become columns."""
+"""Formats of a Kafka record's value, and parsers that turn the value's fields into columns."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ if TYPE_CHECKING:
 _ONE_OBJECT = "a value is one JSON object in UTF-8, and on_error= decides about others"
 #: Options of `from_json` that would change what counts as a poison record.
 _FIXED = dict.fromkeys(("mode", "multiline", "encoding", "charset", "linesep"), _ONE_OBJECT)
-#: Adds `FIELDS`, null for a tombstone or a poison record, and `CAUSE`, null if the value was read.
+#: Adds two columns to records. `FIELDS` is null for a tombstone or a poison record. `CAUSE` is the
+#: reason why a record is poison, and is null for other records.
 Parser: TypeAlias = Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """A value is one JSON object, in UTF-8.
+    """The format of values that are one JSON object in UTF-8.
 
     Parameters
     ----------
     schema : str or StructType
-        Schema of the fields, as DDL or as Spark's type. Other fields are ignored. A ``NOT NULL``
-        field must be present.
+        Schema of the fields, as DDL or as Spark's type. Fields that are not in the schema are
+        ignored. A ``NOT NULL`` field must be present.
     options : mapping of str to str
-        As Spark's `from_json` takes them, such as ``timestampFormat``.
+        Options of Spark's `from_json`, such as ``timestampFormat``.
     """
 
     schema: str | T.StructType
@@ -48,14 +49,14 @@ class Json:
 
 @dataclass(frozen=True, slots=True)
 class Avro:
-    """A value is the bytes of one Avro record, without a header.
+    """The format of values that are the bytes of one Avro record, without a header.
 
     Parameters
     ----------
     schema : str or mapping
-        The reader's schema, as JSON or parsed: its fields become columns.
+        The reader's schema, as JSON text or parsed. Its fields become columns.
     writer : str or mapping, optional
-        The schema that all values were written with. Default: the reader's.
+        The schema with which all values were written. Default: the reader's schema.
     """
 
     schema: str | Mapping[str, Any]
@@ -68,7 +69,7 @@ class Avro:
 
 @dataclass(frozen=True, slots=True)
 class ConfluentAvro:
-    """A value is an Avro record after the ID of its schema (Confluent's wire format).
+    """Confluent's wire format of Avro: the ID of a schema, and then a record of that schema.
 
     Parameters
     ----------
@@ -76,9 +77,9 @@ class ConfluentAvro:
         The registry of the schemas, or its URL.
     schema : str or mapping, optional
         The reader's schema, to which Avro's schema resolution converts every record. Default: the
-        newest of `subject` when the query starts, so that columns may change with a restart.
+        newest schema of `subject` when the query starts. Then columns may change with a restart.
     subject : str, optional
-        Default: the topic's name, followed by ``-value``.
+        The registry's name for the schema's versions. Default: the topic's name and ``-value``.
     """
 
     registry: Registry | str
@@ -86,7 +87,7 @@ class ConfluentAvro:
     subject: str | None = None
 
     def decoder(self, topics: tuple[str, ...]) -> AvroDecoder:
-        """Return the decoder of these values. It fetches the reader's schema if none is given."""
+        """Return the decoder of these values. If no schema is given, fetch it from the registry."""
         registry = Registry(self.registry) if isinstance(self.registry, str) else self.registry
         if self.schema is not None:
             return _decoder(self.schema, registry=registry)
@@ -102,7 +103,7 @@ class ConfluentAvro:
         return _decoder(newest.text, registry=registry, references=newest.references)
 
 
-#: What `kafka_records` takes as ``value``.
+#: Values of the parameter ``value`` of `kafka_records`.
 ValueFormat: TypeAlias = str | Json | Avro | ConfluentAvro
 
 
@@ -142,7 +143,7 @@ def _spark_schema(spark: SparkSession, schema: str | T.StructType) -> T.StructTy
         return schema
     try:
         return spark.createDataFrame([], schema).schema
-    except Exception as error:  # Spark has many for a text that it cannot parse
+    except Exception as error:  # Spark raises many classes for a text that it cannot parse
         raise ConfigError(
             f"The schema {schema!r} of Json cannot be used: {spark_cause(str(error))}"
         ) from None

@@ -1,4 +1,7 @@
-"""Record IDs for records that have none: the same at every replay, on every machine."""
+"""Makes record IDs for records without an ID.
+
+A record gets the same ID at every replay and on every machine.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The canonical text of a record's values, and the ID that is its hash.
+"""Writes a record's values as canonical text, and hashes the text to a record ID.
 
-README.md defines the text of each type byte by byte. Every text shows where it ends. So different
-values of a column, and different rows of the same columns, have different texts.
+README.md defines the text of each type byte by byte. Every text shows where it ends. So two
+different values of a column, or two different rows, never have the same text.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any
 
 from dedup.errors import ConfigError
 
-#: Version of the texts. A release that changes a text must raise the version.
+#: Version of the canonical texts. A release that changes a text must raise the version.
 VERSION = 1
 ID_BYTES = 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def of_values(*values: Any) -> bytes | None:
-    """Return the record ID of values, 16 bytes, as `from_columns` derives it from columns.
+    """Return the same record ID of 16 bytes for values as `from_columns` for columns.
 
-    For producers and tests: it does not need Spark.
+    Producers and tests can use this function without Spark.
 
     Parameters
     ----------
     *values
-        One for each column, in the same order: None, bool, int, `decimal.Decimal`, float, str,
-        bytes, `datetime.date`, `datetime.datetime` (without a zone: Spark's ``timestamp_ntz``), a
-        list for an array, a tuple for a struct.
+        The values of the columns, in the order of the columns. A value is None, bool, int,
+        `decimal.Decimal`, float, str, bytes, `datetime.date` or `datetime.datetime`. A list stands
+        for an array, a tuple for a struct, a datetime without a zone for ``timestamp_ntz``.
 
     Returns
     -------
@@ -39,7 +39,7 @@ def of_values(*values: Any) -> bytes | None:
     Raises
     ------
     ConfigError
-        If no value is given, or one has another type.
+        If no value is given, or a value has another type.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def _without_zeros(text: str) -> str:
 
 
 def _hexadecimal(value: float) -> str:
-    """Return a number in the spelling of Java's ``%a``, but zero without a sign."""
+    """Return a number as Java's ``%a`` prints it, except that zero never has a sign."""
     if value != value:
         return "NaN"
     if value in (float("inf"), float("-inf")):

@@ -1,6 +1,6 @@
-"""Record IDs as Spark expressions over columns, so that no row passes through Python.
+"""Makes record IDs as Spark expressions over columns, so that no row passes through Python.
 
-`read_lines` gives the lines of text files numbers that such an ID can use.
+`read_lines` numbers the lines of text files, so that an ID can use the numbers.
 """
 
 from __future__ import annotations
@@ -27,34 +27,36 @@ NAME = "record_id"
 _EXACT = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _FLOATING = (T.FloatType, T.DoubleType)
 _AS_TEXT = {T.DateType: "d", T.TimestampNTZType: "l"}
-#: All significant decimal digits. The result of a cast depends on the session's settings.
+#: Format with all significant digits of a decimal. A cast would depend on the session's settings.
 _DIGITS = "0." + "#" * 38
 _BYTE_ORDER_FREE = ("UTF8_BINARY", None)
-#: Ends of lines, as Hadoop and Spark recognise them.
+#: Pattern of the line ends that Hadoop and Spark recognise.
 _LINE_END = "\r\n|\r|\n"
 _BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IdRecipe(DerivedId):
-    """How to derive a record ID from a record's columns.
+    """A recipe for a record ID, which is computed from a record's columns.
 
-    `dedup_by_id` takes it as `id`. As a column: ``events.withColumn("id", recipe.of(events))``.
+    `dedup_by_id` takes a recipe as its option `id`. ``recipe.of(events)`` returns the ID as a
+    column.
     """
 
     columns: tuple[ColumnOrName, ...]
-    #: Whether the ID is the columns' texts, joined by ``-``, instead of a hash.
+    #: Whether the ID is the texts of the columns, joined by ``-``, instead of a hash.
     is_text: bool = False
-    #: Whether the ID is null if any column is: half of a place would identify many records.
+    #: Whether the columns name a place in Kafka or a file. Then the ID is null if any column is
+    #: null, because half of a place would identify many records.
     is_place: bool = False
 
     def of(self, df: DataFrame) -> Column:
-        """Return the ID as a column ``record_id``, which is null if all columns of the ID are.
+        """Return the ID as a column ``record_id``, which is null if all columns of the ID are null.
 
         Raises
         ------
         ConfigError
-            If a column does not exist, or the values of its type have no canonical form.
+            If a column does not exist, or its type has no canonical text.
         """
         columns = self.chosen(df)
         try:
@@ -79,7 +81,7 @@ class IdRecipe(DerivedId):
         return F.when(known, F.substring(hashed, 1, ID_BYTES)).alias(NAME)
 
     def chosen(self, df: DataFrame) -> list[Column]:
-        """Return the columns as Spark's. A name with a dot may be a column or a field."""
+        """Return the columns of the ID. A name with a dot may be a column or a struct's field."""
         return [
             column
             if isinstance(column, Column)
@@ -89,24 +91,25 @@ class IdRecipe(DerivedId):
 
     @property
     def name(self) -> str:
-        """Its name in the birth certificate."""
+        """The name of this ID in the query's birth certificate."""
         return f"{NAME} text" if self.is_text else f"{NAME} {VERSION}"
 
 
 def from_columns(*columns: ColumnOrName) -> IdRecipe:
-    """Return a record ID that is the hash of columns: records with equal content are one.
+    """Return a record ID that is the hash of columns, so that equal records have equal IDs.
 
     Parameters
     ----------
     *columns : str or Column
         Columns, fields of columns (``"order.id"``) or expressions, except maps, intervals,
-        times of day, variant and strings with a collation. Their order counts, their names do not.
+        times of day, variant and strings with a collation. The order of the columns changes the
+        ID, but their names do not.
 
     Returns
     -------
     IdRecipe
-        16 bytes: the first half of the SHA-256 of the values' canonical text. Null if every column
-        is null.
+        The ID has 16 bytes, the first half of the SHA-256 of the values' canonical text. The ID is
+        null if every column is null.
 
     Raises
     ------
@@ -115,13 +118,13 @@ def from_columns(*columns: ColumnOrName) -> IdRecipe:
 
     Notes
     -----
-    The operator drops one of two different records that are equal in these columns. Choose columns
-    that distinguish records, such as a time, a device and its counter.
+    If two different records are equal in these columns, the operator drops one of them. Choose
+    columns that distinguish records, such as a time, a device and its counter.
 
-    The bytes do not depend on Spark's release and settings, the time zone or the partitioning, and
-    `of_values` computes them without Spark. Numbers count by value: 1 as int, bigint and
-    decimal(10,2) is one value, as a double it is another. NaN equals NaN, and 0.0 equals -0.0. A
-    reader that parses a text as float or double rounds it, so two texts may have one ID. Read such
+    The bytes do not depend on Spark's release and settings, the time zone or the partitioning.
+    `of_values` computes the same bytes without Spark. Equal numbers of type int, bigint and decimal
+    have equal IDs, but a double differs from all of them. NaN equals NaN, and 0.0 equals -0.0. If a
+    reader parses texts as float or double, it rounds them, so two texts may get one ID. Read such
     columns as decimal or string.
 
     Among n live records, two have the same ID with a probability of n² / 2**129: 1.5e-15 for
@@ -137,21 +140,21 @@ def from_kafka(
     partition: ColumnOrName = "partition",
     offset: ColumnOrName = "offset",
 ) -> IdRecipe:
-    """Return a record ID that is the record's position in Kafka: ``orders-3-1234567``.
+    """Return a record ID that is the record's position in Kafka, such as ``orders-3-1234567``.
 
     Parameters
     ----------
     topic, partition, offset : str or Column
-        Default: the columns of Spark's Kafka source.
+        Columns of the position. Default: the columns of Spark's Kafka source.
 
     Notes
     -----
-    This ID catches records that are *read* twice, after a checkpoint was lost or restored, or by
-    two streams over one topic. It does not catch records that are *written* twice, because a
-    producer's retry has another offset. If a topic is deleted and created again, new records get
-    old positions and are dropped within the horizon (`dedup.kafka_records` with `checkpoint`
-    refuses such a topic). The ID does not name the cluster. For a union of two clusters, add a
-    column that names the cluster.
+    This ID catches records that are *read* twice, because a checkpoint was lost or restored, or two
+    streams read one topic. It does not catch records that are *written* twice, because a producer's
+    retry has another offset. If a topic is deleted and created again, its new records get old
+    positions, and the operator drops them within the horizon. `dedup.kafka_records` refuses a topic
+    that was created again, if you give `checkpoint`. The ID does not name the cluster. For a union
+    of two clusters, add a column that names the cluster.
     """
     return _recipe((topic, partition, offset), is_text=True, is_place=True)
 
@@ -159,25 +162,26 @@ def from_kafka(
 def from_file(
     path: ColumnOrName = "_metadata.file_path", position: ColumnOrName = "_metadata.row_index"
 ) -> IdRecipe:
-    """Return a record ID that is the hash of a record's file and its row or line.
+    """Return a record ID that is the hash of a record's place: its file, and its row or line.
 
-    The defaults are for Parquet. For lines: ``from_file("file", "line")`` after `read_lines`.
+    The defaults are for Parquet. After `read_lines`, use ``from_file("file", "line")``.
 
     Parameters
     ----------
     path : str or Column
-        The file. ``file:/`` equals ``file:///``, and ``s3:``, ``s3a:`` and ``s3n:`` are equal.
+        The file's path. ``file:/`` equals ``file:///``, and ``s3:``, ``s3a:`` and ``s3n:`` are
+        equal.
     position : str or Column
-        Row or line.
+        Number of the row or line in the file.
 
     Notes
     -----
-    This ID catches files that are *read* twice, but not the same records in a file of another name
-    or folder. If a file is overwritten, new records get old places and are dropped within the
+    This ID catches files that are *read* twice. It does not catch equal records in two files. If a
+    file is overwritten, its new records get old places, and the operator drops them within the
     horizon. To prevent that, add the time of writing to the ID: ``id=[from_file(),
     "_metadata.file_modification_time"]``.
 
-    If the data has its own column `_metadata`, use Spark's as
+    If the data has a column `_metadata` of its own, reach Spark's column by
     ``df.metadataColumn("_metadata")["file_path"]``.
     """
     uri = F.regexp_replace(path, "^file:/+", "file:///")
@@ -185,11 +189,11 @@ def from_file(
 
 
 def read_lines(reader: DataFrameReader | DataStreamReader, path: str) -> DataFrame:
-    """Return the lines of text files, each with its file and line number.
+    """Return the lines of text files with file names and line numbers.
 
     ``read_lines(spark.readStream, "events/")`` replaces ``spark.readStream.text("events/")``.
-    Spark reads large files in parts, and then a line's number is unknown. Here one task reads each
-    file as a whole.
+    Spark's own reader splits large files, so it does not know the numbers of lines. `read_lines`
+    reads each file as a whole, in one task.
 
     Parameters
     ----------
@@ -207,9 +211,9 @@ def read_lines(reader: DataFrameReader | DataStreamReader, path: str) -> DataFra
 
     Notes
     -----
-    A task holds several uncompressed copies of its largest file in memory, and Spark reads files of
-    up to 2 GiB. Bytes that are not UTF-8 become U+FFFD. A line end is LF, CR LF or CR, even in a
-    quoted field of CSV.
+    A task holds several uncompressed copies of its largest file in memory. A file may have up to
+    2 GiB. Bytes that are not UTF-8 become U+FFFD. LF, CR LF and CR end a line, even in a quoted
+    field of CSV.
     """
     files = reader.format("text").option("wholetext", True).load(path)
     folders = [name for name in files.columns if name != "value"]
@@ -220,7 +224,7 @@ def read_lines(reader: DataFrameReader | DataStreamReader, path: str) -> DataFra
         F.col("_metadata.file_path").alias("file"),
         F.split(unmarked.otherwise(text), _LINE_END, -1).alias("lines"),
     )
-    # After the last line end, only a text that is not empty is a line.
+    # A text after the last line end is a line only if it is not empty.
     count = F.size("lines") - F.when(F.element_at("lines", -1) == "", 1).otherwise(0)
     numbered = lines.select(
         *folders, "file", F.posexplode(F.slice("lines", 1, count)).alias("line", "value")
@@ -241,7 +245,7 @@ def _recipe(
 
 
 def _text(value: Column, kind: T.DataType, name: str) -> Column:
-    """Return the canonical text of a value (`dedup.sources.record_id.canonical`), never null."""
+    """Return the canonical text of a value, which is never null. See `canonical`."""
     if isinstance(kind, T.BooleanType):
         text = F.when(value, "T").otherwise("F")
     elif isinstance(kind, T.StringType):
