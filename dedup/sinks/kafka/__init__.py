@@ -1,1 +1,1 @@
-"""Kafka as a sink: each micro-batch of a query is published once."""
+"""The sink that writes to Kafka and publishes each micro-batch of a query once."""

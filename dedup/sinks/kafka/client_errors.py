@@ -1,4 +1,4 @@
-"""What librdkafka's errors mean for a slot: whether to retry, and whether the producer is lost."""
+"""Classify librdkafka's errors: may the sink try again, and can it still use the producer?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dedup.sinks.protocol import Aborted, Fenced
 from dedup.sources.kafka.client_options import ClientSettings
 from dedup.sources.kafka.clients import confluent
 
-#: librdkafka's words for fencing.
+#: Words that occur in librdkafka's log lines about fencing.
 _FENCING = ("fenced by a newer instance", "an old epoch", "PRODUCER_FENCED")
 
 
@@ -59,7 +59,7 @@ _MEANINGS: dict[str, tuple[type[Exception], str]] = {
 
 @cache
 def _by_code() -> dict[int, tuple[type[Exception], str]]:
-    """Return the meanings by code, without names that an older release of the library lacks."""
+    """Return the meanings by error code, without errors that an older library does not know."""
     codes = {name: getattr(confluent().KafkaError, name, None) for name in _MEANINGS}
     return {code: _MEANINGS[name] for name, code in codes.items() if code is not None}
 
@@ -69,16 +69,16 @@ def is_fenced(error: Any) -> bool:
 
 
 def ends_producer(error: Any) -> bool:
-    """Return whether the producer cannot be used any more, fenced or not."""
+    """Return whether an error makes the producer unusable, by fencing or otherwise."""
     return bool(error.fatal()) or error.code() == confluent().KafkaError._FATAL or is_fenced(error)
 
 
 def permanent_error(
     error: Any, text: str, ending: str = "Nothing of its slice was published."
 ) -> Exception | None:
-    """Return the error to raise if every attempt fails like this, or None if another may succeed.
+    """Return the error to raise if every attempt would fail, or None if a new attempt may succeed.
 
-    `text` is what failed, with the library's words, and `ending` is what happened to the slice.
+    `text` says what failed, in the library's words. `ending` says what happened to the slice.
     """
     kind, advice = _by_code().get(error.code(), (Fenced, ""))
     return None if kind is Fenced else kind(f"{text}. {advice} {ending}")
@@ -87,7 +87,8 @@ def permanent_error(
 def rejected_record(error: Any, message: Any) -> Exception:
     """Return the error for a record that the brokers rejected within a transaction.
 
-    The error is `Fenced` if the producer is lost. Every other error ends the transaction.
+    The error is `Fenced` if the producer is unusable. After any other error the sink must abort the
+    transaction.
     """
     codes = confluent().KafkaError
     if error.code() in (codes._PURGE_QUEUE, codes._PURGE_INFLIGHT):
@@ -119,7 +120,7 @@ def failed_start(error: Any, transactional_id: str, settings: ClientSettings) ->
 
 
 class _WithoutFencing(logging.Filter):
-    """Drops lines about fencing, unless the logger is at level DEBUG."""
+    """A log filter that drops lines about fencing, unless the logger is at level DEBUG."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
@@ -127,13 +128,13 @@ class _WithoutFencing(logging.Filter):
         return not is_fencing or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
 
 
-#: Log lines of the sink's producers. librdkafka calls fencing fatal, but Spark runs a task in any
-#: worker, so a slot often changes its owner.
+#: The logger of the sink's producers. librdkafka logs fencing as a fatal error, but fencing is
+#: normal here: Spark may run a task in any worker, so slots often change their owners.
 client_log = logging.getLogger("dedup.kafka.client")
 client_log.addFilter(_WithoutFencing())
 
 
 def flush_log(producer: Any) -> None:
-    """Let a producer write its last log lines before the sink throws the producer away."""
+    """Let a producer write its last log lines before the sink discards the producer."""
     with suppress(Exception):  # a lost producer's delivery reports may raise
         producer.poll(0)

@@ -1,4 +1,4 @@
-"""The sink as a function for ``foreachBatch``."""
+"""The kind `KAFKA` of the Kafka sink, and the public function `kafka_sink`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def kafka_sink(
 ) -> SinkFunction:
     """Return a function for ``foreachBatch`` that writes each micro-batch to Kafka once.
 
-    It is ``format("dedup_kafka")`` for queries that write to several places, and it also accepts a
-    function that chooses partitions.
+    The function does the same as ``format("dedup_kafka")``. Use it for queries that write to
+    several places, or to choose partitions with a function of your own.
 
     Parameters
     ----------
@@ -41,21 +41,21 @@ def kafka_sink(
     checkpoint : str
         The query's checkpoint location. The sink stages slices below it.
     topic : str, optional
-        Topic of all records; default: the column `topic`.
+        Topic of all records. Default: the column `topic` names the topic of each record.
     mode : str
         ``exactly-once``, ``atomic``, ``at-least-once`` or ``none``.
     partitioner : callable or str
-        ``key``, ``task``, or a function of keys (Arrow array of binary), values and the number of
-        partitions, which returns an array of partitions.
+        ``key``, ``task``, or a function. The function gets keys and values, both as binary Arrow
+        arrays, and the number of partitions. It returns an array with a partition for each record.
     options : mapping of str to str, optional
-        Any other option of the format. Two sinks of one query each need a `name`.
+        Any other options of the format. Two sinks of one query need different values of `name`.
 
     Raises
     ------
     ConfigError
-        If an option is unknown or invalid. Calls raise it too if Spark does not report which query
-        runs (Spark Connect, a thread of the user's), and the micro-batch is not the one that the
-        query of `checkpoint` runs.
+        If an option is unknown or invalid. In Spark Connect, or in a thread that the user started,
+        Spark does not report which query runs. The returned function then raises this error if the
+        query of `checkpoint` is running another micro-batch.
     """
     given = {"kafka.bootstrap.servers": servers, "checkpointLocation": checkpoint, "mode": mode}
     if topic is not None:

@@ -1,4 +1,4 @@
-"""What a Kafka sink has published, and what holds its readers back. Nothing is changed."""
+"""Report what a Kafka sink has published, and what holds its readers back. Change nothing."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _READ_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBack:
-    """A partition in which an open transaction holds readers of committed records back.
+    """A partition in which an open transaction holds back readers of committed records.
 
-    They cannot pass the last stable offset `readable`, although the partition ends at `end`.
-    `since_ms` is the timestamp of the first record that waits.
+    These readers stop at the last stable offset `readable`, although the partition ends at `end`.
+    `since_ms` is the timestamp of the first record that the readers cannot see.
     """
 
     topic: str
@@ -37,9 +37,10 @@ class HeldBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaInspection(SinkInspection):
-    """What `inspect_sink` found.
+    """The report that `inspect_sink` returns.
 
-    `max_timeout_ms` is the longest life of a transaction that the brokers allow, if they show it.
+    `max_timeout_ms` is the longest time limit of a transaction that the brokers allow. It is None
+    if the brokers do not show that limit.
     """
 
     servers: str
@@ -50,7 +51,7 @@ class KafkaInspection(SinkInspection):
 
     @property
     def status(self) -> str:
-        """``ok``, or ``held back`` if readers cannot read to the end."""
+        """Either ``ok``, or ``held back`` if readers cannot read a partition to its end."""
         return "held back" if self.held_back else "ok"
 
     def to_json(self) -> dict[str, Any]:
@@ -79,8 +80,8 @@ def inspect_sink(
 ) -> KafkaInspection:
     """Return what a sink has published, and what holds its readers back.
 
-    `topic` is None for a sink without a fixed topic. `query` is the ID of the only query to
-    inspect; default: the query of `progress`, or all queries.
+    `topic` is None for a sink without a fixed topic. If `query` is given, the report is only about
+    the query of this ID. Otherwise it is about the query of `progress`, or about all queries.
     """
     markers = markers or f"{topic}-markers"
     cluster = Cluster(settings, purpose=_PURPOSE)
@@ -129,7 +130,10 @@ def _held_back(cluster: Cluster, name: str) -> list[HeldBack]:
 
 
 def _timestamps(settings: ClientSettings, topic: str, places: Mapping[int, int]) -> dict[int, int]:
-    """Return the timestamp of the record at an offset of each partition; some may be missing."""
+    """Return, for each partition in `places`, the timestamp of the record at the given offset.
+
+    The result may lack some partitions.
+    """
     library = confluent(_PURPOSE)
     if not places:
         return {}

@@ -1,10 +1,10 @@
-"""The compacted topic of markers, read to its real end.
+"""Read the markers of a sink from a compacted topic, up to the topic's real end.
 
-The real end is the high watermark, which a client asks for *after* it owns the slots. A reader of
-committed records stops at the first open transaction of a partition. If the reader does not reach
-the real end in time, the sink raises an error and never assumes that no marker exists. Offsets
-decide whether the end is reached, because a control record, which no reader sees, follows the last
-marker.
+The real end is the high watermark that the brokers return *after* the client has acquired the
+slots. A reader of committed records stops at the first open transaction of a partition. If the
+reader does not reach the real end in time, the sink raises an error, and never assumes that no
+marker exists. After the last marker comes a control record, which readers do not see. So the reader
+compares offsets to know whether it has reached the end.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from dedup.sources.kafka.clients import admin_client, confluent, consumer_config
 
 T = TypeVar("T")
 
-#: Extra time beyond the time limit of transactions, in which brokers abort abandoned ones.
+#: Extra seconds to wait beyond the time limit of a transaction, until the brokers have aborted it.
 _MARGIN_S = 30.0
 _POLL_S = 0.2
 _AT_ONCE = 1_000
-#: How long to retry for a new topic, of which brokers learn one after another.
+#: Seconds to retry while some brokers do not know a new topic yet.
 _NEW_TOPIC_S = 10.0
 
 
 class KafkaMarkers:
     """The markers in one topic.
 
-    A slot's marker goes to one partition, by the slot's number, so that a transaction of one slot
-    does not hold back the readers of another. `newest` reads only that partition. `all_newest`
-    reads all of them, because an older marker is in another partition if the topic has got more
-    partitions since.
+    The number of a slot decides which partition its markers are in. So a transaction of one slot
+    rarely holds back the readers of another slot. `newest` reads only the slot's partition.
+    `all_newest` reads all partitions: if somebody has added partitions to the topic, older markers
+    of a slot are in another partition.
     """
 
     def __init__(self, clients: ClientSettings, topic: str) -> None:
@@ -46,7 +46,7 @@ class KafkaMarkers:
         self.topic = topic
         self._admin = admin_client(clients)
         self._consumers: dict[bool, Any] = {}
-        # Several sinks of one process may share a topic of markers, and so a consumer.
+        # Several sinks of one process may share a topic of markers, and then share its consumer.
         self._reading = threading.Lock()
 
     def partitions(self) -> int:
@@ -65,11 +65,11 @@ class KafkaMarkers:
         return partitions
 
     def partition_of(self, query_id: str, sink: str, slot: int, partitions: int) -> int:
-        """Return the partition of a slot's markers. Neighbouring slots have neighbouring ones."""
+        """Return the partition of a slot's markers. Neighbouring slots get different partitions."""
         return (zlib.crc32(f"{query_id}/{sink}".encode()) + slot) % partitions
 
     def newest(self, query_id: str, sink: str, slot: int) -> Marker | None:
-        """Return the newest committed marker of a slot that the caller owns."""
+        """Return the newest committed marker of a slot. The caller must own the slot."""
         partition = self.partition_of(query_id, sink, slot, self.partitions())
         key = marker_key(query_id, sink, slot)
         return self._newest([partition], {key}, committed=True).get(key)
@@ -77,8 +77,8 @@ class KafkaMarkers:
     def all_newest(self, query_id: str, sink: str, *, committed: bool = True) -> dict[int, Marker]:
         """Return the newest marker of each slot of a sink.
 
-        With ``committed=False`` markers of open and aborted transactions count too, and the call
-        does not wait for open transactions to end.
+        If `committed` is false, the result includes markers of open and aborted transactions, and
+        the call does not wait until open transactions end.
         """
         found = self._newest(range(self.partitions()), None, committed=committed)
         return {
@@ -88,9 +88,10 @@ class KafkaMarkers:
         }
 
     def at_once(self, *, committed: bool) -> dict[bytes, Marker]:
-        """Return the newest marker of every slot as a reader sees it now, without waiting.
+        """Return the newest marker of every slot that a reader sees now, without waiting.
 
-        Only for display: committed markers behind an open transaction may be missing.
+        Use the result only for display. A reader does not see committed markers that come after an
+        open transaction, so they may be missing.
         """
         return self._newest(range(self.partitions()), None, committed=committed, wait=False)
 
@@ -118,7 +119,7 @@ class KafkaMarkers:
         return newest
 
     def _read(self, partitions: list[int], *, committed: bool, wait: bool) -> Iterator[Any]:
-        """Yield the records of partitions from their beginning to their real end."""
+        """Yield the records of partitions from the beginning to the real end of each partition."""
         ends = self._offsets(partitions, latest=True, stable=committed and not wait)
         begins = self._offsets(partitions, latest=False)
         left = {p: end for p, end in ends.items() if end > begins[p]}
@@ -130,7 +131,7 @@ class KafkaMarkers:
         deadline = time.monotonic() + self._clients.transaction_timeout_ms / 1000 + _MARGIN_S
         try:
             while left:
-                # `consume` waits until it has as many messages as asked for, or its time is over.
+                # `consume` waits until it has the requested number of messages, or times out.
                 first = consumer.poll(_POLL_S)
                 rest = [] if first is None else consumer.consume(_AT_ONCE, 0)
                 for message in [first, *rest] if first is not None else ():
@@ -157,7 +158,11 @@ class KafkaMarkers:
     def _offsets(
         self, partitions: list[int], *, latest: bool, stable: bool = False
     ) -> dict[int, int]:
-        """Return first offsets, with `latest` high watermarks, or with both last stable offsets."""
+        """Return an offset of each partition: the first offset, unless `latest` is true.
+
+        If `latest` is true, this returns the high watermark. If `stable` is true as well, this
+        returns the last stable offset.
+        """
         admin = self._library.admin
         at, level = self._library.TopicPartition, self._library.IsolationLevel
         spec = admin.OffsetSpec.latest() if latest else admin.OffsetSpec.earliest()
@@ -173,7 +178,7 @@ class KafkaMarkers:
         return self._ask(offsets)
 
     def _ask(self, request: Callable[[], T], is_complete: Callable[[T], object] = bool) -> T:
-        """Return the brokers' answer. Asks again while some brokers do not know a new topic yet."""
+        """Return the brokers' answer. Repeat the request while a broker does not know the topic."""
         deadline = time.monotonic() + _NEW_TOPIC_S
         while True:
             late = time.monotonic() > deadline

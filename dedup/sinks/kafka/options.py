@@ -1,4 +1,4 @@
-"""Options of the sink, as ``writeStream.option`` takes them, checked before anything is written."""
+"""The options of the Kafka sink, which users pass to ``writeStream.option``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 FORMAT = "dedup_kafka"
 EXACTLY_ONCE, ATOMIC, AT_LEAST_ONCE, NONE = "exactly-once", "atomic", "at-least-once", "none"
-#: Where records go: by the hash of their key, or all records of a task to one partition.
+#: Built-in partitioners. `BY_KEY` chooses the partition by the hash of the record's key. `BY_TASK`
+#: sends all records of a task to one partition.
 BY_KEY, BY_TASK = "key", "task"
 
-#: Chooses a partition for each record: keys (binary, may be null), values, number of partitions.
+#: A user's function that returns a partition for each record. It gets the keys (binary, may be
+#: null), the values, and the number of partitions.
 Partitioner: TypeAlias = (
     "Callable[[pa.Array, pa.Array, int], np.ndarray[tuple[int], np.dtype[np.int32]]]"
 )
@@ -50,10 +52,11 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaOptions(SinkOptions):
-    """The values of `OPTIONS`, and the settings of the clients from the options ``kafka.*``.
+    """The values of the options in `OPTIONS`, and the client settings from options ``kafka.*``.
 
-    `topic` is None if a column names the topic of each record. `ledger`, where slices are staged as
-    well, is None in modes without transactions. `partitioner` may also be a function.
+    `topic` is None if a column names the topic of each record. The sink also stages slices in the
+    folder `ledger`, which is None in modes without transactions. `partitioner` is a text, or the
+    user's function.
     """
 
     clients: ClientSettings
@@ -68,12 +71,16 @@ class KafkaOptions(SinkOptions):
         return self.mode in (EXACTLY_ONCE, ATOMIC)
 
     def transactional_id(self, query_id: str, slot: int) -> str:
-        """Return a slot's transactional ID, the same in every micro-batch and start, to fence."""
+        """Return a slot's transactional ID.
+
+        The ID is the same in every micro-batch and start, so that a new owner fences earlier
+        owners.
+        """
         return f"{self.transactional_id_prefix}-{query_id}-{self.name}-{slot}"
 
 
 def kafka_options(given: Mapping[str, str], partitioner: Partitioner | None = None) -> KafkaOptions:
-    """Return the options that a user gave. A `partitioner` replaces the option of this name."""
+    """Return the options that a user gave. The argument `partitioner` replaces the option."""
     values = read_options(given, OPTIONS, owner=f"format {FORMAT}", prefix=PREFIX)
     topic = values["topic"]
     values["markers"] = values["markers"] or f"{topic or 'dedup'}-markers"
@@ -89,7 +96,7 @@ def kafka_options(given: Mapping[str, str], partitioner: Partitioner | None = No
 
 
 def partitioner_key(partitioner: str | Partitioner) -> object:
-    """Return a key that is equal for copies of one partitioner: each task gets its own copy."""
+    """Return a key that is equal for all copies of a partitioner. Each task has its own copy."""
     if isinstance(partitioner, str):
         return partitioner
     from pyspark import cloudpickle

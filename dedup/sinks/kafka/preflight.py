@@ -1,4 +1,4 @@
-"""Checks of the cluster before a sink writes anything, so that problems show at the start."""
+"""Check the cluster before a sink writes anything, so that the start already shows problems."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dedup.sources.kafka.client_options import ClientSettings
 from dedup.sources.kafka.clients import check_known
 from dedup.sources.kafka.cluster import Cluster, Topic
 
-#: Settings of a topic of markers. Compaction keeps the newest marker of each slot permanently.
-#: Kafka compacts small segments soon, so the log stays short to read.
+#: Settings of a topic of markers. Compaction keeps the newest marker of each slot permanently. The
+#: segments are small, so that Kafka compacts them soon and the log stays short.
 MARKER_SETTINGS = {
     "cleanup.policy": "compact",
     "retention.ms": "-1",
@@ -18,7 +18,8 @@ MARKER_SETTINGS = {
     "segment.ms": "3600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
-#: Partitions of a new marker topic: enough that slots rarely hold back each other's readers.
+#: Partitions of a new marker topic. With this number two slots rarely share a partition, in which
+#: one slot's transaction holds back readers of the other.
 MARKER_PARTITIONS = 32
 _INSYNC = "min.insync.replicas"
 
@@ -28,8 +29,8 @@ def check_sink(
 ) -> list[str]:
     """Check a sink's topics, and create the topic of its markers if it is missing.
 
-    `topics` is empty if a column names the topic of each record. A sink without transactions has no
-    `marker_topic`. Returns, as sentences, what could not be checked.
+    `topics` is empty if a column names the topic of each record. `marker_topic` is None for a sink
+    without transactions. Returns sentences that say what this function could not check.
     """
     check_known(settings, transactional=marker_topic is not None)
     cluster = Cluster(settings)
@@ -56,7 +57,7 @@ def existing(cluster: Cluster, name: str, advice: str = "") -> Topic:
 
 
 def _make_markers(cluster: Cluster, name: str, targets: list[Topic]) -> Topic:
-    """Create the topic of markers, with as many replicas as the safest of the sink's topics."""
+    """Create the topic of markers. It gets as many replicas as the sink's topic that has most."""
     replicas = max((topic.replicas for topic in targets), default=-1)  # -1: the cluster's default
     configs = [cluster.settings_of("topic", topic.name) for topic in targets]
     copies = max((int(config[_INSYNC]) for config in configs if config), default=None)

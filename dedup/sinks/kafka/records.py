@@ -1,4 +1,4 @@
-"""Rows of a stream as records of Kafka: which columns count, what is checked, how they are sent."""
+"""Check the rows of a stream, turn them into Kafka records, and send the records."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from dedup.sources.kafka.clients import confluent
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TEXT = ("string", "binary")
-#: Columns that become part of a record: their Arrow type, and the Spark types they accept. Other
-#: columns are ignored. Spark's own Kafka sink takes the same columns, except ``timestamp``.
+#: Columns that become part of a record, each with its Arrow type and the Spark types that it may
+#: have. The sink ignores other columns. Spark's own Kafka sink has the same columns, except
+#: ``timestamp``.
 _COLUMNS: dict[str, tuple[pa.DataType, tuple[str, ...]]] = {
     "key": (pa.binary(), _TEXT),
     "value": (pa.binary(), _TEXT),
@@ -33,23 +34,24 @@ _COLUMNS: dict[str, tuple[pa.DataType, tuple[str, ...]]] = {
 _TOPIC = r"^[a-zA-Z0-9._-]{1,249}$"
 #: librdkafka's default of ``message.max.bytes``.
 _MAX_BYTES = 1_000_000
-#: Lets librdkafka choose the partition: by the hash of the key, or at random without a key.
+#: With this number librdkafka chooses the partition by the hash of the key. It chooses at random if
+#: a record has no key.
 _ANY_PARTITION = -1
 _METADATA_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class RecordShape:
-    """The columns of the stream that become records, and the largest record the producer takes."""
+    """The stream's columns that become records, and the largest record that the producer sends."""
 
     names: tuple[str, ...]
     max_bytes: int
 
     def records(self, rows: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
-        """Return the rows with these columns only, in the types of Kafka.
+        """Return rows that have only the columns of records, in Kafka's types.
 
-        `first_row` is the number of the first row within its slice, for errors. Raises DataError if
-        Kafka cannot store a record.
+        Raises DataError if Kafka cannot store a record. Errors number the rows of a slice, and
+        `first_row` is the number of the first row in `rows`.
         """
         lower = {name.lower(): index for index, name in enumerate(rows.schema.names)}
         arrays = [_normal(name, rows.column(lower[name])) for name in self.names]
@@ -63,7 +65,7 @@ class RecordShape:
 
 
 def record_shape(columns: Sequence[tuple[str, str]], options: KafkaOptions) -> RecordShape:
-    """Return which of the stream's columns, as names and Spark types, become records."""
+    """Return the shape of the records. `columns` has the name and Spark type of each column."""
     types = {name.lower(): kind for name, kind in columns}
     names = [name for name in _COLUMNS if name in types]
     if "topic" in names and options.topic is not None:
@@ -142,15 +144,16 @@ def _describe(records: pa.RecordBatch, row: int, first_row: int) -> str:
 
 
 class _Failure:
-    """Receives the producer's reports.
+    """The failures that a producer has reported.
 
-    It is separate from the sender. Otherwise sender and producer would refer to each other, and the
-    threads and connections of an unused producer would live until Python's garbage collector runs.
+    This object is separate from the sender so that sender and producer do not refer to each other.
+    If they did, the threads and connections of an unused producer would stay until Python's garbage
+    collector runs.
     """
 
     #: Error and message of the first record of a transaction that the brokers rejected.
     first: tuple[Any, Any] | None = None
-    #: Why the brokers reject the client, such as a wrong password. Its records only time out.
+    #: Why the brokers reject the client, such as a wrong password. The records only time out then.
     client: Any = None
 
     def on_error(self, error: Any) -> None:
@@ -163,7 +166,7 @@ class _Failure:
 
 
 class Sender:
-    """Sends records with one producer, which `connect` makes."""
+    """A sender of records. It has one producer, which `connect` makes."""
 
     producer: Any
 
@@ -177,12 +180,12 @@ class Sender:
         self._last: tuple[Any, ...] = ()
 
     def connect(self, config: dict[str, Any], **more: Any) -> None:
-        """Make the producer, which reports failures only."""
+        """Make the producer. The producer reports only failures, not successful deliveries."""
         own = {
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": 262_144,
-            # How long a new topic may be unknown before its records fail. It is shorter than any
-            # time limit of a transaction, whose error would not name the topic.
+            # How long a topic may be unknown before its records fail. This must be shorter than the
+            # time limit of a transaction, because the error of that limit would not name the topic.
             "topic.metadata.propagation.max.ms": 5_000,
         }
         given = self._options.clients.properties
@@ -203,7 +206,7 @@ class Sender:
         self.failure.first = self.failure.client = None
 
     def send(self, records: pa.RecordBatch, task: int) -> None:
-        """Hand records of a task to the producer, in their order."""
+        """Pass the records of a task to the producer, in their order."""
         produce, poll = self.producer.produce, self.producer.poll
         for arguments in self._arguments(records, task):
             self._last = arguments
@@ -227,7 +230,7 @@ class Sender:
         return self._partitions[topic]
 
     def _arguments(self, records: pa.RecordBatch, task: int) -> Any:
-        """Return an iterator over the arguments of `produce`, as few as the records need."""
+        """Return an iterator over the arguments of `produce`, without those that no record needs."""
         lists = {n: records.column(n).to_pylist() for n in records.schema.names if n != "timestamp"}
         values, keys = lists["value"], lists.get("key", repeat(None))
         topics = lists.get("topic", repeat(self._options.topic))
@@ -250,7 +253,7 @@ class Sender:
         return zip(topics, values, keys, places, none, none, times, headers, strict=False)
 
     def _chosen(self, records: pa.RecordBatch, task: int) -> Any:
-        """Return the partition of each record, topic by topic, by the option `partitioner`."""
+        """Return the partition that the option `partitioner` chooses for each record."""
         chooser = self._partitioner
         if chooser == BY_KEY:
             return repeat(_ANY_PARTITION)

@@ -1,15 +1,16 @@
-"""Slots of the sink as transactional producers of Kafka, kept by the process between micro-batches.
+"""The slots of a Kafka sink. A slot is a transactional producer that the process keeps for reuse.
 
-librdkafka states of each error whether to retry, to abort the transaction, or to give up the
-producer. The sink ignores this advice for a commit: after any error there it throws the producer
-away, and the slot's next owner settles the transaction. A delayed EndTxn could otherwise end the
-next transaction of the same producer (Kingsbury, Jepsen's analysis of Bufstream 0.1.0).
+For each error librdkafka says whether to retry, to abort the transaction, or to give up the
+producer. The sink ignores this advice if a commit fails. It then discards the producer, and the
+slot's next owner settles the transaction. Otherwise a delayed EndTxn request could end the next
+transaction of the same producer (Kingsbury, Jepsen's analysis of Bufstream 0.1.0).
 
-A commit that succeeded may have been sent twice as well: librdkafka repeats an unanswered EndTxn
-after a wait, and it speaks the protocol before KIP-890, in which a late EndTxn looks like the
-end of the next transaction. That would commit half of a slice. So a producer whose commit took
-long enough for a repetition begins no further transaction, nor does one that has aborted.
-Initialising the ID fences requests that are still on their way.
+Even a commit that succeeded may have been sent twice, because librdkafka repeats an EndTxn that
+gets no answer. librdkafka uses the protocol before KIP-890, in which a late EndTxn looks like the
+end of the next transaction. That would commit half of a slice. So a producer begins no further
+transaction if it has aborted, or if its commit took long enough for a repetition. The slot then
+gets a new producer, which initialises the transactional ID again. This fences requests still on
+their way.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ from dedup.sources.kafka.clients import confluent, transactional_config
 #: Number of producers that a process keeps. Each has its own threads and connections.
 KEPT = 32
 _RETRY_S = 0.2
-#: Share of the retry wait after which a request may be repeated: jitter takes up to a fifth off.
+#: Share of the retry wait after which librdkafka may repeat a request. Its jitter shortens the wait
+#: by up to a fifth.
 _SOONEST = 0.75
 #: Number of slots that the driver initialises at the same time.
 _OWNERS = 8
@@ -57,7 +59,7 @@ _OWNERS = 8
 
 @dataclass(slots=True)
 class _Held:
-    """A producer that owned its slot when it was used last."""
+    """A producer that the process keeps. It owned its slot when it was used last."""
 
     producer: Any
     sender: Sender
@@ -66,7 +68,7 @@ class _Held:
     repeated: bool = False
 
 
-#: Kept producers by servers, transactional ID and sender options; the last used is at the end.
+#: Kept producers, keyed by servers, transactional ID and sender options, in the order of last use.
 _held: OrderedDict[tuple[object, ...], _Held] = OrderedDict()
 _markers: dict[tuple[str, str], KafkaMarkers] = {}
 
@@ -79,7 +81,7 @@ def kafka_markers(options: KafkaOptions) -> KafkaMarkers:
 
 
 def forget_slots() -> None:
-    """Throw all producers away, as if this process had just started."""
+    """Discard all producers, as if this process had just started."""
     for held in _held.values():
         held.producer.purge()
     _held.clear()
@@ -88,8 +90,8 @@ def forget_slots() -> None:
 class KafkaSlot:
     """One slot of the sink. Implements `dedup.sinks.protocol.SlotPort`.
 
-    An attempt uses one producer, which it initialised or found in the process, and never changes
-    to another: a start of the query that was given up may still run in this process, and must not
+    An attempt initialises a producer, or takes a producer that the process has kept, and then never
+    uses another. A start of the query that was given up may still run in this process, and must not
     use the producer of its successor.
     """
 
@@ -102,8 +104,8 @@ class KafkaSlot:
         self._timeout_s = options.clients.transaction_timeout_ms / 1000
         self._mine: _Held | None = None
         self._chosen = False
-        #: Whether this attempt acquired the slot itself, and no earlier attempt of this process
-        #: did.
+        #: Whether this attempt has acquired the slot itself. Otherwise an earlier attempt of this
+        #: process did.
         self.is_just_owned = False
 
     @property
@@ -118,13 +120,13 @@ class KafkaSlot:
         return self.last
 
     def initialise(self) -> None:
-        """Fence all others and settle what they left open (KIP-98)."""
+        """Fence all earlier owners of the slot, and settle their open transactions (KIP-98)."""
         self.drop()
         if (other := _held.pop(self._key, None)) is not None:
             other.producer.purge()
         sender = Sender(self._options)
         config = transactional_config(self._options.clients, self.id)
-        # With `kafka.debug` librdkafka writes to the error stream, its default.
+        # If the user has set `kafka.debug`, let librdkafka write to the error stream, its default.
         sender.connect(config, **({} if "debug" in config else {"logger": client_log}))
         deadline = time.monotonic() + self._options.clients.block_ms / 1000
         faults.point("kafka.init.before")
@@ -153,10 +155,10 @@ class KafkaSlot:
     def _connect(self, producer: Any, deadline: float) -> Any:
         """Connect to a broker by its own name, and return the error if no broker answers.
 
-        librdkafka drops the connection to a bootstrap server once it has learned that broker's own
-        name. If a request for the coordinator was sent over that connection, or before there is a
-        new one, librdkafka repeats it only after half a second. Of two metadata requests, the
-        second goes over the new connection.
+        Once librdkafka has learned the own name of a bootstrap server, it drops the first
+        connection and opens a new connection. If it requests the coordinator before the new
+        connection is open, the request is lost, and is repeated only after half a second. So this
+        sends two metadata requests, and the second request uses the new connection.
         """
         try:
             for _ in range(2):
@@ -223,11 +225,11 @@ class KafkaSlot:
             )
 
     def _given_up(self, message: Any) -> Exception | None:
-        """Return the permanent error, if any, for which the client has given the transaction up.
+        """Return the permanent error, if any, for which the client has given up the transaction.
 
         The client then discards all records, for example if the user may not write to a topic. It
-        reports its reason to the next call that needs another state, such as `begin_transaction`,
-        which never commits.
+        reports the reason to the next call that needs another state. `begin_transaction` is a call
+        of this sort, and never commits.
         """
         try:
             self._open().producer.begin_transaction()
@@ -266,7 +268,7 @@ class KafkaSlot:
         faults.point("kafka.commit.after")
 
     def abort(self) -> None:
-        """Abort the open transaction, if there is one, and throw the producer away."""
+        """Abort the open transaction, if there is one, and discard the producer."""
         if self._mine is None:
             return
         # If this fails, the next owner, or the broker's time limit, aborts the transaction.
@@ -275,7 +277,7 @@ class KafkaSlot:
         self.drop()
 
     def drop(self) -> None:
-        """Throw the producer away. The slot's next owner settles the open transaction."""
+        """Discard the producer. The slot's next owner settles the open transaction."""
         held = self._mine if self._chosen else _held.get(self._key)
         self._mine, self._chosen = None, True
         if held is None:
@@ -299,7 +301,7 @@ class KafkaSlot:
             raise self._failed(what, error) from None
 
     def _failed(self, what: str, error: Any) -> Exception:
-        """Return the exception for an error within a transaction, and throw the producer away."""
+        """Return the exception for an error within a transaction, and discard the producer."""
         text = f"cannot {what}: {self._text(error)}"
         if permanent := permanent_error(error.args[0], f"The sink {text}"):
             self.abort()
@@ -308,10 +310,11 @@ class KafkaSlot:
         return Fenced(text) if ends_producer(error.args[0]) else Aborted(text)
 
     def _fatal(self, error: SystemError) -> Fenced:
-        """Return the error for a fatal error that the client found while it served reports.
+        """Return `Fenced` for a fatal error that the client found while it called report functions.
 
-        confluent-kafka raises it from any call that serves reports. If a report's function returned
-        in between, the interpreter turns it into a SystemError, with or without its cause.
+        Any call of confluent-kafka that calls report functions may raise a fatal error. If a report
+        function returns afterwards, Python turns the fatal error into a SystemError, which may lack
+        the cause.
         """
         self.drop()
         return Fenced(f"the producer met a fatal error: {error.__cause__ or error}")
@@ -321,7 +324,7 @@ class KafkaSlot:
 
 
 class KafkaRows(SlotRows):
-    """Records, in Kafka's columns. Implements `dedup.sinks.protocol.SliceRows`."""
+    """Rows that have the columns of Kafka records. Implements `dedup.sinks.protocol.SliceRows`."""
 
     def send_first(self, slot: KafkaSlot) -> None:
         if self.first is None:
@@ -343,7 +346,7 @@ class KafkaRows(SlotRows):
 
 
 class KafkaSink(SlotSink[KafkaSlot]):
-    """All slots of the sink in the hands of the driver."""
+    """A handle with which the driver uses all slots of a Kafka sink."""
 
     def __init__(self, options: KafkaOptions, query_id: str, staging: KafkaStaging) -> None:
         super().__init__(partial(KafkaSlot, options, query_id))

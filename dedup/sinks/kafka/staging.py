@@ -1,11 +1,12 @@
-"""Staged slices, and the manifest of a whole micro-batch.
+"""Stage slices in files, and write the manifest of a whole micro-batch.
 
-Both are objects in one folder, by default in the checkpoint, beside the sink's ledger
-(`dedup.sinks.ledger`):
+Both are objects in the folder of the sink's ledger (`dedup.sinks.ledger`), which is by default in
+the checkpoint:
 
 - ``staged/<micro-batch>-<slot>-<random>.arrow``: the records of a slice, as Arrow's IPC stream.
-  The task's result holds the slice's content hash and number of rows, which the driver compares.
-- ``manifests/<micro-batch>.json``: the staged slices that a whole micro-batch is published from.
+  The task returns the slice's content hash and number of rows to the driver.
+- ``manifests/<micro-batch>.json``: the list of staged slices that the driver publishes as a whole
+  micro-batch.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class KafkaStaging:
-    """The staged slices of one sink of one query. Two queries may share the folder `where`."""
+    """The staged slices of one sink of one query. Several queries may share the folder `where`."""
 
     def __init__(self, where: str, query_id: str) -> None:
         self._root = Root(f"{where}/{query_id}")
@@ -75,9 +76,11 @@ class KafkaStaging:
             ) from None
 
     def manifest(self, batch_id: int, slices: Sequence[StagedSlice]) -> list[StagedSlice]:
-        """Return the slices from which to publish a micro-batch. The first call fixes them.
+        """Return the slices that the driver publishes as a whole micro-batch.
 
-        Callers must know from the markers that nothing of the micro-batch is published.
+        The first call for a micro-batch stores `slices` in a manifest, and later calls return the
+        stored slices. Before the call the driver must have read the markers, and know that nothing
+        of the micro-batch is published.
         """
         name = f"manifests/{batch_id}.json"
         body = {"batch_id": batch_id, "slices": [asdict(piece) for piece in slices]}
@@ -106,6 +109,6 @@ def _slices(found: dict[str, Any], batch_id: int) -> list[StagedSlice]:
 
 
 def _batch_of(name: str) -> int:
-    """Return the micro-batch of an object, or a huge number for a file that is not the sink's."""
+    """Return the micro-batch of an object, or a huge number for a file of an unknown writer."""
     number = re.split("[-.]", name.split("/")[1])[0]
     return int(number) if number.isascii() and number.isdigit() else 1 << 62

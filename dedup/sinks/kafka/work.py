@@ -1,4 +1,4 @@
-"""The sink as Spark runs it: what each task does with its rows, and then the driver."""
+"""The work of a Kafka sink. Each task publishes or stages its rows, then the driver works."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from dedup.sources.kafka.clients import confluent, producer_config
 
 logger = logging.getLogger("dedup")
 
-#: Checks of the cluster that this process has made already.
+#: Keys of the checks of a cluster that this process has already made.
 _checked: set[tuple[object, ...]] = set()
-#: Producers without transactions, by their settings.
+#: Senders without transactions, keyed by their settings.
 _senders: dict[tuple[object, ...], Sender] = {}
 _AGAIN = "Spark retries the task, or start the query again; records may then be duplicated."
 
 
 @dataclass(frozen=True)
 class KafkaWork(SlotWork[KafkaSlot]):
-    """The work of a Kafka sink; `ready` makes it."""
+    """The work of a Kafka sink. The function `ready` makes it."""
 
     options: KafkaOptions
     shape: RecordShape
     room = "kafka"
     fenced_because = ", or a transaction reached its time limit (kafka.transaction.timeout.ms)"
-    # The driver does nothing in a micro-batch that the tasks have published.
+    # The driver does nothing in a micro-batch if the tasks have published all slices.
     notes_every_batch = False
 
     @property
@@ -99,7 +99,7 @@ class KafkaWork(SlotWork[KafkaSlot]):
         return content
 
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
-        """Record in the ledger where records and markers go, and how transactions are named."""
+        """Record in the ledger the topics of records and markers, and the names of transactions."""
         options = self.options
         ledger.settle(
             {
@@ -118,12 +118,12 @@ def _records(rows: Iterable[pa.RecordBatch], shape: RecordShape) -> Iterator[pa.
 
 
 def ready(options: KafkaOptions, columns: Sequence[tuple[str, str]]) -> KafkaWork:
-    """Return the work of a sink, after a check of the stream's columns and of the cluster."""
+    """Check the stream's columns and the cluster, and return the work of the sink."""
     work = KafkaWork(options, record_shape(columns, options))
     clients, markers = options.clients, options.markers if options.transactional else None
     question = (
         clients.servers, options.topic, markers, clients.transaction_timeout_ms,
-        options.accept_lost_markers,  # their topic, too, may have to be created again
+        options.accept_lost_markers,  # the topic of markers may have to be created again
     )  # fmt: skip
     if question not in _checked:
         topics = [] if options.topic is None else [options.topic]
