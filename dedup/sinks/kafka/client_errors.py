@@ -1,4 +1,4 @@
-"""Classify librdkafka's errors: may the sink try again, and can it still use the producer?"""
+"""Classify librdkafka's errors: whether a retry can succeed, and whether the producer is lost."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def record_shape(columns: Sequence[tuple[str, str]], options: KafkaOptions) -> R
 def _normal(name: str, column: pa.Array) -> pa.Array:
     if name != "timestamp":
         return column.cast(_COLUMNS[name][0])
-    # Kafka stores milliseconds. They are rounded down, before 1970 as well.
+    # Kafka stores milliseconds. Round down, even before 1970.
     micros = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
     values = np.floor_divide(micros.fill_null(0).to_numpy(zero_copy_only=False), 1000)
     return pa.array(values, pa.int64(), mask=np.asarray(pc.is_null(column)))
@@ -230,7 +230,7 @@ class Sender:
         return self._partitions[topic]
 
     def _arguments(self, records: pa.RecordBatch, task: int) -> Any:
-        """Return an iterator over the arguments of `produce`, without those that no record needs."""
+        """Return an iterator over arguments for `produce`. It leaves out unnecessary arguments."""
         lists = {n: records.column(n).to_pylist() for n in records.schema.names if n != "timestamp"}
         values, keys = lists["value"], lists.get("key", repeat(None))
         topics = lists.get("topic", repeat(self._options.topic))

@@ -1,1 +1,1 @@
-"""Delta Lake and Apache Iceberg tables as sinks: each micro-batch is committed once."""
+"""The sinks that commit each micro-batch once to a table of Delta Lake or Apache Iceberg."""

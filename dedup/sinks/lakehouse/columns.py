@@ -1,7 +1,7 @@
-"""How columns of a stream go into columns of a table without loss.
+"""Fit the columns of a stream to the columns of a table, so that no value is lost or changed.
 
-Both libraries describe their tables by Arrow's types. Errors and rules use Spark's names
-(``simpleString``).
+The libraries delta-rs and pyiceberg describe tables by Arrow types. Errors and rules use Spark's
+names of types (``simpleString``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 from dedup.errors import ConfigError, DataError
 from dedup.sinks.columns import check_names
 
-#: Types that go into a wider one without loss.
+#: Spark types, each with the wider types that hold all of its values.
 _WIDER = {
     "tinyint": ("smallint", "int", "bigint"),
     "smallint": ("int", "bigint"),
@@ -41,16 +41,16 @@ _SPARK = {arrow: spark for spark, arrow in _ARROW.items()} | {
 }  # fmt: skip
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _TEXT = re.compile(r"string collate \w+|(?:var)?char\(\d+\)")
-#: Bytes of rows that a task collects for one file.
+#: Size in bytes of the rows that a task collects before it writes a file.
 CHUNK_BYTES = 128 << 20
 
 
 class NotWritten(Exception):
-    """A type that these sinks do not write."""
+    """The sinks cannot write a column of this type."""
 
 
 def arrow_type(spark: str) -> pa.DataType:
-    """Return the Arrow type of a type of Spark, or raise NotWritten."""
+    """Return the Arrow type of a Spark type, or raise NotWritten."""
     if spark.endswith(">"):
         name, _, rest = spark[:-1].partition("<")
         if name == "struct":
@@ -85,7 +85,7 @@ def _plain(spark: str) -> str:
 
 
 def spark_name(arrow: pa.DataType) -> str:
-    """Return Spark's name of an Arrow type, or raise NotWritten."""
+    """Return the name of the Spark type for an Arrow type, or raise NotWritten."""
     if pa.types.is_map(arrow):
         return f"map<{spark_name(arrow.key_type)},{_nested(arrow.item_field)}>"
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
@@ -120,16 +120,16 @@ def new_columns(stream: Sequence[tuple[str, str]]) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """The columns of a table, and the names of the stream's columns in their order."""
+    """The columns of a table, and the names of the stream's columns in the stream's order."""
 
     shown: str
     columns: pa.Schema
     given: tuple[str, ...]
 
     def rows(self, batch: pa.RecordBatch) -> pa.Table:
-        """Return rows of the stream in the table's types, without columns that the stream lacks.
+        """Convert rows of the stream to the table's types. Columns that the stream lacks stay away.
 
-        Raises DataError if a value is missing that the table requires.
+        Raises DataError if a value is null and the table does not allow that.
         """
         fields = [column for column in self.columns if column.name in self.given]
         arrays = []
@@ -153,10 +153,10 @@ def fit_columns(
     stream: Sequence[tuple[str, str]],
     unsuitable: Mapping[str, str],
 ) -> TableColumns:
-    """Return how a stream's columns, as names and Spark types, go into a table, by their names.
+    """Match a stream's columns with a table's columns of the same name, and check the types.
 
-    `unsuitable` maps columns to the reasons why the sink cannot write to them. Raises ConfigError
-    if a column does not fit.
+    `stream` has the name and Spark type of each column. `unsuitable` maps columns of the table to
+    the reasons why the sink cannot write to them. Raises ConfigError if a column does not fit.
     """
     there = {column.name: column for column in columns}
     names = [name for name, _ in stream]
@@ -168,7 +168,7 @@ def fit_columns(
 
 
 def _misfit(kind: str, arrow: pa.DataType) -> str:
-    """Return why values could be lost or changed, or an empty text."""
+    """Return why an `arrow` column could lose or change values of `kind`, or an empty text."""
     try:
         there = spark_name(arrow)
     except NotWritten as error:
@@ -186,10 +186,10 @@ def _misfit(kind: str, arrow: pa.DataType) -> str:
 def split_rows(
     shown: str, rows: pa.Table, keys: Sequence[pa.Array | pa.ChunkedArray]
 ) -> Iterator[tuple[tuple[object, ...], pa.Table]]:
-    """Yield the rows of each partition, after the partition's values.
+    """Yield, for each partition, the values that identify the partition, and its rows.
 
-    Each of `keys` has a value for each row. Without keys there is one partition. Raises DataError
-    if a key is a time or date outside Python's calendar.
+    Each array in `keys` has one value per row. If `keys` is empty, all rows are in one partition.
+    Raises DataError if a key is a time or date outside Python's calendar.
     """
     if not keys:
         yield (), rows

@@ -1,9 +1,9 @@
-"""A table of Delta Lake, through delta-rs: its columns, its data files, and the commit.
+"""Write data files to a table of Delta Lake, and commit the files, with the library delta-rs.
 
-The marker is kept in *application transactions* of the commit. The log's checkpoints keep them
-permanently, unlike the commit's own description (Delta's protocol, "Transaction Identifiers").
-delta-rs writes them but does not skip a commit because of them (delta-io/delta-rs#3821), so
-`dedup.sinks.single_commit` compares them.
+The commit stores the marker in *application transactions* (Delta's protocol, "Transaction
+Identifiers"). The log's checkpoints keep application transactions permanently, but do not keep the
+commit's own description. delta-rs writes application transactions, but does not skip a commit
+because of them (delta-io/delta-rs#3821), so `dedup.sinks.single_commit` compares the markers.
 """
 
 from __future__ import annotations
@@ -39,22 +39,23 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _PARTITION_KINDS = ("boolean", "tinyint", "smallint", "int", "bigint", "string", "date")
-#: Features that require nothing of an appending writer, or only what this module checks.
+#: Table features that a writer may ignore if it only appends, or whose rules this module checks.
 _KNOWN_FEATURES = frozenset({
     "appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns",
     "timestampNtz", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck", "variantType",
 })  # fmt: skip
-#: Keys in the metadata of a column, nested or not, and what they mean.
+#: Features of columns and nested fields that the sink does not support, keyed by metadata key.
 _ON_COLUMNS = {
     "delta.invariants": "an invariant",
     "delta.generationExpression": "a generated column",
     "delta.identity.start": "an identity column",
 }
-#: Table property that makes Delta delete markers after some time.
+#: The table property that makes Delta delete markers after some time.
 _RETENTION = "delta.setTransactionRetentionDuration"
-#: Key in the metadata of a ``varchar(n)`` column.
+#: The key that a ``varchar(n)`` column has in its metadata.
 _LONGEST = "__CHAR_VARCHAR_TYPE_STRING"
-#: The content hash, split into integers that fit a Delta transaction version.
+#: Bits of the content hash that go into one version of an application transaction. A version is too
+#: small for the whole hash.
 _PIECE_BITS = 43
 _PIECES = ("content-0", "content-1", "content-2")
 
@@ -68,18 +69,19 @@ def delta_library() -> Any:
 
 
 def app_id(query_id: str, sink: str) -> str:
-    """Return the application ID of a sink.
+    """Return the ID that a sink's application transactions have.
 
-    It contains the query's ID, because a new checkpoint numbers its micro-batches from 0 again.
+    The ID contains the query's ID, because a new checkpoint numbers its micro-batches from 0 again.
     """
     return f"dedup/{query_id}/{sink}"
 
 
 @dataclass(frozen=True)
 class DeltaTarget(LakeTarget):
-    """A table of Delta Lake.
+    """A table of Delta Lake that a sink writes to.
 
-    `shape` is a hash of all that data files depend on. If it has changed, the sink does not commit.
+    `shape` is a hash of everything in the table's metadata that data files depend on. If the hash
+    changes after tasks have written data files, the sink does not commit the files.
     """
 
     partition_by: tuple[str, ...]
@@ -112,7 +114,7 @@ class DeltaTarget(LakeTarget):
 
 
 def _partition_text(shown: str, name: str, value: Any) -> str | None:
-    """Return the value of a partition as Delta's protocol writes it."""
+    """Return the value of a partition column as text, in the form of Delta's protocol."""
     if value == "":
         raise DataError(
             f"Table {shown} is divided by column {name!r}, and a record has an empty text in it, "
@@ -125,17 +127,17 @@ def _partition_text(shown: str, name: str, value: Any) -> str | None:
 
 
 def stats_of(file: pq.FileMetaData) -> str:
-    """Return the statistics of a file for Delta's log: rows and nulls, without bounds.
+    """Return a file's statistics for Delta's log: the numbers of rows and nulls, but no bounds.
 
-    If a file has bounds for some columns, delta-rs (1.6) takes the others as bounded by null and
-    skips the file's rows when a query filters by them (`DeltaTable.to_pyarrow_dataset`). Long
-    texts, times and NaN have no bounds.
+    Long texts, times and NaN cannot have bounds. If only some columns of a file have bounds,
+    delta-rs (1.6) assumes that null bounds the other columns. A query that filters by another
+    column then misses the file's rows (`DeltaTable.to_pyarrow_dataset`).
     """
     nulls: dict[str, int] = {}
     for number in range(file.num_columns):
         path = file.schema.column(number).path
         if "." in path:
-            continue  # nested, or a name with a dot
+            continue  # the column is nested, or its name has a dot
         chunks = [file.row_group(n).column(number).statistics for n in range(file.num_row_groups)]
         if all(chunk is not None and chunk.has_null_count for chunk in chunks):
             nulls[path] = sum(chunk.null_count for chunk in chunks)
@@ -143,14 +145,14 @@ def stats_of(file: pq.FileMetaData) -> str:
 
 
 class DeltaPort(LakePort[DeltaTarget]):
-    """A table of Delta Lake in the hands of one driver."""
+    """A handle with which one driver uses a table of Delta Lake."""
 
     _table: DeltaTable
     _found: int | None
 
     def __init__(self, target: DeltaTarget, batch: Batch, files: Sequence[DataFile]) -> None:
         super().__init__(target, batch, files)
-        #: Identifies this port's commits.
+        #: A random number that identifies this port's commits.
         self._own = secrets.randbits(62)
 
     def _has_changed(self) -> bool:
@@ -187,9 +189,9 @@ class DeltaPort(LakePort[DeltaTarget]):
                 AddAction(file.path, file.size_bytes, partition, marker.time_ms, True, stats)
             )
         properties = CommitProperties(
-            # For people. It disappears with the log's old files.
+            # This copy of the marker is for people. It disappears with the log's old files.
             custom_metadata={"dedup": marker.to_bytes().decode()},
-            # `newest` decides about commits in between.
+            # Do not retry: `newest` must first read the commits in between.
             max_commit_retries=0,
             app_transactions=[
                 Transaction(name, number, marker.time_ms) for name, number in numbers.items()
@@ -223,7 +225,7 @@ class DeltaPort(LakePort[DeltaTarget]):
 def delta_marker(
     table: DeltaTable, shown: str, query_id: str, sink: str
 ) -> tuple[Marker | None, int, int | None]:
-    """Return the marker of a sink, the version that it was committed as, and its commit's ID."""
+    """Return a sink's marker, the table version that holds the marker, and the ID of the commit."""
     mine = app_id(query_id, sink)
     batch_id = table.transaction_version(mine)
     if batch_id is None:
@@ -246,9 +248,9 @@ def delta_marker(
 
 
 def _is_rolled_back(table: DeltaTable, version: int) -> bool:
-    """Return whether, according to its log, RESTORE took the table back to before a version.
+    """Return whether RESTORE has taken the table back to a state before `version`.
 
-    RESTORE keeps application transactions and removes rows.
+    RESTORE removes rows, but keeps application transactions, so the log has to show this.
     """
     later = table.version() - version
     has_rows = {version: True}
@@ -257,15 +259,15 @@ def _is_rolled_back(table: DeltaTable, version: int) -> bool:
         has_rows[here] = has_rows.get(here - 1, True)
         if entry.get("operation") == "RESTORE":
             to = (entry.get("operationParameters") or {}).get("version")
-            # RESTORE to a time names no version.
+            # A RESTORE to a time does not name a version.
             has_rows[here] = to is not None and has_rows.get(int(to), int(to) > version)
     return not has_rows.get(table.version(), True)
 
 
 def delta_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> DeltaTarget:
-    """Return the table for a stream's columns. The option `create` creates a missing table first.
+    """Return the table for a stream's columns. If the option `create` is set, create it if missing.
 
-    Raises ConfigError if the table does not exist, or something about it does not fit.
+    Raises ConfigError if the table does not exist, or if the sink cannot write the stream to it.
     """
     shown = options.table
     table = open_delta(options, new_columns(stream) if options.create else None)
@@ -281,7 +283,7 @@ def delta_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> Del
 
 
 def _unfit_division(columns: TableColumns, partition_by: Sequence[str]) -> str:
-    """Return why this sink cannot write the table's partitions, or an empty text."""
+    """Return why this sink cannot write the table's partitions, or an empty text if it can."""
     for name in partition_by:
         if name not in columns.given:
             return f"column {name!r}, which the stream lacks. Add it to the stream."
@@ -298,9 +300,9 @@ def _unfit_division(columns: TableColumns, partition_by: Sequence[str]) -> str:
 
 
 def open_delta(options: LakeOptions, columns: pa.Schema | None = None) -> DeltaTable:
-    """Return the newest version of the table. With `columns`, this creates a missing table first.
+    """Return the newest version of the table. If `columns` is given, create a missing table first.
 
-    Raises ConfigError if the table does not exist, and SinkError if delta-rs cannot read it.
+    Raises ConfigError if the table does not exist, and SinkError if delta-rs cannot read the table.
     """
     deltalake = delta_library()
     properties = dict(options.properties) or None
@@ -319,7 +321,7 @@ def open_delta(options: LakeOptions, columns: pa.Schema | None = None) -> DeltaT
 
 
 def _shape_of(table: DeltaTable) -> str:
-    """Return a hash of all that data files of a table depend on."""
+    """Return a hash of everything in a table's metadata that data files depend on."""
     metadata, protocol = table.metadata(), table.protocol()
     matter = ("delta.constraints", "delta.columnMapping", _RETENTION)
     parts = [
@@ -333,7 +335,7 @@ def _shape_of(table: DeltaTable) -> str:
 
 
 def _check_features(shown: str, table: DeltaTable) -> None:
-    """Reject a table that requires more of its writers than this sink supports."""
+    """Raise ConfigError if the table needs features of its writers that this sink lacks."""
     features = set(table.protocol().writer_features or ())
     settings = table.metadata().configuration
     if _RETENTION in settings:

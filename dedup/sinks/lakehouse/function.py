@@ -1,4 +1,4 @@
-"""The sinks as functions for ``foreachBatch``."""
+"""The kinds of the Delta Lake and Iceberg sinks, and the functions `delta_sink`, `iceberg_sink`."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def delta_sink(
 ) -> SinkFunction:
     """Return a function for ``foreachBatch`` that writes each micro-batch to Delta Lake once.
 
-    It is ``format("dedup_delta")`` for queries that write to several places, and for PySpark 4.0.
-    No jar of Delta Lake is needed.
+    The function does the same as ``format("dedup_delta")``. Use it for queries that write to
+    several places, and on PySpark 4.0. It needs no jar of Delta Lake.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def delta_sink(
     create : bool, optional
         Create a missing table from the columns of the stream.
     options : mapping of str to str, optional
-        Any other option of the format. Two sinks of one query each need a `name`.
+        Any other options of the format. Two sinks of one query need different values of `name`.
 
     Raises
     ------
@@ -98,22 +98,22 @@ def iceberg_sink(
 ) -> SinkFunction:
     """Return a function for ``foreachBatch`` that writes each micro-batch to Iceberg once.
 
-    It is ``format("dedup_iceberg")`` for queries that write to several places, and for PySpark 4.0.
-    No jar of Iceberg is needed.
+    The function does the same as ``format("dedup_iceberg")``. Use it for queries that write to
+    several places, and on PySpark 4.0. It needs no jar of Iceberg.
 
     Parameters
     ----------
     table : str
-        Its name with the namespace, such as ``shop.orders``.
+        The table's name with its namespace, such as ``shop.orders``.
     checkpoint : str
         The query's checkpoint location.
     catalog : str, optional
-        Name of a catalog in pyiceberg's configuration, which options such as ``catalog.uri``
-        override.
+        Name of a catalog in pyiceberg's configuration. Options such as ``catalog.uri`` override
+        that configuration.
     create : bool, optional
         Create a missing table from the columns of the stream.
     options : mapping of str to str, optional
-        Any other option of the format. Two sinks of one query each need a `name`.
+        Any other options of the format. Two sinks of one query need different values of `name`.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def iceberg_sink(
 
 
 def ready(options: LakeOptions, columns: Sequence[tuple[str, str]]) -> LakeWork:
-    """Return the work of a sink, after a check of its table and the stream's columns."""
+    """Check the table and the stream's columns, and return the work of the sink."""
     refuse_twins(name for name, _ in columns)
     target = delta_target if options.format_name == DELTA else iceberg_target
     return LakeWork(options, target(options, columns))

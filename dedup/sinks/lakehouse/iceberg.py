@@ -1,8 +1,9 @@
-"""A table of Apache Iceberg, through pyiceberg: its columns, its data files, and the commit.
+"""Write data files to a table of Apache Iceberg, and commit the files, with the library pyiceberg.
 
-The marker is a *property of the table*, set in the commit that adds the files. Spark's own sink
-writes a line in the snapshot's summary, which disappears when the snapshot expires; a property
-stays. The commit asserts that the branch ``main`` is still where it was when the marker was read.
+The commit that adds the files also sets the marker, which is a *property of the table*. Spark's own
+sink stores its progress in the snapshot's summary instead. The summary disappears when the snapshot
+expires, but a property stays. The commit fails if the branch ``main`` has moved since the sink read
+the marker.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-#: File systems take at most 255 bytes in a name.
+#: Largest number of bytes in the name of a folder. Most file systems have this limit.
 _LONGEST_FOLDER = 255
-#: Newer formats require row IDs, and more, from their writers.
+#: Newest version of Iceberg's format that the sink writes. Later versions require row IDs and more.
 _NEWEST_FORMAT = 2
 
 
@@ -54,7 +55,10 @@ def marker_property(query_id: str, sink: str) -> str:
 
 @dataclass(frozen=True)
 class IcebergTarget(LakeTarget):
-    """A table of Iceberg. `storage` holds the properties for access to the table's files."""
+    """A table of Iceberg that a sink writes to.
+
+    `storage` holds the properties by which pyiceberg accesses the table's files.
+    """
 
     metadata: TableMetadata
     storage: dict[str, str] = field(repr=False)
@@ -78,7 +82,7 @@ class IcebergTarget(LakeTarget):
         return files
 
     def _with_all_columns(self, rows: pa.Table) -> pa.Table:
-        """Return rows with all columns of the table, null if the stream lacks the column."""
+        """Return rows with all columns of the table. A column that the stream lacks is null."""
         arrays = [
             rows.column(column.name)
             if column.name in self.columns.given
@@ -116,7 +120,7 @@ class IcebergTarget(LakeTarget):
         from pyiceberg.table.locations import load_location_provider
 
         location = self.metadata.location
-        # Readers take partition values from the metadata, and do not need folders named after them.
+        # Readers take partition values from the metadata, so a folder need not be named after them.
         in_folder = key if key and len(key.to_path()) <= _LONGEST_FOLDER else None
         where = load_location_provider(location, self.metadata.properties).new_data_location(
             f"00000-{slot}-{uuid.uuid4()}.parquet", in_folder
@@ -124,9 +128,9 @@ class IcebergTarget(LakeTarget):
         return load_file_io(self.storage, location).new_output(where)
 
     def _file_schema(self) -> Schema:
-        """Return the table's schema with the column names of Iceberg's files.
+        """Return the table's schema with the column names that Iceberg uses in files.
 
-        Only the names of columns change. Readers find nested fields by their IDs.
+        Nested fields keep their names, because readers find nested fields by their IDs.
         """
         from pyiceberg.schema import Schema, sanitize_column_names
 
@@ -138,10 +142,10 @@ class IcebergTarget(LakeTarget):
         ))  # fmt: skip
 
     def _write_parquet(self, output: OutputFile, schema: Schema, part: pa.Table) -> dict[str, Any]:
-        """Write rows as Parquet, and return the file's statistics.
+        """Write rows as a Parquet file, and return the file's statistics.
 
-        pyiceberg's own function for a whole file turns null lists and maps of structures into empty
-        ones (it rebuilds them from their offsets). Its writer and statistics are right.
+        This does not call pyiceberg's function for a whole file. That function rebuilds lists and
+        maps of structures from their offsets, which turns null into empty lists and maps.
         """
         from pyiceberg.io.fileformat import FileFormatFactory
         from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -162,8 +166,8 @@ class IcebergTarget(LakeTarget):
         try:
             return write(properties)
         except (OverflowError, UnicodeEncodeError):
-            # A bound is a time or date outside Python's calendar, or a text whose 16th character is
-            # the last one before the surrogates.
+            # pyiceberg cannot compute a bound for a time or date outside Python's calendar, or for
+            # a text whose 16th character is the last character before the surrogates.
             return write(_without_bounds(properties))
 
     def port(self, batch: Batch, files: Sequence[DataFile]) -> IcebergPort:
@@ -171,7 +175,7 @@ class IcebergTarget(LakeTarget):
 
 
 def _without_bounds(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return properties with which a file's statistics count values and hold no bounds."""
+    """Return properties that make a file's statistics count values, but leave out bounds."""
     per_column = "write.metadata.metrics.column."
     kept = {name: value for name, value in properties.items() if not name.startswith(per_column)}
     return {**kept, "write.metadata.metrics.default": "counts"}
@@ -180,13 +184,13 @@ def _without_bounds(properties: Mapping[str, str]) -> dict[str, str]:
 def _make_durable(place: str) -> None:
     parts = urlsplit(place)
     if parts.scheme in ("", "file"):
-        # pyiceberg does not decode the path either.
+        # Do not decode the path, because pyiceberg does not decode it.
         sync(Path(parts.path))
         sync(Path(parts.path).parent)
 
 
 class IcebergPort(LakePort[IcebergTarget]):
-    """A table of Iceberg in the hands of one driver."""
+    """A handle with which one driver uses a table of Iceberg."""
 
     _table: Table
     _sent: Marker | None = None
@@ -233,12 +237,12 @@ def iceberg_marker(table: Table, shown: str, query_id: str, sink: str) -> Marker
 
 
 class _SingleCommitCatalog:
-    """A catalog whose conflicts pyiceberg does not handle itself.
+    """A wrapper of a catalog that keeps pyiceberg from handling conflicts itself.
 
-    After a conflict pyiceberg commits again, on top of other commits, even if they set a marker. If
-    it gives up, it deletes the commit's data files. But if a client or proxy repeats a request
-    whose answer was lost, its own commit looks like a conflict, and a snapshot names those files.
-    With this catalog the files stay, for `remove_orphan_files`.
+    After a conflict pyiceberg commits again on top of other commits, even if they set a marker. If
+    pyiceberg gives up, it deletes the data files. But a conflict may be false: if a client or proxy
+    repeats a request whose answer was lost, the first request may have committed the files. With
+    this wrapper the files stay, and `remove_orphan_files` can delete them.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -267,9 +271,9 @@ def _summary_of(marker: Marker) -> dict[str, str]:
 
 
 def _is_rolled_back(table: Table, marker: Marker) -> bool:
-    """Return whether, according to the snapshots, ``main`` was rolled back to before a commit.
+    """Return whether ``main`` was rolled back to a state before the marker's commit.
 
-    A rollback keeps properties and removes rows.
+    A rollback removes rows, but keeps properties, so the snapshots have to show this.
     """
     wanted = _summary_of(marker).items()
     of_marker = [
@@ -284,8 +288,8 @@ def _is_rolled_back(table: Table, marker: Marker) -> bool:
         if here.parent_snapshot_id is None or (here.sequence_number or 0) < first:
             return True
         here = table.snapshot_by_id(here.parent_snapshot_id)
-    # Without a current snapshot the rows are gone. If only a parent is missing, it has expired, and
-    # a rollback cannot be detected.
+    # If the table has no current snapshot, the rows are gone. If only a parent snapshot is missing,
+    # the parent has expired, and a rollback cannot be detected.
     return bool(ids) and table.current_snapshot() is None
 
 
@@ -300,9 +304,9 @@ def _shape_of(metadata: TableMetadata) -> tuple[Any, ...]:
 
 
 def iceberg_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> IcebergTarget:
-    """Return the table for a stream's columns. The option `create` creates a missing table first.
+    """Return the table for a stream's columns. If the option `create` is set, create it if missing.
 
-    Raises ConfigError if the table does not exist, or something about it does not fit.
+    Raises ConfigError if the table does not exist, or if the sink cannot write the stream to it.
     """
     iceberg_library()
     from pyiceberg.io.pyarrow import schema_to_pyarrow

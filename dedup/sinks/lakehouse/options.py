@@ -1,4 +1,4 @@
-"""Options of the two sinks, as ``writeStream.option`` takes them."""
+"""The options of the Delta Lake and Iceberg sinks, which users pass to ``writeStream.option``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dedup.errors.redaction import without_secrets
 from dedup.sinks.options import ACCEPT, SinkOptions, named, sink_values
 
 DELTA, ICEBERG = "dedup_delta", "dedup_iceberg"
-#: Prefix of the options that go to the library, by format.
+#: For each format, the prefix of the options that the sink passes to the library.
 PREFIXES = {DELTA: "storage.", ICEBERG: "catalog."}
-#: A percent-encoded character.
+#: Pattern of a percent-encoded character.
 _ENCODED = re.compile("%[0-9A-Fa-f]{2}")
-#: Settings that delta-rs may have: how it connects to a store, but not which store or user.
+#: Settings that users may give delta-rs. They say how to connect, but not to which store or user.
 _CONNECTION = frozenset({
     "allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only",
     "max_retries", "pool_idle_timeout", "pool_max_idle_per_host", "retry_timeout", "timeout",
@@ -44,7 +44,7 @@ OPTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeOptions(SinkOptions):
-    """The values of `OPTIONS`, and the library's properties.
+    """The values of the options in `OPTIONS`, and the properties that go to the library.
 
     `table` is the location of a Delta table, or the name of an Iceberg table.
     """
@@ -73,13 +73,14 @@ class LakeOptions(SinkOptions):
 
 
 def lake_options(format_name: str, given: Mapping[str, str]) -> LakeOptions:
-    """Return the options that a user gave. Their names may be in any case.
+    """Return the options that a user gave.
 
-    After a prefix of `PREFIXES` the case counts.
+    Names of options may be in any case, but the part after a prefix in `PREFIXES` is
+    case-sensitive.
     """
     prefix = PREFIXES[format_name]
     values = sink_values(format_name, given, OPTIONS[format_name], prefix)
-    # Spark passes these names in lower case or as they were written, depending on its version.
+    # Depending on its version, Spark passes the names in lower case or as the user wrote them.
     properties = {
         key[len(prefix) :]: value.strip()
         for key, value in given.items()
@@ -113,7 +114,7 @@ def _location(path: str) -> str:
 
 
 def _check_storage(properties: Mapping[str, str]) -> None:
-    """Reject settings that could make delta-rs commit to another store than the data files'."""
+    """Reject settings that could make delta-rs commit to a store that lacks the data files."""
     for name in properties:
         if name.lower().removeprefix("aws_").removeprefix("s3_") not in _CONNECTION:
             raise ConfigError(

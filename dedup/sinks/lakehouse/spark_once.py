@@ -1,9 +1,10 @@
-"""The tables' own Spark connectors in ``foreachBatch``, each micro-batch once.
+"""Append each micro-batch once with the Spark connector of Delta or Iceberg, in ``foreachBatch``.
 
-Delta's recipe for this (``txnAppId`` and ``txnVersion``) skips a micro-batch that is in the table
+Delta's own recipe (``txnAppId`` and ``txnVersion``) skips a micro-batch that is in the table
 *without computing it*. If the query has a stateful operator, Spark 4.1 and newer then fail, because
 the operator's state was not committed (SPARK-52008). Iceberg has no recipe (apache/iceberg#8809).
-These functions ask the table first. If it has the micro-batch, they read all rows and drop them.
+The functions here first look whether the table has the micro-batch. If so, they read all rows and
+write none.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _IN_SUMMARY = "dedup.marker"
 
 
 class _Once(NamedSink):
-    #: Name of the function that made this one, for errors.
+    #: Name of the public function that made this object. Errors show the name.
     function: ClassVar[str]
 
     def __init__(
@@ -38,7 +39,7 @@ class _Once(NamedSink):
         self.sink, self.checkpoint = name, checkpoint
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Append the rows of a micro-batch, unless they are in the table."""
+        """Append the rows of a micro-batch, unless the table has them already."""
         location = located(self.checkpoint)
         query_id = query_of(rows) or query_of_checkpoint(location, batch_id, self.function)
         self._publish(rows, query_id, batch_id)
@@ -47,7 +48,7 @@ class _Once(NamedSink):
         newest = self._newest(rows.sparkSession, query_id)
         refuse_older_checkpoint(batch_id, -1 if newest is None else newest)
         if newest == batch_id:
-            # Stateful operators commit their state only once their rows are read.
+            # Read all rows, because stateful operators commit their state only then.
             rows.write.format("noop").mode("append").save()
             return
         faults.point("lakehouse.commit.before")
@@ -64,12 +65,12 @@ class _Once(NamedSink):
 
 
 class DeltaOnce(_Once):
-    """Function for ``foreachBatch`` that `delta_once` returns."""
+    """The function for ``foreachBatch`` that `delta_once` returns."""
 
     function = "delta_once"
 
     def _app_id(self, query_id: str) -> str:
-        # Separate from the markers of `delta_sink`, which also hold the content.
+        # Use another ID than `delta_sink`, whose markers also hold the content hash.
         return f"{app_id(query_id, self.sink)}/once"
 
     def _sql_name(self) -> str:
@@ -92,7 +93,7 @@ class DeltaOnce(_Once):
 
 
 class IcebergOnce(_Once):
-    """Function for ``foreachBatch`` that `iceberg_once` returns."""
+    """The function for ``foreachBatch`` that `iceberg_once` returns."""
 
     function = "iceberg_once"
 
@@ -109,8 +110,8 @@ class IcebergOnce(_Once):
         )
 
     def _newest(self, session: SparkSession, query_id: str) -> int | None:
-        """Return the newest micro-batch according to the property and the snapshots."""
-        # The session has its own catalog, which caches what it has read of a table.
+        """Return the newest micro-batch in the table's property and snapshots, or None."""
+        # The session's catalog caches what it has read of a table, so refresh it first.
         session.sql(f"REFRESH TABLE {self._table}")
         mine, found = self._property(query_id), []
         for row in session.sql(f"SHOW TBLPROPERTIES {self._table}").collect():
@@ -135,7 +136,7 @@ class IcebergOnce(_Once):
 def delta_once(
     table: str, *, checkpoint: str, name: str = "delta", options: Mapping[str, str] | None = None
 ) -> DeltaOnce:
-    """Return a function for ``foreachBatch`` that appends with Delta's own connector, once.
+    """Return a function for ``foreachBatch`` that appends once with Delta's own Spark connector.
 
     Parameters
     ----------
@@ -144,7 +145,7 @@ def delta_once(
     checkpoint : str
         The query's checkpoint location.
     name : str, optional
-        Name of the sink within its query; two sinks into one table need two names.
+        Name of the sink within its query. Two sinks into one table need different names.
     options : mapping of str to str, optional
         Options of Delta's writer, such as ``mergeSchema``.
 
@@ -153,12 +154,13 @@ def delta_once(
     ConfigError
         If the name cannot be part of a marker.
     MissingExtraError
-        If the extra ``delta`` is not installed, which this needs to read the markers.
+        If the extra ``delta`` is not installed. This function needs it to read the markers.
 
     Notes
     -----
-    According to its documentation, Delta rejects one of two concurrent drivers (a copy of the
-    checkpoint, a start that was frozen). Unlike `delta_sink`, this does not compare rows.
+    Two drivers of a query may run at the same time, after a copy of the checkpoint or a freeze.
+    According to Delta's documentation, Delta then rejects one of their commits. Unlike
+    `delta_sink`, this function does not compare rows with what is published.
     """
     delta_library()
     return DeltaOnce(table, name, checkpoint, options)
@@ -167,16 +169,16 @@ def delta_once(
 def iceberg_once(
     table: str, *, checkpoint: str, name: str = "iceberg", options: Mapping[str, str] | None = None
 ) -> IcebergOnce:
-    """Return a function for ``foreachBatch`` that appends with Iceberg's own connector, once.
+    """Return a function for ``foreachBatch`` that appends once with Iceberg's own Spark connector.
 
     Parameters
     ----------
     table : str
-        As in SQL, with catalog and namespace.
+        Name as in SQL, with catalog and namespace.
     checkpoint : str
         The query's checkpoint location.
     name : str, optional
-        Name of the sink within its query; two sinks into one table need two names.
+        Name of the sink within its query. Two sinks into one table need different names.
     options : mapping of str to str, optional
         Options of Iceberg's writer.
 
@@ -187,9 +189,9 @@ def iceberg_once(
 
     Notes
     -----
-    The marker is in the summary of the snapshot and, right afterwards, in a property of the table.
-    If a driver dies between the two, and the snapshot expires before the next start, the
-    micro-batch is written again. Two concurrent drivers may both write it, because Iceberg's
-    appends never conflict. `iceberg_sink` has neither gap.
+    The function first commits the marker in the snapshot's summary, and then in a property of the
+    table. If a driver dies between these commits, and the snapshot expires before the next start,
+    the next start writes the micro-batch again. Two concurrent drivers may both write a
+    micro-batch, because appends to Iceberg never conflict. `iceberg_sink` has neither gap.
     """
     return IcebergOnce(table, name, checkpoint, options)

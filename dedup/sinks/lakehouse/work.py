@@ -1,7 +1,8 @@
-"""A sink of a table format as Spark runs it: tasks write data files, the driver commits them.
+"""The work of a sink into a table format. Tasks write data files, and the driver commits them.
 
-No reader sees a data file that no commit names, so tasks write theirs beside the table's. The
-guarantee rests on the driver's single commit (`dedup.sinks.single_commit`).
+Readers see only data files that a commit names. So tasks can write their data files to the table's
+folder before the commit. The driver's single commit publishes them once
+(`dedup.sinks.single_commit`).
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from dedup.sinks.work import SinkWork, TaskResult
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file that a task has written, and no commit names yet.
+    """A data file that a task has written and that no commit names yet.
 
-    `path` is as the format's commit spells it, and `entry` holds what else the commit contains.
+    `path` has the form that the table format uses in commits. `entry` holds everything else that
+    the commit says about the file.
     """
 
     path: str
@@ -47,9 +49,9 @@ class UncommittedSlice(StagedSlice):
 
 @dataclass(frozen=True)
 class LakeTarget(ABC):
-    """A table whose columns fit the stream. Spark sends it to the tasks.
+    """A table whose columns fit the stream. Spark sends this object to the tasks.
 
-    A table that was dropped and created again has another `table_id`.
+    If somebody drops and recreates the table, the new table has another `table_id`.
     """
 
     options: LakeOptions
@@ -58,24 +60,24 @@ class LakeTarget(ABC):
 
     @abstractmethod
     def write(self, batch: Batch, slot: int, rows: pa.Table) -> list[DataFile]:
-        """Write rows to durable data files, under names that no other attempt uses."""
+        """Write rows to durable data files whose names no other attempt uses."""
 
     @abstractmethod
     def port(self, batch: Batch, files: Sequence[DataFile]) -> LakePort[Any]:
-        """Return the table in the hands of this driver, which may commit these files."""
+        """Return a handle with which the driver can commit `files` to the table."""
 
 
 T = TypeVar("T", bound=LakeTarget)
 
 
 class LakePort(TablePort, Generic[T]):
-    """A table in the hands of one driver."""
+    """A handle with which one driver uses a table."""
 
     def __init__(self, target: T, batch: Batch, files: Sequence[DataFile]) -> None:
         self.target, self.batch, self.files = target, batch, files
 
     def newest(self) -> Marker | None:
-        """Read the table again, and return the marker of this sink in its newest version."""
+        """Read the table's newest version, and return this sink's marker in it."""
         options = self.target.options
         if self._has_changed():
             raise ConfigError(
@@ -98,7 +100,7 @@ class LakePort(TablePort, Generic[T]):
 
     @abstractmethod
     def _has_changed(self) -> bool:
-        """Open the newest version, and return whether the target's data files no longer fit it."""
+        """Open the newest version, and return whether data files of the target do not fit it."""
 
     @abstractmethod
     def _marker(self) -> tuple[Marker | None, bool]:
@@ -117,7 +119,7 @@ class LakePort(TablePort, Generic[T]):
 
     @abstractmethod
     def _commit(self, marker: Marker) -> None:
-        """Commit. Raises Aborted if another commit has become the version."""
+        """Commit the next version. Raises Aborted if another commit has become that version."""
 
     def _check_files(self) -> None:
         table = self.target.options.table
@@ -137,16 +139,16 @@ class LakePort(TablePort, Generic[T]):
 
     @abstractmethod
     def _sizes(self) -> Iterable[int | None]:
-        """Return the sizes of the data files as the library sees them, None for a missing one."""
+        """Return the size of each data file as the library sees it, or None for a missing file."""
 
     @abstractmethod
     def delete(self, path: str) -> None:
         """Delete a data file."""
 
     def clean(self, outcome: Publication) -> None:
-        """Delete the data files of this attempt if it found the micro-batch published.
+        """Delete this attempt's data files if the attempt found the micro-batch already published.
 
-        Files of other attempts stay for `VACUUM` or `remove_orphan_files`, because a version of
+        Files of other attempts stay until `VACUUM` or `remove_orphan_files`, because a version of
         the table may name them.
         """
         if outcome is Publication.FOUND:
@@ -157,7 +159,7 @@ class LakePort(TablePort, Generic[T]):
 
 @dataclass(frozen=True)
 class LakeWork(SinkWork):
-    """The work of a sink into tables; `dedup.sinks.lakehouse.function.ready` makes it."""
+    """The work of a sink into a table. The function `lakehouse.function.ready` makes it."""
 
     options: LakeOptions
     table: LakeTarget
@@ -199,7 +201,7 @@ class LakeWork(SinkWork):
 
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
         """Record the table and its ID in the ledger."""
-        # A table without rows of this sink may be dropped and created again.
+        # As long as the table has no rows of this sink, users may drop and recreate the table.
         if any(piece.content.rows for piece in staged.slices) or ledger.published() is not None:
             option = "path" if self.options.format_name == DELTA else "table"
             ledger.settle({option: self.options.table}, table_id=self.table.table_id)

@@ -1,1 +1,1 @@
-"""PostgreSQL as a sink: each micro-batch is committed to the table once."""
+"""The sink that writes to PostgreSQL and commits each micro-batch of a query once."""

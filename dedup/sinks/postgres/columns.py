@@ -1,7 +1,8 @@
-"""Which columns of Spark go into which columns of PostgreSQL without loss, and how.
+"""Fit Spark columns to PostgreSQL columns, so that no value is lost or changed.
 
-The rows travel in the binary format of COPY, in which PostgreSQL converts nothing: each value must
-have the bytes of its column's own type (PostgreSQL's manual, "COPY", "Binary Format").
+The sink sends rows in the binary format of COPY. PostgreSQL converts nothing in that format, so
+each value must have the bytes of its column's own type (PostgreSQL's manual, "COPY", "Binary
+Format").
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from dedup.spark.id_encoding import encode_ids
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-#: By Spark type: the PostgreSQL types that fit, named as by `format_type`, and the Arrow type that
-#: is encoded for them. `postgres_ddl` takes the first.
+#: For each Spark type, the PostgreSQL types that fit, in the spelling of `format_type`. Each has
+#: the Arrow type that the encoder needs. `postgres_ddl` uses the first PostgreSQL type.
 _SCALARS: dict[str, dict[str, pa.DataType]] = {
     "boolean": {"boolean": pa.bool_()},
     "tinyint": {"smallint": pa.int16(), "integer": pa.int32(), "bigint": pa.int64()},
@@ -39,14 +40,15 @@ _SCALARS: dict[str, dict[str, pa.DataType]] = {
 }
 #: Largest number of decimal digits of Spark's integer types.
 _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
-#: Types that cannot be elements: the binary format of an array names its elements' type.
+#: Types that the sink cannot write as elements of an array. The binary format of an array names the
+#: elements' type, and the encoder cannot name these types.
 _NO_ELEMENTS = frozenset(
     {"character varying", "json", "jsonb", "uuid", "timestamp with time zone", "interval"}
 )
-#: PostgreSQL's first day, 24 November 4714 BC, in Arrow's units. The server rejects earlier ones,
-#: except those that overflow its integers, and the one that means ``-infinity``.
+#: PostgreSQL's first day, 24 November 4714 BC, in Arrow's units. The server rejects earlier days,
+#: but misses days that overflow its integers, and the day that means ``-infinity``.
 _FIRST_DAY, _FIRST_US = -2_440_588, -210_866_803_200_000_000
-#: Difference between the modifier of a ``varchar(n)`` and n.
+#: Difference between the type modifier (`atttypmod`) of a ``varchar(n)`` column and n.
 _LENGTH_OFFSET = 4
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _ARRAY = re.compile(r"array<(.+)>")
@@ -55,14 +57,15 @@ _AS_JSON = "make it a text with to_json(...), for a column of type jsonb"
 
 
 class Unsuitable(Exception):
-    """The reason why a column, or a value, of Spark does not go into a column of PostgreSQL."""
+    """A Spark column or value does not fit a PostgreSQL column. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How a column is turned into the bytes of its type.
+    """A function that converts a column's values to the Arrow type that the encoder needs.
 
-    `kind` is the type in PostgreSQL without modifiers, and `longest` its limit in characters.
+    `kind` is the PostgreSQL type without modifiers. `longest` is the largest number of characters
+    that the column allows.
     """
 
     arrow: pa.DataType
@@ -70,10 +73,10 @@ class Encoding:
     longest: int | None = None
 
     def __call__(self, values: pa.Array) -> pa.Array:
-        """Return the values as the column stores them, or raise Unsuitable if one does not fit."""
+        """Return values in the column's form, or raise Unsuitable if a value does not fit."""
         _check_days(values)
         if self.longest is not None:
-            # The server silently removes blanks beyond the limit.
+            # Check the length here, because the server silently removes blanks beyond the limit.
             most = pc.max(pc.utf8_length(values)).as_py() or 0
             if most > self.longest:
                 raise Unsuitable(
@@ -82,16 +85,16 @@ class Encoding:
         if self.kind in _OWN_BYTES:
             return _OWN_BYTES[self.kind](values)
         if pa.types.is_timestamp(values.type) and values.type.tz is not None:
-            values = values.cast(pa.timestamp("us", "UTC"))  # the same instants
+            values = values.cast(pa.timestamp("us", "UTC"))  # keeps the same instants
         return values.cast(self.arrow)
 
 
 def encoding(spark: str, kind: str, modifier: int) -> Encoding:
-    """Return how a column of Spark goes into a column of PostgreSQL.
+    """Return the encoding that writes a Spark column to a PostgreSQL column.
 
-    `spark` is the type's `simpleString`. `kind` is what `format_type` calls a type without
-    modifiers, or ``enum`` for all enums. `modifier` is the column's `atttypmod`, -1 for none.
-    Raises Unsuitable if values could be lost or changed.
+    `spark` is the Spark type's `simpleString`. `kind` is the PostgreSQL type without modifiers, as
+    `format_type` spells it, or ``enum`` for any enum. `modifier` is the column's `atttypmod`, which
+    is -1 for a column without modifiers. Raises Unsuitable if values could be lost or changed.
     """
     if inner := _ARRAY.fullmatch(spark):
         if not kind.endswith("[]"):
@@ -137,9 +140,9 @@ def postgres_ddl(schema: StructType, table: str, *, key: str | Sequence[str] = (
     Parameters
     ----------
     schema : StructType
-        ``df.schema``; a column that is not nullable becomes ``NOT NULL``.
+        The stream's ``df.schema``. A column that is not nullable becomes ``NOT NULL``.
     table : str
-        As in SQL.
+        Name of the table as in SQL.
     key : str or sequence of str, optional
         Columns of the primary key, for the modes ``upsert`` and ``atomic``.
 
@@ -200,7 +203,7 @@ def _decimal(spark: str, modifier: int) -> pa.DataType:
     else:
         raise Unsuitable(f"it is {spark}, and there numeric; make it a decimal")
     if modifier != -1:
-        # PostgreSQL's `numerictypmodin` packs it like this: 11 bits of scale, with a sign.
+        # PostgreSQL's `numerictypmodin` packs the modifier: the scale takes 11 bits, with a sign.
         digits, after = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
         if after < scale or digits - after < precision - scale:
             raise Unsuitable(
@@ -217,14 +220,14 @@ def _uuid(values: pa.Array) -> pa.Array:
         text = wrong[0].as_buffer().to_pybytes()[:100].decode(errors="backslashreplace")
         raise Unsuitable(f"{text!r} is not a UUID")
     text = pc.utf8_lower(values.cast(pa.string()))
-    # The first byte of a key tells UUIDs from other texts. The slice has an end because without one
-    # pyarrow (26) computes a negative size for some numbers of rows.
+    # Skip the first byte of a key, which tells UUIDs from other texts. Give the slice an end,
+    # because without an end pyarrow (26) computes a negative size for some numbers of rows.
     raw = pc.binary_slice(encode_ids([text]).keys.to_arrow(), 1, 17)
     return pc.if_else(values.is_valid(), raw, None).cast(pa.binary())
 
 
 def _jsonb(values: pa.Array) -> pa.Array:
-    """Return the texts, each preceded by jsonb's version number (`jsonb_recv`)."""
+    """Return the texts with the version number of jsonb before each text (`jsonb_recv`)."""
     text = values.cast(pa.binary())
     return pc.binary_join_element_wise(pa.scalar(b"\x01"), text, pa.scalar(b""))
 

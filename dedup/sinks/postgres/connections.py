@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL that a process keeps, and the meaning of PostgreSQL's errors.
+"""Keep connections to PostgreSQL for reuse in a process, and translate PostgreSQL's errors.
 
 If a connection is lost during a commit, its error does not show whether the commit happened. Every
 other error of PostgreSQL ends the transaction, which is then certain not to be visible
@@ -23,9 +23,9 @@ from dedup.sinks.protocol import Aborted
 if TYPE_CHECKING:
     import psycopg
 
-#: Connection defaults, unless the DSN overrides them. A process that waits for an answer notices a
-#: dead server within half a minute (keepalives), and a process that sends within two minutes. The
-#: second time is longer because a live server does not read either while it waits for a lock.
+#: Connection defaults, unless the DSN overrides them. A process that waits for an answer detects a
+#: dead server within half a minute (keepalives). A process that sends data detects a dead server
+#: within two minutes. This takes longer, because a live server that waits for a lock reads nothing.
 _SESSION = {
     "application_name": "dedup",
     "connect_timeout": "10",
@@ -40,8 +40,8 @@ _RETRY_S = 0.2
 _KEPT = 2
 
 _free: dict[str, list[psycopg.Connection[Any]]] = {}
-# A forked child must not use its parent's connections. It does not close its copies either, because
-# that would end the parent's session.
+# A forked child must not use its parent's connections. The child only forgets them: to close them
+# would end the parent's sessions.
 os.register_at_fork(after_in_child=_free.clear)
 
 
@@ -57,8 +57,8 @@ def psycopg_library() -> ModuleType:
 def connected(dsn: str, timeout_s: float) -> psycopg.Connection[Any]:
     """Return a kept connection, or a new one.
 
-    Raises SinkError if the server does not answer, or still starts, after `timeout_s`. Raises
-    ConfigError if the server rejects this user, or the database does not exist.
+    Raises SinkError if the server does not answer within `timeout_s`, or is still starting then.
+    Raises ConfigError if the server rejects the user, or if the database does not exist.
     """
     while (kept := _take_free(dsn)) is not None:
         if _is_alive(kept):
@@ -99,13 +99,13 @@ def _is_alive(connection: psycopg.Connection[Any]) -> bool:
 
 
 def give_back(dsn: str, connection: psycopg.Connection[Any]) -> None:
-    """Take a connection back, and roll back its open transaction."""
+    """Roll back a connection's open transaction, and keep the connection for reuse."""
     status = psycopg_library().pq.TransactionStatus
     if connection.info.transaction_status in (status.INTRANS, status.INERROR):
         with suppress(psycopg_library().Error):
             connection.rollback()
     free = _free.setdefault(dsn, [])
-    # A connection with an open COPY takes no other command. Closing it rolls the COPY back.
+    # A connection with an open COPY accepts no other command. Close it, which rolls the COPY back.
     if connection.info.transaction_status != status.IDLE or len(free) >= _KEPT:
         connection.close()
     else:
@@ -120,7 +120,10 @@ def forget_connections() -> None:
 
 @contextmanager
 def transaction(options: PostgresOptions) -> Iterator[psycopg.Connection[Any]]:
-    """Yield a connection (see `connected`). Commits at the end, and rolls back after an error."""
+    """Yield a connection in a transaction. Commit if the block succeeds, and otherwise roll back.
+
+    Raises the errors of `connected`.
+    """
     connection = connected(options.dsn, options.timeout_seconds)
     try:
         yield connection
@@ -138,22 +141,22 @@ def translated_errors(table: str) -> Iterator[None]:
         raise translate_error(error, table) from None
 
 
-#: Classes of errors, or no class, that are not about the rows: connections, transactions,
-#: resources, locks, administrators who intervene, and the server's own faults.
+#: Classes of errors that are not about the rows: connections, transactions, resources, locks,
+#: administrators who intervene, and the server's own faults. An error without a class counts too.
 _SERVER_CLASSES = re.compile("|08|0B|25|26|2D|3B|3D|40|53|55|57|58|72|F0|HV|XX")
 _CONFIG_CLASSES = ("42", "0A", "2B", "3F", "28")
-#: The server's code for an upsert by a unique index that is checked at the commit.
+#: The server's error code for an upsert whose unique index is checked only at the commit.
 _DEFERRABLE = "55000"
 _ADVICE = (
     " Nothing of its slice was written. Fix the record at its origin, or the table, and start the "
     "query again; or let the option quarantine set such records aside."
 )
-#: Line and column of a COPY, in the context of an error.
+#: Pattern of the line and column of a COPY in the context of an error.
 _PLACE = re.compile(r"COPY [^,\n]+, line (\d+)(?:, column [^:\n]+)?")
 
 
 def rejected_record(reason: str) -> DataError:
-    """Return the error for a record that the table rejects; `reason` is in whole sentences."""
+    """Return the error for a record that the table rejects. `reason` consists of sentences."""
     return DataError(reason + _ADVICE, remedy="postgres-rows")
 
 
@@ -162,17 +165,17 @@ def reason_of(error: DataError) -> str:
 
 
 def translate_error(error: Any, table: str) -> Exception:
-    """Return the error to raise for a failed transaction, of which nothing is visible.
+    """Translate PostgreSQL's error for a transaction that was rolled back.
 
-    The result is a `DataError` about a record, a `ConfigError` about the table or its privileges,
-    or `Aborted` if another attempt may succeed.
+    Returns a `DataError` about a record, a `ConfigError` about the table or its privileges, or
+    `Aborted` if another attempt may succeed.
     """
     state, diag = error.sqlstate or "", error.diag
     message = (diag.message_primary or str(error)).rstrip(".")
     detail = f" {diag.message_detail}" if diag.message_detail else ""
     place = _PLACE.search(diag.context or "")
     text = f"Table {table}: {message}{f' ({place[0]})' if place else ''}"
-    if state == "57014" and "user" not in message:  # COPY may wait for Spark that long
+    if state == "57014" and "user" not in message:  # a COPY that waits for Spark may take long
         text += "; `-c statement_timeout=0` among the options of the dsn lifts a time limit"
     if state == _DEFERRABLE or state[:2] in _CONFIG_CLASSES:
         return ConfigError(
@@ -180,22 +183,25 @@ def translate_error(error: Any, table: str) -> Exception:
         )
     if _SERVER_CLASSES.fullmatch(state[:2]):
         return Aborted(text)
-    return rejected_record(f"{text}.{detail}")  # also with a trigger's own code
+    return rejected_record(f"{text}.{detail}")  # a trigger may raise any code
 
 
 def copied_line(error: Any) -> int | None:
-    """Return the line of a COPY that an error is about, from 1 on, or None if it names none."""
+    """Return the line number that a COPY error names, counted from 1, or None without a line."""
     place = _PLACE.search(error.diag.context or "")
     return int(place[1]) if place else None
 
 
 def is_commit_unknown(error: Any) -> bool:
-    """Return whether a commit's error leaves its outcome open (08..., 40003, or no code)."""
+    """Return whether the commit may have succeeded although it raised this error.
+
+    The error then has the code 40003, a code that begins with 08, or no code.
+    """
     state = error.sqlstate or "08"
     return state.startswith("08") or state == "40003"
 
 
-#: Messages of permanent errors before there is a session, for which psycopg gives no code.
+#: Pattern of permanent errors while connecting. psycopg gives no code for these errors.
 _PERMANENT = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|does not exist|"
     r"permission denied|could not translate host name|invalid (?:connection option|dsn|port)|"
@@ -204,9 +210,9 @@ _PERMANENT = re.compile(
 
 
 def _may_pass(error: Any) -> bool:
-    """Return whether a later attempt to connect may succeed."""
+    """Return whether a later attempt to connect may succeed after this error."""
     if isinstance(error, psycopg_library().ProgrammingError):
-        return False  # not a valid DSN
+        return False  # the DSN is not valid
     is_permanent = _PERMANENT.search(str(error)) is not None
     return not is_permanent and not (error.sqlstate or "").startswith(("28", "3D", "42"))
 
@@ -225,12 +231,12 @@ def _no_connection(dsn: str, error: Any) -> DedupError:
 
 
 def without_password(dsn: str, text: str) -> str:
-    """Return a text without the secrets of a DSN."""
+    """Return `text` with the secrets of a DSN removed."""
     parts: dict[str, Any] = {}
     try:
         parts = psycopg_library().conninfo.conninfo_to_dict(dsn)
     except psycopg_library().Error:
-        text = re.sub(r'".*"', '"..."', text, flags=re.DOTALL)  # it may quote any part of the DSN
+        text = re.sub(r'".*"', '"..."', text, flags=re.DOTALL)  # quotes may hold part of the DSN
     named = {name: str(value) for name, value in parts.items() if value}
     text = without_secrets(text, {**named, "dsn": dsn})
     if "password=" in text:  # a wrong separator hides the password in another part

@@ -1,4 +1,4 @@
-"""Write record batches to a table by ``COPY ... FROM STDIN (FORMAT BINARY)``."""
+"""Write record batches to a table with ``COPY ... FROM STDIN (FORMAT BINARY)``."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from dedup.sinks.postgres.tables import TargetTable
 if TYPE_CHECKING:
     import psycopg
 
-#: Largest number of bytes, and of rows, that are encoded at a time.
+#: Largest number of bytes and of rows that `CopyRows` encodes at a time.
 _BYTES, _ROWS = 4 << 20, 16_384
-#: Bytes of sent rows that are kept to show a rejected record: the server reports it at the end.
+#: How many bytes of sent rows `CopyRows` keeps in memory. The server may reject a record only at
+#: the end of the COPY, and the error should show that record.
 _KEPT_BYTES = 32 << 20
 #: Largest number of characters of a record that an error shows.
 _SHOWN = 500
-#: An empty file of COPY: signature, no flags, no extension; then its end.
+#: An empty COPY file: a signature, no flags, no extension, and the end of the file.
 _EMPTY = b"PGCOPY\n\xff\r\n\0" + bytes(8) + b"\xff\xff"
 
 
 class CopyRows:
-    """A COPY in progress, into a table with the columns of the target.
+    """A COPY in progress. It writes to `into`, a table with the columns of the target `table`.
 
     An error about a record shows the record, unless `shows_record` is false.
     """
@@ -58,9 +59,9 @@ class CopyRows:
         self._encoder: Any = None
 
     def send(self, rows: pa.RecordBatch) -> None:
-        """Send rows, or raise DataError if a record cannot be encoded.
+        """Send rows, or raise DataError if the sink cannot encode a record.
 
-        The server may report other problems with these rows later.
+        The server may report problems with the sent rows later.
         """
         import pgpq
 
@@ -73,7 +74,7 @@ class CopyRows:
             self._write(self._encoder.write_batch(encoded))
 
     def finish(self) -> None:
-        """Wait until the server has taken all rows, or raise DataError if it rejects a record."""
+        """Wait until the server accepts all rows, or raise DataError if it rejects a record."""
         with self._translated_errors():
             self._copy.write(self._encoder.finish() if self._encoder is not None else _EMPTY)
             self._context.__exit__(None, None, None)
@@ -115,7 +116,7 @@ class CopyRows:
             self._kept_bytes -= self._kept.popleft().nbytes
 
     def _record_at(self, line: int) -> pa.RecordBatch | None:
-        """Return the record that was sent as this line, from 1 on, if it is still kept."""
+        """Return the record of a line, counted from 1, or None if it is no longer in memory."""
         end = self._lines
         for rows in reversed(self._kept):
             if end - rows.num_rows < line <= end:
@@ -125,7 +126,7 @@ class CopyRows:
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
-        """Translate psycopg's errors, and add the record if the server reports only its line."""
+        """Translate psycopg's errors. If the server reports only a line number, add the record."""
         try:
             yield
         except psycopg_library().Error as error:
@@ -158,14 +159,14 @@ def record_as_json(row: pa.RecordBatch) -> str:
 
 
 def _plain(value: pa.Scalar) -> Any:
-    """Return a value that JSON can hold, or its text."""
+    """Return the value if JSON can hold it, or else a text of the value."""
     if not value.is_valid:
         return None
     kind = value.type
     if pa.types.is_list(kind):
         return [_plain(one) for one in value.values]
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        # A string of Spark may hold any bytes.
+        # A Spark string may hold bytes that are not UTF-8.
         return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
     try:
         found = value.as_py()

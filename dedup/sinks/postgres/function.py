@@ -1,4 +1,4 @@
-"""The sink as a function for ``foreachBatch``."""
+"""The kind `POSTGRES` of the PostgreSQL sink, and the public function `postgres_sink`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dedup.spark.driver.checkpoint_log import Progress
 
 
 def inspect_postgres(options: PostgresOptions, progress: Progress | None) -> SinkInspection:
-    """Return what a sink of these options has published, in every query."""
+    """Return what a sink with these options has published, for each query that used it."""
     try:
         with translated_errors(options.table), transaction(options) as connection:
             table = options.markers or f"{schema_of(connection, options.table)}.dedup_markers"
@@ -50,15 +50,15 @@ def postgres_sink(
 ) -> SinkFunction:
     """Return a function for ``foreachBatch`` that writes each micro-batch to PostgreSQL once.
 
-    It is ``format("dedup_postgres")`` for queries that write to several places, and for PySpark
-    4.0.
+    The function does the same as ``format("dedup_postgres")``. Use it for queries that write to
+    several places, and on PySpark 4.0.
 
     Parameters
     ----------
     dsn : str
         Connection string of libpq, such as ``postgresql://user@host/database``.
     table : str
-        Name as in SQL. The table must exist.
+        Name of the table as in SQL. The table must exist.
     checkpoint : str
         The query's checkpoint location.
     mode : str
@@ -66,9 +66,10 @@ def postgres_sink(
     key : str or sequence of str, optional
         Columns that identify a row, for ``upsert`` and ``atomic``.
     version : str, optional
-        Column with a version. Of two rows with one key, the row with the greater version stays.
+        Column with a version. If two rows have the same key, the row with the greater version
+        stays.
     options : mapping of str to str, optional
-        Any other option of the format. Two sinks of one query each need a `name`.
+        Any other options of the format. Two sinks of one query need different values of `name`.
 
     Raises
     ------

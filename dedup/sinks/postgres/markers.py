@@ -1,4 +1,4 @@
-"""The table of the markers: who owns each slot of a sink, and what the slot published last.
+"""The table of markers, which says who owns each slot of a sink and what it published last.
 
 =========  ======================================================================
 column     meaning
@@ -6,13 +6,14 @@ column     meaning
 query_id   ID of the checkpoint's query
 sink       name of the sink within its query
 slot       number of the task, -1 for whole micro-batches
-owner      the slot's last owner; each attempt to own it sets a new value
-marker     JSON with a checksum (`dedup.sinks.marker`), NULL before the first one
+owner      ID of the slot's owner (a new ID each time somebody acquires the slot)
+marker     JSON with a checksum (`dedup.sinks.marker`), NULL before the first marker
 =========  ======================================================================
 
-A transaction that publishes first locks the row of its slot, and an attempt to own the slot waits
-for that lock. So once a slot is owned, earlier owners' transactions have ended, and their next ones
-are rejected.
+A transaction that publishes rows first locks the row of its slot in this table. To acquire the
+slot, a new owner has to wait for that lock. So once it has the slot, the transactions of earlier
+owners have ended. If an earlier owner begins another transaction, the sink rejects that
+transaction.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _COLUMNS = {
     "query_id": "text", "sink": "text", "slot": "integer", "owner": "uuid NOT NULL",
     "marker": "text",
 }  # fmt: skip
-#: How long an earlier owner may take to end its transaction.
+#: Milliseconds that an earlier owner may take to end its transaction.
 _PATIENCE_MS = 1000
-#: How long a client that is idle within a transaction may block others.
+#: The server ends a client that is idle within a transaction for this long, and so blocks others.
 _IDLE_IN_TRANSACTION = "10min"
-#: Replaces the slot in the name of a session that acquires several.
+#: Stands for the slot number in the name of a session that acquires slots.
 _OWNING = "owning"
 
 
@@ -61,11 +62,11 @@ class PostgresMarkers:
         return [row[0] for row in rows]
 
     def acquire(self, slots: Sequence[int]) -> tuple[str, dict[int, Marker | None]]:
-        """Own slots, in their order, and return the new owner's ID, and their newest markers.
+        """Acquire slots in the given order. Return the new owner's ID, and each slot's marker.
 
-        A session that holds one of the slots in an open transaction gets a second to end the
-        transaction. Then this disconnects the session, and the server rolls the transaction back.
-        Raises Aborted if a slot is still held, or the server is away.
+        A session that has locked one of the slots gets a second to end its transaction. Then this
+        disconnects the session, and the server rolls the transaction back. Raises Aborted if a slot
+        is still locked, or if the server cannot be reached.
         """
         owner = str(uuid.uuid4())
         with translated_errors(self._table):
@@ -104,7 +105,7 @@ class PostgresMarkers:
         return owner, text and _parsed(self._table, self._query_id, slot, text)
 
     def put(self, connection: psycopg.Connection[Any], owner: str, marker: Marker) -> bool:
-        """Write a marker, and return whether this owner still owns the slot."""
+        """Write a marker if `owner` still owns the slot, and return whether it does."""
         done = connection.execute(
             f"UPDATE {self._sql} SET marker = %s WHERE {self._where} AND slot = %s AND owner = %s",
             (marker.to_bytes().decode(), *self._mine, marker.slot, owner),
@@ -112,9 +113,9 @@ class PostgresMarkers:
         return done.rowcount == 1
 
     def _disconnect(self, slots: Sequence[int]) -> None:
-        """End the sessions that hold one of the slots. The server rolls their transactions back."""
+        """End the sessions that lock one of the slots. The server rolls back their transactions."""
         with transaction(self._options) as connection:
-            # A session belongs to the user who logged in, not to the role that it acts as.
+            # Sessions belong to the user who logged in, not to the role that the user has set.
             connection.execute("SET LOCAL ROLE NONE")
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -124,10 +125,10 @@ class PostgresMarkers:
             )
 
     def _announce(self, connection: psycopg.Connection[Any], slot: int | str, wait_ms: int) -> None:
-        """Name the session after the slot, so that others can disconnect it, and limit its waits.
+        """Name the session after the slot, so that a new owner can disconnect it. Set time limits.
 
-        Its commit must reach the disk even if the user has set `synchronous_commit` to off, because
-        Spark does not send the rows again.
+        This also switches `synchronous_commit` on. The commit must reach the disk, because Spark
+        does not send the rows again.
         """
         connection.execute(
             f"SET LOCAL lock_timeout = {wait_ms}; "
@@ -143,7 +144,7 @@ class PostgresMarkers:
 
 
 def read_markers(connection: psycopg.Connection[Any], table: str, sink: str) -> list[Marker]:
-    """Return the newest marker of each slot of a sink, in all queries. The table may be missing."""
+    """Return the newest marker of each slot of a sink, of all queries. If no table, return none."""
     if connection.execute("SELECT to_regclass(%s)", [table]).fetchone() == (None,):
         return []
     rows = connection.execute(

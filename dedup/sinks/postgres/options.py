@@ -1,4 +1,4 @@
-"""Options of the sink, as ``writeStream.option`` takes them, checked before anything is written."""
+"""The options of the PostgreSQL sink, which users pass to ``writeStream.option``."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresOptions(SinkOptions):
-    """The values of `OPTIONS`.
+    """The values of the options in `OPTIONS`.
 
-    The driver fills `markers`, `staging_schema` and `quarantine` with names that contain the
-    schema.
+    The driver replaces `markers`, `staging_schema` and `quarantine` by full names, which contain
+    the schema.
     """
 
-    dsn: str = field(repr=False)  # it may contain a password
+    dsn: str = field(repr=False)  # the DSN may contain a password
     table: str
     mode: str
     key: tuple[str, ...]

@@ -1,4 +1,7 @@
-"""Records that the table rejects, set aside in the transaction that publishes the others.
+"""Move records that the table rejects to a quarantine table.
+
+One transaction publishes the other records and writes to the quarantine table, which has these
+columns:
 
 =========  ==========================================================
 column     meaning
@@ -10,8 +13,8 @@ reason     why the table rejected the record, in the server's words
 record     the record as a JSON object
 =========  ==========================================================
 
-Rows are written under savepoints. If the table rejects some of them, this halves the rows until it
-has found every rejected one.
+The sink writes rows under savepoints. If the table rejects some rows, the sink halves the rows
+until it has found every rejected row.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from dedup.sinks.postgres.tables import TargetTable, make_own_table
 if TYPE_CHECKING:
     import psycopg
 
-#: Largest number of rejected records of one slice. Beyond it, the table is wrong, not the records.
+#: Largest number of rejected records of one slice. If there are more, the table is probably wrong.
 MOST = 1000
 
 _COLUMNS = {
@@ -42,7 +45,7 @@ _CHECK = "SET CONSTRAINTS ALL IMMEDIATE"
 
 
 class RejectedRecords:
-    """The rejected records of one slice, each with the reason."""
+    """The rejected records of one slice, each with the reason of the rejection."""
 
     def __init__(self, table: TargetTable) -> None:
         self._table = table
@@ -54,7 +57,7 @@ class RejectedRecords:
         return len(self._records)
 
     def copy(self, connection: psycopg.Connection[Any], rows: pa.RecordBatch, into: str) -> None:
-        """Copy rows to a table that has the target's columns and none of its constraints.
+        """Copy rows to the table `into`, which has the target's columns but no constraints.
 
         Raises DataError if more than `MOST` records of the slice are rejected.
         """
@@ -75,10 +78,10 @@ class RejectedRecords:
     def move(
         self, connection: psycopg.Connection[Any], source: str, aside: tuple[str, str] | None = None
     ) -> int:
-        """Move rows from `source` to the target, and staged rejections to the quarantine.
+        """Move rows from the table `source` to the target, and staged rejections to the quarantine.
 
-        Raises what `copy` raises. `aside` holds the arguments of `move_staged`, whose result this
-        returns.
+        `aside` holds the last two arguments of `move_staged`. Returns the number of rejected
+        records that `move_staged` has moved. Raises DataError as `copy` does.
         """
         if not self._moves:
             connection.execute("SAVEPOINT before_moves")
@@ -87,7 +90,10 @@ class RejectedRecords:
         return self._move_all(connection, source, aside)
 
     def settle(self, connection: psycopg.Connection[Any]) -> None:
-        """Set aside rows that break deferred constraints. The commit would not name these rows."""
+        """Find rows that break deferred constraints, and add them to the rejected records.
+
+        A commit that fails because of these rows would not name them.
+        """
         if self._attempt(connection, lambda: connection.execute(_CHECK.encode())) is None:
             return
         connection.execute("ROLLBACK TO SAVEPOINT before_moves")
@@ -112,7 +118,7 @@ class RejectedRecords:
                 continue
             if end - begin > 1:
                 half = (begin + end) // 2
-                waiting += [(half, end), (begin, half)]  # keeps the order of the rows
+                waiting += [(half, end), (begin, half)]  # take the first half first
             else:
                 self._move_rows(connection, source, blocks)
         return staged
@@ -156,7 +162,7 @@ class RejectedRecords:
     def _attempt(
         self, connection: psycopg.Connection[Any], act: Callable[[], object]
     ) -> str | None:
-        """Call `act` under a savepoint, and return why the table rejects records, or None."""
+        """Call `act` under a savepoint. Return why the table rejects its records, or None."""
         try:
             with connection.transaction():
                 act()
@@ -181,7 +187,7 @@ class RejectedRecords:
 
 
 def _in_ascii(text: str) -> str:
-    """Return a text with characters other than ASCII escaped as in JSON."""
+    """Return a text with all characters escaped as in JSON that are not ASCII."""
     return re.sub(r"[^\x00-\x7f]", lambda one: json.dumps(one[0])[1:-1], text)
 
 
@@ -195,7 +201,7 @@ def make_staged(connection: psycopg.Connection[Any], name: str) -> None:
 
 
 def move_staged(connection: psycopg.Connection[Any], name: str, into: str) -> int:
-    """Move a staged slice's rejected records, if any, into the quarantine, and return how many."""
+    """Move the rejected records of a staged slice into the quarantine, and return their number."""
     found = connection.execute("SELECT to_regclass(%s)", [name]).fetchone()
     if found is None or found[0] is None:
         return 0

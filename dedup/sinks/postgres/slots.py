@@ -1,8 +1,9 @@
-"""Slots of the sink: rows of the table of markers, committed together with the slices' rows.
+"""The slots of a PostgreSQL sink. A slot is a row in the table of markers.
 
-Publishing a slice is one transaction: it locks the row of its slot, which shows whether this
-attempt still owns the slot, writes the rows, puts the marker beside the owner, and commits. No
-reader sees part of it, and it cannot commit after another attempt has owned the slot.
+One transaction publishes a slice. First it locks the row of its slot, which shows whether this
+attempt still owns the slot. Then it writes the slice's rows, writes the marker to the slot's row,
+and commits. Readers see all of the slice or nothing. The transaction cannot commit after another
+attempt has acquired the slot.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from dedup.sinks.slot_work import SlotRows, SlotSink
 if TYPE_CHECKING:
     import psycopg
 
-#: The owner ID that this process set last, and the marker that it published last, by slot.
+#: For each slot, the owner ID that this process set last, and the marker that it published last.
 _known: dict[tuple[object, ...], tuple[str, Marker | None]] = {}
 _INCOMING = "pg_temp.dedup_incoming"
 
 
 def forget_slots() -> None:
-    """Forget what this process owns, as if it had just started."""
+    """Forget which slots this process owns, as if the process had just started."""
     _known.clear()
 
 
@@ -56,8 +57,8 @@ class PostgresSlot:
         self._options, self._table, self.number = options, table, number
         self._markers = PostgresMarkers(options, query_id)
         self._key = (options.dsn, options.markers, query_id, options.name, number)
-        # Copied for this attempt: another thread, such as the driver of another start, may own the
-        # slot later.
+        # Keep a copy for this attempt, because another thread of this process, such as the driver
+        # of another start, may acquire the slot later.
         self._owned = _known.get(self._key)
         self._connection: psycopg.Connection[Any] | None = None
         self._copy: CopyRows | None = None
@@ -76,9 +77,9 @@ class PostgresSlot:
         return newest[self.number]
 
     def know(self, owner: str, newest: Marker | None) -> None:
-        """Note the slot's owner and its newest marker.
+        """Remember the slot's owner and its newest marker.
 
-        Raises SinkError if the server has lost what this process has published.
+        Raises SinkError if the server has lost a micro-batch that this process has published.
         """
         last = None if self._options.accept_lost_markers else self.last
         if last is not None and (newest is None or newest.batch_id < last.batch_id):
@@ -93,7 +94,7 @@ class PostgresSlot:
         self._owned = _known[self._key] = owner, newest
 
     def begin(self) -> None:
-        """Open a transaction, which fails if this attempt does not own the slot any more."""
+        """Open a transaction. Raises Fenced if this attempt does not own the slot any more."""
         self.abort()
         self._connection = connected(self._options.dsn, self._options.timeout_seconds)
         with self._translated_errors():
@@ -112,7 +113,7 @@ class PostgresSlot:
                 self._copy.send(rows)
 
     def _begin_rows(self) -> None:
-        """Start to write to the target, or to a temporary table to merge into the target later."""
+        """Begin to copy rows to the target, or to a temporary table that `flush` merges into it."""
         into = self._table.name
         if self._table.key or self._options.quarantine:
             into = _INCOMING
@@ -205,10 +206,10 @@ class PostgresSlot:
 
 
 class PostgresTaskRows(SlotRows):
-    """The rows that Spark hands to a task. Implements `dedup.sinks.protocol.SliceRows`."""
+    """The rows that a task gets from Spark. Implements `dedup.sinks.protocol.SliceRows`."""
 
     def send_first(self, slot: PostgresSlot) -> None:
-        """Send nothing: the open transaction already shows that this attempt owns the slot."""
+        """Send nothing. The open transaction already shows that this attempt owns the slot."""
 
     def send_rest(self, slot: PostgresSlot) -> Content:
         content = Content()
@@ -227,7 +228,7 @@ class PostgresRows:
         self._slices = slices
 
     def send_first(self, slot: PostgresSlot) -> None:
-        """Send nothing, like `PostgresTaskRows`."""
+        """Send nothing, as in `PostgresTaskRows`."""
 
     def send_rest(self, slot: PostgresSlot) -> Content:
         content = Content()
@@ -240,7 +241,7 @@ class PostgresRows:
 
 
 class PostgresSink(SlotSink[PostgresSlot]):
-    """All slots of the sink in the hands of the driver."""
+    """A handle with which the driver uses all slots of a PostgreSQL sink."""
 
     def __init__(self, options: PostgresOptions, table: TargetTable, query_id: str) -> None:
         super().__init__(partial(PostgresSlot, options, table, query_id))

@@ -1,8 +1,8 @@
-"""Staged slices, each in its own table beside the target.
+"""Stage slices in tables. Each slice has its own table.
 
-A staging table has the target's types without its constraints. It is unlogged: a server that
-crashes empties it, so the transaction that takes the rows counts them. The table's name contains
-the sink, the micro-batch and a random part.
+A staging table has the target's column types but no constraints. It is unlogged, so it is empty
+after a crash of the server. The transaction that publishes the rows therefore counts them. The name
+of a staging table contains the sink, the micro-batch and a random part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dedup.sinks.postgres.quarantine import RejectedRecords, make_staged
 from dedup.sinks.postgres.tables import TargetTable
 from dedup.sinks.protocol import StagedSlice
 
-#: How long `clean` waits for a table that another session still writes to.
+#: How long `clean` waits for a staging table that another session still writes to.
 _DROP_WAIT = "200ms"
 
 
@@ -72,9 +72,9 @@ class PostgresStaging:
         return StagedSlice(slot, content, name if is_made else "")
 
     def clean(self, batch_id: int) -> None:
-        """Drop what was staged for a published micro-batch and for those before it.
+        """Drop the staging tables of a published micro-batch and of all earlier micro-batches.
 
-        Tables that an old attempt still writes to stay until the next call.
+        If an old attempt still writes to a table, the table stays until the next call.
         """
         with suppress(psycopg_library().Error):
             with transaction(self._options) as connection:

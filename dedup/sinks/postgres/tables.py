@@ -1,4 +1,4 @@
-"""The table that a sink writes to, as the server describes it, and the sink's own tables."""
+"""Ask the server about the table that a sink writes to, and create the sink's own tables."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dedup.sinks.postgres.options import PostgresOptions
 if TYPE_CHECKING:
     import psycopg
 
-#: Ordinary tables and partitioned ones.
+#: PostgreSQL's codes (`relkind`) for ordinary and for partitioned tables.
 _TABLES = ("r", "p")
 _FIND = """
 SELECT c.oid, n.nspname, c.relname, c.relkind
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
-#: A domain is written as its base type.
+#: Query for the columns of a table. For a column of a domain it returns the domain's base type.
 _COLUMNS = """
 SELECT a.attname, CASE WHEN b.typtype = 'e' THEN 'enum' ELSE format_type(b.oid, NULL) END,
        CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END,
@@ -37,17 +37,17 @@ _TYPES = """
 SELECT md5(string_agg(concat_ws(' ', attname, atttypid, atttypmod), ',' ORDER BY attname))
 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = ANY(%s) AND NOT attisdropped
 """
-#: Errors if two sinks create a table at the same time: unique violation, duplicate table.
+#: Error codes if two sinks create a table at the same time: unique violation, duplicate table.
 _LOST_RACE = ("23505", "42P07")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetTable:
-    """A table, and the columns of the stream in their order.
+    """The table that a sink writes to, with the columns of the stream in the stream's order.
 
-    `name` and `schema` are as SQL takes them, `shown` as the user wrote the table, and `types` is a
-    hash of the columns' types when the query started. Rows of one `key` are updated if their
-    `version` is greater. Without a key rows are appended.
+    `name` and `schema` are quoted for SQL. `shown` is the name that the user wrote. `types` is a
+    hash of the columns' types when the query started. If there is a `key`, a row replaces the row
+    of the same key if its `version` is greater. Without a key the sink only appends rows.
     """
 
     name: str
@@ -63,7 +63,7 @@ class TargetTable:
         return ", ".join(quoted(name) for name, _ in self.columns)
 
     def encoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows as the columns store them, or raise DataError if a value does not fit."""
+        """Convert rows to the types of the table. Raises DataError if a value does not fit."""
         arrays = []
         for (name, encode), values in zip(self.columns, rows.columns, strict=True):
             if name in self.key and values.null_count:
@@ -78,10 +78,10 @@ class TargetTable:
         return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in self.columns])
 
     def check_types(self, connection: psycopg.Connection[Any]) -> None:
-        """Reject changed column types, within the transaction that wrote to them.
+        """Raise ConfigError if somebody has changed the types of columns since the query started.
 
-        The server would accept the bytes of a whole number for a date, for example. Raises
-        ConfigError, after which the transaction must not be committed.
+        The server would accept the bytes of a whole number for a date, for example. Call this in
+        the transaction that has written the rows, and roll the transaction back after the error.
         """
         if _types(connection, self.name, [name for name, _ in self.columns]) != self.types:
             raise ConfigError(
@@ -91,9 +91,9 @@ class TargetTable:
             )
 
     def merge_from(self, source: str, where: str = "") -> str:
-        """Return the statement that moves rows into this table from `source`, of the same columns.
+        """Return the statement that copies rows from `source`, a table with the same columns.
 
-        Rows are sorted by their key, so that two writers never wait for each other's rows.
+        The statement sorts rows by their key, so that two writers never wait for each other's rows.
         """
         if not self.key:
             names = self.column_list
@@ -122,9 +122,10 @@ def find_table(
     options: PostgresOptions,
     columns: Sequence[tuple[str, str]],
 ) -> TargetTable:
-    """Return the sink's table for a stream's columns, given by their names and Spark types.
+    """Return the table that the sink writes a stream to.
 
-    Raises ConfigError if the table does not exist, or a column does not fit.
+    `columns` has the name and Spark type of each column of the stream. Raises ConfigError if the
+    table does not exist, or if a column does not fit.
     """
     oid, schema, relation, kind = _find(connection, options.table)
     if kind not in _TABLES:
@@ -178,7 +179,7 @@ def make_own_table(
     columns: Mapping[str, str],
     key: Sequence[str] = (),
 ) -> str:
-    """Create one of the sink's own tables if it is missing, and return its name with its schema."""
+    """Create one of the sink's own tables if it is missing. Return its name with the schema."""
     if connection.execute(_FIND, [name]).fetchone() is None:
         parts = [f"{column} {kind}" for column, kind in columns.items()]
         parts += [f"PRIMARY KEY ({', '.join(key)})"] if key else []

@@ -1,4 +1,4 @@
-"""The sink as Spark runs it: what each task does with its rows, and then the driver."""
+"""The work of a PostgreSQL sink. Each task publishes or stages its rows, then the driver works."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dedup.sinks.slot_work import SlotWork
 
 @dataclass(frozen=True)
 class PostgresWork(SlotWork[PostgresSlot]):
-    """The work of a PostgreSQL sink; `ready` makes it."""
+    """The work of a PostgreSQL sink. The function `ready` makes it."""
 
     options: PostgresOptions
     table: TargetTable
@@ -49,15 +49,15 @@ class PostgresWork(SlotWork[PostgresSlot]):
         return PostgresSink(self.options, self.table, batch.query_id)
 
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
-        """Fix the table and the table of its markers."""
+        """Record in the ledger the names of the table and of the table of markers."""
         ledger.settle({"table": self.table.name, "markers": str(self.options.markers)})
 
 
 def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> PostgresWork:
-    """Return the work of a sink, after a check of its tables and the stream's columns.
+    """Check the tables and the stream's columns, and return the work of the sink.
 
-    Raises ConfigError if a table or a column is missing or does not fit, and SinkError if no server
-    answers. `columns` are the names and Spark types of the stream's columns.
+    `columns` has the name and Spark type of each column of the stream. Raises ConfigError if a
+    table or column is missing or does not fit. Raises SinkError if no server answers.
     """
     try:
         with translated_errors(options.table), transaction(options) as connection:
