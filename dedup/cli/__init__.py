@@ -1,1 +1,1 @@
-"""The `dedup` command, a shell over the operator: Python can do all that the command does."""
+"""The `dedup` command. Everything that the command does can also be done in Python."""

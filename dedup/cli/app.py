@@ -41,7 +41,7 @@ app.add_typer(_catalog, name="catalog")
 app.add_typer(_sink, name="sink")
 
 
-#: `main` answers this option, because users need it most when an extra is missing.
+#: `main` handles this option before typer loads, so that it works even if an extra is missing.
 _Version = Annotated[bool, typer.Option("--version", help="Print versions and kernel path.")]
 
 

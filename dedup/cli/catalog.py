@@ -1,7 +1,7 @@
 """`dedup catalog` and `dedup explain`: inspect, verify, clean up and repair a catalog.
 
-Reports are lines of 80 columns, the same on a terminal and in a pipe. Names of files and segments
-are never broken, so that they can be copied.
+Reports have lines of 80 columns, on a terminal and in a pipe alike. Names of files and segments are
+never broken, so that users can copy them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from dedup.tools.repair.opening import Snapshot, checkpoint_place, open_root
 
 _WIDTH = 80
 _LABEL = 20
-#: Number of IDs of 29 bytes in half of the default `state_budget_bytes`, when a shard seals them.
+#: Number of newest IDs that a shard keeps in state before it writes a segment, with IDs of 29 bytes
+#: and the default `state_budget_bytes`.
 _NEWEST_IDS = 18_000
 #: Exit code for each answer of `explain`.
 _CODES = {"remembered": OK, "not remembered": NOT_FOUND, "cannot tell": CANNOT_TELL}
@@ -48,14 +49,17 @@ _SHARD_COLUMNS = {
 
 
 def open_catalog(where: str, checkpoint: str | None) -> tuple[Root, Snapshot | None]:
-    """Open a catalog, and read its query's state if a checkpoint or a run's OUTPUT is given."""
+    """Open a catalog, given its root or the OUTPUT of `dedup run`.
+
+    Also read the query's state if `checkpoint` is given or OUTPUT holds a checkpoint.
+    """
     where, checkpoint = catalog_of(where, checkpoint)
     root = open_root(where)
     return root, None if checkpoint is None else snapshot(root, checkpoint)
 
 
 def snapshot(root: Root, checkpoint: str) -> Snapshot:
-    """Read the state in a checkpoint with a Spark session. Raises what `read_checkpoint` raises."""
+    """Read the state in a checkpoint in a new session. Raises the errors of `read_checkpoint`."""
     place = checkpoint_place(checkpoint)
     with reading_session() as session:
         return tools.read_checkpoint(root, place, session)
@@ -109,7 +113,7 @@ def explain(flags: ExplainFlags) -> Done:
 
 
 def sentences(body: dict[str, Any]) -> Iterator[str]:
-    """Describe the result of `tools.explain`, the answer first."""
+    """Describe the result of `dedup.tools.explain` in sentences. The first is the answer."""
     name = ", ".join(f"{column}={text}" for column, text in body["id"].items())
     yield f"{name}: {_answer(body)}"
     if not body["certain"] and body["seen"]:
@@ -148,7 +152,7 @@ def inspection_lines(body: dict[str, Any], *, list_segments: bool) -> Iterator[s
         yield f"{body['foreign_files']:,} foreign files, left alone"
     if list_segments:
         yield ""
-        # Use tabs, because names are long and other tools cut and sort this list.
+        # Separate columns by tabs, so that other programs can cut and sort this list.
         for line in body["segments"]:
             size_bytes = (line["sst_bytes"] or 0) + (line["filter_bytes"] or 0)
             note = " missing" if line["missing"] else ""

@@ -1,4 +1,4 @@
-"""`dedup check`: collects facts about a query, and judges them, mostly without Spark."""
+"""`dedup check`: collects facts about a query and judges them, usually without starting Spark."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def check(flags: CheckFlags) -> Done:
-    """Judge a query.
+    """Report which settings of a query break the guarantee or cost speed.
 
-    Raises ConfigError if there is no such query or a flag cannot work, and StateError or
+    Raises ConfigError if the query does not exist or a flag cannot work. Raises StateError or
     CatalogError if the checkpoint or the certificate is damaged.
     """
     # Check the flags first, to report a typo before a remote checkpoint is read.
@@ -107,7 +107,7 @@ def _from_flags(flags: CheckFlags) -> Facts:
 
 
 def of_run(facts: Facts, record: Record) -> Facts:
-    """Add the options and settings that `dedup run` recorded."""
+    """Return the facts with the options and settings that `dedup run` recorded in its output."""
     horizon_ms = duration_ms(record.rules["horizon"], option="horizon")
     lateness = record.rules["lateness"]
     event_time = record.options["timestamp"] is not None
@@ -151,7 +151,7 @@ def _with_log(facts: Facts, log: QueryLog, flags: CheckFlags) -> Facts:
             expire_after_ms=newest.expire_after_ms,
             runs=len({batch.run_id for batch in every}),
             batches=len(every),
-            # The mode is unknown before the first timestamp.
+            # Before the first timestamp we cannot tell event time from processing time.
             event_time=None if newest.newest_ms is None else not newest.by_query_time,
         )
     batches = [batch for _, batch in log.of_ids]
@@ -162,9 +162,9 @@ def _with_log(facts: Facts, log: QueryLog, flags: CheckFlags) -> Facts:
         facts,
         horizon_ms=facts.horizon_ms or last.horizon_ms,
         lateness_ms=last.lateness_ms,
-        # A single clock for all records has an empty name.
+        # If all records share one clock, the name of the source partition is empty.
         by_source=any(sources) if sources else None,
-        # Most micro-batches may lack the guarantee.
+        # Many micro-batches do not show the guarantee, so take the first that does.
         guarantee=facts.guarantee or next(iter(guarantees), None),
         event_time=True if sources else None,
     )

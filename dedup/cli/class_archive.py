@@ -1,9 +1,9 @@
 """The archive of Spark's Java classes that `dedup prepare` writes once for all later starts.
 
 A start of Spark loads and verifies some 20,000 classes, and a query's first micro-batch thousands
-more. Java can map classes from a file (class data sharing, JEP 350), but only if Java and jars are
-the same as when the file was written. Java 17 needs this module. Java 19 and later can do it alone
-(``-XX:+AutoCreateSharedArchive``).
+more. Java can map these classes from a file (class data sharing, JEP 350), if Java and jars have
+not changed since. Java 17 needs this module to write the file. Java 19 and later could write it
+without help (``-XX:+AutoCreateSharedArchive``).
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ _PREFIX, _SUFFIX = "spark-classes-", ".jsa"
 
 
 def class_archive() -> Path | None:
-    """Return the archive of this Java and Spark, or None if there is no complete one."""
+    """Return the archive of this Java and Spark, or None if it is missing or incomplete."""
     for path in cache_folder().glob(f"{_PREFIX}{fingerprint()}-*{_SUFFIX}"):
-        # Java checks the content, but crashes if the file is too short.
+        # Check the size, because Java checks the content, but crashes if the file is too short.
         if path.name == _name(path.stat().st_size):
             return path
     return None
 
 
 def use_option(archive: Path) -> str:
-    """Return the ``spark.driver.extraJavaOptions`` to start with an archive."""
+    """Return the value of ``spark.driver.extraJavaOptions`` with which Java uses an archive."""
     return f"{_quoted('-XX:SharedArchiveFile', archive)} -XX:+VerifySharedSpaces"
 
 
 def write_option(archive: Path) -> str:
-    """Return the ``spark.driver.extraJavaOptions`` to write an archive when Java ends."""
+    """Return the value of ``spark.driver.extraJavaOptions`` with which Java writes an archive."""
     return _quoted("-XX:ArchiveClassesAtExit", archive)
 
 
 def keep(written: Path) -> Path:
-    """Move a complete archive, a file in `cache_folder`, to its place, and return the place."""
+    """Rename a complete archive in `cache_folder`, so that later starts use it. Return its path."""
     place = cache_folder() / _name(written.stat().st_size)
     for former in cache_folder().glob(f"{_PREFIX}{fingerprint()}-*{_SUFFIX}"):
         former.unlink()
@@ -47,7 +47,7 @@ def keep(written: Path) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder of archives in the user's cache folder. It may not exist yet."""
+    """Return the folder of archives, which is in the user's cache folder and may not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or home_path("~/.cache"), "rolling-dedup")
 
 
@@ -73,6 +73,6 @@ def _name(size_bytes: int) -> str:
 
 
 def _quoted(option: str, path: Path) -> str:
-    """Return an option with its quotes and backslashes escaped for Spark."""
+    """Return an option of Java, with quotes and backslashes escaped for Spark."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{option}={text}"'

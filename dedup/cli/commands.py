@@ -1,4 +1,4 @@
-"""Commands: a dataclass of flags becomes a typer command with an exit code and a help screen."""
+"""Make commands of typer from dataclasses of flags, with exit codes and help screens."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from dedup.cli.printing import say
 from dedup.cli.terminal import SafeConsole, print_lines
 from dedup.errors.cause import LINK
 
-# Typer's errors quote arguments, which may be file names that a shell expanded.
+# Typer's errors quote arguments. These may be file names that hold control codes.
 rich_utils.Console = SafeConsole  # type: ignore[attr-defined]
 
 
 def argument(metavar: str, text: str, *, default: Any = MISSING, **more: Any) -> Any:
-    """Declare a field that holds a positional argument. `more` is metadata, as for `option`."""
+    """Declare a field that holds a positional argument. `more` becomes metadata of the field."""
     shown = typer.Argument(metavar=metavar, help=text)
     return field(default=default, metadata=more | {"shown": shown})
 
@@ -40,9 +40,10 @@ def option(
     most: float | None = None,
     **more: Any,
 ) -> Any:
-    """Declare a field that holds an option, which is required if `default` is MISSING.
+    """Declare a field that holds an option. The option is required if `default` is MISSING.
 
-    `panel` is the part of the help screen that shows the option. The field's metadata has `more`.
+    `panel` is the part of the help screen that shows the option. `more` becomes metadata of the
+    field.
     """
     shown = typer.Option(
         ..., *names, metavar=metavar, help=text, min=least, max=most, rich_help_panel=panel
@@ -51,12 +52,12 @@ def option(
 
 
 def switch(text: str, *names: str, **more: Any) -> Any:
-    """Declare a field that holds an option without a value. `more` is metadata, as for `option`."""
+    """Declare a field that holds an option without a value. `more` becomes the field's metadata."""
     return option(None, text, *names, default=False, **more)
 
 
 def parameter(name: str, kind: Any, shown: Any, default: Any) -> Parameter:
-    """Return a parameter for typer, which is required if `default` is MISSING."""
+    """Return a parameter for typer. The parameter is required if `default` is MISSING."""
     default = Parameter.empty if default is MISSING else default
     annotation = Annotated[kind, shown]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
@@ -64,15 +65,15 @@ def parameter(name: str, kind: Any, shown: Any, default: Any) -> Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Base of a command's flags; the docstring of a subclass is the help text of its command.
+    """Base class of a command's flags. The docstring of a subclass is the command's help text.
 
-    `option`, `switch` or `argument` declares each field.
+    Declare every field with `option`, `switch` or `argument`.
 
     Attributes
     ----------
     work : str
-        ``module:function`` of a function from flags to `Done`, imported when the command runs, so
-        that ``dedup --help`` loads neither numpy nor Spark.
+        Name of the function that runs the command, as ``module:function``. It takes the flags and
+        returns a `Done`. Typer imports it late, so that ``dedup --help`` loads no Spark.
     example : str
         A command line for the help screen.
     """
@@ -88,7 +89,7 @@ class Flags:
 
     @classmethod
     def parameters(cls) -> Iterator[Parameter]:
-        """Return the parameters that typer reads: the command's own flags, then inherited ones."""
+        """Yield the parameters that typer reads: the command's own flags, then inherited flags."""
         hints = get_type_hints(cls)
         for each in sorted(fields(cls), key=lambda each: each.name not in cls.__annotations__):
             if "shown" in each.metadata:
@@ -97,7 +98,7 @@ class Flags:
 
 
 class Done(NamedTuple):
-    """Result of a command: exit code, the body that ``--json`` prints, and lines for people."""
+    """Result of a command: exit code, JSON object for ``--json``, and lines for people."""
 
     code: int
     body: dict[str, Any]
@@ -132,14 +133,14 @@ def finish(work: Callable[[], Done], *, as_json: bool) -> None:
 
 
 class App(typer.Typer):
-    """A typer application with `-h` and help screens that omit typer's type names."""
+    """A typer application that knows `-h`. Its help screens omit typer's type names."""
 
     def __init__(self, **settings: Any) -> None:
         settings["context_settings"] = {"help_option_names": ["--help", "-h"]}
         super().__init__(cls=_Group, add_completion=False, no_args_is_help=True, **settings)
 
     def add(self, *commands: type[Flags]) -> None:
-        """Add a command for each class of flags, under the name of its function."""
+        """Add a command for each class of flags. The command has the name of its function."""
         for flags in commands:
             name = flags.work.partition(":")[2].replace("_", "-")
             self.command(name, cls=_Command, epilog=f"Example: {flags.example}")(_runner(flags))
@@ -175,10 +176,13 @@ class _Plain:
         return params
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return arguments spelled as in the list below. Typer writes `{ROOT}` and `[[TOPIC]]`."""
+        """Return the words of the usage line, with arguments such as ``ROOT`` and ``[TOPIC]``.
+
+        Typer itself writes ``{ROOT}`` and ``[[TOPIC]]``.
+        """
         pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
         named = [p for p in self.get_params(ctx) if isinstance(p, TyperArgument)]
-        # The first piece is for the options.
+        # The first piece stands for all options.
         return [*pieces[:1], *(str(p.metavar) for p in named), *pieces[1 + len(named) :]]
 
 

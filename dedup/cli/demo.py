@@ -1,4 +1,4 @@
-"""`dedup demo`: two runs over made-up events, with every figure checked."""
+"""`dedup demo`: runs `dedup run` twice over made-up events, and checks every figure."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from dedup.cli.stop import StopRequest, stop_on_signals
 from dedup.core.duration import format_ms, iso
 from dedup.errors import ConfigError
 
-#: State budget per event, so small that most IDs must move to segments: 256 KiB by default.
+#: State budget per event, in bytes. The budget is so small that most IDs must move to segments.
 _STATE_BYTES_PER_EVENT = 0.65
 _FEWEST_EVENTS = 50_000
 _REDELIVERED = 20_000
-#: Highest accepted rate of false positives. The filters' target, for all together, is 1 %.
+#: Highest accepted rate of false positives. The target of all filters together is 1 %.
 _FPR_LIMIT = 0.02
 _INTERRUPTED = Done(INTERRUPTED, {"status": "interrupted"})
 

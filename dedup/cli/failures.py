@@ -1,4 +1,4 @@
-"""One-line messages for errors, with the cause inside a Spark failure, and exit codes."""
+"""Turn errors into one-line messages and exit codes, with the cause inside Spark's failures."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ OK = 0
 FAILED = 1
 USAGE = 2
 DAMAGE = 3
-#: `check`: settings break the guarantee.
+#: Exit code of `check` if settings break the guarantee.
 UNSAFE = 4
-#: `explain`: the ID is not remembered; `catalog adopt`: the catalog held no ID to save.
+#: Exit code of `explain` if the ID is not remembered, and of `catalog adopt` if the catalog holds
+#: no ID.
 NOT_FOUND = 5
-#: `explain`: the catalog alone does not show whether the ID is remembered.
+#: Exit code of `explain` if the catalog alone does not show whether the ID is remembered.
 CANNOT_TELL = 6
 INTERRUPTED = 130
 
@@ -26,7 +27,7 @@ TRACEBACK = "DEDUP_TRACEBACK"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Message, exit code, name of the error's class, and topic of REMEDIES.md."""
+    """What a command reports of an error. `remedy` is a topic of REMEDIES.md."""
 
     message: str
     exit_code: int
@@ -35,7 +36,7 @@ class Failure:
 
 
 def explain(error: BaseException) -> Failure:
-    """Return the cause of an error from this package, from Spark, or from the system."""
+    """Return what to report of an error from this package, from Spark, or from the system."""
     ours = cause(error)
     if ours is not None:
         damaged = isinstance(ours, (CatalogError, StateError))

@@ -1,4 +1,4 @@
-"""Figures of a run: sums over its micro-batches, as a table or as JSON."""
+"""Figures of a run, summed over its micro-batches, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dedup.cli.terminal import Terminal
 from dedup.core.duration import counted, iso, size, span
 from dedup.core.metrics import RECORDS, VERDICTS, BatchMetrics
 
-#: Counts of a micro-batch, which a run sums up.
+#: Counts that a run sums up over its micro-batches.
 COUNTS = (
     *RECORDS,
     "segments_written",
@@ -23,7 +23,7 @@ COUNTS = (
     "views_built",
     "bytes_written",
 )
-#: Levels after a micro-batch. A run shows the levels after its last micro-batch.
+#: Values that hold after a micro-batch. A run shows the values after its last micro-batch.
 LEVELS = (
     "live_ids",
     "tail_ids",
@@ -41,26 +41,26 @@ LEVELS = (
     "gc_lag_newest_ms",
     "gc_lag_now_ms",
 )
-#: Columns of a screen that does not break the notes beside the figures.
+#: Smallest width of a screen at which the notes beside the figures need no second line.
 _WIDTH_OF_NOTES = 70
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What a run did so far.
+    """What a run has done so far.
 
     Parameters
     ----------
     counts : dict of str to int
-        Each of `COUNTS`, summed over this run's micro-batches.
+        The sum of every count in `COUNTS` over this run's micro-batches.
     levels : dict of str to int or None
-        Each of `LEVELS` after the last micro-batch.
+        Every value in `LEVELS` after the last micro-batch.
     files, batches : int
-        Number of complete micro-batches, and of their files.
+        Number of files that complete micro-batches read, and number of these micro-batches.
     seconds : float
-        Since the query started.
+        Time since the query started.
     bad : int
-        Records that could not be read. No other count includes them.
+        Number of records that could not be read. No other count includes these records.
     """
 
     counts: dict[str, int]
@@ -80,10 +80,10 @@ class Figures:
         seconds: float,
         bad: int = 0,
     ) -> Figures:
-        """Return the sums over micro-batches, which are given in order.
+        """Return the figures of a run, given its micro-batches in order.
 
-        The count ``emitted`` becomes the rows whose verdict is in `emitted`: with a verdict column
-        the operator itself emits every row.
+        The count ``emitted`` is the number of rows whose verdict is in `emitted`. The operator's
+        own count would not do, because with a verdict column the operator emits every row.
         """
         done = list(batches)
         last = done[-1] if done else None
@@ -104,17 +104,17 @@ class Figures:
 
     @property
     def reads(self) -> int:
-        """IDs that the filters sent to the exact catalog."""
+        """Number of IDs that a filter hit sent to the exact catalog."""
         return self.counts["filter_true_positive"] + self.counts["filter_false_positive"]
 
     @property
     def fpr(self) -> float | None:
-        """False positives per new ID that the filters judged, or None before the first such ID."""
+        """False-positive rate of the filters, or None if they have judged no new ID yet."""
         unknown = self.counts["filter_negative"] + self.counts["filter_false_positive"]
         return self.counts["filter_false_positive"] / unknown if unknown else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return flat plain values named as in `BatchMetrics`, and times also as ISO 8601 text."""
+        """Return a flat object with the names of `BatchMetrics`. Times are also in ISO 8601."""
         return {
             **self.counts,
             **self.levels,
@@ -129,9 +129,9 @@ class Figures:
 
 
 def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = ()) -> Table:
-    """Return figures that a reader can check against each other, one per line.
+    """Return a table with one figure per line, whose sums a reader can check.
 
-    `notes` are additional last lines: name, value, remark.
+    `notes` are additional lines at the end, as name, value and remark.
     """
     n, at = figures.counts, figures.levels
     rows = Table(title=title, box=box.SIMPLE, show_header=False, title_justify="left")
@@ -143,7 +143,7 @@ def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = 
         rows.add_row(name, f"{value:,}" if isinstance(value, int) else str(value), note)
 
     verdict = "=" if sum(n[name] for name in VERDICTS) == n["records_in"] else "DIFFERS FROM"
-    # Only rarely used policies give a fifth or sixth verdict.
+    # Only rarely used options give a fifth or sixth verdict.
     lines = ("four", "five", "six")[bool(n["untimed"]) + bool(n["conflict"])]
     line("records in", n["records_in"], f"{verdict} sum of the next {lines}")
     line("  unique", n["unique"])

@@ -1,4 +1,4 @@
-"""Findings as lines of text: badge and rule, evidence, the change, and when it takes effect."""
+"""Print findings of the tools as lines of text."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def findings_lines(
 ) -> list[Text]:
     """Return lines for the findings, the most serious first.
 
-    Sentences are wrapped to `width`. Changes are not, so that they can be copied: print the lines
-    with ``soft_wrap=True``. With `fold`, one entry sums up the rules that another option of the
-    command would answer.
+    Sentences are wrapped to `width`. Lines with a change are not wrapped, so that users can copy
+    them. Print the lines with ``soft_wrap=True``. With `fold`, one entry sums up the rules whose
+    facts another option of the command would supply.
     """
     folded = [f for f in findings if fold and f.level is Level.UNKNOWN and _options(f)]
     ordered = in_order(f for f in findings if f not in folded)
@@ -42,7 +42,7 @@ def findings_lines(
 
 
 def summary_line(findings: Sequence[Finding]) -> Text:
-    """Return the number of findings per level, such as ``1 breaks the guarantee, 9 fine``."""
+    """Return how many findings each level has, such as ``1 breaks the guarantee, 9 fine``."""
     counts = Counter(finding.level for finding in findings)
     line = Text(f"{len(findings)} looked at: ")
     for level in Level:
@@ -55,7 +55,7 @@ def summary_line(findings: Sequence[Finding]) -> Text:
 
 def _options(finding: Finding) -> str:
     named = list(dict.fromkeys(_OPTION.findall(finding.evidence)))
-    # A file of settings answers each of these options.
+    # A properties file supplies what any of these options would supply.
     return "--properties or --conf" if "--conf" in named else " or ".join(named)
 
 

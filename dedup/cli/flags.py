@@ -1,4 +1,4 @@
-"""Flags of all commands except `dedup run`, and the pairs and files of settings that they name."""
+"""Flags of all commands except `dedup run`, and readers for settings that flags give."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dedup.spark.options import BY_ID
 _PROPERTY = re.compile(r"\s*([^\s=:]+)\s*[\s=:]\s*(.*?)\s*")
 _LOAD, _NOW, _READ = "Load", "What the query has now", "Reading a sample"
 
-# Declarations of fields that several classes have.
+# Declarations of fields that several classes below share.
 timestamp_format_flag = partial(
     option, "FMT", "Spark's pattern ('yyyy-MM-dd HH:mm:ss'), or seconds or milliseconds since 1970."
 )
@@ -41,7 +41,7 @@ _log_flag = partial(
 
 
 def operator_option(name: str, note: str = "", **more: Any) -> Any:
-    """Declare a field that holds an option of `dedup_by_id`; `note` ends its help text."""
+    """Declare a field that holds an option of `dedup_by_id`. The help text ends with `note`."""
     declared = BY_ID[name]
     return option(declared.metavar, declared.help + note, declared.flag, **more)
 
@@ -309,9 +309,9 @@ class WatchFlags(Flags):
 
 
 def pairs(texts: Iterable[str] | None, flag: str) -> dict[str, str]:
-    """Return the settings in texts ``KEY=VALUE``.
+    """Return the settings in texts such as ``KEY=VALUE``.
 
-    Raises ConfigError for any other text, without its value, which may be a secret.
+    Raises ConfigError for any other text. The error omits the text, which may hold a secret.
     """
     settings = {}
     for text in texts or ():
@@ -324,10 +324,10 @@ def pairs(texts: Iterable[str] | None, flag: str) -> dict[str, str]:
 
 
 def read_properties(where: str, flag: str) -> dict[str, str]:
-    """Return the settings in a file of properties, which Java's and Spark's tools share.
+    """Return the settings in a properties file of Java, such as ``spark-defaults.conf``.
 
-    Raises ConfigError if the file cannot be read, or for the first line that is not a property,
-    by its number: the line may hold a secret.
+    Raises ConfigError if the file cannot be read, or if a line is not a property. The error names
+    only the number of the line, which may hold a secret.
     """
     path = home_path(where)
     try:

@@ -1,4 +1,4 @@
-"""A made-up stream with known figures: events from a seed, some delivered more than once."""
+"""A made-up stream of events, some of which are delivered twice, and its expected figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 HOUR_MS = 3_600_000
-#: Event time that the stream spans.
+#: Length of the event time that the stream covers.
 SPAN_MS = 48 * HOUR_MS
 HORIZON_MS = 12 * HOUR_MS
 LATENESS_MS = HOUR_MS
@@ -27,14 +27,14 @@ _COPIES = 0.05
 _REUSED = 0.002
 _LATE = 0.001
 _NULL = 0.0005
-#: Delay of a fresh ID's delivery with which the ID is behind the late watermark in any file.
+#: Delay of the delivery that is long enough to make a new ID late in any file.
 _STRAGGLE_MS = 8 * HOUR_MS
 _JITTER_MS = 10 * 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """Expected figures: records by verdict, and the newest timestamp."""
+    """Expected figures: the number of records with each verdict, and the newest timestamp."""
 
     unique: int
     duplicate: int
@@ -48,7 +48,7 @@ class Truth:
 
     @property
     def emitted(self) -> int:
-        """Records that are not duplicates."""
+        """Number of records that are not duplicates."""
         return self.records_in - self.duplicate
 
     @property
@@ -57,19 +57,18 @@ class Truth:
 
 
 class Stream(NamedTuple):
-    """Records in the order of their delivery times, which choose the file."""
+    """Records in the order of delivery. The time of delivery decides which file holds a record."""
 
     records: pa.Table
     delivered_ms: np.ndarray
 
 
 def make_stream(events: int, seed: int) -> tuple[Stream, Truth]:
-    """Return a stream of at least 10,000 distinct events, and its figures.
+    """Return a stream of `events` distinct events, at least 10,000, and its expected figures.
 
-    It has five kinds of records: events; copies of them with the same event time, up to 11 hours
-    later (duplicates); IDs used again with an event time 14 hours or more after the first one
-    (unique, because the horizon is 12 hours); fresh IDs 8 hours behind (late); and records without
-    an ID.
+    The stream also holds four other kinds of records. Duplicates repeat the event time, and come up
+    to 11 hours later. IDs that are used again 14 hours or more later are unique, because the
+    horizon is 12 hours. New IDs that come 8 hours behind are late. Some records have no ID.
     """
     rng = np.random.default_rng(seed)
     copies, reused = int(events * _COPIES), int(events * _REUSED)
@@ -78,7 +77,7 @@ def make_stream(events: int, seed: int) -> tuple[Stream, Truth]:
     names = [str(UUID(bytes=raw[at : at + 16], version=4)) for at in range(0, len(raw), 16)]
 
     times = np.sort(rng.integers(0, SPAN_MS, events))
-    # The last event is on time, so that the newest timestamp is among the last records delivered.
+    # No event comes after the end, so that the newest timestamp is among the last deliveries.
     delivered = np.minimum(times + rng.integers(0, _JITTER_MS, events), SPAN_MS - 1)
 
     copied = rng.choice(np.flatnonzero(delivered < SPAN_MS - 11 * HOUR_MS), copies, replace=False)
@@ -87,7 +86,7 @@ def make_stream(events: int, seed: int) -> tuple[Stream, Truth]:
         soon, rng.integers(1_000, HOUR_MS, copies), rng.integers(HOUR_MS, 11 * HOUR_MS, copies)
     )
     again = rng.choice(np.flatnonzero(times < SPAN_MS - 20 * HOUR_MS), reused, replace=False)
-    # Exclude copied IDs: a copy may be remembered under a later time than its own.
+    # Exclude copied IDs, because the query may remember a copy under a later time than its own.
     again = np.setdiff1d(again, copied)
     again_at = times[again] + rng.integers(14 * HOUR_MS, 20 * HOUR_MS, len(again))
     late_at = rng.integers(_STRAGGLE_MS + 2 * HOUR_MS, SPAN_MS, late)
@@ -121,7 +120,7 @@ def make_stream(events: int, seed: int) -> tuple[Stream, Truth]:
 
 
 def write_files(stream: Stream, folder: Path) -> None:
-    """Write the stream as Parquet files whose modification times follow the deliveries."""
+    """Write the stream as Parquet files. Their modification times follow the order of delivery."""
     folder.mkdir(parents=True)
     edges = np.searchsorted(stream.delivered_ms, np.arange(1, FILES) * (SPAN_MS // FILES))
     bounds = [0, *edges.tolist(), len(stream.delivered_ms)]
@@ -131,7 +130,7 @@ def write_files(stream: Stream, folder: Path) -> None:
 
 
 def write_redelivery(stream: Stream, folder: Path, seed: int, count: int) -> int:
-    """Write a file that repeats recent events within the horizon, and return their number."""
+    """Write a file that delivers some recent events again, and return the number of records."""
     times_ms = stream.records["event_time"].cast(pa.int64()).to_numpy()
     recent = times_ms > times_ms.max() - HORIZON_MS // 2
     live = np.flatnonzero(recent & stream.records["event_id"].is_valid().to_numpy())

@@ -1,4 +1,4 @@
-"""Entry point of the `dedup` command, which reports a missing extra."""
+"""Entry point of the `dedup` command. It reports an extra that is not installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from dedup.cli.printing import ShownLog, say, version_lines, while_read
 from dedup.errors import MissingExtraError
 
-#: Top-level modules of the extras that the command uses.
+#: Extra that installs each top-level module that the command uses.
 _EXTRA_OF = {
     "typer": "cli",
     "rich": "cli",
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _exit_at_once(end: SystemExit) -> None:
-    """Exit without joining threads that still wait for a storage that does not answer."""
+    """Exit without waiting for threads, because some may wait for a storage that hangs."""
     contact = sys.modules.get("dedup.catalog.timeouts")
     if contact is not None and contact.is_waiting():
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`dedup prepare`: small runs in a Spark session that writes its loaded classes to a file."""
+"""`dedup prepare`: starts Spark for small runs, and writes the loaded Java classes to a file."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _written() -> Path:
 
 
 def _runs(folder: Path) -> list[RunOptions]:
-    """Return one run through our Parquet reader and writer, and another through Spark's."""
+    """Return a run that uses our Parquet reader and writer, and a run that uses Spark's."""
     stream, _ = made.make_stream(_EVENTS, _SEED)
     made.write_files(stream, folder / "parquet")
     some = pq.read_table(min((folder / "parquet").iterdir()))

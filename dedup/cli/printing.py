@@ -1,6 +1,6 @@
 """Safe printing: records, file names and foreign errors cannot send control codes to a terminal.
 
-This module needs no extra, so that a command can report which extra is missing.
+This module imports no extra, so that a command can report which extra is missing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 
-#: C0 without tab and line feed, DEL, C1, marks and overrides of writing direction, lone surrogates.
+#: Control characters except tab and line feed, characters that change the writing direction, and
+#: lone surrogates.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -21,7 +22,7 @@ _DEPENDENCIES = ("pyspark", "pandas", "pyarrow", "rocksdict", "numpy")
 
 
 def shown(text: str) -> str:
-    r"""Return the text with its control codes escaped as in Python.
+    r"""Return the text with control codes escaped as in a Python string.
 
     >>> print(shown("a\x1b[31mb"))
     a\x1b[31mb
@@ -34,7 +35,7 @@ def say(text: object, *, as_error: bool = False) -> None:
 
 
 class ShownLog(logging.Formatter):
-    """Formats log lines without control codes. `main` installs it for all logging."""
+    """Formats log lines without control codes. `main` installs this formatter for all logging."""
 
     def format(self, record: logging.LogRecord) -> str:
         return shown(super().format(record))
@@ -42,12 +43,12 @@ class ShownLog(logging.Formatter):
 
 @contextmanager
 def while_read() -> Iterator[None]:
-    """Print until the reader closes the pipe, which is not an error."""
+    """Suppress the error that the block gets if the reader of its output closes the pipe."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python would flush the rest at exit, and fail again.
+        # Discard later output, because Python would flush it at exit and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

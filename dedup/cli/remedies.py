@@ -1,4 +1,4 @@
-"""`dedup remedies`: the sections of REMEDIES.md, which is part of the package."""
+"""`dedup remedies`: prints sections of REMEDIES.md, which is part of the package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEADING = re.compile(r"^## (\S+)\n", re.M)
 
 
 class Section(NamedTuple):
-    """Text about one topic, and its first line."""
+    """The text of REMEDIES.md about one topic, and the first line of the text."""
 
     about: str
     text: str

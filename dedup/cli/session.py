@@ -45,21 +45,21 @@ def spark_session(
     master, driver_memory : str
         Cores and memory, in Spark's spelling.
     shards : int
-        Number of state partitions. An existing checkpoint keeps its own number.
+        Number of state partitions. A query with a checkpoint keeps the checkpoint's number.
     log : Path
         File for everything that Spark and its workers print.
     is_idle : bool
-        Whether rows bypass the JVM. The JVM then compiles its code only once and quickly: a good
-        compilation costs a quarter of the CPU time of the first half minute.
+        Whether rows bypass the JVM. If so, the JVM optimises its code less. To optimise would cost
+        a quarter of the CPU time of the first half minute.
     archive_to : Path, optional
-        File to which Java, which ends with the session, writes its classes (see `class_archive`).
+        File to which Java writes its classes when the session ends (see `class_archive`).
 
     Raises
     ------
     MissingExtraError
-        Without PySpark.
+        If PySpark is not installed.
     DedupError
-        If Spark does not start, with the last line that it printed.
+        If Spark does not start. The error holds the last line that Spark printed.
     """
     try:
         from pyspark.logger import PySparkLogger
@@ -75,14 +75,14 @@ def spark_session(
             "without one. Add the user to /etc/passwd (in a container: when it starts), or run as "
             "another user."
         ) from None
-    # Otherwise workers would run the first Python on the PATH.
+    # By default workers would run the first Python on the PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if not _locale_is_utf8():
-        # Otherwise Java does not find files whose names are not ASCII.
+        # In another locale Java does not find files whose names are not ASCII.
         os.environ["LC_ALL"] = "C.UTF-8"
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    # Otherwise PySpark logs Java's whole stack for a bad record.
+    # By default PySpark logs Java's whole stack for a bad record.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
     with tempfile.TemporaryDirectory(prefix="dedup-spark-") as scratch:
         settings: dict[str, Any] = {
@@ -109,7 +109,7 @@ def spark_session(
         # The server's class has another name in PySpark 4.0.
         server: Any = session.sparkContext._accumulatorServer
         server.handle_error = partial(_handle_server_error, server)
-        # Without a handler Py4J installs one that prints its stacks.
+        # Without this handler Py4J installs a handler that prints its stacks.
         handler = logging.StreamHandler()
         handler.setLevel(logging.WARNING)
         handler.addFilter(_is_news)
@@ -131,7 +131,7 @@ def spark_session(
 
 @contextmanager
 def reading_session() -> Iterator[SparkSession]:
-    """Yield a small session to read a checkpoint's state. Raises what `spark_session` raises."""
+    """Yield a small session to read a checkpoint's state. Raises the errors of `spark_session`."""
     with (
         tempfile.TemporaryDirectory(prefix="dedup-log-") as scratch,
         spark_session(
@@ -143,9 +143,10 @@ def reading_session() -> Iterator[SparkSession]:
 
 @contextmanager
 def unless_java_ended(stop: StopRequest | None = None) -> Iterator[None]:
-    """Suppress the block's error if Spark's Java has ended and, given `stop`, a stop is requested.
+    """Suppress an error of the block if the Java process of Spark has ended.
 
-    A service manager, or a closed terminal, ends the whole group of processes.
+    With `stop`, suppress the error only if somebody has requested a stop. A service manager or a
+    closed terminal ends Java together with this process.
     """
     try:
         yield
@@ -155,15 +156,15 @@ def unless_java_ended(stop: StopRequest | None = None) -> Iterator[None]:
 
 
 def memory_fault(error: Exception, log: Path) -> str | None:
-    """Return what to change if, according to its log, Spark's Java ran out of memory, or None.
+    """Return what to change if the log shows that Spark's Java ran out of memory, else None.
 
-    Python only sees a refused connection.
+    The error itself only says that Java refused a connection.
     """
     return out_of_memory(_content(log)) if _java_ended(error) else None
 
 
 def _java_ended(error: Exception) -> bool:
-    """Return whether Spark's Java did not answer. Java's answers are errors of other classes."""
+    """Return whether an error means that the Java process of Spark did not answer."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     if isinstance(error, Py4JJavaError):
@@ -172,7 +173,7 @@ def _java_ended(error: Exception) -> bool:
 
 
 def stream_settings(shards: int) -> dict[str, str]:
-    """Return the settings of the session that affect results."""
+    """Return the settings of the Spark session that affect results."""
     return {
         "spark.sql.shuffle.partitions": str(shards),
         # Read times without a zone as UTC on every machine.
@@ -188,20 +189,23 @@ def stream_settings(shards: int) -> dict[str, str]:
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
         # Spark's default, INT96, loses years before 1677 and after 2262 in most other readers.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        # Else Spark sorts every micro-batch to write unique rows and duplicates to two folders.
+        # By default Spark sorts a micro-batch to write unique rows and duplicates to two folders.
         "spark.sql.maxConcurrentOutputFileWriters": "8",
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
     }
 
 
 def _handle_server_error(self: BaseServer, request: Any, address: Any) -> None:
-    """Print nothing if Spark's Java ended before Python: nothing is lost."""
+    """Print no error if Spark's Java ended before Python, because nothing is lost."""
     if not isinstance(sys.exception(), (ConnectionError, EOFError)):
         BaseServer.handle_error(self, request, address)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return whether a log record is useful: not about Java's end, nor an error that is raised."""
+    """Return whether a log record tells something new.
+
+    Records about the end of Java, and errors that Python raises anyway, do not.
+    """
     error = record.exc_info[1] if record.exc_info else None
     ended = isinstance(error, Exception) and _java_ended(error)
     return not ended and not record.name.startswith("py4j")
@@ -228,7 +232,7 @@ def _end_java() -> None:
 
 
 def _locale_is_utf8() -> bool:
-    """Return whether Java reads file names as UTF-8, for which the machine needs the locale."""
+    """Return whether the locale makes Java read file names as UTF-8."""
     before = locale.setlocale(locale.LC_ALL)
     try:
         locale.setlocale(locale.LC_ALL, "")
@@ -241,7 +245,7 @@ def _locale_is_utf8() -> bool:
 
 @contextmanager
 def _children_print_to(log: Path) -> Iterator[None]:
-    """Let processes that start in this block inherit the file as their stdout and stderr."""
+    """Redirect stdout and stderr of processes that start in the block to the file."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)
@@ -258,7 +262,7 @@ def _children_print_to(log: Path) -> Iterator[None]:
 
 
 def last_line(log: Path) -> str:
-    """Return a log's last line that is neither blank nor a stack frame, or an empty text."""
+    """Return the last line of a log that is neither blank nor a stack frame, or ""."""
     lines = [line.strip() for line in _content(log).split("\n")]
     return next((line for line in reversed(lines) if not re.match(r"at \S+\(|\.\.\. |$", line)), "")
 

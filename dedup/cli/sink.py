@@ -1,4 +1,4 @@
-"""`dedup sink`: inspect a sink."""
+"""`dedup sink`: inspect what a sink has published."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dedup.cli.terminal import wrapped
 from dedup.core.duration import counted, size
 from dedup.errors import ConfigError
 
-#: Staged files, by their role.
+#: Description of staged files, by their role.
 _ROLES = {
     "planned": "of micro-batch {}, which is about to be published",
     "left over": "left over from micro-batch {}; the query's next micro-batch removes it",

@@ -1,4 +1,4 @@
-"""Requests to stop, made by Ctrl-C and SIGTERM."""
+"""Turn Ctrl-C and SIGTERM into requests to stop."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dedup.cli.failures import INTERRUPTED
 class StopRequest:
     """A request to stop that a signal handler can make.
 
-    `threading.Event` would deadlock: the handler runs in the waiting thread, which may hold the
-    event's lock.
+    `threading.Event` could deadlock, because the handler interrupts the waiting thread, which may
+    hold the event's lock.
     """
 
     def __init__(self) -> None:
         self._made = False
-        # `SimpleQueue.put` is reentrant.
+        # A signal handler may call `SimpleQueue.put`, because it is reentrant.
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def is_set(self) -> bool:
@@ -40,10 +40,10 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals(*, tidy: bool = False) -> Iterator[StopRequest]:
-    """Turn the first Ctrl-C or SIGTERM into a request. The second one ends the process at once.
+    """Turn the first Ctrl-C or SIGTERM into a request. A second signal ends the process at once.
 
-    With `tidy` the second one raises KeyboardInterrupt instead, so that the terminal is restored.
-    Spark may hang then.
+    With `tidy`, a second signal raises KeyboardInterrupt instead, so that the terminal is restored.
+    Do not use `tidy` with Spark, which may hang then.
     """
     stop = StopRequest()
 

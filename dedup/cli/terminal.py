@@ -1,4 +1,4 @@
-"""Consoles whose texts cannot send control codes (`dedup.cli.printing`), and lines for them."""
+"""Print to a terminal without control codes from texts, and wrap lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dedup.cli.printing import say, shown, while_read
 
 
 class SafeConsole(Console):
-    """Writes the control codes of styles, but no control codes from texts."""
+    """A console of Rich that writes control codes for styles, but no control codes from texts."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -26,24 +26,24 @@ class SafeConsole(Console):
 
 
 class Terminal(SafeConsole):
-    """Prints texts unchanged: brackets are not markup, and colons not emoji."""
+    """A console that prints texts unchanged, without Rich's markup and emoji."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def on_broken_pipe(self) -> None:
-        """Leave a closed pipe to the caller. Rich would exit with code 1."""
+        """Raise the BrokenPipeError again for the caller. Rich would exit with code 1."""
         raise
 
 
 def lines_width(most: int, least: int = 0) -> int:
-    """Return the width of lines: the terminal's from `least` to `most`, or `most` in a pipe."""
+    """Return the terminal's width, limited to `least` and `most`, or `most` in a pipe."""
     console = Terminal()
     return max(least, min(most, console.width)) if console.is_terminal else most
 
 
 def wrapped(text: str, width: int = 80, *, indent: str = "") -> list[str]:
-    """Return lines of a text, with names and paths unbroken. `indent` begins later lines."""
+    """Return a text as lines, without breaking words. Only the first line is not indented."""
     return textwrap.wrap(
         text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )

@@ -1,4 +1,4 @@
-"""`dedup tune`: read the load, measure choices of filter sizing, and print the best one."""
+"""`dedup tune`: read the load, measure choices of filter sizing, and print the best choice."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from dedup.tools.tuning.tune import Progress
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Columns that a narrow screen omits, in this order.
+#: Columns that a narrow screen omits, the least important first.
 _OPTIONAL = ("waste", "expect", "state", "budget", "sidecar", "reads/s", "bits")
 
 
@@ -61,7 +61,7 @@ def tune(flags: TuneFlags) -> Done:
             flags.html.write_text(result.page(), encoding="utf-8")
             lines.append(f"report: {flags.html}")
         except OSError as error:
-            # Print the measurement nevertheless.
+            # Print the measurement even if the HTML file cannot be written.
             body["message"] = f"--html {flags.html} cannot be written: {error.strerror}."
             say(f"error: {body['message']}", as_error=True)
             if code == OK:
@@ -101,7 +101,7 @@ def _measured(flags: TuneFlags, tell: Progress) -> Tuning:
 
 
 def check_writable(place: Path) -> None:
-    """Reject a file that cannot be written, with the reason. An existing file stays unchanged."""
+    """Raise ConfigError if a file cannot be written. An existing file stays unchanged."""
     existed = os.path.exists(place)
     try:
         with place.open("ab"):
@@ -116,13 +116,14 @@ def read_sample(
     *, input: str, id: tuple[str, ...], timestamp: str | None, spark: SparkSession | None = None,  # noqa: A002
     **options: Any,
 ) -> Sample:  # fmt: skip
-    """Return the records that have an ID, from the files that `dedup run` would read, in its order.
+    """Return a sample of the files that `dedup run` would read, in the same order.
 
-    `options` are further `RunOptions` about reading. Without `spark` this starts a session. Raises
-    ConfigError if files or columns do not fit the options, and DataError if a file cannot be read.
+    `options` are further options of `RunOptions` about reading. If `spark` is None, the function
+    starts a session. Raises ConfigError if files or columns do not fit the options, and DataError
+    if a file cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="dedup-tune-") as scratch:
-        # Nothing is written to the output.
+        # `RunOptions` needs an output, but a sample writes nothing to it.
         run = RunOptions.make(
             input=input, id=id, timestamp=timestamp, horizon="1 day",
             output=Path(scratch, "output"), **options,
@@ -145,7 +146,7 @@ def read_sample(
 
 
 def _sample(spark: SparkSession, job: Job, source: Job, where: str) -> Sample:
-    """Read the files of `source`, which are the job's or copies that Spark can read."""
+    """Read the files of `source`: the files of `job`, or copies that Spark can read."""
     run, schema = job.options, schema_of(spark, job)
     columns = InputColumns(schema, schema)
     ColumnCheck(spark, job, columns).check_text(job.files.paths)
@@ -158,7 +159,7 @@ def _sample(spark: SparkSession, job: Job, source: Job, where: str) -> Sample:
     except Exception as error:
         way = "fix it, or take its file out of the sample"
         cause = explained(error, source, source.files.paths, way=way)
-        if isinstance(cause, DataError):  # the user knows the file, not its copy
+        if isinstance(cause, DataError):  # name the user's file instead of the copy
             text = cause.text.replace(str(source.files.root), str(job.files.root))
             cause = DataError(text, remedy=cause.remedy)
         raise cause from None
@@ -166,7 +167,7 @@ def _sample(spark: SparkSession, job: Job, source: Job, where: str) -> Sample:
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Progress]:
-    """Show a bar if stderr is a terminal, or else a line for each step."""
+    """Show a progress bar if stderr is a terminal, else print a line for each step."""
     console = Terminal(stderr=True, quiet=quiet)
     if console.is_terminal and not quiet:
         columns = BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
@@ -203,9 +204,9 @@ def _styled(text: str, style: str, width: int) -> list[Text]:
 
 
 def table(choice: Choice, *, running: bool, width: int = 100) -> Iterator[Text]:
-    """Return a line for each choice. A narrow screen omits the least informative columns.
+    """Return a table with a line for each choice. A narrow screen omits some columns.
 
-    `running` tells whether a query uses the first of the choices.
+    `running` says whether a query already runs with the first choice.
     """
     names = [name for name, _, _ in report.COLUMNS]
     omitted = []

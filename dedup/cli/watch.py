@@ -1,4 +1,4 @@
-"""`dedup watch`: read the figures of queries again and again, and show them."""
+"""`dedup watch`: read the metrics of queries repeatedly, and show them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from dedup.tools.watch.endpoint import Endpoint
 from dedup.tools.watch.query_log import LogFolder, QueryLog
 from dedup.tools.watch.watched import Watched
 
-#: Returns the queries, and the reason why their figures may be outdated, or None.
+#: Function that returns the queries, and why their figures may be outdated, else None.
 Look = Callable[[], tuple[list[Watched], str | None]]
-#: Largest number of seconds until a signal is noticed.
+#: Longest time in seconds until the command notices a signal.
 _STEP_S = 0.1
 
 
@@ -47,8 +47,8 @@ def watch(flags: WatchFlags) -> Done:
 def looker(where: str, query: str | None) -> Look:
     """Return a function that reads a folder of metrics logs, or a driver's endpoint.
 
-    The function raises ConfigError while the place is missing or does not show the query. This call
-    raises it at once for a URL with a password.
+    The returned function raises ConfigError as long as the folder or endpoint is missing, or does
+    not show the query. `looker` itself raises ConfigError for a URL with a password.
     """
     is_url = where.lower().startswith(("http://", "https://"))
     endpoint = Endpoint(where) if is_url else None
@@ -59,7 +59,7 @@ def looker(where: str, query: str | None) -> Look:
         if endpoint is not None:
             every, trouble = endpoint.look(now_ms), endpoint.trouble
         else:
-            # Look again each time: a run that starts later creates its output only then.
+            # Decide at every call, because a run that starts later creates its output only then.
             place = log_of(where)
             folder = folders.setdefault(place, LogFolder(place))
             logs = folder.look()
@@ -79,23 +79,23 @@ def looker(where: str, query: str | None) -> Look:
 
 
 def _in_use(logs: Sequence[QueryLog]) -> Iterator[QueryLog]:
-    """Yield queries that no later query of the same name, with a new checkpoint, has replaced."""
+    """Yield all queries except those that a later query with the same name has replaced."""
     newest = {log.name: log for log in sorted(logs, key=lambda log: log.heard_ms or 0)}
     for log in logs:
         newer = newest[log.name]
-        # Show both queries if they run at the same time.
+        # If both queries run at the same time, the later one has not replaced the earlier one.
         silent = bool(newer.batches) and (log.heard_ms or 0) < newer.batches[0][0]
         if log.name is None or log is newer or (log.ended is None and not silent):
             yield log
 
 
 def _once(look: Look, *, as_json: bool) -> Done:
-    """Look once, and return the result, whose exit code is the worst verdict."""
+    """Read the queries once, and return a result. Its exit code stands for the worst verdict."""
     watched, trouble = look()
     if as_json and trouble is not None:
         say(trouble, as_error=True)
     console, status = Terminal(), worst(watched).health.status
-    # A file takes more lines than a screen.
+    # Without a terminal the output is not limited to the lines of a screen.
     past, height = console.is_terminal, console.height if console.is_terminal else 1000
     lines = screen(watched, width=max(WIDTH, console.width), height=height, note=trouble, past=past)
     body = {"status": str(status), "queries": [one.to_json() for one in watched]}
@@ -109,9 +109,9 @@ def follow(look: Look, stop: StopRequest, *, every_s: float, where: str) -> None
         with while_read():
             _follow_plainly(look, stop, every_s)
         return
-    # Open the keys first: they must be read until the screen is gone.
+    # Open the keyboard first, because keys must be read until the screen is gone.
     with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
-        # An endpoint may be slow to answer.
+        # Show what the command waits for, because an endpoint may be slow to answer.
         lines = waiting(f"for {where}", width=console.width)
         help_text = "Ctrl-C leaves" if keys is None else "q leaves, as Ctrl-C does"
         live.update(Group(*_with_help(lines, *console.size, help_text)), refresh=True)
@@ -146,7 +146,7 @@ def _follow_plainly(look: Look, stop: StopRequest, every_s: float) -> None:
         except ConfigError as error:
             watched, trouble = [], f"waiting: {error.text}"
         if trouble != before:
-            # When the trouble is over, print the verdicts once more.
+            # Forget what was printed, so that verdicts are printed again after the trouble.
             printed, before = {}, trouble
             if trouble is not None:
                 _say(trouble)
@@ -164,7 +164,7 @@ def _say(line: str) -> None:
 
 
 def _leaves(stop: StopRequest, keys: int | None, timeout_s: float) -> bool:
-    """Wait for a request to stop, or for the key `q`, and return whether there was one."""
+    """Wait for a request to stop or for the key `q`. Return False after `timeout_s` without one."""
     if keys is None:
         return stop.wait(timeout_s)
     end_s = time.monotonic() + timeout_s
@@ -172,7 +172,7 @@ def _leaves(stop: StopRequest, keys: int | None, timeout_s: float) -> bool:
         left_s = end_s - time.monotonic()
         if select.select([keys], [], [], max(0.0, min(_STEP_S, left_s)))[0]:
             pressed = os.read(keys, 64)
-            # If there is no key, the terminal is gone.
+            # If nothing can be read, the terminal is gone.
             if b"q" in pressed.lower() or not pressed:
                 return True
         elif left_s <= 0:
@@ -182,7 +182,10 @@ def _leaves(stop: StopRequest, keys: int | None, timeout_s: float) -> bool:
 
 @contextmanager
 def _keys() -> Iterator[int | None]:
-    """Yield stdin if it is a terminal, which returns each key at once, and restore its mode."""
+    """Yield stdin if it is a terminal, else None. The terminal returns every key at once.
+
+    The context restores the terminal's mode at its end.
+    """
     try:
         terminal = sys.stdin.fileno()
         before = termios.tcgetattr(terminal)

@@ -1,6 +1,7 @@
-"""The screen of `dedup watch`: one query in full, the others in a line each, from 80x24 up.
+"""The screen of `dedup watch`, for terminals of 80x24 characters or more.
 
-A large screen also shows the past: curves and a table of the last micro-batches.
+The screen shows one query in full, and every other query in a line. A large screen also shows the
+*past*, which is a table and curves of the last micro-batches.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ STATUSES = {
     Status.STOPPED: (12, "red"),
     Status.REWOUND: (13, "red"),
 }
-#: Share of `max_producers` from which on the number is highlighted.
+#: If producers exceed this share of `max_producers`, their number is highlighted.
 _NEARLY_FULL = 0.8
-#: Verdicts on sequences that have a line of their own if they occur.
+#: Rare verdicts of `dedup_by_sequence`. A verdict gets a line only if it occurs.
 _RARE = {
     "fenced": "a newer epoch of their producer was seen",
     "unknown": "cannot tell whether they are new",
     "unnumbered": "no producer, epoch or sequence",
     "untimed": "no timestamp",
 }
-#: Largest number of the table's rows, and smallest number for which its head is shown.
+#: Largest number of rows in the table. With fewer rows than the second number the table is omitted.
 _ROWS, _LEAST_ROWS = 30, 3
 _LEVELS = "▁▂▃▄▅▆▇█"
 _ENDS = 30
-#: The table's first columns. The widths are of these columns and of the figures.
+#: The table's first columns, then the widths of these columns and of the columns with figures.
 _COLUMNS = ("number", "done (UTC)", "took", "every")
 _WIDTHS = (8, 10, 8, 8, 10, 10, 8, 11)
 _TABLE_WIDTH = sum(_WIDTHS) + len(_WIDTHS) - 1
-#: Label, field or property, and format of a micro-batch's figures.
+#: Figures of a micro-batch: the label, the field or property, and the function that formats it.
 _Figures = Sequence[tuple[str, str, Callable[[int | None], str]]]
 
 
@@ -71,7 +72,7 @@ _SEQUENCE_CELLS: _Figures = (
     *_CELLS[:2], ("missing", "missing", _count), ("producers", "producers", _count),
 )  # fmt: skip
 _STAGE_WIDTH = 9
-#: Times of at least this length are shown in whole seconds.
+#: Durations of at least this length are shown in whole seconds.
 _EXACT_MS = 100_000
 
 
@@ -89,7 +90,7 @@ def waiting(why: str, *, width: int = WIDTH) -> list[Text]:
 
 
 def fit(lines: list[Text], width: int, height: int) -> list[Text]:
-    """Return the lines that a terminal can show, and a line with the number of the others."""
+    """Return as many lines as a terminal can show. The last line counts the hidden lines."""
     if len(lines) <= height:
         return lines
     hidden = len(lines) - height + 1
@@ -109,10 +110,11 @@ def screen(
     note: str | None = None,
     past: bool = True,
 ) -> list[Text]:
-    """Return the lines of the screen: `note`, the worst query in full, the others, and the past.
+    """Return the lines of the screen.
 
-    If one query needs more lines than `height`, `fit` shows how many more. Only lines of the past
-    are longer than 80 columns; `past` fills the rest of the screen with them.
+    The screen begins with `note`, then the worst query in full, then a line for every other query.
+    With `past`, curves and a table of micro-batches fill the rest. Only these are wider than 80
+    columns. If the lines exceed `height`, the last line counts the hidden lines.
     """
     first, *others = sorted(watched, key=_urgency, reverse=True)
     unreadable = sum(one.unreadable for one in watched)
@@ -145,7 +147,7 @@ def _rate(per_second: float | None) -> str:
 
 
 def _query(one: Watched, width: int) -> Iterator[Text]:
-    # Show the reason whole, because it ends with what to do.
+    # Do not shorten the reason, because it ends with what to do.
     yield from _wrapped(_badge(one), width)
     last = one.last
     if last is None:
@@ -187,13 +189,16 @@ def _times(one: Watched, last: AnyMetrics) -> Iterator[Text]:
 
 
 def _holder(last: AnyMetrics, taken: int) -> str:
-    """Return the source and shard that hold the GC watermark back, in the rest of the line."""
-    if isinstance(last, SequenceMetrics):  # these metrics name no source
+    """Return the source partition and shard that hold the GC watermark back.
+
+    `taken` columns of the line are used already.
+    """
+    if isinstance(last, SequenceMetrics):  # metrics of sequences name no source partition
         return ""
     shard = "" if last.gc_shard is None else f" in shard {last.gc_shard}"
     if not last.gc_source:
         return f",{shard}" if shard else ""
-    # The list of sources below shows more of a long name.
+    # Shorten a long name. The list of source partitions below shows more of it.
     name = Text(last.gc_source)
     name.truncate(WIDTH - _LABEL - _VALUE - taken - len(": " + shard), overflow="ellipsis")
     return f": {name.plain}{shard}"
@@ -274,7 +279,7 @@ def _expiry(one: Watched) -> Iterator[Text]:
     bands = one.expiry()
     most = max((ids for _, ids, _ in bands), default=0) or 1
     yield Text("expires when the GC watermark advances by", style="bold")
-    # Each line shows two eighths of the horizon.
+    # A line of the screen covers two eighths of the horizon.
     for (_, ids, size_bytes), (within_ms, more_ids, more_bytes) in zip(
         bands[::2], bands[1::2], strict=True
     ):
@@ -291,7 +296,7 @@ def _sources(one: Watched, room: int) -> list[Text]:
         return []
     lines = [Text("slowest source partitions", style="bold")]
     for name, time_ms, idle in named[: room - 1]:
-        # A partition may be ahead by less than a second.
+        # A partition may be ahead of the newest timestamp by less than a second.
         behind_ms = None if last.newest_ms is None else max(0, last.newest_ms - time_ms)
         why = "  idle, holds nothing back" if idle else ""
         lines.append(Text(f"{span(behind_ms):>{_LABEL - 1}} {name}{why}"))
@@ -315,7 +320,7 @@ def _wrapped(text: Text, width: int) -> list[Text]:
 
 
 def took(duration_ms: float | None) -> str:
-    """Return a short time as ``0.81 s``, and from 100 s on as ``00:02:03``."""
+    """Return a duration as text: ``0.81 s`` below 100 s, ``00:02:03`` above."""
     if duration_ms is None:
         return "-"
     if duration_ms >= _EXACT_MS:
@@ -325,9 +330,10 @@ def took(duration_ms: float | None) -> str:
 
 
 def history(one: Watched, width: int, room: int) -> list[Text]:
-    """Return curves of the known micro-batches and a table of the last ones, newest first.
+    """Return curves of all known micro-batches, and a table of the newest micro-batches.
 
-    They fill `width` columns and at most `room` lines. More than 80 columns show stages too.
+    Curves and table use `width` columns and at most `room` lines. If `width` exceeds 80, the table
+    also shows stages.
     """
     steps = one.steps()
     if len(steps) < 2:

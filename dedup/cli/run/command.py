@@ -1,4 +1,4 @@
-"""`dedup run`: run, or print the plan of a dry run."""
+"""`dedup run`: do the run, or print the plan of a dry run."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def run(flags: RunFlags) -> Done:
     why = "the column of --timestamp" if options.timestamp else "no --timestamp is given"
     title, notes = f"dedup run {options.output}", [("time", clock, why)]
     code = INTERRUPTED if outcome.interrupted else OK
-    # Without a micro-batch all figures would be zero, and the run has printed the reason.
+    # If no micro-batch ran, all figures are zero, and the run has printed the reason.
     shown = outcome.figures.batches and not flags.quiet
     lines = [table(outcome.figures, title, notes)] if shown else []
     return Done(code, body | outcome.figures.to_json(), lines)
 
 
 def plan_lines(plan: dict[str, Any]) -> list[str | Table]:
-    """Return the plan of a dry run as lines, without options that were not given."""
+    """Return the plan of a dry run as lines. Options that were not given are omitted."""
     rows = Table(box=box.SIMPLE, show_header=False, title="dry run", title_justify="left")
     shown = plan | {"id": {name: plan["columns"].get(name, "") for name in plan["id"]}}
     if plan["output_columns"] == plan["columns"]:

@@ -1,4 +1,4 @@
-"""Runs the queries of a run, which write micro-batch after micro-batch until no file is left."""
+"""Runs the queries of a `dedup run` until they have written the rows of all files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from dedup.sources.files.file_log import FileLog
 from dedup.sources.files.orc_times import check_orc_times
 
 _POLL_S = 0.25
-#: Options of Spark's reader by which a user leaves out files.
+#: Options of Spark's reader with which a user excludes files.
 _FILTERS = (
     "pathglobfilter",
     "modifiedbefore",
@@ -53,13 +53,13 @@ class RunOutcome:
     Parameters
     ----------
     figures : Figures
-        Of this run alone.
+        Figures of this run alone.
     query_id : str or None
-        None if no micro-batch was ever needed.
+        ID of the query, or None if no run has needed a micro-batch yet.
     interrupted : bool
-        Whether the run stopped on request. The next run continues at that point.
+        Whether somebody has stopped the run. The next run continues where this run stopped.
     written_again : tuple of str
-        Files that changed after they were read. No run reads them a second time.
+        Files that changed after a run had read them. No run reads these files again.
     """
 
     figures: Figures
@@ -70,7 +70,7 @@ class RunOutcome:
 
 @dataclass(slots=True)
 class Drain:
-    """Runs the queries of a run and publishes their micro-batches."""
+    """Runs the queries of a `dedup run` one after another, and publishes their micro-batches."""
 
     spark: SparkSession
     job: Job
@@ -82,15 +82,15 @@ class Drain:
     record: Record = field(init=False)
     as_read: FilesAsRead = field(init=False)
     sink: StagedFiles = field(init=False)
-    #: Number of late records, and of all records, by micro-batch.
+    #: Number of late records and of all records in each micro-batch.
     late: dict[int, tuple[int, int]] = field(default_factory=dict)
-    #: The sink's own exceptions, because Spark's exception repeats their text twice.
+    #: Exceptions of the sink. Spark's own exception would repeat their text twice.
     failures: list[Exception] = field(default_factory=list)
 
     def run(self, queries: Iterator[FilesQuery]) -> RunOutcome:
-        """Run the queries and report the end.
+        """Run the queries, and return how the run ended.
 
-        Raises DedupError if records, folders or catalog are at fault, else Spark's own exception.
+        Raises DedupError if records, folders or catalog cause the error, else Spark's exception.
         """
         job, options, note, first = self.job, self.job.options, self.reporter.note, next(queries)
         self.as_read, self.sink = FilesAsRead(options.output), self._sink(first)
@@ -129,7 +129,7 @@ class Drain:
         )
 
     def _run_one(self, files_query: FilesQuery, progress: RunProgress) -> bool:
-        """Run a query to its end, and return whether a request stopped it."""
+        """Run a query to its end. Return whether a stop request ended it early."""
         options, stopped = self.job.options, False
         query = (
             files_query.stream.writeStream.foreachBatch(self._publish)
@@ -157,12 +157,12 @@ class Drain:
         return stopped
 
     def _publish(self, batch: DataFrame, batch_id: int) -> None:
-        """Publish a micro-batch, as the function for ``foreachBatch``."""
+        """Publish a micro-batch. Spark calls this method through ``foreachBatch``."""
         options = self.job.options
         try:
             self.check.check_arrived(list(self.taken.refresh()))
             if self.record.query_id is None:
-                # Write the record before the first batch is published. From then on no other
+                # Write the record before the first batch is published. After that, no other
                 # checkpoint may write here.
                 query_id = checkpoint_query_id(options.checkpoint)
                 self.record = replace(self.record, query_id=query_id)
@@ -191,11 +191,11 @@ class Drain:
         )
 
     def _write_record(self) -> None:
-        """Write the record of this run, if it differs from the last one."""
+        """Write the record of this run if it differs from the record in the output."""
         job, options, last = self.job, self.job.options, self.job.record
         schema = self.columns.schema.jsonValue()
         if last is not None:
-            # Without --schema the earlier schema holds, and the options that were guessed with it.
+            # Without --schema, keep the earlier schema and the options that were inferred with it.
             given = last.options if options.schema is None else options.fixed()
             self.record = replace(last, options=given, schema=schema, rules=options.rules())
         else:
@@ -220,7 +220,7 @@ class Drain:
             self._check_late(batch_id)
 
     def _check_rows(self, batch_id: int) -> None:
-        """Raise DataError if Spark lost rows of the CSV files, or changes times of ORC."""
+        """Raise DataError if Spark has lost rows of CSV files, or changes times in ORC files."""
         job, spark = self.job, self.spark
         if job.files.file_format not in ("csv", "orc"):
             return
@@ -231,12 +231,12 @@ class Drain:
         records = {str(path): self.check.records_of(path) for path in paths}
         total, returned = sum(records.values()), None
         with suppress(Exception):
-            # Read the files again if the number is unknown.
+            # If the number of rows is unknown, count the rows by reading the files again.
             returned = observed_so_far(spark, job.options.checkpoint, METRIC).get(ALL)
         if returned == total:
             return
         rows = read_files(spark, job, self.columns, records)
-        # Use all columns, because Spark's reader may return other rows for some of them.
+        # Read all columns, because Spark may return fewer or more rows if it reads only some.
         whole = fn.max(fn.hash("*"))
         by_file = rows.groupBy(FILE).agg(fn.count(fn.lit(1)), whole).collect()
         rows_of = {path: count for path, count, _ in by_file}
@@ -258,7 +258,7 @@ class Drain:
             )
 
     def _check_late(self, batch_id: int) -> None:
-        """Raise DataError if a micro-batch, not yet published, makes too many records late."""
+        """Raise DataError before a micro-batch is published if too many of its records are late."""
         observed = observed_so_far(self.spark, self.job.options.checkpoint, "dedup")
         self.late[batch_id] = observed.get("late", 0), observed.get("records_in", 0)
         late, records = map(sum, zip(*self.late.values(), strict=True))
@@ -271,7 +271,7 @@ class Drain:
             )
 
     def _too_late(self, late: int, records: int) -> str | None:
-        """Return why too many records are late and what to do, or None if they are not."""
+        """Return what to do if too many records are late, or None if their number is fine."""
         options = self.job.options
         if 100 * late <= options.max_late * records:
             return None
@@ -286,7 +286,7 @@ class Drain:
         )
 
     def _check_all_taken(self) -> None:
-        """Raise DataError if Spark did not find all files, unless the user left out some."""
+        """Raise DataError if Spark did not find all files, unless the user has excluded some."""
         if any(name.lower() in _FILTERS for name, _ in self.job.options.read_options):
             return
         self.taken.refresh()

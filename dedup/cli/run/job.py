@@ -1,4 +1,4 @@
-"""One `dedup run`: its options, completed by the files and by the record of earlier runs."""
+"""Complete the options of a `dedup run` from the files and from the record of earlier runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dedup.sources.strict_json import check_options
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Options and files with nothing left to decide, and the record of earlier runs."""
+    """The complete options and the files of a run, and the record of earlier runs."""
 
     options: RunOptions
     files: InputFiles
@@ -22,13 +22,13 @@ class Job:
 
 
 def resolve(options: RunOptions) -> Job:
-    """Complete the options.
+    """Return a job with complete options.
 
     Raises ConfigError if options, files and record contradict each other.
     """
     record = Record.read(options.output)
     if record is not None:
-        # The guesses of the first run hold for all later files.
+        # What the first run inferred from its files holds for all later files.
         options = replace(
             options,
             file_format=options.file_format or record.options["file_format"],
@@ -50,7 +50,7 @@ def resolve(options: RunOptions) -> Job:
 
 
 def _check_strictness(options: RunOptions, file_format: str) -> None:
-    """Reject options under which records would be lost without a count."""
+    """Raise ConfigError for options under which records would be lost without being counted."""
     if file_format in COLUMNAR:
         if options.bad_records != "error":
             raise ConfigError(

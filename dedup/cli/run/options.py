@@ -1,4 +1,4 @@
-"""Options of `dedup run`: declared once, checked without Spark, kept as JSON with the output."""
+"""Declare and check the options of `dedup run`. The output keeps some of them as JSON."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ from dedup.sources.files.file_order import ORDERS
 from dedup.spark.machine import home_path, local_cores
 from dedup.spark.options import BY_ID
 
-#: Folder in the output where `dedup watch OUTPUT` looks.
+#: Folder in the output that holds the metrics log, which `dedup watch OUTPUT` reads.
 METRICS = "_metrics"
 _OWN_FOLDERS = ("_staging", "_lock", "_dedup.json", "_dedup.log", "_dedup.files")
-#: Formats whose files name their columns, in the usual spelling.
+#: Formats whose files hold their columns and types, with the name for messages.
 COLUMNAR = {"parquet": "Parquet", "orc": "ORC"}
 _OUTPUT_FORMATS = ("csv", "json", "parquet")
-#: Likely mistakes for `skip`, which would become folders.
+#: Words that a user may give by mistake instead of `skip`. They cannot be names of folders.
 _NO_FOLDERS = ("drop", "ignore", "emit", "fail", "true", "false")
 #: Panels of the help screen.
 _INPUT, _TIME, _OUTPUT = "Input", "Time", "Output"
 _SIZING, _WATCHING, _SPARK = "Sizing", "Watching", "Spark"
-#: A later run must repeat a fixed option, which decides which rows are the same, or how the folder
-#: is read. A run may change a rule, which decides what becomes of a record, but not between a
-#: micro-batch and its replay. A run may change other options at any time.
+#: Which options a later run may change. A *fixed* option decides which rows are equal or how the
+#: folder is read, and every run must repeat it. A *rule* decides what happens to a record. A run
+#: may change a rule, but not between a micro-batch and its replay. Other options may always change.
 _FIXED, _RULE = "fixed", "rule"
 _TIMED_RULE: dict[str, Any] = {"panel": _TIME, "kept": _RULE, "timed": True}
 _OUTPUT_RULE: dict[str, Any] = {"panel": _OUTPUT, "kept": _RULE}
 
 
 def _operators(name: str, default: Any = None, **more: Any) -> Any:
-    """Declare an option of `dedup_by_id`. Help shows that default unless `default` is given."""
+    """Declare an option of `dedup_by_id`. Without `default`, help shows the operator's default."""
     declared = BY_ID[name]
     usual = None if default is not None else declared.default
     note = "" if usual is None else f" Default: {usual}."
@@ -62,11 +62,11 @@ def _operators(name: str, default: Any = None, **more: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Options of `dedup run` with absolute paths; `make` checks them.
+    """Options of `dedup run`, with absolute paths. Create them with `make`, which checks them.
 
-    The metadata of a field has ``kept``, the ``kind`` that checks its value, and ``timed`` if the
-    option has no meaning without ``--timestamp``. ``bad_records`` is ``error``, ``skip``, or the
-    folder of the rows that cannot be read.
+    The metadata of a field holds ``kept`` (fixed or rule), the ``kind`` that checks the value, and
+    ``timed`` if the option has no meaning without ``--timestamp``. ``bad_records`` is ``error``,
+    ``skip``, or the folder for rows that cannot be read.
     """
 
     input: Path = argument("INPUT", "Folder of files, or one file.", kept=_FIXED)
@@ -210,9 +210,9 @@ class RunOptions:
 
     @classmethod
     def make(cls, **options: Any) -> Self:
-        """Return checked options. Folders may be texts, and are below the output by default.
+        """Return checked options. Folders may be text. By default they are in the output folder.
 
-        Raises ConfigError for the first option that cannot work, with its value and what to change.
+        Raises ConfigError for the first option that cannot work. The error says what to change.
         """
         out = options["output"] = local_folder("--output", options["output"])
         defaults = {"catalog": out / "_catalog", "checkpoint": out / "_checkpoint"}
@@ -231,7 +231,7 @@ class RunOptions:
 
     @property
     def aside(self) -> Path | None:
-        """Folder of the rows that cannot be read, or None if they are not kept."""
+        """Folder for rows that cannot be read, or None if the run does not keep these rows."""
         return None if self.bad_records in ("error", "skip") else Path(self.bad_records)
 
     @property
@@ -251,7 +251,7 @@ class RunOptions:
         return {name: value for name, value in self.to_json().items() if name in kept_names}
 
     def for_operator(self) -> dict[str, Any]:
-        """Return the options that `dedup_by_id` takes unchanged, if they were given."""
+        """Return the given options that go to `dedup_by_id` unchanged."""
         taken = [name for name, each in OPTIONS.items() if "for_operator" in each.metadata]
         given = {name: value for name in taken if (value := getattr(self, name)) is not None}
         return given | ({"idle_timeout": None} if self.idle_timeout == "never" else {})
@@ -263,7 +263,7 @@ class RunOptions:
         if not self.input.exists():
             raise ConfigError(f"INPUT {self.input} does not exist.")
         if len(set(self.id)) < len(self.id):
-            # Rows that differ in the column that the user meant would be lost.
+            # If the user meant another column, rows that differ only in that column would be lost.
             raise ConfigError(f"--id names a column twice: {', '.join(self.id)}.")
         for name, each in OPTIONS.items():
             value, kind = getattr(self, name), each.metadata.get("kind")
@@ -273,7 +273,7 @@ class RunOptions:
             if "timed" in each.metadata and self.timestamp is None and value != each.default:
                 shown = f"{flag(name)} drop" if name == "late" else flag(name)
                 raise ConfigError(f"{shown} has no meaning without --timestamp; name the column.")
-        # The operator refuses the next two as well, but only after Spark has started.
+        # The operator makes the next two checks as well, but only after Spark has started.
         if self.conflicts != "drop" and not self.check_payload:
             raise ConfigError(
                 f"--conflicts {self.conflicts} has no meaning without --check-payload; name the "
@@ -314,9 +314,9 @@ def _plain(name: str, value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-#: Fields by name.
+#: Fields of `RunOptions` by name.
 OPTIONS = {each.name: each for each in fields(RunOptions)}
-#: Values of options that the record of an earlier release lacks.
+#: Values of options that are missing in the record of an earlier release.
 DEFAULTS = {
     name: _plain(name, each.default)
     for name, each in OPTIONS.items()
@@ -347,13 +347,13 @@ class RunFlags(QuietFlags):
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
-        """Separate the flags of the command from the options of the run."""
+        """Return flags from the values that typer read. Options of the run get their own dict."""
         given = {name: values.pop(name) for name in OPTIONS}
         return cls(given=given, **values)
 
     @classmethod
     def parameters(cls) -> Iterator[Parameter]:
-        """Return one parameter for each option, then those for the command's other flags."""
+        """Yield the parameters of the run's options, then the parameters of the command's flags."""
         hints = get_type_hints(RunOptions)
         for name, each in OPTIONS.items():
             kind, default = hints[name], each.default
@@ -376,7 +376,7 @@ class RunFlags(QuietFlags):
 def local_folder(option: str, value: str | Path) -> Path:
     """Return the absolute path of a folder on this machine.
 
-    Raises ConfigError if the folder is elsewhere.
+    Raises ConfigError if the value is a URI of another storage.
     """
     text = str(value)
     if not text:
@@ -392,7 +392,7 @@ def local_folder(option: str, value: str | Path) -> Path:
 
 
 def _check_folders(source: Path, output: Path, others: Mapping[str, Path]) -> None:
-    """Reject folders that would be read, hidden or overwritten by each other."""
+    """Raise ConfigError if one folder of the run lies in another that would read or hide it."""
     places = {"--output": output, **others}
     for name, path in places.items():
         existing = next(place for place in (path, *path.parents) if place.exists())
@@ -415,7 +415,7 @@ def _check_folders(source: Path, output: Path, others: Mapping[str, Path]) -> No
             "give a folder elsewhere."
         )
     for name, path in others.items():
-        # Readers of the output search folders in it, unless their names begin with an underscore.
+        # Readers of the output also read folders inside it, except those named with an underscore.
         first = path.relative_to(output).parts[:1] if path.is_relative_to(output) else ()
         if first and not first[0].startswith("_"):
             raise ConfigError(

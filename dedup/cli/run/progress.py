@@ -1,4 +1,4 @@
-"""Progress of a run: figures on stderr, and metrics for other programs."""
+"""Report the progress of a run: figures on stderr, and metrics for other programs."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from dedup.sources.files.file_log import FileLog
 from dedup.spark.observations import from_progress
 from dedup.tools.watch.listener import DedupListener
 
-#: Seconds within which Spark reports the end of a query, on another thread.
+#: Longest time in seconds to wait for Spark's event that a query has ended.
 _END_S = 5.0
-#: Seconds between plain lines, so that the log of a long run stays short.
+#: Seconds between two lines in a pipe, so that the log of a long run stays short.
 _PLAIN_EVERY_S = 10.0
 
 
 class Reporter:
-    """Prints the progress of a run to a console, or nothing without one.
+    """Prints the progress of a run to a console, or nothing if the console is None.
 
-    A terminal has one line that changes. In a pipe a line is printed every 10 seconds.
+    On a terminal, one line changes in place. In a pipe, a new line appears every 10 seconds.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -53,7 +53,7 @@ class Reporter:
             self._console.print(text, soft_wrap=True)
 
     def update(self, figures: Figures, total_files: int) -> None:
-        """Show the figures so far, or in a pipe print them if something has changed."""
+        """Show the figures so far. In a pipe, print them only if they have changed."""
         line, state = one_line(figures, total_files), (figures.batches, figures.files)
         if self._live is not None:
             self._live.update(Text(line, overflow="ellipsis", no_wrap=True))
@@ -89,10 +89,10 @@ class RunProgress:
         self.reporter = reporter
         self._emitted = emitted
         self._log = FileLog(checkpoint)
-        # A micro-batch that was begun but not committed belongs to this run.
+        # A micro-batch that an earlier run began but did not commit counts for this run.
         self._before = self._log.count(self._log.committed())
         self._total = len(self._log.ahead(listed))
-        #: Metrics, and number of bad records, by micro-batch.
+        #: Metrics and number of bad records of each micro-batch.
         self._done: dict[int, tuple[BatchMetrics | None, int]] = {}
         self._files = 0
         self._start_s = time.monotonic()
@@ -109,7 +109,7 @@ class RunProgress:
         )
 
     def look(self, query: StreamingQuery) -> None:
-        """Collect the micro-batches that were completed since the last look.
+        """Collect the micro-batches that were completed since the last call, and report them.
 
         Raises StateError if a shard continued from an older state than the others.
         """
@@ -135,7 +135,7 @@ def _log_offset(progress: Any) -> int:
 
 
 class _Listener(DedupListener):
-    """A listener that also knows whether queries are running."""
+    """A listener that counts running queries, so that the run can wait for their last events."""
 
     def __init__(self, options: RunOptions) -> None:
         super().__init__(
@@ -166,8 +166,8 @@ def publish_metrics(
 ) -> Iterator[None]:
     """Write the metrics log of the run's queries, and serve Prometheus if a port is given.
 
-    Raises ConfigError if the log's folder cannot be made or the port is taken, and
-    MissingExtraError for a port without prometheus-client.
+    Raises ConfigError if the log's folder cannot be created or the port is taken. Raises
+    MissingExtraError if a port is given and prometheus-client is not installed.
     """
     listener = _Listener(options)
     spark.streams.addListener(listener)

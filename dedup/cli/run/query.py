@@ -1,4 +1,4 @@
-"""The query of a run: its columns, and the operator between input and output."""
+"""The query of a run, which applies the operator between input and output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dedup.tools.check.check_query import check_resume
 
 
 def schema_of(spark: SparkSession, job: Job) -> T.StructType:
-    """Return the input's columns: those of the first run, of the files, or of --schema.
+    """Return the columns of the input, from --schema, the record of the first run, or the files.
 
     Raises ConfigError if an option names no column, or --schema does not fit the output.
     """
@@ -34,7 +34,7 @@ def schema_of(spark: SparkSession, job: Job) -> T.StructType:
     recorded = None if record is None else T.StructType.fromJson(record.schema)
     if record is None or options.schema not in (None, record.options["schema"]):
         if record is not None:
-            # Files may have added columns since, so compare the DDL.
+            # Compare the text of --schema, because files may have added columns since.
             check_finished(options, "schema", options.schema, record.options["schema"], record)
         schema = read_schema(spark, job)
     else:
@@ -50,7 +50,7 @@ def schema_of(spark: SparkSession, job: Job) -> T.StructType:
 
 
 def check_columns(options: RunOptions, columns: InputColumns) -> None:
-    """Reject columns that the output cannot hold, or whose names have another meaning in it."""
+    """Reject columns that the output cannot hold, or whose names mean something else there."""
     check_carried(columns.read)
     names = {name.lower() for name in columns.schema.names}
     for name, added in (
@@ -101,9 +101,9 @@ def _check_column(given: str, name: str, columns: list[str]) -> None:
 def transform(
     spark: SparkSession, job: Job, columns: InputColumns, new: Iterable[str]
 ) -> FilesQuery:
-    """Return the query over the new files, checked against the checkpoint.
+    """Return the query over the new files, and check it against the checkpoint.
 
-    Raises DedupError if the query would fail in its first micro-batch, as far as that is known.
+    Raises DedupError if the check finds that the query would fail in its first micro-batch.
     """
     options = job.options
     operator = dedup_by_id(
@@ -126,7 +126,10 @@ def transform(
 
 
 def _ends(job: Job, new: Iterable[str]) -> tuple[SourceFiles | str, ParquetFolder | str]:
-    """Return input and output for the tasks, or the reason why Spark reads or writes them."""
+    """Return the input that tasks read and the output that tasks write without Spark's help.
+
+    If Spark must read or write the files, a text with the reason takes the place of either.
+    """
     options, files = job.options, job.files
     by_spark = "--parquet spark is given" if options.parquet == "spark" else None
     source: SourceFiles | str = f"the input is {files.file_format}"

@@ -1,4 +1,4 @@
-"""Records of earlier runs: the file in the output, the checkpoint's query, and the lock."""
+"""What a run finds of earlier runs in its output: their record, their query, and a lock."""
 
 from __future__ import annotations
 
@@ -25,26 +25,29 @@ if TYPE_CHECKING:
 RECORD = "_dedup.json"
 LOG = "_dedup.log"
 _FORMAT = 1
-#: Options with folders. A folder in the output is recorded without the output's path.
+#: Options whose values are folders. A folder inside the output is recorded by its relative path.
 _FOLDERS = ("catalog", "checkpoint", "duplicates", "bad_records")
-#: Options that every release has recorded.
+#: Options that the records of all releases contain.
 _NEEDED = {"catalog", "checkpoint", "timestamp", "horizon", "lateness", "late"}
 
 
 def log_of(where: str) -> str:
-    """Return the metrics log of a run if `where` is its output, or else `where` itself."""
+    """Return the folder of metrics logs in the output `where`, or `where` if it is no output."""
     output = home_path(where)
     return str(output / METRICS) if (output / RECORD).is_file() else where
 
 
 def record_of(where: str) -> Record | None:
-    """Return the record of a run if `where` is its output, or else None."""
+    """Return the record in the output `where`, or None if `where` is no output of a run."""
     output = home_path(where)
     return Record.read(output) if (output / RECORD).is_file() else None
 
 
 def catalog_of(where: str, checkpoint: str | None = None) -> tuple[str, str | None]:
-    """Return catalog and checkpoint of a run if `where` is its output, or else the arguments."""
+    """Return the catalog and the checkpoint of the output `where`.
+
+    If `where` is no output of a run, return the arguments unchanged.
+    """
     if (record := record_of(where)) is None:
         return where, checkpoint
     return record.options["catalog"], checkpoint or record.options["checkpoint"]
@@ -52,19 +55,19 @@ def catalog_of(where: str, checkpoint: str | None = None) -> tuple[str, str | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What runs leave for later runs, as ``OUTPUT/_dedup.json``.
+    """The options and columns of earlier runs, which they write to ``OUTPUT/_dedup.json``.
 
     Parameters
     ----------
     options : dict
-        `RunOptions.fixed` of the first run.
+        Result of `RunOptions.fixed` in the first run.
     schema : dict
         Columns of the output, as Spark's JSON.
     pattern, partitioned, compressed
         See `InputFiles`.
     shards : int
     rules : dict
-        `RunOptions.rules` of the last run.
+        Result of `RunOptions.rules` in the last run.
     query_id : str or None
         ID of the checkpoint's query, or None before its first micro-batch.
     """
@@ -92,9 +95,9 @@ class Record:
 
     @classmethod
     def read(cls, output: Path) -> Self | None:
-        """Return the record in an output, or None for a new output.
+        """Return the record in an output, or None if the output is new.
 
-        Raises ConfigError if the record cannot be read, or there are batches without a record.
+        Raises ConfigError if the record cannot be read, or the output holds batches but no record.
         """
         path = output / RECORD
         if not path.exists():
@@ -124,12 +127,12 @@ class Record:
 
 
 def check_same(options: RunOptions, record: Record) -> None:
-    """Reject options that would change the meaning of an output that exists."""
+    """Raise ConfigError for options that would change the meaning of an existing output."""
     now = options.fixed() | {"shards": options.shards or record.shards}
     before = DEFAULTS | record.options | {"shards": record.shards}
-    # Columns are compared one by one. With --schema the guess of the first run no longer matters.
+    # `check_new_schema` compares --schema. With --schema the inference of types no longer matters.
     ignored = {"schema"} if options.schema is None else {"schema", "infer"}
-    # Older releases took Spark's option `mode`, which --bad-records replaces.
+    # Ignore Spark's option `mode`, which older releases took and --bad-records replaces.
     for given in (now, before):
         read = given["read_options"]
         given["read_options"] = {k: v for k, v in read.items() if k.lower() != "mode"}
@@ -146,7 +149,7 @@ def check_same(options: RunOptions, record: Record) -> None:
 
 
 def _is_moved(name: str, options: RunOptions, record: Record) -> bool:
-    """Return whether a folder has a new place, and holds the data of the query there."""
+    """Return whether the query's folder was moved to the place that the option names."""
     if record.query_id is None:
         return False
     if name == "checkpoint":
@@ -155,15 +158,15 @@ def _is_moved(name: str, options: RunOptions, record: Record) -> bool:
 
 
 def check_unfinished(options: RunOptions, record: Record) -> None:
-    """Reject other rules while a micro-batch is published but not committed.
+    """Raise ConfigError for changed rules while a micro-batch is published but not committed.
 
-    Spark will replay the micro-batch, and its folder stays. Under other rules the published rows
-    and the remembered ones would differ.
+    Spark will replay the micro-batch, but its published rows stay. Under other rules, the query
+    would remember other records than it has published.
     """
     before = DEFAULTS | record.rules
     for name, value in options.rules().items():
         if name == "new_columns" and name not in record.rules:
-            # Earlier releases left new columns out, which is an error now.
+            # Earlier releases recorded that new columns are left out. This is an error now.
             continue
         if before[name] != value and not _is_moved_folder(before[name], value):
             check_finished(options, name, value, before[name], record)
@@ -177,7 +180,7 @@ def _is_moved_folder(before: Any, now: Any) -> bool:
 def check_finished(
     options: RunOptions, name: str, now: object, before: object, record: Record
 ) -> None:
-    """Reject a changed option while a micro-batch is published but not committed."""
+    """Raise ConfigError for a changed option if a micro-batch is published but not committed."""
     begun = unfinished_batch(options)
     if begun is not None and is_published(begun, options, record):
         raise ConfigError(
@@ -189,13 +192,13 @@ def check_finished(
 
 
 def unfinished_batch(options: RunOptions) -> int | None:
-    """Return the micro-batch that was begun but not committed, or None."""
+    """Return the number of the micro-batch that began but was not committed, or None."""
     begun, done = (last_number(options.checkpoint / log) for log in ("offsets", "commits"))
     return begun if begun != done else None
 
 
 def is_published(batch_id: int, options: RunOptions, record: Record) -> bool:
-    """Return whether an output folder, of the last run or of this one, shows a micro-batch."""
+    """Return whether a micro-batch is in an output folder of the last run or of this run."""
     rules = (DEFAULTS | record.rules, options.rules())
     beside = {given[name] for given in rules for name in ("duplicates", "bad_records")}
     folders = [Path(folder) for folder in beside - {None, "error", "skip"}]
@@ -203,10 +206,10 @@ def is_published(batch_id: int, options: RunOptions, record: Record) -> bool:
 
 
 def check_checkpoint(options: RunOptions, record: Record | None) -> None:
-    """Reject an output that another checkpoint made, or a checkpoint that was put back.
+    """Raise ConfigError if another checkpoint made the output, or the checkpoint was restored.
 
-    Both would reuse numbers of micro-batches that the output shows already. The new micro-batches
-    would count as published, and their rows would be lost.
+    In both cases the query would reuse numbers of micro-batches that the output holds already. The
+    new micro-batches would count as published, and their rows would be lost.
     """
     query_id = checkpoint_query_id(options.checkpoint)
     if record is None and query_id is not None:
@@ -243,9 +246,10 @@ def checkpoint_query_id(checkpoint: Path) -> str | None:
 
 
 def observed_so_far(spark: SparkSession, checkpoint: Path, name: str) -> dict[str, int]:
-    """Return the integers, if any, that the running micro-batch has observed under a name.
+    """Return the integers that Spark has observed under a name in the running micro-batch.
 
-    Spark has no public interface for them, so any error is possible.
+    Returns {} if there are none. Spark has no public interface for these integers, so any error may
+    occur.
     """
     query_id = checkpoint_query_id(checkpoint)
     for query in spark.streams.active:
@@ -258,7 +262,7 @@ def observed_so_far(spark: SparkSession, checkpoint: Path, name: str) -> dict[st
 
 @contextmanager
 def exclusive(output: Path) -> Iterator[None]:
-    """Lock the output for one run while the context lasts.
+    """Lock the output while the context lasts, so that no other run writes there.
 
     Raises DedupError if another run holds the lock.
     """
@@ -275,7 +279,7 @@ def exclusive(output: Path) -> Iterator[None]:
 
 
 def _shortened(name: str, value: Any, output: Path) -> Any:
-    """Return an option as recorded: a folder in the output begins with ``_``."""
+    """Return an option as the record holds it, where folders in the output are relative."""
     below = f"{output}/_"
     return value[len(below) - 1 :] if name in _FOLDERS and str(value).startswith(below) else value
 

@@ -1,4 +1,4 @@
-"""One `dedup run` from end to end (files, columns, operator, output), or only its plan."""
+"""Do one `dedup run` from end to end, or only plan it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from dedup.sinks.files.query import FilesQuery
 from dedup.sinks.foreach_batch import columns_of
 from dedup.sources.files.file_log import FileLog
 
-#: Size of text files above which checking them takes some seconds.
+#: Total size of text files above which a check of these files takes some seconds.
 _MUCH_BYTES = 256 << 20
-#: Options of Spark's reader under which it does not see the columns of every file.
+#: Options of Spark's reader under which Spark may not see the columns of every file.
 _PARTIAL = {"samplingratio", "mergeschema", "mode"}
 
 
@@ -45,9 +45,9 @@ def run(
     stop: StopRequest | None = None,
     spark: SparkSession | None = None,
 ) -> RunOutcome:
-    """De-duplicate the files that exist now and that no earlier run read.
+    """De-duplicate all files that exist now, except those that earlier runs have read.
 
-    A failed or killed run leaves the output complete up to its last micro-batch. Run it again.
+    A failed or killed run leaves the output complete up to its last micro-batch. Run again then.
 
     Parameters
     ----------
@@ -55,16 +55,16 @@ def run(
     reporter : Reporter
         Receives the progress. `run` does not close it.
     stop : StopRequest, optional
-        Stops the query, and leaves its unfinished micro-batch for the next run.
+        A request stops the query. The next run finishes its last micro-batch.
     spark : SparkSession, optional
-        Session to use, which `run` does not stop. Default: a session that is stopped at the end.
+        Session to use. It stays open. Default: a new session, which `run` stops at the end.
 
     Raises
     ------
     DedupError
-        If options, folders, catalog or records are at fault.
-    Exception
-        Spark's own; `dedup.cli.failures.explain` explains it in one line.
+        If options, folders, catalog or records cause the error.
+        Exception
+        Any other error of Spark. `dedup.cli.failures.explain` returns its cause in one line.
     """
     with ExitStack() as stack:
         stack.enter_context(exclusive(options.output))
@@ -87,9 +87,9 @@ def run(
 
 
 def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str, Any]:
-    """Check everything that `run` would check, and return what it would do.
+    """Check everything that `run` would check, and return what `run` would do.
 
-    This reads no rows, and creates no output folder.
+    The function reads no rows, and leaves no output folder behind.
     """
     if options.moved_from is not None:
         raise ConfigError(
@@ -103,7 +103,7 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
                 return _plan(session, job)
         finally:
             for folder in sorted(missing, key=lambda path: len(path.parts), reverse=True):
-                with suppress(OSError):  # the folder is still missing, or not empty
+                with suppress(OSError):  # the folder does not exist, or is not empty
                     folder.rmdir()
 
 
@@ -140,7 +140,7 @@ def _queries(
     spark: SparkSession, job: Job, columns: InputColumns, taken: FileLog, note: Note
 ) -> Iterator[FilesQuery]:
     ahead, once = taken.ahead(job.files.stamps), cache(note)
-    # The first query also reads the files of a micro-batch that is not committed.
+    # The first query also reads the files of a micro-batch that an earlier run did not commit.
     begun = [path for path in ahead if path in taken.taken]
     new = {path: job.files.stamps[path].mtime_ms for path in ahead if path not in taken.taken}
     stretches = list(file_order(job.options).stretches(new, job.options.files_per_trigger))
@@ -157,7 +157,7 @@ def _queries(
 
 @contextmanager
 def _warnings_as_notes(note: Note) -> Iterator[None]:
-    """Print the operator's warnings without the line of our code that called it."""
+    """Print the operator's warnings without the line of code that Python adds."""
     plain = warnings.showwarning
 
     def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
@@ -175,7 +175,7 @@ def _warnings_as_notes(note: Note) -> Iterator[None]:
 def _columns(
     spark: SparkSession, job: Job, taken: FileLog, note: Note, stop: StopRequest | None = None
 ) -> tuple[InputColumns, ColumnCheck]:
-    """Return the columns to read and write, and the check of files that arrive later."""
+    """Return the columns to read and write, and an object that checks files that arrive later."""
     options, stamps, file_format = job.options, job.files.stamps, job.files.file_format
     published: list[str] = []
     begun = unfinished_batch(options)
@@ -197,7 +197,7 @@ def _columns(
         )
     partial = _PARTIAL & {name.lower() for name, _ in options.read_options}
     if job.record is None and file_format != "csv" and options.schema is None and not partial:
-        # Spark has seen the columns of all files.
+        # Spark has inferred the columns from all files, so no file needs a check.
         check.settle(current, stamps)
         return current, check
     columns = check.agree(current, new, note)

@@ -1,1 +1,1 @@
-"""Files that `dedup run` reads: their names, columns and records."""
+"""The files that `dedup run` reads: their names, columns and records."""

@@ -1,4 +1,4 @@
-"""Files that earlier runs read: which have changed since, and how to follow a moved INPUT."""
+"""Detect changes in files that earlier runs have read, and follow an INPUT that was moved."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _SHOWN_PATHS = 5
 
 
 class FilesAsRead:
-    """Time and size of each file when its micro-batch ran, in ``OUTPUT/_dedup.files``.
+    """The log ``OUTPUT/_dedup.files``: modification time and size of every file that was read.
 
-    Each line is ``[path, milliseconds, bytes]``. Spark's own log has only the time, as of the plan
-    of the micro-batch. By that log, a file that was fixed between plan and reading would count as
-    changed. If this file is lost, Spark's log is used.
+    A line is ``[path, milliseconds, bytes]``. Spark's own log holds only the time of a file when
+    the micro-batch was planned. By Spark's log, a file that was repaired before it was read would
+    count as changed. If ``_dedup.files`` is lost, Spark's log is used.
     """
 
     def __init__(self, output: Path) -> None:
         self._path = output / NAME
 
     def note(self, paths: Iterable[Path]) -> None:
-        """Add the current stamps of the files that still exist."""
+        """Add the current time and size of those `paths` that still exist to the log."""
         lines = []
         for path in paths:
             try:
@@ -41,7 +41,7 @@ class FilesAsRead:
             handle.write("".join(lines))
 
     def changed(self, stamps: Mapping[str, Stamp], log: FileLog) -> list[str]:
-        """Return the files that changed after they were read."""
+        """Return the files that have changed since a run read them."""
         end, as_read, changed = log.committed(), self._read(), []
         for path, stamp in stamps.items():
             taken = log.taken.get(path)
@@ -58,8 +58,8 @@ class FilesAsRead:
     def check_unfinished(self, log: FileLog, batch_id: int, *, is_published: bool) -> None:
         """Raise DataError if the files of a micro-batch that Spark will replay have changed.
 
-        If the micro-batch's rows are published, changed rows would be lost or repeated. Otherwise
-        its files may be fixed, but must exist: Spark would skip a missing file.
+        If the micro-batch is published, changed rows would be lost or repeated. If it is not, users
+        may repair its files, but must not remove one, because Spark would skip a missing file.
         """
         as_read = self._read()
         for path in log.unfinished():
@@ -69,7 +69,7 @@ class FilesAsRead:
             except FileNotFoundError:
                 way = ". If its rows are lost for good, replace it by an empty file"
                 if not batch_id:
-                    # Without a row of the first micro-batch there would be no state.
+                    # An empty file could leave the first micro-batch without rows, and so without state.
                     way = ". Or start again with another --output, since nothing is published yet"
                 if is_published:
                     way = ""
@@ -96,20 +96,20 @@ class FilesAsRead:
         for line in text.split("\n"):
             try:
                 path, mtime_ms, size = json.loads(line)
-            except (ValueError, TypeError):  # the last line of a killed run
+            except (ValueError, TypeError):  # a killed run may leave half a line
                 continue
             as_read[path] = (mtime_ms, size)
         return as_read
 
 
 def some_of(paths: Sequence[object]) -> str:
-    """Return the first paths, and how many more there are."""
+    """Return a text with the first paths and the number of further paths."""
     more = f" and {len(paths) - _SHOWN_PATHS:,} more" if len(paths) > _SHOWN_PATHS else ""
     return ", ".join(map(str, paths[:_SHOWN_PATHS])) + more
 
 
 def warning(changed: list[str]) -> str:
-    """Return the note about files that changed after they were read."""
+    """Return a note for the user about files that have changed since a run read them."""
     one = len(changed) == 1
     return (
         f"{len(changed):,} {'file was' if one else 'files were'} written again after "
@@ -120,11 +120,11 @@ def warning(changed: list[str]) -> str:
 
 
 def move_input(options: RunOptions, note: Callable[[str], None]) -> None:
-    """Rename the files of earlier runs in the logs, if INPUT holds them at a new place.
+    """Replace the old paths of files in the logs if the user has moved INPUT.
 
-    If this run is killed, the logs hold old and new names, and the next run renames the rest.
+    If this run is killed, the logs hold old and new paths, and the next run replaces the rest.
     Raises ConfigError, and changes nothing, if INPUT does not hold the same files, or if a killed
-    run must be finished.
+    run must be finished first.
     """
     record, new, given = Record.read(options.output), options.input, options.moved_from
     log, as_read = FileLog(options.checkpoint), FilesAsRead(options.output)

@@ -1,4 +1,4 @@
-"""`--bad-records`: rows that cannot be read stop the run, are left out, or are set aside."""
+"""`--bad-records`: what happens to *bad rows*, which are rows that cannot be read."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from dedup.sources.files.file_log import FileLog
 from dedup.sources.strict_json import CAUSE, is_good
 from dedup.spark.driver.columns import named_column
 
-#: Name under which Spark observes the number of bad rows and of all rows.
+#: Name of the metric with which Spark counts bad rows and all rows, and names of the two counts.
 METRIC, BAD, ALL = "dedup_bad", "rows", "all"
-#: The part of an error of `good_rows` that names a record: its file, and its text's hash.
+#: Matches an error of `good_rows`, which names the file of a record and the hash of its text.
 _NAMED_RECORD = re.compile(r"(.*?)( cannot be read: .*) \[([0-9a-f]{32})\]")
-#: The part of the operator's error about a record that names the option that rejects it.
+#: Matches the option that the operator's error about a null names.
 _NULL_OPTION = re.compile(r"\b(null_\w+)=")
 _TIME_ERROR = re.compile(r"\[(CANNOT_PARSE_TIMESTAMP|CAST_INVALID_INPUT|INVALID_TIMESTAMP)")
 _WAY = "fix it, or give --bad-records skip, or --bad-records DIR to set such records aside"
@@ -42,10 +42,10 @@ _WAY = "fix it, or give --bad-records skip, or --bad-records DIR to set such rec
 def good_rows(rows: DataFrame, job: Job, columns: InputColumns) -> DataFrame:
     """Return the rows that can be read, with the columns of the output.
 
-    Other rows are counted, or the first of them stops the query, as --bad-records says.
+    Spark counts all other rows. With ``--bad-records error``, the first such row stops the query.
     """
     bad = _is_bad(job, columns)
-    # The observation also keeps Spark from pushing the filter down, which would parse text twice.
+    # The observation also stops Spark from pushing the filter down and parsing the text twice.
     counts = fn.count(fn.when(bad, 1)).alias(BAD), fn.count(fn.lit(1)).alias(ALL)
     counted = rows.observe(METRIC, *counts)
     good = ~bad
@@ -64,14 +64,14 @@ def _is_bad(job: Job, columns: InputColumns) -> Column:
 def bad_rows(
     spark: SparkSession, job: Job, columns: InputColumns, log: FileLog, batch_id: int
 ) -> DataFrame | None:
-    """Return file, reason and text of each bad row of a micro-batch, or None if there are none.
+    """Return the bad rows of a micro-batch, or None if there are none.
 
-    This reads the files again, because only good rows pass the operator. Raises StateError if
-    Spark's logs do not show the files.
+    A row holds the file, the reason, and the text of the record. The files are read again, because
+    only good rows pass the operator. Raises StateError if Spark's logs do not show the files.
     """
     options = job.options
     with suppress(Exception):
-        # Read the files also if the number is unknown.
+        # If the number of bad rows is unknown, read the files to find out.
         if observed_so_far(spark, options.checkpoint, METRIC)[BAD] == 0:
             return None
     rows = read_files(spark, job, columns, files_of_batch(options, log, batch_id))
@@ -81,7 +81,7 @@ def bad_rows(
         fn.coalesce(fn.col(CAUSE), no_time).alias("reason"),
         fn.col(TEXT).alias("record"),
     )
-    # Each element of an array has the text of the whole file.
+    # If a file is one JSON array, every row holds the text of the whole file.
     settings = folded(dict(options.read_options))
     is_whole_file = job.files.file_format == "json" and is_true(settings, "multiline")
     return described.dropDuplicates() if is_whole_file else described
@@ -100,7 +100,7 @@ def files_of_batch(options: RunOptions, log: FileLog, batch_id: int) -> list[Pat
 
 
 def explained(error: Exception, job: Job, paths: Sequence[object], *, way: str = _WAY) -> Exception:
-    """Return the error of a query over files, which says what to do if the input is at fault."""
+    """Return an error that says what to do if the input caused `error`, else `error` itself."""
     timestamp = job.options.timestamp
     if isinstance(error, DedupError):
         return error
@@ -109,7 +109,7 @@ def explained(error: Exception, job: Job, paths: Sequence[object], *, way: str =
     if ours is not None and ours.topic == "bad-records":
         return DataError(_of_record(ours.message, job, way), remedy="bad-records")
     file = unreadable_file(text)
-    if "nanos > 999999999" in text:  # Spark does not always name the file
+    if "nanos > 999999999" in text:  # Spark does not always name the file in this error
         return DataError(
             f"A time before 1970 in {some_of(paths if file is None else file[:1])} has a fraction "
             "of a second as ORC's C++ library stores it, and Spark does not read that. Nothing of "
@@ -139,7 +139,7 @@ def explained(error: Exception, job: Job, paths: Sequence[object], *, way: str =
 
 
 def _of_record(message: str, job: Job, way: str) -> str:
-    """Add the line of a record, or the flag of an option, to an error about a record."""
+    """Add the number of the line, or the flag to give, to an error about a record."""
     record = _NAMED_RECORD.fullmatch(message)
     if record is not None:
         settings = folded(read_settings(job))

@@ -1,6 +1,7 @@
-"""Finds columns of new files that the output lacks before Spark reads, for `--new-columns`.
+"""Finds columns of new files that the output does not have, for `--new-columns`.
 
-Spark reads files with the columns that it is given, and silently leaves out others.
+Without this check, Spark would silently leave out columns that it was not told to read. The *known*
+columns are the columns that Spark reads.
 """
 
 from __future__ import annotations
@@ -32,39 +33,39 @@ from dedup.sources.files.exact_values import unreadable
 from dedup.sources.files.folder_columns import folder_names
 from dedup.sources.files.parquet_input import spark_columns
 
-#: Options of Spark's JSON reader under which a file is not one JSON value per line, in UTF-8.
+#: Options of Spark's JSON reader with which a file may be other than UTF-8 with a value per line.
 _JSON_SYNTAX = ("multiline", "linesep", "encoding", "charset")
-#: Changes that matter by format. JSON values of other types are judged record by record, and the
-#: types of CSV are given.
+#: Kinds of changes that matter, by format. Types do not matter in JSON, whose values are judged
+#: record by record, and in CSV, whose types are given.
 _KINDS = {"csv": ("added", "removed"), "json": ("added", "respelled")}
 _KINDS_COLUMNAR = ("added", "other")
-#: Largest number of columns, or files, that a message names.
+#: Largest number of columns or files that a message names.
 _SHOWN = 3
 
-#: Prints a message to the user.
+#: Function that prints a message to the user.
 Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A file whose columns are not the known ones."""
+    """A file whose columns differ from the known columns."""
 
     path: Path
-    #: All columns of the file, or None if the changes are in the names of its folders.
+    #: All columns of the file, or None if only the names of its folders differ.
     columns: T.StructType | None
     changes: tuple[Change, ...]
 
     def of_kind(self, kind: str) -> list[Change]:
-        """Return the changes of a kind."""
+        """Return the changes whose kind is `kind`."""
         return [change for change in self.changes if change.kind == kind]
 
 
 class ColumnCheck:
-    """Compares the columns of files with the known ones, each file once.
+    """Compares the columns of every file once with the known columns.
 
-    A request to `stop` ends the check of text with KeyboardInterrupt. `published` are files whose
-    rows are published, but whose micro-batch is not committed: they must stay unchanged, so errors
-    in them no longer matter.
+    A request to `stop` ends the check with KeyboardInterrupt. `published` are files whose rows are
+    published, but whose micro-batch is not committed. Users must not change these files, so errors
+    in them are ignored.
     """
 
     def __init__(
@@ -83,21 +84,21 @@ class ColumnCheck:
         self._columns = columns
         self._format = job.files.file_format
         self._settings = folded(job.files.reader_options | dict(job.options.read_options))
-        #: Path of a CSV file with the known header.
+        #: Path of a CSV file whose header has the known columns, or None.
         self._alike: Path | None = None
         self._csv: dict[str, Counted] = {}
         self._seen: dict[str, Stamp] = {}
 
     def settle(self, columns: InputColumns, stamps: Mapping[str, Stamp]) -> None:
-        """Replace the known columns. The files in `stamps` need no comparison with them."""
+        """Replace the known columns. Files in `stamps` are not compared with these columns."""
         self._columns = columns
         self._seen.update(stamps)
 
     def agree(self, columns: InputColumns, stamps: Mapping[str, Stamp], note: Note) -> InputColumns:
         """Compare the files of this run, and return the columns to read and write.
 
-        Raises ConfigError for columns that no option decides about, or that cannot be added, and
-        DataError for a file whose columns cannot be read.
+        Raises ConfigError if there are new columns and --new-columns is not given, or if they
+        cannot be added. Raises DataError if the columns of a file cannot be read.
         """
         mismatches = self._mismatches(stamps)
         if mismatches:
@@ -106,7 +107,7 @@ class ColumnCheck:
         return columns
 
     def check_arrived(self, paths: Sequence[str]) -> None:
-        """Reject a micro-batch if files that came or changed since `agree` have other columns."""
+        """Raise ConfigError if a file that arrived or changed after `agree` has other columns."""
         stamps = {}
         for path in paths:
             with suppress(FileNotFoundError):
@@ -114,7 +115,7 @@ class ColumnCheck:
         self._refuse(self._mismatches(stamps), may_add=False)
 
     def check_text(self, paths: Sequence[Path]) -> None:
-        """Raise DataError for CSV that Spark would misread."""
+        """Raise DataError if Spark would misread a CSV file."""
         if self._format == "csv":
             fresh = [path for path in paths if str(path) not in self._published]
             with ThreadPoolExecutor(self._job.options.cores) as pool:
@@ -124,7 +125,7 @@ class ColumnCheck:
     def records_of(self, path: Path) -> int:
         """Return the number of records in a CSV file.
 
-        Raises DataError if they cannot be counted.
+        Raises DataError if the records cannot be counted.
         """
         counted = self._csv.get(str(path)) or self._counted(path)
         if counted is None:
@@ -137,7 +138,7 @@ class ColumnCheck:
         return counted.rows
 
     def _counted(self, path: Path) -> Counted | None:
-        """Return rows and header of a CSV file, or None if it cannot be opened."""
+        """Return the number of rows and the header of a CSV file, or None if it is unreadable."""
         passed = (DataError,) if str(path) in self._published else ()
         with suppress(OSError, pa.ArrowException, *passed):
             self._csv[str(path)] = CsvRecords(self._settings).count(path, self._stop)
@@ -171,13 +172,13 @@ class ColumnCheck:
         for path, signature in zip(paths, signatures, strict=True):
             if signature is None:
                 continue
-            # Spark infers once for all files with the same names.
+            # Infer the columns once for all files with the same signature.
             if signature not in inferred:
                 inferred[signature] = self._inferred([path])
             columns = inferred[signature]
             if columns is None and self._format != "csv":
                 raise unreadable(path, fault(path, self._format))
-            # Spark's reader of JSON alone distinguishes the case of names.
+            # Only Spark's reader of JSON distinguishes upper and lower case in names.
             every = changes(own, columns or own, exact=self._format == "json")
             differ = tuple(c for c in every if c.kind in _KINDS.get(self._format, _KINDS_COLUMNAR))
             if differ:
@@ -193,7 +194,7 @@ class ColumnCheck:
                 self._alike = path
 
     def _signature(self, own: T.StructType, path: Path) -> str | bytes | None:
-        """Return what files with the same columns share, or None if Spark need not infer them."""
+        """Return a value that is equal for files with the same columns, or None if none is new."""
         if self._format == "csv":
             return self._header(own, path)
         if self._format == "json":
@@ -206,10 +207,10 @@ class ColumnCheck:
         try:
             return schema_bytes(path, self._format)
         except (OSError, pa.ArrowException):
-            return str(path)  # Spark decides, file by file
+            return str(path)  # let Spark read the columns of this file
 
     def _header(self, own: T.StructType, path: Path) -> str | None:
-        """Return a CSV file's header, or None if it is known or need not be compared."""
+        """Return a CSV file's header, or None if it has the known columns or does not matter."""
         if (self._settings["header"], self._settings["enforceschema"]) != ("true", "false"):
             return None
         counted = self._csv.get(str(path)) or self._counted(path)
@@ -232,7 +233,7 @@ class ColumnCheck:
         return None
 
     def _inferred(self, paths: Sequence[Path]) -> T.StructType | None:
-        """Return the columns that Spark infers, or None if it cannot. Reading then fails too."""
+        """Return the columns that Spark infers, or None if it cannot, so that reading fails too."""
         reader = schema_reader(self._spark, self._job, skips_bad=True)
         places = [literal(str(path)) for path in paths]
         try:
@@ -273,7 +274,7 @@ class ColumnCheck:
                 joint = joined(joint, new)
         assert isinstance(joint, T.StructType)
         if self._format in COLUMNAR:
-            # Two files may disagree about a column that is new in both.
+            # Two files may have the same new column with different types.
             for each in mismatches:
                 every = changes(joint, each.columns or joint)
                 other = tuple(change for change in every if change.kind == "other")
@@ -281,7 +282,7 @@ class ColumnCheck:
         return InputColumns(joint, joint)
 
     def _one_header(self, columns: InputColumns, mismatches: Sequence[Mismatch]) -> InputColumns:
-        """Return the columns of CSV files that must all have the same header."""
+        """Return the columns to read and write if all CSV files have the same header, or raise."""
         first, header = mismatches[0].path, mismatches[0].columns
         assert header is not None
         different = (each.path for each in mismatches if each.columns != header)
@@ -295,7 +296,7 @@ class ColumnCheck:
             )
         fields = {field.name.lower(): field for field in columns.schema.fields}
         own = [fields.pop(field.name.lower(), field) for field in header.fields]
-        # Folders name the remaining columns.
+        # The remaining columns come from the names of folders.
         read = T.StructType([*own, *fields.values()])
         adds = self._job.options.new_columns == "add"
         return InputColumns(read if adds else columns.schema, read)

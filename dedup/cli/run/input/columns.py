@@ -1,4 +1,4 @@
-"""Columns of files: what Parquet and ORC files have, and how columns differ from known ones."""
+"""Compare the columns of new files with known columns, and read columns of Parquet and ORC."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from dedup.errors import ConfigError
 from dedup.sources.files.parquet_input import ParquetInput
 
 _NO_FAULT = "Spark does not know its columns"
-#: Each type holds every value of the types before it.
+#: Types by size. A type holds every value of the types before it in the same tuple.
 _LADDERS = ((T.ByteType, T.ShortType, T.IntegerType, T.LongType), (T.FloatType, T.DoubleType))
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of a column."""
+    """How a column of new files differs from the known columns."""
 
-    #: ``a.b`` is a field of a struct, ``a[].b`` of the structs in an array.
+    #: Path of the column. ``a.b`` is a field of a struct, ``a[].b`` a field of structs in an array.
     column: str
-    #: ``respelled``: added, with a name that differs from a known one in case only. ``narrower``:
-    #: the known type holds all values of the new type. ``other``: it does not.
+    #: ``respelled`` means added with a name that differs from a known name only in case.
+    #: ``narrower`` means that the known type holds all values of the new type. ``other`` means that
+    #: the known type does not.
     kind: Literal["added", "removed", "respelled", "narrower", "other"]
-    #: None if the column is new.
+    #: The known type, or None if the column is new.
     was: T.DataType | None
     now: T.DataType | None
 
@@ -39,10 +40,10 @@ class Change:
 def changes(
     known: T.DataType, new: T.DataType, column: str = "", *, exact: bool = False
 ) -> Iterator[Change]:
-    """Return the changes from `known` to `new` in the order of the known columns, added ones last.
+    """Yield the changes from `known` to `new`, in the order of the known columns. Added are last.
 
-    Nullability does not count. With `exact`, names that differ in case are different, as only in
-    Spark's JSON reader.
+    Nullability does not count. With `exact`, names that differ in case are different. Only Spark's
+    JSON reader compares names in this way.
     """
     if isinstance(known, T.StructType) and isinstance(new, T.StructType):
         prefix = f"{column}." if column else ""
@@ -69,7 +70,7 @@ def changes(
 
 
 def joined(known: T.DataType, new: T.DataType) -> T.DataType:
-    """Return the known columns in their types, then the added ones."""
+    """Return the known columns with their known types, then the columns that only `new` has."""
     if isinstance(known, T.StructType) and isinstance(new, T.StructType):
         theirs = {field.name.lower(): field for field in new.fields}
         fields = []
@@ -82,14 +83,14 @@ def joined(known: T.DataType, new: T.DataType) -> T.DataType:
     if isinstance(known, T.ArrayType) and isinstance(new, T.ArrayType):
         return T.ArrayType(joined(known.elementType, new.elementType), known.containsNull)
     if isinstance(known, T.MapType) and isinstance(new, T.MapType):
-        # New fields in the keys of a map would make them different keys.
+        # Add no fields to the keys of a map, because the keys would then be different keys.
         values = joined(known.valueType, new.valueType)
         return T.MapType(known.keyType, values, known.valueContainsNull)
     return known
 
 
 def widens(narrow: T.DataType, wide: T.DataType) -> bool:
-    """Return whether `wide` is larger than `narrow` and holds all its values."""
+    """Return whether `wide` is another type than `narrow` and holds all its values."""
     if isinstance(narrow, T.DecimalType) and isinstance(wide, T.DecimalType):
         digits_fit = wide.precision - wide.scale >= narrow.precision - narrow.scale
         return narrow != wide and digits_fit and wide.scale >= narrow.scale
@@ -100,7 +101,7 @@ def widens(narrow: T.DataType, wide: T.DataType) -> bool:
 
 
 def check_new_schema(known: T.StructType, given: T.StructType, options: RunOptions) -> None:
-    """Reject a --schema that changes the type of a column of the output."""
+    """Raise ConfigError if --schema changes the type of a column of the output."""
     for change in changes(known, given):
         if change.kind in ("narrower", "other"):
             raise ConfigError(
@@ -113,7 +114,7 @@ def check_new_schema(known: T.StructType, given: T.StructType, options: RunOptio
 
 
 def type_text(kind: T.DataType | None) -> str:
-    """Return a type in Spark's spelling, of at most 60 characters."""
+    """Return a type as Spark spells it, in at most 60 characters."""
     text = "" if kind is None else kind.simpleString()
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -139,14 +140,17 @@ def fault(path: Path, file_format: str) -> str:
 
 
 def first_fault(paths: Sequence[Path], file_format: str) -> str | None:
-    """Return the first file that Spark cannot read, or Parquet column of two types, and why."""
+    """Return a text about the first file that Spark cannot read, or None if there is none.
+
+    A Parquet file also counts if one of its columns has another type in an earlier file.
+    """
     first: dict[str, tuple[Path, pa.DataType]] = {}
     for path in paths:
         if (why := fault(path, file_format)) != _NO_FAULT:
             return f"{path}: {why}"
         if file_format != "parquet":
             continue
-        # Its columns may be encrypted, and Spark may have the keys.
+        # Ignore a failure: the columns may be encrypted, and Spark may have the keys.
         with suppress(OSError, pa.ArrowException), ParquetInput(str(path)) as file:
             for column in file.spark_schema:
                 where, kind = first.setdefault(column.name, (path, column.type))
@@ -161,8 +165,8 @@ def first_fault(paths: Sequence[Path], file_format: str) -> str | None:
 def schema_bytes(path: Path, file_format: str) -> bytes | None:
     """Return bytes that are equal for files with the same columns, or None if there are no rows.
 
-    An empty file has no rows, nor has ORC without columns, which old releases of Hive wrote. Raises
-    OSError or pyarrow.ArrowException if the footer cannot be read.
+    Empty files have no rows. ORC files without columns, which old releases of Hive wrote, have no
+    rows either. Raises OSError or pyarrow.ArrowException if the footer cannot be read.
     """
     if not path.stat().st_size:
         return None

@@ -1,8 +1,8 @@
-"""Counts the records in the bytes of a CSV file: the number of rows that Spark must return.
+"""Counts the records of a CSV file, which is the number of rows that Spark must return.
 
 Spark decodes invalid bytes to U+FFFD, ends a record with its line even within quotes, skips lines
-of blanks, and expects one kind of line end in a whole file. This loses records, or makes two values
-equal, without an error. So every new file is read here before Spark reads it.
+of blanks, and expects one kind of line end in a whole file. So Spark can lose records, or make two
+values equal, without an error. To detect this, we read every new file before Spark does.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dedup.errors import ConfigError, DataError
 
 _BLOCK_BYTES = 8 << 20
 _SHOWN_CHARS = 200
-#: Spark skips a line of only these characters, unless values may have line ends.
+#: Spark skips a line that holds only these characters, unless values may contain line ends.
 _BLANKS = "".join(map(chr, range(33)))
-#: The mark of UTF-32-LE begins like the mark of UTF-16-LE.
+#: Byte order marks of encodings with wide characters. UTF-32-LE's mark begins like UTF-16-LE's.
 _WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
-#: Python's names of the encodings that Java decodes in the same way.
+#: Matches Python's names of encodings that Python and Java decode in the same way.
 _CHECKED = re.compile("utf-(8|16|32)|ascii|iso8859-|koi8-|cp125")
 _LINE_ENDS = {"\r\n": "CR LF", "\r": "CR", "\n": "LF"}
 _ANY_LINE_END = re.compile("|".join(_LINE_ENDS))
@@ -38,7 +38,7 @@ _NO_QUOTES = "If quotes have no meaning, give --read-option quote= with a new --
 
 
 class _Fault(Exception):
-    """What is wrong with a line, and the way out."""
+    """A fault of a line. The arguments say what is wrong, and what the user can do."""
 
 
 class Counted(NamedTuple):
@@ -51,9 +51,9 @@ class Counted(NamedTuple):
 class CsvRecords:
     """Counts the records of one CSV file as Spark's reader does.
 
-    A record is a line. With ``multiLine`` it ends with the first line that ends outside of quotes.
-    `settings` are the options of Spark's reader, by name in lower case. Raises ConfigError if Spark
-    cannot read such text, or the text cannot be checked.
+    A record is a line. With ``multiLine`` a record ends with the first line that ends outside of
+    quotes. `settings` are the options of Spark's reader, by name in lower case. Raises ConfigError
+    if Spark or this class cannot read text with these options.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -61,21 +61,21 @@ class CsvRecords:
         self._blanks = "[ \t]*+" if is_true(settings, "ignoreleadingwhitespace") else ""
         self._multiline = is_true(settings, "multiline")
         self._line_end = settings.get("linesep")
-        #: Each of these characters begins a comment.
+        #: Characters that begin a comment.
         self._comments = tuple(settings.get("comment", ""))
-        #: Without a quote Spark uses NUL.
+        #: The quote character. If the option is empty, Spark uses NUL.
         self._mark = settings.get("quote", '"') or "\0"
         self._separator = separator(settings)
         self._encoding = self._checked_encoding(settings)
         escape = settings.get("escape", '"')
         self._line = re.compile(self._pattern(escape), re.DOTALL)
         between = re.escape(self._separator)
-        #: A quote after a backslash within a value in quotes, as Spark and MySQL write it.
+        #: `_foreign` matches ``\"`` within quotes, as Spark and MySQL write a quote.
         begin, end = rf'(?:\A|{between}){self._blanks}"', rf"(?![\x00-\x20]*(?:{between}|\Z))"
         foreign = rf'{begin}(?>(?:[^"\\]|(?:\\)?""|\\(?!"))*)\\"{end}'
         by_default = escape == self._mark == '"' and "unescapedquotehandling" not in settings
         self._foreign = re.compile(foreign if by_default else r"(?!)")
-        #: Line end of the file, or None before the first one.
+        #: Line end of the file, or None before the first line end.
         self._end = self._line_end
         self._number = 0
 
@@ -98,9 +98,9 @@ class CsvRecords:
         return name
 
     def _pattern(self, escape: str) -> str:
-        """Return the pattern of a line without its end, in which a group matches an unclosed value.
+        """Return the pattern of a line without its end. Group 1 matches a value that is not closed.
 
-        Groups are atomic, not possessive: possessive ones go wrong before Python 3.11.5
+        The pattern uses atomic groups, because possessive groups are wrong before Python 3.11.5
         (https://github.com/python/cpython/issues/106052).
         """
         between, quote = re.escape(self._separator), re.escape(self._mark)
@@ -116,12 +116,12 @@ class CsvRecords:
         return f"(?>(?:{value}{between})*)(?:{value}|({begun}))"
 
     def count(self, path: Path, stop: StopRequest | None = None) -> Counted:
-        """Count the records of a file. A request to stop raises KeyboardInterrupt.
+        """Count the records of a file. Raises KeyboardInterrupt if a stop is requested.
 
         Raises
         ------
         DataError
-            If Spark would change a value or lose a record. The text has its place and a remedy.
+            If Spark would change a value or lose a record. The error names the line and a remedy.
         OSError, pyarrow.ArrowException
             If the file cannot be read.
         """
@@ -169,9 +169,9 @@ class CsvRecords:
                     fault = error
                     text = rest + error.object[: error.start].decode(error.encoding, "ignore")
                 if not (self._multiline or self._line_end):
-                    # Windows turns CR LF into CR CR LF.
+                    # Programs on Windows sometimes turn CR LF into CR CR LF.
                     text = text.replace("\r\r\n", "\n").replace("\r\n", "\n")
-                # The next block may begin with LF.
+                # Keep a CR at the end for later, because the next block may begin with LF.
                 whole = text if is_last or self._line_end else text.rstrip("\r")
                 if self._end is None and (end := _ANY_LINE_END.search(whole)):
                     self._end = end[0]
@@ -209,7 +209,7 @@ class CsvRecords:
         return True
 
     def _is_unclosed(self, line: str, *, is_open: bool) -> bool:
-        """Return whether a line ends within a value. The line begins within one if `is_open`."""
+        """Return whether a line ends within a quoted value. `is_open` says that it begins in one."""
         if "\0" in line and (is_open or self._mark in line):
             raise _Fault(
                 "has a NUL in the record of LINE, which Spark would lose",
@@ -253,9 +253,9 @@ class CsvRecords:
 
 
 def csv_names(header: str, separator: str, quote: str) -> list[str] | None:
-    """Return the names in a header, or None if only Spark can parse it.
+    """Return the names in a header, or None if only Spark can parse the header.
 
-    Raises ValueError, with what is wrong, for a column without its own name.
+    Raises ValueError if a name is empty or occurs twice.
     """
     if len(separator) != 1 or len(quote) != 1:
         return None

@@ -1,8 +1,8 @@
 """Typed columns of CSV: a value is exactly what its text says, or the row is bad.
 
-Spark's CSV reader rounds decimals, cuts digits below the microsecond, and takes a text with a time
-of day for a date. So it reads every column as text here. Then its parser converts the typed columns
-under the same options, and a value that the type cannot hold exactly becomes null.
+Spark's CSV reader rounds decimals, cuts digits below the microsecond, and reads a text with a time
+of day as a date. So this module lets Spark read every column as text. Then Spark's CSV parser
+converts the columns with other types, and a value that the type cannot hold exactly becomes null.
 """
 
 from __future__ import annotations
@@ -22,25 +22,28 @@ from dedup.sources.strict_json import CAUSE, TOO_FINE, decimal
 from dedup.spark.driver.columns import named_column
 from dedup.spark.plan import HELPER_PREFIX
 
-#: Helper column with the values of a record, joined by `BETWEEN`, or the text of a ragged record.
+#: Helper column that identifies a record: its values joined by `BETWEEN`, or its whole text if it
+#: has too many or too few values.
 KEY = f"{HELPER_PREFIX}key"
 #: Helper column with the text of a record that cannot be read.
 CORRUPT = f"{HELPER_PREFIX}corrupt"
 _TYPED = f"{HELPER_PREFIX}typed"
 _RAGGED = "It has more or fewer columns than the header."
-#: Options of the reader that the writer of a bad record needs.
+#: Options of Spark's reader that are needed to write a bad record as it was.
 _FORM = ("sep", "delimiter", "quote", "escape")
-#: Options of the reader that affect what a text means.
+#: Options of Spark's reader that affect how the text of a value is read.
 _MEANING = (*OF_TIMES, "nanvalue", "positiveinf", "negativeinf")
 BETWEEN = "\x1f"
-#: Java needs minutes to parse a number of many digits, or with a large exponent.
+#: Matches numbers that Java parses fast. Java needs minutes for very many digits or a large
+#: exponent.
 _NUMBER = r"^[+-]?(?:\d{0,500}|[1-9]\d{0,2}(?:,\d{3}){1,20})(?:\.\d{0,500})?(?:[eE][+-]?\d\d?)?$"
-#: Numbers that only Java accepts, such as 1D or 0x1p3.
+#: Matches numbers that only Java accepts, such as 1D or 0x1p3.
 _OF_JAVA = r"^\s*[+-]?(0[xX]|[.\d]+([eE][+-]?\d+)?[dDfF]\s*$)"
-#: Spark completes a year or a month to its first day, and adds today's date to a time of day.
+#: Matches text that begins with a whole date. Spark would complete a year or a month to its first
+#: day, and a time of day by today's date.
 _TIME = r"^\s*[+-]?\d{4,7}(-\d{1,2}){2}"
 _DATE = rf"{_TIME}\s*$"
-#: Patterns of inferred times, of which all values of a column must match the same one.
+#: Patterns of times. All values of an inferred column must match the same pattern.
 _WRITTEN = tuple(
     f"yyyy-MM-dd{between}HH:mm:ss{fraction}{zone}"
     for between in (" ", "'T'")
@@ -50,7 +53,7 @@ _WRITTEN = tuple(
 
 
 def as_text(schema: T.StructType, folders: Container[str]) -> T.StructType:
-    """Return the columns as Spark reads them: as text, unless a folder names them."""
+    """Return the columns with the type text, except for columns that folders name."""
     return T.StructType(
         [
             field
@@ -99,9 +102,10 @@ def spelled_alike(
     folders: Container[str],
     settings: Mapping[str, str],
 ) -> T.StructType:
-    """Return an inferred schema with text for each column whose values have several spellings.
+    """Return an inferred schema. Columns whose values are not all spelled alike become text.
 
-    `folders` are the columns that folders name. `settings` are as for `with_types`.
+    An example is a column with 1 and 01. `folders` are the columns that folders name. `settings`
+    are options of Spark's reader, by name in lower case.
     """
     texts = as_text(schema, folders)
     typed = [f for f, text in zip(schema.fields, texts.fields, strict=True) if f != text]
@@ -130,17 +134,17 @@ def spelled_alike(
 
 
 def _parsed(typed: Sequence[T.StructField], settings: Mapping[str, str]) -> Column:
-    """Return the values of typed columns from Spark's CSV parser, null if it has none."""
-    # `_exact` has its own rules for these types.
+    """Return the values that Spark's CSV parser reads in typed columns, or null if it cannot."""
+    # `_exact` converts these types itself.
     own = T.IntegralType, T.DecimalType, T.BinaryType
     parsed = {f"_{at}": f for at, f in enumerate(typed) if not isinstance(f.dataType, own)}
-    # A control character would end the line, and texts of these types have none.
+    # Replace control characters, which would end the line. Valid values have none.
     columns = [
         fn.regexp_replace(named_column(f.name), r"[\x00-\x1f]", "?") for f in parsed.values()
     ]
     texts = [fn.coalesce(text, fn.lit("")) for text in columns]
     ddl = "".join(f", {place} {f.dataType.simpleString()}" for place, f in parsed.items())
-    # The first value keeps the line from being empty.
+    # Put a value first, so that the line is never empty.
     line = fn.concat_ws(BETWEEN, fn.lit("_"), *texts)
     options = {name: settings[name] for name in _MEANING if name in settings}
     options |= {"sep": BETWEEN, "quote": "", "mode": "PERMISSIVE"}
@@ -148,9 +152,9 @@ def _parsed(typed: Sequence[T.StructField], settings: Mapping[str, str]) -> Colu
 
 
 def _exact(typed: Sequence[T.StructField], settings: Mapping[str, str]) -> list[Column]:
-    """Return the values in `_TYPED`, or null if one is not exactly what its text says."""
+    """Return the values of typed columns. A value that differs from its text becomes null."""
     is_english = settings.get("locale", "en").lower().startswith("en")
-    # Otherwise a comma may be the decimal sign.
+    # A comma separates thousands only in English. Elsewhere it may be the decimal sign.
     may_group = is_english and separator(settings) != ";"
     values = []
     for at, field in enumerate(typed):

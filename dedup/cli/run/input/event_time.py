@@ -1,4 +1,4 @@
-"""The event time of `--timestamp`: text by a pattern, numbers by their unit, or dates."""
+"""Make the event time from the column of `--timestamp`: text, numbers, dates or timestamps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dedup.cli.run.options import RunOptions
 from dedup.errors import ConfigError
 from dedup.spark.driver.columns import named_column
 
-#: Values of `--timestamp-format` that count since 1970, each with the largest type that fits into
-#: a timestamp.
+#: Values of `--timestamp-format` for numbers that count since 1970. The types hold the numbers that
+#: fit into a timestamp.
 _EPOCH_UNITS = {"seconds": "decimal(18,6)", "milliseconds": "decimal(15,0)"}
-#: Usual names of text and numbers with an event time.
+#: Matches usual names of columns that hold an event time as text or number.
 _TIME_NAME = re.compile(
     r"(?:.*_)?(?:at|on|ts|t|time|timestamp|date|datetime|when|created|updated|occurred|received)"
     r"(?:_(?:at|on|ts|time|utc))?|.*[a-z](?:At|On|Time|Timestamp|Date)"
@@ -27,10 +27,10 @@ _TIME_NAME = re.compile(
 def timestamp_column(
     options: RunOptions, schema: T.StructType, *, or_null: bool = False
 ) -> Column | None:
-    """Return the event time, or None without ``--timestamp``.
+    """Return the column with the event time, or None if ``--timestamp`` is not given.
 
-    A time that cannot be read is an error, or null with `or_null`. Raises ConfigError if the column
-    holds numbers of an unknown unit.
+    A time that cannot be read causes an error in Spark, or becomes null with `or_null`. Raises
+    ConfigError if the column holds numbers and their unit is unknown.
     """
     if options.timestamp is None:
         return None
@@ -57,7 +57,10 @@ def timestamp_column(
 
 
 def is_no_time(options: RunOptions, schema: T.StructType) -> Column | None:
-    """Return whether a row's event time cannot be read, or None without ``--timestamp``."""
+    """Return a column that is true if a row's event time cannot be read.
+
+    Returns None if ``--timestamp`` is not given.
+    """
     time = timestamp_column(options, schema, or_null=True)
     if options.timestamp is None or time is None:
         return None
@@ -65,12 +68,12 @@ def is_no_time(options: RunOptions, schema: T.StructType) -> Column | None:
 
 
 def _dated(text: Column) -> Column:
-    """Make text without a whole date unreadable, because Spark would complete the date."""
+    """Replace text without a whole date by unreadable text. Spark would complete the date."""
     return fn.regexp_replace(text, r"^\s*(T?\d+:|[+-]?\d{4,7}(-\d\d?)?\s*$)", "no date: $0")
 
 
 def check_time_format(spark: SparkSession, options: RunOptions) -> None:
-    """Reject a pattern that Spark does not know, with Spark's reason."""
+    """Raise ConfigError, with Spark's reason, if Spark does not know the pattern."""
     if options.timestamp_format is None or options.timestamp_format in _EPOCH_UNITS:
         return
     text, pattern = fn.lit("2024-05-01 00:00:00"), fn.lit(options.timestamp_format)
@@ -84,7 +87,10 @@ def check_time_format(spark: SparkSession, options: RunOptions) -> None:
 
 
 def time_columns(schema: T.StructType, ids: tuple[str, ...]) -> list[str]:
-    """Return names of columns that are times, then of text and numbers that are named like one."""
+    """Return the names of columns that may hold an event time.
+
+    Columns of a timestamp type come first, then columns whose names suggest a time.
+    """
     keys = {name.lower() for name in ids}
     fields = [field for field in schema.fields if field.name.lower() not in keys]
     times = T.TimestampType, T.TimestampNTZType
@@ -98,7 +104,7 @@ def time_columns(schema: T.StructType, ids: tuple[str, ...]) -> list[str]:
 
 
 def arrival_note(options: RunOptions, schema: T.StructType) -> str | None:
-    """Return a note about the run's own clock, or None with ``--timestamp``."""
+    """Return a note that the run uses its own clock, or None if ``--timestamp`` is given."""
     if options.timestamp is not None:
         return None
     explanation = (

@@ -1,4 +1,4 @@
-"""Files of INPUT: which belong to it, how Spark finds them, and how text files are opened."""
+"""List the files of INPUT, tell Spark which files to read, and open text files."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ _SUFFIXES = {
     "parquet": (".parquet",),
     "orc": (".orc",),
 }
-#: RFC 4180: quotes are doubled, whitespace stays, and each file must have the same header.
+#: Options with which Spark reads CSV by RFC 4180. All files must have the same header.
 _CSV_READ = {"header": "true", "enforceSchema": "false", "escape": '"'}
-#: First bytes of a file that the tool lz4 wrote. Hadoop's lz4, which Spark reads, begins with a
-#: length.
+#: First bytes of a file that the program lz4 wrote. Spark cannot read such a file, because it reads
+#: Hadoop's lz4 format.
 _LZ4_FRAMES = (b"\x04\x22\x4d\x18", b"\x02\x21\x4c\x18")
-#: Formats that Hadoop unpacks, but not pyarrow.
+#: Suffixes of compressed files that Hadoop can unpack and pyarrow cannot.
 _ONLY_HADOOP = (".deflate", ".snappy", ".lz4", ".lzo", ".lzo_deflate")
 _LINE_END = re.compile(rb"\r\r\n|\r\n|\n|\r")
 _SEARCHED_BYTES, _SHOWN_CHARS = 64 << 20, 200
 
 
 class Stamp(NamedTuple):
-    """Modification time and size, by which a changed file is detected."""
+    """Modification time and size of a file. If either differs, the file has changed."""
 
     mtime_ns: int
     size: int
 
     @classmethod
     def of(cls, path: str | Path) -> Stamp:
-        """Return the stamp of a file that exists."""
+        """Return the stamp of a file. Raises OSError if the file does not exist."""
         status = os.stat(path)
         return cls(status.st_mtime_ns, status.st_size)
 
     @property
     def mtime_ms(self) -> int:
-        """The modification time in milliseconds, Spark's resolution."""
+        """The modification time in milliseconds, as Spark's log holds it."""
         return self.mtime_ns // 1_000_000
 
 
@@ -61,39 +61,39 @@ _NOWHERE = Stamp(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class InputFiles:
-    """Files of INPUT."""
+    """The files of INPUT that a run reads."""
 
-    #: Folder of the files. Folders below it may be columns.
+    #: Folder that holds the files, also in subfolders.
     root: Path
     #: ``csv``, ``json``, ``parquet`` or ``orc``.
     file_format: str
     #: Glob that file names must match, or None for every file that is not hidden.
     pattern: str | None
-    #: Names of folders such as ``day=2024-05-01`` are columns.
+    #: Whether subfolders such as ``day=2024-05-01`` are columns.
     partitioned: bool
-    #: Columns named by the folders of the files that exist now, in lower case.
+    #: Columns that the subfolders name, in lower case.
     folder_columns: frozenset[str]
-    #: All files are gzipped.
+    #: Whether all files are gzipped.
     compressed: bool
     #: Matching files, in the order of reading.
     paths: tuple[Path, ...]
-    #: Their stamps by path, in the same order.
+    #: Stamps of these files by path, in the same order.
     stamps: dict[str, Stamp]
-    #: Number of files that do not match.
+    #: Number of files that do not match `pattern`.
     left_out: int
-    #: INPUT is a file.
+    #: Whether INPUT is a file, not a folder.
     only_one: bool = False
-    #: Files for the next query. Empty means all.
+    #: Files that the next query reads, or empty for all files.
     listed: tuple[PurePath, ...] = ()
 
     @property
     def partitions(self) -> frozenset[str]:
-        """The folder columns, if folders are columns."""
+        """Columns that the subfolders name, or an empty set if subfolders are no columns."""
         return self.folder_columns if self.partitioned else frozenset()
 
     @property
     def place(self) -> str:
-        """Path for Spark: the folder, or a glob of files."""
+        """The path that Spark gets, which is the folder or a glob of files."""
         if self.only_one:
             return literal(str(self.paths[0]))
         root = literal(str(self.root))
@@ -101,17 +101,17 @@ class InputFiles:
             return root
         names = [literal(str(path.relative_to(self.root))) for path in self.listed]
         if any("/" in name for name in names):
-            # Hadoop expands braces that hold a slash, and removes one escape of each name.
+            # Escape names twice, because Hadoop removes an escape if braces hold a slash.
             names = list(map(literal, names))
         listed = ",".join(name.replace(",", "\\,") for name in names)
         return f"{root.rstrip('/')}/{{{listed}}}"
 
     @property
     def reader_options(self) -> dict[str, str]:
-        """Options of Spark's file source that select these and later files."""
+        """Options with which Spark's file source finds these files, and files that arrive later."""
         options = {
             "mode": "FAILFAST",
-            # By default Spark silently skips files that are a week older than the newest one.
+            # By default Spark silently skips files that are a week older than the newest file.
             "maxFileAge": "36500d",
         }
         if self.file_format == "csv":
@@ -128,10 +128,10 @@ class InputFiles:
 
 
 def find_files(options: RunOptions, *, by_name: bool = False) -> InputFiles:
-    """List the files of INPUT, with `by_name` only those whose names show the format.
+    """List the files of INPUT. With `by_name`, omit files whose names do not show the format.
 
-    Raises ConfigError if the names do not agree on a format and none is given, or if Spark cannot
-    read a file or folder.
+    Raises ConfigError if no format is given and the names show several formats or none. Also raises
+    ConfigError if Spark cannot read a file or folder.
     """
     only_one = options.input.is_file()
     root = options.input.parent if only_one else options.input
@@ -184,7 +184,7 @@ def _stamps(paths: Iterable[Path]) -> dict[Path, Stamp]:
 
 def _refuse_unreadable(files: Iterable[Path], stamps: Mapping[Path, Stamp]) -> None:
     for path in files:
-        # Bytes that are not UTF-8 become replacement characters.
+        # Show bytes that are not UTF-8 as replacement characters.
         shown = os.fsencode(path).decode("utf-8", errors="replace")
         if ":" in path.name:
             wrong = "has a colon in its name, which Hadoop cannot read; rename it"
@@ -211,7 +211,7 @@ def _has_lz4_frames(path: Path) -> bool:
 
 
 def check_in_folders(files: InputFiles) -> None:
-    """Reject a file without the partition folders of the others: a column would have no value."""
+    """Raise ConfigError if a file lacks a folder that names a column for all other files."""
     if not files.partitioned:
         return
     for path in files.paths:
@@ -226,7 +226,7 @@ def check_in_folders(files: InputFiles) -> None:
 
 
 def _visible_files(root: Path) -> Iterator[Path]:
-    """Return the files that Spark's own listing has, links to folders included."""
+    """Yield the files that Spark would list, which follows links to folders."""
     for parent, folders, names in os.walk(root, followlinks=True):
         folders[:] = sorted(f for f in folders if not _hidden(f))
         for folder in folders:
@@ -278,25 +278,25 @@ def _in_any_case(suffix: str) -> str:
 
 
 def folded(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return options of Spark's reader by their names in lower case."""
+    """Return options of Spark's reader with their names in lower case."""
     return {name.lower(): value for name, value in settings.items()}
 
 
 def is_true(settings: Mapping[str, str], name: str) -> bool:
-    """Return whether an option of Spark's reader, by its name in lower case, is on."""
+    """Return whether an option of Spark's reader is true. Names are in lower case."""
     return settings.get(name, "").lower() == "true"
 
 
 def separator(settings: Mapping[str, str]) -> str:
-    """Return the separator of CSV values, from options by name in lower case."""
+    """Return the separator of CSV values. Names in `settings` are in lower case."""
     given = settings.get("sep", settings.get("delimiter", ","))
     return {"\\t": "\t", "\\\\": "\\"}.get(given, given)
 
 
 def open_text(path: Path) -> pa.NativeFile:
-    """Open a file, unpacked by its name in any case, as Hadoop does.
+    """Open a file, and unpack it if its suffix names a compression, in upper or lower case.
 
-    Also raises OSError if only Hadoop can unpack the file.
+    Raises OSError if the file cannot be opened, or if only Hadoop can unpack it.
     """
     name = path.name.lower()
     if name.endswith(_ONLY_HADOOP):
@@ -306,9 +306,9 @@ def open_text(path: Path) -> pa.NativeFile:
 
 
 def line_of(path: Path, digest: str, key: Callable[[bytes], bytes]) -> str:
-    """Return a sentence about the line whose key has this MD5, or an empty text.
+    """Return a sentence with the number of the line whose key has this MD5, or "".
 
-    Only the first 64 MiB are searched.
+    `key` returns the key of a line. Only the first 64 MiB of the file are searched.
     """
     try:
         with open_text(path) as stream:

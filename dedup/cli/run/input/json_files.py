@@ -1,4 +1,4 @@
-"""Reads JSON files as text, parses them as strictly as Kafka's records, and finds their names."""
+"""Reads JSON files as text, parses them as strictly as Kafka's records, and lists their fields."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dedup.sources.strict_json import CAUSE, FIELDS, TAGGED, elements, with_fiel
 from dedup.spark.driver.columns import named_column
 from dedup.spark.plan import HELPER_PREFIX
 
-#: Helper columns: the text of a record, and its file.
+#: Names of helper columns with the text of a record and the path of its file.
 TEXT, FILE = f"{HELPER_PREFIX}text", f"{HELPER_PREFIX}file"
 #: Options of Spark's readers that affect how the text of a time is read.
 OF_TIMES = (
@@ -34,11 +34,12 @@ OF_TIMES = (
 _BLANK = "^[ \t\r\n]*$"
 _BYTE_ORDER_MARK = "\ufeff"
 _EMPTY_OBJECT = re.compile(rb"\{\s*\}")
-#: Largest number of blanks in an empty object that is found across two blocks.
+#: Largest number of blanks in an empty object. Two blocks of a file overlap by this many bytes.
 _LONGEST_BLANKS = 64
 _BLOCK_BYTES = 8 << 20
 
-#: Names, each with the names of the fields in it. Arrays add no level.
+#: Names of fields, each with the names of the fields inside it. An array has the names of its
+#: elements.
 Names: TypeAlias = dict[str, "Names"]
 
 
@@ -49,9 +50,10 @@ def read_json(
     columns: T.StructType,
     settings: Mapping[str, str],
 ) -> DataFrame:
-    """Return the columns of the JSON at a place (or list of places), then `CAUSE`, `TEXT`, `FILE`.
+    """Return the rows of JSON files, with the given columns and `CAUSE`, `TEXT` and `FILE`.
 
-    `settings` are options of Spark's JSON reader. `columns` include those in `by_folder`.
+    `place` is a path or a list of paths. `settings` are options of Spark's JSON reader. `by_folder`
+    holds the names of the columns that folders name. `columns` includes these columns.
     """
     given = folded(settings)
     is_whole = is_true(given, "multiline")
@@ -82,7 +84,7 @@ def read_json(
 
 
 def with_file(rows: DataFrame) -> DataFrame:
-    """Add the path of its file to each row, even if `_metadata` is a column of the user."""
+    """Add the path of the file to every row, even if the user has a column `_metadata`."""
     uri = rows.metadataColumn("_metadata")["file_path"]
     path = fn.regexp_replace(fn.regexp_replace(uri, "^file:/+", "/"), r"\+", "%2B")
     return rows.withColumn(FILE, fn.url_decode(path))
@@ -91,9 +93,9 @@ def with_file(rows: DataFrame) -> DataFrame:
 def with_empty_objects(
     columns: T.StructType, paths: Iterable[Path], *, is_whole: bool
 ) -> T.StructType:
-    """Add the columns, as text, that hold only ``{}``: Spark's inference omits them.
+    """Add columns that hold only ``{}``, as text, because Spark's inference omits such columns.
 
-    With `is_whole` each file is one JSON value, rather than one per line.
+    With `is_whole` every file is one JSON value. Without it, every line is a JSON value.
     """
     for path in paths:
         if _has_empty_object(path) and (names := json_names(path, is_whole=is_whole)):
@@ -129,9 +131,9 @@ def _completed(kind: T.DataType, names: Names) -> T.DataType:
 
 
 def json_names(path: Path, *, is_whole: bool = False) -> Names | None:
-    """Return the names in a JSON file, or None if only Spark can read them.
+    """Return the names of all fields in a JSON file, or None if only Spark can read the file.
 
-    Lines that are not JSON are skipped here, because they fail later, when Spark reads them.
+    Lines that are not JSON are skipped, because they fail later, when Spark reads them.
     """
     names: Names = {}
     rest = b""
@@ -155,7 +157,7 @@ def _names_of_lines(block: bytes) -> Names:
     try:
         schema = pyarrow.json.read_json(pa.BufferReader(block), read_options=options).schema
     except pa.ArrowException:
-        # A column has values of several types, or a line is not JSON.
+        # pyarrow fails if a column has values of several types, or a line is not JSON.
         names: Names = {}
         for line in block.split(b"\n"):
             try:
@@ -191,7 +193,7 @@ def _add(names: Names, more: Names) -> None:
 
 
 def are_known(names: Names, known: T.DataType) -> bool:
-    """Return whether a type has a field for every name. Spark matches the case of names."""
+    """Return whether a type has a field for every name. Upper and lower case differ in names."""
     if isinstance(known, T.ArrayType):
         return are_known(names, known.elementType)
     if not isinstance(known, T.StructType):

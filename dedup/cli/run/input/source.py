@@ -1,4 +1,4 @@
-"""The input as rows: its columns, and readers that lose and change nothing."""
+"""Read the input as rows without losing or changing a value, and find its columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dedup.errors import ConfigError, DataError
 from dedup.sources.files.parquet_input import spark_columns
 from dedup.sources.strict_json import CAUSE
 
-#: Spark's default formats end at milliseconds.
+#: Formats with which Spark writes microseconds. Spark's default formats end at milliseconds.
 _MICROSECONDS = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -46,9 +46,9 @@ _WRITE = {
 
 @dataclass(frozen=True, slots=True)
 class InputColumns:
-    """Columns of the output (`schema`), and the columns that Spark reads.
+    """Columns of the output (`schema`), and columns that Spark reads (`read`).
 
-    Spark reads more if a CSV header has columns that the output leaves out.
+    Spark reads further columns if a CSV header has columns that the output leaves out.
     """
 
     schema: T.StructType
@@ -56,9 +56,9 @@ class InputColumns:
 
 
 def read_schema(spark: SparkSession, job: Job) -> T.StructType:
-    """Return the columns of the input, folder columns included.
+    """Return the columns of the input, including columns that folders name.
 
-    Raises ConfigError if there is no file to read columns from, or the DDL is wrong. Raises
+    Raises ConfigError if there is no file to read columns from, or if --schema is wrong. Raises
     DataError if a file cannot be read.
     """
     options, files, reader = job.options, job.files, _schema_reader(spark, job)
@@ -76,7 +76,7 @@ def read_schema(spark: SparkSession, job: Job) -> T.StructType:
     if files.file_format == "json" and options.schema is None:
         schema = exact_columns(schema, job, files.paths)
     for field in schema.fields:
-        # The oldest file may be in k=__HIVE_DEFAULT_PARTITION__.
+        # Spark infers no type if the oldest file is in a folder k=__HIVE_DEFAULT_PARTITION__.
         if field.dataType.typeName() == "void":
             field.dataType = T.StringType()
         if is_csv and field.dataType.typeName() == "variant":
@@ -88,13 +88,13 @@ def read_schema(spark: SparkSession, job: Job) -> T.StructType:
 
 
 def schema_reader(spark: SparkSession, job: Job, *, skips_bad: bool) -> DataFrameReader:
-    """Return a reader that infers columns. With `skips_bad` it does so even if records are bad."""
+    """Return a reader that infers columns. With `skips_bad` the reader skips bad records."""
     file_format = job.files.file_format
     reader = spark.read.format(file_format).options(**read_settings(job))
     if file_format == "csv" and job.options.infer:
         reader = reader.option("inferSchema", "true")
     if file_format == "json" and skips_bad:
-        # Like PERMISSIVE, but without an additional column.
+        # DROPMALFORMED infers the same as PERMISSIVE, but adds no column.
         reader = reader.option("mode", "DROPMALFORMED")
     return reader
 
@@ -144,7 +144,7 @@ def _unreadable(error: Exception, spark: SparkSession, job: Job) -> DataError:
 
 
 def exact_columns(inferred: T.StructType, job: Job, paths: Iterable[Path]) -> T.StructType:
-    """Return the columns that Spark inferred from JSON, changed so that no value is lost."""
+    """Return the columns that Spark inferred from JSON, with types that hold every value."""
     settings = folded(dict(job.options.read_options))
     if not {"samplingratio", "dropfieldifallnull"} & set(settings):
         is_whole = is_true(settings, "multiline")
@@ -152,7 +152,7 @@ def exact_columns(inferred: T.StructType, job: Job, paths: Iterable[Path]) -> T.
     ids = {name.lower() for name in job.options.id}
     return T.StructType(
         [
-            # Rounding to a double would make several IDs equal.
+            # A double would round large numbers, so that several IDs become equal.
             T.StructField(field.name, T.StringType())
             if isinstance(field.dataType, T.DoubleType) and field.name.lower() in ids
             else field
@@ -162,9 +162,9 @@ def exact_columns(inferred: T.StructType, job: Job, paths: Iterable[Path]) -> T.
 
 
 def read_stream(spark: SparkSession, job: Job, columns: InputColumns) -> DataFrame:
-    """Return the files as a stream, the oldest first. Later files are for later runs.
+    """Return a stream of the files' rows, the oldest file first. It ends with the known files.
 
-    JSON and CSV have additional columns, which `good_rows` needs.
+    Rows of JSON and CSV have additional columns that `good_rows` needs.
     """
     return _read(spark.readStream, job.files.place, job, columns, stream_options(job))
 
@@ -172,7 +172,7 @@ def read_stream(spark: SparkSession, job: Job, columns: InputColumns) -> DataFra
 def read_files(
     spark: SparkSession, job: Job, columns: InputColumns, paths: Iterable[str | Path] | None = None
 ) -> DataFrame:
-    """Return some files, or all, as a batch with the columns of `read_stream`."""
+    """Return the rows of some files, or of all files, with the columns of `read_stream`."""
     settings = read_settings(job) | {"basePath": str(job.files.root)}
     places = job.files.place if paths is None else [literal(str(path)) for path in paths]
     return _read(spark.read, places, job, columns, settings)
@@ -192,22 +192,22 @@ def _read(
     if file_format != "csv":
         return reader.schema(columns.read).load(places)
     texts = as_text(columns.read, folders)
-    # A column receives the text of ragged records.
+    # The column CORRUPT receives the text of a record with too many or too few values.
     reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=CORRUPT)
     rows = reader.schema(texts.add(CORRUPT, T.StringType())).load(places)
     return with_types(rows, columns.read, folded(settings))
 
 
 def stream_options(job: Job) -> dict[str, str]:
-    """Return the options of Spark's reader of streams."""
+    """Return the options with which Spark reads the input as a stream."""
     return read_settings(job) | {"maxFilesPerTrigger": str(job.options.files_per_trigger)}
 
 
 def read_settings(job: Job) -> dict[str, str]:
-    """Return the options of Spark's reader."""
+    """Return the options with which Spark reads the input."""
     settings = job.files.reader_options | dict(job.options.read_options)
     if job.files.file_format in ("csv", "json"):
-        # Spark would treat a user's column with the default name, `_corrupt_record`, as its own.
+        # By default Spark takes a user's column with the name `_corrupt_record` for its own column.
         settings = {"columnNameOfCorruptRecord": CORRUPT} | settings
     if job.options.bad_records != "error":
         settings |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
@@ -215,7 +215,7 @@ def read_settings(job: Job) -> dict[str, str]:
 
 
 def writer_options(job: Job) -> tuple[str, dict[str, str]]:
-    """Return format and options of the output: the input's, but always UTF-8."""
+    """Return the format and Spark's options of the output, which is always in UTF-8."""
     options, files = job.options, job.files
     file_format = options.output_format or files.file_format
     settings = dict(_WRITE[file_format])
@@ -240,7 +240,7 @@ def _bad_json(spark: SparkSession, job: Job) -> str | None:
 
 
 def _header(reader: DataFrameReader, job: Job) -> T.StructType:
-    """Return the columns of the oldest file that has any. All other files must have the same."""
+    """Return the columns of the oldest file with a header. All other files must have the same."""
     reader = reader.option("basePath", str(job.files.root))
     for path in job.files.paths:
         schema = reader.load(literal(str(path))).schema
