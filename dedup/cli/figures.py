@@ -47,7 +47,7 @@ _WIDTH_OF_NOTES = 70
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What a run has done so far.
+    """The figures of a run so far.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ _RARE = {
 _ROWS, _LEAST_ROWS = 30, 3
 _LEVELS = "▁▂▃▄▅▆▇█"
 _ENDS = 30
-#: The table's first columns, then the widths of these columns and of the columns with figures.
+#: Titles of the table's first columns, widths of these columns, and width of all other columns.
 _COLUMNS = ("number", "done (UTC)", "took", "every")
 _WIDTHS = (8, 10, 8, 8, 10, 10, 8, 11)
 _TABLE_WIDTH = sum(_WIDTHS) + len(_WIDTHS) - 1

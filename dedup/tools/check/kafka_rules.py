@@ -80,7 +80,7 @@ def _options(facts: Facts, horizon_ms: int) -> str:
 
 
 def _lacking(facts: Facts) -> str:
-    """Return a text that asks for the missing flags, or "" if late records are surely emitted."""
+    """Return a text that asks for flags, or "" if it is known that late records are emitted."""
     if facts.event_time is False or facts.late == "emit":
         return ""
     catalog = " --catalog ROOT, which shows whether it judges by timestamps."

@@ -63,7 +63,7 @@ def open_root(where: Where) -> Root:
 
 
 def queries_in(files: Sequence[CatalogFile]) -> list[str]:
-    """Return the IDs of all queries that own one of these files, even without a certificate."""
+    """Return the IDs of the queries that own these files. A query may lack its certificate."""
     return sorted({f.parsed.query_id or "" for f in files if f.parsed.kind in _QUERY_FILES})
 
 

@@ -25,7 +25,7 @@ BUDGETS = (1 << 18, 1 << 20, 1 << 22)
 #: Share of the cost that a change must save to be worth a restart. Only half of the saving remains
 #: in practice, because Spark's passes, which are not measured here, double the time.
 WORTH = 0.15
-#: Smallest size that counts. To save below this number of bytes is pointless.
+#: A smaller number of bytes counts as this number, because it is not worth saving more.
 LEAST_BYTES = 1 << 20
 
 
@@ -71,7 +71,7 @@ class Candidate:
 
     @property
     def wasted(self) -> float | None:
-        """Share of the filters' bits that one ideal filter of all IDs would not need.
+        """Share of the filters' bits that a single ideal filter for all IDs would save.
 
         The share is None if the filters have no false positives, for example without segments.
         """

@@ -37,7 +37,7 @@ _ROW_STAGES = ("hash", "tail", "judge")
 _QUERY = "00000000-0000-4000-8000-000000000000"
 _HOUR_MS = 3_600_000
 _BATCHES = 40
-#: Number of first micro-batches to skip, which have no segments to look up.
+#: Number of micro-batches at the start that are not measured, because there are no segments yet.
 _WARM_UP = 12
 #: Largest number of records to measure. Memory for more records is extrapolated.
 MAX_ROWS = 1_000_000

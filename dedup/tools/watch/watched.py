@@ -66,7 +66,7 @@ class Watched:
 
     query_id: str
     name: str | None
-    #: The watcher's clock.
+    #: Time of this moment by the watcher's clock.
     now_ms: int
     health: Health
     #: The last micro-batches, at most `HISTORY`. All belong to one operator.

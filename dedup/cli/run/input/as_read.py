@@ -69,7 +69,7 @@ class FilesAsRead:
             except FileNotFoundError:
                 way = ". If its rows are lost for good, replace it by an empty file"
                 if not batch_id:
-                    # An empty file could leave the first micro-batch without rows, and so without state.
+                    # An empty file could leave the first micro-batch without rows and state.
                     way = ". Or start again with another --output, since nothing is published yet"
                 if is_published:
                     way = ""

@@ -282,7 +282,7 @@ class ColumnCheck:
         return InputColumns(joint, joint)
 
     def _one_header(self, columns: InputColumns, mismatches: Sequence[Mismatch]) -> InputColumns:
-        """Return the columns to read and write if all CSV files have the same header, or raise."""
+        """Return the columns to read and write. Raises ConfigError if CSV headers differ."""
         first, header = mismatches[0].path, mismatches[0].columns
         assert header is not None
         different = (each.path for each in mismatches if each.columns != header)

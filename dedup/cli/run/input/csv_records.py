@@ -209,7 +209,7 @@ class CsvRecords:
         return True
 
     def _is_unclosed(self, line: str, *, is_open: bool) -> bool:
-        """Return whether a line ends within a quoted value. `is_open` says that it begins in one."""
+        """Return whether a line ends in a quoted value. `is_open` says that it begins in one."""
         if "\0" in line and (is_open or self._mark in line):
             raise _Fault(
                 "has a NUL in the record of LINE, which Spark would lose",

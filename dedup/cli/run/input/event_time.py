@@ -14,8 +14,8 @@ from dedup.cli.run.options import RunOptions
 from dedup.errors import ConfigError
 from dedup.spark.driver.columns import named_column
 
-#: Values of `--timestamp-format` for numbers that count since 1970. The types hold the numbers that
-#: fit into a timestamp.
+#: Units that `--timestamp-format` accepts for numbers that count since 1970. A number that does not
+#: fit into the type of its unit is too large for a timestamp.
 _EPOCH_UNITS = {"seconds": "decimal(18,6)", "milliseconds": "decimal(15,0)"}
 #: Matches usual names of columns that hold an event time as text or number.
 _TIME_NAME = re.compile(
