@@ -202,7 +202,7 @@ def _fields_of(text: Column, names: list[str]) -> Column:
 
 
 def _typed(raw: Column, kind: T.DataType, options: Mapping[str, str]) -> Column:
-    """Return a tagged value in the type `kind`, or null if the type does not hold it exactly."""
+    """Convert a tagged value to the type `kind`, or to null if the value does not fit exactly."""
     if isinstance(kind, T.StructType):
         return _struct(raw, kind, options)
     if isinstance(kind, T.ArrayType):

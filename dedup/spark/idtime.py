@@ -28,8 +28,8 @@ def time_from_id(scheme: str) -> IdTime:
     Parameters
     ----------
     scheme : {"uuid7"}
-        RFC 9562 section 5.7: the first 48 bits of a version-7 UUID are milliseconds since the
-        Unix epoch. The ID is one string column of canonical lower-case UUID text.
+        The ID must be one string column of version-7 UUIDs in lower case. The first 48 bits of such
+        a UUID are milliseconds since the Unix epoch (RFC 9562, section 5.7).
 
     Raises
     ------

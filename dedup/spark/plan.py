@@ -40,7 +40,7 @@ class TimeSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbering:
-    """Fields that only `dedup_by_sequence` needs. Its plan has producer and partition as ID."""
+    """Fields for `dedup_by_sequence`, which takes a producer and its partition as the ID."""
 
     #: Columns of the producer. A record that is null in one of them has no producer.
     producer_columns: tuple[str, ...]

@@ -65,7 +65,7 @@ class TopicGuard(StreamingQueryListener):
             self._work.submit(self._check)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Compare the topics' IDs again."""
+        """Compare the topics' IDs even if a trigger finds no new records."""
         if self._is_ours(event):
             self._work.submit(self._check)
 

@@ -49,7 +49,7 @@ class DerivedId(ABC):
 
     @abstractmethod
     def chosen(self, df: DataFrame) -> list[Column]:
-        """Return the columns that the ID is computed from."""
+        """Return the columns from which the ID is computed."""
 
     @property
     @abstractmethod
@@ -243,7 +243,7 @@ def missing_column(given: str, existing: Sequence[str], option: str) -> str:
 
 
 def check_id_type(resolved: Resolved, option: str = "id") -> None:
-    """Reject a column whose type can write one value as different bytes."""
+    """Reject a type that has several byte forms for the same value, such as a float's zero."""
     what = "ID" if option == "id" else option
     if what == "ID" and resolved.is_constant:
         raise ConfigError(

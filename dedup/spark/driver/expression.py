@@ -212,7 +212,7 @@ def _classic(writer: _TextWriter, node: Any) -> str:
 
 
 def _catalyst(writer: _TextWriter, expression: Any) -> str:
-    """Return the text of a Catalyst expression in a node, such as a call of a Python function."""
+    """Return the text of an expression of Catalyst, such as a call of a Python function."""
     kind = class_name(expression)
     if kind == "ColumnNodeExpression":
         return _classic(writer, expression.node())

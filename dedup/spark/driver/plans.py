@@ -216,11 +216,11 @@ def who_writes_bodies(df: DataFrame) -> Bodies:
 
 
 def _made_of(option: str, definition: Definition) -> str:
-    """Return a text of an option and its column. Equal texts mean equal values."""
+    """Return a text of an option and its column, which a restart compares with the last start."""
     shown = replace(definition, kind=encoded_kind(definition.kind))
     return f"{option}={shown.text_beside(_NOTHING)}"
 
 
 def _of_any_width(definition: Definition) -> Definition:
-    """Return the definition of an integer column, without the width of its type."""
+    """Return the definition of an integer column without its type, so that the type may change."""
     return replace(definition, kind="")

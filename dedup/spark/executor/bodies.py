@@ -1,11 +1,13 @@
 """Keeps the user's rows in files on Spark's local disk while the operator decides about them.
 
-A **body** is the user's rows of one blob, as Arrow bytes. A row crosses six process boundaries on
-its way through the three passes, and only the first and the last pass look at the whole row. So a
-pass writes the body to a file as early as possible, and sends only the body's **place** through
-Spark: file, offset, length and checksum. `Plan.bodies` names the pass that writes:
+Pack collects the rows of a shard into blobs. A **body** is the part of a blob with the user's rows,
+as Arrow bytes. The other parts are small: the records' IDs, times and flags. A row crosses six
+process boundaries on its way through the three passes, and only the first and the last pass look at
+the whole row. So a pass writes the body to a file as early as possible, and sends only the body's
+**place** through Spark: file, offset, length and checksum. `Plan.bodies` names the pass that
+writes:
 
-- ``"pack"``, if all tasks run on one machine. Spark then shuffles and sorts only heads and keys.
+- ``"pack"``, if all tasks run on one machine. Spark then shuffles and sorts only the small parts.
   The file stays until the query's next micro-batch begins or the session ends, because retries of
   the later passes and every action of a `foreachBatch` may read the file again.
 - ``"group"``, on a cluster. Spark shuffles the body, and the group function writes the file. Unpack

@@ -122,7 +122,7 @@ def _output(
 def _judged_rows(
     call: Call, verdicts: U8, body_file: BodyFile | None
 ) -> tuple[dict[str, Any], int]:
-    """Return the columns of the blobs, and how many records pass.
+    """Add verdicts to the blobs. Return the blobs' columns and how many records pass.
 
     If `body_file` is not None, the bodies are written to that file.
     """

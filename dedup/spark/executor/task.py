@@ -118,11 +118,11 @@ def partitions_of(setting: Callable[[str], str | None], shards: int | None) -> i
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The part of the birth certificate that all three passes need."""
+    """The query's shards and hash keys, from the birth certificate. All three passes need them."""
 
-    #: Grouping key of each shard, chosen so that Spark spreads shards evenly over partitions.
+    #: Numbers by which Spark groups the rows of each shard. They spread shards evenly.
     slot_keys: tuple[int, ...]
-    #: Two independent 16-byte hash keys.
+    #: Three independent 16-byte hash keys.
     shard_key: bytes = field(repr=False)
     filter_key: bytes = field(repr=False)
     payload_key: bytes = field(repr=False)
@@ -135,7 +135,7 @@ class Layout:
 
     @staticmethod
     def of(query_id: str, slot_keys: tuple[int, ...], secret: bytes = b"") -> Layout:
-        """Return the layout with the hash keys of a query."""
+        """Return a layout, with hash keys that are derived from the query's ID and secret."""
         keys = *derive_keys(query_id, secret), payload_key(query_id, secret)
         return Layout(slot_keys, *keys, secret)
 
@@ -196,7 +196,7 @@ def _just_adopted(root: Root, task: Task) -> bool:
 
 
 def warn_of_others(root: Root, query_id: str) -> int:
-    """Warn of other queries with the same ID at a query's first start, and return their number.
+    """Warn of other queries that use the same ID columns, and return the number of such queries.
 
     The driver cannot warn, because it does not know the checkpoint before the query starts. With a
     local master the user sees the worker's log on the screen, on a cluster in the executor's log.

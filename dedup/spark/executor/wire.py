@@ -10,8 +10,8 @@ column blob                    control row
 ====== ======================= =====================================================
 shard  slot key of the shard   slot key of the shard
 rows   number of user rows     -1
-keys   keys of the record IDs  name of the hash key, u64
-head   IPC batch of HEAD       JSON: what was observed of each source partition
+keys   keys of the record IDs  ID of the hash key for shards, u64
+head   IPC batch of times etc. JSON: what was observed of each source partition
 body   IPC batch of user rows, IPC schema message of the user rows
        or its place (`bodies`)
 ====== ======================= =====================================================
@@ -130,7 +130,7 @@ def read_schema(data: bytes) -> pa.Schema:
 
 
 def write_observed(observed: ObservedSources) -> bytes:
-    """Return the JSON of source partition -> [newest ms, records, hash], sorted."""
+    """Return a JSON object that maps each source partition to newest time, records and hash."""
     return json.dumps(
         {name: [h.newest_ms, h.records, number] for name, (h, number) in sorted(observed.items())},
         separators=(",", ":"),
