@@ -126,9 +126,10 @@ def transform(
 
 
 def _ends(job: Job, new: Iterable[str]) -> tuple[SourceFiles | str, ParquetFolder | str]:
-    """Return the input that tasks read and the output that tasks write without Spark's help.
+    """Return how tasks read the input and write the output without Spark.
 
-    If Spark must read or write the files, a text with the reason takes the place of either.
+    If Spark must read the files, the first value is the reason as text. If Spark must write, the
+    second value is.
     """
     options, files = job.options, job.files
     by_spark = "--parquet spark is given" if options.parquet == "spark" else None

@@ -211,7 +211,7 @@ def _unstable_id(df: DataFrame, options: Options | SequenceOptions) -> str | Non
 def _completed(
     spark: SparkSession, sources: tuple[Source, ...]
 ) -> tuple[tuple[Source, ...], int | None]:
-    """Return the sources with topics and partitions from the brokers, and the longest retention."""
+    """Ask Kafka's brokers about the sources, and return completed sources and longest retention."""
     completed, retentions_ms = [], []
     for source in sources:
         if source.kind == "kafka" and (answer := ask_brokers(spark, source.options, source.topics)):

@@ -149,7 +149,7 @@ def recent_batches(facts: Facts) -> Assessments:
 
 
 def windows_after(facts: Facts) -> Assessment | None:
-    """Warn of windows after the operator, because Spark has one watermark for all partitions."""
+    """Warn of time windows after the operator, which drop rows of slow source partitions."""
     if not facts.by_source:
         return None
     return unknown(

@@ -215,7 +215,7 @@ def segments(root: Root, snapshot: Snapshot | None, query_id: str | None = None)
 
 
 def memory_of(root: Root, query_id: str, snapshot: Snapshot | None) -> QueryMemory:
-    """Return a query's shards from its snapshot, or from backups if the snapshot is another's."""
+    """Return a query's shards, from backups unless `snapshot` is of this query."""
     if snapshot is not None and snapshot.query_id == query_id:
         return QueryMemory(True, snapshot.states)
     certificate = load_certificate(root, query_id)

@@ -192,9 +192,9 @@ class Watched:
         }
 
     def expiry(self) -> list[tuple[int, int, int]]:
-        """Return how many IDs and bytes expire once the GC watermark advances by some milliseconds.
+        """Return how many IDs will expire as the GC watermark advances.
 
-        Every tuple holds the advance, the number of IDs, and the number of bytes.
+        A tuple holds an advance in milliseconds, and the IDs and bytes that expire with it.
         """
         if not self.of_ids:
             return []
