@@ -8,7 +8,7 @@ names of objects, their formats                         `layout`, ``FORMATS.md``
 settings that never change: the birth certificate       `certificate`, `compatibility`
 segments and their filters are read, checked, rebuilt   `view`, `sidecars`
 what is an orphan, and who may delete it                `gc.sweep`, `gc.housekeeping`
-the same by hand (`dedup catalog vacuum`)               `dedup.tools.repair.vacuum`
+a user deletes orphans (`dedup catalog vacuum`)         `dedup.tools.repair.vacuum`
 expired segments that wait for their deletion           `gc.pending_lists`
 a lost checkpoint, a damaged segment                    `backup`, `accepted_loss`
 ======================================================= =============================

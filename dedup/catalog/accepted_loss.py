@@ -17,7 +17,7 @@ ACCEPTED_LOSS_FORMAT = 2
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """The segment that may be lost. Its bucket is None if the segment could not be read."""
+    """A user's consent to lose a segment. The bucket is None if the segment was unreadable."""
 
     segment: str
     start_ms: int | None
@@ -45,10 +45,10 @@ def accepted_loss_path(query_id: str, shard: int, segment: str) -> str:
 def read_accepted_loss(
     root: Root, query_id: str, shard: int, seg: SegmentRef
 ) -> AcceptedLoss | None:
-    """Return the accepted loss of a segment, or None.
+    """Return the accepted loss of a segment, or None if no user accepted it.
 
-    Raises CatalogError if its object is damaged, another release's, or for another segment or
-    bucket.
+    Raises CatalogError if the object that records the consent is damaged, is of another release, or
+    names another segment or bucket.
     """
     path = accepted_loss_path(query_id, shard, seg.name)
     try:

@@ -1,10 +1,10 @@
-"""Backups of the shards' memory at the root, in case the checkpoint is lost.
+"""Manifest backups: copies of the shards' manifests at the catalog root.
 
-A shard writes a backup after a micro-batch that changed its set of segments, once that micro-batch
-is committed. A backup is the only kind of file that is overwritten. It holds all IDs except the
-newest, which are in Spark state. The operator never judges records or deletes files by a backup,
-and reads one only before it replaces the backup of another run. `dedup catalog adopt` makes the
-start of a new checkpoint from the backups.
+If the checkpoint is lost, `dedup catalog adopt` makes the start of a new checkpoint from the
+backups. A shard writes a backup once a micro-batch that changed its set of segments is committed. A
+backup covers all IDs except the newest, which only Spark state holds. Other files at the root are
+never overwritten. The operator never judges records or deletes files by a backup. It reads a backup
+only before it replaces the backup of another run.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def read_backup(root: Root, query_id: str, shard: int) -> ShardState | None:
 def backup_is_due(root: Root, query_id: str, shard: int, base: ShardState, run_id: str) -> bool:
     """Return whether this committed state should replace the shard's manifest backup.
 
-    The state replaces the backup if its micro-batch changed the set of segments. It also does if
-    its micro-batch was the first of a run, because the backup of an earlier run may include what a
-    restored checkpoint undid. But a run that has committed nothing yet does not replace the backup
-    of a later micro-batch, because the run may be only an attempt that somebody gives up.
+    The state replaces the backup if its micro-batch changed the set of segments. The state of the
+    first micro-batch of a run also does, because the backup of an earlier run may include what a
+    restored checkpoint undid. A run that has committed nothing yet does not replace the backup of a
+    later micro-batch, because somebody may give that run up.
 
     ``base`` is the state that the current micro-batch starts from, ``run_id`` the current run.
 
@@ -70,7 +70,7 @@ def backup_is_due(root: Root, query_id: str, shard: int, base: ShardState, run_i
 def check_backup(root: Root, query_id: str, shard: int) -> ShardState:
     """Return a shard's manifest backup.
 
-    Raises ObjectMissing if there is none, and ValueError if it is damaged.
+    Raises ObjectMissing if the backup does not exist, and ValueError if it is damaged.
     """
     path = shard_path(query_id, shard, MANIFEST_FILE)
     return root.read(path, lambda data: _from_bytes(data, query_id, shard))
@@ -82,10 +82,11 @@ def write_adopted(root: Root, query_id: str, shard: int, state: ShardState) -> N
 
 
 def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
-    """Return the state that a shard without Spark state starts with, or None if none was adopted.
+    """Return the adopted state that a shard starts with, or None if no state was adopted.
 
-    Raises CatalogError if the state is damaged, another shard's or release's, or missing although
-    other shards have one. A start with nothing would emit everything again.
+    Raises CatalogError if the state is damaged, or of another shard or release. Also raises it if
+    the state is missing although other shards have one, because a shard that starts without its
+    state would emit everything again.
     """
     path = shard_path(query_id, shard, ADOPTED_FILE)
     try:
@@ -110,9 +111,9 @@ def _to_bytes(query_id: str, shard: int, state: ShardState) -> bytes:
 
 
 def _from_bytes(data: bytes, query_id: str, shard: int) -> ShardState:
-    """Return the state.
+    """Return the state in these bytes.
 
-    Raises ValueError if the bytes are damaged, or another shard's or query's.
+    Raises ValueError if the bytes are damaged, or belong to another shard or query.
     """
     _, fields = from_document(data, version=BACKUP_FORMAT)
     read = record(fields, {"query_id": name, "shard": count, "state": ShardState.from_head})

@@ -1,7 +1,7 @@
 """Segment blocks: about 64 record IDs with their times, packed into one value. No I/O.
 
-Blocks let writing, merging and reading a segment work on arrays; one entry per ID would cost five
-times as much. ``dedup/catalog/FORMATS.md`` describes the bytes.
+Because of blocks, code that writes, merges and reads segments works on arrays. One RocksDB entry
+per ID would cost five times as much. ``dedup/catalog/FORMATS.md`` describes the bytes.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _MAX_IN_BLOCK = 0xFFFF
 
 
 def block_count(count: int) -> int:
-    """Return the number of blocks over which ``count`` IDs are spread, >= 1."""
+    """Return the number of blocks of a segment with ``count`` IDs, at least 1."""
     return max(1, -(-count // IDS_PER_BLOCK))
 
 
 def block_numbers(hashes: U64, nblocks: int) -> I64:
-    """Return the block of each hash, shape (n,), in [0, nblocks), rising with the hash."""
+    """Return each hash's block, from 0 to ``nblocks`` - 1. Higher hashes have higher blocks."""
     return range_indexes(hashes, nblocks)
 
 
 def block_bounds(nblocks: int, step: int) -> U64:
-    """Return the lowest hash of every ``step``-th block, without the first."""
+    """Return the lowest hash of every ``step``-th block, except block 0."""
     numbers = np.arange(step, nblocks, step, dtype=np.uint64)
     # Invert `block_numbers`, rounding up.
     highs = ((numbers << np.uint64(32)) + np.uint64(nblocks - 1)) // np.uint64(nblocks)
@@ -50,7 +50,8 @@ def encode_blocks(
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield (entry key, block) for every block that holds IDs, in rising order of entry keys.
 
-    Raises ValueError if more than 65,535 IDs fall in one block, which no keyed hash produces.
+    Raises ValueError if more than 65,535 IDs fall into one block. Hashes under a secret key never
+    crowd so much.
 
     Parameters
     ----------
@@ -59,12 +60,12 @@ def encode_blocks(
     offsets_ms
         Milliseconds from the bucket's start to each key's time, below 2**32 unless ``wide_times``.
     nblocks
-        Number of blocks that all hashes of the segment are spread over. A call must contain all
-        hashes of the blocks that it makes.
+        Number of blocks of the whole segment. A call must have all IDs of every block that it
+        makes.
     """
     if len(keys) == 0:
         return
-    # Hashes are spread over blocks as over the pages of a filter with pages of one block.
+    # `filter_pages` spreads hashes over the pages of a filter in the same way.
     numbers, starts = kernel.filter_pages(hashes, nblocks, 1)
     counts = np.diff(starts)
     if int(counts.max()) > _MAX_IN_BLOCK:
@@ -84,7 +85,7 @@ def ids_in_block(block: bytes) -> int:
 
 
 def decode_blocks(blocks: Sequence[bytes]) -> tuple[Keys, I64]:
-    """Return the keys of blocks, one block after another, and their times after the bucket's start.
+    """Return the keys of blocks, in order, and their times in ms after the bucket's start.
 
     Raises ValueError if a block is not exactly what `encode_blocks` makes. The error names the
     block.
@@ -94,7 +95,7 @@ def decode_blocks(blocks: Sequence[bytes]) -> tuple[Keys, I64]:
 
 
 def joined(blocks: Collection[bytes]) -> tuple[U8, I64]:
-    """Return the bytes of b blocks, one after another, and where each starts, shape (b + 1,)."""
+    """Return the bytes of b blocks, one after another, and b + 1 offsets at which blocks start."""
     starts = np.zeros(len(blocks) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, blocks), np.int64, len(blocks)), out=starts[1:])
     return np.frombuffer(b"".join(blocks), np.uint8), starts

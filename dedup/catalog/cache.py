@@ -1,7 +1,7 @@
 """The local cache directory: views and sidecars that can always be rebuilt from the root.
 
-Several processes share it. Entries appear by one rename and never change. A process that has an
-entry open can still read it after another process has removed it.
+Several processes share the directory. An entry appears by one rename and never changes. A process
+that has an entry open can still read the entry after another process has removed it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from dedup.catalog.layout import checked_query_id
 from dedup.errors import CatalogError
 
-#: Default bound, which is at most the disk's free space divided by `_FREE_SHARE`.
+#: Default bound of the cache. If less, the bound is the disk's free space divided by `_FREE_SHARE`.
 DEFAULT_CACHE_BYTES, _FREE_SHARE = 16 << 30, 4
-#: Age of leftovers: a build takes seconds, so a killed process left anything older behind.
+#: Unfinished files of this age are leftovers of killed processes, because a build takes seconds.
 LEFTOVER_AGE_S = 3600.0
 
 _TEMP = "tmp"
@@ -28,7 +28,7 @@ _TEMP = "tmp"
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """A view or file in the cache: bytes that its removal would free, and time of its last use."""
+    """A view or file in the cache, with its time of last use and the bytes that it occupies."""
 
     path: Path
     size_bytes: int
@@ -71,7 +71,7 @@ class LocalCache:
             free_bytes = disk.f_bavail * disk.f_frsize
             cache_bytes = min(DEFAULT_CACHE_BYTES, free_bytes // _FREE_SHARE)
         self.cache_bytes = cache_bytes
-        # The first entry measures the directory as earlier processes left it.
+        # Earlier processes may have filled the directory, so the first `publish` measures it.
         self._grown_bytes = cache_bytes
         if owner != uid or self.top.is_symlink():
             raise CatalogError(
@@ -81,7 +81,7 @@ class LocalCache:
             )
 
     def entry(self, shard: int, file: str) -> Path:
-        """Return the path of an entry, which need not exist."""
+        """Return the path of an entry. The entry need not exist."""
         return self.folder / f"shard={shard:05d}" / file
 
     @contextlib.contextmanager
@@ -127,7 +127,7 @@ class LocalCache:
             os.utime(entry)
 
     def discard(self, entry: Path) -> None:
-        """Remove an entry, at once for all processes that have not opened it yet."""
+        """Remove an entry. No process can open it from then on."""
         trash = self.top / _TEMP / f"{os.getpid()}-trash-{time.monotonic_ns()}"
         with self._errors("remove"):
             try:
@@ -140,7 +140,7 @@ class LocalCache:
                 trash.unlink()
 
     def entries(self) -> list[CacheEntry]:
-        """Return the cache's entries, of all queries, in order of last use."""
+        """Return the entries of all queries in the cache, in order of last use."""
         found = []
         for folder in self.top.glob("*/shard=*"):
             for path in _children(folder):
@@ -149,7 +149,10 @@ class LocalCache:
         return sorted(found, key=lambda entry: entry.used_s)
 
     def trim(self, keep: Path | None = None) -> int:
-        """Remove entries above the bound and leftovers of killed processes, and return how many."""
+        """Remove leftovers of killed processes, and entries while the cache is above its bound.
+
+        Returns how many entries were removed. Never removes the entry ``keep``.
+        """
         self._grown_bytes = 0
         oldest_s = time.time() - LEFTOVER_AGE_S
         for leftover in _children(self.top / _TEMP):

@@ -29,7 +29,7 @@ from dedup.core.parse import (
 )
 from dedup.errors import CatalogError, ConfigError, OtherRelease
 
-#: Format that this release writes. It also reads older formats, without secret or definitions.
+#: Format that this release writes. The release also reads the older formats 1 and 2.
 CERTIFICATE_FORMAT = 3
 _WITHOUT_SECRET = 2
 _WITHOUT_DEFINITIONS = 1
@@ -44,7 +44,7 @@ class Certificate:
     query_id: str
     #: Name and Spark type of each ID column, in order.
     id_columns: tuple[tuple[str, str], ...]
-    #: How an ID becomes key bytes.
+    #: Name of the rule by which an ID becomes key bytes.
     encoding: str
     #: Origin of timestamps, such as ``"column ts"`` or ``"processing time"``.
     timestamp_source: str
@@ -55,7 +55,7 @@ class Certificate:
     slot_keys: tuple[int, ...]
     #: ID of the key of the hashes in filters and segments.
     hash_key_id: int
-    #: First micro-batch of the catalog. Later tasks may have another one.
+    #: First micro-batch of the catalog. It may differ from that in the settings of a later task.
     birth_batch: int
     #: Definition of each column of the ID. None in a certificate of format 1, which has only names.
     id_definitions: tuple[Definition, ...] | None = None
@@ -84,7 +84,8 @@ class Certificate:
     def from_bytes(cls, data: bytes, where: str) -> Certificate:
         """Return the certificate in these bytes, which errors call ``where``.
 
-        Raises CatalogError if they are damaged, foreign, or of another release's format.
+        Raises CatalogError if the bytes are damaged, not a certificate, or in a format of another
+        release.
         """
         try:
             version, fields = from_document(

@@ -1,8 +1,8 @@
-"""Whether a query's settings match the memory that it continues with.
+"""Check that a query's settings match the state and catalog that it continues with.
 
 State and catalog are only valid under the settings that they were created with. With another ID,
-unique records would be dropped as duplicates, and duplicates emitted. Changes that cannot affect
-the bytes of an ID are allowed: another alias, another way to name the same column, a wider decimal.
+the query would drop unique records and emit duplicates. Changes that cannot affect the bytes of an
+ID are allowed: another alias, another way to name the same column, a wider decimal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _START_OVER = (
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Tokens of the changes that the user accepts, from the errors that rejected the changes."""
+    """The changes that the user accepts, each as the token that the rejecting error showed."""
 
     id: str | None = None
     timestamp: str | None = None
@@ -32,10 +32,11 @@ class Accepted:
 def create_or_check(
     root: Root, wanted: Certificate, accepted: Accepted | None = None
 ) -> Certificate:
-    """Write the certificate of this task's settings if the root has none, and return the root's.
+    """Return the certificate at the root, or write ``wanted`` there first if the root has none.
 
-    The root's may have an earlier ``birth_batch``, or other definitions that make the same bytes.
-    Any number of tasks may race, because all of them read the certificate back and compare it.
+    The certificate at the root may have an earlier ``birth_batch`` than ``wanted``, or other
+    definitions that make the same bytes. Any number of tasks may call this at the same time,
+    because each of them reads the certificate back and compares it.
 
     Raises
     ------
@@ -68,10 +69,10 @@ def began_twice(root: Root) -> CatalogError:
 def check_fit(
     found: Certificate, wanted: Certificate, *, where: str, accepted: Accepted = Accepted()
 ) -> None:
-    """Raise ConfigError if the query's settings do not match its memory.
+    """Raise ConfigError if the query's settings `wanted` do not match its state and catalog.
 
-    The memory was created with the certificate `found`, which is at `where`. The error names both
-    values of each different setting, and what to do.
+    State and catalog were created with the settings `found`, the certificate at `where`. The error
+    names both values of each different setting, and what to do.
     """
     old_id, old_time = _definitions(found, wanted)
     new_id, new_time = _definitions(wanted, found)
@@ -91,13 +92,13 @@ def check_fit(
 def _change(
     what: str, before: Sequence[Definition], after: Sequence[Definition], accepted: str | None
 ) -> Iterator[str]:
-    """Yield what changed, and how to go back or accept it, unless both make the same bytes."""
+    """Yield what changed and how to undo or accept the change, unless it keeps the bytes of IDs."""
     if len(before) == len(after) and all(map(Definition.same_as, before, after)):
         return
     change = f"The {what} is {_listed(after, before)} now and was {_listed(before, after)}."
     old, new = ([encoded_kind(one.kind) for one in side] for side in (before, after))
     if old != new or "" in old:
-        # A changed type always changes the bytes.
+        # If the expressions are equal, the type must have changed, which always changes the bytes.
         same_names = [one.expression for one in before] == [one.expression for one in after]
         yield f"{change} Use the earlier {what}{' or cast the column back' if same_names else ''}."
     elif accepted != (token := change_token(before, after)):
@@ -130,7 +131,10 @@ def _other_changes(found: Certificate, wanted: Certificate) -> Iterator[str]:
 def _definitions(
     one: Certificate, beside: Certificate
 ) -> tuple[Sequence[Definition], Sequence[Definition]]:
-    """Return ID and timestamp of ``one``, as names only if a certificate lacks definitions."""
+    """Return the definitions of ID and timestamp in ``one``, or only names for a comparison.
+
+    If ``one`` or ``beside`` lacks definitions, only names can be compared.
+    """
     if one.id_definitions and one.timestamp_definition and beside.id_definitions:
         return one.id_definitions, [one.timestamp_definition]
     ids = [Definition(expression=name, kind=kind) for name, kind in one.id_columns]
@@ -145,7 +149,7 @@ def _listed(definitions: Sequence[Definition], others: Sequence[Definition]) -> 
 
 
 def _way_back(before: Sequence[Definition], after: Sequence[Definition]) -> str:
-    """Return how to restore the earlier value: plain columns only need renaming back."""
+    """Return advice on how to restore the earlier value."""
     renamed = [
         f".withColumnRenamed({new.expression!r}, {old.expression!r})"
         for old, new in zip(before, after, strict=True)

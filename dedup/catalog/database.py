@@ -1,7 +1,7 @@
 """Build, open and read a view, which is a database over one segment, with RocksDB.
 
-Every function raises `RocksError` if RocksDB fails, ValueError if content is damaged, or OSError if
-files cannot be opened.
+Every function raises `RocksError` if RocksDB fails, ValueError if content is damaged, and OSError
+if files cannot be opened. A *table* is the file that holds the segment's blocks.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _SCAN_SHARE = 3
 _READAHEAD_BYTES = 256 << 10
 #: Name of our own file beside RocksDB's files.
 _CHECK_FILE = "checksum"
-#: Files that the checksum covers. Not rocksdict's own file: every open rewrites it, so another
-#: process may see half of it.
+#: Files that the checksum covers. The file of rocksdict itself is not among them, because every
+#: open rewrites that file, and another process may see half of it.
 _CHECKED_FILES = ("CURRENT", "MANIFEST-", "OPTIONS-", "IDENTITY")
 
 
@@ -47,7 +47,7 @@ class View:
     table: Table | None  # the same segment, if it can be read without RocksDB
 
     def close_table(self) -> None:
-        """Close the table's file. From then on, RocksDB answers."""
+        """Close the table's file. From then on, RocksDB answers all lookups."""
         if self.table is not None:
             self.table.close()
             self.table = None
@@ -62,7 +62,8 @@ def build_view(sst: Path, folder: Path) -> None:
     options.create_if_missing(True)
     ingest = rocksdict.IngestExternalFileOptions()
     ingest.set_move_files(True)
-    # Otherwise RocksDB writes a sequence number into the file, which may be the root's own inode.
+    # By default RocksDB writes a sequence number into the file, which may be a hard link to the
+    # file at the root.
     ingest.set_allow_global_seqno(False)
     with rocks_errors():
         db = rocksdict.Rdict(str(folder), options)
@@ -111,7 +112,10 @@ def _refuse_damage(folder: Path) -> None:
 
 
 def _check(folder: Path) -> bytes:
-    """Return the checksum of the files that RocksDB reads first, which have no own checksums."""
+    """Return a checksum of the files that RocksDB reads when it opens a database.
+
+    These files have no checksums of their own.
+    """
     crc = 0
     for path in sorted(folder.iterdir()):
         if path.name.startswith(_CHECKED_FILES):
@@ -122,13 +126,14 @@ def _check(folder: Path) -> bytes:
 def find(
     view: View, keys: Keys, hashes: U64, *, sst_bytes: int, digests: U64 | None = None
 ) -> tuple[I64, int]:
-    """Return the time (ms) of each of n keys, or `ABSENT_MS`, and the number of blocks read.
+    """Return the time (ms) of each of n keys, and the number of blocks read.
 
-    Fills ``digests``, shape (n,), with the digests beside the keys, or 0 if there is none.
+    The time of an absent key is `ABSENT_MS`. If ``digests`` is given, the function fills it with
+    the digests of the n keys, and with 0 for a key without a digest.
     """
     wanted = block_numbers(hashes, view.meta.nblocks)
     if view.table is not None:
-        # On an error, or if numbers are not in order, let RocksDB read and report.
+        # If this fails, or if block numbers are not in order, RocksDB reads below and reports.
         with suppress(OSError, ValueError):
             offsets_ms, found = view.table.find(wanted, keys, digests)
             return np.where(offsets_ms >= 0, view.meta.start_ms + offsets_ms, ABSENT_MS), found
@@ -171,7 +176,7 @@ def _find_by_rocksdb(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoded:
-    """Keys in the order of the segment, their times (ms), and the digests beside them, if any."""
+    """Entries of a segment: keys in order, their times (ms), and their digests, if any."""
 
     keys: Keys
     times_ms: I64
@@ -186,7 +191,7 @@ def decode_all(view: View) -> Decoded:
 
 
 def decode_range(view: View, first: int, last: int) -> Decoded:
-    """Return the entries of blocks ``first`` to ``last``, and perhaps of a few adjacent blocks."""
+    """Return the entries of blocks ``first`` to ``last``, and of a few adjacent blocks at times."""
     if view.table is not None:
         with suppress(OSError, ValueError):
             return _decode(view, view.table.blocks(first, last))
@@ -216,7 +221,7 @@ def _blocks(view: View, numbers: I64) -> dict[int, bytes]:
     """Return the segment's blocks with these numbers, in rising order.
 
     Reads with an iterator, because RocksDB's multi-get takes three times as long. Blocks are hardly
-    ever absent. An absent block is believed only if all other blocks are intact.
+    ever absent. If one is, the function first checks that all other blocks are intact.
     """
     first, last = int(numbers[0]), int(numbers[-1])
     blocks: dict[int, bytes] = {}
@@ -270,7 +275,10 @@ def _check_whole(view: View) -> None:
 
 
 def _reading(*, scan: bool) -> Any:
-    """Return options of a read that bypasses the block cache, which it would only flush."""
+    """Return options of a read that does not use the block cache.
+
+    Such a read would only push useful blocks out of the cache.
+    """
     options: Any = rocksdict.ReadOptions()  # rocksdict's stubs lack an argument
     options.fill_cache(False)
     if scan:
@@ -294,8 +302,8 @@ def _view_options() -> rocksdict.Options:
     options.set_keep_log_file_num(1)
     # Open every file at once, so that an open view survives the removal of its folder.
     options.set_max_open_files(-1)
-    # There is one file. By default RocksDB starts 16 threads to open it, and makes a table cache
-    # of 64 parts.
+    # By default RocksDB starts 16 threads to open files and makes a table cache of 64 parts. A view
+    # has only one file.
     options.set_max_file_opening_threads(1)
     options.set_table_cache_num_shard_bits(0)
     options.set_skip_stats_update_on_db_open(True)

@@ -1,4 +1,4 @@
-"""How a query makes its record IDs and timestamps, in a form that outlives releases of Spark."""
+"""Definitions: how a query computes its record IDs and timestamps, in any release of Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 from dedup.core.parse import record, row, text, tuple_of
 
-#: Version of the encoding in `dedup.spark.executor.rowhash`. Another version makes other payloads.
+#: Version of the encoding in `dedup.spark.executor.rowhash`. Payloads of different versions cannot
+#: be compared.
 _PAYLOAD_ENCODING = 1
 #: Parts of a type that do not affect the bytes of an ID.
 _PRECISION = (
@@ -25,9 +26,9 @@ _PRECISION = (
 class Definition:
     """One value that is computed from a record's columns: a column of the ID, or the timestamp."""
 
-    #: Expression that computes the value, such as ``order_id`` or ``lower(order_id)``, no aliases.
+    #: Expression that computes the value, such as ``lower(order_id)``, without aliases.
     expression: str
-    #: Spark type of the result, or empty if no column is read.
+    #: Spark type of the result, or empty if the expression reads no column.
     kind: str
     #: Name and Spark type of each column that the expression reads, sorted by name. Empty for a
     #: plain column.
@@ -38,7 +39,7 @@ class Definition:
     ansi: str = ""
 
     def same_as(self, other: Definition) -> bool:
-        """Return whether both make the same bytes of the same record."""
+        """Return whether both definitions make the same bytes from the same record."""
         return self._bytes() == other._bytes()
 
     def _bytes(self) -> tuple[object, ...]:
@@ -66,7 +67,7 @@ class Definition:
 
 
 def encoded_kind(kind: str) -> str:
-    """Return the part of a Spark type that affects the bytes of an ID: a decimal's scale, say."""
+    """Return the part of a Spark type that affects the bytes of an ID, e.g. a decimal's scale."""
     lowered = kind.lower()
     for pattern, short in _PRECISION:
         if pattern.fullmatch(lowered):
@@ -75,7 +76,7 @@ def encoded_kind(kind: str) -> str:
 
 
 def change_token(before: Sequence[Definition], after: Sequence[Definition]) -> str:
-    """Return 12 characters that identify this one change."""
+    """Return the token of 12 characters by which a user accepts exactly this change."""
     both = [[definition.to_json() for definition in side] for side in (before, after)]
     data = json.dumps(both, sort_keys=True, separators=(",", ":")).encode()
     return hashlib.blake2b(data, digest_size=6).hexdigest()

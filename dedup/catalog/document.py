@@ -15,12 +15,12 @@ from typing import Any
 
 from dedup.core.parse import OtherVersion, parse_json
 
-#: Computes the checksum of the fields as releases before this envelope computed it.
+#: Function that computes an object's checksum as releases before this envelope did.
 Checksum = Callable[[dict[str, Any]], object]
 
 
 def to_document(fields: Mapping[str, Any], *, version: int) -> bytes:
-    """Return the bytes of an object, the same from every writer, with a line feed at the end."""
+    """Return the bytes of an object, with a line feed at the end. Equal fields make equal bytes."""
     body = {**fields, "format": version}
     return canonical({**body, "checksum": checksum(body)}) + b"\n"
 
@@ -28,17 +28,17 @@ def to_document(fields: Mapping[str, Any], *, version: int) -> bytes:
 def from_document(
     data: bytes, *, version: int, before: Mapping[int, Checksum] | None = None
 ) -> tuple[int, dict[str, Any]]:
-    """Return the format of an object, and its fields without the envelope's.
+    """Return the format of an object, and its fields without ``format`` and ``checksum``.
 
-    ``version`` is the format that this release writes. ``before`` has the older formats that it
-    reads, with the checksum function of each.
+    ``version`` is the format that this release writes. ``before`` maps the older formats that this
+    release reads to their checksum functions.
 
     Raises
     ------
     OtherVersion
         If the object is intact, but of another format.
     ValueError
-        If it is damaged, or another kind of object.
+        If the object is damaged, or of another kind.
     """
     fields = parse_json(data)
     if not isinstance(fields, dict) or "format" not in fields:

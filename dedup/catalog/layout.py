@@ -13,11 +13,11 @@ SEGMENT_SUFFIX = ".sst"
 SIDECAR_SUFFIX = ".filter"
 ACCEPTED_LOSS_SUFFIX = ".forgotten"
 PENDING_LIST_SUFFIX = ".expired"
-#: A shard's manifest backup.
+#: Name of a shard's manifest backup.
 MANIFEST_FILE = "manifest.json"
-#: The memory that a shard of a new checkpoint starts with.
+#: Name of the adopted state that a shard of a new checkpoint starts with.
 ADOPTED_FILE = "adopted.json"
-#: Folder of a query's runs, and of the root's starts.
+#: Folder for the objects of a query's runs, and for the marks of starts (see `start_path`).
 RUNS_FOLDER = "runs"
 STARTS_FOLDER = "starts"
 #: Suffix of a file that is still being written. A killed writer leaves the file behind.
@@ -52,9 +52,9 @@ _NAMES = {kind: re.compile(pattern, re.DOTALL) for kind, pattern in _PATTERNS.it
 
 @dataclass(frozen=True, slots=True)
 class ObjectName:
-    """Parts of the name of a file under a catalog root, None for parts that the name lacks.
+    """The parts of the name of a file under a catalog root. Parts that the name lacks are None.
 
-    ``epoch`` is the micro-batch that wrote a segment, or in which a run began.
+    ``epoch`` is the micro-batch that wrote the segment, or in which the run began.
     """
 
     kind: Kind
@@ -69,8 +69,8 @@ class ObjectName:
 def segment_name(epoch: int, run_id: str, task_attempt_id: int, seq: int) -> str:
     """Return the name of the ``seq``-th segment that a task attempt writes for a shard.
 
-    The name is unique within the shard for all time, because Spark numbers attempts within a run,
-    and run IDs are unique. Raises ConfigError if `parse` cannot read the name back.
+    The name is unique within the shard for all time, because Spark numbers the task attempts of a
+    run, and run IDs are unique. Raises ConfigError if `parse` cannot read the name back.
     """
     name = f"{epoch:012d}-{run_id}-{task_attempt_id}-{seq:04d}"
     if not re.fullmatch(_SEGMENT, name):
@@ -99,7 +99,7 @@ def shard_path(query_id: str, shard: int, file: str) -> str:
 
 
 def run_path(query_id: str, run_id: str, began_epoch: int, through_epoch: int | None = None) -> str:
-    """Return the name of a run's object, or of the mark that the run committed a micro-batch."""
+    """Return the name of a run's object, or of its mark if ``through_epoch`` is given."""
     rest = ".json" if through_epoch is None else f".through-{through_epoch:012d}"
     return f"{checked_query_id(query_id)}/{RUNS_FOLDER}/{began_epoch:012d}-{run_id}{rest}"
 
@@ -110,7 +110,7 @@ def start_path(start_id: str) -> str:
 
 
 def parse(name: str) -> ObjectName:
-    """Return the kind and parts of a name under the root, ``foreign`` for unknown names."""
+    """Return the kind and parts of a name under the root. The kind is ``foreign`` if unknown."""
     for kind, pattern in _NAMES.items():
         if found := pattern.fullmatch(name):
             parts: dict[str, Any] = found.groupdict()

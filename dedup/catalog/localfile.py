@@ -24,8 +24,8 @@ _NO_HARD_LINKS = {
 def publish(path: Path, content: bytes | Path, *, create: bool) -> bool:
     """Make a file appear whole and durable: sync its content, then name it, then sync the folder.
 
-    Missing folders are created. If ``content`` is a file, it is linked if possible, else copied.
-    With ``create`` an existing file is left alone, and the result is False.
+    Creates missing folders. If ``content`` is a file, links it if possible, and else copies it.
+    With ``create``, leaves an existing file alone and returns False.
 
     Raises OSError if the disk is full or fails.
     """

@@ -43,7 +43,7 @@ class Location:
 
     @property
     def is_made_by_user(self) -> bool:
-        """Whether a user's function opens the folder; a second call may get new credentials."""
+        """Whether a user's function opens the folder. Calling it again may give new credentials."""
         return callable(self._where)
 
     @property
@@ -99,7 +99,7 @@ class Location:
 
     def _unopened(self, exc: Exception) -> DedupError:
         assert isinstance(self._where, str)
-        # `url` cannot find the credentials of a URI that cannot be parsed, and `exc` quotes it.
+        # The text of `exc` quotes the URI. `url` cannot find the credentials in an invalid URI.
         plain = without_credentials(self._where)
         said = without_secrets(error_text(exc).replace(self._where, plain), {"uri": self._where})
         begins = f"cannot use {plain!r} as catalog: {said}"
@@ -127,6 +127,6 @@ def is_local(fs: pafs.FileSystem) -> bool:
 
 
 def error_text(error: Exception) -> str:
-    """Return a storage client's message in one line; libhdfs lists a hundred paths."""
+    """Return a storage client's message in one line. A message of libhdfs may have a hundred."""
     lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
     return "; ".join(lines if len(lines) < 10 else lines[:1])

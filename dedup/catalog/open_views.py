@@ -18,10 +18,11 @@ MAX_OPEN_VIEWS = 256
 class OpenViews:
     """The views that this process holds open, at most ``max_views``.
 
-    A micro-batch reads all segments in the same order. If there are more segments than open views,
-    the least recently used view is always the next one needed. So `add` picks the views to close in
-    turn, never the newest. A view takes two file descriptors. The default is `MAX_OPEN_VIEWS`, or
-    fewer, so that views take at most a quarter of the process's file descriptors.
+    Every micro-batch reads the segments in the same order. With more segments than open views, the
+    least recently used view is the view that the next read needs. So `add` does not close that
+    view, but picks the views to close in turn. A view takes two file descriptors. The default is
+    `MAX_OPEN_VIEWS`, or fewer, so that views take at most a quarter of the process's file
+    descriptors.
     """
 
     def __init__(self, max_views: int | None = None) -> None:
@@ -48,7 +49,7 @@ class OpenViews:
         return self._views.get(path)
 
     def add(self, path: Path, view: View) -> None:
-        """Add a view, and close others above the bound."""
+        """Add a view, and close other views while there are more than allowed."""
         while len(self._views) >= self.max_views:
             # Step through the views in another order, so that all stay open about equally long.
             self._closed += 1

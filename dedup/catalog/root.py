@@ -36,10 +36,10 @@ class ObjectInfo:
 
 
 class Root:
-    """Objects under one folder of a file system, each written once, whole and durable.
+    """The objects under one folder of a file system. Each is written once, whole and durable.
 
-    A local object appears by fsync and an atomic link or rename, followed by fsync of its folder.
-    Any other object is one PUT, whose size is read back.
+    A local object is synced, then linked or renamed, and then its folder is synced. On an object
+    store one PUT writes an object, and its size is read back.
 
     Parameters
     ----------
@@ -73,7 +73,10 @@ class Root:
     # --- reading
 
     def local_path(self, name: str) -> Path | None:
-        """Return the path of an object, which need not exist, or None if the root is not local."""
+        """Return the local path of an object, or None if the root is not local.
+
+        The object need not exist.
+        """
         if self._location.asks_storage:
             return None
         fs, base = self._location.open()
@@ -84,7 +87,7 @@ class Root:
         return int(info.size) if info.type == pafs.FileType.File else None
 
     def modified_ms(self, name: str) -> int | None:
-        """Return when an object was written, by the storage's clock, or None if unknown."""
+        """Return when an object was written by the storage's clock, or None if that is unknown."""
         return _modified_ms(self._info(name))
 
     def _info(self, name: str) -> pafs.FileInfo:
@@ -105,9 +108,9 @@ class Root:
     def read(self, name: str, parse: Callable[[bytes], T]) -> T:
         """Return ``parse(content)`` of an object, or raise ObjectMissing if it does not exist.
 
-        ``parse`` raises ValueError or CatalogError for content that was never written. Only the
-        second failure counts, because an object store's client returns no bytes, or zeros, without
-        an error if an answer ends in the middle of its head.
+        ``parse`` raises ValueError or CatalogError if the content is damaged. The method then reads
+        the object once more, because an object store's client may return no bytes, or zeros,
+        without an error. The error is raised if ``parse`` fails again.
 
         Raises OtherRelease if ``parse`` finds a format that this release does not know.
         """
@@ -148,7 +151,10 @@ class Root:
         return self._at("fetch", name, copy)
 
     def list(self, prefix: str = "") -> tuple[ObjectInfo, ...]:
-        """Return all objects in a folder and below it, by name, or none if it does not exist."""
+        """Return all objects in a folder and its subfolders, by name.
+
+        Returns no objects if the folder does not exist.
+        """
         if prefix:
             path_below(prefix)
         # List again, because a truncated answer looks like an empty one, as in `read`.
@@ -180,15 +186,15 @@ class Root:
     def create_bytes(self, name: str, data: bytes) -> bool:
         """Write a new object, or write nothing and return False if it exists.
 
-        On storage without exclusive creation, two writers may both believe that they were first.
-        Read the object back to learn whose bytes it holds.
+        On storage without exclusive creation the result may be True for two writers. Read the
+        object back to learn whose bytes it holds.
         """
         return self._put(name, data, create=True)
 
     def put_file(self, name: str, local_path: str | os.PathLike[str]) -> None:
-        """Write an object from a local file, which must not be changed afterwards.
+        """Write a new object from a local file. The caller must not change the file afterwards.
 
-        Raises CatalogError if the object exists: objects of this kind are never changed.
+        Raises CatalogError if the object exists.
         """
         if not self._put(name, Path(local_path), create=True):
             raise CatalogError(
@@ -200,7 +206,8 @@ class Root:
     def copy(self, name: str, to: str) -> None:
         """Copy an object within the root, or raise ObjectMissing if it does not exist.
 
-        On an object store the copy appears whole. On other file systems readers may see half of it.
+        On an object store the copy appears whole. On other file systems a reader may see half a
+        copy.
         """
         path_below(to)
 

@@ -22,13 +22,13 @@ from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.errors import CatalogError, faults
 
 SEGMENT_FORMAT = 2
-#: Format with a digest of the payload beside each ID, written if there are any digests.
+#: Format with a digest of the payload beside each ID. Used if the segment has digests.
 WITH_DIGESTS = 3
 #: Entry key of the metadata, which sorts after every block number.
 META_KEY = b"\xff\xff\xff\xffmeta"
 
-#: Size of a table block. Our blocks have about 1.4 KB, so three fit one. Smaller table blocks
-#: enlarge the index.
+#: Size of a table block, RocksDB's unit of reading. Our segment blocks have about 1.4 KB, so a
+#: table block holds three. Smaller table blocks enlarge the index.
 _TABLE_BLOCK_BYTES = 4 << 10
 _CRC_CHUNK_BYTES = 256 << 10
 #: Number of blocks merged, encoded and written at a time.
@@ -40,7 +40,7 @@ class RocksError(Exception):
 
     @property
     def is_corruption(self) -> bool:
-        """Whether RocksDB read bytes that were never written."""
+        """Whether RocksDB reports that it read damaged bytes."""
         return str(self).startswith("Corruption")
 
 
@@ -59,7 +59,7 @@ def rocks_errors() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """Number of IDs, size and CRC-32 of a file that `write_segment_file` wrote."""
+    """The number of IDs, size and CRC-32 of a file that `write_segment_file` wrote."""
 
     count: int
     sst_bytes: int
@@ -68,7 +68,7 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True)
 class SegmentMeta:
-    """The metadata entry inside a segment, which reveals a file in the wrong place."""
+    """The metadata entry of a segment file. It says which segment the file holds."""
 
     name: str
     shard: int
@@ -92,12 +92,12 @@ class SegmentMeta:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SegmentMeta:
-        """Return the metadata.
+        """Return the metadata in these bytes.
 
         Raises
         ------
         OtherVersion
-            If another release wrote it.
+            If another release wrote the metadata.
         ValueError
             If the bytes are not metadata, or contradict each other.
         """
@@ -117,7 +117,10 @@ class SegmentMeta:
         return meta
 
     def check(self, seg: SegmentRef, *, shard: int, hash_key_id: int) -> None:
-        """Raise ValueError, which names both values, if this is not the segment ``seg``."""
+        """Raise ValueError if this is not the metadata of segment ``seg``.
+
+        The error names the expected and the found value.
+        """
         wanted = {
             "name": seg.name,
             "shard": shard,
@@ -160,7 +163,7 @@ def write_segment_file(
     pieces: Sequence[Entries],
     hash_key_id: int,
 ) -> SegmentInfo:
-    """Write entries as one new SST file, which is complete on return, but not synced.
+    """Write entries as a new SST file. The file is complete on return, but not synced.
 
     Raises
     ------
@@ -246,7 +249,7 @@ def file_crc32(path: str | os.PathLike[str]) -> tuple[int, int]:
 
 
 def _refuse_repeats(entries: Entries) -> None:
-    # A lookup returns one time, so the first of two entries with one ID would hide the second.
+    # A lookup returns one time, so of two entries with the same ID the first hides the second.
     keys, hashes = entries.keys, entries.hashes
     for i in np.flatnonzero(hashes[1:] == hashes[:-1]).tolist():
         if keys[i] == keys[i + 1]:

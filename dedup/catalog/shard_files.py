@@ -1,4 +1,4 @@
-"""Paths of a shard's files at the root and in the local cache, and the work done on them."""
+"""Paths of a shard's files at the root and in the local cache, and counts of work on the files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dedup.core.sharding import derive_keys, filter_key_id
 
 @dataclass(slots=True)
 class Counters:
-    """Work done for one shard since the last `take`."""
+    """Counts of the work done for one shard since the last `take`."""
 
     #: Segment blocks that lookups read.
     catalog_reads: int = 0
     #: Bytes of new segments and sidecars.
     bytes_written: int = 0
-    #: Local views built, and how many of them replaced a missing or damaged one.
+    #: Local views built. `views_rebuilt` counts those that replaced a missing or damaged view.
     views_built: int = 0
     views_rebuilt: int = 0
     #: Bytes copied from the root (hard links copy none).
@@ -37,7 +37,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class ShardFiles:
-    """The files of one shard, with the secret and the counters for their readers and writers."""
+    """The files of one shard, and what their readers and writers share."""
 
     #: Root that holds segments and sidecars.
     root: Root
@@ -45,7 +45,7 @@ class ShardFiles:
     cache: LocalCache
     query_id: str
     shard: int
-    #: Secret in the certificate. Hash keys derive from it and the query ID.
+    #: Secret in the certificate. The hash keys derive from this secret and the query ID.
     secret: bytes = field(default=b"", repr=False)
     #: Counts the work.
     counters: Counters = field(default_factory=Counters)
@@ -57,7 +57,7 @@ class ShardFiles:
 
     @property
     def hash_key_id(self) -> int:
-        """The ID of that key, as segments and sidecars hold it."""
+        """The ID of `hash_key`, which segments and sidecars store."""
         return filter_key_id(self.query_id, self.secret)
 
     def path(self, file: str) -> str:

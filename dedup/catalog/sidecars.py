@@ -1,4 +1,8 @@
-"""Filter sidecars: probed in place, page by page, and rebuilt if damaged (invariant 7)."""
+"""Filter sidecars: files beside segments that hold their filters (invariant 7).
+
+A lookup probes a sidecar page by page, without loading the whole file. A damaged sidecar is rebuilt
+from its segment.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ _OWNER_BYTES = 4
 
 
 class Sidecars:
-    """Filters of one shard's segments, rebuilt from the segments that ``views`` reads."""
+    """The filters of one shard's segments. A filter that must be rebuilt is read from ``views``."""
 
     def __init__(self, files: ShardFiles, views: Views) -> None:
         self._files = files
@@ -43,10 +47,10 @@ class Sidecars:
         self._hash_key, self._hash_key_id = files.hash_key, files.hash_key_id
 
     def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
-        """Return which hashes the segment's filter may hold, always True for the segment's IDs.
+        """Return for each hash whether the segment's filter may hold it.
 
-        A missing or damaged sidecar is rebuilt from the segment. The rebuilt sidecar is kept in the
-        local cache, not at the root.
+        The answer is always True for an ID of the segment. If the sidecar is missing or damaged,
+        the method rebuilds it from the segment, and keeps it in the local cache, not at the root.
         """
         spread = seg.spread(hashes)
         for path, head_crc32 in self._places(seg):
@@ -55,7 +59,7 @@ class Sidecars:
         return self._rebuild(seg).may_contain(spread)
 
     def keep(self, name: str, sidecar: Path) -> None:
-        """Adopt the file of a sidecar that was just written, to save fetching it again."""
+        """Move a sidecar just written into the cache, so that it need not be fetched."""
         self._cache.publish(sidecar, self._files.entry(name + SIDECAR_SUFFIX))
 
     def drop(self, names: Iterable[str]) -> None:
@@ -64,7 +68,11 @@ class Sidecars:
                 self._cache.discard(self._files.entry(name + suffix))
 
     def _places(self, seg: SegmentRef) -> Iterator[tuple[Path, int | None]]:
-        """Yield places of the filter, best first, with the CRC-32 of its head if it is known."""
+        """Yield the files that may hold the filter, best first.
+
+        Each file comes with the CRC-32 that the filter's head must have, or None if that is
+        unknown.
+        """
         file = seg.name + SIDECAR_SUFFIX
         name = self._files.path(file)
         at_root = self._root.local_path(name)
@@ -87,7 +95,10 @@ class Sidecars:
             self._cache.discard(rebuilt)
 
     def _probe(self, path: Path, seg: SegmentRef, spread: U64, head_crc32: int | None) -> BOOL:
-        """Probe a file, or raise OSError or FilterDamaged if it is not the segment's filter."""
+        """Probe the filter in a file.
+
+        Raises OSError or FilterDamaged if the file does not hold the segment's filter.
+        """
         with open(path, "rb", buffering=0) as file:
             fd = file.fileno()
 
@@ -133,5 +144,5 @@ class Sidecars:
 
 
 def _owner(seg: SegmentRef, head: bytes | memoryview) -> bytes:
-    """Return the suffix of a rebuilt filter, the only part that identifies its segment."""
+    """Return the bytes that a rebuilt filter ends with, which name its segment."""
     return zlib.crc32(seg.name.encode(), zlib.crc32(head)).to_bytes(_OWNER_BYTES, "little")

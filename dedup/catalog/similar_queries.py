@@ -1,4 +1,8 @@
-"""Find other queries at a catalog root, whose lost checkpoint a new checkpoint may replace."""
+"""Find queries with the same ID columns at a catalog root.
+
+If a user starts a query with a new checkpoint, these queries may be the same query under its lost
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ _MAX_QUERIES = 100
 class SimilarQuery:
     """Another query with a catalog at the same root.
 
-    `written_ms` is when it last wrote to the root, by the storage's clock, or 0 if unknown.
+    `written_ms` is when that query last wrote to the root by the storage's clock, or 0 if unknown.
     """
 
     query_id: str
@@ -34,7 +38,7 @@ def similar_queries(
 ) -> list[SimilarQuery]:
     """Return the other queries whose record ID has the same columns, latest writer first.
 
-    ``own_id`` is the ID of the query itself, which the result leaves out.
+    The result leaves out the query whose ID is ``own_id``.
     """
     found = []
     for folder in [name for name in root.folders() if name != own_id][:_MAX_QUERIES]:

@@ -1,4 +1,4 @@
-"""`ShardStore`: the catalog's implementation of the interface that the core uses."""
+"""`ShardStore`: the catalog's implementation of the interface that the engine uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dedup.errors import faults
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The micro-batch, run and task attempt of a writer, which together are unique."""
+    """The micro-batch, run and task attempt of a writer. Together they are unique."""
 
     epoch: int
     run_id: str
@@ -37,8 +37,8 @@ class Attempt:
 class ShardStore:
     """The segments of one shard at a root, by the contract of `dedup.core.ports.SegmentStore`.
 
-    Use one store per attempt and shard, because a store numbers its segments from 0. All stores of
-    the process share the default of ``open_views``.
+    Use one store per attempt and shard, because a store numbers its segments from 0. By default all
+    stores of the process share ``open_views``.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ShardStore:
         return ref, built
 
     def _put(self, name: str, sst: Path, sidecar: Path) -> None:
-        """Bring both files of a segment to the root, and keep copies here if the root is remote."""
+        """Put both files of a segment to the root, and keep local copies if the root is remote."""
         # The segment comes last, so that a segment at the root always has its sidecar.
         faults.point("sidecar.put.before", sidecar)
         self._root.put_file(self._files.path(name + SIDECAR_SUFFIX), sidecar)

@@ -1,8 +1,9 @@
-"""Read the table in a segment file in place: a lookup costs one read and checksum per table block.
+"""Read segment blocks from a segment file directly, without RocksDB, which is several times slower.
 
-RocksDB's iterator takes several times as long. This module never concludes that a block is absent.
-Any deviation from what this release writes raises ValueError or OSError, and the caller then asks
-RocksDB, whose answer counts (invariant 7).
+A segment file is a RocksDB table of *table blocks*, each of which holds some segment blocks. A
+lookup reads and checks each table block that it needs once. This module never concludes that a
+segment block is absent. If the file deviates from what this release writes, the module raises
+ValueError or OSError. The caller then asks RocksDB, whose answer counts (invariant 7).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _FOOTER = struct.Struct("<BIIII24sIQ")
 _XXH64, _EXTENDED_MAGIC, _FORMAT_VERSION, _MAGIC = 3, 0x007A003E, 6, 0x88E241B785F4CFF7
 _TRAILER_BYTES = 5
 _INDEX_KEY = b"rocksdb.index"
-#: A merge holds about this many bytes of table blocks beside their content.
+#: A merge reads about this many bytes of table blocks at a time.
 _READ_BYTES = 1 << 20
 
 
@@ -51,21 +52,22 @@ class Table:
             raise
 
     def close(self) -> None:
-        """Close the file. The table must not be used any more."""
+        """Close the file. The caller must not use the table any more."""
         self.file.close()
 
     def find(self, numbers: I64, keys: Keys, digests: U64 | None = None) -> tuple[I64, int]:
-        """Return the time of each of n keys in its block, or -1 if absent, and the blocks read.
+        """Return the time of each of n keys, or -1 if absent, and the number of blocks read.
 
-        ``numbers``, sorted, holds the block that could hold each key. Fills ``digests``, shape
-        (n,), with the digests beside the keys, or 0 if there is none.
+        ``numbers``, which is sorted, has the number of the block that could hold each key. If
+        ``digests`` is given, the method fills it with the digests of the n keys, and with 0 for a
+        key without a digest.
         """
         return tables.table_find(
             self.file.fileno(), self.directory, numbers, keys.data, keys.offsets, digests
         )
 
     def blocks(self, first: int, last: int) -> Iterator[tuple[U8, I64]]:
-        """Yield blocks ``first`` to ``last`` and some adjacent ones, as bytes and their starts."""
+        """Yield blocks ``first`` to ``last`` and some adjacent blocks, as bytes and offsets."""
         lasts, starts = self.directory.lasts, self.directory.starts
         at = int(np.searchsorted(lasts, first))
         end = min(int(np.searchsorted(lasts, last)) + 1, len(lasts))
@@ -86,14 +88,14 @@ def _read(file: FileIO, offset: int, length: int) -> bytes:
 
 
 def _directory(file: FileIO) -> tables.Directory:
-    """Return the places of the table blocks, by way of footer, metaindex and index."""
+    """Return the places of the table blocks, which the index in the file lists."""
     at = os.fstat(file.fileno()).st_size - _FOOTER.size
     footer = _read(file, at, _FOOTER.size)
     _, _, checksum, context, length, *_ = _FOOTER.unpack(footer)
     unsigned = _FOOTER.pack(
         _XXH64, _EXTENDED_MAGIC, 0, context, length, bytes(24), _FORMAT_VERSION, _MAGIC
     )
-    # Without a context the checksums would not cover the place of a table block.
+    # If the context were 0, the checksums would not cover the place of a table block.
     if not context or footer != unsigned[:5] + checksum.to_bytes(4, "little") + unsigned[9:]:
         raise ValueError("its footer has another checksum, version or layout")
     if tables.table_checksum(np.frombuffer(unsigned, np.uint8), context, at) != checksum:
@@ -127,10 +129,11 @@ def _index_handle(metaindex: U8) -> tuple[int, int]:
 
 
 def _entries(index: U8) -> tuple[npt.NDArray[np.uint32], I64]:
-    """Return the last block number that each table block may hold, and where it starts.
+    """Return for each table block the last block number that it may hold, and where it starts.
 
-    The key of an index entry is at least as high as all keys of its table block, and may have fewer
-    bytes. The value is the table block's place. Keys are not prefix-compressed.
+    ``index`` holds one entry per table block. The entry's key is at least as high as all keys of
+    the table block, and may have fewer bytes. Its value is the place of the table block. Keys are
+    not prefix-compressed.
     """
     t = int.from_bytes(index[-4:].tobytes(), "little")
     if not 0 < 4 * t + 4 <= len(index):
@@ -143,7 +146,7 @@ def _entries(index: U8) -> tuple[npt.NDArray[np.uint32], I64]:
     lasts = np.zeros(t, np.int64)
     for byte in range(4):
         lasts = lasts << 8 | np.where(lengths > byte, body[entries + 2 + byte], 0)
-    # A block number has 4 bytes: a shorter key is below it, a longer one above.
+    # A block number has 4 bytes. A shorter key is lower than the number, a longer key higher.
     lasts = np.where(lengths < 4, lasts - 1, np.where(lengths > 4, (1 << 32) - 1, lasts))
     (offsets, sizes), ends = _varints(body, entries + 2 + lengths, 2)
     starts = np.append(offsets, offsets[-1] + sizes[-1] + _TRAILER_BYTES)
@@ -159,7 +162,10 @@ def _entries(index: U8) -> tuple[npt.NDArray[np.uint32], I64]:
 
 
 def _varints(data: U8, at: I64, count: int) -> tuple[I64, I64]:
-    """Return ``count`` numbers from each position on, shape (count, n), and where they end."""
+    """Decode ``count`` varints from each position on.
+
+    Returns the numbers, shape (count, n), and the positions where they end.
+    """
     values = np.zeros((count, len(at)), np.int64)
     for value in values:
         going = np.ones(len(at), np.bool_)

@@ -15,12 +15,12 @@ from dedup.errors import CatalogError
 logger = logging.getLogger("dedup")
 T = TypeVar("T")
 
-#: A storage that works answers within this time, even if it needs new credentials.
+#: Time within which a working storage answers, even if it needs new credentials.
 DEADLINE_S = 60.0
-#: After this time a message names the storage.
+#: Time after which a message says which storage has not answered yet.
 WARN_AFTER_S = 5.0
 
-#: Threads whose result is not needed any more.
+#: Threads whose result nobody needs any more.
 _given_up: list[threading.Thread] = []
 
 
@@ -33,11 +33,11 @@ def reach(
 ) -> T:
     """Return ``ask()``, the first request to a catalog's storage, or raise its error.
 
-    A storage client ignores Ctrl-C while it waits, and some retry for a quarter of an hour. So the
-    request runs in a separate thread. The thread may continue after this function has returned, so
-    ``ask`` must do no harm then.
+    A storage client ignores Ctrl-C while it waits, and some clients retry for a quarter of an hour.
+    So the request runs in a separate thread. The thread may continue after this function has
+    returned, and ``ask`` must do no harm then.
 
-    Logs a message if the answer is slow. Raises CatalogError if there is none within the deadline.
+    Logs a message if the answer is slow. Raises CatalogError if the deadline passes.
     """
     places: list[str] = []
     answers: list[T] = []
@@ -75,7 +75,7 @@ def reach(
 
 
 def is_waiting() -> bool:
-    """Return whether a thread of this process still waits for a storage that was given up."""
+    """Return whether an abandoned thread of this process still waits for its storage."""
     return any(thread.is_alive() for thread in _given_up)
 
 
@@ -83,8 +83,8 @@ def _give_up(thread: threading.Thread) -> None:
     """Abandon a thread.
 
     When the process ends, pyarrow waits until its requests to S3 have failed for good. Ctrl-C must
-    still work, without Python. If Ctrl-C interrupts `atexit.register`, the call raises and does
-    not register, hence the second call.
+    end the process even then, when Python no longer runs. If Ctrl-C interrupts `atexit.register`,
+    the call raises and does not register. That is why a second call follows.
     """
     if not _given_up:
         for _ in range(2):

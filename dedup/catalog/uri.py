@@ -11,9 +11,10 @@ from dedup.errors import ConfigError
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 #: Schemes that `pyarrow.fs.FileSystem.from_uri` can open, depending on its build.
 _KNOWN = frozenset(("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"))
-#: Spark's names for the same storage.
+#: Spark's schemes, and pyarrow's schemes for the same storage.
 _SAME = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss"}
-#: Schemes of URIs that have the container's name, which is not secret, in the place of credentials.
+#: Schemes whose URIs begin with the container's name where other URIs have credentials. The name is
+#: not secret.
 _CONTAINER_FIRST = ("abfs", "abfss", "wasb", "wasbs")
 
 
@@ -27,17 +28,20 @@ def scheme_of(where: str) -> str | None:
 
 
 def local_path(uri: str) -> str:
-    """Return the path of Spark's ``file:`` URI, in which spaces and others are encoded."""
+    """Return the path in a ``file:`` URI of Spark, which encodes spaces and other characters."""
     return "/" + unquote(uri.removeprefix("file:")).lstrip("/")
 
 
 def literal(name: str) -> str:
-    """Return a name or path as a glob that matches only it."""
+    """Return a glob that matches only this name or path."""
     return "".join("\\" + c if c in "*?[]{}\\" else c for c in name)
 
 
 def check_known(where: str) -> None:
-    """Raise ConfigError, which says what to write instead, for a scheme unknown to pyarrow."""
+    """Raise ConfigError if pyarrow does not know the scheme.
+
+    The error says what to write instead.
+    """
     scheme = scheme_of(where)
     if scheme is None or scheme in _KNOWN or scheme.startswith("fsspec+"):
         return
@@ -84,11 +88,11 @@ def shown(where: str) -> str:
 
 
 def without_credentials(where: str) -> str:
-    """Return a URI for people to read, even if its credentials prevent parsing."""
+    """Return a URI without credentials, even if a URI parser cannot read it."""
     scheme, colon, rest = where.partition(":")
     slashes = "//" if rest.startswith("//") else ""
     rest = rest[len(slashes) :]
-    # A key that contains a slash ends after what looks like the host. A port is not a key.
+    # A key that contains a slash reaches past what looks like the host. A port is not a key.
     if re.match(r"[^/]*@|[^/:]*:(?!\d+(/|$))", rest):
         owner, at, rest = rest.rpartition("@")
         if at and scheme in _CONTAINER_FIRST:

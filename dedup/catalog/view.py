@@ -1,8 +1,8 @@
 """Views: local read-only RocksDB databases, each over exactly one segment.
 
-A view holds nothing but the segment that the manifest names. So no ID is ever seen merely because a
-database contains it (invariant 1). A view is built in a private folder and renamed into place. Only
-the build has a writable handle (invariant 5).
+A view holds nothing but a segment that the manifest names. So a database never makes an ID count as
+seen that the manifest does not cover (invariant 1). A view is built in a private folder and renamed
+into place. It is open for writing only while it is built (invariant 5).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ VIEW_SUFFIX = ".view"
 
 
 class _Broken(Exception):
-    """A view does not answer as its segment must; `in_content` if its bytes are damaged."""
+    """A view does not work. `in_content` says whether the bytes of its segment are damaged."""
 
     def __init__(self, text: str, *, in_content: bool = True) -> None:
         super().__init__(text)
@@ -50,7 +50,7 @@ class _Broken(Exception):
 
 
 class Views:
-    """Reads segments of one shard through local views.
+    """The local views of one shard, through which lookups and merges read segments.
 
     A view that is missing or damaged is rebuilt from the root, once per call. A segment whose
     metadata names another shard counts as damaged.
@@ -73,7 +73,10 @@ class Views:
         return times_ms
 
     def read(self, seg: SegmentRef, hash_ranges: int = 1, range_index: int = 0) -> Decoded:
-        """Return the entries of a hash range, and perhaps a few others, in (hash, key) order."""
+        """Return the entries of a range of hashes, sorted by hash, then key.
+
+        The result may also have a few entries of adjacent ranges.
+        """
         share = hash_ranges // seg.hash_ranges
         if share <= 1:
             return self._read(seg, decode_all)
@@ -88,7 +91,7 @@ class Views:
                 self._cache.discard(self._kept(name))
 
     def keep(self, name: str, sst: Path) -> None:
-        """Adopt the file of a segment that was just written, to save fetching it again."""
+        """Move the segment file just written into the cache, so that it need not be fetched."""
         self._cache.publish(sst, self._kept(name))
 
     def _read(self, seg: SegmentRef, action: Callable[[View], T]) -> T:
@@ -142,7 +145,7 @@ class Views:
     def _build(self, seg: SegmentRef, path: Path, *, checked: bool) -> None:
         with self._cache.scratch() as folder:
             copy = folder / "segment"
-            # Try twice, because an object store may truncate an answer, see `Root.read`.
+            # Try twice, because an object store may truncate an answer (see `Root.read`).
             for again in (checked, True):
                 size, crc = self._bring(seg, copy, checked=again)
                 if size == seg.sst_bytes and crc in (None, seg.sst_crc32):
@@ -161,7 +164,10 @@ class Views:
         self._counters.views_built += 1
 
     def _bring(self, seg: SegmentRef, copy: Path, *, checked: bool) -> tuple[int, int | None]:
-        """Link or copy the segment to a local file, and return its size, and its CRC-32 if read."""
+        """Link or copy the segment to a local file, and return its size and CRC-32.
+
+        The CRC-32 is None if the file was linked and not read.
+        """
         name = self._files.path(seg.name + SEGMENT_SUFFIX)
         try:
             local = self._root.local_path(name)

@@ -1,4 +1,4 @@
 """Decide what may be deleted at a catalog root, and who may delete it.
 
-Every function with a `Root` raises CatalogError if the root cannot be read or written.
+Every function that takes a `Root` raises CatalogError if the root cannot be read or written.
 """

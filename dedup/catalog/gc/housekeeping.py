@@ -1,7 +1,7 @@
 """Housekeeping of a shard at the catalog root: detect branches of its history, delete orphans.
 
-Housekeeping runs on the base state, before a micro-batch is judged. So it cannot see what this
-attempt will write, and it deletes nothing that a state needs.
+Housekeeping begins from the state before the micro-batch, and runs before records are judged. So it
+cannot see what this attempt will write, and it deletes nothing that a state needs.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from dedup.core.records import Epoch
 from dedup.core.state import ShardState
 from dedup.errors import faults
 
-#: A shard looks at the root when a run begins, after this many micro-batches, and four times within
-#: `keep_expired`, but at most once a minute.
+#: A shard lists the root when a run begins, and then every this many micro-batches. It also lists
+#: the root every quarter of `keep_expired`, which counts as at least a minute.
 LOOK_STRIDE = 100
 _LOOKS_PER_KEEP = 4
 _LEAST_LOOK_MS = 60_000
-#: Shards take turns within the time between two looks.
+#: Number of groups of shards. The groups list the root at different times.
 _TURNS = 16
 
 
 def housekeep(
     root: Root, query_id: str, epoch: Epoch, base: ShardState, policy: Policy
 ) -> tuple[ShardState, int]:
-    """Return the base state updated with findings at the root, and the number of deleted orphans.
+    """Return the state with what the root revealed, and the number of orphans deleted.
 
-    Shard 0 alone records the run, for all shards.
+    Shard 0 records the run for all shards.
     """
     begins, leads = base.clocks.run_id != epoch.run_id, epoch.shard == 0
     run = Run(epoch.run_id, epoch.number if begins else base.run_began)
@@ -73,7 +73,7 @@ def _look_is_due(epoch: Epoch, base: ShardState, policy: Policy) -> bool:
 
 
 def _record_start(root: Root, query_id: str, lineage: Lineage, base_epoch: int) -> None:
-    """Write the lineage of a run that begins, and the last commit of the run before it."""
+    """Write the lineage of a run that begins, and record the last commit of the previous run."""
     write_lineage(root, query_id, lineage)
     if len(lineage.runs) > 1:
         mark_through(root, query_id, lineage.runs[-2], base_epoch)
@@ -83,9 +83,9 @@ def _record_start(root: Root, query_id: str, lineage: Lineage, base_epoch: int) 
 def _all_runs(
     root: Root, query_id: str, lineage: Lineage, orphans: Sequence[CatalogFile]
 ) -> list[Run] | None:
-    """Return every run of the query, or None if the listing was cut short and may lack a branch.
+    """Return every run of the query, or None if the listing is incomplete and may lack a branch.
 
-    Orphans may reveal that an earlier run committed more than it recorded.
+    Orphans may reveal that an earlier run committed more than it recorded. Records that first.
     """
     for ahead, epoch in written_past_successor(orphans, lineage):
         mark_through(root, query_id, ahead, epoch - 1)

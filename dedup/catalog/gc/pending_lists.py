@@ -1,7 +1,7 @@
-"""Pending lists: names of expired segments, kept at the root so that the state row stays small.
+"""Pending lists: objects at the root that name expired segments, to keep the state row small.
 
-The names of a few hundred expired segments fit the state row. Further names are written as one
-immutable object, and the manifest holds the object's name.
+The state row has room for the names of a few hundred expired segments. A shard writes further names
+into an immutable object, and the manifest holds the object's name.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ PENDING_LIST_FORMAT = 3
 def write_pending_list(
     root: Root, query_id: str, shard: int, pending_list: str, names: Sequence[str]
 ) -> None:
-    """Write the object, durable on return."""
+    """Write a pending list. It is durable on return."""
     place = shard_path(query_id, shard, pending_list + PENDING_LIST_SUFFIX)
     fields = {"place": place, "segments": list(names)}
     root.create_bytes(place, to_document(fields, version=PENDING_LIST_FORMAT))
 
 
 def read_pending_list(root: Root, query_id: str, shard: int, pending_list: str) -> list[str]:
-    """Return the names of the segments, or none if the object is missing or damaged.
+    """Return the names in a pending list, or no names if the list is missing or damaged.
 
-    Without the names the files become orphans, which only a sweep may delete. No ID is lost.
-    Raises CatalogError if another release wrote the object.
+    Files of segments that no list names become orphans, which only a sweep deletes. No ID is lost.
+    Raises CatalogError if another release wrote the list.
     """
     try:
         return check_pending_list(root, query_id, shard, pending_list)
@@ -40,14 +40,14 @@ def read_pending_list(root: Root, query_id: str, shard: int, pending_list: str) 
 
 
 def check_pending_list(root: Root, query_id: str, shard: int, pending_list: str) -> list[str]:
-    """Return the names of the segments.
+    """Return the names in a pending list.
 
     Raises
     ------
     ObjectMissing
-        If the object does not exist.
+        If the list does not exist.
     ValueError
-        If it is damaged, or belongs to another pending list, whose segments may be needed.
+        If the object is damaged, or holds another pending list, whose segments may be needed.
     """
     place = shard_path(query_id, shard, pending_list + PENDING_LIST_SUFFIX)
     return root.read(place, lambda data: _names(data, place))

@@ -1,8 +1,9 @@
-"""Runs of a query at the catalog root: the lineage of each, and the last commit known of it.
+"""Objects at the catalog root that record each run's lineage and its last known commit.
 
 The first micro-batch of a run writes ``runs/<began>-<run ID>.json`` once, with the run's lineage.
-The name of the empty object ``runs/<began>-<run ID>.through-<epoch>`` states that the run committed
-a micro-batch. So one listing shows whether the query's history has branched.
+The *mark* of a run is an empty object ``runs/<began>-<run ID>.through-<epoch>``. Its name states
+that the run committed that micro-batch. So one listing shows whether the query's history has
+branched.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ RUN_FORMAT = 2
 
 
 def list_runs(root: Root, query_id: str) -> list[Run]:
-    """Return every run that left an object, in order of its first micro-batch."""
+    """Return every run that has an object at the root, in order of the first micro-batches."""
     marks: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
     for trace in _traces(root, query_id):
         assert trace.run_id is not None
@@ -38,7 +39,7 @@ def list_runs(root: Root, query_id: str) -> list[Run]:
 
 
 def write_lineage(root: Root, query_id: str, lineage: Lineage) -> None:
-    """Write the object of the last run of a lineage, the same bytes from every attempt."""
+    """Write the lineage as the object of its last run. Every attempt writes the same bytes."""
     run = lineage.runs[-1]
     listed = [[one.run_id, one.began_epoch] for one in lineage.runs]
     root.create_bytes(
@@ -50,8 +51,7 @@ def write_lineage(root: Root, query_id: str, lineage: Lineage) -> None:
 def read_lineage(root: Root, query_id: str, run: Run) -> Lineage | None:
     """Return the lineage that ends with a run, or None if its object is missing or damaged.
 
-    Without a lineage no orphan counts as the query's own. Then less is deleted, and nothing is
-    lost.
+    Without a lineage no orphan counts as the query's own, so a sweep deletes less. Nothing is lost.
 
     Raises CatalogError if the root cannot be read, or another release wrote the object.
     """
@@ -64,16 +64,16 @@ def read_lineage(root: Root, query_id: str, run: Run) -> Lineage | None:
 def check_lineage(root: Root, query_id: str, run: Run) -> Lineage:
     """Return the lineage that ends with a run.
 
-    Raises ObjectMissing if its object is missing, and ValueError if the object is damaged.
+    Raises ObjectMissing if the run's object is missing, and ValueError if the object is damaged.
     """
     path = run_path(query_id, run.run_id, run.began_epoch)
     return root.read(path, lambda data: _lineage(data, run))
 
 
 def lineage_from(root: Root, query_id: str, base: ShardState, run: Run) -> Lineage:
-    """Return the lineage of a state and of ``run``, with the errors of `read_lineage`.
+    """Return the lineage of ``run``, which made the state ``base`` or begins from it.
 
-    ``run`` is the run that made the state ``base``, or the run that follows it.
+    Raises the same errors as `read_lineage`.
     """
     if not base.clocks.run_id:
         return Lineage((run,))
@@ -104,9 +104,9 @@ def mark_through(root: Root, query_id: str, run: Run, epoch: int) -> None:
 
 
 def drop_runs(root: Root, query_id: str, runs: Iterable[Run], lineage: Lineage) -> None:
-    """Delete the objects of runs that no checkpoint in use descends from.
+    """Delete the objects of runs from which no checkpoint in use descends.
 
-    A run of the lineage keeps its own object and loses only its mark.
+    If a run is part of ``lineage``, only its mark is deleted.
     """
     run_ids = {run.run_id for run in runs}
     root.delete(

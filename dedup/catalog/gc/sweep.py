@@ -1,7 +1,8 @@
 """Find files of a shard that its manifest does not name, and decide which may be deleted.
 
-An orphan is left by an attempt that did not win, because its process was killed, its task was
-retried, or its micro-batch was rolled back. Foreign files are counted and never touched.
+An *orphan* is a file of an attempt that did not win, because its process was killed, its task was
+retried, or its micro-batch was rolled back. A *foreign* file is of another program, and is only
+counted.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MAX_SWEPT = 256
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """Files in a shard's folder that its manifest does not name."""
+    """The files in a shard's folder that its manifest does not name."""
 
     #: Files of segments, sidecars and pending lists.
     orphans: tuple[CatalogFile, ...]
@@ -35,11 +36,11 @@ class Stray:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The names in a shard's manifest and its pending lists."""
+    """The names of segments in a shard's manifest and its pending lists."""
 
     #: Segments that wait for their deletion.
     pending: frozenset[str]
-    #: Live segments, and pending lists.
+    #: Live segments and the pending lists themselves.
     others: frozenset[str]
     #: False if a pending list could not be read, so that any other segment may be pending.
     complete: bool
@@ -56,8 +57,8 @@ class Named:
     def is_orphan(self, name: str, accepted_losses: Collection[str]) -> bool:
         """Return whether an attempt that did not win left the segment or pending list behind.
 
-        A segment with an accepted loss has left the manifest as well, but only the user may delete
-        it. The result may be wrong unless `complete`.
+        A segment with an accepted loss is not in the manifest either, but only the user may delete
+        that segment. Unless `complete`, the result may be wrong.
         """
         return not (name in self.pending or name in self.others or name in accepted_losses)
 
@@ -79,9 +80,9 @@ def find_stray(root: Root, query_id: str, shard: int, manifest: Manifest) -> Str
 def written_past_successor(
     orphans: Iterable[CatalogFile], lineage: Lineage
 ) -> list[tuple[Run, int]]:
-    """Return runs of the lineage that continued elsewhere, each with its newest micro-batch.
+    """Return the runs that continued after their successor had begun, with their newest epoch.
 
-    Such a run left a file of a micro-batch after the first micro-batch of its successor.
+    Such a run left an orphan of a micro-batch after the first micro-batch of its successor.
     """
     newest: dict[Run, int] = {}
     for file in orphans:
@@ -97,8 +98,8 @@ def sweepable(
 ) -> list[str]:
     """Return the names of the orphans that no state can name, now or after a rollback.
 
-    These orphans were written by a run of the shard's own lineage, in a micro-batch that Spark can
-    no longer roll back to. They are older than `keep_expired` by the storage's clock.
+    A run of the shard's own lineage wrote these orphans, in a micro-batch to which Spark can no
+    longer roll back. By the storage's clock they are older than `keep_expired`.
     """
     return [
         file.name
