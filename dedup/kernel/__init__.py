@@ -1,15 +1,15 @@
 """The inner loops: hashing, filters, joins and sorts over columns of keys.
 
-`dedup.kernel._kernel.Kernel` documents each function. Each exists twice, in C and in numpy, with
-the same results bit for bit. ``PATH`` names the one in use: ``"native-avx2"``,
-``"native-scalar"`` or ``"numpy"``. The environment variable ``DEDUP_KERNEL`` forces one:
-``native``, ``scalar`` or ``numpy``.
+`dedup.kernel._kernel.Kernel` documents each function. Each function exists twice, in C and in
+numpy, with equal results. A complete set of functions is a *path*: C with AVX2 instructions, C
+without AVX2, or numpy. ``PATH`` names the path in use: ``"native-avx2"``, ``"native-scalar"`` or
+``"numpy"``. The environment variable ``DEDUP_KERNEL`` forces ``native``, ``scalar`` or ``numpy``.
 
-Arrays are one-dimensional, C-contiguous numpy arrays of exactly the annotated dtype; alignment does
-not matter. ``data`` and ``offsets`` are a column of n keys: key ``i`` is
-``data[offsets[i]:offsets[i + 1]]``. A function writes only to arguments that its text names, and
-the caller must not write to any during a call. The C functions release the GIL. They raise
-TypeError for an argument of another type, and ValueError for one of wrong size or content.
+Arrays are one-dimensional, C-contiguous numpy arrays of exactly the annotated dtype. They need not
+be aligned. ``data`` and ``offsets`` are a column of n keys: key ``i`` is
+``data[offsets[i]:offsets[i + 1]]``. A function writes only to arguments that its docstring names,
+and the caller must not change any argument during a call. The C functions release the GIL. They
+raise TypeError for an argument of a wrong type, and ValueError for a wrong size or content.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from dedup.kernel._kernel import Compiled, Kernel
 
 
 def implementation(name: str) -> Kernel:
-    """Return one path of the kernel: ``"native"`` (AVX2 if possible), ``"scalar"`` or ``"numpy"``.
+    """Return one path of the kernel: ``"native"``, ``"scalar"`` or ``"numpy"``.
+
+    ``"native"`` uses AVX2 if the processor has it. ``"scalar"`` is C without AVX2.
 
     Raises
     ------

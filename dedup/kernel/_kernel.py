@@ -1,8 +1,8 @@
 """The functions that every path of the kernel has, and the path in C.
 
-Only `Kernel` documents the signatures. The bodies of its methods are the path in C: they allocate
-the arrays that ``dedup.kernel._native`` fills, and C checks the arguments. The module ``_numpy``
-has functions of the same names and signatures, and mypy compares them.
+Only `Kernel` documents the signatures. The bodies of its methods are the path in C. They allocate
+the arrays that the C module ``dedup.kernel._native`` fills, and the C module checks the arguments.
+The Python module ``_numpy`` has functions of the same names and signatures, and mypy compares them.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ except ImportError:
 
 
 class Kernel(Protocol):
-    """One path of the kernel.
+    """One path of the kernel: a complete set of its functions.
 
     Parameters
     ----------
     name
         Value of ``dedup.kernel.PATH`` when this path is in use.
     simd
-        Whether AVX2 is used.
+        Whether the functions use AVX2 instructions.
     """
 
     name: str
     simd: bool
 
     def hash64(self, data: U8, offsets: I64, key: bytes) -> U64:
-        """Return the SipHash-1-3 of n keys under a hash key of 16 bytes, shape (n,).
+        """Return the SipHash-1-3 of each of n keys, under a secret ``key`` of 16 bytes.
 
-        J.-P. Aumasson and D. J. Bernstein, "SipHash: a fast short-input PRF", 2012, with one
-        compression round and three finalisation rounds, as CPython and Rust use it.
+        SipHash is by J.-P. Aumasson and D. J. Bernstein, "SipHash: a fast short-input PRF", 2012.
+        This variant has one compression and three finalisation rounds, as in CPython and Rust.
         """
         out = np.empty(max(len(offsets) - 1, 0), np.uint64)
         _native.hash64(data, offsets, key, out, self.simd)
@@ -55,20 +55,20 @@ class Kernel(Protocol):
         _native.filter_add(bits, hashes, self.simd)
 
     def filter_probe(self, filters: Sequence[U32], hashes: U64) -> U64:
-        """Return which filters may hold each of n hashes, as one bit per filter, shape (n,).
+        """Return for each of n hashes which filters may hold it, as one bit per filter.
 
-        Bit i is clear only if filter i certainly does not hold the hash. ``filters`` is a list of
-        at most 64 filters, laid out as in `filter_add`. Their sizes may differ.
+        Bit i is 0 only if filter i certainly does not hold the hash. ``filters`` is a list of at
+        most 64 filters with the layout of `filter_add`. Their sizes may differ.
         """
         out = np.empty(len(hashes), np.uint64)
         _native.filter_probe(filters, hashes, out, self.simd)
         return out
 
     def filter_pages(self, hashes: U64, blocks: int, page_blocks: int) -> tuple[I64, I64]:
-        """Return the pages of a filter that n hashes fall into, and the hashes of each page.
+        """Return the pages of a filter that n sorted hashes fall into, and the hashes of each page.
 
-        The hashes are sorted. The filter has ``blocks`` blocks, 1 to 2**32 - 1, laid out as in
-        `filter_add`. Block b is in page ``b // page_blocks``.
+        The filter has the layout of `filter_add`, with ``blocks`` blocks, 1 to 2**32 - 1. Block b
+        is in page ``b // page_blocks``.
 
         Returns
         -------
@@ -77,7 +77,7 @@ class Kernel(Protocol):
         starts : shape (k + 1,)
             ``hashes[starts[j]:starts[j + 1]]`` fall into page ``pages[j]``.
         """
-        # Allocate the most that there can be: memory that stays untouched costs nothing.
+        # Allocate the largest possible result, because memory that stays untouched costs nothing.
         pages, starts = np.empty(len(hashes), np.int64), np.empty(len(hashes) + 1, np.int64)
         used = _native.filter_pages(hashes, blocks, page_blocks, pages, starts)
         pages.resize(used, refcheck=False)
@@ -87,14 +87,14 @@ class Kernel(Protocol):
     def filter_probe_pages(
         self, bits: U32, pages: I64, starts: I64, hashes: U64, blocks: int, page_blocks: int
     ) -> U8:
-        """Return 0 only if a filter certainly does not hold a hash, else 1, shape (n,).
+        """Return for each of n hashes 0 if a filter certainly does not hold it, else 1.
 
-        Reads only the pages that the hashes fall into: ``pages``, ``starts`` and ``hashes`` are a
-        result of `filter_pages` or a slice of it, so that hash i is in page j if ``starts[j] <=
-        starts[0] + i < starts[j + 1]``.
+        Needs only the pages of the filter that the hashes fall into. ``pages``, ``starts`` and
+        ``hashes`` are a result of `filter_pages` and its hashes, or slices of these for some of the
+        pages. Hash i is in page j if ``starts[j] <= starts[0] + i < starts[j + 1]``.
 
-        ``bits`` has the words of exactly those pages, one page after another, ``8 * page_blocks``
-        words each. Only the last page of the filter may be shorter.
+        ``bits`` has the words of exactly these pages, one page after another. A page has
+        ``8 * page_blocks`` words, or fewer if it is the last page of the filter.
         """
         out = np.empty(len(hashes), np.uint8)
         _native.filter_probe_pages(bits, pages, starts, hashes, blocks, page_blocks, out, self.simd)
@@ -103,21 +103,21 @@ class Kernel(Protocol):
     def page_sums(self, data: U8, page_bytes: int) -> U64:
         """Return a checksum of every page of ``data``, shape (ceil(n / page_bytes),).
 
-        It is ``M[0] + sum(M[i + 1] * (w[i] ^ w[i] >> 32))`` modulo 2**64 over the little-endian
-        64-bit words ``w`` of the page. It detects any change within one word, and all but 2**-64
-        of arbitrary changes. It protects against damage, not against forgery. A short last page
-        counts as if zeros filled it up. ``page_bytes`` is a multiple of 8, from 8 to 65,536.
+        The checksum is ``M[0] + sum(M[i + 1] * (w[i] ^ w[i] >> 32))`` modulo 2**64, where ``w`` are
+        the little-endian 64-bit words of the page. It detects any change within one word, and all
+        but 2**-64 of arbitrary changes. It protects against damage, not against forgery. Zeros fill
+        up a short last page. ``page_bytes`` is a multiple of 8, from 8 to 65,536.
 
-        D. Lemire and O. Kaser, "Strongly universal string hashing is fast", 2014. ``M`` is from
-        SplitMix64 with a fixed seed, and odd from ``M[1]`` on.
+        The method is from D. Lemire and O. Kaser, "Strongly universal string hashing is fast",
+        2014. The multipliers ``M`` are from SplitMix64 with a fixed seed, and odd from ``M[1]`` on.
         """
         return np.frombuffer(_native.page_sums(data, page_bytes), np.uint64)
 
     def first_occurrence(self, data: U8, offsets: I64, hashes: U64) -> I64:
-        """Return for each of n keys the position of the first key with the same bytes, shape (n,).
+        """Return for each of n keys the position of the first key with the same bytes.
 
-        Equal keys must have equal hashes. Different keys may share a hash, at a cost that grows
-        with their number.
+        Equal keys must have equal hashes. Different keys may share a hash, but the more keys share
+        a hash, the slower the function is.
         """
         out = np.empty(max(len(offsets) - 1, 0), np.int64)
         _native.first_occurrence(data, offsets, hashes, out)
@@ -126,10 +126,11 @@ class Kernel(Protocol):
     def match(
         self, b_data: U8, b_offsets: I64, b_hashes: U64, p_data: U8, p_offsets: I64, p_hashes: U64
     ) -> tuple[I64, I64]:
-        """Return all pairs of a probe key (``p_``) and a build key (``b_``) with the same bytes.
+        """Return the positions of all pairs of a probe key and a build key with the same bytes.
 
-        As in `first_occurrence`, equal keys must have equal hashes. A key may occur several times
-        on either side. The pairs are ordered by probe position, then build position.
+        Probe keys have the prefix ``p_``, build keys ``b_``. As in `first_occurrence`, equal keys
+        must have equal hashes. A key may occur several times on either side. The pairs are ordered
+        by the position of the probe key, then that of the build key.
         """
         probe, build = _native.match(b_data, b_offsets, b_hashes, p_data, p_offsets, p_hashes)
         return np.frombuffer(probe, np.int64), np.frombuffer(build, np.int64)
@@ -137,7 +138,7 @@ class Kernel(Protocol):
     def sort_keys(self, data: U8, offsets: I64, hashes: U64) -> I64:
         """Return the positions of n keys ordered by hash, then key bytes, then position.
 
-        Bytes compare unsigned, and a prefix comes before the longer key. The shape is (n,).
+        Bytes compare as unsigned numbers. A key that is a prefix of another key comes first.
         """
         out = np.empty(max(len(offsets) - 1, 0), np.int64)
         _native.sort_keys(data, offsets, hashes, out)
@@ -161,11 +162,12 @@ class Kernel(Protocol):
         q_offsets: I64,
         digests: U64 | None = None,
     ) -> I64:
-        """Look q keys up in segment blocks, each in the block ``query_block`` that could hold it.
+        """Look q keys up in segment blocks.
 
-        Returns the milliseconds from the bucket's start to the key's time, or -1 if the block does
-        not hold the key, shape (q,). Fills ``digests`` with the digests stored beside the keys, or
-        0 if there is none. ``dedup/catalog/FORMATS.md`` describes the blocks' bytes.
+        ``query_block`` is the number of the block that could hold each key. Returns for each key
+        the milliseconds from the bucket's start to its time, or -1 if the block does not hold the
+        key. If ``digests`` is given, fills it with the keys' digests, and with 0 for a key without
+        a digest. ``dedup/catalog/FORMATS.md`` describes the bytes of blocks.
 
         Raises ValueError if a block is damaged, even one that no key needs. The error names the
         first such block.
@@ -183,20 +185,21 @@ class Kernel(Protocol):
         wide_times: bool,
         digests: U64 | None = None,
     ) -> tuple[U8, I64]:
-        """Pack n keys and their times into b segment blocks, and return their bytes and starts.
+        """Pack n keys and their times into b segment blocks, and return their bytes and offsets.
 
         Parameters
         ----------
         data, offsets
             The keys, in the order of the segment.
         times_ms
-            Milliseconds from the bucket's start to each key's time, not negative. They must be
-            below 2**32 unless ``wide_times`` stores them in 8 bytes instead of 4.
+            Milliseconds from the bucket's start to each key's time, at least 0.
         starts
             Shape (b + 1,), from 0 to n. Block i holds keys ``starts[i]:starts[i + 1]``, 1 to 65,535
             keys.
+        wide_times
+            Whether to store times in 8 bytes. If not, times have 4 bytes and are below 2**32.
         digests
-            Digests to store beside the keys.
+            Digests to store beside the keys, or None for blocks without digests.
         """
         out_offsets = np.empty(len(starts), np.int64)
         columns = data, offsets, times_ms
@@ -204,7 +207,7 @@ class Kernel(Protocol):
         return np.frombuffer(out, np.uint8), out_offsets
 
     def blocks_decode(self, data: U8, block_offsets: I64) -> tuple[U8, I64, I64]:
-        """Return all keys of segment blocks, and their times after the bucket's start.
+        """Return all keys of segment blocks, and their times in ms after the bucket's start.
 
         Blocks with times of 4 and of 8 bytes may be mixed. Raises ValueError if a block is damaged.
         The error names the first such block.
@@ -219,7 +222,7 @@ class Kernel(Protocol):
     def blocks_digests(self, data: U8, block_offsets: I64) -> U64:
         """Return the digests of all keys of segment blocks, in the order of `blocks_decode`.
 
-        They are 0 in blocks without digests. Raises ValueError if a block is damaged.
+        Returns 0 for keys in blocks without digests. Raises ValueError if a block is damaged.
         """
         return np.frombuffer(_native.blocks_digests(data, block_offsets), np.uint64)
 
@@ -228,46 +231,47 @@ class Kernel(Protocol):
     ) -> U8:
         """Judge n records of a micro-batch one by one, in arrival order per record ID.
 
-        Returns for each record 0 (taken), 1 (duplicate) or 2 (late: dropped and not remembered). A
-        record is a duplicate if it is known, or at most the horizon away from the last record taken
-        in its group.
+        Returns for each record 0 if it is taken (emitted and remembered), 1 if it is a duplicate,
+        or 2 if it is dropped as late. A record is a duplicate if it is known, or if its time is at
+        most the horizon away from that of the last record taken with the same ID.
 
         Parameters
         ----------
         group
-            Number of the record's ID, sorted.
+            Number that stands for the record's ID. The records are sorted by this number.
         time_ms
             Effective times, sorted within a group.
         known
-            Not 0 if an earlier micro-batch took the ID within the horizon.
+            Not 0 if an earlier micro-batch took a record with this ID within the horizon.
         droppable
-            Not 0 if the record is dropped as late unless it is a duplicate.
+            Not 0 if the record must be dropped as late unless it is a duplicate.
         """
         out = np.empty(len(group), np.uint8)
         _native.scan_verdicts(group, time_ms, known, droppable, horizon_ms, out)
         return out
 
     def encode_uuid(self, data: U8, offsets: I64) -> tuple[U8, I64]:
-        r"""Shorten UUID text to its 16 bytes, which `decode_uuid` expands again.
+        r"""Shorten values that are UUIDs in text, so that `decode_uuid` can restore them.
 
-        A value that is a UUID in canonical text (8-4-4-4-12 lower-case hexadecimal digits) becomes
-        ``b"\x01"`` + 16 bytes, and any other value ``b"\x00"`` + the value.
+        A UUID in canonical text (8-4-4-4-12 lower-case hexadecimal digits) becomes ``b"\x01"`` and
+        its 16 bytes. Any other value becomes ``b"\x00"`` and the value.
         """
         n = max(len(offsets) - 1, 0)
         out_offsets = np.empty(n + 1, np.int64)
-        # Allocate the most that the output can take: pages that stay untouched cost nothing.
+        # Allocate the largest possible result, because memory that stays untouched costs nothing.
         out = np.empty(len(data) + n, np.uint8)
         used = _native.encode_uuid(data, offsets, out, out_offsets)
         out.resize(used, refcheck=False)
         return out, out_offsets
 
     def decode_uuid(self, data: U8, offsets: I64) -> tuple[U8, I64]:
-        """Return the values that `encode_uuid` shortened, and empty values for empty keys.
+        """Return the values from which `encode_uuid` made these keys.
 
-        Raises ValueError if `encode_uuid` cannot have made a key. The error names the first one.
+        An empty key becomes an empty value. Raises ValueError if `encode_uuid` cannot have made a
+        key. The error names the first such key.
         """
         out_offsets = np.empty(max(len(offsets), 1), np.int64)
-        # Allocate as much as UUIDs take.
+        # Begin with as much memory as the values need if all of them are UUIDs.
         out = np.empty(len(data) // 17 * 36 + 36, np.uint8)
         _native.decode_uuid(data, offsets, out, out_offsets)
         out.resize(int(out_offsets[-1]), refcheck=False)
@@ -275,7 +279,7 @@ class Kernel(Protocol):
 
 
 class Compiled(Kernel):
-    """The path in C; `simd` allows AVX2 if the processor has it."""
+    """The path in C. If `simd` is set, it uses AVX2."""
 
     def __init__(self, *, simd: bool) -> None:
         self.simd = simd and _native.HAVE_AVX2

@@ -1,4 +1,4 @@
-"""Encode, decode and search segment blocks in numpy, all entries of all blocks at once."""
+"""Encode, decode and search segment blocks in numpy. Every step is for all blocks at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _gather(data: U8, dtype: str, at: I64) -> npt.NDArray[np.generic]:
 
 
 class _Blocks:
-    """Every entry of every block, flat. Raises ValueError on the first damaged block."""
+    """All entries of all blocks, as flat arrays. Raises ValueError for the first damaged block."""
 
     def __init__(self, data: U8, offsets: I64) -> None:
         starts, sizes = offsets[:-1], np.diff(offsets)

@@ -11,7 +11,7 @@ from dedup.kernel.arrays import I64, U8, U32, U64
 
 #: Bytes that SipHash absorbs at a time.
 WORD_BYTES = 8
-#: Below this many keys a Python loop over words beats numpy's call overhead.
+#: For fewer keys than this, a Python loop over words is faster than calls of numpy.
 FEW = 3
 
 _MASK = 2**64 - 1
@@ -27,7 +27,7 @@ SALTS = np.array(
 
 
 def words_of(data: U8) -> U64:
-    """Return the little-endian 64-bit word that starts at each byte, zeros past the end."""
+    """Return the little-endian 64-bit word that starts at each byte. Zeros follow the last byte."""
     padded = np.zeros(len(data) + WORD_BYTES, np.uint8)
     padded[: len(data)] = data
     return np.ndarray((len(data) + 1,), "<u8", padded, strides=(1,))
@@ -55,7 +55,7 @@ def _sip_round(v0: U64, v1: U64, v2: U64, v3: U64) -> tuple[U64, U64, U64, U64]:
 
 
 def _sip_words(v: list[int], words: Sequence[int]) -> list[int]:
-    """Absorb words into one state in plain Python, one round each."""
+    """Absorb the words of one key into a SipHash state in plain Python, with one round per word."""
     v0, v1, v2, v3 = v
     for m in words:
         v3 ^= m
@@ -148,7 +148,7 @@ def filter_probe(filters: Sequence[U32], hashes: U64) -> U64:
 
 
 def _multipliers(count: int) -> U64:
-    """Return SplitMix64's numbers from digits of pi as the seed; all but the first are odd."""
+    """Return numbers that SplitMix64 makes from a seed of digits of pi, odd except the first."""
     step = np.arange(1, count + 1, dtype=np.uint64)
     z = np.uint64(0x243F6A8885A308D3) + step * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -158,7 +158,7 @@ def _multipliers(count: int) -> U64:
     return z
 
 
-#: Multipliers for the largest page, of 64 KiB.
+#: The multipliers M of `Kernel.page_sums`, enough for the largest page of 64 KiB.
 _M = _multipliers(65536 // WORD_BYTES + 1)
 
 

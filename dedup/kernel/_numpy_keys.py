@@ -1,4 +1,4 @@
-"""Equality, joins, order and gathering of keys in numpy, UUID text, and verdicts."""
+"""Compare, join, sort and copy keys, encode UUIDs, and judge records, all in numpy."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dedup.kernel.arrays import I64, U8, U64
 
 Bools = npt.NDArray[np.bool_]
 
-#: Number of pairs of keys compared at a time, which bounds the memory of a join.
+#: Number of pairs of keys that a join compares at a time, which bounds its memory.
 _PAIRS = 1 << 20
 _INT64_MAX = np.iinfo(np.int64).max
 
 
 class Column:
-    """Keys, and the 64-bit words that comparisons of keys need."""
+    """A column of keys, with the 64-bit words that comparisons of keys need."""
 
     def __init__(self, data: U8, offsets: I64) -> None:
         self.data, self.starts, self.lengths = data, offsets[:-1], np.diff(offsets)
@@ -32,7 +32,7 @@ class Column:
 
 
 def equal(a: Column, ai: I64, b: Column, bi: I64) -> Bools:
-    """Return whether key ``ai[i]`` of ``a`` and key ``bi[i]`` of ``b`` have the same bytes."""
+    """Return for each i whether key ``ai[i]`` of ``a`` equals key ``bi[i]`` of ``b``."""
     answer: Bools = a.lengths[ai] == b.lengths[bi]
     alive = np.flatnonzero(answer)
     position = 0
@@ -77,14 +77,20 @@ def first_occurrence(data: U8, offsets: I64, hashes: U64) -> I64:
 
 
 def spread(counts: I64) -> tuple[I64, I64]:
-    """Return (row, position in row) of every cell of rows with these lengths."""
+    """Return for every cell its row and its position in the row.
+
+    ``counts`` are the rows' lengths.
+    """
     rows = np.repeat(np.arange(len(counts)), counts)
     starts = np.cumsum(counts) - counts
     return rows, np.arange(len(rows)) - starts[rows]
 
 
 def chunks(counts: I64) -> Iterator[slice]:
-    """Cut rows with these lengths into slices of about ``_PAIRS`` cells, at least one row each."""
+    """Yield slices of rows that together have about ``_PAIRS`` cells, and at least one row.
+
+    ``counts`` are the rows' lengths.
+    """
     ends = np.cumsum(counts)
     row = 0
     while row < len(counts):
@@ -229,12 +235,12 @@ def scan_verdicts(group: I64, time_ms: I64, known: U8, droppable: U8, horizon_ms
 
 
 def _taken(group: I64, time_ms: I64, horizon_ms: int) -> Bools:
-    """Return which candidates are taken, starting with the first one of each group.
+    """Return which candidates are taken, starting with the first candidate of each group.
 
-    The next candidate taken is always the first beyond the horizon of the one taken before.
+    After a taken candidate, the next one taken is the first that is beyond its horizon.
     """
     times = np.unique(time_ms)
-    # If the sum would overflow, use the maximum instead.
+    # If the sum would overflow, use the largest integer instead.
     limit = np.where(time_ms > _INT64_MAX - horizon_ms, _INT64_MAX, time_ms + np.int64(horizon_ms))
     span = len(times) + 1
     place = group * span + np.searchsorted(times, time_ms)

@@ -1,4 +1,4 @@
-"""Types of the arrays that the kernel and the engine pass round."""
+"""Types of the arrays of the kernel and the engine."""
 
 from __future__ import annotations
 

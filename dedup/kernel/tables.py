@@ -1,4 +1,8 @@
-"""Read segment blocks directly in RocksDB's tables. Only in C: numpy is slower than RocksDB."""
+"""Read segment blocks directly from the tables of RocksDB.
+
+A table is a file of *table blocks*, each of which holds some segment blocks. These functions exist
+only in C, because numpy would be slower than RocksDB itself.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +25,18 @@ AVAILABLE = kernel.PATH != "numpy" and hasattr(_native, "table_checksum")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Directory:
-    """Places of the t table blocks in a table."""
+    """The places of the t table blocks in a table."""
 
-    #: Part of every checksum in this file, in [1, 2**32). Few files have the same context.
+    #: Number that every checksum in this file includes, in [1, 2**32). Few files share a number.
     context: int
-    #: The last block number that each table block may hold.
+    #: Number of the last segment block that each table block may hold.
     lasts: U32
-    #: Offset at which each table block starts in the file, and at which the last one ends.
+    #: Offsets in the file at which the table blocks start, and the offset at which the last ends.
     starts: I64
 
 
 def table_checksum(data: U8, context: int, offset: int) -> int:
-    """Return the checksum of the content and the place of bytes at an offset of a file."""
+    """Return the checksum of bytes at an offset of a file. It covers the offset too."""
     checksum: int = _native.table_checksum(data, context, offset)
     return checksum
 
@@ -45,10 +49,11 @@ def table_find(
     q_offsets: I64,
     digests: U64 | None = None,
 ) -> tuple[I64, int]:
-    """Look q keys up in the segment blocks ``numbers`` (sorted, one per key) of an open file.
+    """Look q keys up in segment blocks of an open file.
 
-    First requests all data that must come from a disk, and reads it last. Returns times and fills
-    digests as `dedup.kernel.blocks_find` does, and returns the number of segment blocks searched.
+    ``numbers``, which is sorted, has the number of the segment block for each key. Returns times
+    and fills digests as `dedup.kernel.blocks_find` does. Also returns the number of segment blocks
+    searched. First requests all data that must come from a disk, and reads that data last.
 
     Raises ValueError if the file cannot be read, a checksum does not match, or a block is missing.
     """
@@ -58,10 +63,10 @@ def table_find(
 
 
 def table_unpack(directory: Directory, first: int, end: int, data: U8) -> tuple[U8, I64]:
-    """Return the segment blocks in table blocks ``first`` to ``end`` - 1, whose bytes are ``data``.
+    """Return the segment blocks in table blocks ``first`` to ``end`` - 1, in the form of a column.
 
-    `dedup.kernel.blocks_decode` takes the result. Raises ValueError if a table block is damaged, or
-    holds anything but segment blocks.
+    ``data`` are the bytes of these table blocks. The result is for `dedup.kernel.blocks_decode`.
+    Raises ValueError if a table block is damaged, or holds anything but segment blocks.
     """
     lasts, starts = directory.lasts[:end], directory.starts[: end + 1]
     out = np.empty(len(data), np.uint8)
