@@ -1,4 +1,4 @@
-"""Errors and warnings: the class says who can fix the problem, and the text says how."""
+"""Errors and warnings. The class says who can fix the problem, and the text says how."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DedupError(Exception):
         The arguments of an exception. The first is the text.
     remedy
         Topic of ``REMEDIES.md`` with the solution. The text then ends with the command that prints
-        the topic, also in an error from a Python worker.
+        the topic.
     """
 
     def __init__(self, *args: object, remedy: str | None = None) -> None:
@@ -30,7 +30,7 @@ class DedupError(Exception):
         return self.text if self.remedy is None else f"{self.text}\n{LINK}{self.remedy}"
 
     def _render_traceback_(self) -> list[str]:
-        """Return the traceback for a notebook, with only the caller's lines."""
+        """Return the traceback for a notebook, with only the lines of the user's code."""
         lines = []
         for frame in traceback.extract_tb(self.__traceback__):
             if frame.filename.startswith(_PACKAGE):
@@ -41,12 +41,12 @@ class DedupError(Exception):
 
     @property
     def text(self) -> str:
-        """The text without the link to remedies, for use in another error."""
+        """The error's text without the command for remedies, for use in another error."""
         return super().__str__()
 
 
 class ConfigError(DedupError, ValueError):
-    """Options or settings are invalid. Change the option that the text names."""
+    """An option or setting is invalid. Change the option that the text names."""
 
 
 class DataError(DedupError):
@@ -62,7 +62,7 @@ class OtherRelease(CatalogError):
 
     @classmethod
     def at(cls, where: str, why: object) -> OtherRelease:
-        """Return the error for the object at `where`."""
+        """Return the error for the object at `where`, with the reason `why` it cannot be read."""
         return cls(
             f"{where} was written by another release: {why}. It is not damaged, and nothing was "
             "read, changed or lost.",
@@ -75,11 +75,14 @@ class ObjectMissing(CatalogError):
 
 
 class FilterDamaged(CatalogError):
-    """Filter bytes are damaged: use the exact catalog instead, and rebuild the filter."""
+    """The bytes of a filter are damaged.
+
+    The caller must ask the exact catalog instead, and rebuild the filter.
+    """
 
 
 class SegmentDamaged(CatalogError):
-    """A segment at the root is missing or damaged. Restore it, or accept its loss."""
+    """A segment at the catalog root is missing or damaged. Restore it, or accept its loss."""
 
 
 class StateError(DedupError):
@@ -87,7 +90,7 @@ class StateError(DedupError):
 
     @classmethod
     def damaged(cls, what: str, *, with_catalog: bool = True) -> StateError:
-        """Return the error for a damaged row."""
+        """Return the error for a state row with the damage `what`."""
         together = " (with its catalog)" if with_catalog else ""
         return cls(
             f"A state row in the checkpoint is damaged: {what}. Nothing was emitted or lost. "
@@ -98,7 +101,7 @@ class StateError(DedupError):
 
     @classmethod
     def of_another_catalog(cls) -> StateError:
-        """Return the error for a state with another birth certificate."""
+        """Return the error for a state whose catalog has another birth certificate."""
         return cls(
             "The catalog does not belong to this checkpoint: the state was made with another hash "
             "key than the one in the query's catalog.json. Nothing was emitted or lost. Restore "
@@ -125,12 +128,13 @@ class ClockError(DedupError):
 class ExecutorError(DedupError, ImportError):
     """An executor lacks this package, or has another version of it.
 
-    The executor raises it without the package, so only the class name arrives on the driver.
+    An executor without the package cannot import this class. So only the name of the class arrives
+    on the driver.
     """
 
 
 def _pip_line(extra: str) -> str | None:
-    """Return the command that installs an extra's packages, or None if it is not known."""
+    """Return the command that installs an extra's packages, or None if the extra is unknown."""
     import shlex
     from importlib import metadata
 
@@ -149,9 +153,10 @@ class MissingExtraError(DedupError, ImportError):
     Parameters
     ----------
     extra
-        Name of the extra that contains it, such as ``"spark"``.
+        Name of the extra that contains the dependency, such as ``"spark"``.
     purpose
-        The feature that needs it, at the start of a sentence, such as ``"The dedup command"``.
+        The feature that needs the dependency, such as ``"The dedup command"``. The text of the
+        error begins with it.
     """
 
     def __init__(self, extra: str, purpose: str) -> None:
@@ -163,15 +168,15 @@ class MissingExtraError(DedupError, ImportError):
         )
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
-        # The default would call the class with the message only.
+        # By default, unpickling would call the class with only the message.
         return type(self), (self.extra, self.purpose)
 
 
 def cause(failure: BaseException | str | None) -> DedupError | None:
     """Return the error of this package that caused a failure of Spark, or None.
 
-    An error of a task reaches the driver as text in an exception of Spark, such as
-    StreamingQueryException, also on Spark Connect. So ``except ConfigError`` never catches it::
+    If a task raises an error, the driver gets only its text, in an exception of Spark such as
+    StreamingQueryException. So ``except ConfigError`` never catches the error::
 
         try:
             query.awaitTermination()
@@ -186,8 +191,8 @@ def cause(failure: BaseException | str | None) -> DedupError | None:
     Returns
     -------
     DedupError or None
-        An error of the raised class, with its text and remedy. An error of this package is returned
-        unchanged. The causes of an exception are searched too.
+        An error of the class that the task raised, with its text and remedy. If ``failure``, or an
+        exception that caused it, is an error of this package, that error is returned unchanged.
     """
     seen: list[BaseException] = []
     while failure is not None and failure not in seen:

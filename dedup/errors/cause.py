@@ -1,4 +1,7 @@
-"""Find the cause in the text of a failure of Spark, where one of hundreds of lines matters."""
+"""Find the line that states the cause in the text of a failure of Spark.
+
+Such a text has hundreds of lines.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dedup.errors.redaction import without_secrets
 
 #: Start of the last line of an error that has a topic in REMEDIES.md.
 LINK = "Remedies: dedup remedies "
-#: Greatest length of a line in a log.
+#: Largest number of characters of a cause in one line.
 LINE_CHARS = 500
 
 #: Pattern of the last line of a Python traceback. A user's text may name the class elsewhere.
@@ -19,29 +22,29 @@ _OURS = re.compile(r"(?:^\s*|: )dedup\.errors\.(\w+): (.+)", re.M)
 _CHAINED = re.compile(
     r"\n\n(?:The above exception was the direct cause of|During handling of the above exception)"
 )
-#: Pattern of the end of a message.
+#: Pattern of what may follow the end of a message.
 _TRACE = re.compile(r"^\s+at |^Caused by: |^Traceback |dedup\.errors\.", re.M)
 _TOPIC = re.compile(rf"^{LINK}([a-z-]+)", re.M)
 _FILE = re.compile(r"while reading file (?:file:/*)?(/\S.*?)\.(?:\s|$)")
 _CAUSE = re.compile(
     r"Caused by: ([\w.$]+)(?:: (.*?))?(?=\n\s*at [\w\[]|\nCaused by|\n\s*\.\.\. |\n\n|\Z)", re.S
 )
-# The lookahead finds an error class inside the text of another error class.
+# The lookahead also finds an error class inside the text of another error class.
 _CLASSED = re.compile(r"(?=\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]+))")
 _WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "TASK_WRITE_FAILED")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+")
-# The exception: the first line after a Python traceback that is not indented.
+# Pattern of the exception, which is the first line after a Python traceback that is not indented.
 _RAISED = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n(?=[ \t]+File ))*([A-Za-z_][\w.]*)"
     r"(?:: (.*))?"
 )
-#: Prefixes of Python exceptions of a Java call. Java's own text is more precise.
+#: Prefixes of the Python exceptions that wrap an error of Java. The text of Java is more precise.
 _JAVA = ("py4j.", "pyspark.")
 _HEAP = ("java.lang.OutOfMemoryError", "GC overhead limit exceeded")
 _WORKER = ("failed to map segment", "MemoryError", "Cannot allocate memory")
 
 
-#: Errors of Spark at the start of a query, which the operator cannot detect earlier.
+#: Advice by error of Spark at the start of a query. The operator cannot detect these earlier.
 _REFUSED_BY_SPARK = {
     "Multiple applyInPandasWithStates are not supported": (
         "This query has two operators of dedup, or one beside another applyInPandasWithState, for "
@@ -65,7 +68,7 @@ _REFUSED_BY_SPARK = {
 
 
 class OwnError(NamedTuple):
-    """An error of this package: class, text, and topic of REMEDIES.md."""
+    """The class, the text and the topic in REMEDIES.md of an error of this package."""
 
     kind: str
     message: str
@@ -75,7 +78,8 @@ class OwnError(NamedTuple):
 def own_error(text: str) -> OwnError | None:
     """Return the error of this package in a text, or None.
 
-    It is the last exception of a traceback. Of several tracebacks, the first one counts.
+    This error is the last exception of its traceback. If several tracebacks end with errors of this
+    package, the first traceback counts.
     """
     error = None
     for match in _OURS.finditer(text):
@@ -101,7 +105,7 @@ def _is_chained(between: str) -> bool:
 
 
 def out_of_memory(text: str) -> str | None:
-    """Return which process had too little memory and what to change, or None if none had."""
+    """Return which process ran out of memory and what to change, or None if no process did."""
     if any(sign in text for sign in _HEAP):
         return (
             "Spark ran out of memory. Give a larger --driver-memory (spark.driver.memory, "
@@ -120,7 +124,7 @@ def out_of_memory(text: str) -> str | None:
 
 
 def spark_cause(text: str) -> str:
-    """Return the line with the cause of a Spark error, without secrets."""
+    """Return the line that states the cause of a Spark error, without secrets."""
     text = without_secrets(text, {})
     file = unreadable_file(text)
     if file:
@@ -140,7 +144,10 @@ def spark_cause(text: str) -> str:
 
 
 def unreadable_file(text: str) -> tuple[str, str] | None:
-    """Return the file that Spark could not read, and the reason, or None for another failure."""
+    """Return the file that Spark could not read, and the reason.
+
+    Returns None if the failure has another cause.
+    """
     file = _FILE.search(text)
     if file is None:
         return None

@@ -12,8 +12,8 @@ def lazily(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` for a package that can be imported without Spark.
 
-    `homes` maps modules to their public names, separated by blanks. A module without names is
-    public itself.
+    `homes` maps each module to its public names, separated by blanks. A module without names is
+    itself public.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
     modules = {home.rpartition(".")[2]: home for home, names in homes.items() if not names}

@@ -1,4 +1,4 @@
-"""Remove secrets from foreign texts, such as errors of libraries and servers."""
+"""Remove secrets from texts of others, such as error messages of libraries and servers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ _SECRET = re.compile(
     r"(?:private|access|account|shared|api).?key|sas(?!l)|signature|connection.string|"
     r"authorization|user\.info|(?:^|[.-])sig$"
 )
-#: Endings of the names of options that hold only the place or the kind of a secret.
+#: Endings of the names of options that are not secret, because they hold only the place or the kind
+#: of a secret.
 _NO_SECRET = re.compile("(?i)(?:location|path|file|url|uri|endpoint|type|mechanism|name|callback)$")
 _NO_VALUE = re.compile(r"(?i)true|false|none|\d{0,3}")
-#: User and password of a URI. A key may contain a slash, and a path follows a port.
+#: Pattern of the user and password in a URI. The password may contain a slash. A number and a slash
+#: after the colon are a port and a path, not a password.
 _IN_URI = re.compile(r":/+(?P<secret>[^\s'\"<>@/:]{0,999}:(?!\d+/)[^\s<>@]{0,9999})@")
-#: User and password in an option whose whole value is a URI.
+#: Pattern of the user and password in an option whose whole value is a URI.
 _IN_OPTION = re.compile(r"://[^/@:]*:(?!\d+/)(.*)@", re.DOTALL)
-#: A name before a value, as in JAAS, a DSN or JSON.
+#: Pattern of a name before a value, as in JAAS, a DSN or JSON.
 _NAMED = re.compile(
     r"(?<![\w.-])(?P<name>[\w.-]{1,256})(?:\s*=|['\"]\s*=|['\"]\s*:\s*(?=['\"]))\s*"
 )
-#: A value, in quotes that may be escaped or unclosed. Advice of this package shows "..." instead.
+#: Pattern of a value, in quotes that may be escaped or unclosed. The value "..." is not matched,
+#: because this package shows it in place of a secret.
 _VALUE = re.compile(
     r"(?!(['\"]?)\.\.\.\1(?![\w.]))(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|'[^']*'|\"[^\"]*\"|"
     r"['\"]\S+|[^\s'\";,&]+)"
@@ -32,10 +35,10 @@ HIDDEN = "***"
 
 
 def without_secrets(text: object, options: Mapping[str, str]) -> str:
-    """Return a text without secrets: those of ``options``, in any encoding, and others.
+    """Return a text, such as an error of a server, without secrets.
 
-    The text is usually an error of a library or a server. Options may be secrets, or URIs with
-    secrets.
+    Removes the secrets in ``options``, in any encoding, and what looks like a secret. An option may
+    be a secret, or a URI with a secret.
     """
     secrets = {form for secret in _secrets(options) for form in _forms(secret)}
     plain = str(text)
