@@ -42,7 +42,7 @@ def published_batches(root: Path) -> list[int]:
 
 
 def check_not_ahead(folders: Iterable[Path | None], begun: int, which: str) -> None:
-    """Raise ConfigError if an output folder shows a micro-batch that the query has not begun yet.
+    """Raise ConfigError if a folder holds a micro-batch that the query has not begun yet.
 
     `begun` is the last micro-batch that the query has begun. `which` describes the folders in the
     error.
@@ -107,7 +107,7 @@ def clear_compaction(root: Path) -> None:
 
 
 def flush(folder: Path) -> None:
-    """Flush a folder's files and directory entries to the disk, innermost folders first."""
+    """Flush all files and folders below a folder to the disk, innermost folders first."""
     for parent, _, names in os.walk(folder, topdown=False):
         for name in names:
             sync(Path(parent, name))

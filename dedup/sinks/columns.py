@@ -1,4 +1,4 @@
-"""Check a stream's columns before the start, for several sinks."""
+"""Check the columns of a stream before a query starts. Several sinks use these checks."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dedup.spark.executor.rowhash import hash_rows
 
-#: Never change this: later releases compare their hashes with those in old markers.
+#: Key of the row hash. Never change it: a release also compares new hashes with old markers.
 _KEY = b"dedup-sink-rows\x01"
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MASK = (1 << 64) - 1
@@ -39,7 +39,7 @@ class Content:
 
 
 def content_of(rows: pa.RecordBatch) -> Content:
-    """Return the content of some rows. Their column order changes the hash, column names do not."""
+    """Return the content of some rows. It depends on the order of the columns, not on names."""
     hashes = hash_rows(pa.Table.from_batches([rows]), _KEY)
     with np.errstate(over="ignore"):
         mixed = (hashes ^ (hashes >> np.uint64(29))) * _ODD

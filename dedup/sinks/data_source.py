@@ -1,4 +1,4 @@
-"""A sink as a Spark data source. The source accepts streams, and rejects reads and batch writes."""
+"""A Spark data source for a sink. It accepts streams, and rejects reads and batch writes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def source_of(kind: SinkKind[Any]) -> type[SinkSource]:
 
 
 class SinkStreamWriter(DataSourceStreamArrowWriter):
-    """Publishes the micro-batches of one query."""
+    """The writer of one query. It publishes the query's micro-batches."""
 
     def __init__(self, work: SinkWork) -> None:
         self._work = work
@@ -72,7 +72,7 @@ class SinkStreamWriter(DataSourceStreamArrowWriter):
         self._work.complete([each for each in messages if isinstance(each, TaskResult)])
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: the sink deletes staged rows once the micro-batch is published.
+        """Do nothing. The sink deletes staged rows once the micro-batch is published.
 
         Spark also calls `abort` if `commit` failed halfway, so `abort` must not undo anything.
         """

@@ -21,12 +21,12 @@ from dedup.sinks.utf8 import exact_texts, naming_texts
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Column with the verdict of each row of the side output.
+#: Name of the column that holds each row's verdict in the folder of duplicates.
 VERDICT = "dedup_verdict"
 
 
 class RowsWriter(Protocol):
-    """Writes the rows of a micro-batch to a staged folder."""
+    """An object that writes the rows of a micro-batch to a staged folder."""
 
     def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
         """Write all rows to a new folder, in one Spark action.
@@ -44,7 +44,7 @@ class RowsWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SparkRows:
-    """Rows that Spark writes with a data source: ``csv``, ``json`` or ``parquet``."""
+    """A `RowsWriter` that uses Spark's data source ``csv``, ``json`` or ``parquet``."""
 
     file_format: str
     options: Mapping[str, str] = field(default_factory=dict)

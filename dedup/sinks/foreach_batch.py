@@ -28,7 +28,7 @@ def columns_of(schema: StructType) -> Columns:
     return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
 
 
-#: Keyed by query and sink: start, micro-batch and function of the sink's last publication here.
+#: The last publication of each query and sink in this process: start, micro-batch and function.
 _published: dict[tuple[str, str], tuple[str, int, str]] = {}
 
 
@@ -69,7 +69,7 @@ class SinkFunction(NamedSink):
         self._located = located(checkpoint)
         #: The prepared work, keyed by columns. To prepare work takes requests to the sink.
         self._work: dict[Columns, SinkWork] = {}
-        #: Keyed by query: the run ID, its newest micro-batch, and whether that was published.
+        #: For each query, the run ID, the newest micro-batch, and whether it was published.
         self._runs: dict[str, tuple[str, int, bool]] = {}
         self._token = str(uuid.uuid4())
 
@@ -162,7 +162,10 @@ def query_of(rows: DataFrame) -> str:
 
 
 def _start_of(rows: DataFrame) -> str:
-    """Return Spark's ID of this start of the query, or an empty text if a job group hides it."""
+    """Return Spark's ID of this start of the query.
+
+    Returns an empty text if a user's job group hides the ID.
+    """
     found = _local_property(rows, "spark.jobGroup.id")
     try:
         return str(uuid.UUID(found))

@@ -16,9 +16,9 @@ from dedup.spark.driver.checkpoint_log import Progress
 class SlotState:
     """One slot of a sink, with its newest committed marker.
 
-    If `attempted` is not None, a task or driver has begun to publish that later micro-batch in this
-    slot. The attempt's transaction may still be open if `open` is true. Otherwise the transaction
-    was aborted.
+    `attempted` is a later micro-batch that a task or driver has begun to publish in this slot, or
+    None. If `open` is true, the transaction of that attempt may still be open. Otherwise it was
+    aborted.
     """
 
     marker: Marker
@@ -77,8 +77,8 @@ class SinkInspection:
 def sink_states(slots: Iterable[SlotState], progress: Progress | None) -> tuple[SinkState, ...]:
     """Group slots by query and sink, and return the state of each sink.
 
-    `progress` comes from the checkpoint of one of the queries. Only the sinks of that query can
-    say what the next start will do.
+    `progress` comes from the checkpoint of one query. The states of that query's sinks say exactly
+    what the next start will do.
     """
     by_sink: defaultdict[tuple[str, str], list[SlotState]] = defaultdict(list)
     for slot in slots:

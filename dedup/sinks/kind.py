@@ -1,4 +1,4 @@
-"""A kind of sink, such as Kafka. Its format and its function for ``foreachBatch`` share it."""
+"""Kinds of sinks, such as Kafka. A kind has a format and a function for ``foreachBatch``."""
 
 from __future__ import annotations
 

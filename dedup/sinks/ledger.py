@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Ledger:
-    """The ledger of one sink of one query. Several queries may share the folder above it."""
+    """The ledger of one sink of one query. Several queries may keep ledgers in the same folder."""
 
     def __init__(self, where: str, query_id: str) -> None:
         self._root = Root(f"{where}/{query_id}")
@@ -38,7 +38,7 @@ class Ledger:
     def settle(
         self, setting: Mapping[str, str], *, table_id: str | None = None, is_moved: bool = False
     ) -> None:
-        """Record the setting in the first micro-batch, and raise an error if it changes later.
+        """Record `setting` in the first micro-batch. Raise an error if it differs in a later one.
 
         `setting` holds the options, and their values, that decide where the sink's markers are.
         `table_id` changes if somebody drops and recreates the table, and stays if somebody renames

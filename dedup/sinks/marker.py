@@ -18,13 +18,13 @@ from dedup.errors import SinkError
 FORMAT = 1
 #: The slot in which the driver publishes a whole micro-batch in one transaction.
 BATCH_SLOT = -1
-#: The run that a revoked marker names. No task may publish because of such a marker.
+#: The run ID of a revoked marker. A task that finds this run ID must not publish.
 NO_RUN = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """What a slot of a sink published last.
+    """A record of what a slot of a sink published last.
 
     `slot` is a task's number, or `BATCH_SLOT`. `batch_id` is -1 if the slot has published nothing.
     `content` is the hash of the published rows, and does not depend on their order. `run_id` is the
@@ -80,9 +80,10 @@ def reading(
     loss: str = "Without it the sink cannot know what was published, so nothing was written.",
     remedy: str = "sink-markers",
 ) -> Iterator[None]:
-    """Raise SinkError if the document that the block reads is damaged or of another release.
+    """Replace errors of the ``with`` block, which reads a document, by a SinkError.
 
-    `what` names the document, and `loss` says what follows from the damage.
+    The error says that the document is damaged or of another release. `what` names the document,
+    and `loss` says what follows from the damage.
     """
     try:
         yield

@@ -24,7 +24,7 @@ _FORMAT = 1
 
 
 def own_output(output: Root, query_id: str, sink: str = "") -> None:
-    """Make a query the owner of an output that has no owner, or one sink if `sink` is not empty.
+    """Make a query, or its sink `sink` if that is not empty, the owner of an output.
 
     Raises ConfigError if somebody else owns the output.
     """
@@ -59,7 +59,7 @@ def owner_of(output: Root) -> tuple[str, str] | None:
 
 
 def foreign_to_all(output: Root) -> str | None:
-    """Return the program that made an output, or None if a query may own the output."""
+    """Return the program that made an output, or None if a query owns or may own the output."""
     if output.exists(OWNER):
         return None
     if output.exists(_RUN):

@@ -51,8 +51,8 @@ from dedup.errors import SinkError
 from dedup.sinks.content import Content
 from dedup.sinks.marker import BATCH_SLOT, NO_RUN, Marker
 
-#: How often the driver decides about a micro-batch at most. It decides again if a transaction was
-#: aborted or a commit had no answer.
+#: How many times the driver decides about a micro-batch before it gives up. It decides again if a
+#: transaction was aborted or a commit had no answer.
 ATTEMPTS = 3
 
 
@@ -83,7 +83,7 @@ class SlotPort(Protocol):
     def acquire(self) -> Marker | None:
         """Fence all other holders, settle their open transactions, and return the newest marker.
 
-        The marker must be read last.
+        An implementation must fence before it reads the marker.
         """
 
     def begin(self) -> None:
@@ -201,10 +201,10 @@ def publish_slice(
 
 
 def _still_held(batch: Batch, slot: S, rows: SliceRows[S]) -> bool:
-    """Return whether this process still holds the slot. If so, the first rows are sent.
+    """Send the first rows, and return whether this process still holds the slot.
 
-    Spark may run tasks of one number in different workers, so another worker may have acquired the
-    slot. To send the first rows shows whether this happened, and they can still be sent again.
+    Spark may run the next task of this number in another worker, which then acquires the slot. In
+    that case the first rows fail, and the caller can send them again.
     """
     last = slot.last
     if last is None or last.run_id != batch.run_id or last.batch_id >= batch.batch_id:
@@ -226,7 +226,7 @@ class SinkPort(Protocol[S]):
     def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
         """Acquire slots, and return their newest markers.
 
-        The first slot must be acquired before all others, and the markers must be read last.
+        An implementation must acquire the first slot before all others, and read the markers last.
         """
 
     def slot(self, number: int) -> S:

@@ -28,9 +28,10 @@ from dedup.sinks.protocol import (
     refuse_other_content,
 )
 
-#: Largest number of the driver's attempts. A failed attempt means that another writer committed.
+#: Largest number of the driver's attempts. If an attempt fails, another writer has committed.
 ATTEMPTS = 40
-#: Largest number of attempts that get no answer, or an error that no other commit explains.
+#: Largest number of attempts that may fail without another writer's commit, for example because no
+#: answer came.
 UNANSWERED = 3
 _LONGEST_WAIT_S = 1.0
 
@@ -60,7 +61,7 @@ class TablePort(Protocol):
         """
 
     def is_own(self, marker: Marker) -> bool:
-        """Return whether this port has committed `marker`, which `newest` has returned."""
+        """Return whether this port has itself committed the marker that `newest` returned."""
 
 
 def commit_batch(

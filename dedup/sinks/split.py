@@ -43,7 +43,7 @@ def split(
     Parameters
     ----------
     df : DataFrame
-        A stream with the verdict column. You may add or drop other columns before.
+        A stream with the verdict column. Other columns may differ from the operator's columns.
     unique : callable of (DataFrame, int)
         Gets the rows that the operator would emit without a verdict column, unless another
         parameter has a function for their verdict. The rows lack the verdict column.

@@ -21,7 +21,10 @@ _INVALID = "INVALID_UTF8_STRING"
 
 @contextmanager
 def only_utf8(where: str) -> Iterator[None]:
-    """Replace a UnicodeDecodeError by a DataError that names `where`, the place of the text."""
+    """Replace a UnicodeDecodeError of the ``with`` block by a DataError.
+
+    The error says that `where`, the name of an output, does not accept the text.
+    """
     try:
         yield
     except UnicodeDecodeError as error:
@@ -78,7 +81,7 @@ def exact_texts(
 
 @contextmanager
 def naming_texts(file_format: str) -> Iterator[None]:
-    """Replace Spark's error for an invalid text by a DataError that says what to do."""
+    """Replace Spark's error for a text that is not UTF-8 by a DataError that says what to do."""
     try:
         yield
     except Exception as error:

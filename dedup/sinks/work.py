@@ -21,7 +21,7 @@ from dedup.sinks.protocol import Batch, Fenced, PublishedSlice, StagedBatch, Sta
 
 @dataclass(frozen=True, slots=True)
 class TaskResult(WriterCommitMessage):
-    """What a task of a sink returns to the driver."""
+    """The result that a task of a sink returns to the driver."""
 
     batch: Batch
     slice: PublishedSlice | StagedSlice
@@ -30,9 +30,9 @@ class TaskResult(WriterCommitMessage):
 class SinkWork(ABC):
     """The work of one sink. Spark sends this object to the tasks, so it must pickle.
 
-    The names of the sink's fault points begin with `room`. `fenced_because` completes errors: it
-    names what fences a driver besides another start of the query. If `notes_every_batch` is true,
-    the ledger also records micro-batches in which the tasks published everything.
+    `room` is the prefix of the sink's fault points. `fenced_because` is a part of error texts. It
+    says what may have fenced a driver or task besides another start of the query. Micro-batches in
+    which the driver has nothing to publish enter the ledger only if `notes_every_batch` is true.
     """
 
     room: ClassVar[str]
@@ -109,7 +109,7 @@ def _nothing_staged() -> None:
 
 
 def current_batch(name: str) -> tuple[Batch, int]:
-    """Return the micro-batch and the number of the task that calls this for the sink `name`."""
+    """Return the micro-batch and the number of the running task. `name` is the name of the sink."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

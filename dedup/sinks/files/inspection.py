@@ -24,14 +24,14 @@ from dedup.spark.driver.checkpoint_log import Progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFolder:
-    """A folder of staged files, which readers skip.
+    """A folder of staged files. Readers of the output skip this folder.
 
     Parameters
     ----------
     folder : str
         The folder's name below the output.
     batch_id : int or None
-        The micro-batch of the files, or None if the sink would not give a folder this name.
+        The micro-batch of the files, or None if the folder does not have a name of the sink's form.
     files, nbytes : int
         The number of files, and their size in bytes.
     role : str

@@ -97,7 +97,7 @@ def _checked_path(path: str) -> str:
 
 
 def _check_apart(options: FilesOptions, checkpoint: str) -> None:
-    """Raise ConfigError if readers of the output would take the checkpoint's files for rows."""
+    """Raise ConfigError if the checkpoint is in the output, where readers would read its files."""
     if not checkpoint:
         return
     checkpoint = located(checkpoint)

@@ -22,7 +22,7 @@ from dedup.sources.files.parquet_input import BatchBuffer
 #: Size of a row group in Arrow's memory. A task buffers one group for each folder it writes to.
 GROUP_BYTES = 64 << 20
 _GROUP_ROWS = 1 << 20
-#: Number of first rows by which the writer decides which columns get a dictionary.
+#: The writer samples this number of rows to decide which columns get a dictionary.
 _SAMPLE_ROWS = 16_384
 
 

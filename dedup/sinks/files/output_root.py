@@ -30,13 +30,13 @@ class OutputRoot(Root):
         self._uri = path if scheme_of(path) == "s3" else None
 
     def check(self) -> None:
-        """Raise an error if the output cannot be reached, or the extra ``s3`` is missing for S3."""
+        """Raise an error if the output, or the extra ``s3`` that S3 needs, is not available."""
         if self._uri is not None:
             _boto3()
         self.exists("_dedup.query")
 
     def check_exclusive(self) -> None:
-        """Raise an error if the store lets this method create an object twice."""
+        """Raise ConfigError if the store ignores the condition of a conditional write."""
         if self._uri is None or (self._uri, os.getpid()) in _EXCLUSIVE:
             return
         if self._put_new(_PROBE, b"first") and self._put_new(_PROBE, b"second"):
@@ -105,7 +105,7 @@ _EXCLUSIVE: set[tuple[str, int]] = set()
 
 @lru_cache(maxsize=8)
 def _client(uri: str, pid: int) -> Any:
-    """Return this process's S3 client. To make a client takes longer than a request."""
+    """Return this process's S3 client. The cache saves time: making a client is slow."""
     boto3, _ = _boto3()
     return boto3.session.Session().client("s3", **parsed_s3(uri)[2])
 

@@ -37,7 +37,7 @@ class Output(Protocol):
         """Yield the local folder in which a task writes its files."""
 
     def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
-        """Bring a task's files to a durable place that the driver sees. Return their new paths."""
+        """Move a task's files to a durable place that the driver sees. Return the moved files."""
 
     def plan_files(
         self, batch_id: int, files: Sequence[WrittenFile]
@@ -69,7 +69,7 @@ class LocalOutput:
 
     @contextmanager
     def folder_to_write(self, batch: Batch) -> Iterator[Path]:
-        """Yield a folder below the output that readers skip."""
+        """Yield a folder in the output. Readers skip this folder."""
         yield self._path / STAGING / staging_folder(batch.batch_id, batch.run_id)
 
     def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
@@ -111,10 +111,11 @@ class LocalOutput:
         publish_folder(source, self._path, number)
 
     def _refuse_foreign(self, plan: BatchPlan) -> None:
-        """Raise SinkError if another writer has made the folder of a micro-batch that is staged.
+        """Raise SinkError if another writer has made the micro-batch's folder in the output.
 
-        The sink would take that folder for the micro-batch, and delete the staged files. A folder
-        that has the plan's files is the sink's own: `publish_folder` may copy instead of rename.
+        The sink would take that folder for the published micro-batch, and delete the staged files.
+        If the folder has the plan's files, the sink has made it: `publish_folder` may copy files
+        instead of renaming the folder.
         """
         target = self._path / folder_of(plan.marker.batch_id)
         # Keep this order. A start that publishes in between renames the staged folder.
@@ -145,7 +146,7 @@ class LocalOutput:
 
 
 class StoreOutput:
-    """A folder of an object store. A store has no rename, so this copies staged files singly."""
+    """A folder of an object store. A store cannot rename, so this copies each staged file."""
 
     def __init__(self, path: str) -> None:
         self.root = OutputRoot(path)

@@ -61,7 +61,8 @@ def dedup_parquet(
     source : path
         Folder with files. Partition folders such as ``day=2024-05-01`` become columns.
     operator : Operator
-        Made by `dedup_by_id`, without the option `verdict` if `duplicates` is given.
+        The operator that `dedup_by_id` returns. If `duplicates` is given, do not set the option
+        `verdict`.
     output : path
         Folder on the local disk. If the operator has ``shared_local=True``, the folder may be on a
         mount that all machines share. The output belongs to one query.

@@ -84,13 +84,12 @@ class BatchPlans:
             return _plan(body, batch_id, is_local=self._root.local_path(name) is not None)
 
     def newest(self, batch_id: int, known_batch_id: int | None = None) -> BatchPlan | None:
-        """Return the newest plan of an output, as the driver of a micro-batch has to know it.
+        """Return the plan that the driver of micro-batch `batch_id` must read before it decides.
 
-        Returns None for a new output. If a plan is later than the micro-batch, the checkpoint is
-        older than the output. If the plan is the micro-batch's own, the micro-batch is published.
-        A micro-batch has no plan if Spark ran no task for it. So if the previous micro-batch has no
-        plan, this lists all plans. `known_batch_id`, which may be later than `batch_id`, certainly
-        has a plan.
+        This is a plan of a later micro-batch if there is one, else the micro-batch's own plan, else
+        the newest earlier plan. Returns None for an output without plans. To find an earlier plan
+        this may list all plans, because a micro-batch has no plan if Spark ran no task for it. The
+        micro-batch `known_batch_id` certainly has a plan.
         """
         ahead = max(batch_id + 1, -1 if known_batch_id is None else known_batch_id)
         for number in (ahead, batch_id + 1, batch_id, batch_id - 1):
@@ -131,7 +130,7 @@ def _name(batch_id: int) -> str:
 
 
 def published_files(path: str | os.PathLike[str]) -> list[str]:
-    """Return the files of all completely published micro-batches, in the order of micro-batches.
+    """Return the files of all micro-batches that are completely published, oldest first.
 
     Parameters
     ----------

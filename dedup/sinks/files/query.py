@@ -43,7 +43,7 @@ _LISTING = frozenset(
         "modifiedbefore", "pathglobfilter", "recursivefilelookup", "sourcearchivedir",
     }
 )  # fmt: skip
-#: Columns of Spark's list of files. None of them makes Spark read the files.
+#: Columns of the table in which Spark lists files. These columns do not make Spark read the files.
 _LISTED = {
     "path": T.StringType(),
     "modificationTime": T.TimestampType(),
@@ -218,7 +218,7 @@ def _writer(spark: SparkSession, rows: T.StructType, sink: ParquetFolder | str) 
 def _fault(
     source: SourceFiles, look: Callable[[ParquetInput], str | None], unsupported: str | None
 ) -> str | None:
-    """Return the first fault that `look` finds in a file of `source.paths`, or None.
+    """Apply `look` to the files in `source.paths`, and return the first fault or None.
 
     If a file cannot be read at all, this ignores the file, because the task that reads it reports
     the error. If a file has features that pyarrow lacks, the fault begins with `unsupported`.

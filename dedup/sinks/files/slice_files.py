@@ -1,4 +1,4 @@
-"""The files that one task writes for a micro-batch, with at least one file per output folder.
+"""The files that one task writes for a micro-batch. Each partition folder gets separate files.
 
 The task writes below a folder that readers skip. Each attempt of a task gives its files new names,
 and returns the names once all files are durable. The driver publishes the files of the attempts
@@ -131,7 +131,7 @@ def staging_folder(batch_id: int, run_id: str) -> str:
 
 
 def batch_of_staged(name: str) -> int | None:
-    """Return the micro-batch of a staged folder, or None if the sink gives no folder that name."""
+    """Return the micro-batch that a staged folder's name contains, or None if there is none."""
     number = name.removeprefix("files-").partition("-")[0]
     return int(number) if re.fullmatch("[0-9]{12}", number) else None
 

@@ -20,7 +20,7 @@ from dedup.spark.plan import Plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Columns of the result, which has a row per file: path, folder below the micro-batch's, and size.
+#: Columns of a task's result. Each row describes a written file by path, partition folder and size.
 WRITTEN = "path string, folder string, bytes bigint"
 _WRITTEN_ARROW = pa.schema([("path", pa.string()), ("folder", pa.string()), ("bytes", pa.int64())])
 

@@ -28,7 +28,7 @@ _TO_ESCAPE_IN_JSON = r'["\\\x00-\x1f]'
 #: 0001-01-01 and 10000-01-01 in days since 1970. Years between them have at most four digits.
 _FIRST_DAY, _END_DAY = -719_162, 2_932_897
 _DAY_US = 86_400_000_000
-#: Java's spelling of NaN and infinity, keyed by Arrow's.
+#: Java's spelling of NaN and infinity, keyed by Arrow's spelling.
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
@@ -120,7 +120,7 @@ def _json(column: pa.Array, name: str) -> pa.Array:
 
 
 def _compact(column: pa.Array) -> pa.Array:
-    """Return the same lists without the values that Arrow hides beside a slice or in a null."""
+    """Return the same lists, rebuilt so that Arrow stores no values outside of them."""
     return column.take(pa.array(np.arange(len(column))))
 
 
@@ -144,7 +144,7 @@ def _escaped(texts: pa.Array) -> pa.Array:
 
 
 def _texts(column: pa.Array, name: str) -> pa.Array:
-    """Return the values of a column that is not nested as texts. Null stays null."""
+    """Convert the values of a column to texts. The column is not nested, and null stays null."""
     kind = column.type
     if pa.types.is_string(kind):
         return column

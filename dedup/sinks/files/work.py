@@ -82,7 +82,7 @@ class FilesPort:
         self._output, self._staged, self._plans = output, staged, BatchPlans(output.root)
 
     def newest(self) -> Marker | None:
-        """Return the newest plan's marker. Carry out the plan if it is of this micro-batch."""
+        """Return the marker of the newest plan. If this micro-batch has the plan, carry it out."""
         batch_id = self._staged.batch.batch_id
         newest = self._plans.newest(batch_id, self._staged.known_batch_id)
         if newest is None:

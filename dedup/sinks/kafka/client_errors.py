@@ -16,8 +16,8 @@ from dedup.sources.kafka.clients import confluent
 _FENCING = ("fenced by a newer instance", "an old epoch", "PRODUCER_FENCED")
 
 
-#: Meaning of each broker error: `Fenced` if another owner has the slot, `DataError` or
-#: `ConfigError` with advice if no retry can succeed. All other errors are transient.
+#: The meaning of broker errors. `Fenced`: another owner has the slot. `DataError` or `ConfigError`:
+#: no retry can succeed, and the text gives advice. Errors that are not listed are transient.
 _MEANINGS: dict[str, tuple[type[Exception], str]] = {
     **dict.fromkeys(
         ("_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING", "UNKNOWN_PRODUCER_ID",
@@ -59,7 +59,7 @@ _MEANINGS: dict[str, tuple[type[Exception], str]] = {
 
 @cache
 def _by_code() -> dict[int, tuple[type[Exception], str]]:
-    """Return the meanings by error code, without errors that an older library does not know."""
+    """Return the meanings keyed by error code. An older library may not know all errors."""
     codes = {name: getattr(confluent().KafkaError, name, None) for name in _MEANINGS}
     return {code: _MEANINGS[name] for name, code in codes.items() if code is not None}
 

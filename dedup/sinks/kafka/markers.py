@@ -158,10 +158,10 @@ class KafkaMarkers:
     def _offsets(
         self, partitions: list[int], *, latest: bool, stable: bool = False
     ) -> dict[int, int]:
-        """Return an offset of each partition: the first offset, unless `latest` is true.
+        """Return the first offset of each partition.
 
-        If `latest` is true, this returns the high watermark. If `stable` is true as well, this
-        returns the last stable offset.
+        If `latest` is true, return the high watermark instead. If `stable` is true as well, return
+        the last stable offset.
         """
         admin = self._library.admin
         at, level = self._library.TopicPartition, self._library.IsolationLevel

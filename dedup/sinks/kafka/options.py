@@ -80,7 +80,7 @@ class KafkaOptions(SinkOptions):
 
 
 def kafka_options(given: Mapping[str, str], partitioner: Partitioner | None = None) -> KafkaOptions:
-    """Return the options that a user gave. The argument `partitioner` replaces the option."""
+    """Return the options that a user gave. If `partitioner` is given, it replaces the option."""
     values = read_options(given, OPTIONS, owner=f"format {FORMAT}", prefix=PREFIX)
     topic = values["topic"]
     values["markers"] = values["markers"] or f"{topic or 'dedup'}-markers"

@@ -18,8 +18,8 @@ MARKER_SETTINGS = {
     "segment.ms": "3600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
-#: Partitions of a new marker topic. With this number two slots rarely share a partition, in which
-#: one slot's transaction holds back readers of the other.
+#: Number of partitions of a new marker topic. If two slots share a partition, a transaction of one
+#: slot holds back readers of the other. With this number slots rarely share a partition.
 MARKER_PARTITIONS = 32
 _INSYNC = "min.insync.replicas"
 
@@ -57,7 +57,7 @@ def existing(cluster: Cluster, name: str, advice: str = "") -> Topic:
 
 
 def _make_markers(cluster: Cluster, name: str, targets: list[Topic]) -> Topic:
-    """Create the topic of markers. It gets as many replicas as the sink's topic that has most."""
+    """Create the topic of markers. It gets as many replicas as any of the topics in `targets`."""
     replicas = max((topic.replicas for topic in targets), default=-1)  # -1: the cluster's default
     configs = [cluster.settings_of("topic", topic.name) for topic in targets]
     copies = max((int(config[_INSYNC]) for config in configs if config), default=None)

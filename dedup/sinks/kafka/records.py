@@ -34,8 +34,8 @@ _COLUMNS: dict[str, tuple[pa.DataType, tuple[str, ...]]] = {
 _TOPIC = r"^[a-zA-Z0-9._-]{1,249}$"
 #: librdkafka's default of ``message.max.bytes``.
 _MAX_BYTES = 1_000_000
-#: With this number librdkafka chooses the partition by the hash of the key. It chooses at random if
-#: a record has no key.
+#: This partition number lets librdkafka choose the partition: by the hash of the key, or at random
+#: if a record has no key.
 _ANY_PARTITION = -1
 _METADATA_TIMEOUT_S = 10.0
 
@@ -153,7 +153,8 @@ class _Failure:
 
     #: Error and message of the first record of a transaction that the brokers rejected.
     first: tuple[Any, Any] | None = None
-    #: Why the brokers reject the client, such as a wrong password. The records only time out then.
+    #: The error for which the brokers reject the client, such as a wrong password. The errors of
+    #: the records only say that the records timed out.
     client: Any = None
 
     def on_error(self, error: Any) -> None:
@@ -230,7 +231,7 @@ class Sender:
         return self._partitions[topic]
 
     def _arguments(self, records: pa.RecordBatch, task: int) -> Any:
-        """Return an iterator over arguments for `produce`. It leaves out unnecessary arguments."""
+        """Yield the arguments of `produce` for each record, but only the necessary arguments."""
         lists = {n: records.column(n).to_pylist() for n in records.schema.names if n != "timestamp"}
         values, keys = lists["value"], lists.get("key", repeat(None))
         topics = lists.get("topic", repeat(self._options.topic))

@@ -59,7 +59,7 @@ _OWNERS = 8
 
 @dataclass(slots=True)
 class _Held:
-    """A producer that the process keeps. It owned its slot when it was used last."""
+    """A producer that the process keeps. The producer owned its slot when it was used last."""
 
     producer: Any
     sender: Sender
@@ -227,9 +227,9 @@ class KafkaSlot:
     def _given_up(self, message: Any) -> Exception | None:
         """Return the permanent error, if any, for which the client has given up the transaction.
 
-        The client then discards all records, for example if the user may not write to a topic. It
-        reports the reason to the next call that needs another state. `begin_transaction` is a call
-        of this sort, and never commits.
+        The client then discards all records, for example if the user may not write to a topic. The
+        next call that needs another state raises the reason as an error. This uses
+        `begin_transaction`, because that call never commits.
         """
         try:
             self._open().producer.begin_transaction()
@@ -310,11 +310,11 @@ class KafkaSlot:
         return Fenced(text) if ends_producer(error.args[0]) else Aborted(text)
 
     def _fatal(self, error: SystemError) -> Fenced:
-        """Return `Fenced` for a fatal error that the client found while it called report functions.
+        """Return `Fenced` for a fatal error that surfaces as a SystemError.
 
-        Any call of confluent-kafka that calls report functions may raise a fatal error. If a report
-        function returns afterwards, Python turns the fatal error into a SystemError, which may lack
-        the cause.
+        Any call of confluent-kafka that invokes callbacks may raise a fatal error. If a callback
+        returns afterwards, Python replaces the fatal error by a SystemError, which may not contain
+        the fatal error as its cause.
         """
         self.drop()
         return Fenced(f"the producer met a fatal error: {error.__cause__ or error}")

@@ -1,7 +1,7 @@
 """Stage slices in files, and write the manifest of a whole micro-batch.
 
-Both are objects in the folder of the sink's ledger (`dedup.sinks.ledger`), which is by default in
-the checkpoint:
+The sink writes both to the folder of its ledger (`dedup.sinks.ledger`), which is by default in the
+checkpoint:
 
 - ``staged/<micro-batch>-<slot>-<random>.arrow``: the records of a slice, as Arrow's IPC stream.
   The task returns the slice's content hash and number of rows to the driver.

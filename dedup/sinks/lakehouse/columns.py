@@ -127,7 +127,7 @@ class TableColumns:
     given: tuple[str, ...]
 
     def rows(self, batch: pa.RecordBatch) -> pa.Table:
-        """Convert rows of the stream to the table's types. Columns that the stream lacks stay away.
+        """Convert rows of the stream to the table's types, and put columns in the table's order.
 
         Raises DataError if a value is null and the table does not allow that.
         """
@@ -186,7 +186,7 @@ def _misfit(kind: str, arrow: pa.DataType) -> str:
 def split_rows(
     shown: str, rows: pa.Table, keys: Sequence[pa.Array | pa.ChunkedArray]
 ) -> Iterator[tuple[tuple[object, ...], pa.Table]]:
-    """Yield, for each partition, the values that identify the partition, and its rows.
+    """Divide rows into the table's partitions. Yield each partition's key values and rows.
 
     Each array in `keys` has one value per row. If `keys` is empty, all rows are in one partition.
     Raises DataError if a key is a time or date outside Python's calendar.

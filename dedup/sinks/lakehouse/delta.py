@@ -129,9 +129,9 @@ def _partition_text(shown: str, name: str, value: Any) -> str | None:
 def stats_of(file: pq.FileMetaData) -> str:
     """Return a file's statistics for Delta's log: the numbers of rows and nulls, but no bounds.
 
-    Long texts, times and NaN cannot have bounds. If only some columns of a file have bounds,
-    delta-rs (1.6) assumes that null bounds the other columns. A query that filters by another
-    column then misses the file's rows (`DeltaTable.to_pyarrow_dataset`).
+    Bounds are not possible for long texts, times and NaN. If only some columns of a file had
+    bounds, delta-rs (1.6) would read the bounds of the other columns as null. A query that filters
+    by such a column would then miss the file's rows (`DeltaTable.to_pyarrow_dataset`).
     """
     nulls: dict[str, int] = {}
     for number in range(file.num_columns):

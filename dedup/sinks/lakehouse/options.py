@@ -18,7 +18,7 @@ DELTA, ICEBERG = "dedup_delta", "dedup_iceberg"
 PREFIXES = {DELTA: "storage.", ICEBERG: "catalog."}
 #: Pattern of a percent-encoded character.
 _ENCODED = re.compile("%[0-9A-Fa-f]{2}")
-#: Settings that users may give delta-rs. They say how to connect, but not to which store or user.
+#: Settings that users may give delta-rs. They say how to connect, not to which store or as whom.
 _CONNECTION = frozenset({
     "allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only",
     "max_retries", "pool_idle_timeout", "pool_max_idle_per_host", "retry_timeout", "timeout",

@@ -158,7 +158,7 @@ def delta_once(
 
     Notes
     -----
-    Two drivers of a query may run at the same time, after a copy of the checkpoint or a freeze.
+    Two drivers of a query may run at the same time, for example from a copy of the checkpoint.
     According to Delta's documentation, Delta then rejects one of their commits. Unlike
     `delta_sink`, this function does not compare rows with what is published.
     """

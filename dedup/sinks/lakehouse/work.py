@@ -100,7 +100,7 @@ class LakePort(TablePort, Generic[T]):
 
     @abstractmethod
     def _has_changed(self) -> bool:
-        """Open the newest version, and return whether data files of the target do not fit it."""
+        """Open the newest version of the table. Return whether the data files do not fit it."""
 
     @abstractmethod
     def _marker(self) -> tuple[Marker | None, bool]:

@@ -45,8 +45,9 @@ _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 _NO_ELEMENTS = frozenset(
     {"character varying", "json", "jsonb", "uuid", "timestamp with time zone", "interval"}
 )
-#: PostgreSQL's first day, 24 November 4714 BC, in Arrow's units. The server rejects earlier days,
-#: but misses days that overflow its integers, and the day that means ``-infinity``.
+#: PostgreSQL's first day, 24 November 4714 BC, as date and as timestamp in Arrow's units. The sink
+#: checks this limit, because the server does not reject all earlier days: some overflow its
+#: integers, and one means ``-infinity``.
 _FIRST_DAY, _FIRST_US = -2_440_588, -210_866_803_200_000_000
 #: Difference between the type modifier (`atttypmod`) of a ``varchar(n)`` column and n.
 _LENGTH_OFFSET = 4

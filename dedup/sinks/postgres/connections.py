@@ -1,8 +1,8 @@
 """Keep connections to PostgreSQL for reuse in a process, and translate PostgreSQL's errors.
 
-If a connection is lost during a commit, its error does not show whether the commit happened. Every
-other error of PostgreSQL ends the transaction, which is then certain not to be visible
-(PostgreSQL's manual, "Error Codes").
+If a connection is lost during a commit, the error does not show whether the commit happened. After
+any other error of PostgreSQL the transaction is certainly rolled back (PostgreSQL's manual, "Error
+Codes").
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def translated_errors(table: str) -> Iterator[None]:
         raise translate_error(error, table) from None
 
 
-#: Classes of errors that are not about the rows: connections, transactions, resources, locks,
-#: administrators who intervene, and the server's own faults. An error without a class counts too.
+#: Classes of errors that are not about the rows, but about connections, transactions, resources,
+#: locks, administrators who intervene, and the server's own faults. The empty class is included.
 _SERVER_CLASSES = re.compile("|08|0B|25|26|2D|3B|3D|40|53|55|57|58|72|F0|HV|XX")
 _CONFIG_CLASSES = ("42", "0A", "2B", "3F", "28")
 #: The server's error code for an upsert whose unique index is checked only at the commit.
@@ -187,7 +187,7 @@ def translate_error(error: Any, table: str) -> Exception:
 
 
 def copied_line(error: Any) -> int | None:
-    """Return the line number that a COPY error names, counted from 1, or None without a line."""
+    """Return the number of the COPY line that an error names, from 1 on, or None without a line."""
     place = _PLACE.search(error.diag.context or "")
     return int(place[1]) if place else None
 

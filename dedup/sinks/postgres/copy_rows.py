@@ -116,7 +116,10 @@ class CopyRows:
             self._kept_bytes -= self._kept.popleft().nbytes
 
     def _record_at(self, line: int) -> pa.RecordBatch | None:
-        """Return the record of a line, counted from 1, or None if it is no longer in memory."""
+        """Return the record that was sent as line `line`, or None if it is no longer in memory.
+
+        The first line is 1.
+        """
         end = self._lines
         for rows in reversed(self._kept):
             if end - rows.num_rows < line <= end:

@@ -37,7 +37,7 @@ _COLUMNS = {
 }  # fmt: skip
 #: Milliseconds that an earlier owner may take to end its transaction.
 _PATIENCE_MS = 1000
-#: The server ends a client that is idle within a transaction for this long, and so blocks others.
+#: Time after which the server ends a session that is idle in a transaction, and may block others.
 _IDLE_IN_TRANSACTION = "10min"
 #: Stands for the slot number in the name of a session that acquires slots.
 _OWNING = "owning"
@@ -127,8 +127,8 @@ class PostgresMarkers:
     def _announce(self, connection: psycopg.Connection[Any], slot: int | str, wait_ms: int) -> None:
         """Name the session after the slot, so that a new owner can disconnect it. Set time limits.
 
-        This also switches `synchronous_commit` on. The commit must reach the disk, because Spark
-        does not send the rows again.
+        If the user has switched `synchronous_commit` off, switch it on. The commit must reach the
+        disk, because Spark does not send the rows again.
         """
         connection.execute(
             f"SET LOCAL lock_timeout = {wait_ms}; "
@@ -144,7 +144,10 @@ class PostgresMarkers:
 
 
 def read_markers(connection: psycopg.Connection[Any], table: str, sink: str) -> list[Marker]:
-    """Return the newest marker of each slot of a sink, of all queries. If no table, return none."""
+    """Return the newest marker of each slot that a sink has, in any query.
+
+    The result is empty if the table is missing.
+    """
     if connection.execute("SELECT to_regclass(%s)", [table]).fetchone() == (None,):
         return []
     rows = connection.execute(

@@ -35,7 +35,7 @@ OPTIONS = (
 class PostgresOptions(SinkOptions):
     """The values of the options in `OPTIONS`.
 
-    The driver replaces `markers`, `staging_schema` and `quarantine` by full names, which contain
+    The driver replaces the names in `markers`, `staging_schema` and `quarantine` by full names with
     the schema.
     """
 

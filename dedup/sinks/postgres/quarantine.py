@@ -90,9 +90,9 @@ class RejectedRecords:
         return self._move_all(connection, source, aside)
 
     def settle(self, connection: psycopg.Connection[Any]) -> None:
-        """Find rows that break deferred constraints, and add them to the rejected records.
+        """Find the rows that break deferred constraints, and reject these rows.
 
-        A commit that fails because of these rows would not name them.
+        If the server checked the constraints at the commit, its error would not name the rows.
         """
         if self._attempt(connection, lambda: connection.execute(_CHECK.encode())) is None:
             return
@@ -187,7 +187,7 @@ class RejectedRecords:
 
 
 def _in_ascii(text: str) -> str:
-    """Return a text with all characters escaped as in JSON that are not ASCII."""
+    """Return a text in which each character that is not ASCII is escaped as in JSON."""
     return re.sub(r"[^\x00-\x7f]", lambda one: json.dumps(one[0])[1:-1], text)
 
 

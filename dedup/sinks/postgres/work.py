@@ -49,7 +49,7 @@ class PostgresWork(SlotWork[PostgresSlot]):
         return PostgresSink(self.options, self.table, batch.query_id)
 
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
-        """Record in the ledger the names of the table and of the table of markers."""
+        """Record the names of the target table and of the table of markers in the ledger."""
         ledger.settle({"table": self.table.name, "markers": str(self.options.markers)})
 
 
