@@ -20,7 +20,7 @@ from dedup.errors import ConfigError
 
 STAGING = "_staging"
 _BATCH = re.compile("batch=([0-9]+)")
-#: Earlier versions compacted outputs. They kept new and replaced files under these names.
+#: Folder in which earlier versions kept files when they compacted outputs.
 _COMPACTION = "_compaction"
 _COMPACTED = re.compile("(?:new|replaced-[0-9]+)-[0-9a-f]{32}")
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dedup.spark.executor.rowhash import hash_rows
 
-#: Key of the row hash. Never change it: a release also compares new hashes with old markers.
+#: Key of the row hash. Never change this key, because the hashes in old markers depend on it.
 _KEY = b"dedup-sink-rows\x01"
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MASK = (1 << 64) - 1

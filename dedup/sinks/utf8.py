@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 _SHOWN_BYTES = 60
-#: The error class that Spark gives an invalid text.
+#: The class (name) of the error that Spark raises for a text that is not UTF-8.
 _INVALID = "INVALID_UTF8_STRING"
 
 

@@ -1,6 +1,6 @@
 """Report which micro-batches a folder of files shows, and which files are staged in the folder.
 
-The report only reads, and may run while a query writes.
+`inspect_files` only reads, so users may call it while a query writes to the folder.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class _InputFiles:
         )
 
     def check_new_times(self, _: int) -> None:
-        """Check the times in new ORC files. These include all files of the current micro-batch."""
+        """Check the times in new ORC files, among which are all files of this micro-batch."""
         new = set(self._listed()) - self._checked
         check_orc_times(self.spark, new, self.rows.schema)
         self._checked |= new

@@ -57,7 +57,7 @@ def existing(cluster: Cluster, name: str, advice: str = "") -> Topic:
 
 
 def _make_markers(cluster: Cluster, name: str, targets: list[Topic]) -> Topic:
-    """Create the topic of markers. It gets as many replicas as any of the topics in `targets`."""
+    """Create the topic of markers, with the number of replicas that the safest target topic has."""
     replicas = max((topic.replicas for topic in targets), default=-1)  # -1: the cluster's default
     configs = [cluster.settings_of("topic", topic.name) for topic in targets]
     copies = max((int(config[_INSYNC]) for config in configs if config), default=None)

@@ -155,10 +155,10 @@ class KafkaSlot:
     def _connect(self, producer: Any, deadline: float) -> Any:
         """Connect to a broker by its own name, and return the error if no broker answers.
 
-        Once librdkafka has learned the own name of a bootstrap server, it drops the first
-        connection and opens a new connection. If it requests the coordinator before the new
-        connection is open, the request is lost, and is repeated only after half a second. So this
-        sends two metadata requests, and the second request uses the new connection.
+        librdkafka first connects to a bootstrap address. When the broker there has told its own
+        name, librdkafka drops that connection and opens a new one. A request for the coordinator
+        that comes before the new connection is lost, and is repeated only after half a second. To
+        avoid this wait, send two metadata requests: the second one needs the new connection.
         """
         try:
             for _ in range(2):

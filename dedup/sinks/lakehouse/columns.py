@@ -142,7 +142,7 @@ class TableColumns:
                     "query, or leave such records out."
                 )
             if pa.types.is_timestamp(values.type) and values.type.tz is not None:
-                values = values.cast(pa.timestamp("us", "UTC"))  # the same instants
+                values = values.cast(pa.timestamp("us", "UTC"))  # keeps the same instants
             arrays.append(values.cast(column.type))
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 

@@ -57,7 +57,7 @@ class _Once(NamedSink):
 
     @abstractmethod
     def _newest(self, session: SparkSession, query_id: str) -> int | None:
-        """Return the newest micro-batch in the table, or None for an empty table."""
+        """Return the newest micro-batch of the query that is in the table, or None."""
 
     @abstractmethod
     def _append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
@@ -110,7 +110,7 @@ class IcebergOnce(_Once):
         )
 
     def _newest(self, session: SparkSession, query_id: str) -> int | None:
-        """Return the newest micro-batch in the table's property and snapshots, or None."""
+        """Return the newest micro-batch that the table's property or a snapshot names, or None."""
         # The session's catalog caches what it has read of a table, so refresh it first.
         session.sql(f"REFRESH TABLE {self._table}")
         mine, found = self._property(query_id), []
@@ -136,7 +136,9 @@ class IcebergOnce(_Once):
 def delta_once(
     table: str, *, checkpoint: str, name: str = "delta", options: Mapping[str, str] | None = None
 ) -> DeltaOnce:
-    """Return a function for ``foreachBatch`` that appends once with Delta's own Spark connector.
+    """Return a function for ``foreachBatch`` that appends each micro-batch to Delta Lake once.
+
+    The function writes with Delta's own Spark connector.
 
     Parameters
     ----------
@@ -169,7 +171,9 @@ def delta_once(
 def iceberg_once(
     table: str, *, checkpoint: str, name: str = "iceberg", options: Mapping[str, str] | None = None
 ) -> IcebergOnce:
-    """Return a function for ``foreachBatch`` that appends once with Iceberg's own Spark connector.
+    """Return a function for ``foreachBatch`` that appends each micro-batch to Iceberg once.
+
+    The function writes with Iceberg's own Spark connector.
 
     Parameters
     ----------

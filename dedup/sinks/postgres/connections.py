@@ -23,9 +23,9 @@ from dedup.sinks.protocol import Aborted
 if TYPE_CHECKING:
     import psycopg
 
-#: Connection defaults, unless the DSN overrides them. A process that waits for an answer detects a
-#: dead server within half a minute (keepalives). A process that sends data detects a dead server
-#: within two minutes. This takes longer, because a live server that waits for a lock reads nothing.
+#: Connection defaults, which the DSN may override. They let a process that waits for an answer
+#: detect a dead server within half a minute (keepalives). A process that sends data waits up to two
+#: minutes, because a live server that waits for a lock does not read data.
 _SESSION = {
     "application_name": "dedup",
     "connect_timeout": "10",
@@ -175,7 +175,7 @@ def translate_error(error: Any, table: str) -> Exception:
     detail = f" {diag.message_detail}" if diag.message_detail else ""
     place = _PLACE.search(diag.context or "")
     text = f"Table {table}: {message}{f' ({place[0]})' if place else ''}"
-    if state == "57014" and "user" not in message:  # a COPY that waits for Spark may take long
+    if state == "57014" and "user" not in message:  # a COPY may wait for Spark until the limit
         text += "; `-c statement_timeout=0` among the options of the dsn lifts a time limit"
     if state == _DEFERRABLE or state[:2] in _CONFIG_CLASSES:
         return ConfigError(

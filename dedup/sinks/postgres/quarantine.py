@@ -118,7 +118,7 @@ class RejectedRecords:
                 continue
             if end - begin > 1:
                 half = (begin + end) // 2
-                waiting += [(half, end), (begin, half)]  # take the first half first
+                waiting += [(half, end), (begin, half)]  # keeps the order of the rows
             else:
                 self._move_rows(connection, source, blocks)
         return staged
@@ -162,7 +162,7 @@ class RejectedRecords:
     def _attempt(
         self, connection: psycopg.Connection[Any], act: Callable[[], object]
     ) -> str | None:
-        """Call `act` under a savepoint. Return why the table rejects its records, or None."""
+        """Call `act` under a savepoint. Return why the table rejects a record, or None."""
         try:
             with connection.transaction():
                 act()
