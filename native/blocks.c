@@ -1,10 +1,10 @@
-/* Segment blocks, the values of the catalog's SST files: look-up, packing, unpacking.
+/* Look up, pack and unpack segment blocks, which are the values in the catalog's SST files.
  *
  *   u8 format = 1 | u8 flags (1: one length for all; 2: 8-byte times; 4: digests) | u16 count n
  *   u32 length, or u32 lengths[n] | u32 or u64 times[n] | u64 digests[n] | the keys' bytes
  *
- * Little-endian. A block that is not exactly this long, holds no keys or has a time of 2**63 or
- * more is damaged.
+ * Numbers are little-endian. A block is damaged if it is longer or shorter than this, holds no
+ * keys, or has a time of 2**63 or more.
  */
 #include "kernel.h"
 
@@ -35,7 +35,7 @@ static uint64_t digest_of(const block *b, size_t i)
     return b->digests ? dk_le64(b->digests + 8 * i) : 0;
 }
 
-/* Finds the parts of a block that is intact, or at least contains its header. */
+/* Finds the parts of a block, which must contain at least its header. */
 static block parts_of(const uint8_t *p)
 {
     block b;
@@ -53,7 +53,7 @@ static block parts_of(const uint8_t *p)
     return b;
 }
 
-/* Compares all sizes before it reads anything after them. */
+/* Whether the bytes are a block. Reads nothing before it has compared the sizes. */
 bool dk_block_ok(const uint8_t *p, size_t size)
 {
     if (size < DK_MIN_BLOCK_BYTES || p[0] != FORMAT || dk_le16(p + 2) == 0 ||
@@ -65,7 +65,7 @@ bool dk_block_ok(const uint8_t *p, size_t size)
     if (head > size)
         return false;
     block b = parts_of(p);
-    /* At most 2**16 keys of less than 2**32 bytes: 64 bits hold the sum. */
+    /* 64 bits hold the sum, because it is of at most 2**16 lengths below 2**32. */
     uint64_t key_bytes = b.one_length ? (uint64_t)n * length_of(&b, 0) : 0;
     for (size_t i = 0; !b.one_length && i < n; i++)
         key_bytes += length_of(&b, i);
@@ -142,7 +142,7 @@ dk_status dk_blocks_find(const dk_keys *blocks, const uint8_t *query_block,
 
 #define MAX_IN_BLOCK 0xffff
 
-/* Keys `first` to `last`, at least one: whether all have one length. */
+/* Whether keys `first` to `last`, at least one key, have the same length. */
 static bool lengths_same(const dk_keys *keys, size_t first, size_t last, bool *fit)
 {
     int64_t before = dk_i64(keys->offsets, first);

@@ -1,9 +1,9 @@
 /* Multilinear checksum of pages (Lemire and Kaser, "Strongly universal string hashing is fast",
  * 2014): M[0] + sum of M[i + 1] * f(w[i]) modulo 2**64 over the little-endian words of a page.
  *
- * All M but the first are odd, so that any change within one word is detected. f(w) = w ^ w >> 32 is
- * invertible, and moves every bit to where a multiplier mixes it. Without it the same high bit
- * flipped in two words would cancel out.
+ * All M but the first are odd, so the checksum detects any change within one word.
+ * f(w) = w ^ w >> 32 is invertible, and moves every bit to where a multiplier mixes it. Without f,
+ * the same high bit flipped in two words would cancel out.
  */
 #include "kernel.h"
 

@@ -1,4 +1,4 @@
-/* Keys in another order. The index points anywhere in the data, so data is prefetched. */
+/* Copies keys in another order. They may be anywhere in the data, so the data is prefetched. */
 #include "kernel.h"
 
 #define AHEAD 16
@@ -8,7 +8,8 @@ static size_t at(const uint8_t *index, size_t i)
     return (size_t)dk_u64(index, i);
 }
 
-/* True, and sets *length, if all keys have one length. Not checked for a few keys of many. */
+/* True, and sets *length, if all keys have the same length. Returns false without a check if the
+ * index selects only a few of many keys. */
 static bool one_length(const dk_keys *keys, size_t m, size_t *length)
 {
     if (keys->n == 0 || m < keys->n / 16)
@@ -57,7 +58,7 @@ dk_status dk_take_size(const dk_keys *keys, const uint8_t *index, size_t m, uint
     return DK_OK;
 }
 
-/* A macro, so that the compiler sees the usual lengths as constants. */
+/* This is a macro, so that the compiler sees the usual lengths as constants. */
 #define TAKE_LOOP(length)                                                                          \
     for (size_t i = 0; i < m; i++, out += (length)) {                                              \
         if (i + AHEAD < m) {                                                                       \

@@ -1,4 +1,4 @@
-/* Shared by the module*.c files: checked arguments from Python, and the GIL.
+/* Helpers of the module*.c files: they check arguments from Python, and release the GIL.
  *
  * Every buffer is checked for type and size, and every offset, number and position for range,
  * before it is used.
@@ -11,7 +11,7 @@
 
 #include "kernel.h"
 
-/* Below this many bytes of input, releasing the GIL costs more than it gains. */
+/* For fewer bytes of input than this, releasing the GIL costs more than it gains. */
 #define GIL_BYTES 65536
 
 #define MAX_FILTERS 64
@@ -43,7 +43,8 @@ static inline void release(buffers *held)
         PyBuffer_Release(&held->views[--held->n]);
 }
 
-/* Returns the view of a one-dimensional C-contiguous buffer of that type, or NULL with an error. */
+/* Returns a view of the object's buffer. Returns NULL with an error unless the buffer is
+ * one-dimensional, C-contiguous and of the type `type`. */
 static inline Py_buffer *take(buffers *held, PyObject *object, const dtype *type, bool writable,
                               const char *name)
 {
@@ -83,7 +84,7 @@ static inline Py_buffer *take_sized(buffers *held, PyObject *object, const dtype
     return view;
 }
 
-/* As take_sized, but accepts None, which leaves *view unchanged. */
+/* Does the same as take_sized, but accepts None, which leaves *view unchanged. */
 static inline bool take_unless_none(buffers *held, PyObject *object, const dtype *type,
                                     bool writable, size_t n, const char *name, Py_buffer **view)
 {
@@ -119,7 +120,7 @@ static inline bool take_column(buffers *held, PyObject *data_object, PyObject *o
 
 /* ---- numbers ---- */
 
-/* Fills *value with an int of low to high. */
+/* Sets *value to the Python int, which must be from low to high. */
 static inline bool take_int(PyObject *object, size_t low, size_t high, const char *name,
                             size_t *value)
 {
@@ -157,7 +158,7 @@ static inline size_t work_of(const dk_keys *keys)
 
 /* ---- results ---- */
 
-/* Releases the buffers; returns None, or NULL with the error for the status. */
+/* Releases the buffers. Returns None, or NULL with the error for the status. */
 static inline PyObject *done(buffers *held, dk_status status)
 {
     release(held);
@@ -172,7 +173,7 @@ static inline PyObject *failed(buffers *held)
     return NULL;
 }
 
-/* Releases the buffers; returns NULL with a ValueError. */
+/* Releases the buffers. Returns NULL with a ValueError. */
 static inline PyObject *refuse(buffers *held, const char *format, ...)
 {
     va_list values;
@@ -182,7 +183,7 @@ static inline PyObject *refuse(buffers *held, const char *format, ...)
     return failed(held);
 }
 
-/* A bytearray for results of 8 bytes or of 1, if the caller cannot know their number. */
+/* Returns a bytearray with room for results whose number the Python caller cannot know. */
 static inline PyObject *make_room(uint64_t items, size_t itemsize, uint8_t **bytes)
 {
     *bytes = NULL;

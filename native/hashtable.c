@@ -1,7 +1,8 @@
-/* Equal keys: open addressing over the caller's hashes; a hit compares the bytes.
+/* Finds equal keys, with a hash table in open addressing over the caller's hashes.
  *
- * One table of 8-byte slots, at most two thirds full: the low half of the hash as a tag, and the
- * position of the key plus one. Different keys under one hash make a chain: slow, never wrong.
+ * A slot has 8 bytes: the low half of the hash as a tag, and the position of the key plus one. The
+ * table is at most two thirds full. If the hashes are equal, the bytes of the keys are compared. So
+ * different keys with the same hash make the table slow, but never wrong.
  */
 #include "kernel.h"
 
@@ -29,7 +30,8 @@ static dk_status table_make(table *t, size_t n)
     return t->slots ? DK_OK : DK_NO_MEMORY;
 }
 
-/* Multiplies, because the caller may have selected its keys by some bits of the hash. */
+/* The slot at which a search begins. Multiplies the hash, because the caller may have selected its
+ * keys by some bits of the hash. */
 static inline uint64_t home(const table *t, uint64_t hash)
 {
     return (hash * UINT64_C(0x9e3779b97f4a7c15)) >> t->shift;
@@ -46,7 +48,7 @@ static inline uint64_t slot_of(uint64_t hash, size_t position)
     return hash << 32 | (uint64_t)(position + 1);
 }
 
-/* The slot that holds a key equal to key i of `keys`, or the empty one where it belongs. */
+/* The slot that holds a key equal to key i of `keys`, or else the empty slot for that key. */
 static inline uint64_t *find(const table *t, const dk_keys *held, const uint8_t *held_hashes,
                              const dk_keys *keys, size_t i, uint64_t hash)
 {
@@ -92,7 +94,7 @@ dk_status dk_join_find(const dk_keys *build, const uint8_t *b_hashes, const dk_k
         dk_join_free(join);
         return DK_NO_MEMORY;
     }
-    /* From the end, so that each chain starts at its lowest position. */
+    /* Begin at the end, so that each chain starts at its lowest position. */
     for (size_t i = build->n; i-- > 0;) {
         if (i >= AHEAD)
             dk_prefetch(t.slots + home(&t, dk_u64(b_hashes, i - AHEAD)));

@@ -1,5 +1,5 @@
-/* dedup.kernel._native: the module, and its functions over columns of keys. Limited API 3.11, one wheel
- * per platform.
+/* dedup.kernel._native: the module, and its functions over columns of keys. It uses the limited API
+ * of Python 3.11, so one wheel per platform is enough.
  *
  * Results go into buffers that the caller allocated, because this module does not use numpy.
  */
@@ -122,7 +122,8 @@ static PyObject *filter_probe(PyObject *module, PyObject *args)
     PyThreadState *state = let_go((size_t)(hashes->len * (count + 1)));
     if (n)
         memset(out->buf, 0, (size_t)out->len);
-    /* Filter by filter over the whole batch: separate filters, each once in cache. */
+    /* Probe one filter with all hashes before the next filter, so that each filter enters the
+     * processor's cache only once. */
     for (Py_ssize_t i = 0; i < count; i++)
         probe(bits[i].buf, (size_t)bits[i].len / 32, hashes->buf, n, (unsigned)i, out->buf);
     take_back(state);
@@ -288,8 +289,8 @@ static PyObject *scan_verdicts(PyObject *module, PyObject *args)
     return done(&held, status);
 }
 
-/* Fills the rest from (data, offsets, out, out_offsets); room is the number of bytes of out that
- * the keys may take. */
+/* Takes the arguments (data, offsets, out, out_offsets). room returns how many bytes of out the
+ * keys may take. */
 static bool take_uuids(PyObject *args, const char *format, size_t (*room)(const dk_keys *),
                        buffers *held, dk_keys *keys, Py_buffer **out, Py_buffer **out_offsets)
 {

@@ -65,8 +65,8 @@ static PyObject *filter_pages(PyObject *module, PyObject *args)
     return PyLong_FromSize_t(k);
 }
 
-/* Checks pages and starts; sets *n to the number of hashes and *words to the number of words of the
- * filter. Sets an error if they are wrong. */
+/* Checks pages and starts, and sets an error if they are wrong. Sets *n to the number of hashes, and
+ * *words to the number of words that the pages have. */
 static bool part_ok(const dk_paged *part, size_t starts, size_t *n, size_t *words)
 {
     if (starts != part->k + 1) {
@@ -88,7 +88,7 @@ static bool part_ok(const dk_paged *part, size_t starts, size_t *n, size_t *word
         }
         least = (size_t)page + 1;
     }
-    /* least > 0: the page after the last; only the filter's last page can be short. */
+    /* `least` is the page after the last one of this part. Only the filter's last page is short. */
     uint64_t short_by = 0, end = (uint64_t)least * part->page_blocks;
     if (part->k && end > part->blocks)
         short_by = end - part->blocks;

@@ -24,7 +24,8 @@ static PyObject *table_checksum(PyObject *module, PyObject *args)
     return PyLong_FromUnsignedLong(sum);
 }
 
-/* Fills *table except its file, and checks that it never falls and is not negative. */
+/* Fills *table except its file. Checks that its numbers and offsets never fall, and are not
+ * negative. */
 static bool take_table(buffers *held, PyObject *context_object, PyObject *lasts_object,
                        PyObject *starts_object, dk_table *table)
 {

@@ -6,7 +6,7 @@
 static const uint32_t SALT[8] = {0x47b6137bU, 0x44974d91U, 0x8824ad5bU, 0xa2b7289dU,
                                  0x705495c7U, 0x2df1424bU, 0x9efc4947U, 0x5c6bfb31U};
 
-/* blocks < 2**32, so the product fits. */
+/* The product fits 64 bits, because blocks < 2**32. */
 static inline size_t block_of(uint64_t hash, size_t blocks)
 {
     return (size_t)(((hash >> 32) * (uint64_t)blocks) >> 32);
@@ -40,8 +40,8 @@ static inline uint64_t probe_one(const uint8_t *block, uint64_t hash)
     return missing == 0;
 }
 
-/* Both paths have the same loops; only the work per key differs. Macros, because a
- * function with the target attribute is not inlined into one without it. */
+/* Both paths have the same loops, and differ only in the work per key. The loops are macros, because
+ * the compiler does not inline a function with the target attribute into one without it. */
 
 #define ADD_LOOP(one)                                                                              \
     size_t i = 0;                                                                                  \
@@ -73,8 +73,8 @@ static inline uint64_t probe_one(const uint8_t *block, uint64_t hash)
         dk_put64(out, i, dk_u64(out, i) | hit << index);                                           \
     }
 
-/* No prefetching: pages are adjacent. A hash outside its page wraps round to a large
- * number, and every page but the filter's last has page_blocks blocks. */
+/* Does not prefetch, because pages are adjacent. For a hash outside its page, the unsigned block
+ * number in the page is too large. Every page but the filter's last has page_blocks blocks. */
 #define PROBE_PAGES_LOOP(one)                                                                      \
     size_t i = 0;                                                                                  \
     const uint8_t *page = part->bits;                                                              \

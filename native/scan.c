@@ -1,4 +1,4 @@
-/* Checks of a column, and the verdicts of a micro-batch. */
+/* Checks the offsets of a column, and judges the records of a micro-batch. */
 #include "kernel.h"
 
 enum { TAKEN = 0, DUPLICATE = 1, LATE = 2 };
@@ -30,7 +30,7 @@ dk_status dk_scan_verdicts(const uint8_t *group, const uint8_t *time_ms, const u
             return DK_UNSORTED;
         last_group = g;
         last_time = time;
-        /* Times rise, so the unsigned difference is exact where a signed one might overflow. */
+        /* Times rise, so the unsigned difference is exact. A signed difference might overflow. */
         if (known[i] ||
             (taken && (uint64_t)time - (uint64_t)taken_time <= (uint64_t)horizon_ms)) {
             out[i] = DUPLICATE;

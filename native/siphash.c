@@ -28,7 +28,8 @@ static sip_state sip_start(const uint8_t key[16])
                        k0 ^ UINT64_C(0x6c7967656e657261), k1 ^ UINT64_C(0x7465646279746573)};
 }
 
-/* The last word: the bytes after the full words, and the length on top. Reads only the key. */
+/* The last word of a key: the bytes after the full words, and the length in the highest byte. Reads
+ * no byte outside the key. */
 static inline uint64_t last_word(const uint8_t *p, size_t length)
 {
     size_t rest = length & 7;
@@ -112,7 +113,7 @@ AVX2 static inline __m256i words4(uint64_t a, uint64_t b, uint64_t c, uint64_t d
     return _mm256_set_epi64x((long long)d, (long long)c, (long long)b, (long long)a);
 }
 
-/* Four keys at once while they have equally many words; otherwise one by one. */
+/* Hashes four keys at once if they have the same number of words, and else one by one. */
 AVX2 void dk_hash_avx2(const dk_keys *keys, const uint8_t key[16], uint8_t *out)
 {
     sip_state s = sip_start(key);

@@ -1,20 +1,21 @@
-/* Order of keys by (hash, bytes, position).
+/* Sorts keys by (hash, bytes, position).
  *
- * One pass spreads the keys by the top bits of the hash over parts that fit into the cache. An
- * entry is then 8 bytes: the 32 bits of the hash that follow, and the position, so that entries
- * compare as numbers and none are equal. Within a part, a second pass spreads them so thinly that
- * insertion sort finds little to do. For any hashes, each level costs no more than its
- * entries; only keys with one hash compare their bytes, in a merge sort.
+ * The first pass spreads the keys by the top bits of the hash over parts that fit into the cache.
+ * From then on, an entry has 8 bytes: the next 32 bits of the hash, and the position of the key. So
+ * entries compare as numbers, and no two are equal. Within a part, a second pass spreads the
+ * entries so thinly that insertion sort has little to do. The time of each pass is proportional to
+ * its entries, whatever the hashes are. Only keys with equal hashes compare their bytes, in a merge
+ * sort.
  */
 #include "kernel.h"
 
 #include <stdlib.h>
 
-/* Parts of about 512 entries: two of them and their counts fit into the first-level cache. More
- * than 2**11 parts at a time gain nothing. */
+/* A part has about 2**PART_BITS entries, so that two parts and their counts fit into the first-level
+ * cache. Spreading over more than 2**11 parts at a time gains nothing. */
 #define PART_BITS 9
 #define MAX_SPREAD 11
-/* Up to this many entries use insertion sort alone. */
+/* Up to this many entries are sorted by insertion sort alone. */
 #define FEW 24
 
 typedef struct {
@@ -29,7 +30,8 @@ static inline uint64_t high_half(uint64_t x)
     return x & ~(uint64_t)UINT32_MAX;
 }
 
-/* The number of bits of n, 1 to MAX_SPREAD: about one entry in two parts. */
+/* The number of bits by which to spread n entries, 1 to MAX_SPREAD. Gives about two parts per
+ * entry. */
 static unsigned bits_for(size_t n)
 {
     unsigned bits = 1;
@@ -46,7 +48,8 @@ static bool key_less(const dk_keys *keys, uint64_t a, uint64_t b)
     return order ? order < 0 : la < lb;
 }
 
-/* Bottom-up and stable: positions rise at the start, so equal keys keep rising ones. */
+/* Sorts by bytes, bottom-up and stable. Positions rise at the start, so those of equal keys still
+ * rise at the end. */
 static void merge_sort(const dk_keys *keys, uint64_t *a, uint64_t *spare, size_t n)
 {
     uint64_t *from = a, *to = spare;
@@ -68,7 +71,7 @@ static void merge_sort(const dk_keys *keys, uint64_t *a, uint64_t *spare, size_t
         memcpy(a, from, n * sizeof *a);
 }
 
-/* Sorts a; the top `used` bits of all entries are equal, and positions rise at the start. */
+/* Sorts a. The top `used` bits of all entries are equal, and positions rise at the start. */
 static void sort_entries(uint64_t *a, uint64_t *spare, size_t n, unsigned used)
 {
     uint64_t *from = a;
@@ -132,7 +135,7 @@ static void settle_bytes(const sort_job *job, uint64_t *run, size_t n)
     merge_sort(job->keys, run, job->spare, n);
 }
 
-/* Entries with equal upper bits of the hash: by the lower bits, then by bytes. */
+/* Sorts entries with equal upper bits of the hash by the lower bits, then by bytes. */
 static void settle_hash(const sort_job *job, uint64_t *run, size_t n)
 {
     if (job->shift < 32) {
@@ -145,7 +148,7 @@ static void settle_hash(const sort_job *job, uint64_t *run, size_t n)
     each_run(job, run, n, settle_bytes);
 }
 
-/* Sorts n entries, and leaves their positions. */
+/* Sorts the n entries of a part, and replaces each entry by its position. */
 static void sort_part(const sort_job *job, uint64_t *a, size_t n)
 {
     sort_entries(a, job->spare, n, 0);
@@ -177,7 +180,7 @@ dk_status dk_sort_keys(const dk_keys *keys, const uint8_t *hashes, uint8_t *out)
         ends[p] = start;
         start += count;
     }
-    /* Entries are as large as results, so the output holds them: new memory is expensive. */
+    /* Keep the entries in the output, which has room for them, because new memory is expensive. */
     bool aligned = (uintptr_t)out % sizeof(uint64_t) == 0;
     if (n > SIZE_MAX / (2 * sizeof(uint64_t)))
         return DK_NO_MEMORY;

@@ -1,8 +1,8 @@
-/* RocksDB tables of segment blocks, read in place: block-based tables of format version 6 without
- * compression, each table block with a checksum from XXH64, the file's context and its own place.
+/* Reads segment blocks directly from RocksDB's block-based tables, format version 6 without
+ * compression. The checksum of a table block is from XXH64, the file's context and its own place.
  *
- * This code never concludes that a block is absent: any deviation is DK_BAD_TABLE, and the caller
- * asks RocksDB.
+ * This code never concludes that a block is absent. If the file deviates from what this release
+ * writes, the result is DK_BAD_TABLE, and the caller asks RocksDB.
  */
 #define _GNU_SOURCE
 #include "kernel.h"
@@ -12,13 +12,13 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* After each table block: its compression, none, and its checksum. */
+/* Size of the trailer after each table block: its compression, which is none, and its checksum. */
 #define TRAILER_BYTES 5
-/* Key of an entry: the block's number, then 8 bytes of RocksDB that mean "value, sequence 0". */
+/* Size of an entry's key: the block's number, and RocksDB's 8 bytes for "value, sequence 0". */
 #define ENTRY_KEY_BYTES 12
 #define MAX_ENTRY_KEY_BYTES 16
-/* Reads table blocks together up to this many bytes, over gaps of this many blocks: reading a block
- * costs as much as another call. */
+/* A call reads up to this many bytes of table blocks, and also the blocks in gaps of up to this many
+ * blocks, because reading a block costs as much as another call. */
 #define READ_BYTES ((size_t)256 << 10)
 #define GAP_BLOCKS 1
 
@@ -28,7 +28,7 @@ uint32_t dk_table_checksum(const uint8_t *bytes, size_t n, uint32_t context, uin
     return (uint32_t)dk_xxh64(bytes, n) + place;
 }
 
-/* Whether the bytes are the intact table block of that place, with its trailer. */
+/* Whether the bytes are an intact table block that belongs at this offset, with its trailer. */
 static bool whole(const uint8_t *block, size_t bytes, uint32_t context, uint64_t offset)
 {
     if (bytes < TRAILER_BYTES + 4)
@@ -92,7 +92,7 @@ typedef struct {
 
 typedef enum { FOUND, END, DAMAGED } step;
 
-/* Goes to the next block of IDs; the metadata entry ends the last table block. */
+/* Goes to the next segment block. The metadata entry ends the last table block. */
 static step next(cursor *at, id_block *block)
 {
     uint32_t shared, more;
@@ -154,7 +154,7 @@ static size_t holder(const dk_table *table, size_t i, uint64_t number)
     return low;
 }
 
-/* The span of queries from `first` on; its table blocks come after `after`. */
+/* Finds the span of queries that begins at `first`. Its table blocks come after block `after`. */
 static bool span_from(const search *s, size_t first, size_t after, span *found)
 {
     const dk_table *table = s->table;
@@ -219,8 +219,8 @@ static bool room_for(search *s, size_t bytes)
     return s->buffer != NULL;
 }
 
-/* Reads and answers a span. With `wait` off it answers only from the page cache; otherwise it asks
- * the kernel to fetch the data from the disk and returns DK_LATER. */
+/* Reads and answers a span. With `wait` off it only reads the page cache. If the data is not there,
+ * it asks the operating system to fetch the data from the disk, and returns DK_LATER. */
 static dk_status serve(search *s, const span *part, bool wait)
 {
     size_t from = start_of(s->table, part->low);

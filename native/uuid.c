@@ -1,13 +1,15 @@
-/* UUID text to 16 bytes, eight hexadecimal digits at a time, and back. */
+/* Converts UUID text to 16 bytes and back, eight hexadecimal digits at a time. */
 #include "kernel.h"
 
 #define UUID_TEXT 36
 #define EACH(x) (UINT64_C(0x0101010101010101) * (x))
 
-/* Decodes 8 digits, first in the lowest byte, to 4 bytes; sets a bit of *bad for a non-digit. */
+/* Decodes 8 digits to 4 bytes. The first digit is in the lowest byte. Sets a bit of *bad for every
+ * character that is not a digit. */
 static inline uint32_t digits8(uint64_t x, uint64_t *bad)
 {
-    /* With the top bits clear no sum carries into the next byte, so each top bit is a compare. */
+    /* The top bits are 0, so no sum carries into the next byte. The top bit of each sum is then the
+     * result of a comparison. */
     uint64_t plain = x & EACH(0x7f);
     uint64_t from_0 = plain + EACH(0x80 - '0'), past_9 = plain + EACH(0x80 - '9' - 1);
     uint64_t from_a = plain + EACH(0x80 - 'a'), past_f = plain + EACH(0x80 - 'f' - 1);
@@ -24,7 +26,7 @@ static inline uint64_t four_and_four(const uint8_t *a, const uint8_t *b)
     return (uint64_t)dk_le32(a) | (uint64_t)dk_le32(b) << 32;
 }
 
-/* Writes 16 bytes to out; false, with undefined bytes in out, unless p is canonical UUID text. */
+/* Writes 16 bytes to out. False, with undefined bytes in out, unless p is canonical UUID text. */
 static inline bool uuid_bytes(const uint8_t *p, uint8_t *out)
 {
     uint64_t bad = (uint64_t)((p[8] ^ '-') | (p[13] ^ '-') | (p[18] ^ '-') | (p[23] ^ '-'));
@@ -56,14 +58,14 @@ size_t dk_encode_uuid(const dk_keys *keys, uint8_t *out, uint8_t *out_offsets)
     return used;
 }
 
-/* 4 bytes to 8 digits, the first in the lowest byte: the inverse of digits8. */
+/* Encodes 4 bytes as 8 digits, the first in the lowest byte. The inverse of digits8. */
 static inline uint64_t text8(uint32_t bytes)
 {
     uint64_t v = bytes;
     v = (v | v << 16) & UINT64_C(0x0000ffff0000ffff);
     v = (v | v << 8) & UINT64_C(0x00ff00ff00ff00ff);
     uint64_t nibbles = (v >> 4 | v << 8) & EACH(0x0f);
-    /* 6 carries into the fifth bit from 10 on. */
+    /* Adding 6 sets the fifth bit of every nibble from 10 on. */
     uint64_t letters = ((nibbles + EACH(6)) >> 4) & EACH(1);
     return nibbles + EACH('0') + letters * ('a' - '0' - 10);
 }

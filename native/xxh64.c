@@ -1,4 +1,4 @@
-/* XXH64 of bytes, seed 0: the checksum of our tables (Collet, "xxHash fast digest algorithm",
+/* XXH64 of bytes with seed 0, the checksum in our tables (Collet, "xxHash fast digest algorithm",
  * doc/xxhash_spec.md of Cyan4973/xxHash).
  */
 #include "kernel.h"
