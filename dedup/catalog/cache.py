@@ -101,7 +101,10 @@ class LocalCache:
             path.write_bytes(data)
 
     def publish(self, built: Path, entry: Path) -> bool:
-        """Move a finished file or folder into place, and return whether this process was first."""
+        """Move a finished file or folder into place.
+
+        Returns False if another process was first. The cache then keeps the entry of that process.
+        """
         with self._errors("write"):
             grown_bytes = _size_bytes(built)
             for attempt in (1, 2):

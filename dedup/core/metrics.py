@@ -193,8 +193,8 @@ class BatchMetrics:
     def filter_fpr(self) -> float | None:
         """The observed false-positive rate of the filters.
 
-        None if no new ID was looked up in a filter. None too under ``guarantee="at-most-once"``,
-        because the catalog then does not confirm the answers of filters.
+        The rate is None if no new ID was looked up in a filter. It is also None under
+        ``guarantee="at-most-once"``, because the catalog then does not confirm filter hits.
         """
         if self.filter_unconfirmed:
             return None

@@ -61,24 +61,24 @@ def fits(test: Callable[[Any], bool], rule: str) -> Callable[[Any, str], Any]:
 
 
 def text(pattern: str = "(?s).+", rule: str = "be text that is not empty.") -> Kind:
-    """Return the type of a text that matches a pattern from end to end."""
+    """Return a `Kind` for text that matches a pattern from end to end."""
     return Kind(fits(lambda v: isinstance(v, str) and bool(re.fullmatch(pattern, v)), rule))
 
 
 def choice(*names: str) -> Kind:
-    """Return the type of one of several names. Upper and lower case are equal in text."""
+    """Return a `Kind` for one of several names. Upper and lower case are equal in text."""
     check = fits(lambda value: value in names, f"be one of {', '.join(names)}.")
     return Kind(check, lambda given: given.strip().lower(), "|".join(names))
 
 
 def whole(least: int = 1, most: int | None = None, hint: str = "") -> Kind:
-    """Return the type of a whole number from `least` to `most`."""
+    """Return a `Kind` for whole numbers from `least` to `most`."""
     bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
     return number(lambda n: n >= least and (most is None or n <= most), f"{bounds}{hint}", int)
 
 
 def number(test: Callable[[float], bool], bounds: str, takes: type = float) -> Kind:
-    """Return the type of a number that meets `test`. `bounds` describes `test` in the error."""
+    """Return a `Kind` for numbers that meet `test`. `bounds` describes `test` in the error."""
     types, noun = ((int,), "whole number") if takes is int else ((int, float), "number")
     rule = f"be a {noun} {bounds}."
     meets = fits(lambda v: isinstance(v, types) and not isinstance(v, bool) and test(v), rule)
@@ -86,14 +86,14 @@ def number(test: Callable[[float], bool], bounds: str, takes: type = float) -> K
 
 
 def switch() -> Kind:
-    """Return the type of a boolean, which text gives as ``true`` or ``false`` in any case."""
+    """Return a `Kind` for booleans, which text gives as ``true`` or ``false`` in any case."""
     words = {"true": True, "false": False}
     check = fits(lambda value: isinstance(value, bool), "be true or false.")
     return Kind(check, lambda given: words.get(given.strip().lower(), given), "true|false", bool)
 
 
 def duration(least_ms: int = 0) -> Kind:
-    """Return the type of a duration. Its check turns text or timedelta into milliseconds."""
+    """Return a `Kind` for durations. Its check turns text or timedelta into milliseconds."""
 
     def check(value: Any, name: str) -> int:
         length_ms = duration_ms(value, option=name)
@@ -105,7 +105,7 @@ def duration(least_ms: int = 0) -> Kind:
 
 
 def nbytes(least: int, most: int, rule: str) -> Kind:
-    """Return the type of a number of bytes, or a text such as ``128MB`` (1 MB is 2**20 bytes)."""
+    """Return a `Kind` for numbers of bytes, or text such as ``128MB`` (1 MB is 2**20 bytes)."""
 
     def check(value: Any, name: str) -> int:
         size = size_bytes(str(value))
@@ -117,7 +117,7 @@ def nbytes(least: int, most: int, rule: str) -> Kind:
 
 
 def names() -> Kind:
-    """Return the type of a tuple of distinct names, which commas separate in text."""
+    """Return a `Kind` for tuples of distinct names, which commas separate in text."""
 
     def parse(given: str) -> tuple[str, ...]:
         return tuple(each.strip() for each in given.split(",") if each.strip())

@@ -71,7 +71,7 @@ class Policy:
     def closed_filter_fpr(self) -> float:
         """Target false-positive rate of the one filter of a closed bucket.
 
-        All filters of closed buckets that a lookup probes share half of `fpr`.
+        Half of `fpr` is divided among all filters of closed buckets that a lookup probes.
         """
         # A closed bucket ends at or behind the low watermark. A record is judged at or after the
         # late watermark, and probes one horizon to both sides.
@@ -81,7 +81,7 @@ class Policy:
     def open_filter_fpr(self) -> float:
         """Target false-positive rate of each filter of an open bucket.
 
-        All filters of open buckets that a lookup probes share the other half of `fpr`.
+        Half of `fpr` is divided among all filters of open buckets that a lookup probes.
         """
         reach_ms = min(self.lateness_ms, self.horizon_ms)
         return self.fpr / 2 / MAX_OPEN_SEGMENTS / self._probed(reach_ms)

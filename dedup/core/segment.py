@@ -45,7 +45,10 @@ class SegmentRef:
         return starts_before and self.reaches_past(hash_ranges, index)
 
     def reaches_past(self, hash_ranges: int, index: int) -> bool:
-        """Return whether the segment's range ends after the start of range ``index``."""
+        """Return whether the segment holds hashes at or above the start of a range.
+
+        The range has the number ``index`` among ``hash_ranges`` equal ranges.
+        """
         return (self.range_index + 1) * hash_ranges > index * self.hash_ranges
 
     def spread(self, hashes: U64) -> U64:

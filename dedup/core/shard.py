@@ -164,7 +164,10 @@ def process(
 
 
 def _check_late(state: ShardState, policy: Policy) -> None:
-    """Raise ConfigError if an earlier run may have forgotten IDs of late records to emit."""
+    """Raise ConfigError if late copies could pass because their IDs were forgotten early.
+
+    That can happen if an earlier run dropped late records and this run emits them.
+    """
     if policy.late == "emit" and state.clocks.gc_watermark_ms < state.forgotten_before_ms:
         raise ConfigError(
             'late is "emit" now and was "drop", with stable timestamps. IDs of the last horizon '

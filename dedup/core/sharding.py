@@ -72,7 +72,7 @@ def slot_keys(shards: int, partitions: int) -> tuple[int, ...]:
 def spark_hash_int(value: int, seed: int = _SPARK_HASH_SEED) -> int:
     """Return Spark's ``hash`` of an INT column as an unsigned 32-bit number.
 
-    Spark's code is Murmur3_x86_32.hashInt of org.apache.spark.unsafe.hash.
+    Follows Murmur3_x86_32.hashInt of org.apache.spark.unsafe.hash.
     """
     k = _rotated(value * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
     h = (_rotated(seed ^ k, 13) * 5 + 0xE6546B64) & _MASK

@@ -10,10 +10,11 @@ from typing import Any
 def lazily(
     package: str, public: Sequence[str], homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` for a package that can be imported without Spark.
+    """Return functions ``__getattr__`` and ``__dir__`` for the package with the name `package`.
 
-    `homes` maps each module to its public names, separated by blanks. A module without names is
-    itself public.
+    They import a public name when somebody first uses it, so that importing the package does not
+    import Spark. `homes` maps each module to its public names, separated by blanks. A module
+    without names is itself public.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
     modules = {home.rpartition(".")[2]: home for home, names in homes.items() if not names}

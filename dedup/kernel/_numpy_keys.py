@@ -77,19 +77,16 @@ def first_occurrence(data: U8, offsets: I64, hashes: U64) -> I64:
 
 
 def spread(counts: I64) -> tuple[I64, I64]:
-    """Return for every cell its row and its position in the row.
-
-    ``counts`` are the rows' lengths.
-    """
+    """Return for every item of lists with these lengths its list and its position in the list."""
     rows = np.repeat(np.arange(len(counts)), counts)
     starts = np.cumsum(counts) - counts
     return rows, np.arange(len(rows)) - starts[rows]
 
 
 def chunks(counts: I64) -> Iterator[slice]:
-    """Yield slices of rows that together have about ``_PAIRS`` cells, and at least one row.
+    """Divide lists with these lengths into groups of about ``_PAIRS`` items, and yield the slices.
 
-    ``counts`` are the rows' lengths.
+    A group has at least one list.
     """
     ends = np.cumsum(counts)
     row = 0
