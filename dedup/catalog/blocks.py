@@ -1,7 +1,7 @@
 """Segment blocks: about 64 record IDs with their times, packed into one value. No I/O.
 
-Because of blocks, code that writes, merges and reads segments works on arrays. One RocksDB entry
-per ID would cost five times as much. ``dedup/catalog/FORMATS.md`` describes the bytes.
+With blocks, the code that writes, merges and reads segments works on arrays, which costs a fifth of
+one RocksDB entry per ID. ``dedup/catalog/FORMATS.md`` describes the bytes.
 """
 
 from __future__ import annotations

@@ -92,7 +92,10 @@ def check_fit(
 def _change(
     what: str, before: Sequence[Definition], after: Sequence[Definition], accepted: str | None
 ) -> Iterator[str]:
-    """Yield what changed and how to undo or accept the change, unless it keeps the bytes of IDs."""
+    """Yield what changed, and how to undo or accept the change.
+
+    Yields nothing if both definitions make the same bytes.
+    """
     if len(before) == len(after) and all(map(Definition.same_as, before, after)):
         return
     change = f"The {what} is {_listed(after, before)} now and was {_listed(before, after)}."

@@ -127,6 +127,6 @@ def is_local(fs: pafs.FileSystem) -> bool:
 
 
 def error_text(error: Exception) -> str:
-    """Return a storage client's message in one line. A message of libhdfs may have a hundred."""
+    """Return a storage client's message in one line. Messages of libhdfs may have many lines."""
     lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
     return "; ".join(lines if len(lines) < 10 else lines[:1])

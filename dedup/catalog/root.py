@@ -180,7 +180,7 @@ class Root:
     # --- writing
 
     def put_bytes(self, name: str, data: bytes) -> None:
-        """Write or replace an object, so that no reader sees half of it."""
+        """Write or replace an object. No reader sees half an object."""
         self._put(name, data, create=False)
 
     def create_bytes(self, name: str, data: bytes) -> bool:

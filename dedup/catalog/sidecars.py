@@ -38,7 +38,7 @@ _OWNER_BYTES = 4
 
 
 class Sidecars:
-    """The filters of one shard's segments. A filter that must be rebuilt is read from ``views``."""
+    """The filters of one shard's segments. ``views`` reads a segment to rebuild its filter."""
 
     def __init__(self, files: ShardFiles, views: Views) -> None:
         self._files = files

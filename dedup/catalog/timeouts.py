@@ -1,4 +1,4 @@
-"""Contact a storage first: report slow answers, give up in time, and obey Ctrl-C."""
+"""Make the first request to a storage: report a slow answer, give up in time, and obey Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Views: local read-only RocksDB databases, each over exactly one segment.
 
-A view holds nothing but a segment that the manifest names. So a database never makes an ID count as
-seen that the manifest does not cover (invariant 1). A view is built in a private folder and renamed
-into place. It is open for writing only while it is built (invariant 5).
+A view holds nothing but a segment that the manifest names. So a database never holds an ID that the
+manifest does not cover (invariant 1). A view is built in a private folder and renamed into place.
+The view is open for writing only while it is built (invariant 5).
 """
 
 from __future__ import annotations

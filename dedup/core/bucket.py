@@ -133,7 +133,7 @@ class Bucket:
                     yield Coverage(segment, merge.hash_ranges, merge.ranges_done)
 
     def adding(self, run: SortedRun, *, clamped: bool) -> Bucket:
-        """Return the bucket with one more run."""
+        """Return the bucket with ``run`` added."""
         return replace(self, runs=(*self.runs, run), clamped=self.clamped or clamped)
 
     def beginning(self, runs: tuple[SortedRun, ...], hash_ranges: int) -> Bucket:
@@ -146,8 +146,8 @@ class Bucket:
     ) -> tuple[Bucket, Merge | None, SortedRun]:
         """Return the bucket after ``merge`` has finished one more range of hashes.
 
-        Also returns the merge, or None if it has ended, and the segments that nothing needs now.
-        ``new`` is the segment of the finished range, or None if the range has no IDs.
+        Also returns the merge, or None if the merge has ended, and the segments that became
+        obsolete. ``new`` is the segment of the finished range, or None if the range has no IDs.
         """
         output = merge.output if new is None else (*merge.output, new)
         others = tuple(m for m in self.merges if m is not merge)
@@ -158,7 +158,7 @@ class Bucket:
         return replace(self, runs=runs, merges=others), None, merge.inputs
 
     def without(self, name: str) -> Bucket:
-        """Return the bucket without one segment.
+        """Return the bucket without the segment of this name.
 
         Merges that do not contain the segment stay the same objects.
         """

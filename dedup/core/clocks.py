@@ -31,7 +31,7 @@ NEVER_MS = -(1 << 62)
 IDLE_BATCHES = 3
 #: Largest difference between processing times that does not count as a jump of the clock.
 MAX_CLOCK_SKEW_MS = 60_000
-#: Largest number of clocks. The state row of every shard holds all of them.
+#: Largest number of clocks. The state row of every shard holds all clocks.
 MAX_SOURCES = 20_000
 
 
@@ -57,7 +57,7 @@ class Observed:
 class SourceClock:
     """The clock of one source partition.
 
-    A timestamp is trusted if the record carried it and it is not behind the late watermark.
+    A timestamp is trusted if a record carried it and if it is not behind the late watermark.
     """
 
     #: Highest trusted timestamp, or NEVER_MS before the first one.

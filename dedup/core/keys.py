@@ -59,7 +59,7 @@ class Keys:
 
     @classmethod
     def from_arrow(cls, array: pa.Array) -> Keys:
-        """Return the keys of a binary or large_binary array without nulls, copying no bytes.
+        """Return the keys of a binary or large_binary array without nulls. Does not copy bytes.
 
         Raises ValueError for any other array. The caller must first remove records without an ID.
         """

@@ -93,7 +93,7 @@ class Lineage:
     def superseded(self, listed: Iterable[Run]) -> tuple[Run, ...]:
         """Return the listed runs that ended before the oldest run of this lineage began.
 
-        Returns no runs unless the lineage is full, because otherwise it holds every earlier run.
+        A lineage with less than `MAX_RUNS` runs holds every earlier run, so the result is empty.
         """
         first = self._first_epoch()
         return tuple(

@@ -88,7 +88,8 @@ def _to_come(runs: tuple[SortedRun, ...], grown: float) -> float:
     sizes = sorted(max(ids_in(run), 1) for run in runs)
     if not sizes or grown <= 0:
         return math.inf
-    # Merged runs are larger than sealed ones, and runs of a few stragglers smaller.
+    # The run at the first quartile stands for a freshly sealed run. Merged runs are larger, and
+    # runs of a few stragglers smaller.
     sealed = sum(sizes) / sizes[len(sizes) // 4]
     return sealed * (1 - grown) / grown
 

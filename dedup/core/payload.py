@@ -87,11 +87,11 @@ def pairs_in_groups(groups: I64, others: I64) -> tuple[I64, I64]:
 
 
 def compare(duplicates: Digested, taken: Digested, horizon_ms: int) -> tuple[BOOL, BOOL]:
-    """Return two masks of the duplicates: those that conflict, and those that cannot be compared.
+    """Return a mask of the duplicates that conflict, and a mask of those that cannot be compared.
 
-    ``taken`` are the remembered records with the same IDs. A duplicate is compared with those of
-    its ID within the horizon. The duplicate conflicts if at least one of these payloads can be
-    compared and none is equal.
+    ``taken`` are the remembered records with the same IDs. The payload of a duplicate is compared
+    with the payloads of all taken records of its ID within the horizon. The duplicate conflicts if
+    at least one of these payloads can be compared and no payload is equal.
     """
     order = np.argsort(duplicates.groups, kind="stable")
     groups = duplicates.groups[order]

@@ -16,7 +16,7 @@ from dedup.core.keys import Keys
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Records:
-    """A shard's n records of one micro-batch, in any order."""
+    """The n records of a shard in one micro-batch, in any order."""
 
     #: Canonical IDs, or empty bytes if the ID is null.
     keys: Keys

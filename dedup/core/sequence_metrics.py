@@ -111,12 +111,12 @@ class SequenceMetrics:
 
     @property
     def stored_bytes(self) -> int:
-        """Number of bytes that remember producers, which are those of the state rows."""
+        """Number of bytes of all state rows, which alone remember producers."""
         return self.state_bytes
 
     @property
     def by_query_time(self) -> bool:
-        """Whether query time measures silence, because there is no `timestamp`."""
+        """Whether query time measures silence, because records carry no timestamps."""
         return self.expired_before_ms is None and self.newest_ms is not None
 
     @property

@@ -165,7 +165,7 @@ class _NumberedRecords:
         first = kernel.first_occurrence(keys.data, keys.offsets, hashes)
         if not np.array_equal(first[:known], np.arange(known)):
             raise SequenceState.damaged("it contradicts itself: it holds a producer twice")
-        # New producers follow the known ones, in the order of their first records.
+        # New producers follow the known producers, in the order of their first records.
         found, rows = np.unique(
             np.concatenate([np.arange(known), first[known:]]), return_inverse=True
         )

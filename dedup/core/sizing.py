@@ -93,8 +93,8 @@ def interval(
     """Return a confidence interval of a rate of which ``wrong`` of ``asked`` trials were seen.
 
     This is Wilson's score interval (JASA 22, 1927), which also holds for rates near 0. It reaches
-    ``z`` standard deviations to either side; the default gives 95 % confidence. ``spread`` is the
-    standard deviation of the true rate among filters, e.g. from `predicted_spread`.
+    ``z`` standard deviations to either side. The default of ``z`` gives 95 % confidence. ``spread``
+    is the standard deviation of the true rate among filters, e.g. from `predicted_spread`.
     """
     if not asked:
         return 0.0, 1.0

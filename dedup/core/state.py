@@ -76,8 +76,8 @@ class ShardState:
     #: Number of other runs that continued from a state of this shard's history, by the last search
     #: of the catalog root. While it is above 0, nothing is deleted.
     branches: int = 0
-    #: IDs of times before this may be forgotten before the GC watermark passes them. A policy that
-    #: drops late records allowed that.
+    #: IDs with times before this may be forgotten already, although the GC watermark has not passed
+    #: them. An earlier policy that dropped late records allowed that.
     forgotten_before_ms: int = NEVER_MS
     #: All sets of columns that digests of payloads cover (see `dedup.core.payload`).
     payloads: tuple[str, ...] = ()

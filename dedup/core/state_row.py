@@ -33,7 +33,10 @@ class StateRow:
     rest: memoryview
 
     def fields(self) -> Any:
-        """Return the JSON value in the head, or raise ValueError or zlib.error if it is damaged."""
+        """Return the JSON value in the head.
+
+        Raises ValueError or zlib.error if the head is damaged.
+        """
         stream = zlib.decompressobj()
         text = stream.decompress(self.head, _MAX_HEAD_BYTES)
         if not stream.eof or stream.unused_data:

@@ -157,11 +157,14 @@ class Upkeep:
                     room -= step_cost(share)
 
     def _deep(self, bucket: Bucket) -> bool:
-        """Return whether the bucket may soon have more segments than it is allowed to have."""
+        """Return whether the bucket is close to the bound of its depth."""
         return bucket.depth >= DEEP and not self._closed(bucket)
 
     def _begin_merges(self) -> None:
-        """Begin the merges that are due: at most one per bucket, and one for all ended buckets."""
+        """Begin the merges that are due.
+
+        Begins at most one merge in each growing bucket, and one in all ended buckets together.
+        """
         self._begin_ended()
         for bucket in self.state.manifest.buckets:
             if self._closed(bucket):
@@ -234,7 +237,8 @@ class Upkeep:
     def _step(self, bucket: Bucket, merge: Merge) -> tuple[Merge | None, float]:
         """Merge one more range of hashes.
 
-        Returns the merge, or None if it has ended, and the amount written in full segments.
+        Returns the merge and the amount written, in full segments. If the merge has ended, returns
+        None in its place.
         """
         pieces: list[Entries] = []
         lost: list[SegmentRef] = []

@@ -89,9 +89,9 @@ class Kernel(Protocol):
     ) -> U8:
         """Return for each of n hashes 0 if a filter certainly does not hold it, else 1.
 
-        Needs only the pages of the filter that the hashes fall into. ``pages``, ``starts`` and
-        ``hashes`` are a result of `filter_pages` and its hashes, or slices of these for some of the
-        pages. Hash i is in page j if ``starts[j] <= starts[0] + i < starts[j + 1]``.
+        Reads only the pages of the filter that the hashes fall into. First call `filter_pages`, and
+        then this function for all or some of the pages: with ``pages[a:b]``, ``starts[a:b + 1]``
+        and ``hashes[starts[a]:starts[b]]``.
 
         ``bits`` has the words of exactly these pages, one page after another. A page has
         ``8 * page_blocks`` words, or fewer if it is the last page of the filter.
@@ -169,8 +169,8 @@ class Kernel(Protocol):
         key. If ``digests`` is given, fills it with the keys' digests, and with 0 for a key without
         a digest. ``dedup/catalog/FORMATS.md`` describes the bytes of blocks.
 
-        Raises ValueError if a block is damaged, even one that no key needs. The error names the
-        first such block.
+        Raises ValueError if a block is damaged, even a block that no key needs. The error names the
+        first damaged block.
         """
         out = np.empty(max(len(q_offsets) - 1, 0), np.int64)
         _native.blocks_find(data, block_offsets, query_block, q_data, q_offsets, out, digests)
@@ -210,7 +210,7 @@ class Kernel(Protocol):
         """Return all keys of segment blocks, and their times in ms after the bucket's start.
 
         Blocks with times of 4 and of 8 bytes may be mixed. Raises ValueError if a block is damaged.
-        The error names the first such block.
+        The error names the first damaged block.
         """
         key_data, offsets, times = _native.blocks_decode(data, block_offsets)
         return (
@@ -279,7 +279,7 @@ class Kernel(Protocol):
 
 
 class Compiled(Kernel):
-    """The path in C. If `simd` is set, it uses AVX2."""
+    """The path in C, which uses AVX2 if `simd` is set and the processor has AVX2."""
 
     def __init__(self, *, simd: bool) -> None:
         self.simd = simd and _native.HAVE_AVX2

@@ -77,16 +77,19 @@ def first_occurrence(data: U8, offsets: I64, hashes: U64) -> I64:
 
 
 def spread(counts: I64) -> tuple[I64, I64]:
-    """Return for every item of lists with these lengths its list and its position in the list."""
+    """Number the items of several lists: return each item's list and its position in that list.
+
+    ``counts`` are the lengths of the lists.
+    """
     rows = np.repeat(np.arange(len(counts)), counts)
     starts = np.cumsum(counts) - counts
     return rows, np.arange(len(rows)) - starts[rows]
 
 
 def chunks(counts: I64) -> Iterator[slice]:
-    """Divide lists with these lengths into groups of about ``_PAIRS`` items, and yield the slices.
+    """Yield slices of lists that together have about ``_PAIRS`` items, and at least one list.
 
-    A group has at least one list.
+    ``counts`` are the lengths of the lists.
     """
     ends = np.cumsum(counts)
     row = 0
@@ -219,7 +222,8 @@ def scan_verdicts(group: I64, time_ms: I64, known: U8, droppable: U8, horizon_ms
         return verdict
     group_number = np.cumsum(np.r_[False, ~same])
     chosen = candidates[_taken(group_number[candidates], time_ms[candidates], horizon_ms)]
-    # Every other record within the horizon of its group's last taken record is a duplicate.
+    # A record that is not taken, but within the horizon of the last taken record of its group, is a
+    # duplicate.
     last = np.full(len(group), -1, np.int64)
     last[chosen] = chosen
     last = np.maximum.accumulate(last)
@@ -232,9 +236,9 @@ def scan_verdicts(group: I64, time_ms: I64, known: U8, droppable: U8, horizon_ms
 
 
 def _taken(group: I64, time_ms: I64, horizon_ms: int) -> Bools:
-    """Return which candidates are taken, starting with the first candidate of each group.
+    """Return which candidates are taken. The first candidate of each group always is.
 
-    After a taken candidate, the next one taken is the first that is beyond its horizon.
+    After a candidate is taken, the group's next candidate beyond the horizon of it is taken.
     """
     times = np.unique(time_ms)
     # If the sum would overflow, use the largest integer instead.

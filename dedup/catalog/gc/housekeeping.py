@@ -31,7 +31,9 @@ _TURNS = 16
 def housekeep(
     root: Root, query_id: str, epoch: Epoch, base: ShardState, policy: Policy
 ) -> tuple[ShardState, int]:
-    """Return the state with what the root revealed, and the number of orphans deleted.
+    """Search the root for branches and orphans, and delete old orphans.
+
+    Returns the state, updated with what the search found, and the number of orphans deleted.
 
     Shard 0 records the run for all shards.
     """
@@ -85,7 +87,7 @@ def _all_runs(
 ) -> list[Run] | None:
     """Return every run of the query, or None if the listing is incomplete and may lack a branch.
 
-    Orphans may reveal that an earlier run committed more than it recorded. Records that first.
+    If orphans reveal that a run committed more than its mark says, updates the mark first.
     """
     for ahead, epoch in written_past_successor(orphans, lineage):
         mark_through(root, query_id, ahead, epoch - 1)
