@@ -50,8 +50,8 @@ def encode_blocks(
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield (entry key, block) for every block that holds IDs, in rising order of entry keys.
 
-    Raises ValueError if more than 65,535 IDs fall into one block. Hashes under a secret key never
-    crowd so much.
+    Raises ValueError if more than 65,535 IDs fall into one block. With a secret hash key this
+    cannot happen in practice.
 
     Parameters
     ----------

@@ -99,7 +99,7 @@ def shard_path(query_id: str, shard: int, file: str) -> str:
 
 
 def run_path(query_id: str, run_id: str, began_epoch: int, through_epoch: int | None = None) -> str:
-    """Return the name of a run's object, or of its mark if ``through_epoch`` is given."""
+    """Return the name of a run's object, or of the run's mark if ``through_epoch`` is given."""
     rest = ".json" if through_epoch is None else f".through-{through_epoch:012d}"
     return f"{checked_query_id(query_id)}/{RUNS_FOLDER}/{began_epoch:012d}-{run_id}{rest}"
 

@@ -104,8 +104,8 @@ class Matches:
     #: Digests of the entries' payloads, shape (m,). The digest of an entry without a payload is 0.
     #: None unless the policy compares payloads.
     digests: U64 | None = None
-    #: Numbers of IDs for the metrics, by the answers of filters and catalog. Named like the fields
-    #: of `BatchMetrics`.
+    #: Numbers of IDs by the answers of filters and catalog, under the names of fields of
+    #: `BatchMetrics`.
     counts: Mapping[str, int] = field(default_factory=dict)
     #: Damaged segments that the lookup skipped because the user accepted their loss.
     lost: list[SegmentRef] = field(default_factory=list)

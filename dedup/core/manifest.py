@@ -104,10 +104,11 @@ class Manifest:
     def expire(
         self, *, gc_watermark_ms: int, unclamped_ms: int, epoch: int, now_ms: int
     ) -> Manifest:
-        """Return the manifest without the buckets that end at or before the GC watermark.
+        """Return the manifest with the segments of all expired buckets moved to `expired`.
 
-        Buckets without clamped IDs expire if they end at or before ``unclamped_ms`` instead. This
-        time equals the GC watermark unless the policy lets IDs expire earlier.
+        A bucket with clamped IDs expires if it ends at or before the GC watermark. Any other bucket
+        expires if it ends at or before ``unclamped_ms``. This time equals the GC watermark unless
+        the policy lets IDs expire earlier.
         """
         kept: list[Bucket] = []
         segments: list[SegmentRef] = []

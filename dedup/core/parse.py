@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
-#: Converts a JSON value to the engine's form, or raises ValueError.
+#: Function that converts a JSON value to the engine's form, or raises ValueError.
 Parser: TypeAlias = Callable[[Any], Any]
 #: Bound of the numbers that we write. Their sums and differences fit in an int64.
 _LIMIT = 1 << 62

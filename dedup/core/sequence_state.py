@@ -57,9 +57,9 @@ class SequenceState:
 
     @staticmethod
     def from_bytes(data: bytes) -> SequenceState:
-        """Return the state.
+        """Return the state in a row.
 
-        Raises StateError if the row is damaged, of an unknown version, or another operator's.
+        Raises StateError if the row is damaged, has an unknown version, or is of another operator.
         """
         found = state_row.read(
             data, MAGIC, (VERSION,), content="producers", damaged=SequenceState.damaged

@@ -1,4 +1,7 @@
-"""The frame of a state row: magic, format, a compressed head of JSON, a body, and checksums."""
+"""The frame of a state row: a header with checksums, a head, and a body.
+
+The header has a magic number and the format. The head is compressed JSON.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from dedup.errors import StateError
 _OPERATORS = {b"DDST": "dedup_by_id", b"DDSQ": "dedup_by_sequence"}
 _HEADER = struct.Struct("<4sHHIII")
 _CRC = struct.Struct("<I")
-#: Bytes before the head.
+#: Size of the header, which comes before the head.
 HEADER_BYTES = _HEADER.size + _CRC.size
 #: Largest size of a decompressed head, a hundred times that of a shard with 10,000 segments.
 _MAX_HEAD_BYTES = 1 << 28

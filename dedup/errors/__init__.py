@@ -111,11 +111,16 @@ class StateError(DedupError):
 
 
 class SinkError(DedupError):
-    """A sink contradicts the query, or does not answer. Nothing was written twice."""
+    """An output is not as its sink left it, or its server does not answer.
+
+    Nothing was written twice.
+    """
 
 
 class SourceError(DedupError):
-    """Kafka or its schema registry does not answer, or contradicts the query. Nothing is skipped.
+    """Kafka or its schema registry does not answer, or its answer does not fit the query.
+
+    Nothing is skipped.
 
     A retry may help if a server was down. It never helps if a topic was recreated.
     """

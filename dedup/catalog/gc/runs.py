@@ -49,7 +49,7 @@ def write_lineage(root: Root, query_id: str, lineage: Lineage) -> None:
 
 
 def read_lineage(root: Root, query_id: str, run: Run) -> Lineage | None:
-    """Return the lineage that ends with a run, or None if its object is missing or damaged.
+    """Return the lineage that ends with a run, or None if the run's object is missing or damaged.
 
     Without a lineage no orphan counts as the query's own, so a sweep deletes less. Nothing is lost.
 

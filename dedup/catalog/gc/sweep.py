@@ -98,8 +98,8 @@ def sweepable(
 ) -> list[str]:
     """Return the names of the orphans that no state can name, now or after a rollback.
 
-    A run of the shard's own lineage wrote these orphans, in a micro-batch to which Spark can no
-    longer roll back. By the storage's clock they are older than `keep_expired`.
+    A run of the shard's own lineage wrote these orphans. Spark can no longer roll back to the
+    micro-batch that wrote them, and they are older than `keep_expired`.
     """
     return [
         file.name
