@@ -17,7 +17,7 @@ FileSystemFactory: TypeAlias = Callable[[], tuple[pafs.FileSystem, str]]
 
 
 class Location:
-    """A folder of a file system, with the parameter and the errors of `Root`."""
+    """A folder of a file system. Takes the same parameter as `Root`, and raises the same errors."""
 
     def __init__(self, where: str | os.PathLike[str] | FileSystemFactory) -> None:
         if callable(where):

@@ -11,7 +11,7 @@ MAX_HASH_RANGES = 1 << 16
 
 
 def check_hash_ranges(hash_ranges: int, index: int) -> None:
-    """Raise ValueError unless ``hash_ranges`` is a power of two and has a range ``index``."""
+    """Raise ValueError unless ``hash_ranges`` is a power of two and ``index`` is below it."""
     power = 1 <= hash_ranges <= MAX_HASH_RANGES and hash_ranges & (hash_ranges - 1) == 0
     if not power or not 0 <= index < hash_ranges:
         raise ValueError(f"there is no range {index} of {hash_ranges}")

@@ -45,7 +45,7 @@ class Lineage:
         return self.holds(run_id) and epoch < self._ends().get(run_id, epoch + 1)
 
     def undid(self, run_id: str, epoch: int) -> bool:
-        """Return whether this history covers ``epoch`` without that micro-batch of the run.
+        """Return whether this history covers ``epoch``, but lacks the run's micro-batch ``epoch``.
 
         If so, somebody restored a checkpoint from before that micro-batch.
         """
