@@ -1,8 +1,8 @@
 """The kernel in numpy: the reference for the C extension, and the substitute if C is missing.
 
-All operations are on whole arrays. Python loops run only over the words of the longest key, a few
-rounds of a doubling, and the rare keys that share a 64-bit hash without being equal. Only the C
-path checks its arguments, because a wrong argument would make C access other memory.
+All operations are on whole arrays. Python loops run only over the words of the longest key, over
+lengths that double each time, and over unequal keys with the same 64-bit hash, which are rare. Only
+the C path checks its arguments, because a wrong argument would make C access other memory.
 """
 
 from __future__ import annotations

@@ -71,9 +71,9 @@ def foreign_to_all(output: Root) -> str | None:
 
 
 def list_keeper(has: Callable[[str], bool]) -> str | None:
-    """Return the writer that keeps a list of a folder's files, or None if there is no list.
+    """Return who lists the valid files of an output folder, such as Delta Lake, or None if nobody.
 
-    `has` returns whether the folder has a file or folder of that name.
+    `has` returns whether the folder has an entry with the given name.
     """
     for name, whose in _LISTS.items():
         if has(name):

@@ -28,7 +28,8 @@ from dedup.sinks.protocol import (
     refuse_other_content,
 )
 
-#: Largest number of the driver's attempts. If an attempt fails, another writer has committed.
+#: Largest number of the driver's attempts to commit. Most attempts fail because another writer
+#: committed first.
 ATTEMPTS = 40
 #: Largest number of attempts that may fail without another writer's commit, for example because no
 #: answer came.

@@ -45,8 +45,8 @@ def split(
     df : DataFrame
         A stream with the verdict column. Other columns may differ from the operator's columns.
     unique : callable of (DataFrame, int)
-        Gets the rows that the operator would emit without a verdict column, unless another
-        parameter has a function for their verdict. The rows lack the verdict column.
+        Gets the rows that the operator would emit if the option ``verdict`` were not set, except
+        rows for whose verdict another parameter has a function. The rows lack the verdict column.
     duplicate, late, null_id, untimed, conflict : callable of (DataFrame, int), optional
     gap, fenced, unknown, unnumbered : the same, for verdicts of `dedup_by_sequence`
         Gets the rows of the verdict that the parameter names, with the verdict column. If there is

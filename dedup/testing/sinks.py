@@ -49,7 +49,7 @@ class SinkHarness(ABC):
 
     @abstractmethod
     def numbers(self) -> Counter[int]:
-        """Return how often a plain reader finds each number in the output."""
+        """Return how often each row number is in the output, by a reader without this package."""
 
     def batch_of(self, run_id: str, batch_id: int) -> Batch:
         """Return a micro-batch of the query."""

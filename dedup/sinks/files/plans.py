@@ -57,7 +57,7 @@ class BatchPlan:
 
 
 class BatchPlans:
-    """All plans of one output."""
+    """The plans of all micro-batches of one output."""
 
     def __init__(self, root: Root) -> None:
         self._root = root

@@ -130,9 +130,9 @@ def _held_back(cluster: Cluster, name: str) -> list[HeldBack]:
 
 
 def _timestamps(settings: ClientSettings, topic: str, places: Mapping[int, int]) -> dict[int, int]:
-    """Return, for each partition in `places`, the timestamp of the record at the given offset.
+    """Return the timestamp of one record per partition. `places` maps partitions to offsets.
 
-    The result may lack some partitions.
+    A partition whose record cannot be read is not in the result.
     """
     library = confluent(_PURPOSE)
     if not places:

@@ -35,7 +35,7 @@ def confluent(purpose: str = "Writing to Kafka") -> ModuleType:
 
 
 def connection(settings: ClientSettings) -> dict[str, Any]:
-    """Return the properties of the connection, without those that only producers know."""
+    """Return the properties of the connection, without the properties of producers."""
     return {n: v for n, v in settings.properties.items() if n.startswith(_CONNECTION)}
 
 

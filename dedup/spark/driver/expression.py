@@ -113,7 +113,7 @@ class _TextWriter:
         return name if case_sensitive else name.lower()
 
     def column(self, parts: list[str]) -> str:
-        """Return the text of a column, or of the path to a field inside the column."""
+        """Return the SQL that names a column, or a field inside it. The column comes first."""
         written = column_text(parts)
         name = written if self._case_sensitive else column_text([part.lower() for part in parts])
         self.out.columns.setdefault(name, written)

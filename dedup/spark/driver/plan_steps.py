@@ -56,7 +56,7 @@ def steps(df: DataFrame) -> Counter[str]:
         with contextlib.redirect_stdout(text):
             df.explain(extended=True)
     except Exception as error:
-        # Planning computes constants, such as the rows of a local DataFrame.
+        # Planning already computes constants, such as the rows of a local DataFrame, and may fail.
         raise ConfigError(f"The query cannot be planned: {spark_cause(str(error))}") from error
     found = _ANALYZED.search(text.getvalue())
     if found is None:

@@ -184,7 +184,10 @@ def sink_readers(facts: Facts) -> Assessment | None:
 
 
 def sink_markers(facts: Facts) -> Assessment | None:
-    """Ask for compaction of the marker topic, because the sink needs markers however old."""
+    """Ask for compaction of the marker topic, because retention would delete old markers.
+
+    The sink needs the last marker of each slot, even if it is years old.
+    """
     if not facts.kafka_sinks:
         return None
     topic = facts.sink_option("topic") or "TOPIC"

@@ -206,7 +206,8 @@ def _check_one_history(
 def _later_start(line: Lineage, began_ms: dict[str, int | None]) -> bool:
     """Return whether a run outside the lineage began after the lineage's last run.
 
-    The storage's clock decides. A failed start does not count, because a later start followed it.
+    The storage's clock decides. If a start failed and the lineage started again later, the failed
+    start does not count.
     """
     last_ms = began_ms.get(line.runs[-1].run_id)
     others_ms = [at for run_id, at in began_ms.items() if not line.holds(run_id)]

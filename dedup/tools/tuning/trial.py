@@ -112,7 +112,8 @@ def scaled(
         keep_expired_ms=0,
         retain_epochs=2,
     )
-    # Micro-batches that are far smaller than the tail behave like somewhat larger ones.
+    # If a micro-batch is far smaller than the tail, its size hardly matters. So a trial, to be
+    # short, has micro-batches of at least an eighth of the tail.
     tail_ids = policy.state_budget_bytes / 2 / (key_bytes + 13)
     new = max(rows * (1 - duplicates), tail_ids / 8, live / MAX_BATCHES, scale)
     batch_ms = max(1, min(round(new / new_per_ms), policy.bucket_ms))

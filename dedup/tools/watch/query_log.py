@@ -56,7 +56,7 @@ class QueryLog:
     running: bool = False
     #: Number of failed runs since the last micro-batch.
     failures: int = 0
-    #: Number of lines that are not events of a metrics log.
+    #: Number of lines that are not valid events.
     unreadable: int = 0
 
     def batch(self, metrics: AnyMetrics, at_ms: int) -> bool:

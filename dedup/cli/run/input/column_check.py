@@ -107,7 +107,7 @@ class ColumnCheck:
         return columns
 
     def check_arrived(self, paths: Sequence[str]) -> None:
-        """Raise ConfigError if a file that arrived or changed after `agree` has other columns."""
+        """Raise ConfigError if a file that is new or changed since `agree` has other columns."""
         stamps = {}
         for path in paths:
             with suppress(FileNotFoundError):
