@@ -144,7 +144,7 @@ MISTAKES = (
     ),
     _edited(
         "markers are not revoked",
-        "            _revoke(batch, sink, newest)\n            # In", "            # In",
+        "            _revoke(batch, sink, newest)\n            # Sort", "            # Sort",
     ),
     _edited(
         "markers are revoked in the driver's own name",
