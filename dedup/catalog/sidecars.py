@@ -58,6 +58,17 @@ class Sidecars:
                 return self._probe(path, seg, spread, head_crc32)
         return self._rebuild(seg).may_contain(spread)
 
+    def read(self, seg: SegmentRef) -> SplitBlockFilter | None:
+        """Return the segment's filter, or None if its sidecar is missing or damaged."""
+        for path, head_crc32 in self._places(seg):
+            if head_crc32 is None:
+                break  # the manifest does not name a rebuilt filter
+            with suppress(OSError, FilterDamaged):
+                return SplitBlockFilter.from_bytes(
+                    path.read_bytes(), hash_key_id=self._hash_key_id, head_crc32=head_crc32
+                )
+        return None
+
     def keep(self, name: str, sidecar: Path) -> None:
         """Move a sidecar just written into the cache, so that it need not be fetched."""
         self._cache.publish(sidecar, self._files.entry(name + SIDECAR_SUFFIX))

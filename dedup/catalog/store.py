@@ -56,6 +56,9 @@ class ShardStore:
     def may_hold(self, seg: SegmentRef, hashes: U64) -> BOOL:
         return self._sidecars.may_hold(seg, hashes)
 
+    def read_filter(self, seg: SegmentRef) -> SplitBlockFilter | None:
+        return self._sidecars.read(seg)
+
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
         return self._views.lookup(seg, keys, hashes, digests)
 

@@ -245,6 +245,10 @@ def _amounts(one: Watched, last: BatchMetrics) -> Iterator[Text]:
     yield _figure("live IDs", f"{last.live_ids:,}", buckets)
     parts = f"state {size(last.state_bytes)}, filters {size(last.sidecar_bytes)}"
     yield _figure("bytes", size(last.stored_bytes), parts)
+    if last.sidecar_bytes:
+        share = one.answered_by_state()
+        alone = "" if share is None else f"; alone they clear {share:.0%} of new IDs"
+        yield _figure("filters in state", size(last.filter_state_bytes), f"of all{alone}")
 
 
 def _shares(one: Watched) -> Iterator[Text]:

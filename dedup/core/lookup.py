@@ -123,6 +123,8 @@ class _Search:
     #: For each ID the logarithm of the chance that no filter probed so far gives a false positive,
     #: shape (u,). None unless filter hits count as seen.
     log_right: Floats | None
+    #: Whether a filter outside Spark state was asked about the ID, shape (u,).
+    outside: BOOL
     index: list[I64] = field(default_factory=list)
     first_ms: list[I64] = field(default_factory=list)
     last_ms: list[I64] = field(default_factory=list)
@@ -179,6 +181,8 @@ class _Search:
                     continue
                 if self.log_right is not None:
                     self.log_right[ids[answered]] += math.log1p(-_false_rate(coverage.segment))
+                if coverage.segment.name not in state.filters:
+                    self.outside[ids[answered]] = True
                 mask = self._may_hold(state, coverage.segment, hashes[answered])
                 if mask is not None and mask.any():
                     hits.append((coverage.segment, ids[answered][mask]))
@@ -271,7 +275,8 @@ def lookup(
     believes = policy.guarantee == "at-most-once"
     log_right = np.zeros(len(distinct)) if believes else None
     settled = np.zeros(len(distinct), np.bool_)
-    search = _Search(distinct, policy, store, settled, log_right)
+    outside = np.zeros(len(distinct), np.bool_)
+    search = _Search(distinct, policy, store, settled, log_right, outside)
     search.search_tail(state.tail, hash_key)
     on_stage_end("tail")
     unsettled = np.flatnonzero(~search.settled)
@@ -298,7 +303,8 @@ def lookup(
         search.settled,
         np.concatenate(search.digests) if search.wants_digests else None,
         {
-            "filter_negative": len(unsettled) - int(maybe.sum()),
+            "filter_negative": len(clear),
+            "filter_sidecar": int(outside[clear].sum()),
             "filter_true_positive": int(confirmed.sum()),
             "filter_false_positive": 0 if believes else int((maybe & ~confirmed).sum()),
             "filter_unconfirmed": int(maybe.sum()) if believes else 0,

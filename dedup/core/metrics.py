@@ -59,6 +59,9 @@ class BatchMetrics:
     unchecked
         Records judged without a lookup under ``guarantee="at-least-once"``. They also count as
         ``unique`` or ``late``.
+    filter_sidecar
+        IDs in `filter_negative` about which a filter outside Spark state was asked. Filters in
+        Spark state alone answered for the others.
     filter_unconfirmed
         IDs that counted as seen because a filter answered "maybe", without a look into the catalog,
         under ``guarantee="at-most-once"``. `expected_lost` estimates how many of these IDs were
@@ -93,7 +96,7 @@ class BatchMetrics:
         Number of micro-batches by which the oldest shard state was behind the newest shard state at
         the start of this micro-batch. Above 0, somebody replaced one of Spark's state files by an
         older file, and the shard with the oldest state has lost IDs.
-    horizon_ms, lateness_ms, bucket_ms, state_budget_bytes, target_fpr
+    horizon_ms, lateness_ms, bucket_ms, state_budget_bytes, max_filter_state_bytes, target_fpr
         Options in force. The budget is for one shard.
     other_queries
         Number of other queries with the same ID columns at the catalog root. Counted only in the
@@ -168,6 +171,8 @@ class BatchMetrics:
     payload_unknown: RecordCount = 0
     filter_unconfirmed: RecordCount = 0
     expected_lost_millionths: RecordCount = 0
+    filter_sidecar: RecordCount = 0
+    max_filter_state_bytes: Setting = 0
 
     @property
     def gc_lag_newest_ms(self) -> int | None:

@@ -47,11 +47,12 @@ class _Judging:
     policy: Policy
     store: SegmentStore
     epoch: Epoch
+    records: int
     on_stage_end: Callable[[str], None]
     counts: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def upkeep(self, state: ShardState) -> Upkeep:
-        return Upkeep(state, self.policy, self.store, self.epoch, self.counts)
+        return Upkeep(state, self.policy, self.store, self.epoch, self.records, self.counts)
 
     def judge(
         self, state: ShardState, asked: _Judgeable, tie_rank: Callable[[I64], I64]
@@ -128,7 +129,7 @@ def process(
     clocks.check_jump(
         now_ms=epoch.now_ms, worker_now_ms=epoch.worker_now_ms, run_id=epoch.run_id, policy=policy
     )
-    judging = _Judging(policy, store, epoch, on_stage_end)
+    judging = _Judging(policy, store, epoch, len(records.flags), on_stage_end)
     if state.bucket_ms != policy.bucket_ms:
         state = replace(judging.upkeep(state).seal_all(), bucket_ms=policy.bucket_ms)
     digests = None

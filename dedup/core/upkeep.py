@@ -17,7 +17,7 @@ import numpy as np
 from dedup.core.bucket import Bucket, Merge, SortedRun, ids_in
 from dedup.core.clocks import NEVER_MS
 from dedup.core.entries import Entries
-from dedup.core.filter import SplitBlockFilter
+from dedup.core.filter_choice import filters_for_row, room_bytes
 from dedup.core.lookup import read_unless_lost
 from dedup.core.merge_choice import (
     DEEP,
@@ -55,8 +55,15 @@ class Upkeep:
     policy: Policy
     store: SegmentStore
     epoch: Epoch
+    #: Number of records of the micro-batch.
+    records: int = 0
     counts: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     sealed: float = field(default=0.0, init=False)
+    #: Bytes of filters in the state row before the micro-batch.
+    held_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.held_bytes = sum(held.nbytes for held in self.state.filters.values())
 
     def run(self) -> ShardState:
         """Expire, seal, merge and delete, and return the next state, which fits its budget."""
@@ -65,7 +72,7 @@ class Upkeep:
         self._merge()
         self._delete()
         self._spill_pending()
-        self._evict_filters()
+        self._choose_filters()
         return self.state
 
     def seal_all(self) -> ShardState:
@@ -286,27 +293,16 @@ class Upkeep:
         segment, built = self.store.write_segment(plan, pieces)
         self.counts["segments_written"] += 1
         self.counts["ids_written"] += segment.count
-        filters = self.state.filters
-        # Evict the filters of merges first: they are large and do not hold the newest IDs.
-        added = {segment.name: built}
-        self._update(filters={**added, **filters} if merged else {**filters, **added})
+        self._update(filters={**self.state.filters, segment.name: built})
         return segment
 
-    def _evict_filters(self) -> None:
-        """Keep the newest filters that fit into the state row. The others stay in sidecars."""
-        live = {segment.name for segment in self.state.manifest.segments()}
-        newest = [(n, built) for n, built in self.state.filters.items() if n in live][::-1]
-        room_bytes = self.policy.state_budget_bytes - self.state.tail.nbytes
-        if any(built.nbytes <= room_bytes for _, built in newest):
-            room_bytes -= self.state.head_bytes_without_filters()
-        kept: dict[str, SplitBlockFilter] = {}
-        for name, built in newest:
-            # Count the filter's bytes, its length field, and its name in the head.
-            size_bytes = built.nbytes + 4 + len(name) + len('"",')
-            if size_bytes <= room_bytes:
-                room_bytes -= size_bytes
-                kept[name] = built
-        self._update(filters=dict(reversed(list(kept.items()))))
+    def _choose_filters(self) -> None:
+        """Keep as many filters in the state row as the load pays for, the newest ones first."""
+        room = room_bytes(self.records, self.held_bytes, self.policy.max_filter_state_bytes)
+        filters = filters_for_row(
+            self.state.manifest, self.state.filters, room, self.store.read_filter
+        )
+        self._update(filters=filters)
 
     def _delete(self) -> None:
         if self.state.branches:

@@ -142,7 +142,11 @@ BY_ID = by_name(
         ),
         0.01, "False positives of the filters.", "P",
     ),
-    Option("state_budget_bytes", whole(MIN_BUDGET_BYTES), 1 << 20, "Spark state of a shard."),
+    Option(
+        "state_budget_bytes", whole(MIN_BUDGET_BYTES), 1 << 20,
+        "Spark state of a shard, without filters.",
+    ),
+    Option("filter_state_bytes", whole(0), 2 << 20, "Filters in the Spark state of a shard."),
     Option("keep_expired", duration(), "24 hours", "How long expired files stay."),
     _SHARED["accept_clock_jump"],
     Option("shared_local", switch(), False, "The catalog is one mount on all machines."),
@@ -258,6 +262,7 @@ class Options(_Options):
     bucket_length: Duration | None
     fpr: float
     state_budget_bytes: int
+    filter_state_bytes: int
     keep_expired: Duration
     shared_local: bool
     cache_dir: str | None
@@ -339,6 +344,7 @@ class Options(_Options):
             idle_timeout_ms=self._ms("idle_timeout"),
             fpr=self.fpr,
             state_budget_bytes=self.state_budget_bytes,
+            max_filter_state_bytes=self.filter_state_bytes,
             keep_expired_ms=self._ms("keep_expired"),
             accept_clock_jump=self.accept_clock_jump,
             guarantee=self.guarantee,

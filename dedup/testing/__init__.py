@@ -40,6 +40,7 @@ class SmallOptions(TypedDict):
     catalog: str
     shards: int
     state_budget_bytes: int
+    filter_state_bytes: int
     keep_expired: str
 
 
@@ -74,6 +75,7 @@ def small_query() -> Iterator[SmallQuery]:
                 "catalog": f"{folder}/catalog",
                 "shards": 2,
                 "state_budget_bytes": 16 << 10,
+                "filter_state_bytes": 16 << 10,
                 "keep_expired": "0 seconds",
             },
         )

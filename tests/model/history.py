@@ -347,6 +347,7 @@ def draw_policy(rng: Random, *, event_time: bool, stable: bool, retain_epochs: i
         idle_timeout_ms=rng.choice((None, 0, 100, 5_000)),
         fpr=rng.choice((0.01, 0.9)),
         state_budget_bytes=rng.choice((0, 64, 400, 4_000, 1 << 15, 1 << 20)),
+        max_filter_state_bytes=rng.choice((0, 300, 2_000, 1 << 20)),
         segment_ids=rng.choice((4, 32, 1 << 20)),
         keep_expired_ms=rng.choice((0, 0, 5_000)),
         retain_epochs=retain_epochs,

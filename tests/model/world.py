@@ -270,6 +270,10 @@ class World:
         for name in ("segments_written", "segments_merged", "segments_deleted", "duplicate", "late",
                      "untimed", "filter_false_positive", "returned_from_idle"):  # fmt: skip
             self.tally[name] += counts[name]
+        before = {s.name for s in base.manifest.segments()} - set(base.filters)
+        live = {s.name for s in outcome.state.manifest.segments()}
+        self.tally["filters returned"] += len(before & set(outcome.state.filters))
+        self.tally["filters evicted"] += len(set(base.filters) & live - set(outcome.state.filters))
         self.tally["filters_rebuilt"] += store.counters.filters_rebuilt
         self.tally["views_rebuilt"] += store.counters.views_rebuilt
         return outcome.state, outcome.verdicts.tolist()
@@ -304,8 +308,11 @@ class World:
             assert getattr(clocks, name) >= getattr(before, name), f"{name} fell"
         for row, state in zip(commit.rows, states, strict=True):
             assert state.tail.nbytes <= max(policy.state_budget_bytes // 2, 16)
-            if state.filters or policy.state_budget_bytes >= ROOMY_BUDGET_BYTES:
-                assert len(row) <= policy.state_budget_bytes, "the row keeps to its budget"
+            filter_bytes = sum(held.nbytes for held in state.filters.values())
+            assert filter_bytes <= policy.max_filter_state_bytes, "filters keep to their bound"
+            if policy.state_budget_bytes >= ROOMY_BUDGET_BYTES:
+                rest_bytes = len(row) - filter_bytes
+                assert rest_bytes <= policy.state_budget_bytes, "the rest keeps to its budget"
             assert len(state.manifest.expired) <= upkeep.MAX_EXPIRED_NAMES
             for bucket in state.manifest.buckets:
                 assert bucket.depth <= MAX_OPEN_SEGMENTS, f"{bucket.depth} segments deep"

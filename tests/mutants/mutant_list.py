@@ -62,6 +62,7 @@ ORACLE, VERDICTS = "unit/test_core_oracle.py", "unit/test_core_verdicts.py"
 STABLE = f"{ORACLE}::test_stable_timestamps"
 CLOCKS, SWEEP = "unit/test_core_clocks.py", "unit/test_catalog_sweep.py"
 UPKEEP, MERGE = "unit/test_core_upkeep.py", "unit/test_core_merge.py"
+FILTER_CHOICE = "unit/test_core_filter_choice.py"
 MANIFEST, STATE = "unit/test_core_manifest.py", "unit/test_core_state.py"
 DAMAGE, PARTITIONS = "unit/test_catalog_damage.py", "unit/test_core_partitions.py"
 
@@ -374,10 +375,10 @@ MUTANTS = (
     ),
     _mutant(
         "filters stay in the row beyond its budget",
-        "core/upkeep.py",
-        "            if size_bytes <= room_bytes:\n",
-        "            if True:\n",
-        UPKEEP,
+        "core/filter_choice.py",
+        "in filters and used_bytes + segment.filter_bytes <= room_bytes:\n",
+        "in filters:\n",
+        FILTER_CHOICE,
     ),
     # --- deletion
     _mutant(
@@ -542,6 +543,13 @@ MUTANTS = (
         "catalog/sidecars.py",
         "return self._rebuild(seg).may_contain(spread)",
         "return np.zeros(len(spread), np.bool_)",
+        DAMAGE,
+    ),
+    _mutant(
+        "a filter that is not its segment's returns to the state row",
+        "catalog/sidecars.py",
+        "path.read_bytes(), hash_key_id=self._hash_key_id, head_crc32=head_crc32",
+        "path.read_bytes(), hash_key_id=self._hash_key_id",
         DAMAGE,
     ),
     _mutant(

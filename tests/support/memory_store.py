@@ -52,6 +52,10 @@ class MemoryStore:
 
         return head.may_contain(seg.spread(hashes), read_into)
 
+    def read_filter(self, seg: SegmentRef) -> SplitBlockFilter | None:
+        self._check(seg)
+        return self.filters[seg.name]
+
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
         self._check(seg)
         self.lookups += 1

@@ -288,7 +288,9 @@ class Driver:
 
 
 def drive(policy: Policy = EVENT, **changes: Any) -> Driver:
-    """A driver of a policy with some changes."""
+    """A driver of a policy with some changes. The tail's budget bounds filters too."""
+    if "state_budget_bytes" in changes:
+        changes = {"max_filter_state_bytes": changes["state_budget_bytes"], **changes}
     return Driver(replace(policy, **changes), now_ms=10_000)
 
 

@@ -13,6 +13,8 @@ from tests.support.shard_driver import Rec
 IDS = [b"a", b"b", b"c", b"d", b"e", b"f"]
 #: Tiny budgets seal in every micro-batch; the large one keeps everything in the tail.
 BUDGETS = st.sampled_from([0, 64, 400, 1 << 20])
+#: None, one small filter or a few, or all.
+FILTER_BOUNDS = st.sampled_from([0, 110, 400, 1 << 20])
 
 
 def traces(examples: int) -> settings:
@@ -43,6 +45,7 @@ def policies(
         stable_timestamps=stable,
         idle_timeout_ms=draw(st.sampled_from([None, 0, 100])),
         state_budget_bytes=draw(budgets),
+        max_filter_state_bytes=draw(FILTER_BOUNDS),
         segment_ids=draw(st.sampled_from([2, 16, 1 << 20])),
         keep_expired_ms=0,
         retain_epochs=draw(st.integers(0, 3)),

@@ -191,6 +191,7 @@ def test_a_damaged_sidecar_is_rebuilt_locally_without_false_negatives(
     at_root = file.read_bytes() if file.exists() else None
 
     store = bench.store(root=root)
+    assert store.read_filter(seg) is None, "the state row holds intact filters only"
     assert knows(store, seg, made)
     assert store.counters.filters_rebuilt == 1
     (rebuilt,) = bench.cache().folder.glob("*/*.rebuilt")
@@ -201,6 +202,7 @@ def test_a_damaged_sidecar_is_rebuilt_locally_without_false_negatives(
     assert (file.read_bytes() if file.exists() else None) == at_root
 
     again = bench.store(root=root)
+    assert again.read_filter(seg) is None, "what was rebuilt is not what the manifest names"
     assert knows(again, seg, made)
     assert again.counters.filters_rebuilt == 0
 

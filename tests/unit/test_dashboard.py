@@ -99,7 +99,8 @@ def test_every_metric_is_shown_or_told_of() -> None:
         "dedup_expiring_bytes", "dedup_filters_rebuilt_total", "dedup_segments_deleted_total",
         "dedup_catalog_written_ids_total", "dedup_records_emitted_total", "dedup_fullest_shard",
         "dedup_run_first_batch_timestamp_seconds", "dedup_bucket_seconds",
-        "dedup_state_budget_bytes", "dedup_query_evidence_batches",
+        "dedup_state_budget_bytes", "dedup_max_filter_state_bytes", "dedup_query_evidence_batches",
+        "dedup_filter_sidecar_ids_total", "dedup_filter_state_bytes",
         "dedup_expected_lost_ids_total",
     }  # fmt: skip
 

@@ -181,6 +181,15 @@ def test_a_filter_clears_most_ids_that_the_segment_does_not_hold(open_store: Ope
     assert not open_store().may_hold(nothing, strange).any()
 
 
+def test_a_filter_is_read_back_whole(open_store: OpenStore) -> None:
+    made = fixed(500)
+    entries = Entries.in_order(made.keys, made.hashes, made.times_ms)
+    seg, built = open_store().write_segment(SegmentPlan(START_MS, END_MS, 0.01), [entries])
+    again = open_store().read_filter(seg)
+    assert again is not None
+    assert again.to_bytes() == built.to_bytes()
+
+
 def test_what_is_written_again_is_a_segment_of_its_own(open_store: OpenStore) -> None:
     """A repeated attempt writes again; files that no state names change nothing."""
     made = fixed(20)

@@ -152,7 +152,7 @@ def test_everything_is_on_a_screen_of_80_by_24() -> None:
         " OK  orders: the GC watermark keeps up", "newest timestamp", "00:00:00 behind the clock",
         "low watermark", '00:00:02 behind: ["topic",0] in shard 17',
         "01:00:00 behind by horizon and lateness", "target 1.00%", "123,456,789,012", "5.2 GiB",
-        "00:15:00", "01:00:00", "slowest source partitions", '["topic",4]',
+        "00:15:00", "01:00:00", "slowest source partitions", '["topic",3]',
     ):  # fmt: skip
         assert what in shown, what
     long = text(screen([watched(batches(gc_source="p" * 200, gc_shard=17))])).splitlines()
@@ -164,6 +164,14 @@ def test_everything_is_on_a_screen_of_80_by_24() -> None:
     taller = text(screen([watched(made)], height=40))
     assert '["topic",9]  idle, holds nothing back' in taller
     assert "…" not in taller
+
+
+def test_how_far_filters_in_spark_state_reach() -> None:
+    made = batches(filter_state_bytes=3 << 20, sidecar_bytes=12 << 20, filter_sidecar=712)
+    shown = text(screen([watched(made)], height=40))
+    assert re.search(
+        r"^filters in state +3.0 MiB +of all; alone they clear 20% of new IDs$", shown, re.M
+    )
 
 
 def test_how_long_micro_batches_take_and_how_often_one_starts() -> None:

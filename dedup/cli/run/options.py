@@ -174,6 +174,7 @@ class RunOptions:
     buckets: int | None = _operators("buckets", panel=_SIZING)
     fpr: float | None = _operators("fpr", panel=_SIZING)
     state_budget_bytes: int | None = _operators("state_budget_bytes", panel=_SIZING)
+    filter_state_bytes: int | None = _operators("filter_state_bytes", panel=_SIZING)
     keep_expired: str | None = _operators("keep_expired", panel=_SIZING)
     log: Path = option(
         "DIR",

@@ -40,6 +40,7 @@ def dedup_by_id(
     bucket_length: Duration | None = None,
     fpr: float = 0.01,
     state_budget_bytes: int = 1 << 20,
+    filter_state_bytes: int = 2 << 20,
     keep_expired: Duration = "24 hours",
     accept_clock_jump: bool = False,
     shared_local: bool = False,
@@ -130,7 +131,10 @@ def dedup_by_id(
         False-positive rate of all filters that a lookup probes together, from 1e-6 to below 1. A
         false positive costs a catalog read; under ``guarantee="at-most-once"`` it costs a record.
     state_budget_bytes : int
-        Bound of a shard's Spark state, >= 16 KiB.
+        Bound of a shard's Spark state without filters, >= 16 KiB. The newest IDs take half of it.
+    filter_state_bytes : int
+        Bound of the filters in a shard's Spark state, >= 0. A micro-batch with few records keeps
+        fewer of them there. The others are read from local copies of their sidecars.
     keep_expired : str or timedelta
         Expired segments stay at least this long, and until Spark can no longer roll back to them.
         To restore an older checkpoint, you need a copy of the catalog.

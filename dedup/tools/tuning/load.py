@@ -168,6 +168,9 @@ class CountingStore:
         self.counts["filter_bytes_read"] += len(pages) * PAGE_BYTES
         return piece.may_contain(spread)
 
+    def read_filter(self, seg: SegmentRef) -> SplitBlockFilter | None:
+        return self.filters[seg.name]
+
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
         assert digests is None, "a trial has no payloads"
         self.counts["blocks_read"] += len(

@@ -72,6 +72,9 @@ SERIES = (
              {name: f"filter_{name}"
               for name in ("negative", "true_positive", "false_positive", "unconfirmed")},
              "result"),
+    _counter("filter_sidecar_ids",
+             "Distinct IDs with a negative answer that needed filters outside Spark state.",
+             "filter_sidecar"),
     _counter("expected_lost_ids",
              "Expected number of new IDs dropped by filters, under at-most-once.",
              "expected_lost_millionths"),
@@ -101,6 +104,7 @@ SERIES = (
     _gauge("stored_bytes", "Bytes of state, segments and filters.",
            {"state": "state_bytes", "segments": "segment_bytes", "filters": "sidecar_bytes"},
            "place"),
+    _gauge("filter_state_bytes", "Bytes of filters in Spark state, a part of its bytes."),
     _gauge("stray_files",
            "Orphans and foreign files at the catalog root.",
            {"orphan": "orphan_files", "foreign": "foreign_files"}, "kind"),
@@ -120,7 +124,8 @@ SERIES = (
     _gauge("lateness_seconds", "Delay up to which a record is on time.",
            "lateness_ms"),
     _gauge("bucket_seconds", "Length of a bucket.", "bucket_ms"),
-    _gauge("state_budget_bytes", "Maximum size of a shard's state."),
+    _gauge("state_budget_bytes", "Maximum size of a shard's state without filters."),
+    _gauge("max_filter_state_bytes", "Maximum size of the filters in a shard's state."),
 )  # fmt: skip
 
 _BY_NAME = {series.name: series for series in SERIES}

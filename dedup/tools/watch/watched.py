@@ -163,6 +163,12 @@ class Watched:
         new = wrong + sum(batch.filter_negative for batch in self.of_ids)
         return wrong / new if new else None
 
+    def answered_by_state(self) -> float | None:
+        """Return the share of new IDs that filters in Spark state alone have cleared recently."""
+        cleared = sum(batch.filter_negative for batch in self.of_ids)
+        outside = sum(batch.filter_sidecar for batch in self.of_ids)
+        return (cleared - outside) / cleared if cleared else None
+
     def expected_lost(self) -> float | None:
         """Return how many new IDs the guarantee at-most-once has probably dropped recently.
 

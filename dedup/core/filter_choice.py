@@ -1,0 +1,60 @@
+"""Which filters the state row holds: those of the newest buckets, as far as the load pays for them.
+
+Spark reads and writes the whole row in every micro-batch. So each byte of a filter in the row costs
+time and room in the checkpoint once per micro-batch, however many records the micro-batch has. A
+filter in a sidecar costs a read per page that is probed. Many records pay for many bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dedup.core.filter import SplitBlockFilter
+from dedup.core.manifest import Manifest
+from dedup.core.segment import SegmentRef
+
+#: Bytes of filters in the row that any micro-batch pays for, and bytes that each record adds.
+LEAST_BYTES = 512 << 10
+BYTES_PER_RECORD = 4
+#: If the load falls, a micro-batch evicts at most this part of the bytes.
+EVICTED_PART = 8
+
+
+def room_bytes(records: int, held_bytes: int, most_bytes: int) -> int:
+    """Return how many bytes of filters the row may hold after a micro-batch.
+
+    ``held_bytes`` are in the row before. After a smaller micro-batch than usual the row keeps most
+    of them, because the next one may be larger again.
+    """
+    paid_bytes = LEAST_BYTES + BYTES_PER_RECORD * records
+    return min(most_bytes, max(paid_bytes, held_bytes - held_bytes // EVICTED_PART))
+
+
+def filters_for_row(
+    manifest: Manifest,
+    filters: Mapping[str, SplitBlockFilter],
+    room_bytes: int,
+    load: Callable[[SegmentRef], SplitBlockFilter | None],
+) -> dict[str, SplitBlockFilter]:
+    """Return the filters that the row should hold, those of the newest buckets last.
+
+    ``filters`` are at hand. ``load`` returns the filter of a sidecar, or None if it is damaged.
+    Filters return from sidecars once half of the room is empty, then until the room is full.
+    """
+    newest = [c.segment for bucket in manifest.buckets for c in bucket.coverages()][::-1]
+    chosen: dict[str, SplitBlockFilter] = {}
+    used_bytes = 0
+    for segment in newest:
+        if segment.name in filters and used_bytes + segment.filter_bytes <= room_bytes:
+            chosen[segment.name] = filters[segment.name]
+            used_bytes += segment.filter_bytes
+    if 2 * used_bytes < room_bytes:
+        for segment in newest:
+            if segment.name in chosen or used_bytes + segment.filter_bytes > room_bytes:
+                continue
+            loaded = filters.get(segment.name) or load(segment)
+            if loaded is not None:
+                chosen[segment.name] = loaded
+                used_bytes += segment.filter_bytes
+    order = [segment.name for segment in reversed(newest) if segment.name in chosen]
+    return {name: chosen[name] for name in order}
