@@ -299,8 +299,10 @@ class Upkeep:
     def _choose_filters(self) -> None:
         """Keep as many filters in the state row as the load pays for, the newest ones first."""
         room = room_bytes(self.records, self.held_bytes, self.policy.max_filter_state_bytes)
+        state = self.state
+        # A batch DataFrame has no segments, and no store.
         filters = filters_for_row(
-            self.state.manifest, self.state.filters, room, self.store.read_filter
+            state.manifest, state.filters, room, lambda segment: self.store.read_filter(segment)
         )
         self._update(filters=filters)
 
