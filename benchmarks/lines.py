@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.drawing import svg
 from benchmarks.pipelines import OURS
 from benchmarks.results import FOLDER
 
@@ -26,9 +27,6 @@ _LOOKS = {
     OURS: "#0072b2",
     "scan + repartition(id)": "#8c959f",
 }
-_GREY = "#8c959f"
-#: Text in the colour of the reader's page; lines are visible on both.
-_STYLE = "<style>text{fill:#1f2328}@media(prefers-color-scheme:dark){text{fill:#e6edf3}}</style>"
 
 
 @dataclass(frozen=True)
@@ -83,9 +81,7 @@ def verdicts(runs: list[list[Line]]) -> Iterator[str]:
 
 
 def picture(lines: list[Line]) -> str:
-    """Return the SVG, for light pages and dark ones: a panel whose lines carry their names."""
-    import vl_convert
-
+    """Return the SVG: a panel whose lines carry their names."""
     drawn = [line for line in lines if line.name in _LOOKS]
     values = [
         {"contender": line.name, "ids": ids, "s": s} for line in drawn for ids, s in line.points
@@ -109,13 +105,8 @@ def picture(lines: list[Line]) -> str:
         },
     }  # fmt: skip
     label = {"type": "text", "align": "left", "dx": 6, "baseline": "middle"}
-    axis = {"domainColor": _GREY, "tickColor": _GREY, "gridColor": _GREY, "gridOpacity": 0.2}
-    spec = {
-        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
-        "background": None,
-        "width": 420,
-        "height": 280,
-        "layer": [
+    return svg(
+        [
             {
                 "data": {"values": values},
                 "mark": {"type": "line", "strokeWidth": 2},
@@ -126,14 +117,8 @@ def picture(lines: list[Line]) -> str:
                 "mark": label,
                 "encoding": {**place, "text": {"field": "contender"}},
             },
-        ],
-        "config": {
-            "aria": False, "axis": axis, "view": {"stroke": None}, "font": "sans-serif",
-        },
-    }  # fmt: skip
-    svg: str = vl_convert.vegalite_to_svg(spec)
-    head, rest = svg.split(">", 1)
-    return f"{head}>{_STYLE}{rest}\n"
+        ]
+    )
 
 
 def main() -> None:
