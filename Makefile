@@ -100,7 +100,7 @@ lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, the layers, 
 
 .PHONY: bench
 bench: java $(VENV)/.ready-bench ## side-by-side benchmarks against Spark's built-ins, Delta, Flink, DuckDB and Polars (hours)
-	@$(PY) -m pytest benchmarks -o python_files='bench_*.py' --timeout=0 $(BENCH_ARGS)
+	@$(PY) -m pytest benchmarks/bench_kernel.py --timeout=0 $(BENCH_ARGS)
 	@$(PY) -m benchmarks.pipelines --batches 12
 	@$(PY) -m benchmarks.pipelines --batches 12 --rows 300000 --shape kafka --name pipelines-kafka
 	@$(PY) -m benchmarks.pipelines --batches 12 --rows 300000 --shape wide --name pipelines-wide
@@ -126,6 +126,12 @@ bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, 
 	@$(PY) -m benchmarks.simulate plan --shards 256
 	@$(PY) -m benchmarks.simulate plan --shards 64
 	@$(PY) -m benchmarks.simulate plan --shards 32
+
+.PHONY: bench-sizing
+bench-sizing: $(VENV)/.ready-test ## filters alone against pybloom-live: rates x buckets x IDs (4 minutes)
+	@$(PY) -m pytest benchmarks/bench_sizing.py --timeout=0 --benchmark-columns=median,rounds $(BENCH_ARGS)
+	@$(PY) -m benchmarks.sizing
+	@$(PY) -m benchmarks.tables
 
 .PHONY: bench-kafka
 bench-kafka: java $(VENV)/.ready-bench ## the Kafka sink against Spark's own, alone and end to end (6 minutes)

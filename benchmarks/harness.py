@@ -289,7 +289,7 @@ def machine() -> dict[str, Any]:
 
 
 def _rivals() -> Iterator[tuple[str, str]]:
-    for name in ("deltalake", "duckdb", "polars"):
+    for name in ("deltalake", "duckdb", "polars", "pybloom-live"):
         with suppress(PackageNotFoundError):
             yield name, version(name)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import FOLDER, median
+from dedup.core.sizing import interval
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "benchmarks/README.md")
@@ -189,6 +190,32 @@ def files() -> str:
     return rows(["ms per micro-batch", "Spark's own sink", "`dedup_files`"], lines)
 
 
+def sizing() -> str:
+    """Filters alone: ours / pybloom-live / its scalable filter."""
+    settings: dict[tuple[int, float, int], list[dict[str, Any]]] = {}
+    for cell in result("sizing")["cells"]:
+        settings.setdefault((cell["ids"], cell["fpr"], cell["buckets"]), []).append(cell)
+    lines = []
+    for (count, fpr, buckets), cells in settings.items():
+        columns: list[list[str]] = [[], [], [], []]
+        for cell in cells:
+            low, high = (edge / fpr for edge in interval(cell["wrong"], cell["asked"]))
+            figures = [cell["bits_per_id"], cell["add_ns"], cell["probe_ns"]]
+            texts = [f"{figures[0]:.1f}", *(f"{each:.0f}" for each in figures[1:])]
+            for column, text in zip(columns, [*texts, f"{low:.2f}-{high:.2f}"], strict=True):
+                column.append(text)
+        setting = f"{count / 1e6:g} M, {fpr:.2%}, {buckets}"
+        lines.append([setting, *(" / ".join(column) for column in columns)])
+    head = [
+        "IDs, rate, buckets",
+        "bits per ID",
+        "ns per add",
+        "ns per probe",
+        "measured / requested rate",
+    ]
+    return rows(head, lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "pipelines": pipelines,
     "cluster": cluster,
@@ -202,6 +229,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "kafka": kafka,
     "postgres": postgres,
     "files": files,
+    "sizing": sizing,
 }
 _TABLE = re.compile(r"(<!-- table ([\w-]+) -->\n)((?:\n?\|[^\n]*\n)*)")
 

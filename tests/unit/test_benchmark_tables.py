@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from benchmarks.tables import PAGES, TABLES, filled
+from benchmarks import sizing
+from benchmarks.tables import PAGES, TABLES, filled, result
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
@@ -21,6 +23,33 @@ def test_every_table_is_on_a_page() -> None:
     assert [name for name in TABLES if f"<!-- table {name} -->" not in text] == []
 
 
-def test_a_figure_that_nobody_measured_is_replaced() -> None:
-    text = PAGES[0].read_text()
-    assert filled(text.replace("| 1978 |", "| 1 |")) == text != text.replace("| 1978 |", "| 1 |")
+@pytest.mark.parametrize(
+    ("page", "figure", "invented"),
+    [(PAGES[0], "| 1978 |", "| 1 |"), (PAGES[1], "| 10.6 / 9.6 / 14.8 |", "| 1.0 / 9.6 / 14.8 |")],
+)
+def test_a_figure_that_nobody_measured_is_replaced(page: Path, figure: str, invented: str) -> None:
+    text = page.read_text()
+    assert filled(text.replace(figure, invented)) == text != text.replace(figure, invented)
+
+
+def test_the_sizes_of_filters_were_measured_on_the_whole_grid() -> None:
+    cells = result("sizing")["cells"]
+    settings = {(c["filter"], c["ids"], c["fpr"], c["buckets"]) for c in cells}
+    grid = product((100_000, 1_000_000), (1e-2, 1e-3, 1e-4), (1, 8, 24))
+    slow = "ScalableBloomFilter"
+    assert settings == {
+        (name, *setting)
+        for setting, name in product(grid, sizing.FILTERS)
+        if (name, setting[0]) != (slow, 1_000_000)
+    }
+    assert all(c["add_ns"] > 0 and c["probe_ns"] > 0 and c["wrong"] < c["asked"] for c in cells)
+
+
+def test_the_picture_of_filters_is_drawn_from_its_cells() -> None:
+    cells = result("sizing")["cells"]
+    svg, less = sizing.picture(cells), sizing.picture(cells[:3])
+    for name, colour in sizing.FILTERS.values():
+        assert f">{name}<" in svg
+        # The legend has one point of each colour.
+        assert svg.count(f'fill="{colour}"') == 1 + 9
+        assert less.count(f'fill="{colour}"') == 1 + 1

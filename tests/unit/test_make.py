@@ -42,7 +42,8 @@ def test_alone_it_prints_help() -> None:
     code, lines = make()
     assert code == 0
     assert {line.split()[1] for line in lines} >= {
-        "demo", "demo-kafka", "test", "test-older", "lint", "bench", "bench-scale", "wheel",
+        "demo", "demo-kafka", "test", "test-older", "lint", "bench", "bench-scale", "bench-sizing",
+        "wheel",
     }  # fmt: skip
     # The descriptions form one column.
     heads = [re.match(r"make \S+ {2,}", line.strip()) for line in lines]
