@@ -71,6 +71,7 @@ def test_a_number_is_measured_and_reported(tmp_path: Path, quick: None) -> None:
     assert 62_500 < body["live_ids"] < 62_500 + 60_000 / 8
     assert f"{body['live_ids']:,} live IDs" in body["verdict"]
     assert sum(body["shard_ids"]) == pytest.approx(body["live_ids"], rel=0.01)
+    assert "make bench-sizing" in report.read_text()
     assert {"fpr", "buckets", "state-budget-bytes", "shards", "memory"} == {
         finding["rule"] for finding in body["findings"]
     }
