@@ -65,7 +65,7 @@ class ShardState:
     clocks: Clocks = field(default_factory=Clocks)
     manifest: Manifest = field(default_factory=Manifest)
     tail: Tail = field(default_factory=Tail.empty)
-    #: Filters by segment name, oldest first. Only the newest filters fit into the budget.
+    #: Filters by segment name, oldest bucket first, as many as `dedup.core.filter_choice` keeps.
     filters: Mapping[str, SplitBlockFilter] = field(default_factory=dict)
     #: Number of segments whose loss the user has accepted.
     segments_lost: int = 0
