@@ -271,6 +271,7 @@ class TuneFlags(Flags):
     buckets: int | None = operator_option("buckets", panel=_NOW)
     fpr: float | None = operator_option("fpr", panel=_NOW)
     state_budget_bytes: int | None = operator_option("state_budget_bytes", panel=_NOW)
+    filter_state_bytes: int | None = operator_option("filter_state_bytes", panel=_NOW)
     stable_timestamps: bool = operator_option("stable_timestamps", default=False, panel=_NOW)
     late: str | None = option("emit|drop", "Default: emit.", panel=_NOW)
     id: list[str] | None = operator_option("id", panel=_READ)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: Columns that a narrow screen omits, the least important first.
-_OPTIONAL = ("waste", "expect", "state", "budget", "sidecar", "reads/s", "bits")
+_OPTIONAL = ("waste", "expect", "state", "budget", "room", "sidecar", "reads/s", "bits")
 
 
 def tune(flags: TuneFlags) -> Done:

@@ -90,8 +90,8 @@ def test_tune(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "worker_bytes", lambda *_: 1 << 28)
     monkeypatch.setattr(candidates, "FPRS", (0.01,))
     monkeypatch.setattr(candidates, "BUCKETS", (8,))
-    monkeypatch.setattr(candidates, "BUCKETS", (8,))
     monkeypatch.setattr(candidates, "BUDGETS", ())
+    monkeypatch.setattr(candidates, "FILTER_BOUNDS", ())
     found = tools.tune(tools.TuneOptions(ids_per_day="60k", horizon="1 day"))
     assert found.to_json() == printed(
         "tune", "--ids-per-day", "60k", "--horizon", "1 day", "--quiet"
@@ -110,6 +110,7 @@ def test_snippets_of_the_pages(
     monkeypatch.setattr(candidates, "FPRS", (0.01,))
     monkeypatch.setattr(candidates, "BUCKETS", (8,))
     monkeypatch.setattr(candidates, "BUDGETS", ())
+    monkeypatch.setattr(candidates, "FILTER_BOUNDS", ())
     for snippet in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
         exec(snippet, {})
 

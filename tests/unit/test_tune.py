@@ -35,6 +35,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, "FPRS", (0.01, 0.001))
     monkeypatch.setattr(candidates, "BUCKETS", (8,))
     monkeypatch.setattr(candidates, "BUDGETS", ())
+    monkeypatch.setattr(candidates, "FILTER_BOUNDS", ())
 
 
 def tune(*arguments: str) -> Any:
@@ -52,7 +53,8 @@ def refused(*arguments: str) -> str:
 
 def test_a_number_is_measured_and_reported(tmp_path: Path, quick: None) -> None:
     report = tmp_path / "report.html"
-    done = tune(*SMALL, "--cores", "2", "--html", str(report), "--json", "--quiet")
+    given = ["--cores", "2", "--filter-state-bytes", "8192"]
+    done = tune(*SMALL, *given, "--html", str(report), "--json", "--quiet")
     assert done.stderr == "", "of no progress"
     body = json.loads(done.stdout)
     assert done.exit_code == body["exit_code"] == 0, done.output
@@ -61,7 +63,7 @@ def test_a_number_is_measured_and_reported(tmp_path: Path, quick: None) -> None:
     assert body["expected_live_ids"] == 62_500
     assert [c["fpr"] for c in body["candidates"]] == [0.01, 0.001]
     for found in body["candidates"]:
-        assert found["state_budget_bytes"] == 65_536
+        assert (found["state_budget_bytes"], found["filter_state_bytes"]) == (65_536, 8192)
         assert found["unknown_ids_asked"] > 50_000
         assert found["known_ids_asked"] > 5_000
         assert found["measured_fpr_low"] < found["fpr"]
@@ -72,9 +74,8 @@ def test_a_number_is_measured_and_reported(tmp_path: Path, quick: None) -> None:
     assert f"{body['live_ids']:,} live IDs" in body["verdict"]
     assert sum(body["shard_ids"]) == pytest.approx(body["live_ids"], rel=0.01)
     assert "make bench-sizing" in report.read_text()
-    assert {"fpr", "buckets", "state-budget-bytes", "shards", "memory"} == {
-        finding["rule"] for finding in body["findings"]
-    }
+    sizing = {"fpr", "buckets", "state-budget-bytes", "filter-state-bytes"}
+    assert sizing | {"shards", "memory"} == {finding["rule"] for finding in body["findings"]}
     assert body["verdict"] in report.read_text()
 
 
@@ -143,13 +144,14 @@ def test_what_is_given_beats_what_the_log_tells(tmp_path: Path) -> None:
     asked = TuneOptions(
         log=str(log(tmp_path)), horizon="2 days", lateness="10 minutes", batch="5 s", cores=16,
         duplicate_share=0.5, id_bytes=40, ids_per_day="1.5M", fpr=0.2, buckets=3, late="drop",
-        stable_timestamps=True,
+        stable_timestamps=True, filter_state_bytes=0,
     )  # fmt: skip
     found = demand_of(asked)
     assert (found.horizon_ms, found.lateness_ms, found.batch_ms) == (172_800_000, 600_000, 5000)
     assert (found.cores, found.duplicates, found.key_bytes) == (16, 0.5, 40)
     assert found.ids_per_day == 1_500_000
     assert (found.today.fpr, found.today.buckets) == (0.2, 3)
+    assert found.today.filter_state_bytes == 0
     assert found.forgets_at_late
     assert found.seen_live is None
 
@@ -194,6 +196,7 @@ def test_several_queries_in_a_log_need_to_be_told_apart(tmp_path: Path) -> None:
      # As the operator has it.
      ([*ASKED, "--state-budget-bytes", "16383"],
       "--state-budget-bytes 16383 must be a whole number of at least 16384"),
+     ([*ASKED, "--filter-state-bytes", "-1"], "--filter-state-bytes -1 must be"),
      (["--log", "x", "--sample", "y", "--id", "z"], "--sample and --log exclude each other"),
      (["--sample", "y", "--horizon", "1 d"], "--sample needs --id"),
      (["--sample", "/no/such", "--id", "a", "--horizon", "1 d"], "/no/such does not exist"),

@@ -15,6 +15,7 @@ import pytest
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
 from dedup.cli.tune import table
+from dedup.core.filter_choice import room_bytes
 from dedup.errors import MissingExtraError
 from dedup.tools.check.facts import Facts
 from dedup.tools.check.findings import Finding, Level, Takes
@@ -72,7 +73,7 @@ def rules(asked: Demand, chosen: Choice | None = None) -> set[str]:
 def test_every_value_of_one_option_at_a_time_is_tried() -> None:
     wanted = choices(BASE)
     assert wanted[0] == BASE
-    assert len(wanted) == len(set(wanted)) == 1 + 4 + 3 + 2
+    assert len(wanted) == len(set(wanted)) == 1 + 4 + 3 + 2 + 2
     assert all(len(candidates.changed(sizing, BASE)) <= 1 for sizing in wanted)
 
 
@@ -85,17 +86,53 @@ def test_what_a_choice_comes_to_is_that_of_all_shards(monkeypatch: pytest.Monkey
     asked = demand(shards=3, ids_per_day=950 * 86_400, duplicates=0.05, batch_ms=1_000)
 
     def comes_to(budget: int) -> Candidate:
-        return try_out(asked, Sizing(state_budget_bytes=budget), COSTS, lambda share: None)
+        sizing = Sizing(state_budget_bytes=budget, filter_state_bytes=20_000)
+        return try_out(asked, sizing, COSTS, lambda share: None)
 
-    found = comes_to(40_000)
-    assert (found.state_bytes, found.sidecar_bytes) == (3 * 40_000, 3 * 30_000)
+    found = comes_to(15_000)
+    assert (found.state_bytes, found.sidecar_bytes) == (3 * 35_000, 3 * 30_000)
     assert found.segment_bytes == 3 * 500_000
     assert found.reads_per_s == pytest.approx(1_000 * 0.25)
     # A thousand records do not fill a micro-batch of a query that catches up.
-    assert found.ms_per_million == COSTS.ms_per_million(done, 40_000, 10_000)
-    assert comes_to(1 << 20).state_bytes == 3 * 51_000
+    assert found.ms_per_million == COSTS.ms_per_million(done, 35_000, 10_000)
+    assert comes_to(1 << 20).state_bytes == 3 * (21_000 + 20_000)
     # The budget does not bound the list of segments.
-    assert comes_to(100).state_bytes == 3 * 1_000
+    assert comes_to(100).state_bytes == 3 * (1_000 + 20_000)
+
+
+def test_filters_in_the_state_row_follow_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = Trial(scale=1.0, filter_bytes=1e9)
+    monkeypatch.setattr(candidates, "run", lambda *arguments: done)
+
+    def held_bytes(rows: int, bound: int) -> float:
+        sizing = Sizing(filter_state_bytes=bound)
+        return try_out(of_rows(rows), sizing, COSTS, lambda share: None).state_bytes
+
+    assert [held_bytes(100, bound) for bound in (0, 1 << 24)] == [0, room_bytes(100, 0, 1 << 24)]
+    assert held_bytes(1_000_000, 1 << 24) == 4_000_000 + held_bytes(1, 1 << 24) - 4
+    assert held_bytes(1_000_000, 2 << 20) == 2 << 20
+
+
+def test_the_bound_of_filters_in_state_needs_no_trial_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = []
+
+    def counted(*arguments: object) -> Trial:
+        run.append(Trial(scale=1.0, asked=100, known=10, forgotten=1, filter_bytes=1e6))
+        return run[-1]
+
+    monkeypatch.setattr(candidates, "run", counted)
+    monkeypatch.setattr(candidates, "FILTER_BOUNDS", (0, 1 << 24))
+    found = explore(demand(today=BASE), COSTS, lambda done, what: None)
+    assert len(found.candidates) == 1 + 4 + 3 + 2 + 2
+    shared = [c for c in found.candidates if replace(c.sizing, filter_state_bytes=2 << 20) == BASE]
+    assert [c.sizing.filter_state_bytes for c in shared] == [2 << 20, 0, 1 << 24]
+    assert {id(c.trial) for c in shared} == {id(run[0])}
+    assert len({c.state_bytes for c in shared}) == 2
+    # What was looked up counts once.
+    assert len(run) == len(found.trials) == found.false_negatives == 10
+    assert "1,000 new and 100 known IDs" in Tuning(demand(), found, COSTS, ()).measured
 
 
 def test_an_option_changes_only_where_that_is_worth_it() -> None:
@@ -115,7 +152,7 @@ def test_the_best_values_are_tried_together_and_the_cheapest_wins(
 ) -> None:
     costs = {"fpr=0.01": 700, "state_budget_bytes=4194304": 780}
 
-    def fake(asked: Demand, sizing: Sizing, costs_of: object, tell: Any) -> Candidate:
+    def fake(asked: Demand, sizing: Sizing, costs_of: object, tell: Any, *_: object) -> Candidate:
         tell(1.0)
         return candidate(sizing, ms=costs.get(named(sizing, BASE), 1000))
 
@@ -219,6 +256,7 @@ def test_live_ids_of_a_running_query_are_held_against_the_trials() -> None:
 def test_segments_of_a_query_that_the_trial_does_not_have_tell_of_a_smaller_budget() -> None:
     found = advice("seen-segments", demand(seen_segments=12))
     assert "The query has 12 segments, but under state_budget_bytes=1048576 all" in found.evidence
+    assert "So its state_budget_bytes is smaller" in found.evidence
     assert found.change == "give --state-budget-bytes"
     sealed = candidate(BASE)
     sealed = replace(sealed, trial=replace(sealed.trial, segments=0.5))
@@ -356,9 +394,9 @@ def test_the_table_marks_and_dims() -> None:
 
 @pytest.mark.parametrize(
     ("width", "gone"),
-    [(92, []), (91, ["waste"]), (80, ["waste", "expect"]), (60, ["waste", "expect", "state",
-     "budget", "sidecar"]), (10, ["waste", "expect", "state", "budget", "sidecar", "reads/s",
-     "bits"])],
+    [(98, []), (97, ["waste"]), (80, ["waste", "expect", "state"]), (60, ["waste", "expect",
+     "state", "budget", "room", "sidecar"]), (10, ["waste", "expect", "state", "budget", "room",
+     "sidecar", "reads/s", "bits"])],
 )  # fmt: skip
 def test_a_narrow_table_leaves_out_what_tells_least(width: int, gone: list[str]) -> None:
     lines = [line.plain for line in table(result().choice, running=False, width=width)]

@@ -22,7 +22,8 @@ from tests.support.tuning import demand
 
 HOUR_MS = 3_600_000
 #: As a query with buckets=5 reports it.
-SIZES = {"bucket_ms": 12 * 60_000, "state_budget_bytes": 1 << 19, "target_fpr": 0.002}
+SIZES = {"bucket_ms": 12 * 60_000, "state_budget_bytes": 1 << 19, "target_fpr": 0.002,
+         "max_filter_state_bytes": 1 << 22}  # fmt: skip
 BASE = demand(ids_per_day=0, today=Sizing(buckets=16))
 
 
@@ -38,7 +39,11 @@ def test_a_log_tells_rates_by_the_time_of_the_data() -> None:
     assert (found.horizon_ms, found.lateness_ms, found.shards) == (HOUR_MS, 0, 4)
     assert found.batch_ms == 10_000
     assert found.rows_per_shard == pytest.approx(100 / 4)
-    assert found.today == Sizing(buckets=5, fpr=0.002, state_budget_bytes=1 << 19)
+    sizes = {"state_budget_bytes": 1 << 19, "filter_state_bytes": 1 << 22}
+    assert found.today == Sizing(buckets=5, fpr=0.002, **sizes)
+    # Older releases had no such option.
+    older = of_batches(BASE, "orders", logged(**SIZES | {"max_filter_state_bytes": 0}))
+    assert older.today == replace(found.today, filter_state_bytes=Sizing().filter_state_bytes)
     assert found.running
     assert "orders, 5 micro-batches" in found.origin
     assert found.seen_fpr == (50, 50 + 5 * 890)
@@ -169,10 +174,12 @@ def test_only_a_query_that_drops_what_is_late_forgets_at_the_late_watermark() ->
 
 def test_a_trial_is_judged_by_the_rules_of_the_query() -> None:
     asked = demand(horizon_ms=1_000, stable_timestamps=True, event_time=False, lateness_ms=7)
-    policy = asked.policy(Sizing(buckets=3, fpr=0.2, state_budget_bytes=99))
+    sizing = Sizing(buckets=3, fpr=0.2, state_budget_bytes=99, filter_state_bytes=9)
+    policy = asked.policy(sizing)
     # As the operator has it: as many buckets cover the horizon, none is left over.
     assert (policy.bucket_ms, policy.horizon_ms, policy.lateness_ms) == (334, 1_000, 7)
     assert (policy.fpr, policy.state_budget_bytes) == (0.2, 99)
+    assert policy.max_filter_state_bytes == 9
     assert (policy.stable_timestamps, policy.event_time) == (True, False)
     policy = BASE.policy(Sizing())
     assert (policy.stable_timestamps, policy.event_time) == (False, True)

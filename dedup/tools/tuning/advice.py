@@ -131,8 +131,8 @@ def _seen_segments(demand: Demand, choice: Choice) -> Assessment | None:
     budget = choice.today.sizing.state_budget_bytes
     return unknown(
         f"The query has {demand.seen_segments:,} segments, but under "
-        f"{written('state_budget_bytes', budget)} all its IDs fit into Spark state. So its budget "
-        "is smaller; no catalog shows it.",
+        f"{written('state_budget_bytes', budget)} all its IDs fit into Spark state. So its "
+        "state_budget_bytes is smaller; no catalog shows it.",
         "give --state-budget-bytes",
         Takes.OUTSIDE,
     )

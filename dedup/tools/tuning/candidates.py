@@ -7,10 +7,11 @@ together, and the cheapest choice is recommended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from dedup.core.filter_choice import room_bytes
 from dedup.core.sizing import interval, least_bits_per_id
 from dedup.tools.tuning.costs import Costs
 from dedup.tools.tuning.demand import Demand, Sizing
@@ -22,6 +23,7 @@ KINDS = ["recommended", "today", "other", "dominated"]
 FPRS = (0.1, 0.03, 0.01, 0.003, 0.001)
 BUCKETS = (4, 8, 16, 32)
 BUDGETS = (1 << 18, 1 << 20, 1 << 22)
+FILTER_BOUNDS = (0, 1 << 21, 1 << 24)
 #: Share of the cost that a change must save to be worth a restart. Only half of the saving remains
 #: in practice, because Spark's passes, which are not measured here, double the time.
 WORTH = 0.15
@@ -133,9 +135,14 @@ class Choice:
         return "dominated" if self.dominated(candidate) else "other"
 
     @property
+    def trials(self) -> Collection[Trial]:
+        """The trials of the candidates. Some candidates share one."""
+        return {id(candidate.trial): candidate.trial for candidate in self.candidates}.values()
+
+    @property
     def false_negatives(self) -> int:
         """Number of known IDs that were not recognised, over all trials. Must be 0."""
-        return sum(candidate.trial.false_negatives for candidate in self.candidates)
+        return sum(trial.false_negatives for trial in self.trials)
 
 
 def choices(base: Sizing) -> list[Sizing]:
@@ -144,6 +151,7 @@ def choices(base: Sizing) -> list[Sizing]:
     sizings += [replace(base, fpr=fpr) for fpr in FPRS]
     sizings += [replace(base, buckets=buckets) for buckets in BUCKETS]
     sizings += [replace(base, state_budget_bytes=size) for size in BUDGETS]
+    sizings += [replace(base, filter_state_bytes=size) for size in FILTER_BOUNDS]
     return list(dict.fromkeys(sizings))
 
 
@@ -162,7 +170,7 @@ def explore(demand: Demand, costs: Costs, progress: Callable[[float, str], None]
         def tell(done: float) -> None:
             progress(min(1.0, share * (begun + done)), named(sizing, base))
 
-        tried.append(try_out(demand, sizing, costs, tell))
+        tried.append(try_out(demand, sizing, costs, tell, tried))
 
     for sizing in planned:
         attempt(sizing)
@@ -186,21 +194,33 @@ def best_of_each(tried: Sequence[Candidate], base: Sizing) -> Sizing:
 
 
 def try_out(
-    demand: Demand, sizing: Sizing, costs: Costs, progress: Callable[[float], None]
+    demand: Demand,
+    sizing: Sizing,
+    costs: Costs,
+    progress: Callable[[float], None],
+    tried: Sequence[Candidate] = (),
 ) -> Candidate:
-    """Run a trial of one choice. Calls `progress` with the finished share."""
-    load, scale = scaled(
-        demand.policy(sizing),
-        new_per_ms=demand.ids_per_day / 86_400_000 / demand.shards,
-        rows=demand.rows_per_shard,
-        duplicates=demand.duplicates,
-        key_bytes=demand.key_bytes,
-    )
-    trial = run(load, scale, demand.keys_of(), progress)
-    row_bytes = min(
-        max(sizing.state_budget_bytes, trial.head_bytes),
-        trial.head_bytes + trial.tail_bytes + trial.filter_bytes,
-    )
+    """Return the figures of one choice. Calls `progress` with the finished share of its trial.
+
+    `filter_state_bytes` changes nothing in a trial. So a choice takes over the trial of a choice in
+    `tried` that differs only in this option.
+    """
+    filter_bound = sizing.filter_state_bytes
+    alike = (c.trial for c in tried if replace(c.sizing, filter_state_bytes=filter_bound) == sizing)
+    trial = next(alike, None)
+    if trial is None:
+        load, scale = scaled(
+            demand.policy(sizing),
+            new_per_ms=demand.ids_per_day / 86_400_000 / demand.shards,
+            rows=demand.rows_per_shard,
+            duplicates=demand.duplicates,
+            key_bytes=demand.key_bytes,
+        )
+        trial = run(load, scale, demand.keys_of(), progress)
+    budget_bytes = max(sizing.state_budget_bytes, trial.head_bytes)
+    room = room_bytes(round(demand.rows_per_shard), 0, filter_bound)
+    row_bytes = min(budget_bytes, trial.head_bytes + trial.tail_bytes)
+    row_bytes += min(room, trial.filter_bytes)
     return Candidate(
         sizing=sizing,
         trial=trial,

@@ -1,7 +1,8 @@
 """Measure the time of a shard's work on this machine, and the memory of a Python worker.
 
 The engine (`dedup.core`) runs over a real catalog on this machine's disk. Spark's passes are not
-measured, because they add the same time for every choice of options.
+measured, because they add the same time for every choice of options, except for passing a larger
+state row to Python and back: about 9 ms per MiB and micro-batch.
 
 ``python -m dedup.tools.tuning.costs ROWS KEY_BYTES`` prints the peak of resident bytes.
 """

@@ -32,6 +32,7 @@ class Sizing:
     buckets: int = 8
     fpr: float = 0.01
     state_budget_bytes: int = 1 << 20
+    filter_state_bytes: int = 2 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +138,7 @@ class Demand:
             stable_timestamps=self.stable_timestamps,
             fpr=sizing.fpr,
             state_budget_bytes=sizing.state_budget_bytes,
+            max_filter_state_bytes=sizing.filter_state_bytes,
         )
 
     def keys_of(self) -> KeysOf:

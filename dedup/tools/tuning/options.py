@@ -45,7 +45,8 @@ OPTIONS = by_name(
     *(
         BY_ID[name]
         for name in (
-            "horizon", "lateness", "late", "shards", "buckets", "state_budget_bytes", "fpr",
+            "horizon", "lateness", "late", "shards", "buckets", "state_budget_bytes",
+            "filter_state_bytes", "fpr",
         )
     ),
     Option("id_bytes", whole()),
@@ -77,7 +78,7 @@ class TuneOptions:
         Share of records that repeat an ID.
     id_bytes, shards, cores : int or None
         Length of an ID in bytes, number of shards, and cores of all executors.
-    buckets, fpr, state_budget_bytes
+    buckets, fpr, state_budget_bytes, filter_state_bytes
         Options of the query, or None for the operator's defaults.
     stable_timestamps : bool
         The query's option.
@@ -106,6 +107,7 @@ class TuneOptions:
     buckets: int | None = None
     fpr: float | None = None
     state_budget_bytes: int | None = None
+    filter_state_bytes: int | None = None
     stable_timestamps: bool = False
     late: str | None = None
 
@@ -250,6 +252,8 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
             buckets=-(-last.horizon_ms // last.bucket_ms),
             fpr=last.target_fpr,
             state_budget_bytes=last.state_budget_bytes,
+            # 0 in logs of releases without this option.
+            filter_state_bytes=last.max_filter_state_bytes or Sizing().filter_state_bytes,
         ),
         fullest=last.fullest_shard_ids * last.shards / last.live_ids if last.live_ids else None,
         running=True,

@@ -39,6 +39,7 @@ COLUMNS = (
     ("fpr", 6, "target rate of all filters that one lookup probes"),
     ("buckets", 7, "buckets per horizon"),
     ("budget", 6, "state_budget_bytes of a shard"),
+    ("room", 5, "filter_state_bytes of a shard"),
     ("bits", 4, "filter bits per live ID in segments"),
     ("expect", 6, "false-positive rate predicted from sizes and contents of the filters"),
     ("measured", 13, "rate measured on new IDs: 95 % interval"),
@@ -128,8 +129,8 @@ class Tuning:
     def measured(self) -> str:
         """What was measured to get the figures, in one or two lines."""
         costs = self.costs
-        new = sum(c.trial.asked for c in self.choice.candidates)
-        known = sum(c.trial.known for c in self.choice.candidates)
+        new = sum(trial.asked for trial in self.choice.trials)
+        known = sum(trial.known for trial in self.choice.trials)
         return (
             f"Measured on {machine()}: {costs.row_ns:.0f} ns per record, {costs.filter_ns:.1f} ns "
             f"per filter probed, {costs.read_ns / 1000:.1f} us per catalog block read, "
@@ -187,6 +188,7 @@ def cells(candidate: Candidate) -> list[str]:
         f"{sizing.fpr:g}",
         str(sizing.buckets),
         amount(sizing.state_budget_bytes),
+        amount(sizing.filter_state_bytes),
         f"{candidate.bits_per_id:.1f}",
         rate(candidate.trial.predicted_fpr),
         f"{rate(low)}-{rate(high)}",
