@@ -128,7 +128,7 @@ bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, 
 	@$(PY) -m benchmarks.simulate plan --shards 32
 
 .PHONY: bench-sizing
-bench-sizing: $(VENV)/.ready-test ## filters alone against pybloom-live: rates x buckets x IDs (4 minutes)
+bench-sizing: $(VENV)/.ready-test ## filters alone against pybloom-live: rates x buckets x IDs (3 minutes)
 	@$(PY) -m pytest benchmarks/bench_sizing.py --timeout=0 --benchmark-columns=median,rounds $(BENCH_ARGS)
 	@$(PY) -m benchmarks.sizing
 	@$(PY) -m benchmarks.tables
