@@ -15,7 +15,7 @@ from dedup.core.segment import SegmentRef
 
 #: Bytes of filters in the row that any micro-batch pays for, and bytes that each record adds.
 LEAST_BYTES = 512 << 10
-BYTES_PER_RECORD = 4
+BYTES_PER_RECORD = 16
 #: If the load falls, a micro-batch evicts at most this part of the bytes.
 EVICTED_PART = 8
 

@@ -48,7 +48,7 @@ class Policy:
     #: Largest size of the state row of a shard. Half of it is for the tail.
     state_budget_bytes: int = 1 << 20
     #: Largest number of bytes of filters in the state row.
-    max_filter_state_bytes: int = 2 << 20
+    max_filter_state_bytes: int = 3 << 19
     #: A merge writes segments of at most about this many IDs, >= 1.
     segment_ids: int = 1 << 20
     #: Time for which expired segments stay at the catalog root at least.

@@ -146,7 +146,7 @@ BY_ID = by_name(
         "state_budget_bytes", whole(MIN_BUDGET_BYTES), 1 << 20,
         "Spark state of a shard, without filters.",
     ),
-    Option("filter_state_bytes", whole(0), 2 << 20, "Filters in the Spark state of a shard."),
+    Option("filter_state_bytes", whole(0), 3 << 19, "Filters in the Spark state of a shard."),
     Option("keep_expired", duration(), "24 hours", "How long expired files stay."),
     _SHARED["accept_clock_jump"],
     Option("shared_local", switch(), False, "The catalog is one mount on all machines."),

@@ -46,7 +46,7 @@ EVENT_TIME = Policy(
     horizon_ms=HORIZON_MS, bucket_ms=10_000, event_time=True, lateness_ms=LATENESS_MS,
     idle_timeout_ms=None,
 )  # fmt: skip
-SMALL = {"state_budget_bytes": 16 << 10}
+SMALL = {"state_budget_bytes": 16 << 10, "filter_state_bytes": 4 << 10}
 
 
 @pytest.mark.parametrize(

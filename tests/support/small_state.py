@@ -17,6 +17,7 @@ HORIZON_S, LATENESS_S = 300, 60
 OPTIONS: dict[str, Any] = {
     "timestamp": "ts", "horizon": f"{HORIZON_S} seconds", "bucket_length": "60 seconds",
     "lateness": f"{LATENESS_S} seconds", "verdict": "verdict", "state_budget_bytes": 16 << 10,
+    "filter_state_bytes": 4 << 10,
     "keep_expired": "0 seconds",
 }  # fmt: skip
 

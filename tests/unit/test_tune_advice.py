@@ -109,8 +109,8 @@ def test_filters_in_the_state_row_follow_the_load(monkeypatch: pytest.MonkeyPatc
         return try_out(of_rows(rows), sizing, COSTS, lambda share: None).state_bytes
 
     assert [held_bytes(100, bound) for bound in (0, 1 << 24)] == [0, room_bytes(100, 0, 1 << 24)]
-    assert held_bytes(1_000_000, 1 << 24) == 4_000_000 + held_bytes(1, 1 << 24) - 4
-    assert held_bytes(1_000_000, 2 << 20) == 2 << 20
+    assert held_bytes(1_000_000, 1 << 26) == 16_000_000 + held_bytes(1, 1 << 26) - 16
+    assert held_bytes(1_000_000, 3 << 19) == 3 << 19
 
 
 def test_the_bound_of_filters_in_state_needs_no_trial_of_its_own(
@@ -126,8 +126,8 @@ def test_the_bound_of_filters_in_state_needs_no_trial_of_its_own(
     monkeypatch.setattr(candidates, "FILTER_BOUNDS", (0, 1 << 24))
     found = explore(demand(today=BASE), COSTS, lambda done, what: None)
     assert len(found.candidates) == 1 + 4 + 3 + 2 + 2
-    shared = [c for c in found.candidates if replace(c.sizing, filter_state_bytes=2 << 20) == BASE]
-    assert [c.sizing.filter_state_bytes for c in shared] == [2 << 20, 0, 1 << 24]
+    shared = [c for c in found.candidates if replace(c.sizing, filter_state_bytes=3 << 19) == BASE]
+    assert [c.sizing.filter_state_bytes for c in shared] == [3 << 19, 0, 1 << 24]
     assert {id(c.trial) for c in shared} == {id(run[0])}
     assert len({c.state_bytes for c in shared}) == 2
     # What was looked up counts once.

@@ -40,7 +40,7 @@ def dedup_by_id(
     bucket_length: Duration | None = None,
     fpr: float = 0.01,
     state_budget_bytes: int = 1 << 20,
-    filter_state_bytes: int = 2 << 20,
+    filter_state_bytes: int = 3 << 19,
     keep_expired: Duration = "24 hours",
     accept_clock_jump: bool = False,
     shared_local: bool = False,

@@ -23,7 +23,7 @@ KINDS = ["recommended", "today", "other", "dominated"]
 FPRS = (0.1, 0.03, 0.01, 0.003, 0.001)
 BUCKETS = (4, 8, 16, 32)
 BUDGETS = (1 << 18, 1 << 20, 1 << 22)
-FILTER_BOUNDS = (0, 1 << 21, 1 << 24)
+FILTER_BOUNDS = (0, 3 << 19, 1 << 24)
 #: Share of the cost that a change must save to be worth a restart. Only half of the saving remains
 #: in practice, because Spark's passes, which are not measured here, double the time.
 WORTH = 0.15

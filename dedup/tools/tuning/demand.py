@@ -32,7 +32,7 @@ class Sizing:
     buckets: int = 8
     fpr: float = 0.01
     state_budget_bytes: int = 1 << 20
-    filter_state_bytes: int = 2 << 20
+    filter_state_bytes: int = 3 << 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
