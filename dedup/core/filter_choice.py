@@ -14,7 +14,7 @@ from dedup.core.manifest import Manifest
 from dedup.core.segment import SegmentRef
 
 #: Bytes of filters in the row that any micro-batch pays for, and bytes that each record adds.
-LEAST_BYTES = 512 << 10
+LEAST_BYTES = 768 << 10
 BYTES_PER_RECORD = 16
 #: If the load falls, a micro-batch evicts at most this part of the bytes.
 EVICTED_PART = 8
