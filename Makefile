@@ -122,6 +122,7 @@ bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, 
 	@$(PY) -m benchmarks.pauses
 	@$(PY) -m benchmarks.sweeps shards hot sizing
 	@$(PY) -m benchmarks.cores
+	@$(PY) -m benchmarks.filter_state
 	@$(PY) -m benchmarks.simulate check
 	@$(PY) -m benchmarks.simulate plan --shards 256
 	@$(PY) -m benchmarks.simulate plan --shards 64
