@@ -113,12 +113,6 @@ class Bucket:
         loose = tuple(segment for run in self.runs for segment in run)
         return loose + tuple(s for merge in self.merges for s in (*merge.inputs, *merge.output))
 
-    def is_most(self, merge: Merge) -> bool:
-        """Return whether ``merge`` has over half of the bucket's IDs, and its largest run."""
-        others = [*self.runs, *(run for m in self.merges if m is not merge for run in m.runs)]
-        largest = max(map(ids_in, merge.runs), default=0)
-        return 2 * merge.ids > self.ids and all(ids_in(run) <= largest for run in others)
-
     def coverages(self) -> Iterator[Coverage]:
         """Yield every segment that lookups read, with the hashes to look up in that segment."""
         for run in self.runs:

@@ -11,6 +11,11 @@ from typing import Literal, TypeAlias, get_args
 
 #: In a bucket that still grows, at most this many segments may hold one ID.
 MAX_OPEN_SEGMENTS = 16
+#: While records may enter a bucket, its filters are sized as if it became this many times as large.
+GROWTH = 6
+#: Filters are sized for this part of `fpr`, because shares are estimates and "at-most-once" loses
+#: records at the rate.
+FPR_MARGIN = 0.8
 #: Bounds of options: buckets per horizon, false-positive rate, and state of a shard.
 MAX_BUCKETS = 1000
 MIN_FPR = 1e-6
@@ -70,26 +75,23 @@ class Policy:
         return self.stable_timestamps and self.late == "drop"
 
     @property
-    def closed_filter_fpr(self) -> float:
-        """Target false-positive rate of the one filter of a closed bucket.
+    def buckets_probed(self) -> int:
+        """Largest number of buckets that a lookup probes."""
+        if self.stable_timestamps:
+            return 1
+        # A record is judged at or after the late watermark, and probes one horizon to both sides.
+        reach_ms = self.horizon_ms + min(self.lateness_ms, self.horizon_ms)
+        return 1 + -(-reach_ms // self.bucket_ms)
 
-        Half of `fpr` is divided among all filters of closed buckets that a lookup probes.
+    def filter_fpr(self, share: float) -> float:
+        """Return the target false-positive rate of the filter of a run.
+
+        ``share`` is the run's share of all IDs whose filters a lookup probes. Rates in proportion
+        to IDs take the fewest bits. A run with a very small share gets more, because a split-block
+        filter of a very low rate is large.
         """
-        # A closed bucket ends at or behind the low watermark. A record is judged at or after the
-        # late watermark, and probes one horizon to both sides.
-        return self.fpr / 2 / self._probed(self.horizon_ms + min(self.lateness_ms, self.horizon_ms))
-
-    @property
-    def open_filter_fpr(self) -> float:
-        """Target false-positive rate of each filter of an open bucket.
-
-        Half of `fpr` is divided among all filters of open buckets that a lookup probes.
-        """
-        reach_ms = min(self.lateness_ms, self.horizon_ms)
-        return self.fpr / 2 / MAX_OPEN_SEGMENTS / self._probed(reach_ms)
-
-    def _probed(self, reach_ms: int) -> int:
-        return 1 if self.stable_timestamps else 1 + -(-reach_ms // self.bucket_ms)
+        least = 1 / (MAX_OPEN_SEGMENTS * max(GROWTH, self.buckets_probed))
+        return FPR_MARGIN * self.fpr * max(share, least)
 
 
 def default_lateness_ms(horizon_ms: int, *, stable_timestamps: bool) -> int:

@@ -28,7 +28,7 @@ from dedup.core.merge_choice import (
     ranges_of,
     step_cost,
 )
-from dedup.core.policy import Policy
+from dedup.core.policy import GROWTH, Policy
 from dedup.core.ports import SegmentStore
 from dedup.core.records import Epoch
 from dedup.core.segment import SegmentPlan, SegmentRef
@@ -135,8 +135,9 @@ class Upkeep:
             digests = None
         hashes = tail.hashes(self.epoch.hash_key)
         entries = Entries.in_order(tail.keys, hashes, tail.times_ms, digests)
-        segment = self._write(SegmentPlan(start_ms, end_ms, self.policy.open_filter_fpr), [entries])
         bucket = self.state.manifest.bucket(start_ms, end_ms)
+        fpr = self._filter_fpr(bucket, len(entries), new=len(entries))
+        segment = self._write(SegmentPlan(start_ms, end_ms, fpr), [entries])
         clamped = bool(tail.clamped.any())
         self.sealed += self._share(segment.count, segment.sst_bytes)
         self._update(tail=rest)
@@ -264,8 +265,7 @@ class Upkeep:
             return None, 0.0  # the next step merges the range without the lost segments
         new = None
         if pieces:
-            last = self._ended(bucket) and bucket.is_most(merge)
-            fpr = self.policy.closed_filter_fpr if last else self.policy.open_filter_fpr
+            fpr = self._filter_fpr(bucket, merge.ids)
             plan = SegmentPlan(*bucket.range, fpr, merge.hash_ranges, merge.ranges_done)
             new = self._write(plan, pieces, merged=True)
         bucket, rest, merged = bucket.advancing(merge, new)
@@ -279,6 +279,24 @@ class Upkeep:
         )
         self.counts["segments_merged"] += len(merged)
         return rest, self._share(new.count, new.sst_bytes) if new is not None else 0.0
+
+    def _filter_fpr(self, bucket: Bucket, ids: int, *, new: int = 0) -> float:
+        """Return the target rate of the filter of a run of ``ids`` IDs in a bucket.
+
+        ``new`` of them are not in the manifest yet.
+        """
+        manifest, own = self.state.manifest, bucket.ids + new
+        if self.policy.stable_timestamps:
+            largest = max((b.ids for b in manifest.buckets), default=0)
+            times = 1
+        else:
+            largest = manifest.ids + new
+            # While the first horizon fills, every bucket counts as large as this one.
+            times = self.policy.buckets_probed
+        if not self._closed(bucket):
+            times = max(times, GROWTH)
+        probed = max(largest, times * own)
+        return self.policy.filter_fpr(ids / probed)
 
     def drop_lost(self, segment: SegmentRef) -> None:
         """Remove a damaged segment from the manifest. The user has accepted its loss."""
