@@ -59,14 +59,16 @@ class Sidecars:
         return self._rebuild(seg).may_contain(spread)
 
     def read(self, seg: SegmentRef) -> SplitBlockFilter | None:
-        """Return the segment's filter, or None if its sidecar is missing or damaged."""
-        for path, head_crc32 in self._places(seg):
-            if head_crc32 is None:
-                break  # the manifest does not name a rebuilt filter
-            with suppress(OSError, FilterDamaged):
-                return SplitBlockFilter.from_bytes(
-                    path.read_bytes(), hash_key_id=self._hash_key_id, head_crc32=head_crc32
-                )
+        """Return the segment's filter, or None if no intact sidecar is on this machine.
+
+        Nothing is fetched, because no verdict needs the filter here: `may_hold` fetches sidecars.
+        """
+        file = seg.name + SIDECAR_SUFFIX
+        path = self._root.local_path(self._files.path(file)) or self._files.entry(file)
+        with suppress(OSError, FilterDamaged):
+            return SplitBlockFilter.from_bytes(
+                path.read_bytes(), hash_key_id=self._hash_key_id, head_crc32=seg.filter_crc32
+            )
         return None
 
     def keep(self, name: str, sidecar: Path) -> None:

@@ -38,7 +38,7 @@ def filters_for_row(
 ) -> dict[str, SplitBlockFilter]:
     """Return the filters that the row should hold, those of the newest buckets last.
 
-    ``filters`` are at hand. ``load`` returns the filter of a sidecar, or None if it is damaged.
+    ``filters`` are at hand. ``load`` returns the filter of a sidecar, or None if it has none.
     Filters return from sidecars once half of the room is empty, then until the room is full.
     """
     newest = [c.segment for bucket in manifest.buckets for c in bucket.coverages()][::-1]
@@ -52,7 +52,7 @@ def filters_for_row(
         for segment in newest:
             if segment.name in chosen or used_bytes + segment.filter_bytes > room_bytes:
                 continue
-            loaded = filters.get(segment.name) or load(segment)
+            loaded = load(segment)
             if loaded is not None:
                 chosen[segment.name] = loaded
                 used_bytes += segment.filter_bytes

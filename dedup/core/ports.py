@@ -40,7 +40,7 @@ class SegmentStore(Protocol):
         """
 
     def read_filter(self, seg: SegmentRef) -> SplitBlockFilter | None:
-        """Return the segment's filter, or None if its sidecar is missing or damaged."""
+        """Return the segment's filter, or None if no intact sidecar is on this machine."""
 
     def lookup(self, seg: SegmentRef, keys: Keys, hashes: U64, digests: U64 | None = None) -> I64:
         """Return the timestamp (ms) of each of n keys, or `ABSENT_MS` if a key is absent.

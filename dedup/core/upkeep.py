@@ -267,7 +267,7 @@ class Upkeep:
         if pieces:
             fpr = self._filter_fpr(bucket, merge.ids)
             plan = SegmentPlan(*bucket.range, fpr, merge.hash_ranges, merge.ranges_done)
-            new = self._write(plan, pieces, merged=True)
+            new = self._write(plan, pieces)
         bucket, rest, merged = bucket.advancing(merge, new)
         if merged:
             merge.check_complete(new)
@@ -305,9 +305,7 @@ class Upkeep:
             segments_lost=self.state.segments_lost + 1,
         )
 
-    def _write(
-        self, plan: SegmentPlan, pieces: Sequence[Entries], *, merged: bool = False
-    ) -> SegmentRef:
+    def _write(self, plan: SegmentPlan, pieces: Sequence[Entries]) -> SegmentRef:
         segment, built = self.store.write_segment(plan, pieces)
         self.counts["segments_written"] += 1
         self.counts["ids_written"] += segment.count

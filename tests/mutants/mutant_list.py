@@ -369,8 +369,8 @@ MUTANTS = (
     _mutant(
         "a merge drops one piece",
         "core/upkeep.py",
-        "new = self._write(plan, pieces, merged=True)",
-        "new = self._write(plan, pieces[1:] or pieces, merged=True)",
+        "new = self._write(plan, pieces)",
+        "new = self._write(plan, pieces[1:] or pieces)",
         MERGE,
     ),
     _mutant(
@@ -548,7 +548,7 @@ MUTANTS = (
     _mutant(
         "a filter that is not its segment's returns to the state row",
         "catalog/sidecars.py",
-        "path.read_bytes(), hash_key_id=self._hash_key_id, head_crc32=head_crc32",
+        "path.read_bytes(), hash_key_id=self._hash_key_id, head_crc32=seg.filter_crc32",
         "path.read_bytes(), hash_key_id=self._hash_key_id",
         DAMAGE,
     ),

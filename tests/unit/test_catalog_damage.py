@@ -163,6 +163,19 @@ def test_an_unreachable_root_is_not_called_damage(bench: Bench) -> None:
         with pytest.raises(CatalogError, match="connection refused") as caught:
             ask()
         assert not isinstance(caught.value, SegmentDamaged)
+    # The state row can do without a filter.
+    assert bench.store(root=root).read_filter(seg) is None
+
+
+def test_a_filter_is_at_hand_once_a_lookup_has_fetched_its_sidecar(bench: Bench) -> None:
+    made, seg = written(bench.store(root=bench.remote), 100)
+    bench.lose_cache()
+    store = bench.store(root=bench.remote)
+    assert store.read_filter(seg) is None
+    assert store.counters.bytes_fetched == 0
+    assert knows(store, seg, made)
+    assert store.read_filter(seg) is not None
+    assert store.counters.bytes_fetched == seg.filter_bytes
 
 
 # --- sidecars
