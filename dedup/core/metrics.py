@@ -218,6 +218,11 @@ class BatchMetrics:
         return "exactly-once" if confirmed else None
 
     @property
+    def counts_sidecars(self) -> bool:
+        """Whether `filter_sidecar` was counted. Earlier releases counted neither of these two."""
+        return bool(self.max_filter_state_bytes or self.filter_sidecar)
+
+    @property
     def expected_lost(self) -> float:
         """Estimated number of new IDs that were dropped because a filter reported them as seen."""
         return self.expected_lost_millionths / 1e6

@@ -42,6 +42,8 @@ def test_a_log_tells_rates_by_the_time_of_the_data() -> None:
     sizes = {"state_budget_bytes": 1 << 19, "filter_state_bytes": 1 << 22}
     assert found.today == Sizing(buckets=5, fpr=0.002, **sizes)
     # Older releases had no such option.
+    none = logged(**SIZES | {"max_filter_state_bytes": 0, "filter_sidecar": 1})
+    assert of_batches(BASE, "orders", none).today.filter_state_bytes == 0
     older = of_batches(BASE, "orders", logged(**SIZES | {"max_filter_state_bytes": 0}))
     assert older.today == replace(found.today, filter_state_bytes=Sizing().filter_state_bytes)
     assert found.running

@@ -165,8 +165,9 @@ class Watched:
 
     def answered_by_state(self) -> float | None:
         """Return the share of new IDs that filters in Spark state alone have cleared recently."""
-        cleared = sum(batch.filter_negative for batch in self.of_ids)
-        outside = sum(batch.filter_sidecar for batch in self.of_ids)
+        counted = [batch for batch in self.of_ids if batch.counts_sidecars]
+        cleared = sum(batch.filter_negative for batch in counted)
+        outside = sum(batch.filter_sidecar for batch in counted)
         return (cleared - outside) / cleared if cleared else None
 
     def expected_lost(self) -> float | None:
