@@ -13,11 +13,11 @@ from tests.support.spark_query import Query, Run, seeded
 HORIZON_S, LATENESS_S = 300, 60
 
 
-#: Small enough that every micro-batch writes segments.
+#: Small enough that every micro-batch writes segments, and evicts about half of the filters.
 OPTIONS: dict[str, Any] = {
     "timestamp": "ts", "horizon": f"{HORIZON_S} seconds", "bucket_length": "60 seconds",
     "lateness": f"{LATENESS_S} seconds", "verdict": "verdict", "state_budget_bytes": 16 << 10,
-    "filter_state_bytes": 4 << 10,
+    "filter_state_bytes": 1 << 10,
     "keep_expired": "0 seconds",
 }  # fmt: skip
 
