@@ -173,7 +173,7 @@ class Clocks:
                 trusted_at_ms, time_ms = query_time_ms, max(old.time_ms, h.newest_ms)
             else:
                 # Times that are late or replaced do not advance the clock. A partition that sends
-                # only these would hold the watermarks back for ever. After the idle timeout its
+                # only these would hold the watermarks back forever. After the idle timeout its
                 # clock follows the fastest clock, or now if none of its records carries a time.
                 trusted_at_ms, time_ms = old.trusted_at_ms, old.time_ms
                 patience_ms = policy.idle_timeout_ms

@@ -1,4 +1,4 @@
-"""Which filters the state row holds: those of the newest buckets, as far as the load pays for them.
+"""Which filters the state row holds: of the newest buckets, as many as the load pays for.
 
 Spark reads and writes the whole row in every micro-batch. So each byte of a filter in the row costs
 time and room in the checkpoint once per micro-batch, however many records the micro-batch has. A
@@ -36,7 +36,7 @@ def filters_for_row(
     room_bytes: int,
     load: Callable[[SegmentRef], SplitBlockFilter | None],
 ) -> dict[str, SplitBlockFilter]:
-    """Return the filters that the row should hold, those of the newest buckets last.
+    """Return the filters that the row should hold. The newest buckets come last.
 
     ``filters`` are at hand. ``load`` returns the filter of a sidecar, or None if it has none.
     Filters return from sidecars once half of the room is empty, then until the room is full.

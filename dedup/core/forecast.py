@@ -21,7 +21,7 @@ def expiry_bands(state: ShardState, policy: Policy) -> list[tuple[int, int]]:
     """Return how many IDs and bytes expire while the GC watermark advances, in eight steps.
 
     Item ``k`` counts what expires after the watermark has advanced by more than ``k`` and at most
-    ``k + 1`` eighths of the horizon. Bytes are those of segments and sidecars. The IDs of the tail
+    ``k + 1`` eighths of the horizon. Bytes count segments and sidecars. The IDs of the tail
     count, but its bytes do not, because they are in the state row.
     """
     ids, sizes = [0] * BANDS, [0] * BANDS

@@ -31,7 +31,7 @@ class Expired:
 class PendingList:
     """An object at the catalog root that lists ``count`` expired segments.
 
-    The manifest names the list in place of the segments. `epoch` and `since_ms` are those of the
+    The manifest names the list instead of the segments. `epoch` and `since_ms` are those of the
     segment that expired last.
     """
 
@@ -84,7 +84,7 @@ class Manifest:
         return next((b for b in self.buckets if b.range == range_ms), Bucket(*range_ms))
 
     def with_bucket(self, bucket: Bucket) -> Manifest:
-        """Return the manifest with the bucket added, in place of any bucket of the same range."""
+        """Return the manifest with the bucket added. It replaces a bucket of the same range."""
         others = [b for b in self.buckets if b.range != bucket.range]
         return replace(self, buckets=tuple(sorted([*others, bucket], key=lambda b: b.range)))
 

@@ -21,7 +21,7 @@ _HEADER = struct.Struct("<4sHHIII")
 _CRC = struct.Struct("<I")
 #: Size of the header, which comes before the head.
 HEADER_BYTES = _HEADER.size + _CRC.size
-#: Largest size of a decompressed head, a hundred times that of a shard with 10,000 segments.
+#: Largest size of a decompressed head, a hundred times the head of a shard with 10,000 segments.
 _MAX_HEAD_BYTES = 1 << 28
 
 

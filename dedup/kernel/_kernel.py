@@ -130,7 +130,7 @@ class Kernel(Protocol):
 
         Probe keys have the prefix ``p_``, build keys ``b_``. As in `first_occurrence`, equal keys
         must have equal hashes. A key may occur several times on either side. The pairs are ordered
-        by the position of the probe key, then that of the build key.
+        by the position of the probe key, then of the build key.
         """
         probe, build = _native.match(b_data, b_offsets, b_hashes, p_data, p_offsets, p_hashes)
         return np.frombuffer(probe, np.int64), np.frombuffer(build, np.int64)
@@ -238,7 +238,7 @@ class Kernel(Protocol):
         Parameters
         ----------
         group
-            Number that stands for the record's ID. The records are sorted by this number.
+            Number of the record's ID. The records are sorted by this number.
         time_ms
             Effective times, sorted within a group.
         known

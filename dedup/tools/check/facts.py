@@ -15,7 +15,7 @@ from dedup.spark.machine import local_cores, shuffle_partitions
 
 #: Default of `max_shard_batch_bytes`.
 SHARE_BYTES = 1 << 30
-#: Value that stands for Kafka's retention of -1, with which Kafka never deletes.
+#: Value for Kafka's retention of -1, with which Kafka never deletes.
 FOREVER_MS = 1 << 62
 
 #: Texts that name the flags for missing facts.
@@ -125,7 +125,7 @@ def retention(value: str | timedelta, *, option: str) -> int:
 
 
 def whole_number(text: str | None) -> int | None:
-    """Return the text of a setting as a whole number, or None if the text is no whole number."""
+    """Return the text of a setting as a whole number, or None if it is another text."""
     return int(text) if text is not None and re.fullmatch(r"\s*\d{1,18}\s*", text) else None
 
 

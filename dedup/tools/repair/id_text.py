@@ -14,7 +14,7 @@ from dedup.core.keys import Keys
 from dedup.errors import ConfigError
 from dedup.spark.id_encoding import encode_ids
 
-#: Text that stands for a null in a composite ID.
+#: Text of a null in a composite ID.
 NULL = "NULL"
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 
@@ -46,7 +46,7 @@ def id_key(columns: Sequence[tuple[str, str]], texts: Sequence[str]) -> Keys:
     `columns` holds the name and the Spark type of every ID column, from the birth certificate.
     `texts` holds a text for every column. The text of a string is the string. Write integers and
     decimals in digits, booleans as ``true`` or ``false``, dates and timestamps in ISO 8601 (by
-    default in UTC), and binary values in hexadecimal. ``NULL`` stands for a null, except in string
+    default in UTC), and binary values in hexadecimal. ``NULL`` is a null, except in string
     columns.
 
     Raises ConfigError if a text does not fit its column.

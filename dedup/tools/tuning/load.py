@@ -37,7 +37,7 @@ HASH_KEY = bytes(range(16))
 UUID_BYTES = 17
 #: IDs with this number or a larger one never occur in a load.
 UNKNOWN = 1 << 40
-#: Bytes of the shortest key of a load: a first byte and the 64-bit number that the key is made of.
+#: Bytes of the shortest key of a load: a first byte and the 64-bit number in the key.
 _LEAST_KEY = 9
 #: Bytes that a segment file needs for an ID besides the key, as measured.
 SST_BYTES_BESIDE_KEY = 4.4
