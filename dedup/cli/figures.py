@@ -160,7 +160,7 @@ def table(figures: Figures, title: str, notes: Sequence[tuple[str, str, str]] = 
     if figures.bad:
         line("bad records", figures.bad, "not read, and counted nowhere else")
     rows.add_section()
-    line("cleared by the filters", n["filter_negative"], "new IDs, not looked up in the catalog")
+    line("cleared by the filters", n["filter_negative"], "new IDs, without the catalog")
     line("  in Spark state alone", n["filter_negative"] - n["filter_sidecar"])
     line("read from the catalog", figures.reads, "IDs that a filter may hold")
     rate = "" if figures.fpr is None else f"{figures.fpr:.2%} of the new IDs"
