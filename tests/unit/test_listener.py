@@ -24,12 +24,19 @@ def test_what_is_no_port_or_address_is_refused(port: object, address: object) ->
 
 
 def test_the_endpoint_is_bound_to_the_address_that_is_asked_for() -> None:
-    listener = DedupListener(prometheus_port=0, prometheus_address="127.0.0.2")
-    port = listener.prometheus_port
-    assert port
-    socket.create_connection(("127.0.0.2", port)).close()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port))
+    def is_elsewhere_too() -> bool:
+        listener = DedupListener(prometheus_port=0, prometheus_address="127.0.0.2")
+        port = listener.prometheus_port
+        assert port
+        socket.create_connection(("127.0.0.2", port)).close()
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            return False
+        return True
+
+    # Another process may have the same port at the other address, but hardly three times.
+    assert not all(is_elsewhere_too() for _ in range(3))
 
 
 @pytest.mark.parametrize(
