@@ -33,7 +33,7 @@ def room_bytes(records: int, held_bytes: int, most_bytes: int) -> int:
 def filters_for_row(
     manifest: Manifest,
     filters: Mapping[str, SplitBlockFilter],
-    room_bytes: int,
+    most_bytes: int,
     load: Callable[[SegmentRef], SplitBlockFilter | None],
 ) -> dict[str, SplitBlockFilter]:
     """Return the filters that the row should hold. The newest buckets come last.
@@ -45,12 +45,12 @@ def filters_for_row(
     chosen: dict[str, SplitBlockFilter] = {}
     used_bytes = 0
     for segment in newest:
-        if segment.name in filters and used_bytes + segment.filter_bytes <= room_bytes:
+        if segment.name in filters and used_bytes + segment.filter_bytes <= most_bytes:
             chosen[segment.name] = filters[segment.name]
             used_bytes += segment.filter_bytes
-    if 2 * used_bytes < room_bytes:
+    if 2 * used_bytes < most_bytes:
         for segment in newest:
-            if segment.name in chosen or used_bytes + segment.filter_bytes > room_bytes:
+            if segment.name in chosen or used_bytes + segment.filter_bytes > most_bytes:
                 continue
             loaded = load(segment)
             if loaded is not None:

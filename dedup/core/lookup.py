@@ -123,8 +123,6 @@ class _Search:
     #: For each ID the logarithm of the chance that no filter probed so far gives a false positive,
     #: shape (u,). None unless filter hits count as seen.
     log_right: Floats | None
-    #: Whether a filter outside Spark state was asked about the ID, shape (u,).
-    outside: BOOL
     index: list[I64] = field(default_factory=list)
     first_ms: list[I64] = field(default_factory=list)
     last_ms: list[I64] = field(default_factory=list)
@@ -163,17 +161,22 @@ class _Search:
         digests = None if tail.digests is None else tail.digests[entries]
         self.add(ids, tail.times_ms[entries], digests=digests)
 
-    def probe_filters(self, state: ShardState, unsettled: I64) -> list[tuple[SegmentRef, I64]]:
+    def probe_filters(
+        self, state: ShardState, unsettled: I64
+    ) -> tuple[list[tuple[SegmentRef, I64]], BOOL]:
         """Return the segments whose filters answer "maybe", each with the IDs in question.
 
-        ``unsettled`` are the IDs to look up, in the order of their hashes.
+        ``unsettled`` are the IDs to look up, in the order of their hashes. The second value marks
+        those of them about which a filter outside Spark state was asked.
         """
         hits: list[tuple[SegmentRef, I64]] = []
+        outside = np.zeros(len(unsettled), np.bool_)
         all_hashes = self.distinct.hashes[unsettled]
         for bucket in reversed(state.manifest.buckets):
             near = _near(bucket, self.distinct, unsettled, self.policy)
+            where = None if near is None else np.flatnonzero(near)
             ids, hashes = (
-                (unsettled, all_hashes) if near is None else (unsettled[near], all_hashes[near])
+                (unsettled, all_hashes) if where is None else (unsettled[where], all_hashes[where])
             )
             for coverage in bucket.coverages():
                 answered = _answered(coverage, hashes)
@@ -182,11 +185,11 @@ class _Search:
                 if self.log_right is not None:
                     self.log_right[ids[answered]] += math.log1p(-_false_rate(coverage.segment))
                 if coverage.segment.name not in state.filters:
-                    self.outside[ids[answered]] = True
+                    outside[answered if where is None else where[answered]] = True
                 mask = self._may_hold(state, coverage.segment, hashes[answered])
                 if mask is not None and mask.any():
                     hits.append((coverage.segment, ids[answered][mask]))
-        return hits
+        return hits, outside
 
     def _may_hold(self, state: ShardState, segment: SegmentRef, hashes: U64) -> BOOL | None:
         """Return the filter's answer for each hash, or None if the segment is lost."""
@@ -275,8 +278,7 @@ def lookup(
     believes = policy.guarantee == "at-most-once"
     log_right = np.zeros(len(distinct)) if believes else None
     settled = np.zeros(len(distinct), np.bool_)
-    outside = np.zeros(len(distinct), np.bool_)
-    search = _Search(distinct, policy, store, settled, log_right, outside)
+    search = _Search(distinct, policy, store, settled, log_right)
     search.search_tail(state.tail, hash_key)
     on_stage_end("tail")
     unsettled = np.flatnonzero(~search.settled)
@@ -284,7 +286,7 @@ def lookup(
         # Hash order reads every filter and segment sequentially.
         in_order = kernel.sort_keys(distinct.keys.data, distinct.keys.offsets, distinct.hashes)
         unsettled = in_order[~search.settled[in_order]]
-    hits = search.probe_filters(state, unsettled)
+    hits, outside = search.probe_filters(state, unsettled)
     on_stage_end("probe")
     maybe = np.zeros(len(distinct), np.bool_)
     for _, ids in hits:
@@ -295,7 +297,8 @@ def lookup(
     else:
         confirmed = search.read_segments(hits)
     on_stage_end("lookup")
-    clear = unsettled[~maybe[unsettled]]
+    is_clear = ~maybe[unsettled]
+    clear = unsettled[is_clear]
     return Matches(
         np.concatenate(search.index),
         np.concatenate(search.first_ms),
@@ -304,7 +307,7 @@ def lookup(
         np.concatenate(search.digests) if search.wants_digests else None,
         {
             "filter_negative": len(clear),
-            "filter_sidecar": int(outside[clear].sum()),
+            "filter_sidecar": int(outside[is_clear].sum()),
             "filter_true_positive": int(confirmed.sum()),
             "filter_false_positive": 0 if believes else int((maybe & ~confirmed).sum()),
             "filter_unconfirmed": int(maybe.sum()) if believes else 0,

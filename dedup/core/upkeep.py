@@ -56,23 +56,19 @@ class Upkeep:
     store: SegmentStore
     epoch: Epoch
     #: Number of records of the micro-batch.
-    records: int = 0
+    records: int
     counts: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     sealed: float = field(default=0.0, init=False)
-    #: Bytes of filters in the state row before the micro-batch.
-    held_bytes: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.held_bytes = sum(held.nbytes for held in self.state.filters.values())
 
     def run(self) -> ShardState:
         """Expire, seal, merge and delete, and return the next state, which fits its budget."""
+        held_bytes = sum(held.nbytes for held in self.state.filters.values())
         self._expire()
         self._seal()
         self._merge()
         self._delete()
         self._spill_pending()
-        self._choose_filters()
+        self._choose_filters(held_bytes)
         return self.state
 
     def seal_all(self) -> ShardState:
@@ -312,9 +308,12 @@ class Upkeep:
         self._update(filters={**self.state.filters, segment.name: built})
         return segment
 
-    def _choose_filters(self) -> None:
-        """Keep as many filters in the state row as the load pays for, the newest ones first."""
-        room = room_bytes(self.records, self.held_bytes, self.policy.max_filter_state_bytes)
+    def _choose_filters(self, held_bytes: int) -> None:
+        """Keep as many filters in the state row as the load pays for, the newest ones first.
+
+        ``held_bytes`` of filters were in the row before the micro-batch.
+        """
+        room = room_bytes(self.records, held_bytes, self.policy.max_filter_state_bytes)
         state = self.state
         # A batch DataFrame has no segments, and no store.
         filters = filters_for_row(

@@ -376,7 +376,7 @@ MUTANTS = (
     _mutant(
         "filters stay in the row beyond its budget",
         "core/filter_choice.py",
-        "in filters and used_bytes + segment.filter_bytes <= room_bytes:\n",
+        "in filters and used_bytes + segment.filter_bytes <= most_bytes:\n",
         "in filters:\n",
         FILTER_CHOICE,
     ),

@@ -112,7 +112,7 @@ class Load:
             hash_key=HASH_KEY,
         )  # fmt: skip
         tail = self.state.tail.append(entries)
-        upkeep = Upkeep(replace(self.state, tail=tail), policy, self.store, epoch)
+        upkeep = Upkeep(replace(self.state, tail=tail), policy, self.store, epoch, records=0)
         self.state = upkeep.run()
         self.sealed_ids += count
         self.merged_ids.append(upkeep.counts["ids_written"] - count)
