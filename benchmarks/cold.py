@@ -45,7 +45,7 @@ Catalog = Callable[[Path], Any]
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Build, start warm and start cold on each root; all figures."""
-    events, batches = filling(arguments)
+    events, batches = filling(arguments.live, arguments.rows, arguments.duplicates)
     data = data_folder(arguments.data, events)
     result: dict[str, Any] = {
         "rows_per_batch": events.rows,

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import operator
-from benchmarks.events import Events
 from benchmarks.harness import (
-    BASE_SETTINGS,
-    HORIZON_MS,
     TUNED_ROCKSDB,
     Pipeline,
     bytes_in,
     data_folder,
+    filling,
     parser,
     session,
     side_by_side,
@@ -31,22 +30,16 @@ from benchmarks.results import finish, median
 
 #: Records of the micro-batches that fill the horizon.
 FILLING = 1_000_000
-STORES = {"hdfs": BASE_SETTINGS, "rocksdb": TUNED_ROCKSDB}
+STORES = {"hdfs": {}, "rocksdb": TUNED_ROCKSDB}
 #: Values of `filter_state_bytes` beside the default.
 BOUNDS = (0, 16 << 20)
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Figures of every cell of the grid, by cell and pipeline."""
+    grid = product(arguments.live, arguments.shards, arguments.stores, arguments.loads)
     return {
-        "live": arguments.live,
-        "cells": [
-            cell(arguments, rows, live, shards, store)
-            for live in arguments.live
-            for shards in arguments.shards
-            for store in arguments.stores
-            for rows in arguments.loads
-        ],
+        "cells": [cell(arguments, rows, live, shards, store) for live, shards, store, rows in grid]
     }
 
 
@@ -54,10 +47,9 @@ def cell(
     arguments: argparse.Namespace, rows: int, live: float, shards: int, store: str
 ) -> dict[str, Any]:
     """One load: medians per pipeline after a quarter of its micro-batches."""
-    filling = events_of(FILLING, live)
-    batches = round(live * 1e6 / filling.unique(1)) + (rows >= FILLING)
-    events = events_of(rows, live)
-    first = batches * filling.unique(1) // events.unique(1)
+    large, batches = filling(live, FILLING)
+    events, _ = filling(live, rows)
+    first = batches * large.unique(1) // events.unique(1)
     pipelines = [
         Pipeline("default", operator(shards=shards), STORES[store]),
         *(
@@ -72,7 +64,7 @@ def cell(
     ):
         for number in range(batches):
             for pipeline in pipelines:
-                pipeline.feed(filling.write(data_folder(arguments.data, filling), number))
+                pipeline.feed(large.write(data_folder(arguments.data, large), number))
         filled = [len(p.batch_ms) for p in pipelines]
         before = [checkpoint(work, n) for n, _ in enumerate(pipelines)]
         for number in range(arguments.batches):
@@ -85,12 +77,6 @@ def cell(
         }
     print(f"{rows} rows, {live} M live, {shards} shards, {store}: {figures}", file=sys.stderr)
     return {"rows": rows, "live": live, "shards": shards, "store": store, "pipelines": figures}
-
-
-def events_of(rows: int, live: float) -> Events:
-    """Events of which a horizon holds so many million IDs."""
-    unique = Events(rows=rows).unique(1)
-    return Events(rows=rows, batch_ms=max(1, round(HORIZON_MS * unique / (live * 1e6))))
 
 
 def checkpoint(work: Path, number: int) -> int:

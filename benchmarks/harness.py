@@ -249,13 +249,10 @@ def data_folder(given: str | None, events: Events) -> Path:
     return Path(given or Path(tempfile.gettempdir(), "dedup-bench-data")) / name
 
 
-def filling(arguments: argparse.Namespace) -> tuple[Events, int]:
-    """Events, and how many micro-batches of them bring the live IDs asked for in one horizon."""
-    batches = round(arguments.live * 1e6 / (arguments.rows * (1 - arguments.duplicates)))
-    events = Events(
-        rows=arguments.rows, duplicates=arguments.duplicates, batch_ms=HORIZON_MS // batches
-    )
-    return events, batches
+def filling(live: float, rows: int, duplicates: float = 0.05) -> tuple[Events, int]:
+    """Events, and how many micro-batches of them bring so many million live IDs in one horizon."""
+    batches = round(live * 1e6 / (rows * (1 - duplicates)))
+    return Events(rows=rows, duplicates=duplicates, batch_ms=HORIZON_MS // batches), batches
 
 
 def bytes_in(folder: Path) -> int:

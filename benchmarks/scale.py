@@ -46,7 +46,7 @@ FLOOR = "pack, pass-through state, unpack"
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Feed until ``live`` million IDs are remembered, then a little further; all figures."""
-    events, batches = filling(arguments)
+    events, batches = filling(arguments.live, arguments.rows, arguments.duplicates)
     data = data_folder(arguments.data, events)
     new = arguments.rows * (1 - arguments.duplicates)
     work = Path(tempfile.mkdtemp(prefix="dedup-scale-", dir=arguments.work))
