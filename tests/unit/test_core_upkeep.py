@@ -178,12 +178,17 @@ def sized_rates(driver: Driver, start_ms: int) -> list[float]:
     return [driver.store.filters[s.name].fpr for s in bucket_of(driver, start_ms).segments]
 
 
-@STABLE_OR_NOT
-def test_filters_get_their_rate_in_proportion_to_their_ids(stable: bool) -> None:
-    driver = drive(
+def sealing(stable: bool) -> Driver:
+    """A driver that seals every micro-batch, in eight buckets per horizon."""
+    return drive(
         state_budget_bytes=0, horizon_ms=800, bucket_ms=100, lateness_ms=100,
         stable_timestamps=stable,
     )  # fmt: skip
+
+
+@STABLE_OR_NOT
+def test_filters_get_their_rate_in_proportion_to_their_ids(stable: bool) -> None:
+    driver = sealing(stable)
     # The bucket grows, to six times its IDs or more. Ten as large are probed if copies may differ.
     times = GROWTH if stable else 10
     fill(driver, 1, ids=300)
@@ -200,10 +205,7 @@ def test_filters_get_their_rate_in_proportion_to_their_ids(stable: bool) -> None
 @STABLE_OR_NOT
 def test_the_filter_of_a_tiny_run_gets_the_least_share(stable: bool) -> None:
     """A still lower rate would save nothing, and needs a large filter."""
-    driver = drive(
-        state_budget_bytes=0, horizon_ms=800, bucket_ms=100, lateness_ms=100,
-        stable_timestamps=stable,
-    )  # fmt: skip
+    driver = sealing(stable)
     fill(driver, 1, ids=900)
     fill(driver, 1, ids=1, start_ms=1)
     times = GROWTH if stable else 10
