@@ -26,7 +26,7 @@ from dedup.catalog.open_views import OpenViews
 from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
-from dedup.core import upkeep
+from dedup.core import filter_choice, upkeep
 from dedup.core.admission import FLAG_UNTIMED
 from dedup.core.arrival import Verdict
 from dedup.core.clocks import Observed
@@ -102,6 +102,9 @@ class World:
         if rng.random() < 0.5:
             self.set_constant(upkeep, "MAX_EXPIRED_NAMES", 8)
             self.set_constant(upkeep, "MAX_DELETES", 4)
+        if rng.random() < 0.5:
+            # So that filters also come and go by load, not only by the bound.
+            self.set_constant(filter_choice, "LEAST_BYTES", 1 << 10)
 
     def set_constant(self, module: object, name: str, value: int) -> None:
         """Another value for as long as the world is open; `monkeypatch` would end out of order."""
