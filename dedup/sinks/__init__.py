@@ -7,6 +7,7 @@ a task or driver fences earlier owners of a slot        `protocol`, and each ``s
 what to publish if a micro-batch runs again             `protocol`, `single_commit`
 how the content hash shows that rows have changed       `content`, `marker`
 lost markers, an older checkpoint, another owner        `ledger`, `output_owner`
+slices staged in files, and the manifest of them        `slice_store`
 work of tasks and driver that all sinks share           `work`, `slot_work`
 formats, functions and options of a sink                `kind`, `formats`, `options`
 ======================================================= ================================

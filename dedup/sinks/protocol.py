@@ -386,7 +386,8 @@ def _publish(
         raise SinkError(
             f"What was staged of {part}micro-batch {batch.batch_id} is not there any more as it "
             "was written. Nothing of it was published. Start the query again: it stages the "
-            "micro-batch afresh (a Kafka sink in mode atomic once you have deleted its manifest).",
+            f"micro-batch afresh. If the sink's folder in the checkpoint has a file manifests/"
+            f"{batch.batch_id}.json, delete that file first, because it names these slices.",
             remedy="sink-differs",
         )
     slot.pre_commit(batch.marker(number, content, tasks))

@@ -20,9 +20,9 @@ from dedup.sinks.kafka import slots as transactions
 from dedup.sinks.kafka.options import kafka_options
 from dedup.sinks.kafka.preflight import check_sink
 from dedup.sinks.kafka.slots import KafkaSink, KafkaSlot
-from dedup.sinks.kafka.staging import KafkaStaging
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.protocol import Batch, Fenced
+from dedup.sinks.slice_store import SliceStore
 from dedup.sources.kafka.client_options import client_settings
 from tests.kafka.broker import Broker
 from tests.kafka.proxy import Api, Harm, Proxy, commits, error_of
@@ -87,7 +87,7 @@ def test_the_driver_holds_all_slots_however_few_a_process_keeps(
 ) -> None:
     monkeypatch.setattr(transactions, "KEPT", 2)
     sink, other = (
-        KafkaSink(slot._options, "q", KafkaStaging(str(tmp_path), "q")) for _ in range(2)
+        KafkaSink(slot._options, "q", SliceStore(str(tmp_path), "q", "kafka")) for _ in range(2)
     )
     slots = [BATCH_SLOT, *range(5)]
     sink.acquire(slots)

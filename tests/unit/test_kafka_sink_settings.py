@@ -18,11 +18,11 @@ from dedup.sinks.kafka.client_errors import client_log
 from dedup.sinks.kafka.options import kafka_options
 from dedup.sinks.kafka.records import record_shape
 from dedup.sinks.kafka.slots import KafkaSlot
-from dedup.sinks.kafka.staging import KafkaStaging
 from dedup.sinks.kafka.work import KafkaWork
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.options import located
 from dedup.sinks.protocol import StagedBatch
+from dedup.sinks.slice_store import SliceStore
 from dedup.sinks.work import new_batch
 
 
@@ -121,7 +121,7 @@ def test_a_driver_that_stood_still_takes_no_later_micro_batch_back(tmp_path: Pat
 
 def test_two_queries_share_no_manifest_of_a_staging_folder(tmp_path: Path) -> None:
     rows = [pa.record_batch({"value": pa.array([b"a"], pa.binary())})]
-    one, other = KafkaStaging(str(tmp_path), "one"), KafkaStaging(str(tmp_path), "other")
+    one, other = (SliceStore(str(tmp_path), name, "kafka") for name in ("one", "other"))
     staged = one.write(0, 0, rows)
     assert one.manifest(0, [staged]) == [staged]
     assert other.manifest(0, []) == []
@@ -133,19 +133,19 @@ def test_two_queries_share_no_manifest_of_a_staging_folder(tmp_path: Path) -> No
 
 def test_a_manifest_whose_files_are_gone_is_refused_with_the_way_out(tmp_path: Path) -> None:
     rows = [pa.record_batch({"value": pa.array([b"a"], pa.binary())})]
-    staging = KafkaStaging(str(tmp_path), "q")
+    staging = SliceStore(str(tmp_path), "q", "kafka")
     first, second = staging.write(4, 0, rows), staging.write(4, 0, rows)
     staging.manifest(4, [first])
     assert staging.manifest(4, [second]) == [first]
     (tmp_path / "q" / first.file).unlink()
-    with pytest.raises(SinkError, match=r"(?s)is missing .* delete the manifest .*q/manifests\)"):
+    with pytest.raises(SinkError, match=r"(?s)is missing .*Delete the manifest .*manifests/4.json"):
         list(staging.read(first))
     (tmp_path / "q" / "manifests/4.json").unlink()
     assert staging.manifest(4, [second]) == [second]
 
 
 def test_a_manifest_is_that_of_its_micro_batch(tmp_path: Path) -> None:
-    staging = KafkaStaging(str(tmp_path), "q")
+    staging = SliceStore(str(tmp_path), "q", "kafka")
     staging.manifest(4, [])
     folder = tmp_path / "q/manifests"
     (folder / "4.json").rename(folder / "5.json")

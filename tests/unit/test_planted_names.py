@@ -34,10 +34,10 @@ from dedup.errors import CatalogError, ConfigError, SinkError, StateError
 from dedup.sinks.content import Content
 from dedup.sinks.files.outputs import LocalOutput
 from dedup.sinks.files.plans import BatchPlan, BatchPlans, PlannedFile
-from dedup.sinks.kafka.staging import KafkaStaging
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.protocol import StagedSlice
+from dedup.sinks.slice_store import SliceStore
 from dedup.sources.files.file_log import FileLog
 from dedup.spark.driver.checkpoint_log import read_progress
 from tests.support.catalog import certificate
@@ -113,7 +113,7 @@ def as_id_of_a_checkpoint(name: Any, folder: Path) -> None:
 def in_a_manifest_of_slices(name: Any, folder: Path) -> None:
     if not name:
         raise ValueError("a slice without rows has no file")
-    staging = KafkaStaging(str(folder), QUERY)
+    staging = SliceStore(str(folder), QUERY, "kafka")
     staging.manifest(3, [StagedSlice(0, Content(1, 2, 3), name)])
 
 

@@ -30,7 +30,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_point_is_in_the_code_and_listed() -> None:
     # Sinks share the driver's points, and those with slots more, each under its own name.
     slots = ("kafka", "postgres")
-    rooms = {"work.py": (*slots, "files", "lakehouse"), "slot_work.py": slots}
+    rooms = {
+        "work.py": (*slots, "files", "lakehouse"),
+        "slot_work.py": slots,
+        "slice_store.py": ("kafka",),
+    }
     named = {
         name.replace("{self.room}", room)
         for path in Path(dedup.__file__).parent.rglob("*.py")

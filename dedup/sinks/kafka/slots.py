@@ -41,9 +41,9 @@ from dedup.sinks.kafka.client_errors import (
 from dedup.sinks.kafka.markers import KafkaMarkers
 from dedup.sinks.kafka.options import KafkaOptions, partitioner_key
 from dedup.sinks.kafka.records import Sender
-from dedup.sinks.kafka.staging import KafkaStaging
 from dedup.sinks.marker import Marker
 from dedup.sinks.protocol import Aborted, Fenced, Indefinite, StagedSlice
+from dedup.sinks.slice_store import SliceStore
 from dedup.sinks.slot_work import SlotRows, SlotSink
 from dedup.sources.kafka.clients import confluent, transactional_config
 
@@ -348,7 +348,7 @@ class KafkaRows(SlotRows):
 class KafkaSink(SlotSink[KafkaSlot]):
     """A handle with which the driver uses all slots of a Kafka sink."""
 
-    def __init__(self, options: KafkaOptions, query_id: str, staging: KafkaStaging) -> None:
+    def __init__(self, options: KafkaOptions, query_id: str, staging: SliceStore) -> None:
         super().__init__(partial(KafkaSlot, options, query_id))
         self._options, self._query_id, self._staging = options, query_id, staging
 

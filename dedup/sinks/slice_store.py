@@ -1,4 +1,4 @@
-"""Stage slices in files, and write the manifest of a whole micro-batch.
+"""A store of staged slices, in files, and of the manifests of whole micro-batches.
 
 The sink writes both to the folder of its ledger (`dedup.sinks.ledger`), which is by default in the
 checkpoint:
@@ -34,11 +34,14 @@ _FILE = re.compile(r"staged/[0-9]+-[0-9]+-[0-9a-f]{32}\.arrow")
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-class KafkaStaging:
-    """The staged slices of one sink of one query. Several queries may share the folder `where`."""
+class SliceStore:
+    """The staged slices of one sink of one query. Several queries may share the folder `where`.
 
-    def __init__(self, where: str, query_id: str) -> None:
-        self._root = Root(f"{where}/{query_id}")
+    `room` is the prefix of the fault points.
+    """
+
+    def __init__(self, where: str, query_id: str, room: str) -> None:
+        self._root, self.room = Root(f"{where}/{query_id}"), room
 
     def write(self, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
         name = f"staged/{batch_id}-{slot}-{uuid.uuid4().hex}.arrow"
@@ -69,9 +72,9 @@ class KafkaStaging:
         except (ObjectMissing, OSError, pa.ArrowException) as error:
             raise SinkError(
                 f"The staged slice {self._root.url(piece.file)} is missing or damaged: {error}. "
-                "This run published nothing of the micro-batch. Start the query again; in mode "
-                "atomic first delete the manifest of the micro-batch "
-                f"({self._root.url('manifests')}), because it still names this file.",
+                "This run published nothing of the micro-batch. Delete the manifest of the "
+                f"micro-batch, if {self._root.url(_manifest(_batch_of(piece.file)))} exists, "
+                "because it still names this file. Then start the query again.",
                 remedy="sink-differs",
             ) from None
 
@@ -82,17 +85,21 @@ class KafkaStaging:
         stored slices. Before the call the driver must have read the markers, and know that nothing
         of the micro-batch is published.
         """
-        name = f"manifests/{batch_id}.json"
+        name = _manifest(batch_id)
         body = {"batch_id": batch_id, "slices": [asdict(piece) for piece in slices]}
-        faults.point("kafka.manifest.before")
+        faults.point(f"{self.room}.manifest.before")
         self._root.create_bytes(name, to_document(body, version=FORMAT))
-        faults.point("kafka.manifest.after")
+        faults.point(f"{self.room}.manifest.after")
         return read_document(self._root, name, lambda found: _slices(found, batch_id))
 
     def clean(self, batch_id: int) -> None:
         for folder in ("staged", "manifests"):
             names = [found.name for found in self._root.list(folder)]
             self._root.delete(name for name in names if _batch_of(name) <= batch_id)
+
+
+def _manifest(batch_id: int) -> str:
+    return f"manifests/{batch_id}.json"
 
 
 def _slices(found: dict[str, Any], batch_id: int) -> list[StagedSlice]:
