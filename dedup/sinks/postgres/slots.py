@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dedup.errors import SinkError, faults
+from dedup.errors import faults
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.marker import Marker
+from dedup.sinks.owned_slot import OwnedSlot, Ownership
 from dedup.sinks.postgres.connections import (
     connected,
     give_back,
@@ -32,76 +33,39 @@ from dedup.sinks.postgres.options import PostgresOptions
 from dedup.sinks.postgres.quarantine import RejectedRecords
 from dedup.sinks.postgres.staging import rejected_of
 from dedup.sinks.postgres.tables import TargetTable
-from dedup.sinks.protocol import Fenced, Indefinite, StagedSlice
+from dedup.sinks.protocol import Indefinite, StagedSlice
 from dedup.sinks.slot_work import SlotRows, SlotSink
 
 if TYPE_CHECKING:
     import psycopg
 
-#: For each slot, the owner ID that this process set last, and the marker that it published last.
-_known: dict[tuple[object, ...], tuple[str, Marker | None]] = {}
 _INCOMING = "pg_temp.dedup_incoming"
 
 
-def forget_slots() -> None:
-    """Forget which slots this process owns, as if the process had just started."""
-    _known.clear()
-
-
-class PostgresSlot:
+class PostgresSlot(OwnedSlot):
     """One slot of the sink. Implements `dedup.sinks.protocol.SlotPort`."""
+
+    room = "postgres"
 
     def __init__(
         self, options: PostgresOptions, table: TargetTable, query_id: str, number: int
     ) -> None:
-        self._options, self._table, self.number = options, table, number
+        key = (options.dsn, options.markers, query_id, options.name, number)
+        super().__init__(key, number, accept_lost_markers=options.accept_lost_markers)
+        self._options, self._table = options, table
         self._markers = PostgresMarkers(options, query_id)
-        self._key = (options.dsn, options.markers, query_id, options.name, number)
-        # Keep a copy for this attempt, because another thread of this process, such as the driver
-        # of another start, may acquire the slot later.
-        self._owned = _known.get(self._key)
         self._connection: psycopg.Connection[Any] | None = None
         self._copy: CopyRows | None = None
         self._rejected: RejectedRecords | None = None
-        self._written: Marker | None = None
 
-    @property
-    def last(self) -> Marker | None:
-        return self._owned[1] if self._owned else None
-
-    def acquire(self) -> Marker | None:
-        faults.point("postgres.own.before")
+    def _acquire(self) -> Ownership:
         owner, newest = self._markers.acquire([self.number])
-        faults.point("postgres.own.after")
-        self.know(owner, newest[self.number])
-        return newest[self.number]
+        return owner, newest[self.number]
 
-    def know(self, owner: str, newest: Marker | None) -> None:
-        """Remember the slot's owner and its newest marker.
-
-        Raises SinkError if the server has lost a micro-batch that this process has published.
-        """
-        last = None if self._options.accept_lost_markers else self.last
-        if last is not None and (newest is None or newest.batch_id < last.batch_id):
-            has = "none" if newest is None else f"the one of micro-batch {newest.batch_id}"
-            raise SinkError(
-                f"The server has lost what it had committed: slice {self.number} was published up "
-                f"to micro-batch {last.batch_id}, and its newest marker is {has}. The server was "
-                "restored to an earlier state, and the rows since then are missing. Nothing was "
-                "written.",
-                remedy="sink-markers",
-            )
-        self._owned = _known[self._key] = owner, newest
-
-    def begin(self) -> None:
-        """Open a transaction. Raises Fenced if this attempt does not own the slot any more."""
-        self.abort()
+    def _begin(self) -> Ownership:
         self._connection = connected(self._options.dsn, self._options.timeout_seconds)
         with self._translated_errors():
-            found = self._markers.lock(self._connection, self.number)
-        if self._owned is None or found != self._owned:
-            raise self._fenced()
-        faults.point("postgres.begun")
+            return self._markers.lock(self._connection, self.number)
 
     def send(self, rows: pa.RecordBatch) -> None:
         with self._translated_errors():
@@ -154,9 +118,7 @@ class PostgresSlot:
             self._table.check_types(self._open())
         return rows
 
-    def pre_commit(self, marker: Marker) -> None:
-        faults.point("postgres.marker.before")
-        assert self._owned is not None, "begin has compared it"
+    def _write(self, marker: Marker) -> None:
         with self._translated_errors():
             if self._rejected is not None and self._options.quarantine:
                 self._rejected.settle(self._open())
@@ -164,13 +126,10 @@ class PostgresSlot:
                     self._open(), self._options.quarantine,
                     marker.query_id, marker.sink, marker.batch_id,
                 )  # fmt: skip
-            if not self._markers.put(self._open(), self._owned[0], marker):
+            if not self._markers.put(self._open(), self.owner, marker):
                 raise self._fenced()
-        self._written = marker
-        faults.point("postgres.marker.after")
 
-    def commit(self) -> None:
-        faults.point("postgres.commit.before")
+    def _commit(self) -> None:
         connection = self._open()
         try:
             connection.commit()
@@ -180,22 +139,13 @@ class PostgresSlot:
             if is_lost:
                 raise Indefinite(f"the connection was lost in a commit: {error}") from None
             raise translate_error(error, self._table.shown) from None
-        assert self._owned is not None, "begin has compared it"
-        self._owned = _known[self._key] = self._owned[0], self._written
         self.abort()  # gives the connection back
-        faults.point("postgres.commit.after")
 
     def abort(self) -> None:
         connection, self._connection = self._connection, None
         self._copy, self._rejected = None, None
         if connection is not None:
             give_back(self._options.dsn, connection)
-
-    drop = abort
-
-    def _fenced(self) -> Fenced:
-        self.abort()
-        return Fenced(f"slot {self.number} has another owner by now")
 
     def _open(self) -> psycopg.Connection[Any]:
         assert self._connection is not None, "a transaction is open"
