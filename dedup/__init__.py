@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dedup.sinks.files.plans import published_files
     from dedup.sinks.formats import register
     from dedup.sinks.kafka.function import kafka_sink
+    from dedup.sinks.kit.function import custom_sink
+    from dedup.sinks.kit.transactional import TransactionalSink
     from dedup.sinks.lakehouse.function import delta_sink, iceberg_sink
     from dedup.sinks.lakehouse.spark_once import delta_once, iceberg_once
     from dedup.sinks.postgres.columns import postgres_ddl
@@ -49,9 +51,11 @@ __all__ = [
     "Json",
     "OffsetsToGroup",
     "Registry",
+    "TransactionalSink",
     "__version__",
     "add_kafka_connector",
     "check_query",
+    "custom_sink",
     "dedup_by_id",
     "dedup_by_sequence",
     "dedup_parquet",
@@ -86,6 +90,8 @@ __getattr__, __dir__ = lazily(
         "dedup.sinks.files.plans": "published_files",
         "dedup.sinks.formats": "register",
         "dedup.sinks.kafka.function": "kafka_sink",
+        "dedup.sinks.kit.function": "custom_sink",
+        "dedup.sinks.kit.transactional": "TransactionalSink",
         "dedup.sinks.lakehouse.function": "delta_sink iceberg_sink",
         "dedup.sinks.lakehouse.spark_once": "delta_once iceberg_once",
         "dedup.sinks.postgres.columns": "postgres_ddl",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from dedup.errors import ConfigError, SinkError
-from dedup.sinks.kind import SinkKind
+from dedup.sinks.kind import OutputInspection, SinkKind
 from dedup.sinks.options import SinkOptions, located
 from dedup.sinks.work import SinkWork, TaskResult, new_batch
 from dedup.spark.driver.checkpoint_log import read_progress
@@ -109,6 +109,18 @@ class SinkFunction(NamedSink):
         work.complete(results)
         self._runs[query_id] = (run_id, batch_id, True)
         _published[query_id, self.sink] = (start, batch_id, self._token)
+
+    def inspect(self) -> OutputInspection:
+        """Return what the sink has published, and what the next start of its query will do.
+
+        Raises
+        ------
+        ConfigError
+            If the output or the checkpoint does not exist.
+        SinkError
+            If the output cannot be read, or a marker is damaged.
+        """
+        return self.kind.inspect(self.options, read_progress(self._located))
 
     def prepare(self, schema: StructType) -> SinkWork:
         columns = columns_of(schema)

@@ -1,0 +1,90 @@
+"""The public function `custom_sink`, which makes a user's sink a function for ``foreachBatch``."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark import cloudpickle
+
+from dedup.errors import ConfigError
+from dedup.sinks.foreach_batch import SinkFunction
+from dedup.sinks.inspection import SinkInspection, SlotState, sink_states
+from dedup.sinks.kind import SinkKind
+from dedup.sinks.kit.slots import Slots
+from dedup.sinks.kit.transactional import TransactionalSink
+from dedup.sinks.kit.work import TransactionalWork
+from dedup.sinks.options import ACCEPT, SinkOptions, named, sink_values
+from dedup.sinks.work import SinkWork
+from dedup.spark.driver.checkpoint_log import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_NAME = "custom"
+OPTIONS = (named(_NAME), *ACCEPT)
+
+
+def custom_sink(
+    sink: TransactionalSink[Any],
+    *,
+    checkpoint: str,
+    name: str = _NAME,
+    options: Mapping[str, str] | None = None,
+) -> SinkFunction:
+    """Return a function for ``foreachBatch`` that publishes each micro-batch once in your sink.
+
+    Parameters
+    ----------
+    sink : TransactionalSink
+        An object of your own class. It must pickle, because Spark sends it to the tasks.
+    checkpoint : str
+        The query's checkpoint location.
+    name : str
+        The sink's name, which becomes part of its markers. Two sinks of one query need two names.
+    options : mapping of str to str, optional
+        ``accept.difference``, ``accept.lost.markers`` and ``staging``, as in other sinks.
+
+    Raises
+    ------
+    ConfigError
+        If `sink` is of another class or does not pickle, or if an option is unknown or invalid.
+    """
+    return SinkFunction.of(kind_of(sink), checkpoint, {"name": name}, options)
+
+
+def kind_of(sink: TransactionalSink[Any]) -> SinkKind[SinkOptions]:
+    if not isinstance(sink, TransactionalSink):
+        raise ConfigError(
+            f"sink={sink!r:.80} must be an object of a subclass of TransactionalSink."
+        )
+    try:
+        pickled: bytes = cloudpickle.dumps(sink)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise ConfigError(
+            f"{type(sink).__name__} does not pickle, and Spark has to send it to its tasks: "
+            f"{error}. Keep addresses in the object, and open connections in begin."
+        ) from None
+
+    identity = hashlib.blake2b(pickled, digest_size=16).digest()
+
+    def prepare(options: SinkOptions, schema: StructType) -> SinkWork:
+        sink.check(schema)
+        return TransactionalWork(options, sink, identity)
+
+    def inspect(options: SinkOptions, progress: Progress | None) -> SinkInspection:
+        if progress is None:
+            raise ConfigError("A custom sink is inspected with the checkpoint of its query.")
+        found = Slots(sink, options, progress.query_id).all().values()
+        slots = [SlotState(marker=each.marker) for each in found if each.marker is not None]
+        return SinkInspection(sinks=sink_states(slots, progress))
+
+    return SinkKind(
+        format_name=_NAME, function_name="custom_sink", parse=_parse, prepare=prepare,
+        inspect=inspect,
+    )  # fmt: skip
+
+
+def _parse(given: Mapping[str, str]) -> SinkOptions:
+    return SinkOptions(**sink_values(_NAME, given, OPTIONS))

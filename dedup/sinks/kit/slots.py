@@ -1,0 +1,219 @@
+"""The slots of a `TransactionalSink`. The text under a slot's key has its owner and its marker.
+
+The text of the batch slot also lists all slots that the sink has ever used.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from dedup.catalog.document import from_document, to_document
+from dedup.core.parse import integer, record, text
+from dedup.errors import faults
+from dedup.sinks.content import Content, content_of
+from dedup.sinks.kit.transactional import TransactionalSink
+from dedup.sinks.marker import BATCH_SLOT, Marker, reading
+from dedup.sinks.options import SinkOptions
+from dedup.sinks.owned_slot import OwnedSlot, Ownership
+from dedup.sinks.protocol import Aborted, Indefinite, StagedSlice
+from dedup.sinks.slice_store import SliceStore
+from dedup.sinks.slot_work import SlotRows, SlotSink
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the database keeps under the key of a slot."""
+
+    owner: str | None = None
+    marker: Marker | None = None
+    #: In the batch slot, how many slots tasks have ever published in: the slots from 0 on.
+    slots: int = 0
+
+    def to_text(self) -> str:
+        marker = None if self.marker is None else asdict(self.marker)
+        fields = {"owner": self.owner, "marker": marker, "slots": self.slots}
+        return to_document(fields, version=_FORMAT).decode().rstrip()
+
+    @classmethod
+    def from_text(cls, found: str | None, key: str) -> Stored:
+        """Return what a text holds. An empty text, like None, holds nothing.
+
+        Raises SinkError if the text is damaged, or was written by another release.
+        """
+        if not found:
+            return cls()
+        with reading(f"The marker {key}"):
+            _, fields = from_document(found.encode(), version=_FORMAT)
+            return cls(**record(fields, {"owner": _owner, "marker": _marker, "slots": _slots}))
+
+
+def _owner(value: object) -> str | None:
+    return None if value is None else text(value)
+
+
+def _marker(value: object) -> Marker | None:
+    return None if value is None else Marker.from_json(value)
+
+
+def _slots(value: object) -> int:
+    return integer(value, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The keys of one sink of one query, and the transactions that read and write them."""
+
+    sink: TransactionalSink[Any]
+    options: SinkOptions
+    query_id: str
+
+    def key(self, number: int) -> str:
+        return f"{self.query_id}/{self.options.name}/{number}"
+
+    def read(self, transaction: Any, number: int) -> Stored:
+        key = self.key(number)
+        return Stored.from_text(self.sink.read_marker(transaction, key), key)
+
+    def write(self, transaction: Any, number: int, stored: Stored) -> None:
+        self.sink.write_marker(transaction, self.key(number), stored.to_text())
+
+    def all(self) -> dict[int, Stored]:
+        """Return what the database keeps for each slot that the sink has used."""
+        transaction = self.sink.begin()
+        try:
+            batch = self.read(transaction, BATCH_SLOT)
+            others = {number: self.read(transaction, number) for number in range(batch.slots)}
+        finally:
+            self.rollback(transaction)
+        return {BATCH_SLOT: batch, **others}
+
+    def acquire(self, numbers: Sequence[int]) -> dict[int, Ownership]:
+        """Acquire slots in ascending order. With the batch slot, also acquire all used slots.
+
+        Raises Aborted if the commit had no answer. The caller may then acquire the slots again.
+        """
+        owner = str(uuid.uuid4())
+        found: dict[int, Ownership] = {}
+        transaction = self.sink.begin()
+        try:
+            waiting = sorted(numbers)
+            while waiting:
+                number = waiting.pop(0)
+                stored = self.read(transaction, number)
+                if number == BATCH_SLOT:
+                    stored = replace(stored, slots=max([stored.slots, *(n + 1 for n in waiting)]))
+                    waiting = list(range(stored.slots))
+                self.write(transaction, number, replace(stored, owner=owner))
+                found[number] = owner, stored.marker
+        except BaseException:
+            self.rollback(transaction)
+            raise
+        try:
+            self.sink.commit(transaction)
+        except Exception as error:
+            self.rollback(transaction)
+            raise Aborted(no_answer(error)) from error
+        return found
+
+    def rollback(self, transaction: Any) -> None:
+        """Roll back. A lost connection, whose transaction the server rolls back, is no error."""
+        with suppress(Exception):
+            self.sink.rollback(transaction)
+
+
+def no_answer(error: Exception) -> str:
+    return f"commit raised {type(error).__name__}: {error}"
+
+
+class KitSlot(OwnedSlot):
+    """One slot of the sink. Implements `dedup.sinks.protocol.SlotPort`."""
+
+    room = "kit"
+
+    def __init__(self, slots: Slots, identity: bytes, number: int) -> None:
+        options = slots.options
+        key = (identity, slots.query_id, options.name, number)
+        super().__init__(key, number, accept_lost_markers=options.accept_lost_markers)
+        self._slots = slots
+        self._stored = Stored()
+        self._transaction: Any = None
+
+    def _acquire(self) -> Ownership:
+        return self._slots.acquire([self.number])[self.number]
+
+    def _begin(self) -> Ownership:
+        self._transaction = self._slots.sink.begin()
+        try:
+            self._stored = self._slots.read(self._transaction, self.number)
+        except BaseException:
+            self.abort()
+            raise
+        return self._stored.owner, self._stored.marker
+
+    def send(self, rows: pa.RecordBatch) -> None:
+        self._slots.sink.write_rows(self._transaction, rows)
+
+    def _write(self, marker: Marker) -> None:
+        self._slots.write(self._transaction, self.number, replace(self._stored, marker=marker))
+
+    def _commit(self) -> None:
+        try:
+            self._slots.sink.commit(self._transaction)
+        except Exception as error:
+            self.abort()
+            raise Indefinite(no_answer(error)) from error
+        self._transaction = None
+
+    def abort(self) -> None:
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            self._slots.rollback(transaction)
+
+
+class KitRows(SlotRows):
+    """The rows of a task, or of staged slices, for a `KitSlot`."""
+
+    def send_first(self, slot: KitSlot) -> None:
+        """Send nothing. The open transaction already shows that this attempt owns the slot."""
+
+    def send_rest(self, slot: KitSlot) -> Content:
+        content = Content()
+        for batch in self.rows:
+            if batch.num_rows:
+                slot.send(batch)
+                content += content_of(batch)
+        faults.point("kit.rows.sent")
+        return content
+
+
+class KitSink(SlotSink[KitSlot]):
+    """A handle with which the driver uses all slots of the sink."""
+
+    def __init__(self, slots: Slots, identity: bytes, staging: SliceStore) -> None:
+        super().__init__(partial(KitSlot, slots, identity))
+        self._slots_of_sink, self._staging = slots, staging
+
+    def slots(self) -> Collection[int]:
+        return self._slots_of_sink.all()
+
+    def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
+        if not self._slots_of_sink.sink.parallel:
+            slots = [BATCH_SLOT]  # and slots that tasks have used before
+        faults.point("kit.own.before")
+        found = self._slots_of_sink.acquire(slots)
+        faults.point("kit.own.after")
+        for number, (owner, newest) in found.items():
+            self.slot(number).know(owner, newest)
+        return {number: newest for number, (_, newest) in found.items() if newest is not None}
+
+    def rows(self, slices: Sequence[StagedSlice]) -> KitRows:
+        return KitRows(row for piece in slices for row in self._staging.read(piece))

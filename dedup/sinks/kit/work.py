@@ -1,0 +1,54 @@
+"""The work of a `TransactionalSink`: each task publishes or stages its rows, then the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from dedup.sinks.kit.slots import KitRows, KitSink, KitSlot, Slots
+from dedup.sinks.kit.transactional import TransactionalSink
+from dedup.sinks.ledger import Ledger
+from dedup.sinks.options import SinkOptions
+from dedup.sinks.protocol import Batch, StagedBatch, StagedSlice
+from dedup.sinks.slice_store import SliceStore
+from dedup.sinks.slot_work import SlotWork
+
+
+@dataclass(frozen=True)
+class TransactionalWork(SlotWork[KitSlot]):
+    """The work of a user's sink. `identity` tells sinks of other outputs apart in one process."""
+
+    options: SinkOptions
+    custom: TransactionalSink[Any]
+    identity: bytes
+    room = "kit"
+
+    @property
+    def is_atomic(self) -> bool:
+        return not self.custom.parallel
+
+    def slot(self, batch: Batch, number: int) -> KitSlot:
+        return KitSlot(self._slots(batch), self.identity, number)
+
+    def staging(self, batch: Batch) -> SliceStore:
+        assert self.options.ledger is not None, "a custom sink always has one"
+        return SliceStore(self.options.ledger, batch.query_id, self.room)
+
+    def task_rows(
+        self,
+        rows: Iterable[pa.RecordBatch],
+        stage: Callable[[Iterable[pa.RecordBatch]], StagedSlice],
+    ) -> KitRows:
+        return KitRows(rows, stage)
+
+    def sink(self, batch: Batch) -> KitSink:
+        return KitSink(self._slots(batch), self.identity, self.staging(batch))
+
+    def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
+        """Record nothing: without markers in the database, the ledger's micro-batch is missed."""
+
+    def _slots(self, batch: Batch) -> Slots:
+        return Slots(self.custom, self.options, batch.query_id)
