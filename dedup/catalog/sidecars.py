@@ -87,25 +87,24 @@ class Sidecars:
         unknown.
         """
         file = seg.name + SIDECAR_SUFFIX
-        name = self._files.path(file)
+        name, copy = self._files.path(file), self._files.entry(file)
         at_root = self._root.local_path(name)
         if at_root is not None:
             yield at_root, seg.filter_crc32
-        else:
-            copy = self._files.entry(file)
-            if copy.exists():
-                self._cache.touch(copy)
-                yield copy, seg.filter_crc32
-                self._cache.discard(copy)
+        rebuilt = self._files.entry(seg.name + _REBUILT_SUFFIX)
+        for path, head_crc32 in ((copy, seg.filter_crc32), (rebuilt, None)):
+            if path.exists():
+                self._cache.touch(path)
+                yield path, head_crc32
+                self._cache.discard(path)
+        # Last, because a filter was rebuilt only if the sidecar at the root is unusable.
+        if at_root is None:
             with suppress(ObjectMissing), self._cache.scratch() as folder:
                 self._counters.bytes_fetched += self._root.fetch(name, folder / file)[0]
                 faults.point("sidecar.fetch.after", folder / file)
                 self._cache.publish(folder / file, copy)
                 yield copy, seg.filter_crc32
-        rebuilt = self._files.entry(seg.name + _REBUILT_SUFFIX)
-        if rebuilt.exists():
-            yield rebuilt, None
-            self._cache.discard(rebuilt)
+                self._cache.discard(copy)
 
     def _probe(self, path: Path, seg: SegmentRef, spread: U64, head_crc32: int | None) -> BOOL:
         """Probe the filter in a file.

@@ -218,6 +218,7 @@ def test_a_damaged_sidecar_is_rebuilt_locally_without_false_negatives(
     assert again.read_filter(seg) is None, "what was rebuilt is not what the manifest names"
     assert knows(again, seg, made)
     assert again.counters.filters_rebuilt == 0
+    assert again.counters.bytes_fetched == 0, "what is damaged at the root is fetched once"
 
 
 def test_a_sidecar_serves_while_only_the_segment_is_gone(bench: Bench) -> None:
