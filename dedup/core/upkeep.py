@@ -314,6 +314,8 @@ class Upkeep:
         ``held_bytes`` of filters were in the row before the micro-batch.
         """
         room = room_bytes(self.records, held_bytes, self.policy.max_filter_state_bytes)
+        if self.policy.guarantee == "at-least-once":
+            room = 0  # no lookup probes filters
         state = self.state
         # A batch DataFrame has no segments, and no store.
         filters = filters_for_row(

@@ -177,6 +177,20 @@ def test_what_was_remembered_outlives_at_least_once() -> None:
     assert driver.named([Rec(Y, 3)]) == ["DUPLICATE"]
 
 
+def test_no_filter_is_in_state_under_at_least_once() -> None:
+    driver = sealed(max_filter_state_bytes=1 << 20)
+    driver.feed([Rec(X, 0)])
+    assert driver.state.filters
+    driver.retune(guarantee="at-least-once")
+    for _ in range(2):
+        driver.feed([Rec(Y, 1)])
+        assert driver.state.manifest.ids == 1
+        assert not driver.state.filters
+    driver.retune(guarantee="exactly-once")
+    driver.feed([])
+    assert driver.state.filters, "and they return"
+
+
 def test_old_ids_expire_under_at_least_once() -> None:
     driver = sealed()
     driver.feed([Rec(X, 0)])
