@@ -380,6 +380,20 @@ MUTANTS = (
         "in filters:\n",
         FILTER_CHOICE,
     ),
+    _mutant(
+        "filters use up the whole rate",
+        "core/policy.py",
+        "return FPR_MARGIN * self.fpr * max(share, least)",
+        "return self.fpr * max(share, least)",
+        UPKEEP,
+    ),
+    _mutant(
+        "all filters get the same part of the rate",
+        "core/upkeep.py",
+        "return self.policy.filter_fpr(ids / probed)",
+        "return self.policy.filter_fpr(1 / times)",
+        UPKEEP,
+    ),
     # --- deletion
     _mutant(
         "expired segments go while Spark can roll back to them",
