@@ -54,7 +54,8 @@ _REFUSED_BY_SPARK = {
     ),
     "applyInPandasWithState in append mode is not supported with Update output mode": (
         "The operator emits each record once and never retracts it, so Spark runs it in append "
-        "mode only. Start the query without outputMode('update')."
+        "mode, or in update mode with an aggregation behind the operator. Start the query without "
+        "outputMode('update'), or aggregate the emitted records."
     ),
     "[STATE_STORE_COMMIT_VALIDATION_FAILED]": (
         "A function for foreachBatch returned before it had read the whole micro-batch (after "
@@ -65,6 +66,14 @@ _REFUSED_BY_SPARK = {
         "rows.write.format('noop').mode('overwrite').save()."
     ),
 }
+#: Pattern of the error with which Spark rejects update mode for a format of this package.
+_UPDATE_MODE = re.compile(r"requirement failed: dedup_(\w+) does not support Update mode", re.I)
+#: What the rows of update mode become, by the format's name without ``dedup_``.
+_UPDATES = dict.fromkeys(
+    ("files", "delta", "iceberg"),
+    "This sink only adds rows: one each time the row of a key changes.",
+) | {"kafka": "Each row becomes a record, and the newest record of a key counts."}
+_UPDATES_OF_A_DATABASE = "With mode='upsert' and key=... the table has one row for each key."
 
 
 class OwnError(NamedTuple):
@@ -87,8 +96,7 @@ def own_error(text: str) -> OwnError | None:
             break
         error = match
     if error is None:
-        meanings = (meaning for sign, meaning in _REFUSED_BY_SPARK.items() if sign in text)
-        meaning = next(meanings, None)
+        meaning = _refused_by_spark(text)
         return None if meaning is None else OwnError("ConfigError", meaning, None)
     # An empty line separates the next exception of the same traceback.
     rest = text[error.end() :].partition("\n\n")[0]
@@ -98,6 +106,18 @@ def own_error(text: str) -> OwnError | None:
     # Only the link shows where a message of several lines ends.
     message = error[2] + rest[: topic.start()]
     return OwnError(error[1], message.strip(), topic[1])
+
+
+def _refused_by_spark(text: str) -> str | None:
+    if update := _UPDATE_MODE.search(text):
+        name = update[1].lower()
+        return (
+            f"Spark rejects outputMode('update') for dedup_{name}, as for every format in Python. "
+            "Use the function of this sink, with the same checkpoint: "
+            f"df.writeStream.outputMode('update').foreachBatch(dedup.{name}_sink(...)). "
+            f"{_UPDATES.get(name, _UPDATES_OF_A_DATABASE)}"
+        )
+    return next((advice for sign, advice in _REFUSED_BY_SPARK.items() if sign in text), None)
 
 
 def _is_chained(between: str) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import traceback
+from typing import Any
 
 import pytest
 
+import dedup
 from dedup.errors import (
     CatalogError,
     ConfigError,
@@ -18,6 +20,8 @@ from dedup.errors import (
     cause,
 )
 from dedup.errors.cause import LINE_CHARS, cause_of, out_of_memory, own_error, unreadable_file
+from dedup.sinks.formats import sink_kinds
+from dedup.sinks.kind import SinkKind
 
 _FAILED = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_EXCEPTION] An "
@@ -100,6 +104,23 @@ def test_a_function_for_foreach_batch_that_does_not_read_to_the_end() -> None:
     assert cause_of(f"x\nCaused by: org.apache.Failed: {said}").startswith(
         "ConfigError: A function"
     )
+
+
+@pytest.mark.parametrize("kind", sink_kinds().values(), ids=lambda kind: kind.format_name)
+def test_update_mode_of_a_format(kind: SinkKind[Any]) -> None:
+    """Spark's text is the same in PySpark 4.1 and 4.3, in a classic session and in Connect's."""
+    said = (
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: requirement failed: "
+        f"{kind.format_name} does not support Update mode. SQLSTATE: XXKST\n"
+        "=== Streaming Query ===\nIdentifier: [id = 1]\n"
+    )
+    found = cause(RuntimeError(said))
+    assert isinstance(found, ConfigError)
+    assert f"outputMode('update').foreachBatch(dedup.{kind.function_name}(" in found.text
+    assert callable(getattr(dedup, kind.function_name))
+    assert cause_of(said).startswith("ConfigError: Spark rejects outputMode('update')")
+    adds_only = kind.format_name in ("dedup_files", "dedup_delta", "dedup_iceberg")
+    assert ("This sink only adds rows" in found.text) == adds_only
 
 
 def test_an_error_of_ours_has_its_topic() -> None:
