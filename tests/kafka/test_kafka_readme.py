@@ -23,7 +23,7 @@ records = records.option("subscribe", "orders").option("startingOffsets", "earli
 records = records.selectExpr("key", "value")
 """
 _AFTER = """
-for each in (query, again):
+for each in (query, again, counting):
     each.processAllAvailable()
     each.stop()
 """
@@ -47,7 +47,8 @@ SCHEMA = {"type": "record", "name": "P", "fields": [{"name": "id", "type": "stri
 @pytest.mark.timeout(400)
 def test_the_program_of_the_pages_runs(broker: str, tmp_path: Path) -> None:
     """That of the sinks' README and of the sink's page, then that of the source's."""
-    for name in ("orders", "orders-once", "orders-again", "sales", "payments", "dead-letters"):
+    made = "orders", "orders-once", "orders-again", "word-counts"
+    for name in (*made, "sales", "payments", "dead-letters"):
         make_topic(broker, name, 2)
     lines = [
         json.dumps({"order_id": f"o{n % 3}", "amount": 1.5, "placed_at": None}).encode()
@@ -80,6 +81,7 @@ def test_the_program_of_the_pages_runs(broker: str, tmp_path: Path) -> None:
     assert len(once) == 3 + 6
     assert {one["order_id"] for one in once} == {"o0", "o1", "o2"}
     assert len(read_topic(broker, "orders-again")) == 6
+    assert (b"1.5,", b"6") in {(one.key, one.value) for one in read_topic(broker, "word-counts")}
     ids = re.findall(r"\| *(o\d)\| *1\.50", ran.stdout)
     assert sorted(ids) == ["o0", "o1", "o2"], ran.stdout[-3000:]
     assert "poison {'sales': {1: 1}}" in ran.stdout

@@ -14,12 +14,13 @@ from tests.support.processes import python
 @pytest.mark.slow
 def test_the_page_runs(dsn: str, tmp_path: Path) -> None:
     first, *others = snippets("sinks/postgres/README.md")
-    assert len(others) == 2
+    assert len(others) == 3
     columns = "order_id text, amount numeric, placed_at timestamptz"
     for table in ("orders_again", "orders_once"):
         run(dsn, f"CREATE TABLE {table} ({columns})")
     for table in ("order_copies", "late_orders"):
         run(dsn, f"CREATE TABLE {table} ({columns}, verdict text)")
+    run(dsn, "CREATE TABLE hourly_orders (hour timestamptz PRIMARY KEY, orders bigint)")
     # The first example runs at every start of the job.
     program = "".join([ORDERS, first, "query.stop()\n", first, *others, TO_THE_END])
     program = program.replace("postgresql://localhost/shop", dsn)
@@ -29,4 +30,6 @@ def test_the_page_runs(dsn: str, tmp_path: Path) -> None:
     for table in ("orders", "orders_once"):
         assert run(dsn, f"SELECT order_id FROM {table} ORDER BY 1") == expected
     assert len(run(dsn, "SELECT * FROM orders_again")) == 7
+    hours = run(dsn, "SELECT extract(epoch FROM hour)::bigint, orders FROM hourly_orders")
+    assert hours == [(1_714_564_800, 7)]
     assert run(dsn, "SELECT order_id FROM order_copies") == [("o3",)]
