@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dedup.sinks.kafka.function import kafka_sink
     from dedup.sinks.kit.function import custom_sink
     from dedup.sinks.kit.transactional import TransactionalSink
+    from dedup.sinks.kit.write_ahead import WriteAheadSink
     from dedup.sinks.lakehouse.function import delta_sink, iceberg_sink
     from dedup.sinks.lakehouse.spark_once import delta_once, iceberg_once
     from dedup.sinks.postgres.columns import postgres_ddl
@@ -52,6 +53,7 @@ __all__ = [
     "OffsetsToGroup",
     "Registry",
     "TransactionalSink",
+    "WriteAheadSink",
     "__version__",
     "add_kafka_connector",
     "check_query",
@@ -92,6 +94,7 @@ __getattr__, __dir__ = lazily(
         "dedup.sinks.kafka.function": "kafka_sink",
         "dedup.sinks.kit.function": "custom_sink",
         "dedup.sinks.kit.transactional": "TransactionalSink",
+        "dedup.sinks.kit.write_ahead": "WriteAheadSink",
         "dedup.sinks.lakehouse.function": "delta_sink iceberg_sink",
         "dedup.sinks.lakehouse.spark_once": "delta_once iceberg_once",
         "dedup.sinks.postgres.columns": "postgres_ddl",

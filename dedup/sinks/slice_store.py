@@ -70,13 +70,23 @@ class SliceStore:
             with self._root.open_input(piece.file) as file, pa.ipc.open_stream(file) as stream:
                 yield from stream
         except (ObjectMissing, OSError, pa.ArrowException) as error:
-            raise SinkError(
-                f"The staged slice {self._root.url(piece.file)} is missing or damaged: {error}. "
-                "This run published nothing of the micro-batch. Delete the manifest of the "
-                f"micro-batch, if {self._root.url(_manifest(_batch_of(piece.file)))} exists, "
-                "because it still names this file. Then start the query again.",
-                remedy="sink-differs",
-            ) from None
+            raise self._damaged(piece, error) from None
+
+    def verify(self, slices: Iterable[StagedSlice]) -> None:
+        """Read staged slices to the end. Raise SinkError if one has other rows than were staged."""
+        for piece in slices:
+            if sum(map(content_of, self.read(piece)), Content()) != piece.content:
+                raise self._damaged(piece, "it has other rows than the task had staged")
+
+    def _damaged(self, piece: StagedSlice, problem: object) -> SinkError:
+        manifest = self._root.url(_manifest(_batch_of(piece.file)))
+        return SinkError(
+            f"The staged slice {self._root.url(piece.file)} is missing or damaged: {problem}. "
+            "This run published nothing of the micro-batch. Delete the manifest of the "
+            f"micro-batch, if {manifest} exists, because it still names this file. Then start the "
+            "query again.",
+            remedy="sink-differs",
+        )
 
     def manifest(self, batch_id: int, slices: Sequence[StagedSlice]) -> list[StagedSlice]:
         """Return the slices that the driver publishes as a whole micro-batch.
@@ -91,6 +101,10 @@ class SliceStore:
         self._root.create_bytes(name, to_document(body, version=FORMAT))
         faults.point(f"{self.room}.manifest.after")
         return read_document(self._root, name, lambda found: _slices(found, batch_id))
+
+    def decided(self) -> list[int]:
+        """Return the micro-batches that have a manifest."""
+        return [_batch_of(found.name) for found in self._root.list("manifests")]
 
     def clean(self, batch_id: int) -> None:
         for folder in ("staged", "manifests"):

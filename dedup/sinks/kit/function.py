@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
@@ -12,9 +13,11 @@ from dedup.errors import ConfigError
 from dedup.sinks.foreach_batch import SinkFunction
 from dedup.sinks.inspection import SinkInspection, SlotState, sink_states
 from dedup.sinks.kind import SinkKind
+from dedup.sinks.kit.inspection import inspect_write_ahead
 from dedup.sinks.kit.slots import Slots
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.kit.work import TransactionalWork
+from dedup.sinks.kit.write_ahead import WriteAheadSink, write_ahead_work
 from dedup.sinks.options import ACCEPT, SinkOptions, named, sink_values
 from dedup.sinks.work import SinkWork
 from dedup.spark.driver.checkpoint_log import Progress
@@ -27,22 +30,24 @@ OPTIONS = (named(_NAME), *ACCEPT)
 
 
 def custom_sink(
-    sink: TransactionalSink[Any],
+    sink: TransactionalSink[Any] | WriteAheadSink,
     *,
     checkpoint: str,
     name: str = _NAME,
     options: Mapping[str, str] | None = None,
 ) -> SinkFunction:
-    """Return a function for ``foreachBatch`` that publishes each micro-batch once in your sink.
+    """Return a function for ``foreachBatch`` that publishes each micro-batch in your own sink.
 
     Parameters
     ----------
-    sink : TransactionalSink
-        An object of your own class. It must pickle, because Spark sends it to the tasks.
+    sink : TransactionalSink or WriteAheadSink
+        An object of your own class. A `TransactionalSink` must pickle, because Spark sends it to
+        the tasks.
     checkpoint : str
         The query's checkpoint location.
     name : str
-        The sink's name, which becomes part of its markers. Two sinks of one query need two names.
+        The sink's name, which becomes part of its markers and keys. Two sinks of one query need two
+        names.
     options : mapping of str to str, optional
         ``accept.difference``, ``accept.lost.markers`` and ``staging``, as in other sinks.
 
@@ -54,11 +59,17 @@ def custom_sink(
     return SinkFunction.of(kind_of(sink), checkpoint, {"name": name}, options)
 
 
-def kind_of(sink: TransactionalSink[Any]) -> SinkKind[SinkOptions]:
-    if not isinstance(sink, TransactionalSink):
-        raise ConfigError(
-            f"sink={sink!r:.80} must be an object of a subclass of TransactionalSink."
-        )
+def kind_of(sink: TransactionalSink[Any] | WriteAheadSink) -> SinkKind[SinkOptions]:
+    if isinstance(sink, TransactionalSink):
+        return _transactional(sink)
+    if isinstance(sink, WriteAheadSink):
+        return _kind(partial(write_ahead_work, sink), inspect_write_ahead)
+    raise ConfigError(
+        f"sink={sink!r:.80} must be an object of a subclass of TransactionalSink or WriteAheadSink."
+    )
+
+
+def _transactional(sink: TransactionalSink[Any]) -> SinkKind[SinkOptions]:
     try:
         pickled: bytes = cloudpickle.dumps(sink)  # type: ignore[no-untyped-call]
     except Exception as error:
@@ -80,6 +91,13 @@ def kind_of(sink: TransactionalSink[Any]) -> SinkKind[SinkOptions]:
         slots = [SlotState(marker=each.marker) for each in found if each.marker is not None]
         return SinkInspection(sinks=sink_states(slots, progress))
 
+    return _kind(prepare, inspect)
+
+
+def _kind(
+    prepare: Callable[[SinkOptions, StructType], SinkWork],
+    inspect: Callable[[SinkOptions, Progress | None], SinkInspection],
+) -> SinkKind[SinkOptions]:
     return SinkKind(
         format_name=_NAME, function_name="custom_sink", parse=_parse, prepare=prepare,
         inspect=inspect,

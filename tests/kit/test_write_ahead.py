@@ -1,0 +1,295 @@
+"""The write-ahead log of the sink kit: what is decided, sent, sent again and reported."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import pytest
+
+from dedup.errors import SinkError
+from dedup.sinks.content import Content
+from dedup.sinks.protocol import StagedSlice
+from dedup.sinks.work import TaskResult
+from dedup.testing import faults
+from dedup.testing.sinks import QUERY, SinkContract, SinkOutput
+from tests.kit.line_sink import LineHarness
+
+FOLDER = Path("dedup-sinks/custom", QUERY)
+
+
+@pytest.fixture
+def fault_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of faults that this process looks into."""
+    folder = tmp_path / "faults"
+    folder.mkdir()
+    monkeypatch.setattr("dedup.errors.faults._folder", str(folder))
+    return folder
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Any:
+    """Starts the query over a log file."""
+    return partial(LineHarness, tmp_path / "log", tmp_path / "checkpoint")
+
+
+def left(checkpoint: Path) -> list[str]:
+    """Return the names of what is staged or decided."""
+    folders = [checkpoint / FOLDER / name for name in ("staged", "manifests")]
+    return [path.name for folder in folders if folder.is_dir() for path in folder.iterdir()]
+
+
+class TestContract(SinkContract):
+    """A reader that ignores repeated keys; all that the sink knows is in the checkpoint."""
+
+    @pytest.fixture
+    def output(self, tmp_path: Path) -> SinkOutput:
+        log, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
+
+        def lose_markers() -> None:
+            for path in (checkpoint / FOLDER / "sent").iterdir():
+                path.unlink()
+
+        return SinkOutput(
+            partial(LineHarness, log), tmp_path, lose_markers, one_commit=True,
+            leftovers=lambda: left(checkpoint),
+        )  # fmt: skip
+
+    def test_a_checkpoint_that_was_put_back_as_a_whole(self, output: SinkOutput) -> None:
+        """The sink cannot see that: it sends the rows of the micro-batch with the same keys."""
+        sink = output.start()
+        for number in range(3):
+            sink.batch("run1", number, [number])
+        output.start("put-back").batch("run2", 1, [1])
+        sink.assert_once(3)
+        sent = [(line["key"], line["version"]) for line in sink.log.lines()]  # type: ignore[attr-defined]
+        assert sent[3] == sent[1]
+
+    def test_an_adopted_query_needs_a_new_name_of_the_sink(self, output: SinkOutput) -> None:
+        """The sink cannot see that either: under the old name other rows get the old keys."""
+        output.start().batch("run1", 0, [0])
+        output.start("new").batch("run1", 0, [1])
+        assert output.start().numbers() == Counter([1])
+        output.start("new", name="again").batch("run2", 0, [0])
+        output.start().assert_once(2)
+
+
+def test_keys_and_versions(start: Any) -> None:
+    """They name query, sink, micro-batch, slice and row, and grow from row to row."""
+    sink = start()
+    sink.finish([
+        sink.send("run1", 3, slot, [sink.rows(part) for part in parts])
+        for slot, parts in enumerate([[[0, 1], [2]], [], [[3]]])
+    ])  # fmt: skip
+    sink.batch("run1", 4, [4])
+    found = [(line["n"], line["key"], line["version"]) for line in sink.log.lines()]
+    key = f"{QUERY}/custom"
+    assert found == [
+        (0, f"{key}/3/0/0", 3 << 32),
+        (1, f"{key}/3/0/1", (3 << 32) + 1),
+        (2, f"{key}/3/0/2", (3 << 32) + 2),
+        (3, f"{key}/3/2/0", (3 << 32) + 3),
+        (4, f"{key}/4/0/0", 4 << 32),
+    ]
+
+
+def test_rows_that_an_earlier_start_decided_are_sent_again_and_reported(
+    start: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = start(calls_left=2)
+    sink.batch("run1", 0, [0])
+    with pytest.raises(ConnectionError, match="the log is away"):
+        sink.finish(sink.tasks("run1", 1, [1, 2, 3]))
+    assert [line["n"] for line in sink.log.lines()] == [0, 1]
+    sink = start()
+    sink.batch("run2", 1, [3], [2, 1])  # the order and the division of another run
+    sink.batch("run2", 2, [4])
+    lines = sink.log.lines()
+    assert [line["n"] for line in lines] == [0, 1, 1, 2, 3, 4]
+    assert lines[1] == lines[2], "a replay changes neither key nor version"
+    sink.assert_once(5)
+    assert sink.sink.rows_sent_again == 3
+    (report,) = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    assert report == (
+        "Sink 'custom' sends micro-batch 1 again: an earlier attempt may have sent some of its 3 "
+        "rows, or all."
+    )
+
+
+def test_a_second_call_of_the_same_driver_is_reported(start: Any) -> None:
+    sink = start(calls_left=1)
+    results = sink.tasks("run1", 0, [0, 1])
+    with pytest.raises(ConnectionError):
+        sink.finish(results)
+    sink.log.calls_left = None
+    sink.finish(results)
+    assert sink.sink.rows_sent_again == 2
+
+
+def test_a_replay_of_what_is_sent_sends_nothing(start: Any, tmp_path: Path) -> None:
+    start().batch("run1", 0, [0, 1])
+    again = start()
+    again.batch("run2", 0, [1], [0])
+    assert len(again.log.lines()) == 2
+    assert again.sink.rows_sent_again == 0
+    assert left(tmp_path / "checkpoint") == []
+
+
+def test_rows_that_differ_from_the_manifest_are_refused(start: Any) -> None:
+    first = start(calls_left=1)
+    with pytest.raises(ConnectionError):
+        first.batch("run1", 0, [0, 1])
+    with pytest.raises(SinkError, match="gives other rows than when it ran before") as refused:
+        start().batch("run2", 0, [0, 2])
+    assert refused.value.remedy == "sink-differs"
+    sink = start(accept_difference="0")
+    assert [line["n"] for line in sink.log.lines()] == [0]
+    sink.batch("run3", 0, [0, 2])
+    sink.assert_once(2)
+
+
+@pytest.mark.parametrize("damage", ["remove", "flip", "shorten"])
+def test_a_damaged_slice_is_found_before_anything_is_sent(
+    start: Any, tmp_path: Path, damage: str
+) -> None:
+    sink = start()
+    results = sink.tasks("run1", 0, [0], [1, 2])
+    path = tmp_path / "checkpoint" / FOLDER / results[1].slice.file
+    content = path.read_bytes()
+    if damage == "remove":
+        path.unlink()
+    elif damage == "shorten":
+        path.write_bytes(content[: len(content) // 2])
+    else:
+        with open(path, "wb") as file:
+            file.write(content.replace((2).to_bytes(8, "little"), (7).to_bytes(8, "little")))
+        assert path.read_bytes() != content
+    with pytest.raises(SinkError, match="is missing or damaged") as refused:
+        sink.finish(results)
+    assert "manifests/0.json exists" in str(refused.value)
+    assert not (tmp_path / "log").exists()
+    with pytest.raises(SinkError, match="is missing or damaged"):
+        start().batch("run2", 0, [0], [1, 2])
+    (tmp_path / "checkpoint" / FOLDER / "manifests/0.json").unlink()
+    sink = start()
+    sink.batch("run3", 0, [0], [1, 2])
+    sink.assert_once(3)
+
+
+def test_more_rows_than_versions_are_refused(start: Any, tmp_path: Path) -> None:
+    sink = start()
+    (result,) = sink.tasks("run1", 0, [0])
+    many = replace(result.slice, content=Content((1 << 32) + 1))
+    with pytest.raises(SinkError, match="more than 2\\^32 rows"):
+        sink.finish([TaskResult(result.batch, many)])
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_driver_that_was_frozen_before_its_decision_sends_nothing(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor has sent the micro-batch and deleted the manifest meanwhile."""
+    late = start()
+    results = late.tasks("run1", 0, [0], [1])
+    decide = type(late.work)._send
+
+    def thaw(work: Any, *given: Any) -> None:
+        monkeypatch.undo()
+        start().batch("run2", 0, [0], [1])
+        decide(work, *given)
+
+    monkeypatch.setattr(type(late.work), "_send", thaw)
+    with pytest.raises(SinkError, match=r"it has sent micro-batch 0\. Let only one start run"):
+        late.finish(results)
+    assert len(late.log.lines()) == 2
+    sink = start()
+    sink.batch("run3", 1, [2])
+    sink.assert_once(3)
+
+
+def test_a_driver_that_was_frozen_in_send_stops_after_it(start: Any, fault_points: Path) -> None:
+    late = start()
+    results = late.tasks("run1", 0, [0, 1, 2])
+    send, lock = late.log.send, Lock()
+
+    def thaw(*given: Any) -> None:
+        if lock.acquire(blocking=False):
+            successor = start()
+            successor.batch("run2", 0, [0, 1, 2])
+            successor.batch("run2", 1, [3])
+            assert successor.sink.rows_sent_again == 3
+        send(*given)
+
+    late.log.send = thaw
+    with pytest.raises(SinkError, match="it has sent micro-batch 1"):
+        late.finish(results)
+    assert [line["n"] for line in late.log.lines()] == [0, 1, 2, 3, 0]
+    late.assert_once(4)
+
+
+@pytest.mark.parametrize(
+    ("point", "sent"),
+    [("kit.manifest.before", 0), ("kit.manifest.after", 0), ("kit.send.before", 0),
+     ("kit.send.part", 1), ("kit.send.after", 2), ("kit.driver.published", 2),
+     ("kit.driver.after", 2)],
+)  # fmt: skip
+def test_a_start_after_a_failure_at_each_step(
+    start: Any, fault_points: Path, point: str, sent: int
+) -> None:
+    """Whatever may be sent is reported, and nothing else."""
+    faults.arm(fault_points, point, "raise")
+    sink = start()
+    with pytest.raises(faults.FaultInjected):
+        sink.batch("run1", 0, [0, 1])
+    assert [name for name, *_ in faults.fired(fault_points)] == [point]
+    assert len(sink.log.lines() if sink.log.path.exists() else []) == sent
+    sink = start()
+    sink.batch("run2", 0, [0, 1])
+    is_known = point.startswith("kit.driver")
+    assert sink.sink.rows_sent_again == (0 if is_known or point == "kit.manifest.before" else 2)
+    sink.assert_once(2)
+    sink.batch("run2", 1, [2])
+    sink.assert_once(3)
+
+
+def test_the_report_on_a_sink(start: Any, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    for name, entries in (("offsets", "01"), ("commits", "0")):
+        (checkpoint / name).mkdir(parents=True)
+        for entry in entries:
+            (checkpoint / name / entry).write_text("v1\n{}")
+    (checkpoint / "metadata").write_text(f'{{"id": "{QUERY}"}}')
+    sink = start(calls_left=2)
+    assert sink.inspected(checkpoint) == []
+    sink.batch("run1", 0, [0], [1])
+    (found,) = sink.inspected(checkpoint)
+    assert (found["batch_id"], found["slots"][0]["rows"]) == (0, 2)
+    assert "runs micro-batch 1 again, of which nothing is published yet" in found["restart"]
+    with pytest.raises(ConnectionError):
+        sink.batch("run1", 1, [2])
+    (found,) = sink.inspected(checkpoint)
+    assert (found["batch_id"], found["slots"][0]["attempted"]) == (0, 1)
+    assert "runs micro-batch 1 again. Its rows are decided, and some" in found["restart"]
+    other = start(calls_left=0, query="another")
+    with pytest.raises(ConnectionError):
+        other.batch("run1", 0, [2])
+    states = {each["query_id"]: each for each in sink.inspected(checkpoint)}
+    assert states["another"]["slots"][0]["attempted"] == 0
+    assert states["another"]["restart"].startswith("A checkpoint whose next micro-batch is 0 runs")
+
+
+def test_tasks_get_the_work_without_the_users_object(start: Any) -> None:
+    """It may hold a connection; tasks only stage."""
+    sink = start()
+    sink.log.connection = Lock()
+    work = pickle.loads(pickle.dumps(sink.work))
+    result = work.write(sink.batch_of("run1", 0), 0, iter([sink.rows([0])]))
+    assert isinstance(result.slice, StagedSlice)
+    sink.finish([result])
+    sink.assert_once(1)
