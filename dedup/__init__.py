@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dedup.spark.driver.operator import dedup_by_id, dedup_by_sequence
     from dedup.spark.idtime import time_from_id
     from dedup.tools.check.check_query import check_query
+    from dedup.tools.restarts import ExponentialDelay, FailureRate, FixedDelay, run_with_restarts
     from dedup.tools.watch.listener import DedupListener
 
 __all__ = [
@@ -45,7 +46,10 @@ __all__ = [
     "BatchMetrics",
     "ConfluentAvro",
     "DedupListener",
+    "ExponentialDelay",
+    "FailureRate",
     "Field",
+    "FixedDelay",
     "FromGroup",
     "FromOffsets",
     "Header",
@@ -77,6 +81,7 @@ __all__ = [
     "quarantined_records",
     "record_id",
     "register",
+    "run_with_restarts",
     "split",
     "time_from_id",
     "tools",
@@ -113,6 +118,7 @@ __getattr__, __dir__ = lazily(
         "dedup.spark.idtime": "time_from_id",
         "dedup.tools": "",
         "dedup.tools.check.check_query": "check_query",
+        "dedup.tools.restarts": "ExponentialDelay FailureRate FixedDelay run_with_restarts",
         "dedup.tools.watch.listener": "DedupListener",
     },
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dedup.errors import CatalogError, ConfigError, StateError, cause
+from dedup.errors import CatalogError, ConfigError, DedupError, StateError, cause, restart_helps
 from dedup.errors.cause import out_of_memory, spark_cause
 from dedup.errors.redaction import without_secrets
 
@@ -19,6 +19,8 @@ UNSAFE = 4
 NOT_FOUND = 5
 #: Exit code of `explain` if the catalog alone does not show whether the ID is remembered.
 CANNOT_TELL = 6
+#: EX_TEMPFAIL of sysexits.h, for every command that fails with an error that may pass.
+TEMPORARY = 75
 INTERRUPTED = 130
 
 #: Environment variable that adds the Python traceback to an error.
@@ -38,19 +40,24 @@ class Failure:
 def explain(error: BaseException) -> Failure:
     """Return what to report of an error from this package, from Spark, or from the system."""
     ours = cause(error)
+    code = TEMPORARY if restart_helps(error) else _code_of(ours)
     if ours is not None:
-        damaged = isinstance(ours, (CatalogError, StateError))
-        code = DAMAGE if damaged else USAGE if isinstance(ours, ConfigError) else FAILED
         return Failure(without_secrets(ours.text, {}), code, type(ours).__name__, ours.remedy)
     text = without_secrets(error, {})
     if memory := out_of_memory(text):
-        return Failure(memory, FAILED, "OutOfMemory")
+        return Failure(memory, code, "OutOfMemory")
     kind = type(error).__name__
     remedy = "local-disk" if "No space left on device" in text else None
     if isinstance(error, OSError):
         name = f" ({error.filename})" if error.filename else ""
         text = without_secrets(f"{error.strerror or error}{name}", {})
-        return Failure(text, FAILED, kind, remedy)
+        return Failure(text, code, kind, remedy)
     if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
-        return Failure(f"internal error, {kind}: {text}; {TRACEBACK}=1 shows where", FAILED, kind)
-    return Failure(spark_cause(text), FAILED, kind, remedy)
+        return Failure(f"internal error, {kind}: {text}; {TRACEBACK}=1 shows where", code, kind)
+    return Failure(spark_cause(text), code, kind, remedy)
+
+
+def _code_of(error: DedupError | None) -> int:
+    if isinstance(error, (CatalogError, StateError)):
+        return DAMAGE
+    return USAGE if isinstance(error, ConfigError) else FAILED

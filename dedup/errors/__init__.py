@@ -213,6 +213,49 @@ def cause(failure: BaseException | str | None) -> DedupError | None:
     return None
 
 
+#: Topics of the remedies of errors that a new start may overcome, by class, with None for errors
+#: without a topic. A server or store may answer again, space may be freed, another start may end.
+_OVERCOME: dict[type[DedupError], frozenset[str | None]] = {
+    DedupError: frozenset({None, "local-disk", "output-folder"}),
+    CatalogError: frozenset({None, "storage", "local-disk"}),
+    SinkError: frozenset({None}),
+    SourceError: frozenset({None, "poison-records"}),  # the registry or quarantine did not answer
+    ClockError: frozenset({"clock"}),  # the right time catches up
+    ConfigError: frozenset(),
+    DataError: frozenset(),
+    OtherRelease: frozenset(),
+    ObjectMissing: frozenset(),
+    FilterDamaged: frozenset(),
+    SegmentDamaged: frozenset(),
+    StateError: frozenset(),
+    ExecutorError: frozenset(),
+    MissingExtraError: frozenset(),
+}
+
+
+def restart_helps(failure: BaseException | str) -> bool:
+    """Return whether a new start of the query, with nothing changed, may overcome a failure.
+
+    Parameters
+    ----------
+    failure : BaseException or str
+        What `cause` takes.
+
+    Returns
+    -------
+    bool
+        False if every start would meet the same error: an invalid option, a record that breaks a
+        rule, damage, or an output that is not as its sink left it. True if the error may pass, such
+        as a server that does not answer. Also true for an error of other code, because nothing is
+        known of it. So limit the number of starts, as `run_with_restarts` does.
+    """
+    ours = cause(failure)
+    if ours is None:
+        return True
+    known = next(kind for kind in type(ours).__mro__ if kind in _OVERCOME)
+    return ours.remedy in _OVERCOME[known]
+
+
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dedup.cli.failures import FAILED, USAGE
+from dedup.cli.failures import FAILED, TEMPORARY, USAGE
 from dedup.cli.figures import Figures
 from dedup.cli.run.command import plan_lines
 from dedup.cli.run.work import plan
@@ -231,7 +231,7 @@ def test_a_sink_that_fails_loses_nothing(job: Job, monkeypatch: pytest.MonkeyPat
     failure = job.fails()
     monkeypatch.undo()
     assert failure.message.split(" (")[0] == "No space left on device"
-    assert failure.exit_code == FAILED
+    assert failure.exit_code == TEMPORARY
     assert job.visible() == ["batch=0"]
     job()
     assert job.rows() == [("k0",), ("k1",), ("k2",)]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from py4j.protocol import Py4JError
 
-from dedup.cli.failures import DAMAGE, FAILED, USAGE, explain
+from dedup.cli.failures import DAMAGE, FAILED, TEMPORARY, USAGE, explain
 from dedup.cli.session import memory_fault
-from dedup.errors import CatalogError, ConfigError, DataError, SegmentDamaged, StateError
+from dedup.errors import CatalogError, ConfigError, DataError, SegmentDamaged, SinkError, StateError
 
 _WRAPPED = (
     "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
@@ -20,8 +20,11 @@ _WRAPPED = (
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(ConfigError("x"), USAGE), (DataError("x"), FAILED), (CatalogError("x"), DAMAGE),
-     (SegmentDamaged("x"), DAMAGE), (StateError("x"), DAMAGE)],
+    [(ConfigError("x"), USAGE), (DataError("x"), FAILED), (CatalogError("x"), TEMPORARY),
+     (CatalogError("x", remedy="storage"), TEMPORARY),
+     (CatalogError("x", remedy="missing-catalog"), DAMAGE), (SinkError("x"), TEMPORARY),
+     (SinkError("x", remedy="sink-differs"), FAILED), (SegmentDamaged("x"), DAMAGE),
+     (StateError("x"), DAMAGE)],
 )  # fmt: skip
 def test_own_errors(error: Exception, code: int) -> None:
     failure = explain(error)
@@ -81,7 +84,7 @@ def test_own_errors(error: Exception, code: int) -> None:
 def test_spark_errors(text: str, message: str) -> None:
     failure = explain(Py4JError(text))
     own = "SegmentDamaged" if "SegmentDamaged" in text else None
-    assert (failure.message, failure.exit_code) == (message, DAMAGE if own else FAILED)
+    assert (failure.message, failure.exit_code) == (message, DAMAGE if own else TEMPORARY)
     assert failure.kind == (own or "Py4JError")
 
 
@@ -105,4 +108,4 @@ def test_errors_of_the_system_and_of_java_have_a_way_out(tmp_path: Path) -> None
 def test_a_fault_of_our_own_says_so() -> None:
     failure = explain(TypeError("f() takes 1 argument"))
     assert failure.message.startswith("internal error, TypeError: f() takes 1 argument")
-    assert failure.exit_code == FAILED
+    assert failure.exit_code == TEMPORARY
