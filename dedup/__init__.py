@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from dedup.sinks.kit.write_ahead import WriteAheadSink
     from dedup.sinks.lakehouse.function import delta_sink, iceberg_sink
     from dedup.sinks.lakehouse.spark_once import delta_once, iceberg_once
+    from dedup.sinks.mysql.columns import mysql_ddl
+    from dedup.sinks.mysql.function import mysql_sink
     from dedup.sinks.postgres.columns import postgres_ddl
     from dedup.sinks.postgres.function import postgres_sink
     from dedup.sinks.split import split
@@ -74,6 +76,8 @@ __all__ = [
     "kafka_packages",
     "kafka_records",
     "kafka_sink",
+    "mysql_ddl",
+    "mysql_sink",
     "poison_counts",
     "postgres_ddl",
     "postgres_sink",
@@ -102,6 +106,8 @@ __getattr__, __dir__ = lazily(
         "dedup.sinks.kit.write_ahead": "WriteAheadSink",
         "dedup.sinks.lakehouse.function": "delta_sink iceberg_sink",
         "dedup.sinks.lakehouse.spark_once": "delta_once iceberg_once",
+        "dedup.sinks.mysql.columns": "mysql_ddl",
+        "dedup.sinks.mysql.function": "mysql_sink",
         "dedup.sinks.postgres.columns": "postgres_ddl",
         "dedup.sinks.postgres.function": "postgres_sink",
         "dedup.sinks.split": "split",

@@ -44,6 +44,7 @@ settings.load_profile("untimed")
 _GROUPS = {
     "tests/kafka/": "broker",
     "tests/postgres/": "PostgreSQL server",
+    "tests/mysql/": "PostgreSQL server",
     "tests/cluster/": "cluster and object store",
     "tests/files_sink/": "cluster and object store",
     "tests/lakehouse/test_lake_stores.py": "cluster and object store",

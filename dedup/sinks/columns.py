@@ -7,6 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dedup.errors import ConfigError
 
 
+class Unsuitable(Exception):
+    """A Spark column or value does not fit a column of the output. The message gives the reason."""
+
+
 def refuse_twins(names: Iterable[str]) -> None:
     """Raise ConfigError if two columns have the same name, regardless of case."""
     seen = set()

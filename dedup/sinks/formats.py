@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Register the sink formats of this package with a session. A second call does no harm.
 
-    ``df.writeStream.format("dedup_kafka")`` then writes each micro-batch to Kafka once. The format
-    ``dedup_postgres`` writes to PostgreSQL, ``dedup_files`` to a folder of files, ``dedup_delta``
-    and ``dedup_iceberg`` to tables of Delta Lake and Iceberg.
+    ``df.writeStream.format("dedup_kafka")`` then writes each micro-batch to Kafka once. The formats
+    ``dedup_postgres`` and ``dedup_mysql`` write to PostgreSQL and MySQL, ``dedup_files`` to a
+    folder of files, ``dedup_delta`` and ``dedup_iceberg`` to tables of Delta Lake and Iceberg.
 
     Parameters
     ----------
@@ -106,9 +106,10 @@ def _check_pyspark() -> None:
     if not hasattr(datasource, "DataSourceStreamArrowWriter"):
         raise ConfigError(
             f"PySpark {version('pyspark')} hands a streaming sink single rows; the formats "
-            "dedup_delta, dedup_files, dedup_iceberg, dedup_kafka and dedup_postgres need PySpark "
-            "4.1 or newer. Use writeStream.foreachBatch(dedup.kafka_sink(...)), or postgres_sink, "
-            "files_sink, delta_sink or iceberg_sink of dedup, which do the same."
+            "dedup_delta, dedup_files, dedup_iceberg, dedup_kafka, dedup_mysql and dedup_postgres "
+            "need PySpark 4.1 or newer. Use writeStream.foreachBatch(dedup.kafka_sink(...)), or "
+            "postgres_sink, mysql_sink, files_sink, delta_sink or iceberg_sink of dedup, which do "
+            "the same."
         )
 
 
@@ -116,7 +117,8 @@ def sink_kinds() -> dict[str, SinkKind[Any]]:
     from dedup.sinks.files.function import FILES
     from dedup.sinks.kafka.function import KAFKA
     from dedup.sinks.lakehouse.function import DELTA_LAKE, ICEBERG_TABLES
+    from dedup.sinks.mysql.function import MYSQL
     from dedup.sinks.postgres.function import POSTGRES
 
-    kinds = (KAFKA, POSTGRES, FILES, DELTA_LAKE, ICEBERG_TABLES)
+    kinds = (KAFKA, POSTGRES, MYSQL, FILES, DELTA_LAKE, ICEBERG_TABLES)
     return {kind.format_name: kind for kind in kinds}

@@ -27,6 +27,10 @@ ACCEPT = (
         help="continue without markers, see `dedup remedies sink-markers`",
     ),
 )  # fmt: skip
+#: Declared by sinks that stage slices in files. `folder` reads it.
+STAGING = Option(
+    "staging", text(), help="shared folder for staged slices; default: in the checkpoint"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,7 @@ def sink_values(
     format_name: str, given: Mapping[str, str], declared: Iterable[Option], prefix: str = ""
 ) -> dict[str, Any]:
     values = read_options(given, declared, owner=f"format {format_name}", prefix=prefix)
+    values.pop(STAGING.name, None)
     return values | {"ledger": folder(given, values["name"])}
 
 

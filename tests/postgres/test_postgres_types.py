@@ -17,7 +17,8 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup import postgres_ddl
 from dedup.errors import ConfigError, DataError
-from dedup.sinks.postgres.columns import _SCALARS, Unsuitable, column_type, encoding
+from dedup.sinks.columns import Unsuitable
+from dedup.sinks.postgres.columns import _SCALARS, column_type, encoding
 from tests.postgres.tables import run, write
 from tests.support.edge_values import ALL, Edge, batch_of, has_nul, told
 

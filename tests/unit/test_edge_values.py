@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
+from dedup.sinks.columns import Unsuitable
 from dedup.sinks.files.text_lines import csv_lines, json_lines
-from dedup.sinks.postgres.columns import Unsuitable, column_type, encoding
+from dedup.sinks.postgres.columns import column_type, encoding
 from tests.support.edge_values import ALL, SCALARS, Edge
 
 UUIDS = Edge("string", pa.string(), ("00112233-4455-6677-8899-aabbccddeeff",

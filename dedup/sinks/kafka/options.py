@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dedup.core.option import Option, choice, read_options, text
 from dedup.errors import ConfigError
-from dedup.sinks.options import ACCEPT, NAME, SinkOptions, folder, named
+from dedup.sinks.options import ACCEPT, NAME, STAGING, SinkOptions, folder, named
 from dedup.sources.kafka.client_options import PREFIX, ClientSettings, client_settings
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ OPTIONS = (
     Option("mode", _MODE, EXACTLY_ONCE, help="see below"),
     Option("partitioner", _PARTITIONER, BY_KEY, help="what chooses a record's partition"),
     Option("markers", text(), help="topic of the markers; default: `<topic>-markers`"),
-    Option("staging", text(), help="shared folder for staged slices; default: in the checkpoint"),
+    STAGING,
     Option("transactional.id.prefix", NAME, "dedup", help="start of the transactional IDs"),
     named("kafka"),
     *ACCEPT,
@@ -86,7 +86,7 @@ def kafka_options(given: Mapping[str, str], partitioner: Partitioner | None = No
     values["markers"] = values["markers"] or f"{topic or 'dedup'}-markers"
     if values["markers"] == topic:
         raise ConfigError(f"Option markers={topic!r} must name another topic than topic.")
-    del values["staging"]
+    del values[STAGING.name]
     is_transactional = values["mode"] in (EXACTLY_ONCE, ATOMIC)
     values["ledger"] = folder(given, values["name"]) if is_transactional else None
     if partitioner is not None:

@@ -18,7 +18,7 @@ from dedup.sinks.kit.slots import Slots
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.kit.work import TransactionalWork
 from dedup.sinks.kit.write_ahead import WriteAheadSink, write_ahead_work
-from dedup.sinks.options import ACCEPT, SinkOptions, named, sink_values
+from dedup.sinks.options import ACCEPT, STAGING, SinkOptions, named, sink_values
 from dedup.sinks.work import SinkWork
 from dedup.spark.driver.checkpoint_log import Progress
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _NAME = "custom"
-OPTIONS = (named(_NAME), *ACCEPT)
+OPTIONS = (STAGING, named(_NAME), *ACCEPT)
 
 
 def custom_sink(

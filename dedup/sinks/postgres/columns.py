@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.errors import ConfigError
+from dedup.sinks.columns import Unsuitable
 from dedup.spark.id_encoding import encode_ids
 
 if TYPE_CHECKING:
@@ -55,10 +56,6 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _ARRAY = re.compile(r"array<(.+)>")
 _NESTED = ("struct", "map", "variant")
 _AS_JSON = "make it a text with to_json(...), for a column of type jsonb"
-
-
-class Unsuitable(Exception):
-    """A Spark column or value does not fit a PostgreSQL column. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dedup.errors import ConfigError
-from dedup.sinks.columns import check_names
-from dedup.sinks.postgres.columns import Encoding, Unsuitable, encoding, quoted
+from dedup.sinks.columns import Unsuitable, check_names
+from dedup.sinks.postgres.columns import Encoding, encoding, quoted
 from dedup.sinks.postgres.connections import psycopg_library, rejected_record
 from dedup.sinks.postgres.options import PostgresOptions
 

@@ -1,0 +1,1 @@
+"""The sink for tables of MySQL and MariaDB."""

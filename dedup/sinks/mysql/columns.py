@@ -1,0 +1,194 @@
+"""Fit Spark columns to columns of MySQL, so that no value is lost or changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dedup.errors import ConfigError
+from dedup.sinks.columns import Unsuitable
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_TEXTS = ("longtext", "mediumtext", "text", "tinytext", "varchar")
+#: For each Spark type, the types of columns that keep every value. `mysql_ddl` takes the first.
+_FITTING: dict[str, tuple[str, ...]] = {
+    "boolean": ("tinyint",),
+    "tinyint": ("tinyint", "smallint", "mediumint", "int", "bigint"),
+    "smallint": ("smallint", "mediumint", "int", "bigint"),
+    "int": ("int", "bigint"),
+    "bigint": ("bigint",),
+    "float": ("double",),
+    "double": ("double",),
+    "string": _TEXTS,
+    "binary": ("longblob", "mediumblob", "blob", "tinyblob", "varbinary"),
+    "date": ("date",),
+    "timestamp": ("datetime", "timestamp"),
+    "timestamp_ntz": ("datetime",),
+}
+#: Largest number of decimal digits of Spark's integer types.
+_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+#: MySQL's manual, "The DATE, DATETIME, and TIMESTAMP Types": the supported years.
+_FIRST_YEAR, _LAST_YEAR = 1000, 9999
+#: Length of text columns of a key that `mysql_ddl` creates. InnoDB's index takes 3072 bytes.
+_KEY_CHARACTERS = 255
+#: Collations that compare bytes and keep blanks at the end (PAD ATTRIBUTE: NO PAD).
+COLLATIONS = {"mysql": "utf8mb4_0900_bin", "mariadb": "utf8mb4_nopad_bin"}
+
+
+@dataclass(frozen=True, slots=True)
+class MysqlColumn:
+    """A column of a table, as ``information_schema.columns`` describes it."""
+
+    name: str
+    kind: str
+    is_unsigned: bool
+    is_required: bool
+    is_computed: bool
+    collation: str | None
+    charset: str | None
+    characters: int | None
+    octets: int | None
+    precision: int | None
+    scale: int | None
+    second_digits: int | None
+
+    def check(self, spark: str) -> None:
+        """Raise Unsuitable if values of a Spark type could be lost or changed in this column."""
+        if self.is_computed:
+            raise Unsuitable("the table computes this column")
+        if self.kind == "decimal":
+            self._check_decimal(spark)
+            return
+        fitting = _FITTING.get(_plain(spark), ())
+        if self.kind not in fitting:
+            wanted = ", ".join(_wanted(spark)) or f"no type; {_ADVICE}"
+            raise Unsuitable(f"it is {spark}, and there {self.kind}; without loss it fits {wanted}")
+        if self.is_unsigned:
+            raise Unsuitable("the column is unsigned, and Spark's numbers are not")
+        if self.kind in _TEXTS and self.charset != "utf8mb4":
+            raise Unsuitable(f"the column has the character set {self.charset}; use utf8mb4")
+        if self.second_digits not in (None, 6) and self.kind != "date":
+            raise Unsuitable(f"the column keeps {self.second_digits} digits of a second, Spark 6")
+
+    def _check_decimal(self, spark: str) -> None:
+        if found := _DECIMAL.fullmatch(spark):
+            precision, scale = int(found[1]), int(found[2])
+        elif spark in _DIGITS:
+            precision, scale = _DIGITS[spark], 0
+        else:
+            raise Unsuitable(f"it is {spark}, and there decimal; make it a decimal")
+        digits, after = self.precision or 0, self.scale or 0
+        if after < scale or digits - after < precision - scale:
+            raise Unsuitable(
+                f"it has {precision} digits, {scale} of them after the point, and there is room "
+                f"for {digits} and {after}"
+            )
+
+    def values(self, given: pa.Array) -> list[Any]:
+        """Return values as PyMySQL takes them, or raise Unsuitable if one does not fit."""
+        kind = given.type
+        if pa.types.is_timestamp(kind):
+            if kind.tz is not None:
+                given = given.cast(pa.timestamp("us", "UTC"))
+            given = given.cast(pa.timestamp("us"))
+        if pa.types.is_temporal(kind):
+            years = pc.year(given)
+            least, most = pc.min(years).as_py(), pc.max(years).as_py()
+            if least is not None and (least < _FIRST_YEAR or most > _LAST_YEAR):
+                raise Unsuitable(f"its year is not from {_FIRST_YEAR} to {_LAST_YEAR}")
+        if pa.types.is_floating(kind) and pc.all(pc.is_finite(given)).as_py() is False:
+            raise Unsuitable("NaN and infinity have no value in MySQL")
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            self._check_length(given)
+        return list(given.to_pylist())
+
+    def _check_length(self, given: pa.Array) -> None:
+        # The server would silently remove blanks beyond the limit.
+        in_characters = self.kind == "varchar"
+        lengths = pc.utf8_length(given) if in_characters else pc.binary_length(given)
+        limit = self.characters if in_characters else self.octets
+        most = pc.max(lengths).as_py() or 0
+        if limit is not None and most > limit:
+            unit = "characters" if in_characters else "bytes"
+            raise Unsuitable(f"value too long: {most:,} {unit}, and the column takes {limit:,}")
+
+
+_ADVICE = "make it a text with to_json(...)"
+
+
+def mysql_ddl(
+    schema: StructType,
+    table: str,
+    *,
+    server: Literal["mysql", "mariadb"],
+    key: str | Sequence[str] = (),
+) -> str:
+    """Return the statement that creates a table for the rows of a stream.
+
+    Parameters
+    ----------
+    schema : StructType
+        The stream's ``df.schema``. A column that is not nullable becomes ``NOT NULL``.
+    table : str
+        Name of the table as in SQL.
+    server : str
+        ``mysql`` (8.0 or newer) or ``mariadb``. Text columns of the key get a collation that keeps
+        `a`, `A` and `a` with a blank apart, and the two servers have different names for it.
+    key : str or sequence of str, optional
+        Columns of the primary key, for the modes ``upsert`` and ``atomic``. Its texts have at most
+        255 characters.
+
+    Raises
+    ------
+    ConfigError
+        If a column has no type in MySQL, or a column of the key does not exist.
+    """
+    key = [key] if isinstance(key, str) else key
+    for name in key:
+        if name not in schema.fieldNames():
+            raise ConfigError(f"key={name!r} is not a column; there are {schema.fieldNames()}.")
+    if server not in COLLATIONS:
+        raise ConfigError(f"server={server!r} must be one of {', '.join(COLLATIONS)}.")
+    lines = []
+    for field in schema.fields:
+        spark = field.dataType.simpleString()
+        wanted = _wanted(spark)
+        if not wanted:
+            shown = spark.partition("<")[0]
+            raise ConfigError(
+                f"Column {field.name!r} has no type in MySQL: it is {shown}; {_ADVICE}."
+            )
+        kind = wanted[0]
+        if field.name in key:
+            kind = kind.replace("longtext", f"varchar({_KEY_CHARACTERS})")
+            kind = kind.replace("longblob", f"varbinary({_KEY_CHARACTERS})")
+        if _plain(spark) == "string":
+            kind += f" CHARACTER SET utf8mb4 COLLATE {COLLATIONS[server]}"
+        needed = not field.nullable or field.name in key
+        lines.append(f"{quoted(field.name)} {kind}{' NOT NULL' if needed else ' NULL'}")
+    if key:
+        lines.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
+    return f"CREATE TABLE {table} (\n    " + ",\n    ".join(lines) + "\n) ENGINE = InnoDB"
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _wanted(spark: str) -> list[str]:
+    if found := _DECIMAL.fullmatch(spark):
+        return [f"decimal({found[1]},{found[2]})"]
+    digits = {"datetime": "datetime(6)", "timestamp": "timestamp(6)"}
+    return [digits.get(kind, kind) for kind in _FITTING.get(_plain(spark), ())]
+
+
+def _plain(spark: str) -> str:
+    return "string" if spark.startswith("string ") else spark  # without its collation

@@ -1,0 +1,89 @@
+"""The kind `MYSQL` of the MySQL sink, and the public function `mysql_sink`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dedup.errors import SinkError
+from dedup.sinks.foreach_batch import SinkFunction, columns_of
+from dedup.sinks.inspection import SinkInspection, SlotState, sink_states
+from dedup.sinks.kind import SinkKind
+from dedup.sinks.mysql.connections import mysql_library
+from dedup.sinks.mysql.options import FORMAT, PREFIX, MysqlOptions, mysql_options
+from dedup.sinks.mysql.sink import read_markers, ready
+from dedup.sinks.protocol import Aborted
+from dedup.spark.driver.checkpoint_log import Progress
+
+
+def inspect_mysql(options: MysqlOptions, progress: Progress | None) -> SinkInspection:
+    """Return what a sink with these options has published, for each query that used it."""
+    try:
+        markers = read_markers(options)
+    except Aborted as error:
+        raise SinkError(f"{error}. Try again once the server answers.") from None
+    return SinkInspection(sinks=sink_states((SlotState(marker=m) for m in markers), progress))
+
+
+MYSQL = SinkKind(
+    format_name=FORMAT,
+    function_name="mysql_sink",
+    parse=mysql_options,
+    prepare=lambda options, schema: ready(options, columns_of(schema)),
+    inspect=inspect_mysql,
+    takes_complete=lambda options: "key" in options,
+)
+
+
+def mysql_sink(
+    connect: Mapping[str, str | int | bool],
+    table: str,
+    *,
+    checkpoint: str,
+    mode: str = "append",
+    key: str | Sequence[str] = (),
+    version: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> SinkFunction:
+    """Return a function for ``foreachBatch`` that writes each micro-batch to MySQL once.
+
+    The function does the same as ``format("dedup_mysql")``. Use it for queries that write to
+    several places, and on PySpark 4.0.
+
+    Parameters
+    ----------
+    connect : mapping of str to str, int or bool
+        Arguments of PyMySQL's ``connect``, such as ``{"host": "db", "user": "shop", "database":
+        "shop", "read_default_file": "~/.my.cnf"}``.
+    table : str
+        Name of the table as in SQL. The table must exist.
+    checkpoint : str
+        The query's checkpoint location.
+    mode : str
+        ``append``, ``upsert`` or ``atomic``.
+    key : str or sequence of str, optional
+        Columns that identify a row, for ``upsert`` and ``atomic``.
+    version : str, optional
+        MysqlColumn with a version. If two rows have the same key, the row with the greater version
+        stays.
+    options : mapping of str to str, optional
+        Any other options of the format. Two sinks of one query need different values of `name`.
+
+    Raises
+    ------
+    ConfigError
+        If an option is unknown or invalid. At the first micro-batch, if table and columns do not
+        fit.
+    MissingExtraError
+        If the extra ``mysql`` is not installed.
+    """
+    mysql_library()
+    given = {"table": table, "mode": mode}
+    given |= {
+        f"{PREFIX}{name}": str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in connect.items()
+    }
+    if key:
+        given["key"] = ",".join([key] if isinstance(key, str) else key)
+    if version is not None:
+        given["version"] = version
+    return SinkFunction.of(MYSQL, checkpoint, given, options)

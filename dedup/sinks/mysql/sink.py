@@ -1,0 +1,168 @@
+"""The MySQL sink, on the sink kit. Markers are rows of a table in the same transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from dedup.errors import SinkError
+from dedup.sinks.kit.slots import Stored
+from dedup.sinks.kit.transactional import TransactionalSink
+from dedup.sinks.kit.work import TransactionalWork
+from dedup.sinks.ledger import Ledger
+from dedup.sinks.marker import Marker
+from dedup.sinks.mysql.columns import quoted
+from dedup.sinks.mysql.connections import (
+    connected,
+    give_back,
+    is_lock_wait,
+    mysql_library,
+    session,
+    translated_errors,
+)
+from dedup.sinks.mysql.options import ATOMIC, MysqlOptions
+from dedup.sinks.mysql.tables import MysqlTable, exists, find_table, located
+from dedup.sinks.protocol import Aborted, StagedBatch
+
+#: Seconds that an earlier owner of a slot may take to end its transaction.
+_PATIENCE_S = 1
+_MARKERS = """
+CREATE TABLE IF NOT EXISTS {name} (
+    marker_key VARBINARY(200) PRIMARY KEY, marker VARBINARY(4000) NOT NULL,
+    holder BIGINT UNSIGNED NOT NULL
+) ENGINE = InnoDB
+"""
+
+
+@dataclass(frozen=True)
+class MysqlSink(TransactionalSink[Any]):
+    """The sink into one table. Spark sends this object to the tasks."""
+
+    options: MysqlOptions
+    table: MysqlTable
+
+    @property
+    def parallel(self) -> bool:  # type: ignore[override]
+        return self.options.mode != ATOMIC
+
+    def begin(self) -> Any:
+        connection = connected(self.options)
+        with translated_errors(self.options):
+            connection.begin()
+        return connection
+
+    def read_marker(self, transaction: Any, key: str) -> str | None:
+        """Lock the row of a key, and return its marker.
+
+        The row names the session that holds the lock. If that session keeps the lock for more than
+        a second, it may be frozen, so this ends it, and the server rolls its transaction back.
+        """
+        with translated_errors(self.options), transaction.cursor() as cursor:
+            cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {_PATIENCE_S}")
+            try:
+                self._lock(cursor, key)
+            except mysql_library().OperationalError as error:
+                if not is_lock_wait(error):
+                    raise
+                self._end_holder(key)
+                cursor.execute(
+                    f"SET SESSION innodb_lock_wait_timeout = {self.options.timeout_seconds}"
+                )
+                self._lock(cursor, key)
+            cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {self.options.timeout_seconds}")
+            cursor.execute(
+                f"SELECT marker FROM {self.options.markers} WHERE marker_key = %s", (key.encode(),)
+            )
+            return bytes(cursor.fetchone()[0]).decode()
+
+    def _lock(self, cursor: Any, key: str) -> None:
+        cursor.execute(
+            f"INSERT INTO {self.options.markers} VALUES (%s, '', CONNECTION_ID()) "
+            "ON DUPLICATE KEY UPDATE holder = CONNECTION_ID()",
+            (key.encode(),),
+        )
+
+    def _end_holder(self, key: str) -> None:
+        with session(self.options) as cursor, suppress(mysql_library().Error):
+            # The holder has not committed its number yet.
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
+            cursor.execute(
+                f"SELECT holder FROM {self.options.markers} WHERE marker_key = %s", (key.encode(),)
+            )
+            holder = cursor.fetchone()
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            if holder is not None:
+                cursor.execute(f"KILL {int(holder[0])}")
+
+    def write_rows(self, transaction: Any, rows: pa.RecordBatch) -> None:
+        self.table.write(self.options, transaction, rows)
+
+    def write_marker(self, transaction: Any, key: str, marker: str) -> None:
+        with translated_errors(self.options), transaction.cursor() as cursor:
+            cursor.execute(
+                f"UPDATE {self.options.markers} SET marker = %s WHERE marker_key = %s",
+                (marker.encode(), key.encode()),
+            )
+
+    def commit(self, transaction: Any) -> None:
+        transaction.commit()
+        give_back(self.options, transaction)
+
+    def rollback(self, transaction: Any) -> None:
+        give_back(self.options, transaction)
+
+
+@dataclass(frozen=True)
+class MysqlWork(TransactionalWork):
+    """The work of a MySQL sink. The function `ready` makes it."""
+
+    def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
+        """Record the names of the target table and of the table of markers in the ledger."""
+        assert isinstance(self.custom, MysqlSink), "ready makes no other"
+        ledger.settle(
+            {"table": self.custom.table.name, "markers": str(self.custom.options.markers)}
+        )
+
+
+def ready(options: MysqlOptions, columns: Sequence[tuple[str, str]]) -> MysqlWork:
+    """Check the tables and the stream's columns, and return the work of the sink.
+
+    Creates the table of markers, outside of every transaction, because MySQL commits at each DDL.
+    Raises ConfigError if a table or column is missing or does not fit. Raises SinkError if no
+    server answers.
+    """
+    try:
+        with translated_errors(options), session(options) as cursor:
+            table = find_table(cursor, options, columns)
+            markers = _markers_table(cursor, options)
+            cursor.execute(_MARKERS.format(name=markers))
+            sink = MysqlSink(replace(options, markers=markers), table)
+    except Aborted as error:
+        raise SinkError(f"{error}. Start the query again once the server answers.") from None
+    identity = repr((options.connect, markers)).encode()
+    return MysqlWork(options, sink, identity)
+
+
+def read_markers(options: MysqlOptions) -> list[Marker]:
+    """Return the newest marker of each slot that a sink has, in any query."""
+    with translated_errors(options), session(options) as cursor:
+        markers = _markers_table(cursor, options)
+        if not exists(cursor, markers):
+            return []
+        cursor.execute(f"SELECT marker_key, marker FROM {markers}")
+        found = []
+        for key, text in ((bytes(row[0]).decode(), row[1]) for row in cursor.fetchall()):
+            marker = Stored.from_text(bytes(text).decode(), key).marker
+            if marker is not None and marker.sink == options.name:
+                found.append(marker)
+        return found
+
+
+def _markers_table(cursor: Any, options: MysqlOptions) -> str:
+    if options.markers is not None:
+        return ".".join(map(quoted, located(cursor, options.markers)))
+    return f"{quoted(located(cursor, options.table)[0])}.`dedup_markers`"
