@@ -66,9 +66,11 @@ class Sidecars:
         file = seg.name + SIDECAR_SUFFIX
         path = self._root.local_path(self._files.path(file)) or self._files.entry(file)
         with suppress(OSError, FilterDamaged):
-            return SplitBlockFilter.from_bytes(
+            intact = SplitBlockFilter.from_bytes(
                 path.read_bytes(), hash_key_id=self._hash_key_id, head_crc32=seg.filter_crc32
             )
+            faults.point("sidecar.read.after")
+            return intact
         return None
 
     def keep(self, name: str, sidecar: Path) -> None:

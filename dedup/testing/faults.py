@@ -36,6 +36,7 @@ POINTS = {
     "view.build.after": "the view is built under a temporary name",
     "view.publish.after": "the view has its final name",
     "sidecar.fetch.after": "a sidecar is fetched under a temporary name",
+    "sidecar.read.after": "a filter is read from its sidecar, to return to the state",
     "merge.read.after": "an input of a merge is read",
     "segment.chunk": "part of a segment is written to local disk",
     "segment.write.after": "a segment is complete on local disk",

@@ -31,6 +31,8 @@ from tests.support.spark_query import SCHEMA, forget_commits
 
 #: Names under the campaign's folder.
 SIDE, SPECULATED, LATER, REPLAYED, CLONE = "side", "speculated", "later", "replayed", "clone"
+#: Of one start after another: no filter is in state, then all of them return, then half leave.
+FILTER_STATE_BYTES = (0, 1 << 20, 1 << 10)
 #: Of numbered records; one file is read by one task.
 FILES_PER_BATCH = 2
 
@@ -78,6 +80,7 @@ def run_by_id(
     catalog = s3_factory(**config["s3"]) if config.get("s3") else str(folder / "catalog")
     given = {"maxFilesPerTrigger": "1"}
     records = spark.readStream.schema(SCHEMA).options(**given).parquet(str(folder / "input"))
+    options["filter_state_bytes"] = FILTER_STATE_BYTES[config["turn"] % 3]
     operator = dedup_by_id("id", catalog=catalog, **options)
     side = folder / SIDE if config.get("side") else None
     made = files.query(

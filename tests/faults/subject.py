@@ -28,6 +28,9 @@ class Subject:
     config: dict[str, Any]
     cluster: Cluster | None = None
     starts: int = 0
+    #: Number of starts whose predecessor committed a micro-batch. It chooses the room for filters.
+    turn: int = 0
+    committed: int = -1
     process: subprocess.Popen[bytes] | None = None
     #: Process IDs of all starts.
     drivers: set[int] = field(default_factory=set)
@@ -36,7 +39,12 @@ class Subject:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.faults.mkdir(exist_ok=True)
         config = self.folder / "config.json"
-        config.write_text(json.dumps({**self.config, "folder": str(self.folder)}))
+        commits = (self.folder / "checkpoint" / "commits").glob("[0-9]*")
+        committed = max((int(path.name) for path in commits), default=-1)
+        self.turn += committed > self.committed
+        self.committed = committed
+        given = {**self.config, "folder": str(self.folder), "turn": self.turn}
+        config.write_text(json.dumps(given))
         environment = {
             faults.VARIABLE: str(self.faults),
             "SPARK_LOCAL_IP": "127.0.0.1",

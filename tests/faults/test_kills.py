@@ -20,14 +20,14 @@ from tests.support.small_state import HORIZON_S, LATENESS_S
 
 _KILLED = (
     "scan.begin", "bodies.write", "pack.end", "segment.chunk", "sidecar.put.after",
-    "segment.put.after", "group.update.before", "group.update.after", "group.end",
-    "backup.put.after", "unpack.end", "files.group", "files.written", "files.collected",
-    "sink.published",
+    "segment.put.after", "sidecar.read.after", "group.update.before", "group.update.after",
+    "group.end", "backup.put.after", "unpack.end", "files.group", "files.written",
+    "files.collected", "sink.published",
 )  # fmt: skip
 
 
 def test_nothing_is_lost_or_duplicated(tmp_path: Path) -> None:
-    """Python workers die at fourteen points, the driver at two, everything at random times."""
+    """Python workers die at fifteen points, the driver at two, everything at random times."""
     campaign = Campaign(
         seed=3, batches=5, rows=800, points=_KILLED, per_point=1, visits_between=1,
         random_kill_s=40.0,
