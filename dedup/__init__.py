@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dedup.sinks.mysql.function import mysql_sink
     from dedup.sinks.postgres.columns import postgres_ddl
     from dedup.sinks.postgres.function import postgres_sink
+    from dedup.sinks.side_effects import once_per_batch, stable
     from dedup.sinks.split import split
     from dedup.sources import record_id
     from dedup.sources.kafka.connector import add_kafka_connector, kafka_jars, kafka_packages
@@ -78,6 +79,7 @@ __all__ = [
     "kafka_sink",
     "mysql_ddl",
     "mysql_sink",
+    "once_per_batch",
     "poison_counts",
     "postgres_ddl",
     "postgres_sink",
@@ -87,6 +89,7 @@ __all__ = [
     "register",
     "run_with_restarts",
     "split",
+    "stable",
     "time_from_id",
     "tools",
 ]
@@ -110,6 +113,7 @@ __getattr__, __dir__ = lazily(
         "dedup.sinks.mysql.function": "mysql_sink",
         "dedup.sinks.postgres.columns": "postgres_ddl",
         "dedup.sinks.postgres.function": "postgres_sink",
+        "dedup.sinks.side_effects": "once_per_batch stable",
         "dedup.sinks.split": "split",
         "dedup.sources.kafka.connector": "add_kafka_connector kafka_jars kafka_packages",
         "dedup.sources.kafka.listeners": "OffsetsToGroup",

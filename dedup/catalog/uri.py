@@ -32,6 +32,14 @@ def local_path(uri: str) -> str:
     return "/" + unquote(uri.removeprefix("file:")).lstrip("/")
 
 
+def below(where: str, name: str) -> str:
+    """Return the path or URI of `name` in a folder. The options of a URI stay at its end."""
+    if scheme_of(where) is None:
+        return f"{where}/{name}"
+    folder, mark, options = where.partition("?")
+    return f"{folder.rstrip('/')}/{name}{mark}{options}"
+
+
 def literal(name: str) -> str:
     """Return a glob that matches only this name or path."""
     return "".join("\\" + c if c in "*?[]{}\\" else c for c in name)

@@ -90,7 +90,7 @@ class SinkFunction(NamedSink):
         query_id = query_of(rows) or query_of_checkpoint(
             self._located, batch_id, self.kind.function_name
         )
-        start = _start_of(rows)
+        start = start_of(rows)
         self._refuse_another(query_id, start, batch_id)
         run_id = self._run(query_id, batch_id)
         self._runs[query_id] = (run_id, batch_id, False)
@@ -173,7 +173,7 @@ def query_of(rows: DataFrame) -> str:
     return _local_property(rows, "sql.streaming.queryId")
 
 
-def _start_of(rows: DataFrame) -> str:
+def start_of(rows: DataFrame) -> str:
     """Return Spark's ID of this start of the query.
 
     Returns an empty text if a user's job group hides the ID.

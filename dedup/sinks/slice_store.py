@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
+from dedup.catalog.uri import below
 from dedup.core.parse import integer, text
 from dedup.errors import ObjectMissing, SinkError, faults
 from dedup.sinks.content import Content, content_of
@@ -41,7 +42,7 @@ class SliceStore:
     """
 
     def __init__(self, where: str, query_id: str, room: str) -> None:
-        self._root, self.room = Root(f"{where}/{query_id}"), room
+        self._root, self.room = Root(below(where, query_id)), room
 
     def write(self, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
         name = f"staged/{batch_id}-{slot}-{uuid.uuid4().hex}.arrow"

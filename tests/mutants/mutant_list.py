@@ -813,4 +813,25 @@ MUTANTS = (
         "return value",
         "unit/test_redaction.py",
     ),
+    _mutant(
+        "a replay stages a micro-batch again that is decided",
+        "sinks/side_effects.py",
+        "if batch_id in store.decided():",
+        "if False:",
+        "spark/test_side_effects.py",
+    ),
+    _mutant(
+        "a user's function is repeated although its call is recorded as done",
+        "sinks/side_effects.py",
+        "if root.exists(done):",
+        "if False:",
+        "spark/test_side_effects.py",
+    ),
+    _mutant(
+        "a query starts again after an invalid option",
+        "tools/restarts.py",
+        "may_pass = restart_helps(error) and not _java_has_ended()",
+        "may_pass = not _java_has_ended()",
+        "unit/test_restarts.py",
+    ),
 )  # fmt: skip

@@ -1,0 +1,297 @@
+"""Functions for ``foreachBatch`` with effects that a replay by Spark must not change or repeat.
+
+A folder ``<query ID>`` at the user's path holds:
+
+- ``staged/`` and ``manifests/``: the rows of a micro-batch (`dedup.sinks.slice_store`).
+- ``attempts/<micro-batch>.json``: a call of the function has begun.
+- ``done/<micro-batch>.json``: a call of the function has returned.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import re
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dedup.catalog.document import to_document
+from dedup.catalog.root import Root
+from dedup.catalog.uri import below
+from dedup.core.duration import iso
+from dedup.errors import ConfigError, SinkError, faults
+from dedup.sinks.foreach_batch import query_of, start_of
+from dedup.sinks.ledger import FORMAT
+from dedup.sinks.options import located
+from dedup.sinks.protocol import StagedSlice
+from dedup.sinks.slice_store import SliceStore
+from dedup.sinks.split import BatchFunction
+from dedup.spark.machine import wall_clock_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+logger = logging.getLogger("dedup")
+
+#: Key of the columns' names in the metadata of a staged slice.
+_NAMES = b"dedup.columns"
+_RECORD = re.compile(r"(?:attempts|done)/([0-9]{1,18})\.json")
+#: Start and micro-batch of the last call that returned, by query and function.
+_returned: dict[tuple[str, str], tuple[str, int]] = {}
+
+
+class BatchEffects(ABC):
+    """A user's function for ``foreachBatch``, and the path of the files that guard its effects."""
+
+    def __init__(self, function: BatchFunction, at: str) -> None:
+        self.function, self.at = function, located(at)
+        self._shown_at = repr(Root(self.at).url())
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        """Call the function for a micro-batch, if it has to be called."""
+        query_id, start = query_of(rows), start_of(rows)
+        if not query_id:
+            raise ConfigError(
+                f"{self} does not know its query. Give it to foreachBatch or to split, in a "
+                "classic session. A function of yours may call it in the same thread.",
+                remedy="foreach-batch-threads",
+            )
+        if start and _returned.get((query_id, str(self))) == (start, batch_id):
+            raise ConfigError(
+                f"{self} was called twice for micro-batch {batch_id}. The second call would get "
+                "the files of the first. Give each function another path."
+            )
+        newest = self._clean(query_id, batch_id)
+        if newest > batch_id:
+            raise SinkError(
+                f"The checkpoint is older than the files of {self}: the query is at micro-batch "
+                f"{batch_id}, and they are of micro-batch {newest}. The function was not called. "
+                "After a restored or copied checkpoint its effects would be there twice.",
+                remedy="sink-older-checkpoint",
+            )
+        self._run(query_id, rows, batch_id)
+        _returned[query_id, str(self)] = (start, batch_id)
+
+    @abstractmethod
+    def _clean(self, query_id: str, batch_id: int) -> int:
+        """Delete the files of earlier micro-batches, and return the newest that has files, or -1.
+
+        Spark has committed earlier micro-batches, because it has begun this one.
+        """
+
+    @abstractmethod
+    def _run(self, query_id: str, rows: DataFrame, batch_id: int) -> None:
+        """Call the function, if it has to be called."""
+
+
+class Stable(BatchEffects):
+    """The function that `stable` returns."""
+
+    def __str__(self) -> str:
+        return f"stable(..., at={self._shown_at})"
+
+    def _clean(self, query_id: str, batch_id: int) -> int:
+        store = self._store(query_id)
+        store.clean(batch_id - 1)
+        return max(store.decided(), default=-1)
+
+    def _run(self, query_id: str, rows: DataFrame, batch_id: int) -> None:
+        from dedup.spark.driver.columns import check_carried
+
+        check_carried(rows.schema)
+        store = self._store(query_id)
+        if batch_id in store.decided():
+            _run_to_the_end(rows)
+            slices = store.manifest(batch_id, ())
+        else:
+            slices = store.manifest(batch_id, _stage(rows, store, batch_id))
+        self.function(_staged_rows(rows, store, slices, str(self)), batch_id)
+        faults.point("stable.called")
+
+    def _store(self, query_id: str) -> SliceStore:
+        return SliceStore(self.at, query_id, "stable")
+
+
+class OncePerBatch(BatchEffects):
+    """The function that `once_per_batch` returns.
+
+    Attributes
+    ----------
+    calls_repeated : int
+        How often this process has called the user's function although an earlier call may have had
+        its effects.
+    """
+
+    calls_repeated = 0
+
+    def __str__(self) -> str:
+        return f"once_per_batch(..., at={self._shown_at})"
+
+    def _clean(self, query_id: str, batch_id: int) -> int:
+        root = self._root(query_id)
+        found = [each.name for folder in ("attempts", "done") for each in root.list(folder)]
+        ids = {name: int(match[1]) for name in found if (match := _RECORD.fullmatch(name))}
+        root.delete(name for name, each in ids.items() if each < batch_id)
+        return max(ids.values(), default=-1)
+
+    def _run(self, query_id: str, rows: DataFrame, batch_id: int) -> None:
+        root = self._root(query_id)
+        attempt, done = f"attempts/{batch_id}.json", f"done/{batch_id}.json"
+        if root.exists(done):
+            _run_to_the_end(rows)
+            return
+        if not root.create_bytes(attempt, _record(batch_id)):
+            logger.warning(
+                "%s calls its function again for micro-batch %d: an earlier call has begun, and no "
+                "record shows that it returned (%s).", self, batch_id, root.url(attempt),
+            )  # fmt: skip
+            self.calls_repeated += 1
+        faults.point("once.begun")
+        self.function(rows, batch_id)
+        faults.point("once.called")
+        root.create_bytes(done, _record(batch_id))
+        faults.point("once.done")
+
+    def _root(self, query_id: str) -> Root:
+        return Root(below(self.at, query_id))
+
+
+def stable(function: BatchFunction, *, at: str) -> Stable:
+    """Return a function for ``foreachBatch`` that passes the same rows whenever Spark repeats it.
+
+    Tasks write the rows of a micro-batch to files, and the driver decides durably that they are the
+    rows of this micro-batch. Only then your function gets them. If Spark repeats the micro-batch,
+    your function gets these rows again, in the same order and in the same partitions, even if the
+    source or an expression returns others now. Spark's plan then still runs to its end, so that
+    operators with state commit.
+
+    Parameters
+    ----------
+    function : callable of (DataFrame, int)
+        Gets the staged rows and the number of the micro-batch. It may read only some of the rows,
+        or read them several times. It is called at least once for each micro-batch.
+    at : str
+        Folder for the files: a path that driver and executors share, or a URI that pyarrow knows
+        (``s3://``). Queries may share the folder. Two functions of one query may not.
+
+    Returns
+    -------
+    Stable
+        Give it to ``foreachBatch``, or to `split`.
+
+    Raises
+    ------
+    ConfigError
+        In the first micro-batch, if a column has a type that Spark cannot pass to Python (void,
+        interval, year-month interval), if the session is of Spark Connect, or if two functions
+        share the folder.
+    SinkError
+        In a micro-batch, if the checkpoint is older than the files, if a staged file is missing or
+        damaged, or if an unfinished micro-batch was staged with other columns.
+
+    Notes
+    -----
+    The files of a micro-batch are deleted when the next one begins. Values that the query itself
+    uses later must not be random: if a random value enters an operator with state, such as an
+    aggregation, a replay changes the state and not the staged rows.
+    """
+    return Stable(function, at)
+
+
+def once_per_batch(function: BatchFunction, *, at: str) -> OncePerBatch:
+    """Return a function for ``foreachBatch`` that is not repeated after it has returned.
+
+    Before your function is called, a file records the attempt. After it has returned, another file
+    records that. If Spark repeats the micro-batch, your function is called again only if the second
+    file is missing, because then nothing shows how far the earlier call came.
+
+    Parameters
+    ----------
+    function : callable of (DataFrame, int)
+        Gets the rows and the number of the micro-batch.
+    at : str
+        Folder for the two files: a path or URI, as in `stable`, which may have the same folder.
+
+    Returns
+    -------
+    OncePerBatch
+        Give it to ``foreachBatch``, to `split`, or to `stable`. Its attribute ``calls_repeated``
+        counts the repeated calls in this process. The logger ``dedup`` warns of each.
+
+    Raises
+    ------
+    ConfigError
+        In the first micro-batch, if the session is of Spark Connect, or if two functions share the
+        folder.
+    SinkError
+        In a micro-batch, if the checkpoint is older than the files.
+    """
+    return OncePerBatch(function, at)
+
+
+def _stage(rows: DataFrame, store: SliceStore, batch_id: int) -> list[StagedSlice]:
+    names = {_NAMES: json.dumps(rows.columns).encode()}
+
+    def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "this runs in tasks"
+        named = (batch.replace_schema_metadata(names) for batch in batches)
+        piece = pickle.dumps(store.write(batch_id, context.partitionId(), named))
+        faults.point("stable.staged")
+        yield pa.RecordBatch.from_pydict({"slice": pa.array([piece], pa.binary())})
+
+    found = rows.toDF(*_numbered(rows)).mapInArrow(stage, "slice binary").collect()
+    return [pickle.loads(row.slice) for row in found]
+
+
+def _staged_rows(
+    rows: DataFrame, store: SliceStore, slices: Sequence[StagedSlice], function: str
+) -> DataFrame:
+    """Return the staged rows as a DataFrame with the columns of `rows`, a partition per slice."""
+    from pyspark.sql.types import StructField, StructType
+
+    names = rows.columns
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number in (n for batch in batches for n in batch.column(0).to_pylist()):
+            store.verify(slices[number : number + 1])
+            for batch in store.read(slices[number]):
+                found = json.loads(batch.schema.metadata[_NAMES])
+                if found != names:
+                    raise SinkError(
+                        f"{function} has staged this micro-batch with the columns {found}, and the "
+                        f"query now has {names}. Start the earlier query until it has committed "
+                        "the micro-batch, then change the columns."
+                    )
+                yield batch.replace_schema_metadata(None)
+
+    fields = zip(_numbered(rows), rows.schema.fields, strict=True)
+    schema = StructType([StructField(n, f.dataType, f.nullable, f.metadata) for n, f in fields])
+    count = max(len(slices), 1)
+    numbers = rows.sparkSession.range(0, len(slices), 1, count)
+    return numbers.mapInArrow(read, schema).toDF(*names)
+
+
+def _numbered(rows: DataFrame) -> list[str]:
+    """Return a name for each column, because Spark's Arrow functions reject some names."""
+    return [f"c{number}" for number in range(len(rows.columns))]
+
+
+def _run_to_the_end(rows: DataFrame) -> None:
+    """Compute all rows and drop them: Spark commits the state of operators that have ended."""
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def _record(batch_id: int) -> bytes:
+    """Return the content of a record, for people."""
+    writer = f"{socket.gethostname()}:{os.getpid()}"
+    body = {"batch_id": batch_id, "writer": writer, "time": iso(wall_clock_ms())}
+    return to_document(body, version=FORMAT)
