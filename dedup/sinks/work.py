@@ -21,10 +21,14 @@ from dedup.sinks.protocol import Batch, Fenced, PublishedSlice, StagedBatch, Sta
 
 @dataclass(frozen=True, slots=True)
 class TaskResult(WriterCommitMessage):
-    """The result that a task of a sink returns to the driver."""
+    """The result that a task of a sink returns to the driver.
+
+    `undelivered` counts records that were lost since the worker's last task, without transactions.
+    """
 
     batch: Batch
     slice: PublishedSlice | StagedSlice
+    undelivered: int = 0
 
 
 class SinkWork(ABC):

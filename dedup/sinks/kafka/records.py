@@ -143,7 +143,7 @@ def _describe(records: pa.RecordBatch, row: int, first_row: int) -> str:
     return f"A record ({', '.join(parts)})"
 
 
-class _Failure:
+class DeliveryFailure:
     """The failures that a producer has reported.
 
     This object is separate from the sender so that sender and producer do not refer to each other.
@@ -171,13 +171,13 @@ class Sender:
 
     producer: Any
 
-    def __init__(self, options: KafkaOptions) -> None:
+    def __init__(self, options: KafkaOptions, failure: DeliveryFailure | None = None) -> None:
         self._options = options
         chooser = options.partitioner
         is_path = isinstance(chooser, str) and ":" in chooser
         self._partitioner = load_partitioner(str(chooser)) if is_path else chooser
         self._partitions: dict[str, int] = {}
-        self.failure = _Failure()
+        self.failure = failure or DeliveryFailure()
         self._last: tuple[Any, ...] = ()
 
     def connect(self, config: dict[str, Any], **more: Any) -> None:

@@ -12,21 +12,32 @@ import pyarrow as pa
 from dedup.errors import SinkError
 from dedup.sinks.content import Content
 from dedup.sinks.kafka.client_errors import describe_message, permanent_error
-from dedup.sinks.kafka.options import AT_LEAST_ONCE, ATOMIC, KafkaOptions, partitioner_key
+from dedup.sinks.kafka.options import (
+    AT_LEAST_ONCE,
+    ATOMIC,
+    BY_TASK,
+    NONE,
+    KafkaOptions,
+    partitioner_key,
+)
 from dedup.sinks.kafka.preflight import check_sink
 from dedup.sinks.kafka.records import RecordShape, Sender, record_shape
 from dedup.sinks.kafka.slots import KafkaRows, KafkaSink, KafkaSlot
+from dedup.sinks.kafka.undelivered import Undelivered
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.protocol import Batch, PublishedSlice, StagedBatch, StagedSlice
 from dedup.sinks.slice_store import SliceStore
 from dedup.sinks.slot_work import SlotWork
 from dedup.sinks.work import TaskResult
 from dedup.sources.kafka.clients import confluent, producer_config
+from dedup.sources.kafka.cluster import Cluster
 
 logger = logging.getLogger("dedup")
 
 #: Keys of the checks of a cluster that this process has already made.
 _checked: set[tuple[object, ...]] = set()
+#: Servers and topics whose partitions this process has compared with the number of tasks.
+_warned: set[tuple[str, str | None]] = set()
 #: Senders without transactions, keyed by their settings.
 _senders: dict[tuple[object, ...], Sender] = {}
 _AGAIN = "Spark retries the task, or start the query again; records may then be duplicated."
@@ -69,10 +80,15 @@ class KafkaWork(SlotWork[KafkaSlot]):
 
     def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
         if not self.options.transactional:
-            return TaskResult(batch, PublishedSlice(slot, self._send(slot, rows)))
+            content, undelivered = self._send(slot, rows)
+            return TaskResult(batch, PublishedSlice(slot, content), undelivered)
         return super().write(batch, slot, rows)
 
-    def _send(self, slot: int, rows: Iterable[pa.RecordBatch]) -> Content:
+    def _send(self, slot: int, rows: Iterable[pa.RecordBatch]) -> tuple[Content, int]:
+        """Send rows without transactions.
+
+        Returns the content, and the number of records that are lost since the last task.
+        """
         sender = _sender(self.options)
         sender.begin()
         content, left = Content(), 0
@@ -96,7 +112,41 @@ class KafkaWork(SlotWork[KafkaSlot]):
                     f"Some records of slice {slot} were not written, because the brokers do not "
                     f"answer. {_AGAIN}"
                 )
-        return content
+        lost = sender.failure
+        return content, lost.count() if isinstance(lost, Undelivered) else 0
+
+    def complete(self, results: Sequence[TaskResult]) -> None:
+        super().complete(results)
+        if results:
+            self._warn_of_empty_partitions(len(results))
+        if undelivered := sum(result.undelivered for result in results):
+            logger.warning(
+                "Sink %s lost %d records of micro-batch %d or earlier ones: the brokers did not "
+                "take them, and mode none does not send them again. The log of the executors has "
+                "the reasons.",
+                self.name,
+                undelivered,
+                results[0].batch.batch_id,
+            )
+
+    def _warn_of_empty_partitions(self, tasks: int) -> None:
+        """Warn once if fewer tasks than partitions choose the partitions of the option `topic`."""
+        options = self.options
+        question = options.clients.servers, options.topic
+        if options.partitioner != BY_TASK or options.topic is None or question in _warned:
+            return
+        _warned.add(question)
+        topic = Cluster(options.clients).topic(options.topic)
+        if topic is not None and tasks < topic.partitions:
+            logger.warning(
+                "Option partitioner=task: this micro-batch had %d tasks, so %d of the %d "
+                "partitions of topic %s got no records. Give the stream at least as many tasks "
+                "(repartition), or use partitioner=key.",
+                tasks,
+                topic.partitions - tasks,
+                topic.partitions,
+                options.topic,
+            )
 
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
         """Record in the ledger the topics of records and markers, and the names of transactions."""
@@ -141,9 +191,12 @@ def _not_written(error: Any, record: str) -> Exception:
 
 def _sender(options: KafkaOptions) -> Sender:
     clients, chooser = options.clients, partitioner_key(options.partitioner)
-    key = (tuple(sorted(clients.properties.items())), options.topic, chooser)
+    key = (tuple(sorted(clients.properties.items())), options.topic, chooser, options.mode)
     if key not in _senders:
-        sender = Sender(options)
+        undelivered = Undelivered() if options.mode == NONE else None
+        sender = Sender(options, undelivered)
         sender.connect(producer_config(clients))
+        if undelivered is not None:
+            undelivered.watch(sender.producer)
         _senders[key] = sender
     return _senders[key]
