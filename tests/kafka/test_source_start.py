@@ -105,6 +105,8 @@ def test_a_query_begins_where_it_is_told_to(spark: SparkSession, broker: str) ->
     from_group = FromGroup(f"group-{topic}")
     assert values(spark, broker, topic, start=from_group) == ["a3", "b0", "b1"]
     assert values(spark, broker, topic, start=FromGroup("nobody")) == everything
+    given = FromOffsets({topic: {1: 1}}, otherwise=from_group)
+    assert values(spark, broker, topic, start=given) == ["a3", "b1"]
     # Nothing was committed by reading.
     assert committed(broker, f"group-{topic}", topic) == [3, -1001]
 
@@ -159,17 +161,23 @@ def test_offsets_that_are_not_to_be_had_are_refused(spark: SparkSession, broker:
     for future in admin(broker).delete_records([TopicPartition(topic, 0, 2)]).values():
         future.result()
     commit(broker, f"group-{topic}", topic, {0: 1})
-    for given, said in [
+    cases: list[tuple[Any, str]] = [
         (FromGroup(f"group-{topic}"), "offset 1, but Kafka has offsets 2 to 3"),
         (FromOffsets({topic: {0: 9}}), "offset 9, but Kafka has offsets 2 to 3"),
         (FromOffsets({topic: {5: 0}}), f"{topic}-5, which is not read"),
         (FromOffsets({"other": {0: 0}}), "other-0, which is not read"),
         (FromOffsets({topic: {0: -1}}), "offset -1, but Kafka has offsets 2 to 3"),
         (FromGroup("g", otherwise="newest"), "is unknown"),  # type: ignore[arg-type]
-    ]:
+        (FromOffsets({}, FromGroup("g", "newest")), "is unknown"),  # type: ignore[arg-type]
+        (FromOffsets({}, FromGroup(f"group-{topic}")), f"Group group-{topic} begins {topic}-0 at"),
+    ]
+    for given, said in cases:
         with pytest.raises(ConfigError, match=said):
             kafka_records(spark, broker, topics=topic, start=given)
     assert values(spark, broker, topic, start=FromOffsets({topic: {0: 2}})) == ["a2"]
+    # The group's offset does not count in a partition that is listed.
+    given = FromOffsets({topic: {0: 2}}, otherwise=FromGroup(f"group-{topic}"))
+    assert values(spark, broker, topic, start=given) == ["a2"]
 
 
 def test_brokers_that_do_not_answer_are_named(spark: SparkSession, broker: str) -> None:

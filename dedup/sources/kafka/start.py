@@ -15,7 +15,6 @@ from dedup.sources.kafka.cluster import Cluster, Topic
 #: The two ends of a partition. In Spark's JSON of offsets, negative numbers mean the ends.
 End: TypeAlias = Literal["earliest", "latest"]
 _SPARK_END = {"earliest": -2, "latest": -1}
-_Offsets: TypeAlias = Mapping[str, Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +40,13 @@ class FromOffsets:
     ----------
     offsets : mapping of str to mapping of int to int
         Offset of the first record to read, by topic and partition.
-    otherwise : {"earliest", "latest"}
-        Where to begin in partitions that are not listed.
+    otherwise : "earliest", "latest" or FromGroup
+        Where to begin in partitions that are not listed. ``FromGroup(...)`` begins at the offsets
+        that the group has committed there.
     """
 
     offsets: Mapping[str, Mapping[int, int]]
-    otherwise: End = "earliest"
+    otherwise: End | FromGroup = "earliest"
 
 
 #: Values of the parameter ``start`` of `kafka_records`.
@@ -62,11 +62,13 @@ def check_start(start: Start) -> None:
                 "datetime(2024, 5, 1, tzinfo=UTC)."
             )
         return
-    end = start.otherwise if isinstance(start, (FromGroup, FromOffsets)) else start
+    rest = start.otherwise if isinstance(start, FromOffsets) else start
+    end = rest.otherwise if isinstance(rest, FromGroup) else rest
     if end not in _SPARK_END:
         raise ConfigError(
             f"start={start!r} is unknown. Give 'earliest', 'latest', a datetime, FromGroup(...) or "
-            "FromOffsets(...); otherwise= is 'earliest' or 'latest'."
+            "FromOffsets(...). otherwise= is 'earliest' or 'latest', and of FromOffsets also "
+            "FromGroup(...)."
         )
 
 
@@ -84,14 +86,18 @@ def start_options(start: Start, topics: Mapping[str, Topic], cluster: Cluster) -
         }
     if isinstance(start, str):
         return {"startingOffsets": start}
-    if isinstance(start, FromGroup):
-        wanted: _Offsets = cluster.group_offsets(start.group, topics.values())
-        origin = f"Group {start.group}"
-    else:
-        wanted, origin = start.offsets, "start"
-    for name, offsets in wanted.items():
-        _check_offsets(offsets, name, topics.get(name), cluster, origin)
-    otherwise = _SPARK_END[start.otherwise]
+    given = start.offsets if isinstance(start, FromOffsets) else {}
+    for name, offsets in given.items():
+        _check_offsets(offsets, name, topics.get(name), cluster, "start")
+    wanted = {name: dict(offsets) for name, offsets in given.items()}
+    rest = start.otherwise if isinstance(start, FromOffsets) else start
+    if isinstance(rest, FromGroup):
+        for name, committed in cluster.group_offsets(rest.group, topics.values()).items():
+            listed = wanted.setdefault(name, {})
+            others = {n: offset for n, offset in committed.items() if n not in listed}
+            _check_offsets(others, name, topics[name], cluster, f"Group {rest.group}")
+            listed |= others
+    otherwise = _SPARK_END[rest.otherwise if isinstance(rest, FromGroup) else rest]
     begin = {
         name: {str(n): wanted.get(name, {}).get(n, otherwise) for n in range(topic.partitions)}
         for name, topic in topics.items()
