@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dedup.sources.kafka.record_columns import Field, Header
     from dedup.sources.kafka.registry import Registry
     from dedup.sources.kafka.start import FromGroup, FromOffsets
-    from dedup.sources.kafka.values import Avro, ConfluentAvro, Json
+    from dedup.sources.kafka.values import Avro, ConfluentAvro, Decoder, Json
     from dedup.spark.driver.operator import dedup_by_id, dedup_by_sequence
     from dedup.spark.idtime import time_from_id
     from dedup.tools.check.check_query import check_query
@@ -48,6 +48,7 @@ __all__ = [
     "Avro",
     "BatchMetrics",
     "ConfluentAvro",
+    "Decoder",
     "DedupListener",
     "ExponentialDelay",
     "FailureRate",
@@ -122,7 +123,7 @@ __getattr__, __dir__ = lazily(
         "dedup.sources.kafka.record_columns": "Field Header",
         "dedup.sources.kafka.registry": "Registry",
         "dedup.sources.kafka.start": "FromGroup FromOffsets",
-        "dedup.sources.kafka.values": "Avro ConfluentAvro Json",
+        "dedup.sources.kafka.values": "Avro ConfluentAvro Decoder Json",
         "dedup.sources.record_id": "",
         "dedup.spark.driver.operator": "dedup_by_id dedup_by_sequence",
         "dedup.spark.idtime": "time_from_id",

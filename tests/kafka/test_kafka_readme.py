@@ -38,6 +38,7 @@ print("dead", [(row.offset, bytes(row.value)) for row in dead])
 letters.processAllAvailable()
 letters.stop()
 print("payments", payments.columns[:2])
+print("readings", readings.columns[:3])
 """
 SCHEMA = {"type": "record", "name": "P", "fields": [{"name": "id", "type": "string"},
                                                     {"name": "cents", "type": "long"}]}  # fmt: skip
@@ -48,7 +49,7 @@ SCHEMA = {"type": "record", "name": "P", "fields": [{"name": "id", "type": "stri
 def test_the_program_of_the_pages_runs(broker: str, tmp_path: Path) -> None:
     """That of the sinks' README and of the sink's page, then that of the source's."""
     made = "orders", "orders-once", "orders-again", "word-counts"
-    for name in (*made, "sales", "payments", "dead-letters"):
+    for name in (*made, "sales", "payments", "readings", "dead-letters"):
         make_topic(broker, name, 2)
     lines = [
         json.dumps({"order_id": f"o{n % 3}", "amount": 1.5, "placed_at": None}).encode()

@@ -102,21 +102,22 @@ def test_poison_of_a_registry_is_set_aside_and_its_failure_is_not(
 ) -> None:
     registry.require("u", "p")
     head = registry.add(7, ORDER, f"{topic}-value")
+    key = registry.add(8, '"string"', f"{topic}-key") + b"\x02k"
     server = Registry(registry.url, user="u", password="p")
     aside = tmp_path / "aside"
     bad = [b"", b"{}", b"\0\0\0\0\x63abc", head, head + avro(order("x"))[:-3]]
-    send(broker, topic, [{"value": head + avro(order("a")), "partition": 0}])
+    send(broker, topic, [{"key": key, "value": head + avro(order("a")), "partition": 0}])
     send(broker, topic, [{"value": value, "partition": 1} for value in bad])
 
     def rows(**given: Any) -> Any:
         return kafka_records(
-            spark, broker, topics=topic, value=ConfluentAvro(server),
+            spark, broker, topics=topic, value=ConfluentAvro(server), key=ConfluentAvro(server),
             **{"on_error": "quarantine", "quarantine": aside, **given},
         )  # fmt: skip
 
     query = start(rows(), tmp_path)
     assert query.awaitTermination(120)
-    assert [row.id for row in written(rows(), tmp_path)] == ["a"]
+    assert [(row.id, row.key) for row in written(rows(), tmp_path)] == [("a", "k")]
     [progress] = [p for p in query.recentProgress if p.numInputRows]
     assert poison_counts(progress) == {topic: {1: len(bad)}}
     assert len(list(aside.rglob("*.json"))) == len(bad)

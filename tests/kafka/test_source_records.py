@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import dedup
 from dedup import (
+    Decoder,
     Field,
     Header,
     Json,
@@ -241,6 +242,46 @@ def test_poison_records_are_set_aside_once_though_micro_batches_are_replayed(
     again = run(rows(minPartitions="5"), tmp_path / "other")
     assert len(again) == 4
     assert {p: p.stat().st_mtime_ns for p in aside.rglob("*.json")} == files
+
+
+def test_keys_and_values_follow_one_rule(
+    spark: SparkSession, broker: str, topic: str, tmp_path: Path
+) -> None:
+    def pairs(data: bytes) -> dict[str, Any]:
+        return {"id": data[:1].decode(), "amount": int(data[1:])}
+
+    good = [(b'{"shop": 1}', b"a10"), (None, b"b20"), (b'{"shop": null}', None)]
+    bad = {
+        (b"5", b"c30"): "Key: It is JSON, but not an object.",
+        (b'{"shop": 2}', b"dx"): "The function raised ValueError: invalid literal",
+        (b"{}}", b"ex"): "The function raised ValueError: invalid literal",
+    }
+    send(broker, topic, [*good, *bad])
+    given: dict[str, Any] = {"value": Decoder(pairs, "id string, amount int")}
+    rows = kafka_records(
+        spark, broker, topics=topic, key=Json("shop int"), metadata={"key": "at"},
+        record_id="key", on_error="quarantine", quarantine=tmp_path / "aside", **given,
+    )  # fmt: skip
+    assert rows.schema.simpleString() == (
+        "struct<id:string,amount:int,at:struct<shop:int>,record_id:binary>"
+    )
+    query = start(rows, tmp_path)
+    assert query.awaitTermination(120)
+    found = sorted(written(rows, tmp_path), key=str)
+    assert [(row.id, row.amount, row.at and row.at.shop, row.record_id) for row in found] == [
+        ("a", 10, 1, good[0][0]), ("b", 20, None, None), (None, None, None, good[2][0]),
+    ]  # fmt: skip
+    # Both parts of a poison record are stored, whichever is wrong.
+    aside = quarantined_records(spark, str(tmp_path / "aside")).collect()
+    assert {(row.key, row.value) for row in aside} == bad.keys()
+    assert all(row.error.startswith(bad[row.key, row.value]) for row in aside)
+    assert sum(poison_counts(query.recentProgress[0])[topic].values()) == 3
+    raw = kafka_records(
+        spark, broker, topics=topic, key=Json("shop int"), on_error="skip", stream=False
+    )
+    # Nothing is known to be wrong with a raw value.
+    values = [None if row.value is None else bytes(row.value) for row in raw.collect()]
+    assert sorted(values, key=str) == [None, b"a10", b"b20", b"dx"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Avro in tests: schemas of records, their bytes, and what the decoder makes of bytes."""
+"""Avro in tests: schemas of records, their bytes, and what a decoder makes of bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from dedup.sources.kafka.avro_rows import AvroDecoder
+from dedup.sources.kafka.decoder import BytesDecoder
 from dedup.sources.strict_json import CAUSE, FIELDS
 
 
@@ -27,14 +27,14 @@ def encoded(schema: str, value: Any) -> bytes:
     return out.getvalue()
 
 
-def decoded(decoder: AvroDecoder, *values: bytes | None) -> tuple[list[Any], list[str | None]]:
+def decoded(decoder: BytesDecoder, *values: bytes | None) -> tuple[list[Any], list[str | None]]:
     """The rows and the causes for values, of which the poison ones keep their bytes."""
     batch = pa.record_batch({"value": pa.array(values, pa.binary()), "offset": range(len(values))})
     [found] = decoder.batches([batch])
     rows, causes = found.column(FIELDS).to_pylist(), found.column(CAUSE).to_pylist()
     kept = found.column("value").to_pylist()
     assert kept == [v if c else None for v, c in zip(values, causes, strict=True)]
-    assert found.column(FIELDS).type == decoder.schema.type
+    assert found.column(FIELDS).type == decoder.type
     for row, value, cause in zip(rows, values, causes, strict=True):
         assert (row is None) == (value is None or cause is not None)
     return rows, causes

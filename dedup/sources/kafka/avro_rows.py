@@ -1,25 +1,24 @@
-"""Decodes the values of Kafka's records from Avro, in tasks."""
+"""Decodes keys and values of Kafka's records from Avro, in tasks."""
 
 from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import fastavro
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dedup.errors import ConfigError
 from dedup.sources.kafka.avro_bounds import AvroBounds
 from dedup.sources.kafka.avro_types import AvroSchema, Parsed, other_time, parsed, reader_schema
+from dedup.sources.kafka.decoder import BytesDecoder, Poison, line_of
 from dedup.sources.kafka.registry import Registry, WriterSchema
-from dedup.sources.strict_json import CAUSE, FIELDS
 
-#: Decodes a record's bytes to its fields. Broken bytes may raise any exception.
-Decode: TypeAlias = Callable[[bytes], dict[str, Any]]
+#: Decodes bytes to a value of Avro, mostly a dict. Broken bytes may raise any exception.
+Decode: TypeAlias = Callable[[bytes], Any]
 
 _HEADER_BYTES = 5
 #: Largest ID of a schema. Registries reject larger numbers.
@@ -29,12 +28,11 @@ _UNKNOWN_S = 30.0
 #: After this many unknown IDs, we pause for this long before we ask for a new ID. So a process asks
 #: at most 100 times a second.
 _UNKNOWN_FREE, _UNKNOWN_PAUSE_S = 100, 0.01
-_CAUSE_CHARS = 300
 
 
 @dataclass(slots=True)
-class AvroDecoder:
-    """Decodes the values of record batches. The driver creates the decoder, and tasks use it.
+class AvroDecoder(BytesDecoder):
+    """Decodes Avro. The driver creates the decoder, and tasks use it.
 
     Raises ConfigError for a schema that cannot be used.
     """
@@ -47,6 +45,8 @@ class AvroDecoder:
     registry: Registry | None = None
     #: JSON of the schema with which all values were written. None means the reader's schema.
     writer: str | None = None
+    #: Whether the schema must describe a record. A key may also be a single value.
+    is_record: bool = True
     schema: AvroSchema = field(init=False, repr=False)
     _plain: Decode = field(init=False, repr=False)
     _writers: dict[int, Decode | str] = field(default_factory=dict, init=False, repr=False)
@@ -54,69 +54,37 @@ class AvroDecoder:
 
     def __post_init__(self) -> None:
         try:
-            self.schema = reader_schema(self.text, self.references)
+            self.schema = reader_schema(self.text, self.references, is_record=self.is_record)
             self._plain = self._decode_by(parsed(self.writer) if self.writer else None)
         except ConfigError:
             raise
         except Exception as error:  # fastavro raises many classes
             raise ConfigError(
-                f"The Avro schema cannot be used: {type(error).__name__}: {_line(error)}. Correct "
-                "the schema."
+                f"The Avro schema cannot be used: {type(error).__name__}: {line_of(error)}. "
+                "Correct the schema."
             ) from None
 
     def __reduce__(self) -> Any:
-        return AvroDecoder, (self.text, self.references, self.registry, self.writer)
+        return AvroDecoder, (
+            self.text, self.references, self.registry, self.writer, self.is_record,
+        )  # fmt: skip
 
-    def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield each batch with two more columns, `FIELDS` and `CAUSE`.
+    @property
+    def type(self) -> pa.DataType:
+        """The type of the reader's schema."""
+        return self.schema.type
 
-        Column ``value`` keeps the bytes of poison records, and becomes null in other rows. Raises
-        SourceError if the registry does not answer. Then no record counts as poison.
-        """
-        for batch in batches:
-            values = batch.column("value")
-            fields, causes = self._decoded(values.to_pylist())
-            cause = pa.array(causes, pa.string())
-            kept = pc.if_else(pc.is_valid(cause), values, pa.scalar(None, values.type))
-            columns = [kept if n == "value" else batch.column(n) for n in batch.schema.names]
-            yield pa.RecordBatch.from_arrays(
-                [*columns, fields, cause], names=[*batch.schema.names, FIELDS, CAUSE]
-            )
-
-    def _decoded(self, values: list[bytes | None]) -> tuple[pa.Array, list[str | None]]:
-        records: list[Any] = []
-        causes: list[str | None] = []
-        convert = self.schema.convert
-        for value in values:
-            record, cause = None, None
-            if value is not None:
-                decode = self._decoder(value)
-                if isinstance(decode, str):
-                    cause = decode
-                else:
-                    try:
-                        fields = decode(value)
-                        record = convert(fields) if convert else fields
-                    except Exception as error:  # foreign bytes may raise any
-                        cause = f"It is not Avro of this schema: {_line(error)}."
-            records.append(record)
-            causes.append(cause)
-        return self._column(records, causes), causes
-
-    def _column(self, records: list[Any], causes: list[str | None]) -> pa.Array:
-        """Return records as a column. A record that does not fit becomes null and gets a cause."""
-        kind = self.schema.type
+    def decode(self, data: bytes) -> Any:
+        """Return the fields of a record. Raises SourceError if the registry does not answer."""
+        decode = self._decoder(data)
+        if isinstance(decode, str):
+            raise Poison(decode)
         try:
-            return pa.array(records, kind)
-        except (pa.ArrowException, OverflowError, TypeError, ValueError):
-            pass
-        for index, record in enumerate(records):
-            try:
-                pa.array([record], kind)
-            except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-                records[index] = None
-                causes[index] = f"A value does not fit its column: {_line(error)}."
-        return pa.array(records, kind)
+            value = decode(data)
+            convert = self.schema.convert
+            return value if convert is None or value is None else convert(value)
+        except Exception as error:  # foreign bytes may raise any
+            raise Poison(f"It is not Avro of this schema: {line_of(error)}.") from None
 
     def _decoder(self, value: bytes) -> Decode | str:
         """Return the function that decodes this value, or the reason why we cannot decode it."""
@@ -151,7 +119,7 @@ class AvroDecoder:
         try:
             return self._decode_by(parsed(schema.text, schema.references), skip=_HEADER_BYTES)
         except Exception as error:  # fastavro has many
-            return f"Its schema, with ID {schema_id}, cannot be read: {_line(error)}."
+            return f"Its schema, with ID {schema_id}, cannot be read: {line_of(error)}."
 
     def _decode_by(self, written: Parsed | None, skip: int = 0) -> Decode:
         reader, reader_names = self.schema.parsed
@@ -160,16 +128,10 @@ class AvroDecoder:
         if problem := other_time(writer, reader, (writer_names, reader_names)):
             raise ValueError(problem)
 
-        def decode(value: bytes) -> dict[str, Any]:
+        def decode(value: bytes) -> Any:
             bounds.check(value, skip)
             stream = io.BytesIO(value)
             stream.seek(skip)
-            record: Any = fastavro.schemaless_reader(stream, writer, reader if written else None)
-            return record  # type: ignore[no-any-return]
+            return fastavro.schemaless_reader(stream, writer, reader if written else None)
 
         return decode
-
-
-def _line(error: Exception) -> str:
-    text = " ".join(str(error).split()).rstrip(".") or "the bytes end too early"
-    return text if len(text) <= _CAUSE_CHARS else f"{text[:_CAUSE_CHARS]}..."

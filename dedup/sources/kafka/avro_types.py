@@ -27,7 +27,7 @@ Parsed: TypeAlias = tuple[Any, Mapping[str, Any]]
 
 _MAX_DIGITS = 38
 #: Key under which `parsed` hides logical types from fastavro, which would convert their values.
-_MEANING = "__logical"
+MEANING = "__logical"
 _TIMES = re.compile("date|time-.*|timestamp-.*|local-timestamp-.*")
 #: Context for exact decimals. By default, Python would round to 28 digits.
 _EXACT = Context(prec=1000)
@@ -71,21 +71,25 @@ _COLUMNS = {
 
 
 class AvroSchema(NamedTuple):
-    """A reader's schema, and the Arrow type of its records."""
+    """A reader's schema, and the Arrow type of its values."""
 
     parsed: Parsed
-    type: pa.StructType
+    type: pa.DataType
     convert: Convert
 
 
-def reader_schema(text: str, references: Iterable[str] = ()) -> AvroSchema:
+def reader_schema(
+    text: str, references: Iterable[str] = (), *, is_record: bool = True
+) -> AvroSchema:
     """Return a reader's schema, given its JSON and the JSON of the schemas to which it refers.
 
-    Raises ConfigError if the schema is not for a record, or if Spark lacks the type of a field.
-    Raises fastavro's error if the text is not a schema.
+    Raises ConfigError if `is_record` is true and the schema is not for a record, or if Spark lacks
+    the type of a field. Raises fastavro's error if the text is not a schema.
     """
     schema, names = parsed(text, references)
     if not isinstance(schema, dict) or schema["type"] not in ("record", "error"):
+        if not is_record:
+            return AvroSchema((schema, names), *_column(schema, "", names, ()))
         raise ConfigError(
             "The Avro schema describes no record, so it has no fields to become columns. Give the "
             "schema of a record, or read the values raw."
@@ -114,7 +118,7 @@ def other_time(written: Any, read: Any, names: tuple[Any, Any], path: str = "") 
     """
     for one in _branches(written, names[0]):
         for other in _branches(read, names[1]):
-            times = one.get(_MEANING, ""), other.get(_MEANING, "")
+            times = one.get(MEANING, ""), other.get(MEANING, "")
             if times[0] != times[1] and all(map(_TIMES.fullmatch, times)):
                 return f"{path} is {times[0]}, but {times[1]} in the reader's schema"
             fields = other.get("fields", ())
@@ -139,8 +143,8 @@ def _hidden(schema: Any) -> Any:
         return [_hidden(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    renamed = {_MEANING if key == "logicalType" else key: value for key, value in schema.items()}
-    if renamed.get(_MEANING) == "decimal":
+    renamed = {MEANING if key == "logicalType" else key: value for key, value in schema.items()}
+    if renamed.get(MEANING) == "decimal":
         renamed["logicalType"] = "decimal"
     inner = {"type", "items", "values", "fields"} & renamed.keys()
     return renamed | {key: _hidden(renamed[key]) for key in inner}
@@ -161,7 +165,7 @@ def _column(schema: Any, path: str, names: Mapping[str, Any], above: tuple[str, 
         return _column(values[0], path, names, above)
     if isinstance(schema, str):
         schema = names.get(schema, {"type": schema})
-    kind, meaning = schema["type"], schema.get(_MEANING)
+    kind, meaning = schema["type"], schema.get(MEANING)
     if kind in ("array", "map"):
         inside = "items" if kind == "array" else "values"
         return _many(kind, _column(schema[inside], f"{path}.{inside}", names, above))

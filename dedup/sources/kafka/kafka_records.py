@@ -20,7 +20,7 @@ from dedup.sources.kafka.poison import ON_ERROR, OnError, Quarantine, counted, q
 from dedup.sources.kafka.record_columns import RecordId, column_names, selected
 from dedup.sources.kafka.start import Start, check_start, matching, start_options
 from dedup.sources.kafka.topic_ids import Checkpoint
-from dedup.sources.kafka.values import ValueFormat, parser
+from dedup.sources.kafka.values import ValueFormat, parser, with_key
 from dedup.sources.strict_json import CAUSE
 
 #: How long a broker waits for records before it answers a request. Kafka's default is 500. At the
@@ -44,6 +44,7 @@ def kafka_records(
     topics: str | Sequence[str] | None = None,
     pattern: str | None = None,
     value: ValueFormat = "raw",
+    key: ValueFormat = "raw",
     record_id: RecordId | None = None,
     metadata: str | Mapping[str, str] = "",
     tombstones: Literal["keep", "drop"] = "keep",
@@ -69,12 +70,16 @@ def kafka_records(
     pattern : str
         A regular expression for whole names of topics, instead of `topics`. Topics that appear
         later are read from their beginning.
-    value : "raw", `Json`, `Avro` or `ConfluentAvro`
+    value : "raw", `Json`, `Avro`, `ConfluentAvro` or `Decoder`
         The format of the value. ``"raw"`` returns the bytes in a column ``value``. The other
         formats return the value's fields as columns.
+    key : "raw", `Json`, `Avro`, `ConfluentAvro` or `Decoder`
+        The format of the key. ``"raw"`` returns its bytes. The other formats return the key's
+        fields as one struct in the column ``key``, which is null if a record has no key. A record
+        whose key does not have the format is a poison record.
     record_id : "offset", "key", `Header` or `Field`, optional
         Add a column ``record_id``, which is the record's position as ``topic-partition-offset``,
-        its key, a header, or a field of the value.
+        the bytes of its key, a header, or a field of the value.
     metadata : str or mapping of str to str
         Names for Kafka's columns (``key``, ``topic``, ``partition``, ``offset``, ``timestamp``,
         ``timestampType``, ``headers``) and for ``record_id``. Give a prefix for all columns, or a
@@ -90,7 +95,7 @@ def kafka_records(
         The query's ``checkpointLocation``. If you give it, the topics' IDs are kept in the
         checkpoint, and a topic that was deleted and created again is refused.
     on_error : {"fail", "skip", "quarantine"}
-        What happens to poison records, whose value does not have the format `value`. ``"fail"``:
+        What happens to poison records, whose value or key does not have its format. ``"fail"``:
         the first poison record stops the query with an error that names the record. ``"skip"``:
         they are left out and counted. ``"quarantine"``: each is stored once, left out and counted.
     quarantine : str, path or callable, optional
@@ -155,6 +160,8 @@ def kafka_records(
     settings = client_settings(own | {"kafka.bootstrap.servers": joined})
     # The format is checked before the checkpoint stores anything.
     parse = parser(spark, value, listed)
+    if (parse_key := parser(spark, key, listed, "key")) is not None:
+        parse = with_key(parse_key, parse)
     folder = None if quarantine is None else Quarantine(quarantine)
     if folder is not None:
         folder.check()

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup.errors import ConfigError
+from dedup.sources.kafka.decoder import KEY_FIELDS
 from dedup.sources.strict_json import FIELDS
 from dedup.spark.driver.stream_sources import PLACE_IN_KAFKA
 
@@ -78,6 +79,8 @@ def _column(records: DataFrame, kafka: str, name: str, record_id: RecordId | Non
     if kafka == RECORD_ID and record_id is not None:
         made = _id_column(records, record_id)
         return _of_place(made, name) if record_id == "offset" else made.alias(name)
+    if kafka == "key" and KEY_FIELDS in records.columns:
+        return F.col(KEY_FIELDS).alias(name)
     if kafka == "timestamp":
         # Brokers before 0.10 had no timestamps. Spark shows one millisecond before 1970 instead.
         return F.when(F.col("timestampType") != _NO_TIMESTAMP, F.col(kafka)).alias(name)

@@ -1,4 +1,4 @@
-"""Formats of a Kafka record's value, and parsers that turn the value's fields into columns."""
+"""Formats of a Kafka record's key and value, and parsers that turn their fields into columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from dedup.errors import ConfigError, MissingExtraError
 from dedup.errors.cause import spark_cause
 from dedup.sources import strict_json
+from dedup.sources.kafka.decoder import KEY_CAUSE, KEY_FIELDS, BytesDecoder, FunctionDecoder
 from dedup.sources.kafka.registry import Registry
 from dedup.sources.strict_json import CAUSE, FIELDS
 from dedup.spark.driver.shipping import shipped
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 _ONE_OBJECT = "a value is one JSON object in UTF-8, and on_error= decides about others"
 #: Options of `from_json` that would change what counts as a poison record.
 _FIXED = dict.fromkeys(("mode", "multiline", "encoding", "charset", "linesep"), _ONE_OBJECT)
-#: Adds two columns to records. `FIELDS` is null for a tombstone or a poison record. `CAUSE` is the
-#: reason why a record is poison, and is null for other records.
+#: Adds two columns to records. `FIELDS` is null for a missing key or value and for a poison record.
+#: `CAUSE` is the reason why a record is poison, and is null for other records.
 Parser: TypeAlias = Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """The format of values that are one JSON object in UTF-8.
+    """The format of keys or values that are one JSON object in UTF-8.
 
     Parameters
     ----------
@@ -49,7 +50,9 @@ class Json:
 
 @dataclass(frozen=True, slots=True)
 class Avro:
-    """The format of values that are the bytes of one Avro record, without a header.
+    """The format of keys or values that are the bytes of one Avro record, without a header.
+
+    A key may also be a single value, such as a string.
 
     Parameters
     ----------
@@ -62,9 +65,9 @@ class Avro:
     schema: str | Mapping[str, Any]
     writer: str | Mapping[str, Any] | None = None
 
-    def decoder(self, topics: tuple[str, ...]) -> AvroDecoder:
-        """Return the decoder of these values."""
-        return _decoder(self.schema, writer=self.writer)
+    def decoder(self, topics: tuple[str, ...], part: str = "value") -> AvroDecoder:
+        """Return the decoder. `part` is "key" or "value"."""
+        return _avro(self.schema, part, writer=self.writer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,78 +82,130 @@ class ConfluentAvro:
         The reader's schema, to which Avro's schema resolution converts every record. Default: the
         newest schema of `subject` when the query starts. Then columns may change with a restart.
     subject : str, optional
-        The registry's name for the schema's versions. Default: the topic's name and ``-value``.
+        The registry's name for the schema's versions. Default: the topic's name and ``-value``, or
+        ``-key`` for a key.
     """
 
     registry: Registry | str
     schema: str | Mapping[str, Any] | None = None
     subject: str | None = None
 
-    def decoder(self, topics: tuple[str, ...]) -> AvroDecoder:
-        """Return the decoder of these values. If no schema is given, fetch it from the registry."""
+    def decoder(self, topics: tuple[str, ...], part: str = "value") -> AvroDecoder:
+        """Return the decoder. If no schema is given, fetch it from the registry.
+
+        `part` is "key" or "value".
+        """
         registry = Registry(self.registry) if isinstance(self.registry, str) else self.registry
         if self.schema is not None:
-            return _decoder(self.schema, registry=registry)
+            return _avro(self.schema, part, registry=registry)
         if self.subject is None and len(topics) != 1:
             raise ConfigError(
                 "ConfluentAvro needs schema= or subject= for several topics or a pattern, because "
                 "all records get the same columns."
             )
-        subject = self.subject or f"{topics[0]}-value"
+        subject = self.subject or f"{topics[0]}-{part}"
         newest = registry.latest(subject)
         if newest.kind != "AVRO":
             raise ConfigError(f"The newest schema of {subject} is not Avro but {newest.kind}.")
-        return _decoder(newest.text, registry=registry, references=newest.references)
+        return _avro(newest.text, part, registry=registry, references=newest.references)
 
 
-#: Values of the parameter ``value`` of `kafka_records`.
-ValueFormat: TypeAlias = str | Json | Avro | ConfluentAvro
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """A format of keys or values that a function of yours reads.
+
+    Parameters
+    ----------
+    function : callable
+        Gets the bytes, and returns a dict or a Row with the fields of `schema`. Other fields are
+        ignored, and missing fields are null. It runs in tasks, so it must pickle, and machines need
+        the modules that it imports. If it raises an exception, or returns a value that does not fit
+        the schema exactly, the record is a poison record. If it raises `dedup.errors.SourceError`,
+        the query stops.
+    schema : str or StructType
+        Schema of the fields, as DDL or as Spark's type. A ``NOT NULL`` field must be present. A
+        ``TIMESTAMP`` takes a datetime with a time zone, a ``TIMESTAMP_NTZ`` one without.
+    """
+
+    function: Callable[[bytes], Mapping[str, Any] | Row]
+    schema: str | T.StructType
 
 
-def parser(spark: SparkSession, value: ValueFormat, topics: tuple[str, ...]) -> Parser | None:
-    """Return the function that parses the values of records, or None for raw values."""
-    if isinstance(value, Json):
-        strict_json.check_options(value.options, _FIXED, "Option {}")
-        schema, options = _spark_schema(spark, value.schema), value.options
+#: Values of the parameters ``value`` and ``key`` of `kafka_records`.
+ValueFormat: TypeAlias = str | Json | Avro | ConfluentAvro | Decoder
+
+
+def parser(
+    spark: SparkSession, given: ValueFormat, topics: tuple[str, ...], part: str = "value"
+) -> Parser | None:
+    """Return the function that parses a part of records, or None for raw bytes.
+
+    `part` is "value" or "key".
+    """
+    if isinstance(given, Json):
+        strict_json.check_options(given.options, _FIXED, "Option {}")
+        schema, options = _spark_schema(spark, given.schema, "Json"), given.options
 
         def parse_json(records: DataFrame) -> DataFrame:
-            tagged = strict_json.with_tagged(records, F.col("value").cast("string"))
+            tagged = strict_json.with_tagged(records, F.col(part).cast("string"))
             return strict_json.with_fields(tagged, schema, options)
 
         return parse_json
-    if isinstance(value, (Avro, ConfluentAvro)):
-        decoder = value.decoder(topics)
-        fields = from_arrow_type(decoder.schema.type, prefer_timestamp_ntz=True)
-        load = shipped(decoder)
-
-        def decode(batches: Any) -> Any:
-            return load().batches(batches)
-
-        def parse_avro(records: DataFrame) -> DataFrame:
-            added = [T.StructField(FIELDS, fields), T.StructField(CAUSE, T.StringType())]
-            return records.mapInArrow(decode, T.StructType([*records.schema.fields, *added]))
-
-        return parse_avro
-    if value != "raw":
+    if isinstance(given, Decoder):
+        schema = _spark_schema(spark, given.schema, "Decoder")
+        return _in_tasks(FunctionDecoder(given.function, schema), schema, part)
+    if isinstance(given, (Avro, ConfluentAvro)):
+        decoder = given.decoder(topics, part)
+        return _in_tasks(decoder, from_arrow_type(decoder.type, prefer_timestamp_ntz=True), part)
+    if given != "raw":
         raise ConfigError(
-            f"value={value!r} is unknown. Give 'raw', Json(...), Avro(...) or ConfluentAvro(...)."
+            f"{part}={given!r} is unknown. Give 'raw', Json(...), Avro(...), ConfluentAvro(...) or "
+            "Decoder(...)."
         )
     return None
 
 
-def _spark_schema(spark: SparkSession, schema: str | T.StructType) -> T.StructType:
+def _in_tasks(decoder: BytesDecoder, kind: T.DataType, part: str) -> Parser:
+    load = shipped(decoder)
+
+    def decode(batches: Any) -> Any:
+        return load().batches(batches, part)
+
+    def parse(records: DataFrame) -> DataFrame:
+        added = [T.StructField(FIELDS, kind), T.StructField(CAUSE, T.StringType())]
+        return records.mapInArrow(decode, T.StructType([*records.schema.fields, *added]))
+
+    return parse
+
+
+def with_key(parse_key: Parser, parse: Parser | None) -> Parser:
+    """Return a parser of keys and values. It adds `KEY_FIELDS`, `CAUSE`, and `FIELDS` if any."""
+
+    def parse_both(records: DataFrame) -> DataFrame:
+        rows = parse_key(records).withColumnsRenamed({FIELDS: KEY_FIELDS, CAUSE: KEY_CAUSE})
+        cause = F.concat(F.lit("Key: "), F.col(KEY_CAUSE))
+        if parse is not None:
+            rows = parse(rows)
+            cause = F.coalesce(CAUSE, cause)
+        return rows.withColumn(CAUSE, cause).drop(KEY_CAUSE)
+
+    return parse_both
+
+
+def _spark_schema(spark: SparkSession, schema: str | T.StructType, owner: str) -> T.StructType:
     if isinstance(schema, T.StructType):
         return schema
     try:
         return spark.createDataFrame([], schema).schema
     except Exception as error:  # Spark raises many classes for a text that it cannot parse
         raise ConfigError(
-            f"The schema {schema!r} of Json cannot be used: {spark_cause(str(error))}"
+            f"The schema {schema!r} of {owner} cannot be used: {spark_cause(str(error))}"
         ) from None
 
 
-def _decoder(
+def _avro(
     schema: str | Mapping[str, Any],
+    part: str,
     *,
     registry: Registry | None = None,
     writer: str | Mapping[str, Any] | None = None,
@@ -163,7 +218,7 @@ def _decoder(
             raise
         raise MissingExtraError("kafka", "Reading Avro") from None
     written = None if writer is None else _text(writer)
-    return AvroDecoder(_text(schema), references, registry, written)
+    return AvroDecoder(_text(schema), references, registry, written, is_record=part == "value")
 
 
 def _text(schema: str | Mapping[str, Any]) -> str:

@@ -37,8 +37,8 @@ def shipped(value: T) -> Callable[[], T]:
         payload: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
         raise ConfigError(
-            f"The operator cannot be sent to executors: {exc}. If catalog= is a function, it must "
-            "not hold connections, locks or sessions: create them inside it."
+            f"The operator cannot be sent to executors: {exc}. A function that you pass, "
+            "such as catalog=, must not hold connections, locks or sessions: create them inside it."
         ) from exc
     digest = hashlib.blake2b(payload, digest_size=16).digest()
     wanted = VERSION

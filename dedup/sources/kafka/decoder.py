@@ -1,0 +1,216 @@
+"""Decodes a column of bytes in tasks, by a user's function or by the decoder of a format."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Row
+from pyspark.sql import types as T  # noqa: N812
+
+from dedup.errors import ConfigError, SourceError
+from dedup.sources.strict_json import CAUSE, FIELDS
+from dedup.spark.plan import HELPER_PREFIX
+
+#: Names of added columns, like `FIELDS` and `CAUSE`, for the record's key.
+KEY_FIELDS, KEY_CAUSE = f"{HELPER_PREFIX}key_fields", f"{HELPER_PREFIX}key_cause"
+_CAUSE_CHARS = 300
+_MAX_FLOAT = 3.4028235677973366e38  # larger numbers round to infinity
+_NO_COLUMN = pa.ArrowException, OverflowError, TypeError, ValueError
+
+
+class Poison(Exception):
+    """A value cannot be decoded. The text is the cause."""
+
+
+class BytesDecoder(ABC):
+    """Decodes bytes to values of one type of Arrow. It must pickle."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def type(self) -> pa.DataType:
+        """The type of decoded values."""
+
+    @abstractmethod
+    def decode(self, data: bytes) -> Any:
+        """Return a value for Arrow, or raise Poison.
+
+        Raises SourceError if it cannot decide. Then the query stops, and no record is poison.
+        """
+
+    def batches(
+        self, batches: Iterable[pa.RecordBatch], column: str = "value"
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield each batch with two more columns, `FIELDS` and `CAUSE`, decoded from `column`.
+
+        Column ``value`` keeps the bytes of poison records, and becomes null in other rows if it is
+        decoded.
+        """
+        for batch in batches:
+            data = batch.column(column)
+            fields, cause = self._decoded(data.to_pylist())
+            names, columns = batch.schema.names, list(batch.columns)
+            if column == "value":
+                is_poison = pc.is_valid(cause)
+                if KEY_CAUSE in names:
+                    is_poison = pc.or_(is_poison, pc.is_valid(batch.column(KEY_CAUSE)))
+                kept = pc.if_else(is_poison, data, pa.scalar(None, data.type))
+                columns[names.index(column)] = kept
+            yield pa.RecordBatch.from_arrays(
+                [*columns, fields, cause], names=[*names, FIELDS, CAUSE]
+            )
+
+    def _decoded(self, values: list[bytes | None]) -> tuple[pa.Array, pa.Array]:
+        records: list[Any] = []
+        causes: list[str | None] = []
+        for value in values:
+            record, cause = None, None
+            if value is not None:
+                try:
+                    record = self.decode(value)
+                except Poison as poison:
+                    cause = str(poison)
+            records.append(record)
+            causes.append(cause)
+        return self._column(records, causes), pa.array(causes, pa.string())
+
+    def _column(self, records: list[Any], causes: list[str | None]) -> pa.Array:
+        """Return records as a column. A record that does not fit becomes null and gets a cause."""
+        kind = self.type
+        try:
+            return pa.array(records, kind)
+        except _NO_COLUMN:
+            pass
+        for index, record in enumerate(records):
+            try:
+                pa.array([record], kind)
+            except _NO_COLUMN as error:
+                records[index] = None
+                causes[index] = f"A value does not fit its column: {line_of(error)}."
+        return pa.array(records, kind)
+
+
+def line_of(error: Exception) -> str:
+    """Return an error's text as one line without a full stop, cut to a bearable length."""
+    text = " ".join(str(error).split()).rstrip(".") or "the bytes end too early"
+    return text if len(text) <= _CAUSE_CHARS else f"{text[:_CAUSE_CHARS]}..."
+
+
+#: Arrow's type for a type of Spark, and the Python types of its values.
+_LEAVES: dict[type[T.DataType], tuple[pa.DataType, tuple[type, ...]]] = {
+    T.BooleanType: (pa.bool_(), (bool,)),
+    T.ByteType: (pa.int8(), (int,)),
+    T.ShortType: (pa.int16(), (int,)),
+    T.IntegerType: (pa.int32(), (int,)),
+    T.LongType: (pa.int64(), (int,)),
+    T.FloatType: (pa.float32(), (float, int)),
+    T.DoubleType: (pa.float64(), (float, int)),
+    T.StringType: (pa.string(), (str,)),
+    T.BinaryType: (pa.binary(), (bytes, bytearray)),
+    T.DateType: (pa.date32(), (date,)),
+    T.TimestampType: (pa.timestamp("us", "UTC"), (datetime,)),
+    T.TimestampNTZType: (pa.timestamp("us"), (datetime,)),
+}
+
+
+class FunctionDecoder(BytesDecoder):
+    """Decodes by a user's function from bytes to a dict or Row with the fields of `schema`."""
+
+    __slots__ = ("_function", "_schema", "_type")
+
+    def __init__(self, function: Callable[[bytes], Any], schema: T.StructType) -> None:
+        self._function, self._schema = function, schema
+        self._type = _arrow_type(schema, "")
+
+    @property
+    def type(self) -> pa.DataType:
+        """The type of the declared schema."""
+        return self._type
+
+    def decode(self, data: bytes) -> Any:
+        """Return the fields that the function found."""
+        try:
+            found = self._function(data)
+        except SourceError:
+            raise
+        except Exception as error:  # the user's function may raise any
+            raise Poison(f"The function raised {type(error).__name__}: {line_of(error)}.") from None
+        try:
+            return _checked(found, self._schema, "")
+        except TypeError as error:
+            raise Poison(f"{error}.") from None
+
+
+def _arrow_type(kind: T.DataType, path: str) -> pa.DataType:
+    """Return Arrow's type. Raises ConfigError for a type that a function cannot return."""
+    if isinstance(kind, T.StructType):
+        return pa.struct(
+            [(f.name, _arrow_type(f.dataType, f"{path}.{f.name}")) for f in kind.fields]
+        )
+    if isinstance(kind, T.ArrayType):
+        return pa.list_(_arrow_type(kind.elementType, f"{path}[]"))
+    if isinstance(kind, T.MapType):
+        inside = (_arrow_type(one, f"{path}[]") for one in (kind.keyType, kind.valueType))
+        return pa.map_(*inside)
+    if isinstance(kind, T.DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    if type(kind) not in _LEAVES:
+        raise ConfigError(
+            f"Field {path.lstrip('.')} of the schema of Decoder is {kind.simpleString()}, which a "
+            "function cannot return. Return a string or binary, and convert it with Spark."
+        )
+    return _LEAVES[type(kind)][0]
+
+
+def _checked(value: Any, kind: T.DataType, path: str) -> Any:
+    """Return a value for Arrow. Raises TypeError if Arrow would change the value to fit."""
+    if value is None and path:
+        return None
+    if isinstance(kind, T.StructType):
+        fields = value.asDict() if isinstance(value, Row) else value
+        if not isinstance(fields, Mapping):
+            raise _unfit(value, path, "a dict or a Row")
+        return {field.name: _field(fields, field, f"{path}.{field.name}") for field in kind.fields}
+    if isinstance(kind, T.ArrayType):
+        if not isinstance(value, (list, tuple)):
+            raise _unfit(value, path, "a list")
+        return [_checked(each, kind.elementType, f"{path}[]") for each in value]
+    if isinstance(kind, T.MapType):
+        if not isinstance(value, Mapping):
+            raise _unfit(value, path, "a dict")
+        keys = (_checked(key, kind.keyType, f"{path}[]") for key in value)
+        values = (_checked(each, kind.valueType, f"{path}[]") for each in value.values())
+        return list(zip(keys, values, strict=True))
+    allowed = (Decimal, int) if isinstance(kind, T.DecimalType) else _LEAVES[type(kind)][1]
+    is_other = isinstance(value, bool) and bool not in allowed
+    # A datetime is a date as well, and Arrow would cut its time of day.
+    is_other |= isinstance(value, datetime) and datetime not in allowed
+    if is_other or not isinstance(value, allowed):
+        raise _unfit(value, path, " or ".join(one.__name__ for one in allowed))
+    if isinstance(value, datetime):
+        has_zone = value.tzinfo is not None
+        if has_zone != isinstance(kind, T.TimestampType):
+            raise _unfit(value, path, f"a datetime with{'out' if has_zone else ''} a time zone")
+    is_float = isinstance(kind, T.FloatType) and isinstance(value, (int, float))
+    if is_float and _MAX_FLOAT < abs(value) < float("inf"):  # type: ignore[arg-type]
+        raise TypeError(f"Field {path.lstrip('.')} is {value}, too large for a FLOAT")
+    return value
+
+
+def _field(fields: Mapping[str, Any], field: T.StructField, path: str) -> Any:
+    value = fields.get(field.name)
+    if value is None and not field.nullable:
+        raise TypeError(f"Field {path.lstrip('.')} is missing or null, and the schema needs it")
+    return _checked(value, field.dataType, path)
+
+
+def _unfit(value: Any, path: str, wanted: str) -> TypeError:
+    what = f"Field {path.lstrip('.')}" if path else "The function's result"
+    return TypeError(f"{what} is {type(value).__name__}, and must be {wanted}")
