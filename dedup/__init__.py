@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dedup.sinks.files.parquet import dedup_parquet
     from dedup.sinks.files.plans import published_files
     from dedup.sinks.formats import register
+    from dedup.sinks.kafka.confluent_avro import to_confluent_avro
     from dedup.sinks.kafka.function import kafka_sink
     from dedup.sinks.kit.function import custom_sink
     from dedup.sinks.kit.transactional import TransactionalSink
@@ -92,6 +93,7 @@ __all__ = [
     "split",
     "stable",
     "time_from_id",
+    "to_confluent_avro",
     "tools",
 ]
 
@@ -104,6 +106,7 @@ __getattr__, __dir__ = lazily(
         "dedup.sinks.files.parquet": "dedup_parquet",
         "dedup.sinks.files.plans": "published_files",
         "dedup.sinks.formats": "register",
+        "dedup.sinks.kafka.confluent_avro": "to_confluent_avro",
         "dedup.sinks.kafka.function": "kafka_sink",
         "dedup.sinks.kit.function": "custom_sink",
         "dedup.sinks.kit.transactional": "TransactionalSink",

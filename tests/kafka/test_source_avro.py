@@ -14,6 +14,7 @@ from typing import Any
 import fastavro
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import (
     Avro,
@@ -24,10 +25,12 @@ from dedup import (
     kafka_records,
     poison_counts,
     quarantined_records,
+    to_confluent_avro,
 )
 from dedup.errors import DataError, SourceError
 from dedup.testing import faults
 from tests.kafka.records import make_topic, send
+from tests.kafka.sink_query import SinkQuery
 from tests.kafka.source_query import failure, run, start, written
 from tests.support.schema_registry import SchemaRegistry, running_registry
 
@@ -94,6 +97,25 @@ def test_records_have_columns_of_sparks_types(
     assert one.at.timestamp() == datetime(2024, 5, 1, 12, tzinfo=UTC).timestamp()
     assert (one.record_id, one.key, one.topic) == ("a", b"k", topic)
     assert (tombstone.id, tombstone.lines, tombstone.key) == (None, None, b"k")
+
+
+def test_what_the_sink_writes_is_read_again(sink: SinkQuery, registry: SchemaRegistry) -> None:
+    fields = [{"name": "n", "type": "long"}, {"name": "text", "type": "string"}]
+    schema = {"type": "record", "name": "N", "fields": fields}
+    value = F.when(F.col("n") != 7, F.struct(F.col("value").cast("string").alias("text"), "n"))
+    avro = to_confluent_avro(registry.url, subject=f"{sink.topic}-value", schema=schema)
+    sink.change = lambda rows: rows.select("key", value.alias("value")).transform(avro)
+    sink.numbers(range(5), range(5, 10))
+    sink.run()
+    rows = kafka_records(
+        sink.spark, sink.address, topics=sink.topic, value=ConfluentAvro(registry.url), stream=False
+    ).collect()
+    expected = {(b"%d" % n, n, f"v{n}") for n in range(10) if n != 7} | {(b"7", None, None)}
+    assert {(bytes(row.key), row.n, row.text) for row in rows} == expected
+    assert set(registry.asked) == {
+        f"/subjects/{sink.topic}-value/versions", f"/subjects/{sink.topic}-value/versions/latest",
+        "/schemas/ids/1",
+    }  # fmt: skip
 
 
 @pytest.mark.slow

@@ -28,6 +28,8 @@ class SchemaRegistry:
     asked: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     url: str = ""
+    #: Status and body with which it refuses to register a schema.
+    refusal: tuple[int, dict[str, Any]] | None = None
     #: The body of every response.
     raw: bytes = b""
 
@@ -42,6 +44,19 @@ class SchemaRegistry:
     def require(self, user: str, password: str) -> None:
         """Demand basic authentication."""
         self.authorization = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+    def post(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Register a schema, unless the subject has it; return status and body."""
+        parts = path.strip("/").split("/")
+        assert (parts[0], parts[2:], body["schemaType"]) == ("subjects", ["versions"], "AVRO")
+        if self.refusal is not None:
+            return self.refusal
+        for known, found in self.by_id.items():
+            if found["schema"] == body["schema"]:
+                return 200, {"id": known}
+        new = max(self.by_id, default=0) + 1
+        self.add(new, body["schema"], parts[1])
+        return 200, {"id": new}
 
     def answer(self, path: str) -> tuple[int, dict[str, Any]]:
         """Return status and body."""
@@ -65,10 +80,16 @@ def running_registry() -> Iterator[SchemaRegistry]:
     registry = SchemaRegistry()
 
     class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            sent = self.rfile.read(int(self.headers["Content-Length"]))
+            self.respond(*registry.post(self.path, json.loads(sent)))
+
         def do_GET(self) -> None:
+            self.respond(*registry.answer(self.path.removeprefix("/moved")))
+
+        def respond(self, status: int, body: dict[str, Any]) -> None:
             registry.asked.append(self.path)
             registry.headers.append(dict(self.headers))
-            status, body = registry.answer(self.path.removeprefix("/moved"))
             if registry.authorization not in (None, self.headers.get("Authorization")):
                 status, body = 401, {"error_code": 401, "message": "Unauthorized"}
             if registry.failures:

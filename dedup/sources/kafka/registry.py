@@ -1,7 +1,8 @@
-"""Fetches schemas from a schema registry over HTTP.
+"""Fetches and registers schemas at a schema registry over HTTP.
 
-The requests are ``GET /schemas/ids/{id}`` and ``GET /subjects/{subject}/versions/{version}``.
-Confluent's registry, Karapace, Redpanda and Apicurio all answer these requests.
+The requests are ``GET /schemas/ids/{id}``, ``GET /subjects/{subject}/versions/{version}`` and
+``POST /subjects/{subject}/versions``. Confluent's registry, Karapace, Redpanda and Apicurio
+all answer these requests.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from dedup.errors.redaction import without_secrets
 
 #: Error codes by which a registry reports an unknown schema, subject or version.
 _NOT_FOUND = frozenset((40401, 40402, 40403))
+#: Statuses by which a registry refuses a schema: incompatible, or not valid.
+_REFUSED = frozenset((409, 422))
 #: Seconds to wait before we ask a server again that did not answer.
 _PAUSES_S = (0.2, 1.0, 3.0)
 #: Largest answer in bytes. We cut a longer answer, which is then not valid JSON.
 _ANSWER_BYTES = 16 << 20
-_JSON = "application/vnd.schemaregistry.v1+json, application/json"
+_TYPE = "application/vnd.schemaregistry.v1+json"
+_JSON = f"{_TYPE}, application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,8 @@ class WriterSchema:
     kind: str = "AVRO"
     #: Schemas that this schema uses without defining them. A schema follows the schemas it uses.
     references: tuple[str, ...] = ()
+    #: The registry's ID of the schema, or None if the answer lacks it.
+    id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +120,22 @@ class Registry:
             )
         return self._schema(answer)
 
+    def register(self, subject: str, schema: str) -> int:
+        """Register an Avro schema as a version of a subject, unless it is one. Returns its ID.
+
+        Raises ConfigError if the registry refuses the schema, and SourceError if it does not
+        answer.
+        """
+        body = json.dumps({"schema": schema, "schemaType": "AVRO"}).encode()
+        answer = self._get(f"/subjects/{_quoted(subject)}/versions", body)
+        if answer is None:
+            raise ConfigError(f"The registry at {self.urls[0]} has no subject {subject!r}.")
+        return int(answer["id"])
+
     def _schema(self, answer: Mapping[str, Any]) -> WriterSchema:
-        kind = str(answer.get("schemaType") or "AVRO")
-        return WriterSchema(answer["schema"], kind, tuple(self._references(answer, set())))
+        kind, known = str(answer.get("schemaType") or "AVRO"), answer.get("id")
+        references = tuple(self._references(answer, set()))
+        return WriterSchema(answer["schema"], kind, references, known)
 
     def _references(self, answer: Mapping[str, Any], known: set[str]) -> Iterator[str]:
         """Yield the schemas to which an answer refers. A schema follows the schemas it uses."""
@@ -136,13 +155,18 @@ class Registry:
             yield from self._references(other, known)
             yield other["schema"]
 
-    def _get(self, path: str) -> dict[str, Any] | None:
-        """Return the registry's answer to a request, or None if the object does not exist."""
+    def _get(self, path: str, body: bytes | None = None) -> dict[str, Any] | None:
+        """Return the registry's answer to a request, or None if the object does not exist.
+
+        If `body` is given, this posts it.
+        """
         problem = ""
         for pause_s in (*_PAUSES_S, None):
             for url in self.urls:
                 try:
-                    return self._ask(url + path)
+                    return self._ask(url + path, body)
+                except ConfigError:
+                    raise
                 except (OSError, HTTPException, ValueError, RecursionError) as error:
                     secrets = {"password": self.password or "", "token": self.token or ""}
                     secrets |= {f"secret of {name}": v for name, v in self.headers.items()}
@@ -156,8 +180,9 @@ class Registry:
             remedy="poison-records",
         )
 
-    def _ask(self, url: str) -> dict[str, Any] | None:
-        request = urllib.request.Request(url, headers={"Accept": _JSON, **self.headers})
+    def _ask(self, url: str, body: bytes | None) -> dict[str, Any] | None:
+        headers = {"Accept": _JSON, **({} if body is None else {"Content-Type": _TYPE})}
+        request = urllib.request.Request(url, body, headers | dict(self.headers))
         if self.token is not None:
             request.add_header("Authorization", f"Bearer {self.token}")
         elif self.user is not None:
@@ -174,11 +199,18 @@ class Registry:
         except urllib.error.HTTPError as error:
             # Only the registry's own code distinguishes an unknown schema from a wrong address.
             with error:
-                if _error_code(error) in _NOT_FOUND:
-                    return None
+                code, message = _refusal(error)
+            if code in _NOT_FOUND:
+                return None
+            if error.code in _REFUSED and code is not None:
+                raise ConfigError(
+                    f"The registry at {self.urls[0]} refuses the schema: {message}. Correct the "
+                    "schema, or the compatibility of its subject."
+                ) from None
             raise
-        if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
-            raise ValueError("answers without a schema")
+        wanted: tuple[str, type] = ("schema", str) if body is None else ("id", int)
+        if not isinstance(answer, dict) or not isinstance(answer.get(wanted[0]), wanted[1]):
+            raise ValueError(f"answers without {'a schema' if body is None else 'an ID'}")
         return answer
 
 
@@ -199,11 +231,13 @@ def _server(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _error_code(error: urllib.error.HTTPError) -> int | None:
+def _refusal(error: urllib.error.HTTPError) -> tuple[int | None, str]:
+    """Return the registry's own error code, or None for another server, and its message."""
     try:
-        return int(json.loads(error.read(_ANSWER_BYTES))["error_code"])
+        answer = json.loads(error.read(_ANSWER_BYTES))
+        return int(answer["error_code"]), " ".join(str(answer.get("message")).split())[:500]
     except Exception:  # another server's answer may be anything
-        return None
+        return None, ""
 
 
 def _description(error: Exception) -> str:
