@@ -163,6 +163,7 @@ def _query(one: Watched, width: int) -> Iterator[Text]:
     yield Text()
     yield _pace(one, last)
     yield _stages(one)
+    yield from _sinks(one)
     if isinstance(last, SequenceMetrics):
         yield from _producers(one, last)
         return
@@ -222,6 +223,19 @@ def _stages(one: Watched) -> Text:
             break
         slowest += more
     return _figure("time of tasks", f"{took(sum(stages.values()))} in all", slowest)
+
+
+def _sinks(one: Watched) -> Iterator[Text]:
+    for name, sums in one.sinks().items():
+        of = sums["batches"]
+        tasks, driver = (took(sums[each] / 1000 / of) for each in ("task_us", "driver_us"))
+        more = f"tasks {tasks}, driver {driver}"
+        rare = ("retries", "fenced", "undelivered")
+        more += "".join(f", {sums[each]:,} {each}" for each in rare if sums[each])
+        label = f"sink {name}"[: _LABEL - 1]
+        style = "yellow" if sums["undelivered"] else ""
+        amount = f"{sums['rows'] / of:,.0f} rows, {size(sums['bytes'] // of)} "
+        yield _figure(label, amount, more, style)
 
 
 def _amounts(one: Watched, last: BatchMetrics) -> Iterator[Text]:

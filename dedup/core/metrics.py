@@ -340,7 +340,7 @@ def fields_of(metrics: type, value: object) -> dict[str, Any]:
     for name, entry in read.items():
         if not _is(entry, types[name]):
             raise ValueError(f"{name} cannot be {entry!r:.80}")
-    if read["shards"] < 1:
+    if read.get("shards", 1) < 1:
         raise ValueError(f"shards cannot be {read['shards']}")
     return read
 

@@ -66,10 +66,10 @@ class SinkStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         batch, slot = current_batch(self._work.name)
-        return self._work.write(batch, slot, iterator)
+        return self._work.run_task(batch, slot, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        self._work.complete([each for each in messages if isinstance(each, TaskResult)])
+        self._work.run_driver([each for each in messages if isinstance(each, TaskResult)])
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing. The sink deletes staged rows once the micro-batch is published.

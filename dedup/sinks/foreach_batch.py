@@ -101,12 +101,12 @@ class SinkFunction(NamedSink):
             context = TaskContext.get()
             assert context is not None, "this runs in tasks"
             batch = new_batch(query_id, work.name, run_id, batch_id)
-            result = pickle.dumps(work.write(batch, context.partitionId(), batches))
+            result = pickle.dumps(work.run_task(batch, context.partitionId(), batches))
             yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
 
         found = rows.mapInArrow(write, "result binary").collect()
         results: list[TaskResult] = [pickle.loads(row.result) for row in found]
-        work.complete(results)
+        work.run_driver(results)
         self._runs[query_id] = (run_id, batch_id, True)
         _published[query_id, self.sink] = (start, batch_id, self._token)
 

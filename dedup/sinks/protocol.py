@@ -49,6 +49,7 @@ from typing import Generic, Protocol, TypeVar
 
 from dedup.errors import SinkError
 from dedup.sinks.content import Content
+from dedup.sinks.figures import note_fenced, note_retry
 from dedup.sinks.marker import BATCH_SLOT, NO_RUN, Marker
 
 #: How many times the driver decides about a micro-batch before it gives up. It decides again if a
@@ -195,6 +196,7 @@ def publish_slice(
     try:
         slot.commit()
     except Indefinite as error:
+        note_retry()
         if slot.acquire() != marker:
             raise Aborted(str(error)) from None
     return PublishedSlice(number, content)
@@ -212,7 +214,10 @@ def _still_held(batch: Batch, slot: S, rows: SliceRows[S]) -> bool:
     try:
         slot.begin()
         rows.send_first(slot)
-    except (Fenced, Aborted):
+    except Fenced:
+        note_fenced()
+        return False
+    except Aborted:
         return False
     return True
 
@@ -287,6 +292,7 @@ def publish_staged(
             driver.decide()
         except (Aborted, Indefinite) as error:
             reason = error
+            note_retry()
             continue
         return
     raise SinkError(

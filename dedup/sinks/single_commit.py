@@ -19,6 +19,7 @@ import time
 from typing import Protocol
 
 from dedup.errors import SinkError
+from dedup.sinks.figures import note_retry
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.protocol import (
     Aborted,
@@ -91,6 +92,7 @@ def commit_batch(
             port.commit(batch.marker(BATCH_SLOT, content, tasks))
         except (Aborted, Indefinite) as error:
             reason = error
+            note_retry()
             unanswered += isinstance(error, Indefinite)
             if unanswered == UNANSWERED:
                 break

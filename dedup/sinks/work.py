@@ -7,13 +7,14 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from dedup.errors import SinkError, faults
+from dedup.sinks.figures import SinkMetrics, WorkCounts, counted, measured, note_fenced, record
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.options import SinkOptions
 from dedup.sinks.protocol import Batch, Fenced, PublishedSlice, StagedBatch, StagedSlice
@@ -29,6 +30,7 @@ class TaskResult(WriterCommitMessage):
     batch: Batch
     slice: PublishedSlice | StagedSlice
     undelivered: int = 0
+    figures: WorkCounts = field(default_factory=WorkCounts)
 
 
 class SinkWork(ABC):
@@ -47,6 +49,27 @@ class SinkWork(ABC):
     @property
     def name(self) -> str:
         return self.options.name
+
+    def run_task(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
+        """Do the work of a task by `write`, and count it."""
+        from pyspark import TaskContext
+
+        with measured() as figures:
+            result = self.write(batch, slot, counted(rows, figures))
+        context = TaskContext.get()
+        figures.retries += context.attemptNumber() if context else 0
+        return replace(result, figures=figures)
+
+    def run_driver(self, results: Sequence[TaskResult]) -> None:
+        """Do the work of the driver by `complete`, count it, and keep the micro-batch's figures."""
+        failed = True
+        try:
+            with measured() as driver:
+                self.complete(results)
+            failed = False
+        finally:
+            if results:
+                record(_metrics(results, driver), failed=failed)
 
     @abstractmethod
     def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
@@ -92,6 +115,7 @@ class SinkWork(ABC):
             try:
                 clean = self.publish(staged)
             except Fenced as error:
+                note_fenced()
                 raise SinkError(
                     f"Another start of the query publishes micro-batch {batch.batch_id} now"
                     f"{self.fenced_because}: {error}. Let only one start run, and start it again: "
@@ -106,6 +130,23 @@ class SinkWork(ABC):
             ledger.note_published(batch.batch_id)
             clean()
         faults.point(f"{self.room}.driver.after")
+
+
+def _metrics(results: Sequence[TaskResult], driver: WorkCounts) -> SinkMetrics:
+    batch, tasks = results[0].batch, [result.figures for result in results]
+    return SinkMetrics(
+        query_id=batch.query_id,
+        run_id=batch.run_id,
+        batch_id=batch.batch_id,
+        sink=batch.sink,
+        rows=sum(task.rows for task in tasks),
+        bytes=sum(task.bytes for task in tasks),
+        retries=driver.retries + sum(task.retries for task in tasks),
+        fenced=driver.fenced + sum(task.fenced for task in tasks),
+        undelivered=sum(result.undelivered for result in results),
+        task_us=sum(task.us for task in tasks),
+        driver_us=driver.us,
+    )
 
 
 def _nothing_staged() -> None:

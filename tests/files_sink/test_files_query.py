@@ -13,14 +13,18 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import dedup
-from dedup import dedup_by_id, files_sink, split
+from dedup import DedupListener, dedup_by_id, files_sink, split
 from dedup.errors import ConfigError, DataError, cause
+from dedup.sinks.figures import SinkMetrics
 from dedup.sinks.files.options import OPTIONS
+from dedup.tools.watch.query_log import read_logs
 from tests.files_sink.campaign import DRIVER, POINTS, TASK
 from tests.files_sink.folder_sink import once, seen
 from tests.support.file_query import FileQuery
 from tests.support.needs import long
 from tests.support.query_contract import QueryContract
+from tests.support.spark_query import listening
+from tests.support.waiting import wait_until
 
 
 class FilesQuery(FileQuery):
@@ -79,9 +83,19 @@ def test_verdicts_go_to_folders_of_their_own(spark: SparkSession, tmp_path: Path
         writer = split(query.rows(), unique=unique, duplicate=copies).trigger(availableNow=True)
         writer.start().awaitTermination(120)
 
-    start()
-    query.forget_commit()
-    start()
+    heard: list[SinkMetrics] = []
+    listener = DedupListener(log=tmp_path / "log", on_sink=heard.append)
+    with listening(spark, listener):
+        start()
+        query.forget_commit()
+        start()
+        wait_until(lambda: len(heard) == 6)
+    # Both sinks get the second micro-batch again.
+    assert [(one.batch_id, one.sink, one.rows) for one in heard] == [
+        (0, "copies", 0), (0, "files", 30), *[(1, "copies", 10), (1, "files", 20)] * 2,
+    ]  # fmt: skip
+    [log] = read_logs(tmp_path / "log")
+    assert {one.sink for one in log.sinks} == {"copies", "files"}
     assert seen(str(tmp_path / "unique")) == once(50)
     assert seen(str(tmp_path / "copies"), "json") == Counter(range(20, 30))
 

@@ -14,14 +14,16 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import lit
 
-from dedup import kafka_sink
+from dedup import DedupListener, kafka_sink
 from dedup.errors import cause
+from dedup.sinks.figures import SinkMetrics
 from dedup.testing.sinks import once
 from tests.kafka.campaign import DRIVER, MANIFEST, STAGE, TASK
 from tests.kafka.records import make_topic, read_topic
 from tests.kafka.sink_query import SinkQuery
 from tests.kafka.watching import watched
 from tests.support.query_contract import QueryContract
+from tests.support.spark_query import listening
 from tests.support.waiting import wait_until
 
 
@@ -39,7 +41,16 @@ class TestQuery(QueryContract):
 
 def test_a_micro_batch_that_is_not_waited_for(sink: SinkQuery) -> None:
     sink.numbers(range(100), range(100, 150), range(150, 400))
-    sink.run(mode="none")  # it does not flush: the last records may be on their way
+    heard: list[SinkMetrics] = []
+    with listening(sink.spark, DedupListener(on_sink=heard.append)):
+        sink.run(mode="none")  # it does not flush: the last records may be on their way
+        wait_until(lambda: len(heard) == 3)
+    # Tasks and the driver's part run in processes of their own, and the listener in this one.
+    assert [(one.batch_id, one.sink, one.rows) for one in heard] == [
+        (0, "kafka", 100), (1, "kafka", 50), (2, "kafka", 250),
+    ]  # fmt: skip
+    assert all(one.bytes > 8 * one.rows and one.task_us > 0 < one.driver_us for one in heard)
+    assert {one.retries + one.undelivered for one in heard} == {0}
     wait_until(lambda: sink.found().total() >= 400)
     assert sink.found() == once(400)
 

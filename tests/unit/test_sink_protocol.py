@@ -10,11 +10,13 @@ import pytest
 
 from dedup.errors import SinkError
 from dedup.sinks.content import Content
+from dedup.sinks.figures import measured
 from dedup.sinks.marker import BATCH_SLOT, NO_RUN, Marker
 from dedup.sinks.protocol import (
     ATTEMPTS,
     Aborted,
     Batch,
+    Fenced,
     Indefinite,
     PublishedSlice,
     StagedBatch,
@@ -212,6 +214,22 @@ def test_a_task_learns_from_the_marker_that_an_unanswered_commit_was_carried_out
     assert memory.visible == ["a", "b"]
 
 
+def test_a_lost_slot_and_an_unanswered_commit_are_counted() -> None:
+    class Taken(Port):
+        def begin(self) -> None:
+            if memory.asked == []:
+                memory.asked.append("fenced")
+                raise Fenced("by the next worker")
+            super().begin()
+
+    memory = Memory(commits=["applied"])
+    last = memory.put(earlier(BATCH), 0, "c")
+    with measured() as figures:
+        publish_slice(BATCH, 0, Taken(memory, 0, last), Rows("ab"))
+    assert memory.asked == ["fenced", "own 0", "begin 0", "commit 0: ab", "own 0"]
+    assert (figures.fenced, figures.retries) == (1, 1)
+
+
 # The driver.
 
 
@@ -341,8 +359,10 @@ def test_a_transaction_of_the_driver_that_was_aborted_is_tried_again(
     outcome: str | Exception,
 ) -> None:
     memory = Memory(commits=["answered", outcome])
-    publish(memory, [staged(0, "a")])
+    with measured() as figures:
+        publish(memory, [staged(0, "a")])
     assert memory.visible == ["a"]
+    assert (figures.fenced, figures.retries) == (0, 1)
 
 
 def test_the_driver_gives_up_after_some_attempts_and_says_why() -> None:

@@ -17,13 +17,15 @@ from pyspark.sql.streaming.listener import (
     QueryStartedEvent,
     QueryTerminatedEvent,
     StreamingQueryListener,
+    StreamingQueryProgress,
 )
 
 from dedup.catalog.uri import scheme_of
 from dedup.core.metrics import BatchMetrics, check_together
-from dedup.core.sequence_metrics import SequenceMetrics
+from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
 from dedup.errors import ConfigError, StateError
 from dedup.errors.cause import cause_of
+from dedup.sinks.figures import SinkMetrics, figures_of
 from dedup.spark.machine import home_path, wall_clock_ms
 from dedup.spark.observations import from_progress, sequences_from_progress
 from dedup.tools.watch.live_runs import Runs
@@ -51,6 +53,9 @@ class DedupListener(StreamingQueryListener):
         Called with the `SequenceMetrics` of `dedup_by_sequence`, like `on_batch`.
     sequence_metrics : str
         The value of the option `metrics` of `dedup_by_sequence`. It may equal `metrics`.
+    on_sink : callable, optional
+        Called with the `SinkMetrics` of each sink of this package in each micro-batch, of any
+        query. The listener must run on the driver's machine, as the same user.
     log : path, optional
         Folder on the driver's disk for the metrics log (`dedup.tools.watch.metrics_log`), which
         ``dedup watch`` reads; ``~`` is the home folder. The log is rotated, and takes at most
@@ -79,6 +84,7 @@ class DedupListener(StreamingQueryListener):
         metrics: str = "dedup",
         on_sequences: Callable[[SequenceMetrics], Any] | None = None,
         sequence_metrics: str = "dedup_sequence",
+        on_sink: Callable[[SinkMetrics], Any] | None = None,
         log: str | Path | None = None,
         prometheus_port: int | None = None,
         prometheus_address: str = "0.0.0.0",
@@ -87,6 +93,7 @@ class DedupListener(StreamingQueryListener):
         self.metrics = metrics
         self.on_sequences = on_sequences or log_sequences
         self.sequence_metrics = sequence_metrics
+        self.on_sink = on_sink or log_sink
         written = None if log is None else MetricsLog(_local_folder(log))
         exporter = None
         self.prometheus_port = prometheus_port
@@ -122,6 +129,9 @@ class DedupListener(StreamingQueryListener):
         batch = from_progress(event.progress, self.metrics) or sequences_from_progress(
             event.progress, self.sequence_metrics
         )
+        sinks: list[SinkMetrics] = []
+        with _harmless("report sinks"):
+            sinks = self._sinks(event.progress, batch)
         if batch is None:
             return
         try:
@@ -130,7 +140,7 @@ class DedupListener(StreamingQueryListener):
             logger.error("query %s: %s", batch.query_name or batch.query_id, error)
         is_new = True
         with _harmless(f"record micro-batch {batch.batch_id}"):
-            is_new = self._runs.batch(batch, wall_clock_ms())
+            is_new = self._runs.batch(batch, wall_clock_ms(), sinks)
         if not is_new:  # the listener was added twice
             return
         if isinstance(batch, BatchMetrics) and batch.other_queries:
@@ -146,6 +156,20 @@ class DedupListener(StreamingQueryListener):
                 self.on_batch(batch)
             else:
                 self.on_sequences(batch)
+
+    def _sinks(
+        self, progress: StreamingQueryProgress, batch: AnyMetrics | None
+    ) -> list[SinkMetrics]:
+        """Return the metrics of a micro-batch's sinks, and report them if they are new."""
+        if batch is not None:
+            query_id, run_id, name = batch.query_id, batch.run_id, batch.query_name
+        else:
+            query_id, run_id, name = str(progress.id), str(progress.runId), progress.name
+        sinks = figures_of(query_id, progress.batchId if batch is None else batch.batch_id)
+        if sinks and self._runs.sinks(name or query_id, run_id, sinks):
+            for sink in sinks:
+                self.on_sink(sink)
+        return sinks
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         with _harmless("record a sign of life"):
@@ -190,6 +214,15 @@ def log_sequences(batch: SequenceMetrics) -> None:
         ("batch_id", "records_in", "accept", "duplicate", "gap", "missing", "producers"),
         batch,
     )
+
+
+def log_sink(sink: SinkMetrics) -> None:
+    """Log one line per sink and micro-batch at INFO, with the metrics as `extra`."""
+    logger.info(
+        "batch %d, sink %s: %d rows, %d bytes, %d retries, %d fenced, %d undelivered, driver %d ms",
+        sink.batch_id, sink.sink, sink.rows, sink.bytes, sink.retries, sink.fenced,
+        sink.undelivered, sink.driver_us // 1000, extra={"dedup": sink},
+    )  # fmt: skip
 
 
 def _log(text: str, fields: tuple[str, ...], batch: BatchMetrics | SequenceMetrics) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dedup.core.sequence_metrics import AnyMetrics
+from dedup.sinks.figures import SinkMetrics
 from dedup.tools.watch.health import HISTORY
 from dedup.tools.watch.metrics_log import MetricsLog
 from dedup.tools.watch.query_log import QueryLog
@@ -28,6 +30,8 @@ class Runs:
         self._log, self._exporter = log, exporter
         self._lock = threading.Lock()
         self._queries: OrderedDict[str, QueryLog] = OrderedDict()
+        #: Run and micro-batch of each query whose sinks were counted last.
+        self._counted: dict[str, tuple[str, int]] = {}
         #: The current and the previous run of each running query, of this operator or not.
         self._live: dict[str, tuple[str, str | None]] = {}
 
@@ -38,11 +42,26 @@ class Runs:
                 for query in self._queries.values()
             ]
 
-    def batch(self, metrics: AnyMetrics, at_ms: int) -> bool:
+    def sinks(self, name: str, run_id: str, sinks: Sequence[SinkMetrics]) -> bool:
+        """Count the sinks of a micro-batch, or return False if they were counted before.
+
+        `name` is the query's name or ID, and `run_id` is Spark's.
+        """
+        with self._lock:
+            query_id, batch_id = sinks[0].query_id, sinks[0].batch_id
+            last_run, last_batch_id = self._counted.get(query_id, ("", -1))
+            if last_run == run_id and batch_id <= last_batch_id:
+                return False
+            self._counted[query_id] = run_id, batch_id
+            if self._exporter is not None:
+                self._exporter.sinks(name, sinks)
+            return True
+
+    def batch(self, metrics: AnyMetrics, at_ms: int, sinks: Sequence[SinkMetrics] = ()) -> bool:
         """Add a micro-batch, or return False if a listener has reported the micro-batch before."""
         with self._lock:
             query = self._queries.setdefault(metrics.query_id, QueryLog(metrics.query_id))
-            if not query.batch(metrics, at_ms):
+            if not query.batch(metrics, at_ms, sinks):
                 return False
             # Make a new list, because the exporter may be reading the old one.
             query.batches = query.batches[-HISTORY:]
@@ -53,7 +72,7 @@ class Runs:
             if self._exporter is not None:
                 self._exporter.batch(query)
             if self._log is not None:
-                self._log.batch(metrics, at_ms)
+                self._log.batch(metrics, at_ms, sinks)
             return True
 
     def started(self, query_id: str, run_id: str, at_ms: int) -> None:

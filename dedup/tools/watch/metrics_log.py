@@ -13,6 +13,9 @@ idle      the query is alive and has no input; logged every two minutes
 ended     the run ended; ``error`` holds the cause in one line, or null
 ========= ==========================================================================
 
+If the query writes to sinks of this package, a line of ``batch`` or ``sequences`` also has
+``sinks``, a list with the fields of `SinkMetrics` of each sink.
+
 Readers skip a line that a crash truncated. If somebody removes the file of a running query, the
 writer creates it again with a line ``started``.
 """
@@ -22,6 +25,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
@@ -31,11 +35,14 @@ from typing import Any
 from dedup.core.metrics import BatchMetrics
 from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
 from dedup.errors import ConfigError
+from dedup.sinks.figures import SinkMetrics
 
 FORMAT = 1
 #: Events that carry metrics. The metrics are in a field with the name of the event.
 BATCH, SEQUENCES = "batch", "sequences"
 METRICS: dict[str, type[AnyMetrics]] = {BATCH: BatchMetrics, SEQUENCES: SequenceMetrics}
+#: Field of these events with the metrics of sinks.
+SINKS = "sinks"
 SUFFIX = ".metrics.jsonl"
 #: Largest number of files of a query's log, and their largest size.
 FILES, FILE_BYTES = 4, 16 << 20
@@ -108,10 +115,13 @@ class MetricsLog:
                 "folder on this machine's disk."
             ) from error
 
-    def batch(self, metrics: AnyMetrics, at_ms: int) -> None:
+    def batch(self, metrics: AnyMetrics, at_ms: int, sinks: Sequence[SinkMetrics] = ()) -> None:
         self._writer(metrics.query_id).query_name = metrics.query_name
         event = BATCH if isinstance(metrics, BatchMetrics) else SEQUENCES
-        self._write(metrics.query_id, metrics.run_id, event, at_ms, **{event: metrics.to_json()})
+        fields: dict[str, Any] = {event: metrics.to_json()}
+        if sinks:
+            fields[SINKS] = [sink.to_json() for sink in sinks]
+        self._write(metrics.query_id, metrics.run_id, event, at_ms, **fields)
 
     def started(self, query_id: str, run_id: str, at_ms: int) -> None:
         if self._is_known(query_id):

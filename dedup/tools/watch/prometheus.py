@@ -17,6 +17,7 @@ from dedup.core.forecast import MAX_NAME
 from dedup.core.metrics import BatchMetrics
 from dedup.core.sequence_metrics import AnyMetrics
 from dedup.errors import ConfigError, MissingExtraError
+from dedup.sinks.figures import SinkMetrics
 from dedup.spark.machine import wall_clock_ms
 from dedup.tools.watch import series as names
 from dedup.tools.watch.endpoint import PATH
@@ -79,6 +80,20 @@ class Exporter(Collector):
         self._lock = threading.Lock()
         self._queries: OrderedDict[str, _Query] = OrderedDict()
         self._sources: set[str] = set()
+        #: Counters of sinks by query, then by exported name, sink and value of the label.
+        self._sinks: OrderedDict[str, defaultdict[tuple[str, ...], float]] = OrderedDict()
+
+    def sinks(self, query: str, sinks: Iterable[SinkMetrics]) -> None:
+        """Count the sinks of a query's micro-batch. `query` is the query's name or ID."""
+        with self._lock:
+            totals = self._sinks.setdefault(query, defaultdict(float))
+            self._sinks.move_to_end(query)
+            while len(self._sinks) > names.MAX_QUERIES:
+                self._sinks.popitem(last=False)
+            for metrics in sinks:
+                for series in names.SINK_SERIES:
+                    for label, value in names.values(series, metrics):
+                        totals[series.name, metrics.sink, label] += value
 
     def batch(self, log: QueryLog) -> None:
         """Count a query's newest micro-batch, and keep `log`, which the caller updates."""
@@ -117,6 +132,14 @@ class Exporter(Collector):
                             value = query.totals[series.exported, label]
                         labels = [query.label, label] if series.label else [query.label]
                         families[series.name].add_metric(labels, value)
+            for series in names.SINK_SERIES if self._sinks else ():
+                labels = ["query", "sink", *([series.label] if series.label else [])]
+                families[series.name] = CounterMetricFamily(
+                    series.exported, series.about, labels=labels
+                )
+            for name, totals in self._sinks.items():
+                for (family, *labels), value in totals.items():
+                    families[family].add_metric([name, *filter(None, labels)], value)
             yield from families.values()
             gauges = {
                 name: GaugeMetricFamily(names.PREFIX + name, about, labels=["query", *labels])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +17,9 @@ from typing import Any
 from dedup.core.metrics import BatchMetrics
 from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
 from dedup.errors import ConfigError
-from dedup.tools.watch.health import ENDED, HISTORY, TimedBatch, judge
-from dedup.tools.watch.metrics_log import FORMAT, METRICS, SUFFIX
+from dedup.sinks.figures import SinkMetrics
+from dedup.tools.watch.health import ENDED, HISTORY, WINDOW, TimedBatch, judge
+from dedup.tools.watch.metrics_log import FORMAT, METRICS, SINKS, SUFFIX
 from dedup.tools.watch.watched import Watched
 
 #: Reason that an endpoint gives for every failure, because the error's own text may hold data.
@@ -27,6 +28,8 @@ _JSON_TYPES = {
     "query_id": (str,), "name": (str, NoneType), "heard_ms": (int,), "running": (bool,),
     "ended": (str, NoneType), "batches": (list,), "sequences": (list,),
 }  # fmt: skip
+#: Largest number of kept metrics of sinks.
+_SINKS = 10 * WINDOW
 #: Number of bytes read at the end of a log: some hundred micro-batches.
 READ_BYTES = 1 << 20
 
@@ -58,8 +61,10 @@ class QueryLog:
     failures: int = 0
     #: Number of lines that are not valid events.
     unreadable: int = 0
+    #: Metrics of sinks in the last micro-batches, oldest first.
+    sinks: list[SinkMetrics] = field(default_factory=list)
 
-    def batch(self, metrics: AnyMetrics, at_ms: int) -> bool:
+    def batch(self, metrics: AnyMetrics, at_ms: int, sinks: Sequence[SinkMetrics] = ()) -> bool:
         """Add a micro-batch, or return False if a listener has reported the micro-batch before."""
         numbers = (b.batch_id for _, b in reversed(self.batches) if b.run_id == metrics.run_id)
         # The numbers of micro-batches rise within a run.
@@ -69,6 +74,8 @@ class QueryLog:
             # A query has one operator, so the earlier micro-batches belong to another query.
             self.batches = []
         self.batches.append(TimedBatch(at_ms, metrics))
+        # Make a new list, because a reader may hold the old one.
+        self.sinks = [*self.sinks, *sinks][-_SINKS:]
         self.name = metrics.query_name
         self.idle(at_ms)
         return True
@@ -105,7 +112,8 @@ class QueryLog:
             raise ValueError(f"format {line['format']!r} is not {FORMAT}")
         event, at_ms = line["event"], int(line["at_ms"])
         if event in METRICS:
-            self.batch(METRICS[event].from_json(line[event]), at_ms)
+            sinks = [SinkMetrics.from_json(entry) for entry in line.get(SINKS, ())]
+            self.batch(METRICS[event].from_json(line[event]), at_ms, sinks)
         elif event == "ended":
             self.over(line["run_id"], line["error"], at_ms)
         elif event == "started":
@@ -130,8 +138,9 @@ class QueryLog:
         )
         history = tuple(self.batches[-HISTORY:])
         return Watched(
-            self.query_id, self.name, now_ms, health, history, self.heard_ms, self.unreadable
-        )
+            self.query_id, self.name, now_ms, health, history, self.heard_ms, self.unreadable,
+            tuple(self.sinks),
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object that an endpoint serves. `from_json` reads it."""
@@ -144,6 +153,7 @@ class QueryLog:
             "ended": why if why in (None, ENDED) else FAILED,
             "batches": self._done(BatchMetrics),
             "sequences": self._done(SequenceMetrics),
+            SINKS: [sink.to_json() for sink in self.sinks],
         }
 
     def _done(self, metrics: type[AnyMetrics]) -> list[dict[str, Any]]:
@@ -164,7 +174,9 @@ class QueryLog:
             for metrics, name in ((BatchMetrics, "batches"), (SequenceMetrics, "sequences"))
             for entry in fields.pop(name)
         ]
-        return QueryLog(**{name: fields[name] for name in _JSON_TYPES.keys() & fields.keys()})
+        sinks = [SinkMetrics.from_json(entry) for entry in fields.get(SINKS, ())]
+        known = {name: fields[name] for name in _JSON_TYPES.keys() & fields.keys()}
+        return QueryLog(**known, sinks=sinks)
 
 
 def check_types(value: object, types: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:

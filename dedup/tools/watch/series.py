@@ -16,6 +16,7 @@ from dedup.core.forecast import BANDS
 from dedup.core.metrics import STAGES, VERDICTS, BatchMetrics
 from dedup.core.sequence import SEQUENCE_VERDICTS
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics
+from dedup.sinks.figures import SinkMetrics
 
 PREFIX = "dedup_"
 #: Factor that converts a field to the exported unit, by the suffix of the field's name.
@@ -31,8 +32,8 @@ class Series:
     #: Counters sum over micro-batches. Gauges have the value of the last micro-batch.
     kind: Literal["counter", "gauge"]
     about: str
-    #: Field of BatchMetrics or SequenceMetrics for every value of the label. A metric without a
-    #: label has one field, under "".
+    #: Field of BatchMetrics, SequenceMetrics or SinkMetrics for every value of the label. A metric
+    #: without a label has one field, under "".
     fields: dict[str, str]
     label: str = ""
 
@@ -168,6 +169,18 @@ SEQUENCE_SERIES = (
 FAMILIES = tuple({series.name: series for series in (*SEQUENCE_SERIES, *SERIES)}.values())
 
 
+#: Metrics of sinks. Each has the label ``sink`` after ``query``.
+SINK_SERIES = (
+    _counter("sink_rows", "Rows that a sink got, in micro-batches that it published.", "rows"),
+    _counter("sink_bytes", "Their size as Arrow bytes.", "bytes"),
+    _counter("sink_retries", "Attempts beyond the first, of tasks and driver.", "retries"),
+    _counter("sink_fenced", "Slots lost to another owner, such as the next worker.", "fenced"),
+    _counter("sink_undelivered", "Records that mode none of Kafka lost.", "undelivered"),
+    _counter("sink_seconds", "Time in the sink, of its tasks and of the driver.",
+             {"tasks": "task_us", "driver": "driver_us"}, "part"),
+)  # fmt: skip
+
+
 def series_of(batch: AnyMetrics) -> tuple[Series, ...]:
     return SERIES if isinstance(batch, BatchMetrics) else SEQUENCE_SERIES
 
@@ -201,7 +214,7 @@ MAX_SOURCES, OTHER = 200, "other"
 MAX_QUERIES = 100
 
 
-def values(series: Series, batch: AnyMetrics) -> Iterator[tuple[str, float]]:
+def values(series: Series, batch: AnyMetrics | SinkMetrics) -> Iterator[tuple[str, float]]:
     """Yield the label and the value of every known field, in the exported unit."""
     for label, field in series.fields.items():
         name, *keys = field.split(".")

@@ -12,6 +12,7 @@ from dedup.core.forecast import BANDS
 from dedup.core.metrics import STAGES, BatchMetrics, difference_ms
 from dedup.core.sequence import SEQUENCE_VERDICTS
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics, SequenceMetrics
+from dedup.sinks.figures import SinkMetrics
 from dedup.tools.watch.health import WINDOW, Health, TimedBatch
 
 #: A pause of this many times the median pause is long. Rates start after the last long pause.
@@ -26,6 +27,10 @@ SEQUENCE_RATES = ("records_in", *SEQUENCE_VERDICTS, "future")
 #: Counts of `dedup_by_sequence` that are summed over the window.
 TOTALS = (
     *SEQUENCE_VERDICTS, "missing", "recovered", "producers_new", "producers_expired",
+)  # fmt: skip
+#: Counts of a sink that are summed over the window.
+SINK_COUNTS = (
+    "rows", "bytes", "retries", "fenced", "undelivered", "task_us", "driver_us",
 )  # fmt: skip
 
 
@@ -75,6 +80,8 @@ class Watched:
     heard_ms: int | None
     #: Number of unreadable lines in the metrics log.
     unreadable: int
+    #: Metrics of sinks in the last micro-batches, oldest first.
+    sink_history: tuple[SinkMetrics, ...] = ()
 
     @property
     def batches(self) -> tuple[TimedBatch, ...]:
@@ -147,6 +154,21 @@ class Watched:
             stage: sum(batch.stage_us.get(stage, 0) for _, batch in self.batches) / 1000 / of
             for stage in (SEQUENCE_STAGES if self.of_sequences else STAGES)
         }
+
+    def sinks(self) -> dict[str, dict[str, int]]:
+        """Return the sums of `SINK_COUNTS` over the last micro-batches, by the sink's name.
+
+        ``batches`` is the number of these micro-batches.
+        """
+        first = min((batch.batch_id for _, batch in self.batches), default=0)
+        found: dict[str, dict[str, int]] = {}
+        for one in self.sink_history:
+            if one.batch_id >= first:
+                sums = found.setdefault(one.sink, dict.fromkeys(("batches", *SINK_COUNTS), 0))
+                sums["batches"] += 1
+                for name in SINK_COUNTS:
+                    sums[name] += getattr(one, name)
+        return found
 
     def totals(self) -> dict[str, int]:
         return {name: sum(getattr(batch, name) for batch in self.of_sequences) for name in TOTALS}
@@ -226,6 +248,7 @@ class Watched:
             "gaps_ms": self.gaps(),
             "per_second": self.rates(),
             "unreadable": self.unreadable,
+            "sinks": self.sinks(),
         }
         if self.of_sequences:
             body["totals"] = self.totals()
