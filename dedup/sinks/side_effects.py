@@ -67,27 +67,34 @@ class BatchEffects(ABC):
                 f"{self} was called twice for micro-batch {batch_id}. The second call would get "
                 "the files of the first. Give each function another path."
             )
-        newest = self._clean(query_id, batch_id)
-        if newest > batch_id:
-            raise SinkError(
-                f"The checkpoint is older than the files of {self}: the query is at micro-batch "
-                f"{batch_id}, and they are of micro-batch {newest}. The function was not called. "
-                "After a restored or copied checkpoint its effects would be there twice.",
-                remedy="sink-older-checkpoint",
-            )
+        self._refuse_older(query_id, batch_id)
         self._run(query_id, rows, batch_id)
         _returned[query_id, str(self)] = (start, batch_id)
 
-    @abstractmethod
-    def _clean(self, query_id: str, batch_id: int) -> int:
-        """Delete the files of earlier micro-batches, and return the newest that has files, or -1.
+    def _refuse_older(self, query_id: str, batch_id: int) -> None:
+        """Raise SinkError if a later micro-batch has files.
 
-        Spark has committed earlier micro-batches, because it has begun this one.
+        A process that was frozen may write files of a micro-batch whose files its successor has
+        deleted. The successor deletes them only after it has written files of the next micro-batch.
+        So this check has to be repeated after files were written.
         """
+        newest = self._newest(query_id)
+        if newest > batch_id:
+            raise SinkError(
+                f"The query is at micro-batch {batch_id}, and the newest files of {self} are of "
+                f"micro-batch {newest}. The function was not called. Either the checkpoint was "
+                "restored or copied, and the function's effects would be there twice. Or another "
+                "start of the query has continued: let only one run.",
+                remedy="sink-older-checkpoint",
+            )
+
+    @abstractmethod
+    def _newest(self, query_id: str) -> int:
+        """Return the newest micro-batch that has files, or -1."""
 
     @abstractmethod
     def _run(self, query_id: str, rows: DataFrame, batch_id: int) -> None:
-        """Call the function, if it has to be called."""
+        """Call the function, if it has to be called, and delete files of earlier micro-batches."""
 
 
 class Stable(BatchEffects):
@@ -96,10 +103,8 @@ class Stable(BatchEffects):
     def __str__(self) -> str:
         return f"stable(..., at={self._shown_at})"
 
-    def _clean(self, query_id: str, batch_id: int) -> int:
-        store = self._store(query_id)
-        store.clean(batch_id - 1)
-        return max(store.decided(), default=-1)
+    def _newest(self, query_id: str) -> int:
+        return max(self._store(query_id).decided(), default=-1)
 
     def _run(self, query_id: str, rows: DataFrame, batch_id: int) -> None:
         from dedup.spark.driver.columns import check_carried
@@ -111,6 +116,8 @@ class Stable(BatchEffects):
             slices = store.manifest(batch_id, ())
         else:
             slices = store.manifest(batch_id, _stage(rows, store, batch_id))
+            self._refuse_older(query_id, batch_id)
+        store.clean(batch_id - 1)
         self.function(_staged_rows(rows, store, slices, str(self)), batch_id)
         faults.point("stable.called")
 
@@ -133,20 +140,19 @@ class OncePerBatch(BatchEffects):
     def __str__(self) -> str:
         return f"once_per_batch(..., at={self._shown_at})"
 
-    def _clean(self, query_id: str, batch_id: int) -> int:
-        root = self._root(query_id)
-        found = [each.name for folder in ("attempts", "done") for each in root.list(folder)]
-        ids = {name: int(match[1]) for name in found if (match := _RECORD.fullmatch(name))}
-        root.delete(name for name, each in ids.items() if each < batch_id)
-        return max(ids.values(), default=-1)
+    def _newest(self, query_id: str) -> int:
+        return max(_records(self._root(query_id)).values(), default=-1)
 
     def _run(self, query_id: str, rows: DataFrame, batch_id: int) -> None:
         root = self._root(query_id)
         attempt, done = f"attempts/{batch_id}.json", f"done/{batch_id}.json"
+        is_first = root.create_bytes(attempt, _record(batch_id))
+        self._refuse_older(query_id, batch_id)
+        root.delete(name for name, each in _records(root).items() if each < batch_id)
         if root.exists(done):
             _run_to_the_end(rows)
             return
-        if not root.create_bytes(attempt, _record(batch_id)):
+        if not is_first:
             logger.warning(
                 "%s calls its function again for micro-batch %d: an earlier call has begun, and no "
                 "record shows that it returned (%s).", self, batch_id, root.url(attempt),
@@ -190,16 +196,16 @@ def stable(function: BatchFunction, *, at: str) -> Stable:
     ConfigError
         In the first micro-batch, if a column has a type that Spark cannot pass to Python (void,
         interval, year-month interval), if the session is of Spark Connect, or if two functions
-        share the folder.
+        share the folder. Later, if an unfinished micro-batch was staged with other columns.
     SinkError
-        In a micro-batch, if the checkpoint is older than the files, if a staged file is missing or
-        damaged, or if an unfinished micro-batch was staged with other columns.
+        In a micro-batch, if the checkpoint is older than the files, or if a staged file is missing
+        or damaged.
 
     Notes
     -----
-    The files of a micro-batch are deleted when the next one begins. Values that the query itself
-    uses later must not be random: if a random value enters an operator with state, such as an
-    aggregation, a replay changes the state and not the staged rows.
+    The files of a micro-batch are deleted when the next one is staged. A random value must not
+    enter an operator with state, such as an aggregation: a replay would change the state, and not
+    the staged rows.
     """
     return Stable(function, at)
 
@@ -266,7 +272,7 @@ def _staged_rows(
             for batch in store.read(slices[number]):
                 found = json.loads(batch.schema.metadata[_NAMES])
                 if found != names:
-                    raise SinkError(
+                    raise ConfigError(
                         f"{function} has staged this micro-batch with the columns {found}, and the "
                         f"query now has {names}. Start the earlier query until it has committed "
                         "the micro-batch, then change the columns."
@@ -288,6 +294,12 @@ def _numbered(rows: DataFrame) -> list[str]:
 def _run_to_the_end(rows: DataFrame) -> None:
     """Compute all rows and drop them: Spark commits the state of operators that have ended."""
     rows.write.format("noop").mode("overwrite").save()
+
+
+def _records(root: Root) -> dict[str, int]:
+    """Return the micro-batch of each record."""
+    found = [each.name for folder in ("attempts", "done") for each in root.list(folder)]
+    return {name: int(match[1]) for name in found if (match := _RECORD.fullmatch(name))}
 
 
 def _record(batch_id: int) -> bytes:

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from dedup import files_sink, once_per_batch, split, stable
 from dedup.catalog.root import Root
 from dedup.errors import ConfigError, DedupError, SinkError, cause
+from dedup.sinks import side_effects
 from dedup.testing import faults
 from tests.spark.test_operator_types import typed  # noqa: F401
 from tests.support.object_store import ObjectStore
@@ -193,8 +194,39 @@ def test_a_checkpoint_that_is_older_than_the_files_is_refused(query: Effects) ->
     for make in (stable, once_per_batch):
         error = query.fails(make(log, at=query.at))
         assert (type(error), error.remedy) == (SinkError, "sink-older-checkpoint")
-        assert "is at micro-batch 1, and they are of micro-batch 2" in str(error)
+        assert "is at micro-batch 1, and the newest files of " in str(error)
     assert len(log.calls) == 3
+
+
+def test_a_process_that_wakes_after_its_successor_calls_nothing(
+    query: Effects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is frozen before it writes, and its successor has begun the next micro-batch."""
+    log, met = Log(), []
+
+    def successor(write: Callable[[Root], None]) -> None:
+        if not met:
+            met.append(write)
+            query_id = json.loads((query.checkpoint / "metadata").read_text())["id"]
+            write(Root(f"{query.at}/{query_id}"))
+
+    def point(name: str, path: object = None) -> None:
+        if name == "stable.manifest.before":
+            successor(lambda root: root.put_bytes("manifests/1.json", b"of the successor"))
+
+    monkeypatch.setattr("dedup.errors.faults.point", point)
+    error = query.fails(stable(log, at=query.at))
+    assert (error.remedy, log.calls, len(met)) == ("sink-older-checkpoint", [], 1)
+    query.folder, met[:] = query.folder / "again", []
+    record = side_effects._record
+
+    def late(batch_id: int) -> bytes:
+        successor(lambda root: root.put_bytes("attempts/1.json", b"of the successor"))
+        return record(batch_id)
+
+    monkeypatch.setattr(side_effects, "_record", late)
+    error = query.fails(once_per_batch(log, at=query.at))
+    assert (error.remedy, log.calls, len(met)) == ("sink-older-checkpoint", [], 1)
 
 
 def test_two_functions_of_a_query_cannot_share_their_files(query: Effects) -> None:
@@ -235,6 +267,7 @@ def test_an_unfinished_micro_batch_keeps_its_columns(query: Effects) -> None:
         query.start(stable(fail, at=query.at))
     query.plan = lambda rows: rows.select("src", "id")
     error = query.fails(stable(Log(), at=query.at))
+    assert type(error) is ConfigError
     assert "with the columns ['id', 'src'], and the query now has ['src', 'id']" in str(error)
 
 
