@@ -155,9 +155,13 @@ def running_broker(folder: Path) -> Iterator[str]:
 
 def _java() -> list[str]:
     jars = [p for p in fetch_jars().glob("*.jar") if p.name not in map(_file, CONNECTOR)]
-    # Ivy leaves out what Spark has already.
-    jars += (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
+    jars += scala_library()
     return [shutil.which("java") or "java", "-Xmx512m", "-cp", ":".join(map(str, jars))]
+
+
+def scala_library() -> list[Path]:
+    """The jar that Ivy leaves out, because Spark has it already."""
+    return list((Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar"))
 
 
 def _listeners(ports: Mapping[str, int]) -> str:
