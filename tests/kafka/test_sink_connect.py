@@ -20,12 +20,16 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 import dedup
 from dedup.errors import cause
-from dedup import kafka_sink
+from dedup import DedupListener, kafka_sink
+from tests.support.waiting import wait_until
 
 servers, folder = sys.argv[1:]
 spark = (SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
     .config("spark.log.level", "OFF").config("spark.sql.shuffle.partitions", "2").getOrCreate())
 dedup.register(spark)
+heard = []
+listener = DedupListener(on_sink=lambda one: heard.append((one.batch_id, one.rows)))
+spark.streams.addListener(listener)
 rows = (spark.readStream.schema("key string, value string").option("maxFilesPerTrigger", 1)
     .parquet(f"{folder}/input"))
 
@@ -45,6 +49,9 @@ run(once.option("topic", "connect-format"), f"{folder}/format")
 again = kafka_sink(servers, topic="connect-function", checkpoint=f"{folder}/function")
 run(rows.writeStream.foreachBatch(again), f"{folder}/function")
 
+wait_until(lambda: len(heard) == 8)
+spark.streams.removeListener(listener)
+
 def refusal(writer, checkpoint):
     try:
         run(writer, checkpoint)
@@ -53,6 +60,7 @@ def refusal(writer, checkpoint):
 
 print(json.dumps({
     "module": type(spark).__module__,
+    "heard": heard,
     "topic": refusal(once.option("topic", "connect-none"), f"{folder}/none"),
     "checkpoint": refusal(rows.writeStream.foreachBatch(again), f"{folder}/another"),
 }))
@@ -71,6 +79,8 @@ def test_a_session_of_connect_writes_each_record_once(broker: str, tmp_path: Pat
         make_topic(broker, name, 2)
     told = run_python(CODE, broker, tmp_path)
     assert "connect" in told["module"]
+    # The listener runs beside the server, whose processes keep the figures.
+    assert sorted(told["heard"]) == [[0, 50]] * 2 + [[1, 50]] * 2 + [[2, 50]] * 4
     assert "Topic 'connect-none' does not exist" in told["topic"]
     assert "is not the one that the query of" in told["checkpoint"]
     everything = Counter(range(150))
