@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dedup.cli.class_archive import class_archive, use_option, write_option
 from dedup.cli.printing import ShownLog
 from dedup.cli.stop import StopRequest
-from dedup.errors import DedupError, MissingExtraError
+from dedup.errors import DedupError, MachineError, MissingExtraError
 from dedup.errors.cause import out_of_memory
 
 if TYPE_CHECKING:
@@ -58,8 +58,10 @@ def spark_session(
     ------
     MissingExtraError
         If PySpark is not installed.
+    MachineError
+        If Spark finds no Java that it can use, or the user has no name.
     DedupError
-        If Spark does not start. The error holds the last line that Spark printed.
+        If Spark does not start for another reason. The error holds the last line of its output.
     """
     try:
         from pyspark.logger import PySparkLogger
@@ -70,7 +72,7 @@ def spark_session(
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:
-        raise DedupError(
+        raise MachineError(
             f"The user with ID {os.getuid()} has no name on this machine, and Spark does not start "
             "without one. Add the user to /etc/passwd (in a container: when it starts), or run as "
             "another user."
@@ -101,8 +103,10 @@ def spark_session(
                 builder = SparkSession.builder.master(master).appName("dedup")
                 session = builder.config(map=settings).getOrCreate()
         except Exception as error:
-            reason = last_line(log) or str(error)
-            raise DedupError(f"Spark does not start: {reason}{_java_hint(log)}") from None
+            reason = f"Spark does not start: {last_line(log) or error}"
+            if hint := _java_hint(log):
+                raise MachineError(reason + hint) from None
+            raise DedupError(reason) from None
         finally:
             # PySpark's own handler of Ctrl-C would cancel all jobs and raise.
             signal.signal(signal.SIGINT, on_interrupt)

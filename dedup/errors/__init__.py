@@ -138,6 +138,10 @@ class ExecutorError(DedupError, ImportError):
     """
 
 
+class MachineError(DedupError):
+    """The machine lacks something that Spark needs, such as Java. Add what the text names."""
+
+
 def _pip_line(extra: str) -> str | None:
     """Return the command that installs an extra's packages, or None if the extra is unknown."""
     import shlex
@@ -229,6 +233,7 @@ _OVERCOME: dict[type[DedupError], frozenset[str | None]] = {
     SegmentDamaged: frozenset(),
     StateError: frozenset(),
     ExecutorError: frozenset(),
+    MachineError: frozenset(),
     MissingExtraError: frozenset(),
 }
 

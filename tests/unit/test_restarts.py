@@ -56,6 +56,7 @@ OVERCOME = {
     ("DedupError", "output-folder"): True,
     ("ExecutorError", "executor-package"): False,
     ("FilterDamaged", None): False,
+    ("MachineError", None): False,
     ("MissingExtraError", None): False,
     ("ObjectMissing", "missing-catalog"): False,
     ("OtherRelease", "other-version"): False,
