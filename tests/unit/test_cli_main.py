@@ -70,7 +70,7 @@ def test_spark_starts_on_a_release_that_names_its_servers_otherwise() -> None:
         "with reading_session(): pass\n"
     )
     done = python("-c", code, env={"JAVA_HOME": "/nowhere"})
-    assert "DedupError: Spark does not start: " in done.stderr
+    assert "MachineError: Spark does not start: " in done.stderr
 
 
 def test_version() -> None:
