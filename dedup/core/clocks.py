@@ -9,6 +9,9 @@ The clock of a source partition is the highest timestamp observed from that part
 ``low_watermark`` is the lowest clock of an active source partition. A partition becomes idle if it
 is silent for long in *query time*, which does not include the time between two runs of the query.
 So no partition becomes idle while the query is stopped.
+
+A window after the operator has Spark's watermark, which does not follow these clocks. It is the
+highest timestamp that the window has seen, minus a delay. `Clocks.window_watermark_ms` returns it.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ IDLE_BATCHES = 3
 MAX_CLOCK_SKEW_MS = 60_000
 #: Largest number of clocks. The state row of every shard holds all clocks.
 MAX_SOURCES = 20_000
+#: Spark's watermark in the first two micro-batches of a checkpoint.
+FIRST_WINDOW_WATERMARKS_MS = (0, 0)
 
 
 def known_ms(time_ms: int) -> int | None:
@@ -46,11 +51,23 @@ class Observed:
 
     #: Highest timestamp that a record carried, or NEVER_MS if all timestamps were replaced.
     newest_ms: int
-    #: Number of records, including records whose timestamps were replaced.
+    #: Number of records and heartbeats, including those whose timestamps were replaced.
     records: int
+    #: Highest timestamp that a heartbeat carried, or NEVER_MS. The operator emits no heartbeat, so
+    #: a window after it does not see this time.
+    heartbeat_ms: int = NEVER_MS
+
+    @property
+    def clock_ms(self) -> int:
+        """Highest timestamp that may advance the clock, or NEVER_MS."""
+        return max(self.newest_ms, self.heartbeat_ms)
 
     def merge(self, other: Observed) -> Observed:
-        return Observed(max(self.newest_ms, other.newest_ms), self.records + other.records)
+        return Observed(
+            max(self.newest_ms, other.newest_ms),
+            self.records + other.records,
+            max(self.heartbeat_ms, other.heartbeat_ms),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +112,9 @@ class Clocks:
     newest_ms: int = NEVER_MS
     named_by: tuple[str, ...] = ()
     sources: Mapping[str, SourceClock] = field(default_factory=dict)
+    #: Upper bounds of Spark's watermark after the operator, at the start and at the end of the last
+    #: micro-batch. None if the option `window_delay` was not set in that micro-batch.
+    window_watermarks_ms: tuple[int, int] | None = None
 
     def idle_sources(self, policy: Policy) -> frozenset[str]:
         """Return the idle source partitions, which do not hold the low watermark back."""
@@ -133,7 +153,7 @@ class Clocks:
             renamed = replace(self, named_by=policy.source_columns, sources={})
             return renamed.advance(observed, now_ms=now_ms, run_id=run_id, policy=policy)
         query_time_ms = self.query_time_ms + self.elapsed_ms(now_ms, run_id)
-        newest_ms = max([self.newest_ms, *(h.newest_ms for h in observed.values())])
+        newest_ms = max([self.newest_ms, *(h.clock_ms for h in observed.values())])
         sources = self._observe(observed, query_time_ms, now_ms, newest_ms, policy)
         check_sources(len(sources))
         clocks = replace(
@@ -143,6 +163,7 @@ class Clocks:
             query_time_ms=query_time_ms,
             newest_ms=newest_ms,
             sources=sources,
+            window_watermarks_ms=self._advance_window(observed, policy),
         )
         slowest_ms = min(clocks._active(policy), default=(NEVER_MS, ""))[0]
         low_ms = max(self.low_watermark_ms, slowest_ms)
@@ -169,8 +190,8 @@ class Clocks:
                 sources[name] = silent
         for name, h in observed.items():
             old = sources.get(name) or SourceClock(NEVER_MS, query_time_ms, query_time_ms)
-            if h.newest_ms != NEVER_MS and h.newest_ms >= self.late_watermark_ms:
-                trusted_at_ms, time_ms = query_time_ms, max(old.time_ms, h.newest_ms)
+            if h.clock_ms != NEVER_MS and h.clock_ms >= self.late_watermark_ms:
+                trusted_at_ms, time_ms = query_time_ms, max(old.time_ms, h.clock_ms)
             else:
                 # Times that are late or replaced do not advance the clock. A partition that sends
                 # only these would hold the watermarks back forever. After the idle timeout its
@@ -178,10 +199,42 @@ class Clocks:
                 trusted_at_ms, time_ms = old.trusted_at_ms, old.time_ms
                 patience_ms = policy.idle_timeout_ms
                 if patience_ms is not None and query_time_ms - trusted_at_ms >= patience_ms:
-                    stand_in_ms = now_ms if h.newest_ms == NEVER_MS else newest_ms
+                    stand_in_ms = now_ms if h.clock_ms == NEVER_MS else newest_ms
                     time_ms = max(time_ms, stand_in_ms)
             sources[name] = SourceClock(time_ms, query_time_ms, trusted_at_ms)
         return sources
+
+    def window_watermark_ms(self, policy: Policy, *, follows: bool) -> int:
+        """Return the watermark by which a window after the operator drops late records.
+
+        Spark computes a watermark at the end of each micro-batch, and drops the late records of a
+        micro-batch by the watermark from the end of the last but one. ``follows``: whether the next
+        micro-batch has the next number. If it has not, Spark ran a micro-batch without input in
+        between, and uses the newer watermark.
+        """
+        before_ms, after_ms = self._window_watermarks(policy)
+        return before_ms if follows else after_ms
+
+    def _window_watermarks(self, policy: Policy) -> tuple[int, int]:
+        if self.window_watermarks_ms is not None:
+            return self.window_watermarks_ms
+        # The option is new. The window may have been there before, with the same delay.
+        assert policy.window_delay_ms is not None
+        since_ms = max(*FIRST_WINDOW_WATERMARKS_MS, self.newest_ms - policy.window_delay_ms)
+        return since_ms, since_ms
+
+    def _advance_window(
+        self, observed: Mapping[str, Observed], policy: Policy
+    ) -> tuple[int, int] | None:
+        """Return the window's watermarks at the start and at the end of a micro-batch.
+
+        The end counts all records, because no shard knows which records the others emit.
+        """
+        if policy.window_delay_ms is None:
+            return None
+        _, before_ms = self._window_watermarks(policy)
+        newest_ms = max((h.newest_ms for h in observed.values()), default=NEVER_MS)
+        return before_ms, max(before_ms, newest_ms - policy.window_delay_ms)
 
     def _advance_processing_time(self, now_ms: int, run_id: str, policy: Policy) -> Clocks:
         time_ms = self.effective_now(now_ms)
@@ -234,8 +287,10 @@ class Clocks:
             )
 
     def to_json(self) -> dict[str, Any]:
+        window = self.window_watermarks_ms
         return {
-            **{field.name: getattr(self, field.name) for field in fields(self)},
+            **{name: getattr(self, name) for name in _PARSERS if name not in _OPTIONAL},
+            **({} if window is None else {"window_watermarks_ms": list(window)}),
             "named_by": list(self.named_by),
             "sources": {
                 name: [c.time_ms, c.last_seen_ms, c.trusted_at_ms, c.silent_batches]
@@ -246,7 +301,7 @@ class Clocks:
     @staticmethod
     def from_json(value: object) -> Clocks:
         """Return the clocks, or raise ValueError if `to_json` cannot have returned the value."""
-        return Clocks(**record(value, _PARSERS))
+        return Clocks(**record(value, _PARSERS, _OPTIONAL))
 
 
 def _sources(value: object) -> dict[str, SourceClock]:
@@ -261,7 +316,10 @@ _PARSERS = {
     "run_id": lambda value: value if value == "" else parse.name(value),
     "named_by": tuple_of(text),
     "sources": _sources,
+    "window_watermarks_ms": row(integer, integer),
 }
+#: Fields that are missing if their options were not set.
+_OPTIONAL = ("window_watermarks_ms",)
 
 
 def check_sources(count: int) -> None:

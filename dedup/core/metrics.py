@@ -56,6 +56,8 @@ class BatchMetrics:
     returned_from_idle
         Late records of source partitions that were idle or unknown. The query forgets an idle
         partition once the GC watermark has passed the partition's clock.
+    heartbeats
+        Rows that only advanced a clock, by the option `heartbeat`. They are not in `records_in`.
     unchecked
         Records judged without a lookup under ``guarantee="at-least-once"``. They also count as
         ``unique`` or ``late``.
@@ -173,6 +175,7 @@ class BatchMetrics:
     expected_lost_millionths: RecordCount = 0
     filter_sidecar: RecordCount = 0
     max_filter_state_bytes: Setting = 0
+    heartbeats: RecordCount = 0
 
     @property
     def gc_lag_newest_ms(self) -> int | None:

@@ -48,6 +48,8 @@ class Policy:
     #: Query time after which a silent source partition no longer holds back the low watermark. None
     #: if it always does.
     idle_timeout_ms: int | None = 600_000
+    #: Delay of the watermark of a window after the operator, or None if there is no such window.
+    window_delay_ms: int | None = None
     #: Target false-positive rate of the union of all filters that one lookup probes, in (0, 1).
     fpr: float = 0.01
     #: Largest size of the state row of a shard. Half of it is for the tail.

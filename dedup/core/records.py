@@ -27,6 +27,8 @@ class Records:
     flags: U8
     #: What the whole micro-batch observed of each source partition.
     observed: Mapping[str, Observed]
+    #: Number of heartbeats of the whole micro-batch, in one shard. The other shards have 0.
+    heartbeats: int = 0
     #: Function that returns ranks of records by the user's order columns, then by the row's hash.
     tie_rank: Callable[[I64], I64]
     #: Hash of each record's source partition, to count records by partition.
@@ -52,6 +54,7 @@ class Records:
             **{kind.name.lower(): per_verdict[kind] for kind in kinds},
             "future": int(np.count_nonzero(self.flags & FLAG_FUTURE)),
             "null_timestamp": int(np.count_nonzero(self.flags & FLAG_NULL_TIME)),
+            "heartbeats": self.heartbeats,
         }
 
 

@@ -49,7 +49,7 @@ class SequenceMetrics:
     expired_before_ms
         Producers silent since before this time are forgotten. None if records carry no timestamps,
         because then silence is measured in query time, the time that a query spends running.
-    begins, epochs_apart
+    begins, epochs_apart, heartbeats
         As in `BatchMetrics`.
     stage_us
         As in `BatchMetrics`, with other stages.
@@ -88,6 +88,7 @@ class SequenceMetrics:
     begins: bool
     epochs_apart: int
     stage_us: dict[str, int]
+    heartbeats: RecordCount = 0
 
     @property
     def gc_watermark_ms(self) -> int | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dedup.core.admission import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME
+from dedup.core.admission import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED
 from dedup.core.arrays import BOOL, I64, U8, U64
 from dedup.core.arrival import Verdict, judge
 from dedup.core.clocks import NEVER_MS, Clocks
@@ -124,7 +124,7 @@ def process(
     SegmentDamaged
         If a segment that must be read is damaged or missing at the root.
     """
-    clocks = state.clocks
+    clocks, behind = state.clocks, behind_window(state, records, policy, epoch)
     _check_late(state, policy)
     clocks.check_jump(
         now_ms=epoch.now_ms, worker_now_ms=epoch.worker_now_ms, run_id=epoch.run_id, policy=policy
@@ -140,16 +140,19 @@ def process(
 
     times_ms, late = effective_times(records, clocks, policy, epoch)
     verdicts = np.full(len(records.flags), Verdict.UNTIMED, np.uint8)
-    verdicts[(records.flags & FLAG_NULL_ID) != 0] = Verdict.NULL_ID
+    no_id = (records.flags & FLAG_NULL_ID) != 0
+    verdicts[no_id] = np.where(behind[no_id], Verdict.LATE, Verdict.NULL_ID)
     judgeable = records.judgeable
     lost: list[SegmentRef] = []
     if policy.guarantee == "at-least-once":
-        verdicts[judgeable] = np.where(late[judgeable], Verdict.LATE, Verdict.UNIQUE)
+        verdicts[judgeable] = np.where((late | behind)[judgeable], Verdict.LATE, Verdict.UNIQUE)
         judging.counts["unchecked"] += len(judgeable)
     elif len(judgeable):
-        times = times_ms[judgeable], late[judgeable]
+        times = times_ms[judgeable], late[judgeable], behind[judgeable]
         asked = _Judgeable.of(records, judgeable, times, policy, digests)
         verdicts[judgeable], taken, lost = judging.judge(state, asked, records.tie_rank)
+        # A conflict may pass, but not into a window that would drop it.
+        verdicts[behind & (verdicts == Verdict.CONFLICT)] = Verdict.DUPLICATE
         state = replace(state, tail=state.tail.append(taken))
     advanced = clocks.advance(
         records.observed, now_ms=epoch.now_ms, run_id=epoch.run_id, policy=policy
@@ -188,6 +191,22 @@ def effective_times(
     return np.maximum(records.times_ms, np.int64(late_ms)), records.times_ms < late_ms
 
 
+def behind_window(state: ShardState, records: Records, policy: Policy, epoch: Epoch) -> BOOL:
+    """Return which records are late for a window after the operator.
+
+    These are the records behind the window's watermark, and those in the future: one of them would
+    move the watermark ahead of all others. Null timestamps do not concern a window.
+    """
+    if policy.window_delay_ms is None:
+        return np.zeros(len(records.flags), np.bool_)
+    follows = epoch.number == state.epoch + 1
+    watermark_ms = state.clocks.window_watermark_ms(policy, follows=follows)
+    future = (records.flags & FLAG_FUTURE) != 0
+    timed = (records.flags & (FLAG_NULL_TIME | FLAG_UNTIMED)) == 0
+    behind: BOOL = timed & (future | (records.times_ms < watermark_ms))
+    return behind
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Judgeable:
     """The n records of a micro-batch that have an ID and a time."""
@@ -197,10 +216,11 @@ class _Judgeable:
     keys: Keys
     #: Effective timestamps.
     times_ms: I64
-    #: Whether the timestamp is behind the late watermark. `substituted` says whether the
-    #: micro-batch's time replaced it, because it was null or in the future.
+    #: Whether the timestamp is behind the late watermark, or late for a window.
     late: BOOL
-    substituted: BOOL
+    #: Whether another time replaced the timestamp, because it was null, in the future, or behind
+    #: the late watermark.
+    clamped: BOOL
     #: Earliest and latest timestamp that each record may have carried itself.
     own_first_ms: I64
     own_last_ms: I64
@@ -209,10 +229,14 @@ class _Judgeable:
 
     @staticmethod
     def of(
-        records: Records, index: I64, times: tuple[I64, BOOL], policy: Policy, digests: U64 | None
+        records: Records,
+        index: I64,
+        times: tuple[I64, BOOL, BOOL],
+        policy: Policy,
+        digests: U64 | None,
     ) -> _Judgeable:
         keys, flags = records.keys, records.flags[index]
-        times_ms, late = times
+        times_ms, late, behind = times
         own_ms = records.times_ms[index] if policy.event_time else times_ms
         # A replaced future time is not kept. Another copy may have been taken with that time before
         # somebody set the clock back. A null time may stand for any time.
@@ -222,8 +246,8 @@ class _Judgeable:
             index=index,
             keys=keys.take(index) if len(index) < len(keys) else keys,
             times_ms=times_ms,
-            late=late,
-            substituted=substituted,
+            late=late | behind,
+            clamped=substituted | late,
             own_first_ms=np.where(null, NEVER_MS, own_ms),
             own_last_ms=np.where(substituted, _FOREVER_MS, own_ms),
             digests=None if digests is None else digests[index],
@@ -233,7 +257,7 @@ class _Judgeable:
         return Tail(
             self.keys if len(taken) == len(self.keys) else self.keys.take(taken),
             self.times_ms[taken],
-            self.substituted[taken] | self.late[taken],
+            self.clamped[taken],
             None if self.digests is None else self.digests[taken],
         )
 

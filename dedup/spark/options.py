@@ -86,6 +86,7 @@ _WAIT = Kind(
 _SHARED = by_name(
     Option("timestamp", _COLUMN, None, "Event time. Default: the time of processing."),
     Option("source_partition", _columns(), (), "What identifies a clock; repeat for several."),
+    Option("heartbeat", _COLUMN, None, "Boolean: the row only advances its clock."),
     Option(
         "null_timestamps", choice(*get_args(NullTimestamps)), "error",
         "Records without a timestamp.",
@@ -110,8 +111,10 @@ BY_ID = by_name(
     Option("catalog", _PLACE, None, "Where segments live."),
     _SHARED["timestamp"],
     _SHARED["source_partition"],
+    _SHARED["heartbeat"],
     Option("lateness", duration(), None, "How far behind is still on time."),
     Option("late", choice(*get_args(Late)), "emit", "Late records with an unknown ID."),
+    Option("window_delay", duration(), None, "Delay of the watermark of windows afterwards."),
     Option(
         "stable_timestamps", switch(), False,
         "All copies of a record have the same timestamp. Fixed at the first start.",
@@ -167,6 +170,7 @@ BY_SEQUENCE = by_name(
     Option("partition", _columns(), (), "What a producer numbers its records within."),
     _SHARED["timestamp"],
     _SHARED["source_partition"],
+    _SHARED["heartbeat"],
     Option("gaps", choice(*HANDLINGS), "emit", "New records that are out of order."),
     Option("unknown", choice(*HANDLINGS), "emit", "Records that may be new or not."),
     Option("fenced", choice(*HANDLINGS), "drop", "Records of an epoch that a newer one ended."),
@@ -198,6 +202,7 @@ class _Options:
 
     timestamp: ColumnOrName | IdTime | None
     source_partition: Columns
+    heartbeat: ColumnOrName | None
     null_timestamps: NullTimestamps
     verdict: str | None
     idle_timeout: Duration | None
@@ -211,6 +216,15 @@ class _Options:
             value = option.check(getattr(self, option.name))
             if isinstance(value, tuple):
                 object.__setattr__(self, option.name, value)
+
+    def _check_needs_time(self, why: str, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value if isinstance(value, (bool, tuple)) else value is not None:
+                raise ConfigError(
+                    f"{name}={_as_given(value)!r} needs a timestamp column; without `timestamp` "
+                    f"{why}"
+                )
 
     def _ms(self, name: str) -> Any:
         """Return the value of a duration option, in milliseconds."""
@@ -251,6 +265,7 @@ class Options(_Options):
     catalog: str | os.PathLike[str] | FileSystemFactory | None = field(repr=False)
     lateness: Duration | None
     late: Late
+    window_delay: Duration | None
     stable_timestamps: bool
     null_ids: NullIds
     order_by: Columns
@@ -274,8 +289,15 @@ class Options(_Options):
     def __post_init__(self) -> None:
         self._check_each()
         if self.timestamp is None:
-            self._check_processing_time()
+            why = "a record's time is its arrival, and no record is late."
+            timed = ("lateness", "window_delay", "source_partition", "heartbeat")
+            self._check_needs_time(why, *timed, "stable_timestamps")
         self._check_lateness()
+        if self.window_delay is not None and self.late == "emit":
+            raise ConfigError(
+                f'window_delay={self.window_delay!r} needs late="drop": late="emit" passes late '
+                "records on, and the window drops them silently. To see them, add verdict=."
+            )
         self._check_guarantee()
         if self.check_payload is False and self.conflicts != "drop":
             raise ConfigError(
@@ -290,14 +312,6 @@ class Options(_Options):
         if self.cache_dir is not None:
             check_local(self.cache_dir, "cache_dir")
         object.__setattr__(self, "root", None if self.catalog is None else Root(self.catalog))
-
-    def _check_processing_time(self) -> None:
-        for option in ("lateness", "source_partition", "stable_timestamps"):
-            if value := getattr(self, option):
-                raise ConfigError(
-                    f"{option}={_as_given(value)!r} needs a timestamp column; without `timestamp` "
-                    "a record's time is its arrival, and no record is late."
-                )
 
     def _check_lateness(self) -> None:
         policy = self.policy()
@@ -340,6 +354,7 @@ class Options(_Options):
             event_time=event_time,
             lateness_ms=lateness_ms,
             late=self.late,
+            window_delay_ms=self._ms("window_delay"),
             stable_timestamps=self.stable_timestamps,
             idle_timeout_ms=self._ms("idle_timeout"),
             fpr=self.fpr,
@@ -394,11 +409,9 @@ class SequenceOptions(_Options):
                 "timestamp=time_from_id(...) reads the ID of dedup_by_id, but records of "
                 "dedup_by_sequence have none. Give a timestamp column, or none."
             )
-        if self.timestamp is None and self.source_partition:
-            raise ConfigError(
-                f"source_partition={list(self.source_partition)!r} needs a timestamp "
-                "column; without `timestamp` producers expire by the time of the micro-batches."
-            )
+        if self.timestamp is None:
+            why = "producers expire by the time of the micro-batches."
+            self._check_needs_time(why, "source_partition", "heartbeat")
 
     @property
     def handling(self) -> Handling:

@@ -70,6 +70,8 @@ class Plan:
     #: Column with the micro-batch's time, or None in processing-time mode.
     now_column: str | None
     source_columns: tuple[str, ...]
+    #: Boolean column that marks heartbeats, or None.
+    heartbeat_column: str | None = None
     order_columns: tuple[str, ...] = ()
     payload_columns: tuple[str, ...] = ()
     #: Number of the user's columns, which come first. Helper columns for `order_by` follow, and

@@ -247,8 +247,8 @@ MUTANTS = (
     _mutant(
         "late times advance a clock",
         "core/clocks.py",
-        "if h.newest_ms != NEVER_MS and h.newest_ms >= self.late_watermark_ms:",
-        "if h.newest_ms != NEVER_MS:",
+        "if h.clock_ms != NEVER_MS and h.clock_ms >= self.late_watermark_ms:",
+        "if h.clock_ms != NEVER_MS:",
         CLOCKS,
         PARTITIONS,
     ),
@@ -291,6 +291,22 @@ MUTANTS = (
         "gc_ms = max(gc_ms, late_ms)",
         CLOCKS,
         VERDICTS,
+    ),
+    _mutant(
+        "a window always judges by the older watermark",
+        "core/clocks.py",
+        "return before_ms if follows else after_ms",
+        "return before_ms",
+        CLOCKS,
+        VERDICTS,
+    ),
+    _mutant(
+        "heartbeats move the watermark of a window",
+        "core/clocks.py",
+        "newest_ms = max((h.newest_ms for h in observed.values()), default=NEVER_MS)",
+        "newest_ms = max((h.clock_ms for h in observed.values()), default=NEVER_MS)",
+        CLOCKS,
+        ORACLE,
     ),
     _mutant(
         "a shortened key of a table's index is taken for a block's",

@@ -278,7 +278,7 @@ def test_nothing_but_nulls_and_nothing_at_all() -> None:
     nothing = packed([])
     assert [row["rows"] for row in nothing] == [wire.CONTROL] * SHARDS
     assert {row["body"] for row in nothing} == {None}
-    assert wire.read_observed(nothing[0]["head"]) == {}
+    assert wire.read_observed(nothing[0]["head"]) == ({}, 0)
     nulls = rows(9).take(pa.array([2, 2, 5]))
     counts = [row["rows"] for row in packed([nulls]) if row["rows"] != wire.CONTROL]
     assert sum(counts) == 3
@@ -327,12 +327,12 @@ def test_who_needs_a_timestamp(policy: str) -> None:
     if policy == "error":
         expected.remove(timeless)
     assert heads(sent, "flags", with_sources=True) == sorted(expected)
-    observed = wire.read_observed(sent[-1]["head"])
+    observed, _ = wire.read_observed(sent[-1]["head"])
     assert observed['"p"'][0].records == 2
     assert observed.keys() - {'"p"'} == ({'"q"'} if policy == "now" else set())
     made = replace(made, source_columns=(), policy=EVENT)
     nothing = batch.filter(pc.is_null(batch["ts"]))
-    observed = wire.read_observed(packed([nothing], made)[-1]["head"])
+    observed, _ = wire.read_observed(packed([nothing], made)[-1]["head"])
     assert observed == ({"": (Observed(NEVER_MS, 1), 0)} if policy == "now" else {})
 
 
@@ -344,7 +344,8 @@ def test_a_broken_uuid7_and_a_null_one() -> None:
         sent = packed([batch], plan(handling=Handling(null_timestamps=policy), time=time))
         broken = FLAG_NULL_TIME | (FLAG_UNTIMED if policy == "emit" else 0)
         assert heads(sent, "flags") == sorted([broken, *[FLAG_NULL_ID | FLAG_UNTIMED] * 2])
-        assert wire.read_observed(sent[-1]["head"]).keys() == (set() if policy == "emit" else {""})
+        observed, _ = wire.read_observed(sent[-1]["head"])
+        assert observed.keys() == (set() if policy == "emit" else {""})
 
 
 def refusal(batch: pa.RecordBatch, **changes: Any) -> str:
@@ -393,7 +394,7 @@ def test_clocks_are_told_per_source_partition() -> None:
     # A source partition with neither ID nor time does not count as heard.
     batch = rows(12).set_column(0, "id", pa.array(map(str, range(12))))
     (observed, *others) = (
-        wire.read_observed(row["head"])
+        wire.read_observed(row["head"])[0]
         for row in packed([batch], made)
         if row["rows"] == wire.CONTROL
     )
@@ -405,11 +406,39 @@ def test_clocks_are_told_per_source_partition() -> None:
     assert observed["[null,null]"][0].records == 4
     assert observed["[null,null]"][0].newest_ms < 0
     assert len({number for _, number in observed.values()}) == len(observed)
-    one = wire.read_observed(packed([batch])[-1]["head"])
+    one, _ = wire.read_observed(packed([batch])[-1]["head"])
     assert one[""][0].newest_ms == base_ms + 10_000
     assert one[""][0].records == 12
     untimed = replace(plan(), policy=Policy(horizon_ms=1, bucket_ms=1))
-    assert wire.read_observed(packed([batch], untimed)[-1]["head"]) == {}
+    assert wire.read_observed(packed([batch], untimed)[-1]["head"]) == ({}, 0)
+
+
+def test_heartbeats_only_advance_clocks() -> None:
+    """Of rows 0 to 11, in which null is no heartbeat: 0, 4, 6 and 10."""
+    batch = rows(12)
+    sent = packed([batch], plan(heartbeat_column="flag"))
+    assert sum(row["rows"] for row in sent if row["rows"] != wire.CONTROL) == 8
+    told = [wire.read_observed(row["head"]) for row in sent if row["rows"] == wire.CONTROL]
+    assert [beats for _, beats in told] == [4, 0, 0], "the metrics add the shards up"
+    base_ms = int(BASE.timestamp()) * 1000
+    seen = Observed(base_ms + 9_000, 8, base_ms + 10_000)
+    assert [observed for observed, _ in told] == [{"": (seen, 0)}] * SHARDS
+
+    beats = batch.take(pa.array([0, 0, 4, 6]))
+    times = pa.array([None, BASE, BASE + timedelta(days=9), BASE], batch.schema.field("ts").type)
+    beats = beats.set_column(0, "id", pa.nulls(4, pa.string())).set_column(1, "ts", times)
+    beats = beats.append_column("source", pa.array(["none", "p", "future", "p"]))
+    made = plan(
+        heartbeat_column="flag", source_columns=("source",), policy=SOURCED,
+        handling=Handling(null_ids="error", null_timestamps="error"),
+    )  # fmt: skip
+    sent = packed([beats], made)
+    assert {row["rows"] for row in sent} == {wire.CONTROL}
+    observed, count = wire.read_observed(sent[0]["head"])
+    assert count == 4
+    assert {name: seen for name, (seen, _) in observed.items()} == {
+        '"p"': Observed(NEVER_MS, 2, base_ms), '"future"': Observed(NEVER_MS, 1),
+    }  # fmt: skip
 
 
 def test_times_are_floored_to_milliseconds() -> None:

@@ -53,14 +53,15 @@ def test_a_batch_is_compared_as_well(spark: SparkSession) -> None:
         ({"check_payload": True, "guarantee": "at-least-once"}, "does not read the catalog"),
         ({"check_payload": "m"}, "check_payload='m': there is no such column"),
         ({"check_payload": lambda: F.rand()}, "check_payload"),
-        ({"check_payload": True, "source_partition": "n"}, "nothing to compare"),
+        ({"check_payload": True, "source_partition": "n", "heartbeat": "b"}, "nothing to compare"),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value),
 )
 def test_what_cannot_be_is_refused(
     spark: SparkSession, options: dict[str, Any], message: str
 ) -> None:
-    frame = spark.range(1).selectExpr("CAST(id AS string) id", "current_timestamp() at", "1 n")
+    columns = "CAST(id AS string) id", "current_timestamp() at", "1 n", "false b"
+    frame = spark.range(1).selectExpr(*columns)
     if callable(options.get("check_payload")):
         options = options | {"check_payload": options["check_payload"]()}
     with pytest.raises(ConfigError, match=message):

@@ -52,8 +52,11 @@ SMALL = {"state_budget_bytes": 16 << 10, "filter_state_bytes": 4 << 10}
 @pytest.mark.parametrize(
     ("options", "policy"),
     [
-        ({"late": "drop", "null_timestamps": "drop", "source_partition": "src", **SMALL},
-         {"late": "drop"}),
+        ({"late": "drop", "null_timestamps": "drop", "source_partition": "src", **SMALL,
+          "window_delay": "20500 milliseconds", "heartbeat": True},
+         {"late": "drop", "window_delay_ms": 20_500}),
+        long({"late": "drop", "null_timestamps": "drop", "source_partition": "src", **SMALL},
+             {"late": "drop"}),
         long({"null_timestamps": "emit", "source_partition": "src"}, {}),
         long({"null_timestamps": "drop", "shards": 1, **SMALL}, {}),
         long({"null_timestamps": "drop", "shards": 5}, {}),
@@ -69,6 +72,9 @@ def test_a_seeded_stream_by_each_policy(
         "timestamp": "ts", "horizon": "100 seconds", "lateness": f"{LATENESS_MS} milliseconds",
         "idle_timeout": None, "verdict": "verdict",
     }  # fmt: skip
+    options = dict(options)
+    if beats := "heartbeat" in options:
+        options["heartbeat"] = F.col("n") % 7 == 0
     query = Query(spark, tmp_path, given | options)
     tables = disordered(stable="stable_timestamps" in options)
     for table in tables:
@@ -83,12 +89,17 @@ def test_a_seeded_stream_by_each_policy(
                 None if row["at"] is None else 1000 * row["at"],
                 source=(row["src"] or "") if "source_partition" in options else "",
                 untimed=True,
+                heartbeat=beats and row["n"] % 7 == 0,
             )
             for row in table.to_pylist()
         ]
         expected = Counter(
             (record.id, max(record.time_ms or 0, watermark_ms), verdict.name.lower())
-            for record, verdict in zip(records, core.feed(records, 1 << 60), strict=True)
+            for record, verdict in zip(
+                [record for record in records if not record.heartbeat],
+                core.feed(records, 1 << 60),
+                strict=True,
+            )
         )
         found = Counter(
             (row["id"] and row["id"].encode(), max(1000 * (row["at"] or 0), watermark_ms),
@@ -99,6 +110,9 @@ def test_a_seeded_stream_by_each_policy(
     verdicts = Counter(row["verdict"] for row in run.all_rows())
     assert {"unique", "duplicate", "late", "null_id", "untimed"} == set(verdicts)
     assert {m.shards for m in run.metrics} == {options.get("shards", 2)}
+    rows = sum(table.num_rows for table in tables)
+    assert sum(m.records_in + m.heartbeats for m in run.metrics) == rows
+    assert sum(m.heartbeats for m in run.metrics) == (-(-rows // 7) if beats else 0)
 
 
 def disordered(*, stable: bool) -> list[pa.Table]:

@@ -358,7 +358,8 @@ def test_the_state_of_another_partition_is_told(
         ({"expire_after": "0 s"}, "expire_after='0 s' must be at least a millisecond"),
         ({"max_producers": 0}, "max_producers=0 must be a whole number from 1"),
         ({"ranges": 256}, "ranges=256 must be a whole number from 1 to 255"),
-        ({"source_partition": "n"}, r"source_partition=\['n'\] needs a timestamp"),
+        ({"source_partition": "n"}, "source_partition='n' needs a timestamp"),
+        ({"heartbeat": "n"}, "heartbeat='n' needs a timestamp"),
         ({"timestamp": time_from_id("uuid7")}, "records of dedup_by_sequence have none"),
         ({"verdict": "N"}, "verdict='N' is already a column"),
     ],
@@ -388,6 +389,15 @@ def test_one_operator_of_a_query(spark: SparkSession, tmp_path: Path) -> None:
     assert found["safety-settings"].level == "fine"
     with pytest.raises(ConfigError, match=r"is not an operator\. Give the result of"):
         check_query(made.source(), lambda df: df)  # type: ignore[arg-type]
+
+
+def test_a_heartbeat_lets_silent_producers_expire(spark: SparkSession, tmp_path: Path) -> None:
+    options = {"timestamp": "ts", "heartbeat": F.col("producer") == "beat"}
+    query = SequenceQuery(spark, tmp_path, options, schema=SEQUENCE_SCHEMA)
+    query.add("a/0:0@0").add("beat/:-@9000").add("b/0:0@9000")
+    metrics = query.measured()
+    assert [m.heartbeats for m in metrics] == [m.producers_expired for m in metrics] == [0, 1, 0]
+    assert [m.records_in for m in metrics] == [m.accept for m in metrics] == [1, 0, 1]
 
 
 def test_a_first_micro_batch_without_records(spark: SparkSession, tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ STABLE_OR_NOT = pytest.mark.parametrize("stable", [False, True], ids=["any", "st
 class Rec:
     """A record: its ID (None: null), own timestamp (None: null), source partition.
 
-    `untimed`: no time replaces a null timestamp. `payload`: its other content.
+    `untimed`: no time replaces a null timestamp. `payload`: its other content. `heartbeat`: it only
+    advances its clock, and gets no verdict.
     """
 
     id: bytes | None
@@ -53,6 +54,7 @@ class Rec:
     source: str = ""
     untimed: bool = False
     payload: int = 0
+    heartbeat: bool = False
 
 
 def is_untimed(rec: Rec) -> bool:
@@ -70,6 +72,35 @@ class Passed:
     payload: int = 0
     #: The set of columns for its comparison when it passed.
     column_set: str | None = None
+
+
+@dataclass
+class SparkWatermark:
+    """Spark's watermark after the operator, as the given times of each micro-batch move it."""
+
+    #: By micro-batch: the newest time so far, and the watermark at its end. The watermark is None
+    #: if the option was not set.
+    newest_ms: list[int] = field(default_factory=list)
+    ends_ms: list[int | None] = field(default_factory=list)
+
+    def at_end(self, batch: int, delay_ms: int) -> int:
+        """The watermark that a micro-batch left; before the option was set, with its delay."""
+        if batch < 0:
+            return 0
+        end_ms = self.ends_ms[batch]
+        return max(0, self.newest_ms[batch] - delay_ms) if end_ms is None else end_ms
+
+    def end(self, own_ms: int, newest_ms: int, delay_ms: int | None) -> None:
+        """A micro-batch ends, in which the window got times up to `own_ms`."""
+        last = len(self.ends_ms) - 1
+        if delay_ms is None:
+            self.ends_ms.append(None)
+        else:
+            self.ends_ms.append(max(self.at_end(last, delay_ms), own_ms - delay_ms))
+        self.newest_ms.append(max([newest_ms, *self.newest_ms[last:]]))
+
+    def forget(self, first: int) -> None:
+        del self.newest_ms[first:], self.ends_ms[first:]
 
 
 @dataclass
@@ -94,12 +125,16 @@ class Driver:
     policies: list[Policy] = field(default_factory=list)
     history: list[ShardState] = field(default_factory=list)
     last: Outcome | None = None
+    #: As it is, by the records that passed; and at most, by all records.
+    watermark: SparkWatermark = field(default_factory=SparkWatermark)
+    bound: SparkWatermark = field(default_factory=SparkWatermark)
 
-    def feed(self, recs: Sequence[Rec], now_ms: int | None = None) -> list[Verdict]:
+    def feed(self, given: Sequence[Rec], now_ms: int | None = None) -> list[Verdict]:
         """Run one micro-batch, check it against the oracle, return its verdicts."""
         self.now_ms = self.now_ms if now_ms is None else now_ms
+        recs = [rec for rec in given if not rec.heartbeat]
         base = ShardState.from_bytes(self.state.to_bytes(), hash_key_id=hash_key_id(self.hash_key))
-        records = self._records(recs)
+        records = self._records(recs, [rec for rec in given if rec.heartbeat])
         epoch = Epoch(
             number=self.batch,
             run_id=self.run_id,
@@ -113,12 +148,22 @@ class Driver:
         assert outcome.verdicts.tolist() == orphaned.verdicts.tolist(), "a replay answers the same"
         self.policies.append(self.policy)
         self._judge(recs, records, base, outcome)
+        self._move_windows(records, outcome)
         self.history.append(self.state)
         self.highest = max(self.highest, self.batch)
         self._check_bounds(base.clocks, outcome.state)
         self.state, self.last = outcome.state, outcome
         self.batch += 1
         return [Verdict(v) for v in outcome.verdicts]
+
+    def skip(self) -> None:
+        """A micro-batch without input, which Spark runs for the window: no shard is called."""
+        self.policies.append(self.policy)
+        self.history.append(self.state)
+        for model in (self.watermark, self.bound):
+            model.end(NEVER_MS, NEVER_MS, self.policy.window_delay_ms)
+        self.highest = max(self.highest, self.batch)
+        self.batch += 1
 
     def named(self, recs: Sequence[Rec], now_ms: int | None = None) -> list[str]:
         """As `feed`; the names of the verdicts."""
@@ -130,6 +175,8 @@ class Driver:
         self.state = self.history[self.batch]
         del self.history[self.batch :], self.policies[self.batch :]
         self.passed = [p for p in self.passed if p.batch < self.batch]
+        self.watermark.forget(self.batch)
+        self.bound.forget(self.batch)
 
     def retune(self, **changes: Any) -> None:
         """Restart the query with other options."""
@@ -157,7 +204,7 @@ class Driver:
         """Whether the segment is still at the root."""
         return segment.name in self.store.segments
 
-    def _records(self, recs: Sequence[Rec]) -> Records:
+    def _records(self, recs: Sequence[Rec], heartbeats: Sequence[Rec]) -> Records:
         own = [NEVER_MS if rec.time_ms is None else rec.time_ms for rec in recs]
         times = np.array(own, np.int64)
         flags = np.array([FLAG_NULL_ID * (rec.id is None) for rec in recs], np.uint8)
@@ -174,12 +221,18 @@ class Driver:
             observed[rec.source] = (
                 observed[rec.source].merge(new) if rec.source in observed else new
             )
-        names = sorted({rec.source for rec in recs})
+        for beat in heartbeats:
+            if self.policy.event_time and beat.time_ms is not None:
+                future = beat.time_ms > self.now_ms + MAX_FUTURE_MS
+                new = Observed(NEVER_MS, 1, NEVER_MS if future else beat.time_ms)
+                observed[beat.source] = observed.get(beat.source, Observed(NEVER_MS, 0)).merge(new)
+        names = sorted({rec.source for rec in (*recs, *heartbeats)})
         return Records(
             keys=Keys.from_list([rec.id or b"" for rec in recs]),
             times_ms=np.where(substituted, self.now_ms, times),
             flags=flags,
             observed=observed,
+            heartbeats=len(heartbeats),
             tie_rank=lambda index: index.copy(),
             sources=np.array([names.index(rec.source) for rec in recs], np.uint64),
             source_hashes={name: names.index(name) for name in observed},
@@ -196,12 +249,14 @@ class Driver:
         else:
             effective = np.full(len(recs), base.clocks.effective_now(self.now_ms))
             late = np.zeros(len(recs), bool)
+        behind = self._behind(records)
+        late = late | behind
         arrival = np.lexsort((np.arange(len(recs)), effective))
         duplicates: list[tuple[Rec, int, Verdict]] = []
         for i in arrival:
             rec, verdict, t = recs[i], Verdict(outcome.verdicts[i]), int(effective[i])
             if rec.id is None:
-                assert verdict == Verdict.NULL_ID
+                assert verdict == (Verdict.LATE if behind[i] else Verdict.NULL_ID)
                 continue
             if policy.event_time and is_untimed(rec):
                 assert verdict == Verdict.UNTIMED
@@ -214,7 +269,9 @@ class Driver:
                 self.unproven += not same
                 continue
             if verdict in (Verdict.DUPLICATE, Verdict.CONFLICT):
-                duplicates.append((rec, t, verdict))
+                assert verdict == Verdict.DUPLICATE or not behind[i]
+                if not behind[i]:
+                    duplicates.append((rec, t, verdict))
                 assert any(abs(p.time_ms - t) <= policy.horizon_ms for p in same), (
                     f"clause 2: {rec} at {t} has no reason to be dropped"
                 )
@@ -230,6 +287,39 @@ class Driver:
 
         for rec, t, verdict in duplicates:
             self._judge_payload(rec, t, verdict)
+
+    def _own(self, records: Records) -> tuple[np.ndarray, np.ndarray]:
+        """Which records have their own time, and which of them are in the future."""
+        future = (records.flags & FLAG_FUTURE) != 0
+        return (records.flags & (FLAG_NULL_TIME | FLAG_UNTIMED)) == 0, future
+
+    def _behind(self, records: Records) -> np.ndarray:
+        """Which records must be late for the window after the operator."""
+        delay_ms, last = self.policy.window_delay_ms, self.batch - 1
+        if delay_ms is None:
+            return np.zeros(len(records.flags), bool)
+        # A new option is judged by all that was heard before.
+        is_new = last >= 0 and self.bound.ends_ms[last] is None
+        bound_ms = self.bound.at_end(last if is_new else last - 1, delay_ms)
+        own, future = self._own(records)
+        return own & (future | (records.times_ms < bound_ms))
+
+    def _move_windows(self, records: Records, outcome: Outcome) -> None:
+        """Check that the window drops nothing that passed, and move Spark's watermark."""
+        own, future = self._own(records)
+        passed = np.isin(outcome.verdicts, (Verdict.UNIQUE, Verdict.NULL_ID, Verdict.CONFLICT))
+        delay_ms = self.policy.window_delay_ms
+        if delay_ms is not None:
+            counted = records.times_ms[own & passed]
+            assert (counted >= self.watermark.at_end(self.batch - 2, delay_ms)).all()
+            assert not (future & passed).any(), "it would close every window"
+        emitted, heard = (
+            max(records.times_ms[mask & ~future].tolist(), default=NEVER_MS)
+            for mask in (own & passed, own)
+        )
+        newest_ms = max((h.clock_ms for h in records.observed.values()), default=NEVER_MS)
+        self.watermark.end(emitted, emitted, delay_ms)
+        self.bound.end(heard, newest_ms, delay_ms)
 
     def _judge_payload(self, rec: Rec, time_ms: int, verdict: Verdict) -> None:
         """Check a duplicate against the records that passed: lookups end at the first match."""

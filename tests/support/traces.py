@@ -43,6 +43,7 @@ def policies(
         lateness_ms=draw(st.integers(0, 60)),
         late=draw(st.sampled_from(["emit", "drop"])),
         stable_timestamps=stable,
+        window_delay_ms=draw(st.none() | st.integers(0, 80)),
         idle_timeout_ms=draw(st.sampled_from([None, 0, 100])),
         state_budget_bytes=draw(budgets),
         max_filter_state_bytes=draw(FILTER_BOUNDS),
@@ -72,6 +73,7 @@ def batches(draw: st.DrawFn, *, nulls: bool = True, payloads: int = 0) -> list[l
             st.sampled_from(["p", "q"]),
             st.booleans(),
             st.integers(0, payloads),
+            st.sampled_from([False, False, False, False, True]),
         )
         result.append(draw(st.lists(record, max_size=12)))
     return result

@@ -148,6 +148,7 @@ def test_a_second_adoption_begins_with_the_newest_clocks(tmp_path: Path) -> None
         adopted = read_adopted(query.root, QUERY, shard)
         assert adopted is not None
         assert adopted.clocks.gc_watermark_ms == clocks[0]
+        assert adopted.clocks.window_watermarks_ms == (0, 0), "Spark's begins again"
 
 
 def test_a_pending_list_that_was_emptied_since_is_named_no_more(tmp_path: Path) -> None:

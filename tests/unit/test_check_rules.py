@@ -146,7 +146,8 @@ CASES = {
     "windows-after": [
         Case(WEEK, None),
         Case({**WEEK, "by_source": False}, None),
-        Case({**WEEK, "by_source": True}, UNKNOWN, "give its withWatermark a delay as long as"),
+        Case({**WEEK, "by_source": True}, UNKNOWN, "the same delay as window_delay."),
+        Case({**WEEK, "by_source": True, "window_delay_ms": 600_000}, FINE, "of 10 minutes or"),
     ],
     "source-clocks": [
         Case({"sources": (Source(kind="file"),), **HORIZON}, None),

@@ -57,6 +57,60 @@ def test_a_new_partition_that_is_behind_does_not_pull_the_watermark_back() -> No
     assert clocks.holder(policy) == "q"
 
 
+WINDOW = replace(EVENT, window_delay_ms=10)
+
+
+def window(clocks: Clocks, policy: Policy = WINDOW) -> tuple[int, int]:
+    """The watermarks for a micro-batch that follows at once, and after one without input."""
+    following, later = (clocks.window_watermark_ms(policy, follows=f) for f in (True, False))
+    return following, later
+
+
+def test_a_window_judges_by_the_watermark_of_the_last_micro_batch_but_one() -> None:
+    clocks = Clocks()
+    seen = [window(clocks)]
+    for times in ({"p": 100, "q": 5}, {"p": 200}, {"q": 7}, {"p": 150, "q": 199}):
+        clocks = advance(clocks, WINDOW, 10_000, **times)
+        seen.append(window(clocks))
+    assert seen == [(0, 0), (0, 90), (90, 190), (190, 190), (190, 190)]
+    assert clocks.low_watermark_ms == 199, "which is not what a window follows"
+
+
+def test_a_window_does_not_see_heartbeats() -> None:
+    beat = {"p": Observed(50, 2, 500), "q": Observed(NEVER_MS, 1, 600)}
+    clocks = Clocks().advance(beat, now_ms=10_000, run_id="run", policy=WINDOW)
+    assert window(clocks) == (0, 40)
+    assert (clocks.low_watermark_ms, clocks.newest_ms) == (500, 600)
+
+
+def test_the_watermark_of_a_window_never_falls() -> None:
+    """Spark keeps it when the query restarts with a longer delay."""
+    clocks = advance(Clocks(), WINDOW, 10_000, p=100)
+    longer = replace(WINDOW, window_delay_ms=50)
+    clocks = advance(clocks, longer, 10_000, p=120)
+    assert window(clocks, longer) == (90, 90)
+    assert window(advance(clocks, longer, 10_000, p=150), longer) == (90, 100)
+
+
+def test_a_new_option_counts_what_came_before() -> None:
+    clocks = advance(Clocks(), EVENT, 10_000, p=100)
+    assert clocks.window_watermarks_ms is None
+    assert window(clocks) == (90, 90)
+    clocks = advance(clocks, WINDOW, 10_000, p=110)
+    assert window(clocks) == (90, 100)
+    clocks = advance(clocks, EVENT, 10_000, p=120)
+    assert window(clocks) == (110, 110)
+
+
+def test_rows_hold_the_watermarks_of_windows_only_if_there_are_any() -> None:
+    without = advance(Clocks(), EVENT, 10_000, p=100)
+    assert "window_watermarks_ms" not in without.to_json()
+    clocks = advance(Clocks(), WINDOW, 10_000, p=100)
+    assert Clocks.from_json(json.loads(json.dumps(clocks.to_json()))) == clocks
+    with pytest.raises(ValueError, match="not a list of 2"):
+        Clocks.from_json({**clocks.to_json(), "window_watermarks_ms": [1]})
+
+
 def test_a_batch_without_records_changes_nothing_but_time() -> None:
     clocks = advance(Clocks(), EVENT, 10_000, p=500)
     later = advance(clocks, EVENT, 11_000)
@@ -141,6 +195,7 @@ def test_without_a_time_out_substituted_times_never_count() -> None:
 def test_heard_of_several_map_tasks_is_added_up() -> None:
     assert Observed(5, 2).merge(Observed(9, 1)) == Observed(9, 3)
     assert Observed(5, 2).merge(Observed(NEVER_MS, 4)) == Observed(5, 6)
+    assert Observed(5, 2, 7).merge(Observed(6, 4, 3)) == Observed(6, 6, 7)
 
 
 def test_json_round_trip() -> None:

@@ -29,6 +29,8 @@ def test_event_time(policy: Policy, trace: list[list[Rec]], data: st.DataObject)
     driver = Driver(policy)
     now_ms = 0
     for recs in trace:
+        if data.draw(st.booleans()):
+            driver.skip()
         now_ms += data.draw(st.sampled_from([0, 10, 100, 400]))
         driver.feed(recs, now_ms)
 

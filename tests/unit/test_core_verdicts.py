@@ -39,6 +39,55 @@ def test_a_late_record_is_judged_at_the_late_watermark(budget: int) -> None:
     assert driver.named([Rec(X, 20)]) == ["DUPLICATE"]
 
 
+@SEALED_OR_NOT
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+def test_a_record_that_a_window_would_drop_is_late(budget: int, guarantee: str) -> None:
+    driver = drive(
+        window_delay_ms=10, lateness_ms=1_000, late="drop", state_budget_bytes=budget,
+        guarantee=guarantee,
+    )  # fmt: skip
+    driver.feed([Rec(X, 100)])
+    driver.feed([Rec(Y, 200)])
+    # The window still judges by 90, and then by 190. It drops what ends at 190 or before.
+    recs = [Rec(b"a", 90), Rec(b"b", 89), Rec(None, 90), Rec(None, 89), Rec(None, None)]
+    assert driver.named(recs) == ["UNIQUE", "LATE", "NULL_ID", "LATE", "NULL_ID"]
+    recs = [Rec(b"c", 190), Rec(b"d", 189), Rec(b"b", 200)]
+    assert driver.named(recs) == ["UNIQUE", "LATE", "UNIQUE"]
+
+
+def test_a_micro_batch_without_input_tells_the_window_the_newest_watermark() -> None:
+    driver = drive(window_delay_ms=10, lateness_ms=1_000)
+    driver.feed([Rec(X, 100)])
+    driver.skip()
+    assert driver.named([Rec(Y, 90), Rec(Z, 89)]) == ["UNIQUE", "LATE"]
+
+
+def test_a_record_in_the_future_is_late_for_a_window() -> None:
+    """It would close all windows; but a null timestamp concerns no window."""
+    driver = drive(window_delay_ms=10, lateness_ms=1_000)
+    recs = [Rec(X, IN_2099_MS), Rec(None, IN_2099_MS), Rec(Y, None), Rec(Z, 20)]
+    assert driver.named(recs) == ["LATE", "LATE", "UNIQUE", "UNIQUE"]
+    driver.skip()
+    assert driver.named([Rec(b"a", 10), Rec(b"b", 9)]) == ["UNIQUE", "LATE"]
+
+
+def test_a_conflict_that_is_late_for_a_window_does_not_pass() -> None:
+    driver = drive(window_delay_ms=10, lateness_ms=1_000, late="drop", payload="a")
+    driver.feed([Rec(X, 500), Rec(Y, 500)])
+    driver.skip()
+    recs = [Rec(X, 490, payload=1), Rec(Y, 489, payload=1), Rec(X, IN_2099_MS, payload=1)]
+    assert driver.named(recs) == ["CONFLICT", "DUPLICATE", "LATE"]
+
+
+def test_a_record_that_is_late_for_a_window_keeps_its_time() -> None:
+    """If it passes: a copy is judged by that time, not by the late watermark."""
+    driver = drive(window_delay_ms=10, lateness_ms=1_000)
+    driver.feed([Rec(X, 500)])
+    driver.skip()
+    assert driver.named([Rec(Y, 400)]) == ["LATE"]
+    assert driver.named([Rec(Y, 460), Rec(Y, 500)]) == ["DUPLICATE", "UNIQUE"]
+
+
 @pytest.mark.parametrize(("age", "verdict"), [(60, "DUPLICATE"), (61, "UNIQUE")])
 @SEALED_OR_NOT
 def test_an_age_of_exactly_the_horizon_is_a_duplicate(budget: int, age: int, verdict: str) -> None:

@@ -285,6 +285,15 @@ def check_whole(resolved: Resolved, option: str) -> None:
         )
 
 
+def check_mark(resolved: Resolved, option: str) -> None:
+    """Reject a column that is not a boolean."""
+    if not isinstance(resolved.kind, T.BooleanType):
+        raise ConfigError(
+            f"{option} column {resolved.name!r} is {resolved.kind.simpleString()}; a boolean is "
+            f"needed, such as F.col({resolved.name!r}) == 'heartbeat'."
+        )
+
+
 def check_time_type(resolved: Resolved) -> None:
     """Reject a column that is not a timestamp, and show the conversion to use."""
     if isinstance(resolved.kind, (T.TimestampType, T.TimestampNTZType)):

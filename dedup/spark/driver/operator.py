@@ -23,8 +23,10 @@ def dedup_by_id(
     catalog: str | os.PathLike[str] | FileSystemFactory | None = None,
     timestamp: ColumnOrName | IdTime | None = None,
     source_partition: ColumnOrName | Sequence[ColumnOrName] = (),
+    heartbeat: ColumnOrName | None = None,
     lateness: Duration | None = None,
     late: Literal["emit", "drop"] = "emit",
+    window_delay: Duration | None = None,
     stable_timestamps: bool = False,
     max_future: Duration = "10 minutes",
     null_ids: Literal["emit", "drop", "error"] = "emit",
@@ -74,8 +76,12 @@ def dedup_by_id(
     source_partition : str, Column, or several
         Columns that identify a clock, for example Kafka's topic and partition. Default: one clock
         for all records. Then records of a slow source are late. A window after the operator still
-        has one watermark, which needs a delay as long as a source may lag. If one of these columns
-        is a timestamp, do not change the session's time zone between restarts.
+        has one watermark: see `window_delay`. If one of these columns is a timestamp, do not change
+        the session's time zone between restarts.
+    heartbeat : str or Column, optional
+        Boolean column. A row in which it is true advances the clock of its source partition, and
+        does nothing else: it is not emitted, also with `verdict`, and needs no ID. Without a
+        timestamp it does nothing. Null counts as false.
     lateness : str or timedelta, optional
         How far behind the low watermark a record is still on time. Default: the horizon, at most
         1 hour; with `stable_timestamps` the horizon.
@@ -83,6 +89,11 @@ def dedup_by_id(
         ``"emit"``: a late record gets the late watermark as its time, and passes if its ID is not
         remembered. ``"drop"``: a late record is always dropped, and counts as a duplicate if its ID
         is remembered.
+    window_delay : str or timedelta, optional
+        The delay in ``withWatermark(timestamp, DELAY)``, if a window follows the operator. Records
+        that the window would drop are then late, with or without an ID, and so are those beyond
+        `max_future`, which would close all windows. Needs ``late="drop"``. Then the window counts
+        every record that passes, if it has a timestamp (``dedup/spark/README.md`` has the rule).
     stable_timestamps : bool
         Set this if every copy of a record carries the same timestamp. Then the operator probes only
         the record's own bucket, and the cost does not depend on the horizon.
@@ -194,6 +205,7 @@ def dedup_by_sequence(
     partition: ColumnsOption = (),
     timestamp: ColumnOrName | None = None,
     source_partition: ColumnsOption = (),
+    heartbeat: ColumnOrName | None = None,
     gaps: SequenceHandling = "emit",
     unknown: SequenceHandling = "emit",
     fenced: SequenceHandling = "drop",
@@ -236,8 +248,8 @@ def dedup_by_sequence(
     timestamp : str or Column, optional
         A record's time, used only for `expire_after`. Default: processing time. On processing time
         a query that runs in single micro-batches (`availableNow`) never forgets a producer.
-    source_partition, idle_timeout, max_future, null_timestamps, accept_clock_jump
-        As in `dedup_by_id`. The first four need `timestamp`.
+    source_partition, heartbeat, idle_timeout, max_future, null_timestamps, accept_clock_jump
+        As in `dedup_by_id`. All but the last need `timestamp`.
     gaps : {"emit", "drop", "error"}
         What becomes of new records that are out of order. A record is out of order if records
         before it are missing, or if it was missing itself. ``"emit"``: such records pass.

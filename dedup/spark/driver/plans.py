@@ -23,6 +23,7 @@ from dedup.spark.driver.columns import (
     Resolved,
     check_carried,
     check_id_type,
+    check_mark,
     check_order_type,
     check_time_type,
     check_whole,
@@ -70,7 +71,10 @@ def _by_id(columns: Columns, options: Options) -> Plan:
     sources = columns.each(options.source_partition, "source_partition", check_id_type)
     check_clusters(df, id=ids, source_partition=sources)
     time = _time_source(columns, options.timestamp, ids)
-    payload = _payload(columns, options, {time.column, *(r.column for r in (*ids, *sources))})
+    heartbeat = _heartbeat(columns, options)
+    others = {time.column, heartbeat, *(r.column for r in (*ids, *sources))}
+    payload = _payload(columns, options, others)
+    policy = options.policy()
     root = options.root if df.isStreaming else None
     retained = int(checks.setting(df.sparkSession, "spark.sql.streaming.minBatchesToRetain", "100"))
     return _plan(
@@ -79,8 +83,11 @@ def _by_id(columns: Columns, options: Options) -> Plan:
         ids=ids,
         sources=sources,
         time=time,
+        heartbeat_column=heartbeat,
         policy=replace(
-            options.policy(),
+            policy,
+            # Spark ignores the watermark of a batch query.
+            window_delay_ms=policy.window_delay_ms if df.isStreaming else None,
             retain_epochs=retained,
             payload=name_of_columns([r.definition for r in payload]) if payload else None,
         ),
@@ -120,6 +127,7 @@ def _by_sequence(columns: Columns, options: SequenceOptions) -> Plan:
         ids=[*producers, *partitions],
         sources=sources,
         time=time,
+        heartbeat_column=_heartbeat(columns, options),
         policy=options.policy(),
         emitted=options.rule().emitted(untimed=options.null_timestamps == "emit"),
         body_columns=len(df.columns),
@@ -177,6 +185,15 @@ def _time_source(
     return TimeSource(text, Definition(expression=text, kind=""), in_id=given is not None)
 
 
+def _heartbeat(columns: Columns, options: Options | SequenceOptions) -> str | None:
+    """Return the column that marks heartbeats, or raise ConfigError if it is not a boolean."""
+    if options.heartbeat is None:
+        return None
+    resolved = columns.resolve(options.heartbeat, "heartbeat")
+    check_mark(resolved, "heartbeat")
+    return resolved.column
+
+
 def _payload(columns: Columns, options: Options, others: set[str | None]) -> list[Resolved]:
     """Return the columns that `check_payload` compares, in a fixed order."""
     given = options.check_payload
@@ -187,8 +204,8 @@ def _payload(columns: Columns, options: Options, others: set[str | None]) -> lis
         found = [resolved for resolved in found if resolved.column not in others]
         if not found:
             raise ConfigError(
-                "check_payload=True: the stream has only the columns of ID, timestamp and source "
-                "partition, so there is nothing to compare."
+                "check_payload=True: the stream has only the columns of ID, timestamp, source "
+                "partition and heartbeat, so there is nothing to compare."
             )
     return sorted(found, key=lambda resolved: repr(resolved.definition))
 

@@ -44,6 +44,7 @@ class ShardInput:
     keys: list[Keys] = field(default_factory=list)
     heads: list[pa.RecordBatch] = field(default_factory=list)
     observed: wire.ObservedSources = field(default_factory=dict)
+    heartbeats: int = 0
     schema_bytes: bytes | None = None
     nbytes: int = 0
 
@@ -61,7 +62,9 @@ class ShardInput:
                 root = self.plan.root
                 if root is not None and bytes(keys) != wire.write_key_id(self.layout.key_id):
                     raise began_twice(root)
-                wire.add_observed(self.observed, wire.read_observed(head))
+                observed, heartbeats = wire.read_observed(head)
+                wire.add_observed(self.observed, observed)
+                self.heartbeats += heartbeats
                 if body is not None:
                     self.schema_bytes = bytes(body)
                 continue
@@ -98,6 +101,7 @@ class ShardInput:
             times_ms=column("time_ms", np.int64),
             flags=column("flags", np.uint8),
             observed={name: observed for name, (observed, _) in self.observed.items()},
+            heartbeats=self.heartbeats,
             sources=column("source", np.uint64) if plan.source_columns else None,
             source_hashes={name: number for name, (_, number) in self.observed.items()},
             tie_rank=self.tie_rank,

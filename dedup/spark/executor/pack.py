@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dedup import kernel
 from dedup.core.admission import FLAG_NULL_ID, observed_times
@@ -95,6 +96,7 @@ class Packer:
     nbytes: int = 0
     schema: pa.Schema | None = None
     observed: wire.ObservedSources = field(default_factory=dict)
+    heartbeats: int = 0
 
     @property
     def full(self) -> bool:
@@ -102,6 +104,10 @@ class Packer:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Buffer one Arrow batch. Raises DataError for a record that an option refuses."""
+        if self.plan.heartbeat_column is not None:
+            batch = self._without_heartbeats(batch, batch.column(self.plan.heartbeat_column))
+            if not batch.num_rows:
+                return
         ids = encode_ids([batch.column(column) for column, _, _ in self.plan.id_columns])
         flags = np.zeros(batch.num_rows, np.uint8)
         if ids.null.any():
@@ -172,16 +178,34 @@ class Packer:
         """Return one row per shard, so that every shard observes every clock (invariant 10)."""
         count = len(self.layout.slot_keys)
         schema = wire.write_schema(self.schema) if self.schema is not None else None
+        # The metrics add up the shards, so only one of them counts the heartbeats.
+        heads = [
+            wire.write_observed(self.observed, 0 if shard else self.heartbeats)
+            for shard in range(count)
+        ]
         return pa.RecordBatch.from_arrays(
             [
                 pa.array(self.layout.slot_keys, pa.int32()),
                 pa.array([wire.CONTROL] * count, pa.int32()),
                 pa.array([wire.write_key_id(self.layout.key_id)] * count, pa.binary()),
-                pa.array([wire.write_observed(self.observed)] * count, pa.binary()),
+                pa.array(heads, pa.binary()),
                 pa.array([schema] * count, pa.binary()),
             ],
             schema=wire.PACKED_ARROW,
         )
+
+    def _without_heartbeats(self, batch: pa.RecordBatch, marks: pa.Array) -> pa.RecordBatch:
+        """Observe the clocks of the heartbeats, and return the other rows."""
+        marked = pc.fill_null(marks, False)
+        heartbeats = batch.filter(marked)
+        if not heartbeats.num_rows:
+            return batch
+        self.heartbeats += heartbeats.num_rows
+        keys = encode_ids([heartbeats.column(column) for column, _, _ in self.plan.id_columns]).keys
+        # As records without an ID, heartbeats need no timestamp. Those without one do nothing.
+        flags = np.full(heartbeats.num_rows, FLAG_NULL_ID, np.uint8)
+        self._observe(heartbeats, self._times(heartbeats, keys, flags), flags, heartbeats=True)
+        return batch.filter(pc.invert(marked))
 
     def _times(self, batch: pa.RecordBatch, keys: Keys, flags: U8) -> I64:
         """Return timestamps in ms. The micro-batch's time replaces null and future timestamps."""
@@ -209,12 +233,18 @@ class Packer:
         )
         return times_ms
 
-    def _observe(self, batch: pa.RecordBatch, times_ms: I64, flags: U8) -> U64 | None:
+    def _observe(
+        self, batch: pa.RecordBatch, times_ms: I64, flags: U8, *, heartbeats: bool = False
+    ) -> U64 | None:
         """Observe the batch's clocks, and return the hashes of the rows' source partitions."""
+
+        def seen(newest_ms: int, rows: int) -> Observed:
+            return Observed(NEVER_MS, rows, newest_ms) if heartbeats else Observed(newest_ms, rows)
+
         timed, trusted_ms = observed_times(times_ms, flags)
         if not self.plan.source_columns:
             if timed.any():
-                everything = Observed(int(trusted_ms.max()), int(timed.sum()))
+                everything = seen(int(trusted_ms.max()), int(timed.sum()))
                 wire.add_observed(self.observed, {"": (everything, 0)})
             return None
         columns = [batch.column(name) for name in self.plan.source_columns]
@@ -224,8 +254,9 @@ class Packer:
         counts = np.bincount(index[timed], minlength=len(names))
         for name, number, newest, count in zip(names, hashes, newest_ms, counts, strict=True):
             if count:
-                seen = Observed(int(newest), int(count))
-                wire.add_observed(self.observed, {name: (seen, int(number))})
+                wire.add_observed(
+                    self.observed, {name: (seen(int(newest), int(count)), int(number))}
+                )
         check_sources(len(self.observed))
         return hashes[index]
 

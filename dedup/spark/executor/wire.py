@@ -11,7 +11,8 @@ column blob                    control row
 shard  slot key of the shard   slot key of the shard
 rows   number of user rows     -1
 keys   keys of the record IDs  ID of the hash key for shards, u64
-head   IPC batch of times etc. JSON: what was observed of each source partition
+head   IPC batch of times etc. JSON: number of heartbeats, and what was observed of
+                               each source partition
 body   IPC batch of user rows, IPC schema message of the user rows
        or its place (`bodies`)
 ====== ======================= =====================================================
@@ -129,19 +130,20 @@ def read_schema(data: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(data))
 
 
-def write_observed(observed: ObservedSources) -> bytes:
-    """Return a JSON object that maps each source partition to newest time, records and hash."""
-    return json.dumps(
-        {name: [h.newest_ms, h.records, number] for name, (h, number) in sorted(observed.items())},
-        separators=(",", ":"),
-    ).encode()
-
-
-def read_observed(data: bytes) -> ObservedSources:
-    return {
-        name: (Observed(newest_ms, records), number)
-        for name, (newest_ms, records, number) in json.loads(data).items()
+def write_observed(observed: ObservedSources, heartbeats: int = 0) -> bytes:
+    """Return JSON: the number of heartbeats, and times, records and hash by source partition."""
+    sources = {
+        name: [h.newest_ms, h.records, h.heartbeat_ms, number]
+        for name, (h, number) in sorted(observed.items())
     }
+    return json.dumps([heartbeats, sources], separators=(",", ":")).encode()
+
+
+def read_observed(data: bytes) -> tuple[ObservedSources, int]:
+    """Return what was observed of source partitions, and the number of heartbeats."""
+    heartbeats, sources = json.loads(data)
+    observed = {name: (Observed(*seen), number) for name, (*seen, number) in sources.items()}
+    return observed, heartbeats
 
 
 def add_observed(total: ObservedSources, observed: Mapping[str, tuple[Observed, int]]) -> None:

@@ -128,6 +128,7 @@ def check_query(
         guarantee=policy.guarantee,
         event_time=policy.event_time,
         by_source=bool(options.source_partition),
+        window_delay_ms=policy.window_delay_ms,
         unstable_id=_unstable_id(df, options),
     )
     if isinstance(options, SequenceOptions):

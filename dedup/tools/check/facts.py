@@ -59,6 +59,8 @@ class Facts:
     event_time: bool | None = None
     #: Whether `source_partition` gives every partition its own clock.
     by_source: bool | None = None
+    #: The option, or None if it is unknown or not set.
+    window_delay_ms: int | None = None
     shared_local: bool | None = None
     #: The catalog's path if the catalog is local.
     catalog_local: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dedup.core.duration import format_ms
 from dedup.tools.check import cost_rules, kafka_rules
 from dedup.tools.check.facts import HOW_LOG, HOW_SETTINGS, Facts
 from dedup.tools.check.findings import (
@@ -152,12 +153,18 @@ def windows_after(facts: Facts) -> Assessment | None:
     """Warn of time windows after the operator, which drop rows of slow source partitions."""
     if not facts.by_source:
         return None
+    if facts.window_delay_ms is not None:
+        return fine(
+            "window_delay is set: records that a window after the operator would drop are late, "
+            f"if its withWatermark has a delay of {format_ms(facts.window_delay_ms)} or more."
+        )
     return unknown(
         "source_partition is set: the operator emits rows of a slow source partition by that "
         "partition's own clock. A window with withWatermark after the operator has one watermark "
         "for all rows, the newest timestamp minus its delay, and silently drops the slow "
         "partition's rows. This check does not see what follows the operator. If a window does, "
-        "give its withWatermark a delay as long as a partition may lag behind."
+        "give its withWatermark a delay as long as a partition may lag behind. "
+        "Give dedup_by_id the same delay as window_delay."
     )
 
 

@@ -17,6 +17,7 @@ from dedup.catalog.gc.runs import drop_runs, list_runs, read_lineage
 from dedup.catalog.layout import MANIFEST_FILE, SEGMENT_SUFFIX, run_path, shard_path
 from dedup.catalog.listing import CatalogFile, list_catalog
 from dedup.catalog.root import Root
+from dedup.core.clocks import FIRST_WINDOW_WATERMARKS_MS
 from dedup.core.lineage import Lineage
 from dedup.core.manifest import Manifest
 from dedup.core.state import ShardState
@@ -133,7 +134,7 @@ def _first_state(state: ShardState, newest: ShardState, pending: set[str | None]
         state,
         epoch=-1,
         bucket_ms=newest.bucket_ms,
-        clocks=replace(newest.clocks, run_id=""),
+        clocks=replace(newest.clocks, run_id="", window_watermarks_ms=FIRST_WINDOW_WATERMARKS_MS),
         manifest=Manifest(
             manifest.buckets,
             tuple(replace(entry, epoch=-1) for entry in manifest.expired),

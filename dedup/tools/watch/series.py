@@ -68,6 +68,7 @@ SERIES = (
               for name in ("future", "null_timestamp", "returned_from_idle", "unchecked",
                            "payload_unknown")},
              "flag"),
+    _counter("heartbeats", "Rows that only advanced a clock.", "heartbeats"),
     _counter("filter_probes",
              "Distinct IDs looked up in filters; false positives cost a read of the catalog.",
              {name: f"filter_{name}"
@@ -141,6 +142,7 @@ SEQUENCE_SERIES = (
     _same("records", {name: name for name in SEQUENCE_VERDICTS}),
     _BY_NAME["records_emitted"],
     _same("records_flagged", {name: name for name in ("future", "null_timestamp")}),
+    _BY_NAME["heartbeats"],
     _counter("sequences_missing",
              "Numbers missing before records that passed: lost or late.",
              "missing"),
