@@ -27,6 +27,7 @@ from dedup.tools.watch.series import (
     QUERY_GAUGES,
     SEQUENCE_SERIES,
     SERIES,
+    SINK_SERIES,
 )
 
 FOLDER = Path(dedup.tools.watch.__file__).parent
@@ -46,6 +47,10 @@ EXPORTED: dict[str, dict[str, set[str]]] = {
         if one.label
         else {}
         for one in FAMILIES
+    },
+    **{
+        one.exported: {"sink": set()} | ({one.label: set(one.fields)} if one.label else {})
+        for one in SINK_SERIES
     },
     **{
         PREFIX + name: {label: VALUES.get(label, set()) for label in labels}
@@ -101,7 +106,7 @@ def test_every_metric_is_shown_or_told_of() -> None:
         "dedup_run_first_batch_timestamp_seconds", "dedup_bucket_seconds",
         "dedup_state_budget_bytes", "dedup_max_filter_state_bytes", "dedup_query_evidence_batches",
         "dedup_filter_sidecar_ids_total", "dedup_filter_state_bytes",
-        "dedup_expected_lost_ids_total",
+        "dedup_expected_lost_ids_total", "dedup_sink_bytes_total",
     }  # fmt: skip
 
 
