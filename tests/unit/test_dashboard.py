@@ -106,7 +106,7 @@ def test_every_metric_is_shown_or_told_of() -> None:
         "dedup_run_first_batch_timestamp_seconds", "dedup_bucket_seconds",
         "dedup_state_budget_bytes", "dedup_max_filter_state_bytes", "dedup_query_evidence_batches",
         "dedup_filter_sidecar_ids_total", "dedup_filter_state_bytes",
-        "dedup_expected_lost_ids_total", "dedup_sink_bytes_total",
+        "dedup_expected_lost_ids_total", "dedup_sink_bytes_total", "dedup_heartbeats_total",
     }  # fmt: skip
 
 
