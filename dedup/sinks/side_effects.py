@@ -41,7 +41,8 @@ logger = logging.getLogger("dedup")
 
 #: Key of the columns' names in the metadata of a staged slice.
 _NAMES = b"dedup.columns"
-_RECORD = re.compile(r"(?:attempts|done)/([0-9]{1,18})\.json")
+#: Pattern of a record, and of the file that a process leaves if it is killed while it writes one.
+_RECORD = re.compile(r"(?:attempts|done)/\.?([0-9]{1,18})\.json.*")
 #: Start and micro-batch of the last call that returned, by query and function.
 _returned: dict[tuple[str, str], tuple[str, int]] = {}
 

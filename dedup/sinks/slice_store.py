@@ -32,6 +32,7 @@ from dedup.sinks.ledger import FORMAT, read_document
 from dedup.sinks.protocol import StagedSlice
 
 _FILE = re.compile(r"staged/[0-9]+-[0-9]+-[0-9a-f]{32}\.arrow")
+_MANIFEST = re.compile(r"manifests/([0-9]{1,18})\.json")
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -105,7 +106,8 @@ class SliceStore:
 
     def decided(self) -> list[int]:
         """Return the micro-batches that have a manifest."""
-        return [_batch_of(found.name) for found in self._root.list("manifests")]
+        found = (_MANIFEST.fullmatch(each.name) for each in self._root.list("manifests"))
+        return [int(match[1]) for match in found if match]
 
     def clean(self, batch_id: int) -> None:
         for folder in ("staged", "manifests"):
@@ -131,6 +133,9 @@ def _slices(found: dict[str, Any], batch_id: int) -> list[StagedSlice]:
 
 
 def _batch_of(name: str) -> int:
-    """Return the micro-batch of an object, or a huge number for a file of an unknown writer."""
-    number = re.split("[-.]", name.split("/")[1])[0]
+    """Return the micro-batch of an object, or a huge number for a file of an unknown writer.
+
+    A killed process leaves files with a dot before their name.
+    """
+    number = re.split("[-.]", name.split("/")[1].removeprefix("."))[0]
     return int(number) if number.isascii() and number.isdigit() else 1 << 62

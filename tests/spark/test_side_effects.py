@@ -106,11 +106,23 @@ def test_a_replay_commits_the_state_of_operators(query: Effects) -> None:
     assert log.calls[1][1][0].luck == log.calls[2][1][0].luck
 
 
-def test_files_are_deleted_when_the_next_micro_batch_begins(query: Effects) -> None:
+def test_files_are_deleted_when_the_next_micro_batch_is_staged(query: Effects) -> None:
+    """So are files that a killed process has not finished; they decide nothing."""
     query.plan = lambda rows: rows.coalesce(1)
-    query.start(stable(once_per_batch(Log(), at=query.at), at=query.at))
+    unfinished = {
+        "attempts/.0.json.7-ab.tmp", "staged/.0-0-ab.arrow.7-ab.tmp", "manifests/.0.json.7-ab.tmp",
+        "manifests/.1.json.7-ab.tmp",
+    }  # fmt: skip
+
+    def leave(rows: DataFrame, batch_id: int) -> None:
+        (folder,) = Path(query.at).iterdir()
+        for name in unfinished if batch_id == 0 else ():
+            (folder / name).touch()
+
+    query.start(stable(once_per_batch(leave, at=query.at), at=query.at))
     assert query.files() == [
-        "attempts/1.json", "done/1.json", "manifests/1.json", "staged/1-0.arrow"
+        "attempts/1.json", "done/1.json", "manifests/.1.json.7-ab.tmp", "manifests/1.json",
+        "staged/1-0.arrow",
     ]  # fmt: skip
 
 
