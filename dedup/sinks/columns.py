@@ -1,10 +1,18 @@
-"""Check the columns of a stream before a query starts. Several sinks use these checks."""
+"""Check the columns of a stream before a query starts, and show records in errors."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
 
 from dedup.errors import ConfigError
+
+#: Largest number of characters of a record that an error shows.
+_SHOWN = 500
 
 
 class Unsuitable(Exception):
@@ -43,3 +51,39 @@ def check_names(table: str, there: Mapping[str, bool], names: Sequence[str]) -> 
                 f"Column {name!r} of table {table} must have a value, and the stream has no such "
                 "column. Add it to the stream, or give the column a default."
             )
+
+
+def shown_record(row: pa.RecordBatch) -> str:
+    """Return the beginning of one row as JSON, for errors."""
+    text = record_as_json(row)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def record_as_json(row: pa.RecordBatch) -> str:
+    """Return one row as JSON. Values that JSON lacks are spelled as by PostgreSQL's `to_jsonb`."""
+    pairs = zip(row.schema.names, row.columns, strict=True)
+    values = {name: _plain(column[0]) for name, column in pairs}
+    return json.dumps(values, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: pa.Scalar) -> Any:
+    """Return the value if JSON can hold it, or else a text of the value."""
+    if not value.is_valid:
+        return None
+    kind = value.type
+    if pa.types.is_list(kind):
+        return [_plain(one) for one in value.values]
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        # A Spark string may hold bytes that are not UTF-8.
+        return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
+    try:
+        found = value.as_py()
+    except (OverflowError, ValueError):  # a day outside Python's calendar
+        return str(value.cast(pa.string()).as_py())
+    if isinstance(found, bytes):
+        return f"\\x{found.hex()}"
+    if isinstance(found, float) and not math.isfinite(found):
+        return "NaN" if math.isnan(found) else "Infinity" if found > 0 else "-Infinity"
+    if isinstance(found, bool | int | float):
+        return found
+    return str(found.isoformat() if hasattr(found, "isoformat") else found)

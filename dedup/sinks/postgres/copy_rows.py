@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dedup.errors import DataError
+from dedup.sinks.columns import shown_record
 from dedup.sinks.postgres.connections import (
     copied_line,
     psycopg_library,
@@ -29,8 +28,6 @@ _BYTES, _ROWS = 4 << 20, 16_384
 #: How many bytes of sent rows `CopyRows` keeps in memory. The server may reject a record only at
 #: the end of the COPY, and the error should show that record.
 _KEPT_BYTES = 32 << 20
-#: Largest number of characters of a record that an error shows.
-_SHOWN = 500
 #: An empty COPY file: a signature, no flags, no extension, and the end of the file.
 _EMPTY = b"PGCOPY\n\xff\r\n\0" + bytes(8) + b"\xff\xff"
 
@@ -142,9 +139,7 @@ class CopyRows:
 
 
 def _with_record(reason: str, record: pa.RecordBatch) -> DataError:
-    text = record_as_json(record)
-    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    return rejected_record(f"{reason} The record is {shown}.")
+    return rejected_record(f"{reason} The record is {shown_record(record)}.")
 
 
 def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -152,33 +147,3 @@ def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     step = max(1, min(_ROWS, _BYTES // row_bytes))
     for begin in range(0, rows.num_rows, step):
         yield rows.slice(begin, step)
-
-
-def record_as_json(row: pa.RecordBatch) -> str:
-    """Return one row as JSON, in the spelling of PostgreSQL's `to_jsonb`."""
-    pairs = zip(row.schema.names, row.columns, strict=True)
-    values = {name: _plain(column[0]) for name, column in pairs}
-    return json.dumps(values, ensure_ascii=False, allow_nan=False)
-
-
-def _plain(value: pa.Scalar) -> Any:
-    """Return the value if JSON can hold it, or else a text of the value."""
-    if not value.is_valid:
-        return None
-    kind = value.type
-    if pa.types.is_list(kind):
-        return [_plain(one) for one in value.values]
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        # A Spark string may hold bytes that are not UTF-8.
-        return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
-    try:
-        found = value.as_py()
-    except (OverflowError, ValueError):  # a day outside Python's calendar
-        return str(value.cast(pa.string()).as_py())
-    if isinstance(found, bytes):
-        return f"\\x{found.hex()}"
-    if isinstance(found, float) and not math.isfinite(found):
-        return "NaN" if math.isnan(found) else "Infinity" if found > 0 else "-Infinity"
-    if isinstance(found, bool | int | float):
-        return found
-    return str(found.isoformat() if hasattr(found, "isoformat") else found)

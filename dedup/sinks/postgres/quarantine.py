@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dedup.errors import DataError
+from dedup.sinks.columns import record_as_json
 from dedup.sinks.postgres.connections import psycopg_library, reason_of, translate_error
-from dedup.sinks.postgres.copy_rows import CopyRows, record_as_json
+from dedup.sinks.postgres.copy_rows import CopyRows
 from dedup.sinks.postgres.tables import TargetTable, make_own_table
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class RejectedRecords:
                 f"Table {self._table.shown} rejects more than {MOST:,} records of one slice, the "
                 f"last one because: {reason} Nothing of the slice was written. Fix the table or "
                 "the query, and start it again.",
-                remedy="postgres-rows",
+                remedy="rejected-rows",
             )
 
 
