@@ -251,7 +251,7 @@ def test_records_that_the_table_does_not_take(
     with pytest.raises(DataError, match=why) as refused:
         work.complete([sink.write("run1", batch_id, 0, iter([rows]))])
     assert "Table rows" in str(refused.value)
-    assert refused.value.remedy == "postgres-rows"
+    assert refused.value.remedy == "rejected-rows"
     assert run(dsn, "SELECT n FROM rows WHERE n <> 9") == []
     work.complete([sink.write("run1", batch_id, 0, iter([batch_of([1])]))])
     assert run(dsn, "SELECT n FROM rows WHERE n <> 9") == [(1,)]

@@ -157,7 +157,7 @@ _PLACE = re.compile(r"COPY [^,\n]+, line (\d+)(?:, column [^:\n]+)?")
 
 def rejected_record(reason: str) -> DataError:
     """Return the error for a record that the table rejects. `reason` consists of sentences."""
-    return DataError(reason + _ADVICE, remedy="postgres-rows")
+    return DataError(reason + _ADVICE, remedy="rejected-rows")
 
 
 def reason_of(error: DataError) -> str:
