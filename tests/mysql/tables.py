@@ -14,10 +14,23 @@ import pymysql
 from dedup.sinks.mysql.options import mysql_options
 from dedup.sinks.mysql.sink import MysqlWork, ready
 from dedup.sinks.owned_slot import forget_slots
-from dedup.testing.sinks import SinkHarness
+from dedup.sinks.work import new_batch
+from dedup.testing.sinks import QUERY, SinkHarness
+from tests.support.proxy import Harm
 
 #: Arguments of ``connect``.
 Where = Mapping[str, Any]
+#: What a proxy can do to a commit.
+HARMS = (Harm.CUT_BEFORE, Harm.CUT_AFTER, Harm.HOLD)
+MODES: list[dict[str, str]] = [
+    {}, {"mode": "atomic"}, {"mode": "upsert", "key": "n"}, {"mode": "atomic", "key": "n"},
+]  # fmt: skip
+MAKE = "CREATE TABLE numbers (n int, text text CHARACTER SET utf8mb4{key})"
+
+
+def commits(frame: bytes) -> bool:
+    """Return whether a client commits with these bytes."""
+    return frame.endswith(b"\3COMMIT")
 
 
 def run(where: Where, *statements: str) -> list[tuple[Any, ...]]:
@@ -45,18 +58,14 @@ class Sink(SinkHarness):
         self, where: Where, folder: Path, *, table: str = "numbers", **options: str
     ) -> None:
         self.where, self.table = where, table
-        key = ", PRIMARY KEY (n)" if options.get("key") else ""
-        run(
-            where,
-            f"CREATE TABLE IF NOT EXISTS numbers (n int, text text CHARACTER SET utf8mb4{key})",
-        )
+        if not run(where, "SHOW TABLES LIKE 'numbers'"):
+            run(where, MAKE.format(key=", PRIMARY KEY (n)" if options.get("key") else ""))
         self.given = given_options(where, folder, table=table, **options)
         self.work: MysqlWork = ready(mysql_options(self.given), [("n", "int"), ("text", "string")])
 
     def rows(self, numbers: Sequence[int]) -> pa.RecordBatch:
         """Return rows of the table."""
-        columns = {"n": pa.array(numbers, pa.int32()), "text": pa.array(["t"] * len(numbers))}
-        return pa.RecordBatch.from_pydict(columns)
+        return batch_of(numbers)
 
     def numbers(self) -> Counter[int]:
         """How often each number is in the table."""
@@ -65,3 +74,30 @@ class Sink(SinkHarness):
     def forget(self) -> None:
         """Forget what this process owns, as if it had just started."""
         forget_slots()
+
+
+def batch_of(numbers: Sequence[int | None], text: str = "t") -> pa.RecordBatch:
+    """Rows of a table of numbers."""
+    columns = {"n": pa.array(numbers, pa.int32()), "text": pa.array([text] * len(numbers))}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def made(
+    where: Where, folder: Path, columns: Sequence[tuple[str, str]], **options: str
+) -> MysqlWork:
+    """Return the work of a sink into the table ``t``, unless the options name another."""
+    return ready(mysql_options(given_options(where, folder, **{"table": "t"} | options)), columns)
+
+
+def write(
+    where: Where,
+    folder: Path,
+    columns: Sequence[tuple[str, str]],
+    *rows: pa.RecordBatch,
+    **options: str,
+) -> None:
+    """Write rows twice: in a micro-batch that the driver publishes, and in one of a task's own."""
+    work = made(where, folder, columns, **options)
+    for batch_id in range(2):
+        batch = new_batch(QUERY, work.name, "run1", batch_id)
+        work.complete([work.write(batch, 0, iter(rows))])

@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 
 from dedup.testing.sinks import SinkContract, SinkOutput
-from tests.mysql.tables import Sink, Where, run
-from tests.support.needs import long
-
-MODES = [{}, {"mode": "atomic"}, {"mode": "upsert", "key": "n"}]
+from tests.mysql.tables import MODES, Sink, Where, run
+from tests.support.needs import some_long
 
 
 class TestContract(SinkContract):
     @pytest.fixture(
-        params=[*MODES, long({"mode": "atomic", "key": "n"})],
+        params=some_long(MODES, *MODES[:3]),
         ids=lambda options: "-".join(options.values()) or "append",
     )
     def output(self, request: pytest.FixtureRequest, where: Where, tmp_path: Path) -> SinkOutput:

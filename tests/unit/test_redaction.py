@@ -24,6 +24,7 @@ from dedup.sinks.kafka.options import kafka_options
 from dedup.sinks.lakehouse.iceberg import open_iceberg
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG, lake_options
 from dedup.sinks.ledger import FORMAT, Ledger
+from dedup.sinks.mysql.options import mysql_options
 from dedup.sinks.postgres.connections import without_password
 from dedup.sinks.postgres.options import postgres_options
 from dedup.sources.kafka.client_options import client_settings
@@ -213,6 +214,9 @@ SHOWN: dict[str, Callable[[], Any]] = {
     ),
     "postgres": lambda: postgres_options(
         {"dsn": f"postgresql://u:{SECRET}@h/d", "table": "t"} | CHECKPOINT
+    ),
+    "mysql": lambda: mysql_options(
+        {"mysql.host": "h", "mysql.password": SECRET, "table": "t"} | CHECKPOINT
     ),
     "files": lambda: files_options({"path": uri()} | CHECKPOINT),
     "delta": lambda: lake_options(DELTA, {"path": "s3://b/x"} | CHECKPOINT),

@@ -17,12 +17,14 @@ from dedup.errors import ConfigError, SinkError
 from dedup.sinks.formats import check_sink
 from dedup.sinks.kafka import options as kafka
 from dedup.sinks.lakehouse import options as lakehouse
+from dedup.sinks.mysql import options as mysql
 from dedup.sinks.postgres import options as postgres
 
 SINKS = Path(dedup.__file__).parent / "sinks"
 DECLARED: dict[str, tuple[tuple[Option, ...], ...]] = {
     "kafka": (kafka.OPTIONS,),
     "lakehouse": tuple(lakehouse.OPTIONS.values()),
+    "mysql": (mysql.OPTIONS,),
     "postgres": (postgres.OPTIONS,),
 }
 

@@ -50,6 +50,7 @@ class MysqlColumn:
     name: str
     kind: str
     is_unsigned: bool
+    is_nullable: bool
     is_required: bool
     is_computed: bool
     collation: str | None
@@ -64,6 +65,8 @@ class MysqlColumn:
         """Raise Unsuitable if values of a Spark type could be lost or changed in this column."""
         if self.is_computed:
             raise Unsuitable("the table computes this column")
+        if self.is_unsigned:
+            raise Unsuitable("the column is unsigned, and Spark's numbers are not")
         if self.kind == "decimal":
             self._check_decimal(spark)
             return
@@ -71,8 +74,6 @@ class MysqlColumn:
         if self.kind not in fitting:
             wanted = ", ".join(_wanted(spark)) or f"no type; {_ADVICE}"
             raise Unsuitable(f"it is {spark}, and there {self.kind}; without loss it fits {wanted}")
-        if self.is_unsigned:
-            raise Unsuitable("the column is unsigned, and Spark's numbers are not")
         if self.kind in _TEXTS and self.charset != "utf8mb4":
             raise Unsuitable(f"the column has the character set {self.charset}; use utf8mb4")
         if self.second_digits not in (None, 6) and self.kind != "date":
@@ -95,6 +96,9 @@ class MysqlColumn:
     def values(self, given: pa.Array) -> list[Any]:
         """Return values as PyMySQL takes them, or raise Unsuitable if one does not fit."""
         kind = given.type
+        # The server would generate a value for null in some columns (AUTO_INCREMENT, timestamp).
+        if given.null_count and not self.is_nullable:
+            raise Unsuitable("a record has no value, and the column is NOT NULL or of the key")
         if pa.types.is_timestamp(kind):
             if kind.tz is not None:
                 given = given.cast(pa.timestamp("us", "UTC"))

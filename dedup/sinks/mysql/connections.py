@@ -17,10 +17,13 @@ from dedup.sinks.protocol import Aborted
 _RETRY_S = 0.2
 #: Number of free connections that a process keeps for each server and user.
 _KEPT = 2
-#: Settings of each session. The strict mode rejects values that do not fit, and the isolation lets
-#: a session that waited for a lock see what the lock's holder committed.
+#: Seconds that a statement may take, besides the wait for a lock, before its server counts as dead.
+_ANSWER_S = 120
+#: Settings of each session. The strict mode rejects values that do not fit. Without
+#: NO_AUTO_VALUE_ON_ZERO the server would replace a 0 in a column with AUTO_INCREMENT. The isolation
+#: lets a session that waited for a lock see what the lock's holder committed.
 _SESSION = (
-    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,"
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_AUTO_VALUE_ON_ZERO,"
     "NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', innodb_lock_wait_timeout = {timeout_s}",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
@@ -45,13 +48,16 @@ def connected(options: MysqlOptions) -> Any:
     Raises SinkError if the server does not answer within the option ``timeout.seconds``. Raises
     ConfigError if the server rejects the user, or if the database does not exist.
     """
-    while kept := _free.get(options.connect):
-        connection = kept.pop()
+    while (kept := _take_free(options)) is not None:
         with suppress(mysql_library().Error):
-            connection.ping(reconnect=False)
-            return connection
+            kept.ping(reconnect=False)
+            return kept
     deadline_s = time.monotonic() + options.timeout_seconds
-    given = {"connect_timeout": 10, **dict(options.connect)}
+    answer_s = options.timeout_seconds + _ANSWER_S
+    given: dict[str, Any] = {"read_timeout": answer_s, "write_timeout": answer_s}
+    given |= dict(options.connect)
+    if "password" in given:
+        given["password"] = given["password"].encode()  # PyMySQL would take Latin-1
     while True:
         try:
             made = mysql_library().connect(
@@ -65,8 +71,15 @@ def connected(options: MysqlOptions) -> Any:
             if _code(error) not in _AWAY or time.monotonic() > deadline_s:
                 raise _no_connection(options, error) from None
             time.sleep(_RETRY_S)
-        except (TypeError, ValueError, OSError) as error:  # PyMySQL rejects arguments, or a file
+        except (TypeError, ValueError, OSError, RuntimeError) as error:
+            # PyMySQL rejects arguments, cannot read a file, or lacks a library.
             raise _no_connection(options, error) from None
+
+
+def _take_free(options: MysqlOptions) -> Any:
+    with suppress(KeyError, IndexError):  # another thread may have taken the last connection
+        return _free[options.connect].pop()
+    return None
 
 
 def give_back(options: MysqlOptions, connection: Any) -> None:
@@ -98,14 +111,19 @@ def session(options: MysqlOptions) -> Iterator[Any]:
         give_back(options, connection)
 
 
-#: Codes of errors that are not about the rows: lost and refused connections, servers that start,
-#: stop or became replicas, deadlocks and lock waits (MySQL's manual, "Server Error Messages").
-_AWAY = frozenset({1040, 1053, 1077, 1927, 2002, 2003, 2006, 2013, 2014, 2055})
-_TRANSIENT = _AWAY | {1028, 1041, 1114, 1158, 1159, 1160, 1161, 1180, 1205, 1213, 1290, 1317, 1836}
-#: Codes of errors about users, tables, columns and privileges.
-_CONFIG = frozenset({1044, 1045, 1046, 1049, 1054, 1064, 1098, 1115, 1142, 1143, 1146, 1227, 1273})
-LOCK_WAIT = 1205
-_ROW = re.compile(r" at row (\d+)$")
+#: Codes of errors that are not about the rows (MySQL's manual and MariaDB's, "Error Codes"): lost
+#: and refused connections, and servers that start or stop.
+_AWAY = frozenset({1040, 1047, 1053, 1077, 1203, 1226, 1927, 2002, 2003, 2006, 2013, 2014, 2055,
+                   4031})  # fmt: skip
+#: Full disks, lost memory, deadlocks, lock waits, time limits, and servers that became replicas.
+_TRANSIENT = _AWAY | {1021, 1028, 1030, 1037, 1038, 1041, 1114, 1158, 1159, 1160, 1161, 1180, 1184,
+                      1205, 1206, 1213, 1290, 1317, 1412, 1836, 1969, 3024, 3101}  # fmt: skip
+#: Codes of errors about users, tables, columns, triggers, privileges and settings.
+_CONFIG = frozenset({1044, 1045, 1046, 1049, 1054, 1064, 1095, 1098, 1115, 1136, 1142, 1143, 1146,
+                     1227, 1273, 1305, 1356, 1364, 1370, 1442, 1449, 1665})  # fmt: skip
+_LOCK_WAIT, _NO_SESSION = 1205, 1094
+#: Number of a row within its statement, which means nothing to the user.
+_ROW = re.compile(r" at row \d+$")
 _ADVICE = (
     " Nothing of its slice was written. Fix the record at its origin, or the table, and start the "
     "query again."
@@ -114,11 +132,13 @@ _ADVICE = (
 
 def rejected_record(reason: str) -> DataError:
     """Return the error for a record that the table rejects. `reason` consists of sentences."""
-    return DataError(reason + _ADVICE)
+    return DataError(reason + _ADVICE, remedy="rejected-rows")
 
 
-def translate_error(options: MysqlOptions, error: Exception) -> Exception:
-    """Translate the server's error for a transaction that was rolled back.
+def translate_error(
+    options: MysqlOptions, error: Exception, record: str | None = None
+) -> Exception:
+    """Translate the server's error for a transaction that is rolled back.
 
     Returns a `DataError` about a record, a `ConfigError` about the table or its privileges, or
     `Aborted` if another attempt may succeed.
@@ -126,9 +146,9 @@ def translate_error(options: MysqlOptions, error: Exception) -> Exception:
     text = f"Table {options.table}: {_shown(options, error)}"
     if _code(error) in _CONFIG:
         return ConfigError(f"{text}. Nothing was written. Change the table or its privileges.")
-    if _code(error) in _TRANSIENT or _code(error) == 0:
+    if _code(error) in _TRANSIENT or _code(error) <= 0:
         return Aborted(text)
-    return rejected_record(f"{text}.")
+    return rejected_record(f"{text}." + (f" The record is {record}." if record else ""))
 
 
 @contextmanager
@@ -139,14 +159,17 @@ def translated_errors(options: MysqlOptions) -> Iterator[None]:
         raise translate_error(options, error) from None
 
 
-def rejected_row(error: Exception) -> int | None:
-    """Return the number of the row of a statement that an error names, from 1 on, or None."""
-    found = _ROW.search(str(error.args[-1]))
-    return int(found[1]) if found else None
-
-
 def is_lock_wait(error: Exception) -> bool:
-    return _code(error) == LOCK_WAIT
+    return _code(error) == _LOCK_WAIT
+
+
+def end_session(cursor: Any, number: int) -> None:
+    """End a session of the server. Does nothing if the session has ended already."""
+    try:
+        cursor.execute(f"KILL {number}")
+    except mysql_library().Error as error:
+        if _code(error) != _NO_SESSION:
+            raise
 
 
 def _code(error: Exception) -> int:
@@ -156,6 +179,7 @@ def _code(error: Exception) -> int:
 
 def _shown(options: MysqlOptions, error: Exception) -> str:
     text = " ".join(str(error.args[-1] if error.args else error).split()).rstrip(".")
+    text = _ROW.sub("", text)
     return without_secrets(text, {name: str(value) for name, value in options.connect})
 
 

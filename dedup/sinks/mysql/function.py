@@ -63,7 +63,7 @@ def mysql_sink(
     key : str or sequence of str, optional
         Columns that identify a row, for ``upsert`` and ``atomic``.
     version : str, optional
-        MysqlColumn with a version. If two rows have the same key, the row with the greater version
+        Column with a version. If two rows have the same key, the row with the greater version
         stays.
     options : mapping of str to str, optional
         Any other options of the format. Two sinks of one query need different values of `name`.

@@ -35,7 +35,8 @@ _TEXTS = {
     "read_default_group", "bind_address", "ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password",
     "server_public_key",
 }  # fmt: skip
-_NUMBERS, _SWITCHES = {"port", "connect_timeout"}, {"ssl_verify_cert", "ssl_verify_identity"}
+_NUMBERS = {"port", "connect_timeout", "read_timeout", "write_timeout"}
+_SWITCHES = {"ssl_disabled", "ssl_verify_cert", "ssl_verify_identity"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from dedup.sinks.marker import Marker
 from dedup.sinks.mysql.columns import quoted
 from dedup.sinks.mysql.connections import (
     connected,
+    end_session,
     give_back,
     is_lock_wait,
     mysql_library,
@@ -25,7 +26,7 @@ from dedup.sinks.mysql.connections import (
     translated_errors,
 )
 from dedup.sinks.mysql.options import ATOMIC, MysqlOptions
-from dedup.sinks.mysql.tables import MysqlTable, exists, find_table, located
+from dedup.sinks.mysql.tables import MysqlTable, check_engine, exists, find_table, located
 from dedup.sinks.protocol import Aborted, StagedBatch
 
 #: Seconds that an earlier owner of a slot may take to end its transaction.
@@ -48,6 +49,11 @@ class MysqlSink(TransactionalSink[Any]):
     @property
     def parallel(self) -> bool:  # type: ignore[override]
         return self.options.mode != ATOMIC
+
+    @property
+    def _markers(self) -> str:
+        # PyMySQL takes percent signs for places of parameters.
+        return str(self.options.markers).replace("%", "%%")
 
     def begin(self) -> Any:
         connection = connected(self.options)
@@ -74,29 +80,23 @@ class MysqlSink(TransactionalSink[Any]):
                 )
                 self._lock(cursor, key)
             cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {self.options.timeout_seconds}")
-            cursor.execute(
-                f"SELECT marker FROM {self.options.markers} WHERE marker_key = %s", (key.encode(),)
-            )
+            cursor.execute(f"SELECT marker FROM {self._markers} WHERE marker_key = %s", (key,))
             return bytes(cursor.fetchone()[0]).decode()
 
     def _lock(self, cursor: Any, key: str) -> None:
         cursor.execute(
-            f"INSERT INTO {self.options.markers} VALUES (%s, '', CONNECTION_ID()) "
+            f"INSERT INTO {self._markers} VALUES (%s, '', CONNECTION_ID()) "
             "ON DUPLICATE KEY UPDATE holder = CONNECTION_ID()",
-            (key.encode(),),
+            (key,),
         )
 
     def _end_holder(self, key: str) -> None:
-        with session(self.options) as cursor, suppress(mysql_library().Error):
+        with session(self.options) as cursor:
             # The holder has not committed its number yet.
-            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
-            cursor.execute(
-                f"SELECT holder FROM {self.options.markers} WHERE marker_key = %s", (key.encode(),)
-            )
-            holder = cursor.fetchone()
-            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-            if holder is not None:
-                cursor.execute(f"KILL {int(holder[0])}")
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
+            cursor.execute(f"SELECT holder FROM {self._markers} WHERE marker_key = %s", (key,))
+            if holder := cursor.fetchone():
+                end_session(cursor, holder[0])
 
     def write_rows(self, transaction: Any, rows: pa.RecordBatch) -> None:
         self.table.write(self.options, transaction, rows)
@@ -104,8 +104,7 @@ class MysqlSink(TransactionalSink[Any]):
     def write_marker(self, transaction: Any, key: str, marker: str) -> None:
         with translated_errors(self.options), transaction.cursor() as cursor:
             cursor.execute(
-                f"UPDATE {self.options.markers} SET marker = %s WHERE marker_key = %s",
-                (marker.encode(), key.encode()),
+                f"UPDATE {self._markers} SET marker = %s WHERE marker_key = %s", (marker, key)
             )
 
     def commit(self, transaction: Any) -> None:
@@ -139,11 +138,15 @@ def ready(options: MysqlOptions, columns: Sequence[tuple[str, str]]) -> MysqlWor
         with translated_errors(options), session(options) as cursor:
             table = find_table(cursor, options, columns)
             markers = _markers_table(cursor, options)
-            cursor.execute(_MARKERS.format(name=markers))
+            if exists(cursor, markers):  # the user may lack the privilege CREATE
+                check_engine(cursor, markers)
+            else:
+                cursor.execute(_MARKERS.format(name=markers))
             sink = MysqlSink(replace(options, markers=markers), table)
     except Aborted as error:
         raise SinkError(f"{error}. Start the query again once the server answers.") from None
-    identity = repr((options.connect, markers)).encode()
+    # Hashed, because the arguments may hold a password.
+    identity = blake2b(repr((options.connect, markers)).encode(), digest_size=16).digest()
     return MysqlWork(options, sink, identity)
 
 

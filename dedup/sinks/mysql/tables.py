@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dedup.errors import ConfigError
-from dedup.sinks.columns import Unsuitable, check_names
+from dedup.errors import ConfigError, DataError
+from dedup.sinks.columns import Unsuitable, check_names, shown_record
 from dedup.sinks.mysql.columns import COLLATIONS, MysqlColumn, quoted
-from dedup.sinks.mysql.connections import (
-    mysql_library,
-    rejected_record,
-    rejected_row,
-    translate_error,
-)
+from dedup.sinks.mysql.connections import mysql_library, rejected_record, translate_error
 from dedup.sinks.mysql.options import MysqlOptions
 from dedup.sinks.utf8 import check_utf8, only_utf8
 
@@ -26,6 +23,7 @@ WHERE table_schema = %s AND table_name = %s
 """
 _COLUMNS = """
 SELECT column_name, data_type, column_type LIKE '%% unsigned%%',
+       is_nullable = 'YES',
        is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%%auto_increment%%'
        AND coalesce(generation_expression, '') = '',
        coalesce(generation_expression, '') <> '', collation_name, character_set_name,
@@ -38,37 +36,34 @@ _UNIQUE = """
 SELECT index_name, column_name, sub_part FROM information_schema.statistics
 WHERE table_schema = %s AND table_name = %s AND non_unique = 0
 """
-#: Largest number of bytes of a statement. Servers accept at least 4 MiB by default.
-_STATEMENT_BYTES = 1 << 20
-_PARTS = 1 << 10
-#: Largest number of characters of a record that an error shows.
-_SHOWN = 500
+_NAME_PART = re.compile(r"`((?:[^`]|``)+)`|([\w$]+)")
+#: Bytes of a packet before the statement.
+_PACKET_HEADER = 8
+#: Largest number of bytes of a statement with several rows, and of rows to convert at a time.
+_STATEMENT_BYTES, _ROWS = 1 << 20, 1 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MysqlTable:
     """The table that a sink writes to, with the columns of the stream in the stream's order.
 
-    `name` is quoted for SQL. If there is a `key`, a row replaces the row of the
-    same key, with a `version` only if its version is greater.
+    `name` is quoted for SQL. If there is a `key`, a row replaces the row of the same key, with a
+    `version` only if its version is greater. The server accepts statements of `packet_bytes`.
+    `types` describes the columns when the query started.
     """
 
     name: str
     columns: tuple[MysqlColumn, ...]
+    packet_bytes: int
+    types: tuple[object, ...]
     key: tuple[str, ...] = ()
     version: str | None = None
-
-    @property
-    def insert(self) -> tuple[str, str]:
-        """The statement before and after its rows."""
-        names = ", ".join(quoted(column.name) for column in self.columns)
-        return f"INSERT INTO {self.name} ({names}) VALUES ", self._on_duplicate_key()
 
     def _on_duplicate_key(self) -> str:
         if not self.key:
             return ""
         others = [column.name for column in self.columns if column.name not in self.key]
-        if not others:  # the row stays as it is
+        if not others:  # the row keeps its values
             others = [self.key[0]]
         if self.version is None:
             pairs = [f"{quoted(name)} = VALUES({quoted(name)})" for name in others]
@@ -87,67 +82,99 @@ class MysqlTable:
 
     def write(self, options: MysqlOptions, connection: Any, rows: pa.RecordBatch) -> None:
         """Write rows within the open transaction. Raises DataError if a record does not fit."""
-        before, after = self.insert
         with only_utf8(f"table {options.table}"):
             check_utf8(rows)
-        for first in range(0, rows.num_rows, _PARTS):
-            part = rows.slice(first, _PARTS)
-            pattern = f"({','.join(['%s'] * len(self.columns))})"
-            with connection.cursor() as cursor:
+        if self.key:
+            # Transactions that lock rows in one order do not deadlock. The sort is stable.
+            order = [(name, "ascending") for name in self.key]
+            rows = rows.take(pc.sort_indices(rows, order))
+        with connection.cursor() as cursor:
+            self._check_types(options, cursor)
+            for first in range(0, rows.num_rows, _ROWS):
+                part = rows.slice(first, _ROWS)
+                values = self._values(options, part)
+                row = f"({','.join(['%s'] * len(self.columns))})"
                 literals = [
-                    cursor.mogrify(pattern, row)
-                    for row in zip(*self._values(options, part), strict=True)
+                    cursor.mogrify(row, each).encode(errors="surrogateescape")
+                    for each in zip(*values, strict=True)
                 ]
-            done = 0
-            for chunk in _chunks(literals):
-                self._run(
-                    options, connection, before + ",".join(chunk) + after,
-                    part.slice(done, len(chunk)),
-                )  # fmt: skip
-                done += len(chunk)
+                done = 0
+                for chunk in self._chunks(literals):
+                    self._insert(options, cursor, chunk, part.slice(done, len(chunk)))
+                    done += len(chunk)
+
+    def _check_types(self, options: MysqlOptions, cursor: Any) -> None:
+        """Raise ConfigError if somebody has changed the columns since the query started.
+
+        The server rounds values for some types without an error. Until the transaction ends, this
+        also locks the table against changes of columns.
+        """
+        try:
+            types = described(cursor, self.name, [column.name for column in self.columns])
+        except mysql_library().Error as error:
+            raise translate_error(options, error) from None
+        if types != self.types:
+            raise ConfigError(
+                f"The columns of table {options.table} have other types than when the query "
+                "started. Nothing was written. Start the query again, in foreachBatch with a new "
+                "mysql_sink(...)."
+            )
 
     def _values(self, options: MysqlOptions, rows: pa.RecordBatch) -> list[list[Any]]:
         found = []
         for column, values in zip(self.columns, rows.columns, strict=True):
-            where = f"Table {options.table}, column {column.name!r}"
-            if column.name in self.key and values.null_count:
-                raise rejected_record(f"{where}: a record has no value, and it is part of the key.")
             try:
                 found.append(column.values(values))
             except Unsuitable as why:
                 record = next(each for each in _singly(rows) if _unfit(column, each))
-                raise rejected_record(f"{where}: {why}. The record is {_shown(record)}.") from None
+                raise rejected_record(
+                    f"Table {options.table}, column {column.name!r}: {why}. The record is "
+                    f"{shown_record(record)}."
+                ) from None
         return found
 
-    def _run(
-        self, options: MysqlOptions, connection: Any, statement: str, rows: pa.RecordBatch
-    ) -> None:
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute(statement)
-        except mysql_library().Error as error:
-            row = rejected_row(error)
-            translated = translate_error(options, error)
-            if row is not None and row <= rows.num_rows and not isinstance(translated, ConfigError):
-                translated = rejected_record(
-                    f"Table {options.table}: {error.args[-1]}. The record is "
-                    f"{_shown(rows.slice(row - 1, 1))}."
-                )
-            raise translated from None
-
-
-def _chunks(literals: Sequence[str]) -> Iterator[list[str]]:
-    """Divide the literals of rows, so that no statement gets too long for the server."""
-    chunk: list[str] = []
-    nbytes = 0
-    for literal in literals:
-        if chunk and nbytes + len(literal) > _STATEMENT_BYTES:
+    def _chunks(self, literals: Sequence[bytes]) -> Iterator[list[bytes]]:
+        """Divide the literals of rows, so that no statement is too long for the server."""
+        most = min(_STATEMENT_BYTES, self.packet_bytes) - self._length([])
+        chunk: list[bytes] = []
+        nbytes = 0
+        for literal in literals:
+            if chunk and nbytes + len(literal) + 1 > most:
+                yield chunk
+                chunk, nbytes = [], 0
+            chunk.append(literal)
+            nbytes += len(literal) + 1
+        if chunk:
             yield chunk
-            chunk, nbytes = [], 0
-        chunk.append(literal)
-        nbytes += len(literal)
-    if chunk:
-        yield chunk
+
+    def _statement(self, literals: Sequence[bytes]) -> bytes:
+        names = ", ".join(quoted(column.name) for column in self.columns)
+        before = f"INSERT INTO {self.name} ({names}) VALUES "
+        return before.encode() + b",".join(literals) + self._on_duplicate_key().encode()
+
+    def _length(self, literals: Sequence[bytes]) -> int:
+        return len(self._statement(literals)) + _PACKET_HEADER
+
+    def _insert(
+        self, options: MysqlOptions, cursor: Any, literals: Sequence[bytes], rows: pa.RecordBatch
+    ) -> None:
+        if len(literals) == 1 and self._length(literals) > self.packet_bytes:
+            raise rejected_record(
+                f"Table {options.table}: a record needs a statement of "
+                f"{self._length(literals):,} bytes, and the server's max_allowed_packet is "
+                f"{self.packet_bytes:,}. The record is {shown_record(rows)}."
+            )
+        try:
+            cursor.execute(self._statement(literals))
+        except mysql_library().Error as error:
+            if len(literals) == 1:
+                raise translate_error(options, error, shown_record(rows)) from None
+            translated = translate_error(options, error)
+            if isinstance(translated, DataError):
+                # The server has undone the statement alone. Find the record that it rejects.
+                for literal, row in zip(literals, _singly(rows), strict=True):
+                    self._insert(options, cursor, [literal], row)
+            raise translated from None
 
 
 def _singly(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -162,10 +189,10 @@ def _unfit(column: MysqlColumn, row: pa.RecordBatch) -> bool:
     return False
 
 
-def _shown(row: pa.RecordBatch) -> str:
-    pairs = zip(row.schema.names, row.columns, strict=True)
-    text = str({name: str(values[0]) for name, values in pairs})
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+def described(cursor: Any, table: str, columns: Sequence[str]) -> tuple[object, ...]:
+    """Return the types, lengths and scales of columns, and whether they may be null."""
+    cursor.execute(f"SELECT {', '.join(map(quoted, columns))} FROM {table} LIMIT 0")
+    return tuple(cursor.description)
 
 
 def find_table(
@@ -177,21 +204,15 @@ def find_table(
     table does not exist, is not of InnoDB, or has a column or key that does not fit.
     """
     database, table = located(cursor, options.table)
-    cursor.execute(_TABLE, (database, table))
-    found = cursor.fetchone()
-    if found is None:
-        raise ConfigError(
-            f"Table {options.table} does not exist, or this user may not see it. Create it "
-            "(dedup.mysql_ddl writes the statement), or correct the option table."
-        )
-    if found[1] != "BASE TABLE" or str(found[0]).lower() != "innodb":
-        raise ConfigError(
-            f"{options.table} is a {found[1]} of the engine {found[0]}. This sink only writes to "
-            "tables of InnoDB, because rows and marker need one transaction."
-        )
+    check_engine(cursor, options.table)
     cursor.execute(_COLUMNS, (database, table))
     there = {row[0]: MysqlColumn(*row) for row in cursor.fetchall()}
     names = [name for name, _ in columns]
+    for needed in {*options.key, options.version} - {None, *names}:
+        raise ConfigError(
+            f"The stream has no column {needed!r} of the options key and version; it has "
+            f"{', '.join(names)}."
+        )
     check_names(options.table, {name: bool(c.is_required) for name, c in there.items()}, names)
     for name, spark in columns:
         try:
@@ -202,12 +223,37 @@ def find_table(
             ) from None
     if options.key:
         _check_key(cursor, options, (database, table), there)
+    name = f"{quoted(database)}.{quoted(table)}"
+    types = described(cursor, name, names)
+    cursor.execute("SELECT @@max_allowed_packet")
     return MysqlTable(
-        name=f"{quoted(database)}.{quoted(table)}",
-        columns=tuple(there[name] for name in names),
+        name=name,
+        packet_bytes=cursor.fetchone()[0],
+        types=types,
+        columns=tuple(
+            replace(there[name], is_nullable=False) if name in options.key else there[name]
+            for name in names
+        ),
         key=options.key,
         version=options.version,
     )
+
+
+def check_engine(cursor: Any, name: str) -> None:
+    """Raise ConfigError unless a table exists and has transactions."""
+    cursor.execute(_TABLE, located(cursor, name))
+    found = cursor.fetchone()
+    if found is None:
+        raise ConfigError(
+            f"Table {name} does not exist, or this user may not see it. Create it "
+            "(dedup.mysql_ddl writes the statement), or correct the option table."
+        )
+    engine, kind = found
+    if kind != "BASE TABLE" or str(engine).lower() != "innodb":
+        raise ConfigError(
+            f"{name} is not a table of InnoDB, but a {kind.lower()} of the engine {engine}. Rows "
+            "and markers need one transaction."
+        )
 
 
 def exists(cursor: Any, name: str) -> bool:
@@ -217,7 +263,7 @@ def exists(cursor: Any, name: str) -> bool:
 
 def located(cursor: Any, name: str) -> tuple[str, str]:
     """Return the database and the name of a table that is named as in SQL."""
-    parts = [part.strip("`").replace("``", "`") for part in _split(name)]
+    parts = [inside.replace("``", "`") or plain for inside, plain in _NAME_PART.findall(name)]
     if len(parts) == 2:
         return parts[0], parts[1]
     cursor.execute("SELECT DATABASE()")
@@ -228,17 +274,6 @@ def located(cursor: Any, name: str) -> tuple[str, str]:
             "database.table."
         )
     return database, parts[0]
-
-
-def _split(name: str) -> list[str]:
-    inside, parts = False, [""]
-    for character in name:
-        inside ^= character == "`"
-        if character == "." and not inside:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return parts
 
 
 def _check_key(
@@ -261,8 +296,6 @@ def _check_key(
             "that any of them finds, and not the row of the key. Drop it, or use mode append."
         )
     for name in options.key:
-        if name not in there:
-            raise ConfigError(f"Option key: table {options.table} has no column {name!r}.")
         if (collation := there[name].collation) is not None:
             # Ask the server: MariaDB has MySQL's name utf8mb4_0900_bin for another comparison.
             cursor.execute(

@@ -1,0 +1,125 @@
+"""Faults against the sink over a real server, again and again, from a seed, without a Spark.
+
+    python -m tests.mysql.campaign --each 30 --seed 1 --results tests/mysql/results/kills.json
+
+Besides the faults of tests/support/sink_campaign.py, the server crashes and comes back, and commits
+are lost, cut off or late. At the end every row must be there once, as its last micro-batch had it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+
+import pymysql
+import pytest
+
+if __name__ == "__main__":  # before `dedup.errors.faults` reads it
+    os.environ["DEDUP_FAULTS"] = tempfile.mkdtemp(prefix="dedup-mysql-faults-")
+
+from dedup.errors import SinkError
+from dedup.sinks.work import TaskResult
+from dedup.testing.sinks import SinkHarness
+from tests.mysql.server import Server, need_server
+from tests.mysql.tables import HARMS, MODES, Sink, Where, batch_of, commits, run
+from tests.support.proxy import Proxy
+from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign, steps
+
+#: Steps of sinks that write ahead, which this one is not.
+_OTHER = (*steps("kit.manifest."), *steps("kit.send."))
+POINTS = tuple(name for name in steps("kit.") if name not in _OTHER)
+STEP, WIDTH = 10, 30
+
+
+def rows_of(batch_id: int) -> list[int]:
+    """The numbers of a micro-batch; where there is a key, micro-batches have some in common."""
+    return list(range(batch_id * STEP, batch_id * STEP + WIDTH))
+
+
+class MysqlCampaign(Campaign):
+    """A query over a server."""
+
+    def __init__(self, server: Server, seed: int, before: Counter[str]) -> None:
+        super().__init__(seed, {"-".join(m.values()) or "append": m for m in MODES}, before)
+        self._server = server
+        self._sink: Callable[[], Sink]
+        self._proxy: Proxy
+
+    def run(self) -> Round:
+        """Run it to its end and judge it."""
+        database = f"c{self.result.seed}"
+        run(self._server.where(), f"CREATE DATABASE {database}")
+        with (
+            Proxy(self._server.port) as self._proxy,
+            tempfile.TemporaryDirectory(prefix="dedup-mysql-ledger-") as ledger,
+        ):
+            where = self._server.by_port(database, self._proxy.port)
+            self._sink = partial(Sink, where, Path(ledger), **self.result.options)
+            self._sink()
+            done = self.go()
+            self._judge(self._server.where(database), done)
+            return self.end()
+
+    def points(self) -> tuple[str, ...]:
+        """Where faults are armed. A task that only stages ends at once."""
+        whole = self.result.options.get("mode") == "atomic"
+        return tuple(name for name in POINTS if not (whole and name == "kit.task.end"))
+
+    def worker(self) -> Worker:
+        """A new process, which waits for a server that is away."""
+        return Worker(self._sink, (SinkError, pymysql.OperationalError))
+
+    @staticmethod
+    def part(sink: SinkHarness, run_id: str, batch_id: int, slot: int, tasks: int) -> TaskResult:
+        """The same with rows that name their micro-batch."""
+        numbers = rows_of(batch_id)[slot::tasks]
+        half = len(numbers) // 2
+        parts = (numbers[:half], numbers[half:])
+        return sink.send(run_id, batch_id, slot, (batch_of(part, f"b{batch_id}") for part in parts))
+
+    def around_a_batch(self) -> AbstractContextManager[None]:
+        """Harm a commit now and then."""
+        if self.rng.random() > 0.25:
+            return nullcontext()
+        harm, after = self.rng.choice(HARMS), self.rng.randint(0, 6)
+        return self.harmed(self._proxy, self._proxy.strike(harm, commits, after=after))
+
+    def around_a_start(self) -> AbstractContextManager[None]:
+        """Crash the server now and then."""
+        if self.rng.random() > 0.1:
+            return nullcontext()
+
+        def crash() -> None:
+            self._server.crash()
+            self._server.start()
+
+        return self.meanwhile("server crash", crash, 0.2)
+
+    def _judge(self, where: Where, batches: int) -> None:
+        every = Counter((n, f"b{b}") for b in range(batches) for n in rows_of(b))
+        newest = Counter({n: f"b{b}" for b in range(batches) for n in rows_of(b)}.items())
+        found = Counter(run(where, "SELECT n, text FROM numbers"))
+        self.judge(newest if "key" in self.result.options else every, found)
+
+
+def main() -> int:
+    try:
+        program = need_server()
+    except pytest.fail.Exception as reason:
+        print(reason)
+        return 2
+    with (
+        tempfile.TemporaryDirectory(prefix="dedup-mysql-") as folder,
+        Server(program, Path(folder, "data")) as server,
+    ):
+        return run_campaign(__doc__, POINTS, lambda *given: MysqlCampaign(server, *given).run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

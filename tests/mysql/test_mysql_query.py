@@ -1,0 +1,82 @@
+"""Spark queries into a table: each micro-batch once, despite replays and kills."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from dedup import dedup_by_id, mysql_sink, split
+from dedup.errors import ConfigError, cause
+from tests.mysql.campaign import POINTS
+from tests.mysql.tables import MODES, Where, run
+from tests.support.file_query import FileQuery
+from tests.support.needs import some_long
+from tests.support.query_contract import QueryContract
+
+
+class MysqlQuery(FileQuery):
+    """Files of numbers to a table ``numbers(n bigint, text text)``, one file a micro-batch."""
+
+    steps = POINTS
+
+    def __init__(self, spark: SparkSession, where: Where, folder: Path, **options: Any) -> None:
+        super().__init__(spark, "dedup_mysql", folder)
+        key = ", PRIMARY KEY (n)" if options.get("key") else ""
+        run(where, f"CREATE TABLE numbers (n bigint, text text CHARACTER SET utf8mb4{key})")
+        self.where = where
+        self.options |= {f"mysql.{name}": value for name, value in where.items()}
+        self.options |= {"table": "numbers", "timeout.seconds": "20"} | options
+        self.change = lambda rows: rows.repartition(2, "n")
+
+    def found(self) -> Counter[int]:
+        """How often each number is in the table."""
+        return Counter(row[0] for row in run(self.where, "SELECT n FROM numbers"))
+
+
+class TestQuery(QueryContract):
+    @pytest.fixture(
+        params=some_long(MODES[:3], MODES[2]), ids=lambda options: options.get("mode", "append")
+    )
+    def query(
+        self, request: pytest.FixtureRequest, spark: SparkSession, where: Where, tmp_path: Path
+    ) -> MysqlQuery:
+        return MysqlQuery(spark, where, tmp_path, **request.param)
+
+
+def test_what_does_not_fit_is_named(spark: SparkSession, where: Where, tmp_path: Path) -> None:
+    query = MysqlQuery(spark, where, tmp_path, mode="atomic")
+    run(where, "ALTER TABLE numbers ADD CONSTRAINT c CHECK (text <> 'v7')")
+    query.numbers(range(5, 10))
+    with pytest.raises(Exception, match="Table nowhere does not exist") as refused:
+        query.run(table="nowhere")
+    assert isinstance(cause(refused.value), ConfigError)
+    with pytest.raises(StreamingQueryException) as stopped:
+        query.run()
+    assert '"n": 7, "text": "v7"' in str(cause(stopped.value))
+    assert query.found() == Counter()
+
+
+def test_verdicts_go_to_a_table_each(spark: SparkSession, where: Where, tmp_path: Path) -> None:
+    query = MysqlQuery(spark, where, tmp_path)
+    run(where, "CREATE TABLE copies (n bigint, text text CHARACTER SET utf8mb4, verdict text "
+               "CHARACTER SET utf8mb4)")  # fmt: skip
+    operator = dedup_by_id(
+        "n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2, verdict="verdict"
+    )
+    query.change = lambda rows: rows.transform(operator)
+    query.numbers(range(5), range(3, 8))
+    sinks = {
+        verdict: mysql_sink(where, table, checkpoint=str(query.checkpoint), options={"name": table})
+        for verdict, table in (("unique", "numbers"), ("duplicate", "copies"))
+    }
+    split(query.rows(), **sinks).trigger(availableNow=True).start().awaitTermination(120)
+    assert query.found() == Counter(range(8))
+    assert sorted(run(where, "SELECT n, verdict FROM copies")) == [
+        (3, "duplicate"),
+        (4, "duplicate"),
+    ]
