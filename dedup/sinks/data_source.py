@@ -46,7 +46,7 @@ class SinkSource(DataSource):
                 "outputMode('complete') gives the whole result again each time, so that its rows "
                 "would be there many times. Use outputMode('append'), with a watermark. Or replace "
                 "the result before by the newest one: in a function for foreachBatch, or with "
-                'format("dedup_postgres") in mode upsert.'
+                'format("dedup_postgres") or format("dedup_mysql") in mode upsert.'
             )
         return SinkStreamWriter(self.work(schema))
 

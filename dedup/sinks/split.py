@@ -88,8 +88,8 @@ def split(
         raise ConfigError(
             "split works on classic Spark alone: under Spark Connect a foreachBatch function does "
             "not know its query, and the operator refuses that. Write the stream with its verdicts "
-            "to one format (dedup_kafka, dedup_postgres, dedup_files, dedup_delta, dedup_iceberg), "
-            "and select by verdict when you read it.",
+            "to one format (dedup_kafka, dedup_postgres, dedup_mysql, dedup_files, dedup_delta, "
+            "dedup_iceberg), and select by verdict when you read it.",
             remedy="foreach-batch-threads",
         )
     column, goes_on, every = _verdict_column(df)

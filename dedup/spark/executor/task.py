@@ -153,8 +153,8 @@ def misplaced(what: str) -> ConfigError:
         "with pyspark.InheritableThread, or give a thread pool "
         "pyspark.inheritable_thread_target(function). Then start the query again. Under Spark "
         "Connect no foreachBatch function has these properties: write the stream with a format "
-        "there (dedup_kafka, dedup_postgres, dedup_files, dedup_delta, dedup_iceberg, or a format "
-        "of Spark).",
+        "there (dedup_kafka, dedup_postgres, dedup_mysql, dedup_files, dedup_delta, dedup_iceberg, "
+        "or a format of Spark).",
         remedy="foreach-batch-threads",
     )
 
