@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from dedup import WriteAheadSink, custom_sink
 from dedup.errors import SinkError
 from dedup.sinks.content import Content
 from dedup.sinks.protocol import StagedSlice
 from dedup.sinks.work import TaskResult
 from dedup.testing import faults
 from dedup.testing.sinks import QUERY, SinkContract, SinkOutput
-from tests.kit.line_sink import LineHarness
+from tests.kit.line_sink import SCHEMA, LineHarness, LineSink
 
 FOLDER = Path("dedup-sinks/custom", QUERY)
 
@@ -293,3 +294,28 @@ def test_tasks_get_the_work_without_the_users_object(start: Any) -> None:
     assert isinstance(result.slice, StagedSlice)
     sink.finish([result])
     sink.assert_once(1)
+
+
+def test_a_sink_whose_attributes_cannot_be_set(start: Any, tmp_path: Path) -> None:
+    """A frozen dataclass may send a micro-batch again, too."""
+
+    @dataclass(frozen=True)
+    class Frozen(WriteAheadSink):
+        log: LineSink
+
+        def send(self, *given: Any) -> None:
+            self.log.send(*given)
+
+    def harness(**more: int) -> LineHarness:
+        made: LineHarness = start(**more)
+        sink = Frozen(made.log)
+        made.work = custom_sink(sink, checkpoint=str(tmp_path / "checkpoint")).prepare(SCHEMA)
+        made.sink = sink
+        return made
+
+    with pytest.raises(ConnectionError):
+        harness(calls_left=0).batch("run1", 0, [0, 1])
+    again = harness()
+    again.batch("run2", 0, [0, 1])
+    again.assert_once(2)
+    assert again.sink.rows_sent_again == 2

@@ -207,7 +207,9 @@ class WriteAheadWork(SinkWork):
                 "Sink %r sends micro-batch %d again: an earlier attempt may have sent some of its "
                 "%d rows, or all.", self.name, batch.batch_id, marker.rows,
             )  # fmt: skip
-            self.sink.rows_sent_again += marker.rows
+            # Also in a frozen dataclass.
+            again = self.sink.rows_sent_again + marker.rows
+            object.__setattr__(self.sink, "rows_sent_again", again)
         faults.point("kit.send.before")
         version = batch.batch_id << _ROW_BITS
         for piece in decided:
