@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dedup.catalog.document import from_document, to_document
 from dedup.core.parse import integer, record, text
-from dedup.errors import faults
+from dedup.errors import ConfigError, faults
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.marker import BATCH_SLOT, Marker, reading
@@ -47,12 +47,14 @@ class Stored:
     def from_text(cls, found: str | None, key: str) -> Stored:
         """Return what a text holds. An empty text, like None, holds nothing.
 
+        A column of type ``CHAR`` may have added spaces.
+
         Raises SinkError if the text is damaged, or was written by another release.
         """
         if not found:
             return cls()
         with reading(f"The marker {key}"):
-            _, fields = from_document(found.encode(), version=_FORMAT)
+            _, fields = from_document(found.rstrip().encode(), version=_FORMAT)
             return cls(**record(fields, {"owner": _owner, "marker": _marker, "slots": _slots}))
 
 
@@ -81,7 +83,13 @@ class Slots:
 
     def read(self, transaction: Any, number: int) -> Stored:
         key = self.key(number)
-        return Stored.from_text(self.sink.read_marker(transaction, key), key)
+        found: object = self.sink.read_marker(transaction, key)
+        if not isinstance(found, str | None):
+            raise ConfigError(
+                f"{type(self.sink).__name__}.read_marker must return a str or None, and has "
+                f"returned {found!r:.80}. Nothing was written."
+            )
+        return Stored.from_text(found, key)
 
     def write(self, transaction: Any, number: int, stored: Stored) -> None:
         self.sink.write_marker(transaction, self.key(number), stored.to_text())
@@ -146,14 +154,19 @@ class KitSlot(OwnedSlot):
         self._slots = slots
         self._stored = Stored()
         self._transaction: Any = None
+        # `begin` may return None, if the sink keeps its transaction in an attribute.
+        self._is_open = False
 
     def _acquire(self) -> Ownership:
         return self._slots.acquire([self.number])[self.number]
 
     def _begin(self) -> Ownership:
         self._transaction = self._slots.sink.begin()
+        self._is_open = True
         try:
             self._stored = self._slots.read(self._transaction, self.number)
+            if self._owned and self._owned[1] is None and self._stored == Stored():
+                raise self._not_stored()
         except BaseException:
             self.abort()
             raise
@@ -171,12 +184,22 @@ class KitSlot(OwnedSlot):
         except Exception as error:
             self.abort()
             raise Indefinite(no_answer(error)) from error
-        self._transaction = None
+        self._is_open = False
 
     def abort(self) -> None:
-        transaction, self._transaction = self._transaction, None
-        if transaction is not None:
-            self._slots.rollback(transaction)
+        if self._is_open:
+            self._is_open = False
+            self._slots.rollback(self._transaction)
+
+    def _not_stored(self) -> ConfigError:
+        """Return the error for a sink that has lost the owner that it has just committed."""
+        sink = type(self._slots.sink).__name__
+        return ConfigError(
+            f"{sink} does not keep its markers: write_marker stored one under the key "
+            f"{self._slots.key(self.number)}, commit returned, and read_marker finds none. Check "
+            "that write_marker adds a key that is missing, that commit commits, and that "
+            "read_marker looks for the same key. Nothing was written."
+        )
 
 
 class KitRows(SlotRows):

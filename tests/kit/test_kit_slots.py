@@ -1,0 +1,100 @@
+"""Mistakes in a user's class are named, and habits of databases do no harm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dedup import TransactionalSink
+from dedup.errors import ConfigError
+from tests.kit.sqlite_sink import NumbersSink, ParallelSqlite, SqliteSink
+
+LEVELS = pytest.mark.parametrize("level", [SqliteSink, ParallelSqlite], ids=["driver", "tasks"])
+
+
+def start(folder: Path, kind: type[TransactionalSink[Any]]) -> NumbersSink:
+    return NumbersSink(kind(str(folder / "orders.db")), folder / "checkpoint")  # type: ignore[call-arg]
+
+
+@LEVELS
+def test_a_sink_that_does_not_keep_its_markers(tmp_path: Path, level: Any) -> None:
+    class OnlyUpdates(level):  # type: ignore[misc]
+        def write_marker(self, db: Any, key: str, marker: str) -> None:
+            db.execute("UPDATE markers SET marker = ? WHERE key = ?", [marker, key])
+
+    class ForgetsToCommit(level):  # type: ignore[misc]
+        def commit(self, db: Any) -> None:
+            db.close()
+
+    for kind in (OnlyUpdates, ForgetsToCommit):
+        sink = start(tmp_path, kind)
+        with pytest.raises(ConfigError, match=f"{kind.__name__} does not keep its markers"):
+            sink.batch("run1", 0, [0])
+        assert not sink.numbers()
+
+
+@LEVELS
+@pytest.mark.parametrize("found", [("text",), b"text"])
+def test_a_marker_that_is_no_text(tmp_path: Path, level: Any, found: object) -> None:
+    class ReturnsTheRow(level):  # type: ignore[misc]
+        def read_marker(self, db: Any, key: str) -> Any:
+            return found
+
+    with pytest.raises(ConfigError, match=r"ReturnsTheRow\.read_marker must return a str or None"):
+        start(tmp_path, ReturnsTheRow).batch("run1", 0, [0])
+
+
+@LEVELS
+def test_markers_that_the_database_pads(tmp_path: Path, level: Any) -> None:
+    class Padded(level):  # type: ignore[misc]
+        def read_marker(self, db: Any, key: str) -> str | None:
+            found: str | None = super().read_marker(db, key)
+            return found and found.ljust(2_000)
+
+    sink = start(tmp_path, Padded)
+    for number in range(3):
+        sink.batch("run1", number, [number])
+    sink.assert_once(3)
+
+
+@LEVELS
+def test_a_transaction_that_is_none_is_rolled_back(tmp_path: Path, level: Any) -> None:
+    """The sink keeps its connection in an attribute, and `begin` returns nothing."""
+
+    class KeepsIt(level):  # type: ignore[misc]
+        is_broken = False
+
+        def begin(self) -> None:
+            assert "db" not in self.__dict__, "another transaction is still open"
+            self.db = super().begin()
+
+        def read_marker(self, _: None, key: str) -> str | None:
+            found: str | None = super().read_marker(self.db, key)
+            return found
+
+        def write_rows(self, _: None, rows: Any) -> None:
+            super().write_rows(self.db, rows)
+            if self.is_broken:
+                raise ValueError("a bad row")
+
+        def write_marker(self, _: None, key: str, marker: str) -> None:
+            super().write_marker(self.db, key, marker)
+
+        def commit(self, _: None) -> None:
+            super().commit(self.db)
+            del self.db
+
+        def rollback(self, _: None) -> None:
+            super().rollback(self.db)
+            del self.db
+
+    sink = start(tmp_path, KeepsIt)
+    sink.batch("run1", 0, [0])
+    sink.sink.is_broken = True  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="a bad row"):
+        sink.batch("run1", 1, [1])
+    sink.sink.is_broken = False  # type: ignore[attr-defined]
+    sink.batch("run2", 1, [1])
+    sink.assert_once(2)
