@@ -46,8 +46,8 @@ def custom_sink(
     checkpoint : str
         The query's checkpoint location.
     name : str
-        The sink's name, which becomes part of its markers and keys. Two sinks of one query need two
-        names.
+        The sink's name, 1 to 100 letters, digits, dots, hyphens or underscores. It becomes part of
+        the sink's markers and keys. Two sinks of one query need two names.
     options : mapping of str to str, optional
         ``accept.difference``, ``accept.lost.markers`` and ``staging``, as in other sinks.
 
