@@ -182,6 +182,10 @@ faults-postgres: $(VENV)/.ready-test ## kill the PostgreSQL sink 30 times at eac
 faults-mysql: java $(VENV)/.ready-test ## kill the MySQL sink 30 times at each step over a real server (ten minutes); FAULTS_ARGS="--each 2"
 	@$(PY) -m tests.mysql.campaign --each 30 $(FAULTS_ARGS)
 
+.PHONY: faults-redis
+faults-redis: $(VENV)/.ready-test ## kill sinks into Redis 30 times at each step over a real server (five minutes); FAULTS_ARGS="--each 2"
+	@$(PY) -m tests.redis.campaign --each 30 $(FAULTS_ARGS)
+
 .PHONY: faults-files
 faults-files: $(VENV)/.ready-test ## kill the file sink 30 times at each step on a local disk and on S3 (fifteen minutes); FAULTS_ARGS="--each 2"
 	@$(PY) -m tests.files_sink.campaign --each 30 $(FAULTS_ARGS)

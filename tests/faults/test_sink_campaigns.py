@@ -11,6 +11,7 @@ import pytest
 from tests.files_sink.campaign import POINTS as FILES
 from tests.mysql.server import need_server as need_mysql
 from tests.postgres.server import need_server
+from tests.redis.server import need_server as need_redis
 from tests.support.kafka_needs import need_broker, need_library
 from tests.support.needs import long
 from tests.support.processes import python
@@ -20,7 +21,7 @@ PLACE = "kafka.rows.first kill"
 #: The package of each campaign, the prefix of its sink's steps, and a seed with both kinds of mode.
 CAMPAIGNS = {
     "postgres": ("postgres.", 121), "files_sink": ("files.", 1), "lakehouse": ("lakehouse.", 1),
-    "kafka": ("kafka.", 1), "mysql": ("kit.", 1),
+    "kafka": ("kafka.", 1), "mysql": ("kit.", 1), "redis": ("kit.", 1),
 }  # fmt: skip
 
 
@@ -38,6 +39,8 @@ def test_every_row_is_there_once_whatever_is_killed(package: str, kills: int) ->
         need_server()
     if package == "mysql":
         need_mysql()
+    if package == "redis":
+        need_redis()
     prefix, seed = CAMPAIGNS[package]
     command = ("-m", f"tests.{package}.campaign", "--kills", kills, "--seed", seed)
     done = python(*command, timeout_s=1700)

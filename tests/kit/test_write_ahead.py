@@ -26,15 +26,6 @@ FOLDER = Path("dedup-sinks/custom", QUERY)
 
 
 @pytest.fixture
-def fault_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of faults that this process looks into."""
-    folder = tmp_path / "faults"
-    folder.mkdir()
-    monkeypatch.setattr("dedup.errors.faults._folder", str(folder))
-    return folder
-
-
-@pytest.fixture
 def start(tmp_path: Path) -> Any:
     """Starts the query over a log file."""
     return partial(LineHarness, tmp_path / "log", tmp_path / "checkpoint")
@@ -195,7 +186,7 @@ def test_more_rows_than_versions_are_refused(start: Any, tmp_path: Path) -> None
 def test_a_driver_that_was_frozen_before_its_decision_sends_nothing(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its successor has sent the micro-batch and deleted the manifest meanwhile."""
+    """Its successor has sent the micro-batch and deleted the manifest."""
     late = start()
     results = late.tasks("run1", 0, [0], [1])
     decide = type(late.work)._send
@@ -214,7 +205,7 @@ def test_a_driver_that_was_frozen_before_its_decision_sends_nothing(
     sink.assert_once(3)
 
 
-def test_a_driver_that_was_frozen_in_send_stops_after_it(start: Any, fault_points: Path) -> None:
+def test_a_driver_that_was_frozen_in_send_stops_after_it(start: Any) -> None:
     late = start()
     results = late.tasks("run1", 0, [0, 1, 2])
     send, lock = late.log.send, Lock()
@@ -241,14 +232,14 @@ def test_a_driver_that_was_frozen_in_send_stops_after_it(start: Any, fault_point
      ("kit.driver.after", 2)],
 )  # fmt: skip
 def test_a_start_after_a_failure_at_each_step(
-    start: Any, fault_points: Path, point: str, sent: int
+    start: Any, armed: Path, point: str, sent: int
 ) -> None:
-    """Whatever may be sent is reported, and nothing else."""
-    faults.arm(fault_points, point, "raise")
+    """The next start reports the rows only if some of them may be sent already."""
+    faults.arm(armed, point, "raise")
     sink = start()
     with pytest.raises(faults.FaultInjected):
         sink.batch("run1", 0, [0, 1])
-    assert [name for name, *_ in faults.fired(fault_points)] == [point]
+    assert [name for name, *_ in faults.fired(armed)] == [point]
     assert len(sink.log.lines() if sink.log.path.exists() else []) == sent
     sink = start()
     sink.batch("run2", 0, [0, 1])

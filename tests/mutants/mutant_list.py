@@ -844,6 +844,27 @@ MUTANTS = (
         "spark/test_side_effects.py",
     ),
     _mutant(
+        "a driver that was frozen before it decided sends a micro-batch that is sent",
+        "sinks/kit/write_ahead.py",
+        "        _refuse_sent(markers, batch)\n        marker = ",
+        "        marker = ",
+        "kit/test_write_ahead.py",
+    ),
+    _mutant(
+        "a driver that was frozen while it sent goes on",
+        "sinks/kit/write_ahead.py",
+        "                _refuse_sent(markers, batch)\n",
+        "",
+        "kit/test_write_ahead.py",
+    ),
+    _mutant(
+        "rows of the second run are sent, not those that are decided",
+        "sinks/kit/write_ahead.py",
+        "for piece in decided:",
+        "for piece in slices:",
+        "kit/test_write_ahead.py",
+    ),
+    _mutant(
         "a query starts again after an invalid option",
         "tools/restarts.py",
         "may_pass = restart_helps(error) and not _java_has_ended()",

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from dedup.catalog.root import Root
 from dedup.errors import ObjectMissing, SinkError, faults
+from dedup.sinks.figures import note_retry
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.options import SinkOptions
@@ -210,6 +211,7 @@ class WriteAheadWork(SinkWork):
             # Also in a frozen dataclass.
             again = self.sink.rows_sent_again + marker.rows
             object.__setattr__(self.sink, "rows_sent_again", again)
+            note_retry()
         faults.point("kit.send.before")
         version = batch.batch_id << _ROW_BITS
         for piece in decided:

@@ -1,0 +1,161 @@
+"""Faults against sinks into a real Redis server, again and again, from a seed, without a Spark.
+
+    python -m tests.redis.campaign --each 30 --seed 1 --results tests/redis/results/kills.json
+
+Besides the faults of tests/support/sink_campaign.py, the server crashes and comes back, and rows
+and answers are lost, cut off or late. At the end every row must be there: exactly once if the sink
+uses keys or versions, and otherwise once, and at most once more for each report.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # before `dedup.errors.faults` reads it
+    os.environ["DEDUP_FAULTS"] = tempfile.mkdtemp(prefix="dedup-redis-faults-")
+
+from dedup.sinks.work import TaskResult
+from dedup.testing.sinks import SinkHarness
+from tests.redis.server import Server, missing
+from tests.redis.sinks import RedisHarness, orders, reported
+from tests.support.proxy import Harm, Proxy
+from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign, steps
+
+MODES: dict[str, dict[str, str]] = {
+    kind: {"kind": kind} for kind in ("newest", "stream", "key", "list")
+}
+#: A step without a transaction, of a task or of the driver.
+POINTS = tuple(
+    point
+    for room in ("kit.task.", "kit.stage.", "kit.driver.", "kit.manifest.", "kit.send.")
+    for point in steps(room)
+)
+HARMS = (Harm.CUT_BEFORE, Harm.CUT_AFTER, Harm.LOSE_REPLY, Harm.HOLD)
+#: Micro-batches have rows with the same keys.
+STEP, WIDTH = 10, 30
+
+
+def rows_of(batch_id: int) -> list[int]:
+    """The orders of a micro-batch; the next one has newer values of some of them."""
+    return list(range(batch_id * STEP, batch_id * STEP + WIDTH))
+
+
+def writes(frame: bytes) -> bool:
+    """Return whether a client writes rows with these bytes."""
+    commands = (b"EVAL", b"SET\r\n", b"RPUSH")
+    return any(command in frame.upper() for command in commands)
+
+
+class RedisCampaign(Campaign):
+    """A query over a server."""
+
+    def __init__(self, server: Server, seed: int, before: Counter[str]) -> None:
+        super().__init__(seed, MODES, before)
+        self._server, self._kind = server, self.result.mode
+        self._proxy: Proxy
+        self._folder_of_query: Path
+
+    def run(self) -> Round:
+        """Run it to its end and judge it."""
+        with self._server.client() as client:
+            client.flushall()
+        with (
+            Proxy(self._server.port) as self._proxy,
+            tempfile.TemporaryDirectory(prefix="dedup-redis-ledger-") as folder,
+        ):
+            self._folder_of_query = Path(folder)
+            done = self.go()
+            with self._server.client() as client:
+                self._judge(orders(client, self._kind), done)
+            return self.end()
+
+    @property
+    def _reports(self) -> Path:
+        return self._folder_of_query / "reports"
+
+    def points(self) -> tuple[str, ...]:
+        """Where faults are armed."""
+        return POINTS
+
+    def worker(self) -> Worker:
+        """A new process."""
+        url, folder = self._server.url(self._proxy.port), self._folder_of_query / "checkpoint"
+        return Worker(partial(RedisHarness, self._kind, url, folder, reports=self._reports))
+
+    @staticmethod
+    def part(sink: SinkHarness, run_id: str, batch_id: int, slot: int, tasks: int) -> TaskResult:
+        """The same with rows that name their micro-batch."""
+        assert isinstance(sink, RedisHarness)
+        numbers = rows_of(batch_id)[slot::tasks]
+        half = len(numbers) // 2
+        parts = (numbers[:half], numbers[half:])
+        return sink.send(
+            run_id, batch_id, slot, (sink.rows(part, f"b{batch_id}") for part in parts)
+        )
+
+    def around_a_batch(self) -> AbstractContextManager[None]:
+        """Harm a request now and then."""
+        if self.rng.random() > 0.4:
+            return nullcontext()
+        harm, after = self.rng.choice(HARMS), self.rng.randint(0, 4)
+        return self.harmed(self._proxy, self._proxy.strike(harm, writes, after=after))
+
+    def around_a_start(self) -> AbstractContextManager[None]:
+        """Crash the server now and then."""
+        if self.rng.random() > 0.15:
+            return nullcontext()
+
+        def crash() -> None:
+            self._server.crash()
+            self._server.start()
+
+        return self.meanwhile("server crash", crash, 0.1)
+
+    def _judge(self, found: list[dict[str, Any]], batches: int) -> None:
+        reports = reported(self._reports)
+        expected, seen, repeated = compared(self._kind, batches, found, reports)
+        self.result.besides["repeated rows"] += repeated
+        self.result.besides["reports"] += reports.total()
+        self.judge(expected, seen)
+
+
+def compared(
+    kind: str, batches: int, found: list[dict[str, Any]], reports: Counter[int]
+) -> tuple[Counter[Any], Counter[Any], int]:
+    """Return the rows that are due and those that are there, and how many are repeated.
+
+    Repetitions that were reported do not count among the rows that are there.
+    """
+    due = Counter((str(n), f"b{b}") for b in range(batches) for n in rows_of(b))
+    if kind == "newest":
+        due = Counter({str(n): f"b{b}" for b in range(batches) for n in rows_of(b)}.items())
+    seen = Counter((order["order_id"], order["text"]) for order in found)
+    repeated = seen - due
+    if kind == "list":
+        seen -= Counter({row: reports[int(row[1][1:])] for row in due}) & repeated
+    return due, seen, repeated.total()
+
+
+def main() -> int:
+    if reason := missing():
+        print(reason)
+        return 2
+    # None of these modules starts a thread, so a process may begin with them.
+    get_context("forkserver").set_forkserver_preload([RedisHarness.__module__, "redis", "pandas"])
+    with (
+        tempfile.TemporaryDirectory(prefix="dedup-redis-") as folder,
+        Server(Path(folder, "data")) as server,
+    ):
+        return run_campaign(__doc__, POINTS, lambda *given: RedisCampaign(server, *given).run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
