@@ -81,7 +81,7 @@ class SliceStore:
                 raise self._damaged(piece, "it has other rows than the task had staged")
 
     def _damaged(self, piece: StagedSlice, problem: object) -> SinkError:
-        manifest = self._root.url(_manifest(_batch_of(piece.file)))
+        manifest = self._root.url(_manifest(batch_of(piece.file)))
         return SinkError(
             f"The staged slice {self._root.url(piece.file)} is missing or damaged: {problem}. "
             "This run published nothing of the micro-batch. Delete the manifest of the "
@@ -112,7 +112,7 @@ class SliceStore:
     def clean(self, batch_id: int) -> None:
         for folder in ("staged", "manifests"):
             names = [found.name for found in self._root.list(folder)]
-            self._root.delete(name for name in names if _batch_of(name) <= batch_id)
+            self._root.delete(name for name in names if batch_of(name) <= batch_id)
 
 
 def _manifest(batch_id: int) -> str:
@@ -132,7 +132,7 @@ def _slices(found: dict[str, Any], batch_id: int) -> list[StagedSlice]:
     return pieces
 
 
-def _batch_of(name: str) -> int:
+def batch_of(name: str) -> int:
     """Return the micro-batch of an object, or a huge number for a file of an unknown writer.
 
     A killed process leaves files with a dot before their name.

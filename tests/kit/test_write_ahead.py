@@ -276,6 +276,20 @@ def test_the_report_on_a_sink(start: Any, tmp_path: Path) -> None:
     assert states["another"]["restart"].startswith("A checkpoint whose next micro-batch is 0 runs")
 
 
+def test_files_that_a_kill_left_behind_are_ignored_and_deleted(start: Any, tmp_path: Path) -> None:
+    start().batch("run1", 0, [0])
+    folder = tmp_path / "checkpoint" / FOLDER
+    for name in ("sent/.1.json.tmp", "manifests/.1.json.tmp"):
+        (folder / name).write_text("half")
+    sink = start()
+    for batch_id in (1, 2):
+        sink.batch("run2", batch_id, [batch_id])
+    assert sink.sink.rows_sent_again == 0
+    sink.assert_once(3)
+    assert [path.name for path in (folder / "sent").iterdir()] == ["2.json"]
+    assert left(tmp_path / "checkpoint") == []
+
+
 def test_tasks_get_the_work_without_the_users_object(start: Any) -> None:
     """It may hold a connection; tasks only stage."""
     sink = start()

@@ -38,7 +38,7 @@ from dedup.sinks.protocol import (
     content_of_slices,
     refuse_other_content,
 )
-from dedup.sinks.slice_store import SliceStore
+from dedup.sinks.slice_store import SliceStore, batch_of
 from dedup.sinks.work import SinkWork, TaskResult
 
 if TYPE_CHECKING:
@@ -140,8 +140,9 @@ class SentMarkers:
         self._root.create_bytes(_sent(marker.batch_id), marker.to_bytes())
 
     def clean(self, batch_id: int) -> None:
-        """Delete the markers of earlier micro-batches."""
-        self._root.delete(_sent(number) for number in self._ids() if number < batch_id)
+        """Delete the markers of earlier micro-batches, also those that a kill left unfinished."""
+        names = [each.name for each in self._root.list("sent")]
+        self._root.delete(name for name in names if batch_of(name) < batch_id)
 
     def _ids(self) -> list[int]:
         found = (_SENT.fullmatch(each.name) for each in self._root.list("sent"))
