@@ -94,6 +94,7 @@ class SinkFunction(NamedSink):
         self._refuse_another(query_id, start, batch_id)
         run_id = self._run(query_id, batch_id)
         self._runs[query_id] = (run_id, batch_id, False)
+        names = rows.columns
 
         def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from pyspark import TaskContext
@@ -101,10 +102,11 @@ class SinkFunction(NamedSink):
             context = TaskContext.get()
             assert context is not None, "this runs in tasks"
             batch = new_batch(query_id, work.name, run_id, batch_id)
-            result = pickle.dumps(work.run_task(batch, context.partitionId(), batches))
+            named = (each.rename_columns(names) for each in batches)
+            result = pickle.dumps(work.run_task(batch, context.partitionId(), named))
             yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
 
-        found = rows.mapInArrow(write, "result binary").collect()
+        found = rows.toDF(*numbered(rows)).mapInArrow(write, "result binary").collect()
         results: list[TaskResult] = [pickle.loads(row.result) for row in found]
         work.run_driver(results)
         self._runs[query_id] = (run_id, batch_id, True)
@@ -143,6 +145,11 @@ class SinkFunction(NamedSink):
                 "and start the query again."
             )
         return run_id if batch_id == last + 1 else str(uuid.uuid4())
+
+
+def numbered(rows: DataFrame) -> list[str]:
+    """Return a name for each column, because Spark's Arrow functions reject some names."""
+    return [f"c{number}" for number in range(len(rows.columns))]
 
 
 def query_of_checkpoint(checkpoint: str, batch_id: int, name: str) -> str:

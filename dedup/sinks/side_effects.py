@@ -26,7 +26,7 @@ from dedup.catalog.root import Root
 from dedup.catalog.uri import below
 from dedup.core.duration import iso
 from dedup.errors import ConfigError, SinkError, faults
-from dedup.sinks.foreach_batch import query_of, start_of
+from dedup.sinks.foreach_batch import numbered, query_of, start_of
 from dedup.sinks.ledger import FORMAT
 from dedup.sinks.options import located
 from dedup.sinks.protocol import StagedSlice
@@ -255,7 +255,7 @@ def _stage(rows: DataFrame, store: SliceStore, batch_id: int) -> list[StagedSlic
         faults.point("stable.staged")
         yield pa.RecordBatch.from_pydict({"slice": pa.array([piece], pa.binary())})
 
-    found = rows.toDF(*_numbered(rows)).mapInArrow(stage, "slice binary").collect()
+    found = rows.toDF(*numbered(rows)).mapInArrow(stage, "slice binary").collect()
     return [pickle.loads(row.slice) for row in found]
 
 
@@ -280,16 +280,11 @@ def _staged_rows(
                     )
                 yield batch.replace_schema_metadata(None)
 
-    fields = zip(_numbered(rows), rows.schema.fields, strict=True)
+    fields = zip(numbered(rows), rows.schema.fields, strict=True)
     schema = StructType([StructField(n, f.dataType, f.nullable, f.metadata) for n, f in fields])
     count = max(len(slices), 1)
     numbers = rows.sparkSession.range(0, len(slices), 1, count)
     return numbers.mapInArrow(read, schema).toDF(*names)
-
-
-def _numbered(rows: DataFrame) -> list[str]:
-    """Return a name for each column, because Spark's Arrow functions reject some names."""
-    return [f"c{number}" for number in range(len(rows.columns))]
 
 
 def _run_to_the_end(rows: DataFrame) -> None:
