@@ -98,3 +98,19 @@ def test_a_transaction_that_is_none_is_rolled_back(tmp_path: Path, level: Any) -
     sink.sink.is_broken = False  # type: ignore[attr-defined]
     sink.batch("run2", 1, [1])
     sink.assert_once(2)
+
+
+def test_the_driver_needs_two_transactions_for_a_micro_batch(tmp_path: Path) -> None:
+    """One acquires all slots, one publishes."""
+    begun = []
+
+    class Counted(SqliteSink):  # type: ignore[misc, valid-type]
+        def begin(self) -> Any:
+            begun.append(self)
+            return super().begin()
+
+    sink = start(tmp_path, Counted)
+    for number in range(3):
+        sink.batch("run1", number, [number], [number + 3])
+    sink.assert_once(6)
+    assert len(begun) == 6

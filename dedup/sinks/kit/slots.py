@@ -226,7 +226,8 @@ class KitSink(SlotSink[KitSlot]):
         self._slots_of_sink, self._staging = slots, staging
 
     def slots(self) -> Collection[int]:
-        return self._slots_of_sink.all()
+        """Return nothing: to acquire the batch slot is to acquire all used slots."""
+        return ()
 
     def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
         if not self._slots_of_sink.sink.parallel:
