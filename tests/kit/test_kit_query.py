@@ -36,9 +36,9 @@ def test_the_page_runs(tmp_path: Path, parallel: str) -> None:
 
 
 def test_names_that_spark_could_mistake(tmp_path: Path) -> None:
-    """Spark would look for a field of a struct, or find two columns."""
+    """Spark would look for a field of a struct, or for the end of a name."""
     sink, query = snippets("sinks/kit/README.md")[:2]
-    query = query.replace('"order_id", "double(amount)"', '"order_id AS `a.b`", "amount AS `A.B`"')
+    query = query.replace('"order_id", "double(amount)"', '"order_id AS `a.b`", "amount AS `a``b`"')
     names = "values = [(name, 0) for name in rows.schema.names]"
     sink = sink.replace("values = zip(*(column.to_pylist() for column in rows.columns))", names)
     with closing(sqlite3.connect(tmp_path / "orders.db")) as db:
@@ -46,4 +46,4 @@ def test_names_that_spark_could_mistake(tmp_path: Path) -> None:
     done = python("-c", "".join([ORDERS, sink, query, TO_THE_END]), cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     with closing(sqlite3.connect(tmp_path / "orders.db")) as db:
-        assert db.execute("SELECT name FROM orders").fetchall() == [("a.b",), ("A.B",)]
+        assert db.execute("SELECT name FROM orders").fetchall() == [("a.b",), ("a`b",)]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
 from dedup import TransactionalSink
 from dedup.errors import ConfigError
@@ -44,6 +45,13 @@ def test_a_marker_that_is_no_text(tmp_path: Path, level: Any, found: object) -> 
 
     with pytest.raises(ConfigError, match=r"ReturnsTheRow\.read_marker must return a str or None"):
         start(tmp_path, ReturnsTheRow).batch("run1", 0, [0])
+
+
+def test_columns_of_the_same_name(tmp_path: Path) -> None:
+    """A row as a dict would lack one of them."""
+    fields = [StructField("n", LongType()), StructField("N", LongType())]
+    with pytest.raises(ConfigError, match="two columns of the name 'N'"):
+        start(tmp_path, SqliteSink).function.prepare(StructType(fields))
 
 
 @LEVELS

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import cloudpickle
 
 from dedup.errors import ConfigError
+from dedup.sinks.columns import refuse_twins
 from dedup.sinks.foreach_batch import SinkFunction
 from dedup.sinks.inspection import SinkInspection, SlotState, sink_states
 from dedup.sinks.kind import SinkKind
@@ -98,8 +99,12 @@ def _kind(
     prepare: Callable[[SinkOptions, StructType], SinkWork],
     inspect: Callable[[SinkOptions, Progress | None], SinkInspection],
 ) -> SinkKind[SinkOptions]:
+    def checked(options: SinkOptions, schema: StructType) -> SinkWork:
+        refuse_twins(schema.names)
+        return prepare(options, schema)
+
     return SinkKind(
-        format_name=_NAME, function_name="custom_sink", parse=_parse, prepare=prepare,
+        format_name=_NAME, function_name="custom_sink", parse=_parse, prepare=checked,
         inspect=inspect,
     )  # fmt: skip
 
