@@ -61,7 +61,11 @@ demo-kafka: java $(VENV)/.ready-test ## Kafka to Kafka on a real broker, the que
 
 .PHONY: demo-postgres
 demo-postgres: java $(VENV)/.ready-test ## Kafka to PostgreSQL, the query killed three times, the server restarted (two minutes; tests/kafka/demo)
-	@$(PY) -m tests.kafka.demo --postgres $(DEMO_ARGS)
+	@$(PY) -m tests.kafka.demo --sink postgres $(DEMO_ARGS)
+
+.PHONY: demo-mysql
+demo-mysql: java $(VENV)/.ready-test ## Kafka to MariaDB, the query killed three times, the server restarted (two minutes; tests/kafka/demo)
+	@$(PY) -m tests.kafka.demo --sink mysql $(DEMO_ARGS)
 
 # The three workers also wait for Spark, servers and disks. tests/conftest.py has the groups.
 PARALLEL := --numprocesses 3 --dist loadgroup --no-loadscope-reorder --durations 30

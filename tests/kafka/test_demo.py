@@ -12,6 +12,7 @@ from tests.kafka.demo import targets
 from tests.kafka.demo.producers import Load, batches
 from tests.kafka.demo.run import judged
 from tests.kafka.records import Record
+from tests.mysql.server import need_server as need_mysql
 from tests.postgres.server import need_server
 from tests.support.processes import python
 
@@ -21,17 +22,19 @@ LOAD = Load(stretches=1, batches=2, producers=1, batch=10, customers=2)
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("into", ["topic", "table"])
-def test_every_figure_is_right(broker: str, tmp_path: Path, into: str) -> None:
-    flags = ["--servers", broker, "--kills", "1", "--batches", "6", "--folder", tmp_path]
-    if into == "table":
+@pytest.mark.parametrize("sink", ["kafka", "postgres", "mysql"])
+def test_every_figure_is_right(broker: str, tmp_path: Path, sink: str) -> None:
+    flags = ["--sink", sink, "--servers", broker, "--kills", "1", "--batches", "6"]
+    flags += ["--folder", tmp_path]
+    if sink == "postgres":
         need_server()
-        flags.append("--postgres")
+    elif sink == "mysql":
+        need_mysql()
     done = python("-m", "tests.kafka.demo", *flags, timeout_s=380)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Every figure is right." in done.stdout
     assert re.search(r"Killed driver \d+ with all its \d+ processes in micro-batch", done.stderr)
-    if into == "table":
+    if sink != "kafka":
         assert "restarts of the server" in names(done.stdout)
         return
     block = PAGE.read_text().partition("<!-- demo-kafka -->\n```\n")[2].partition("```")[0]

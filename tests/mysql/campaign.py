@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 
 import pymysql
-import pytest
 
 if __name__ == "__main__":  # before `dedup.errors.faults` reads it
     os.environ["DEDUP_FAULTS"] = tempfile.mkdtemp(prefix="dedup-mysql-faults-")
@@ -26,7 +25,7 @@ if __name__ == "__main__":  # before `dedup.errors.faults` reads it
 from dedup.errors import SinkError
 from dedup.sinks.work import TaskResult
 from dedup.testing.sinks import SinkHarness
-from tests.mysql.server import Server, need_server
+from tests.mysql.server import Server, unpacked
 from tests.mysql.tables import HARMS, MODES, Sink, Where, batch_of, commits, run
 from tests.support.proxy import Proxy
 from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign, steps
@@ -109,14 +108,9 @@ class MysqlCampaign(Campaign):
 
 
 def main() -> int:
-    try:
-        program = need_server()
-    except pytest.fail.Exception as reason:
-        print(reason)
-        return 2
     with (
         tempfile.TemporaryDirectory(prefix="dedup-mysql-") as folder,
-        Server(program, Path(folder, "data")) as server,
+        Server(unpacked(), Path(folder, "data")) as server,
     ):
         return run_campaign(__doc__, POINTS, lambda *given: MysqlCampaign(server, *given).run())
 

@@ -109,6 +109,12 @@ class Server:
             self._process.kill()
         self._process.wait()
 
+    def restart(self) -> None:
+        """Stop it in an orderly way, and start it again."""
+        self._process.terminate()
+        self._process.wait()
+        self.start()
+
     def where(self, database: str | None = None) -> dict[str, Any]:
         """How to connect, as arguments of ``connect``."""
         where: dict[str, Any] = {"unix_socket": str(self._folder / "socket"), "user": "root"}

@@ -92,6 +92,15 @@ def test_the_work_of_a_sink_shows_no_password(where: Where, server: Server, tmp_
         run(where, "DROP USER secret")
 
 
+def test_user_and_password_from_a_file(where: Where, server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "my.cnf"
+    file.write_text(f"[client]\nuser = root\nsocket = {where['unix_socket']}\n")
+    run(where, MAKE)
+    theirs = {"read_default_file": str(file), "database": where["database"]}
+    write(theirs, tmp_path, COLUMNS, batch_of([1]), mode="upsert", key="n")
+    assert run(where, "SELECT n FROM t") == [(1,)]
+
+
 @pytest.mark.parametrize(
     ("ddl", "columns", "options", "why"),
     [

@@ -1,6 +1,6 @@
 """Copy a topic into another topic or into a table, killing the query again and again.
 
-    python -m tests.kafka.demo [--postgres] [--servers HOST:PORT] [--kills N] [--folder DIR]
+    python -m tests.kafka.demo [--sink SINK] [--servers HOST:PORT] [--kills N] [--folder DIR]
 
 It ends with a table of what was counted, and with code 1 if a figure is wrong.
 """
@@ -12,8 +12,10 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -22,12 +24,15 @@ from dedup.cli.demo import Check, check_table
 from tests.kafka.broker import running_broker
 from tests.kafka.demo.producers import Load
 from tests.kafka.demo.run import run
+from tests.kafka.demo.targets import Target, Topic, mysql_table, postgres_table
+from tests.mysql.server import Server as MysqlServer
+from tests.mysql.server import unpacked
 from tests.postgres.server import Server, missing
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.kafka.demo", description=__doc__)
-    parser.add_argument("--postgres", action="store_true", help="into a table, not a topic")
+    parser.add_argument("--sink", choices=("kafka", "postgres", "mysql"), default="kafka")
     parser.add_argument("--servers", help="a broker that runs; default: one is started")
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--batches", type=int, default=8, help="of a producer between kills")
@@ -39,7 +44,7 @@ def main() -> int:
     def note(text: str) -> None:
         said.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    if flags.postgres and (reason := missing()):
+    if flags.sink == "postgres" and (reason := missing()):
         note(f"{reason}: pip install 'rolling-dedup[test]'")
         return 2
     with ExitStack() as stack:
@@ -49,10 +54,17 @@ def main() -> int:
         folder = flags.folder or made / "query"
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            server = stack.enter_context(Server(made / "data")) if flags.postgres else None
+            into: Callable[[str], Target]
             servers = flags.servers or stack.enter_context(running_broker(made))
             load = Load(stretches=flags.kills + 1, batches=flags.batches)
-            checks = run(servers, folder, load, note, server)
+            if flags.sink == "kafka":
+                into = partial(Topic, servers)
+            elif flags.sink == "postgres":
+                into = partial(postgres_table, stack.enter_context(Server(made / "data")))
+            else:
+                mysql = MysqlServer(unpacked(), made / "data")
+                into = partial(mysql_table, stack.enter_context(mysql))
+            checks = run(servers, folder, load, note, into)
         except OSError as error:
             note(str(error))
             return 1

@@ -1,14 +1,16 @@
 """Copy orders from a topic to another topic or a table: each once, a customer's orders in order.
 
-    python copy_orders.py SERVERS FROM TO FOLDER JARS [DSN]
+    python copy_orders.py SERVERS FROM TO FOLDER JARS [FORMAT OPTIONS]
 
-SERVERS are addresses of some brokers. Customers are the keys. With a DSN, PostgreSQL's connection
-string, TO is a table. The query keeps its checkpoint and its catalog in FOLDER, and Spark's
-connector for Kafka in JARS. It runs until somebody kills it; start it again, and it continues.
+SERVERS are addresses of some brokers. Customers are the keys. TO is a topic. With the FORMAT of a
+sink into tables, and its OPTIONS as JSON, TO is a table. The query keeps its checkpoint and its
+catalog in FOLDER, and Spark's connector for Kafka in JARS. It runs until somebody kills it; start
+it again, and it continues.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 
@@ -29,9 +31,7 @@ def in_the_order_of_the_source(batches: Iterator[pa.RecordBatch]) -> Iterator[pa
         yield from pa.Table.from_batches(rows).sort_by(place).to_batches()
 
 
-def main(
-    servers: str, source: str, target: str, folder: str, jars: str, dsn: str | None = None
-) -> None:
+def main(servers: str, source: str, target: str, folder: str, jars: str, *table: str) -> None:
     spark = (
         SparkSession.builder.config("spark.jars", kafka_jars(jars))
         .config("spark.sql.shuffle.partitions", 2)
@@ -60,7 +60,7 @@ def main(
     )
     # The operator divides rows by ID. One task for all orders of a customer keeps their order.
     ordered = unique.repartition(2, "key").mapInArrow(in_the_order_of_the_source, unique.schema)
-    if dsn is None:
+    if not table:
         writer = (
             ordered.selectExpr("key", "to_json(struct(id, number, text)) AS value")
             .writeStream.format("dedup_kafka")
@@ -70,9 +70,8 @@ def main(
     else:
         writer = (
             ordered.select("id", "number", "text")
-            .writeStream.format("dedup_postgres")
-            .option("dsn", dsn)
-            .option("table", target)
+            .writeStream.format(table[0])
+            .options(**json.loads(table[1]))
         )
     query = writer.option("checkpointLocation", f"{folder}/checkpoint").start()
     try:

@@ -13,9 +13,8 @@ from dedup.testing import faults
 from dedup.tools import inspect_format
 from tests.kafka.demo.producers import Load, Producers
 from tests.kafka.demo.query_process import QueryProcess
-from tests.kafka.demo.targets import Seen, Table, Target, Topic, more, same
+from tests.kafka.demo.targets import Seen, Table, Target, more, same
 from tests.kafka.records import make_topic, read_topic
-from tests.postgres.server import Server
 
 #: Until the other task of the micro-batch has published its slice, or part of it.
 _OTHERS_GO_ON_S = 0.2
@@ -24,17 +23,17 @@ Note = Callable[[str], None]
 
 
 def run(
-    address: str, folder: Path, load: Load, note: Note, server: Server | None = None
+    address: str, folder: Path, load: Load, note: Note, into: Callable[[str], Target]
 ) -> list[Check]:
     """Run the demonstration; return every figure against its expected value.
 
-    The query writes to a new topic of the broker, or to a new table of a PostgreSQL server. It is
-    killed between each two stretches of the load. `note` takes a line about each step. If a server
-    or the query fails in a way that no one caused, this raises an OSError.
+    The query writes to the new target that `into` returns for a name. It is killed between each two
+    stretches of the load. `note` takes a line about each step. If a server or the query fails in a
+    way that no one caused, this raises an OSError.
     """
     name = uuid.uuid4().hex[:6]
     source, out = make_topic(address, f"orders-{name}", 2), f"orders-once-{name}"
-    target: Target = Table(server, out) if server else Topic(address, out)
+    target = into(out)
     producers = Producers(address, source, load)
     query = QueryProcess(address, source, target.name, folder, *target.arguments)
 
@@ -112,4 +111,4 @@ def kill_at(point: str, pid: int, query: QueryProcess, target: Target, note: Not
         f"{published:,} of its records are published and not logged by Spark, and open "
         f"transactions hold {waiting:,} offsets back."
     )
-    return target.format == "dedup_postgres" or bool(published or waiting)
+    return isinstance(target, Table) or bool(published or waiting)

@@ -6,18 +6,23 @@ import json
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any
 
 import psycopg
+import pymysql
 
 from dedup.cli.demo import Check
 from tests.kafka.demo.producers import Load
 from tests.kafka.demo.query_process import QueryProcess
 from tests.kafka.records import Record, make_topic, read_topic
 from tests.kafka.watching import reading
+from tests.mysql.server import Server as MysqlServer
+from tests.mysql.tables import run as run_mysql
 from tests.postgres.server import Server
-from tests.postgres.tables import run as run_sql
+from tests.postgres.tables import run as run_postgres
 
 
 def same(name: str, value: int, expected: int) -> Check:
@@ -130,19 +135,29 @@ def judged(load: Load, committed: list[Record], every: list[Record], seen: Seen)
 
 
 class Table(Target):
-    """A new table without a unique index, on a server that restarts once under the query."""
+    """A new table without a unique index, on a server that restarts once under the query.
 
-    format = "dedup_postgres"
-    moments = ("postgres.marker.after", "postgres.commit.after", "postgres.rows.sent")
+    `run` runs a statement and returns the rows, or raises `away` while the server restarts. Fault
+    points of the sink begin with `room`.
+    """
 
-    def __init__(self, server: Server, name: str) -> None:
-        self._server, self.name, self.arguments = server, name.replace("-", "_"), (server.dsn(),)
-        self._run(f"CREATE TABLE {self.name} (id text, number bigint, text text)")
-        self.options = {"dsn": server.dsn(), "table": self.name}
+    def __init__(
+        self,
+        name: str,
+        columns: str,
+        sink: tuple[str, str, dict[str, str]],
+        run: Callable[[str], list[tuple[Any, ...]]],
+        away: type[Exception],
+        restart: Callable[[], None],
+    ) -> None:
+        self.name = name.replace("-", "_")
+        self.format, room, where = sink
+        self.options = where | {"table": self.name}
+        self.arguments = (self.format, json.dumps(self.options))
+        self.moments = tuple(f"{room}.{at}" for at in ("marker.after", "commit.after", "rows.sent"))
+        self._run, self._away, self._restart = run, away, restart
         self._looks = self._most_of_one = self._restarts = 0
-
-    def _run(self, statement: str) -> list[tuple[str, int]]:
-        return run_sql(self._server.dsn(), statement)
+        run(f"CREATE TABLE {self.name} {columns}")
 
     @contextmanager
     def watched(self, query: QueryProcess) -> Iterator[None]:
@@ -160,14 +175,14 @@ class Table(Target):
         while not stop.wait(0.3):
             try:
                 found = self.ids()
-            except psycopg.OperationalError:  # the server restarts
+            except self._away:  # the server restarts
                 continue
             self._looks += 1
             self._most_of_one = max(self._most_of_one, *found.values(), 0)
 
     def disturb(self, query: QueryProcess) -> None:
         query.wait_for(lambda: query.newest("commits") == query.newest("offsets"))
-        self._server.restart()
+        self._restart()
         self._restarts += 1
 
     def ids(self) -> Counter[str]:
@@ -179,3 +194,21 @@ class Table(Target):
             same("  rows of one order, at most", self._most_of_one, 1),
             same("restarts of the server", self._restarts, 1),
         ]
+
+
+def postgres_table(server: Server, name: str) -> Table:
+    return Table(
+        name, "(id text, number bigint, text text)",
+        ("dedup_postgres", "postgres", {"dsn": server.dsn()}),
+        partial(run_postgres, server.dsn()), psycopg.OperationalError, server.restart,
+    )  # fmt: skip
+
+
+def mysql_table(server: MysqlServer, name: str) -> Table:
+    where = server.where("test")
+    run_mysql(server.where(), "CREATE DATABASE test")
+    return Table(
+        name, "(id text, number bigint, text text) CHARACTER SET utf8mb4",
+        ("dedup_mysql", "kit", {f"mysql.{key}": value for key, value in where.items()}),
+        partial(run_mysql, where), pymysql.OperationalError, server.restart,
+    )  # fmt: skip
