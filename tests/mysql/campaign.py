@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,12 @@ from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign, s
 _OTHER = (*steps("kit.manifest."), *steps("kit.send."))
 POINTS = tuple(name for name in steps("kit.") if name not in _OTHER)
 STEP, WIDTH = 10, 30
+
+
+def points_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The steps that a query visits. A task that only stages has ended when it has staged."""
+    whole = options.get("mode") == "atomic"
+    return tuple(name for name in POINTS if not (whole and name == "kit.task.end"))
 
 
 def rows_of(batch_id: int) -> list[int]:
@@ -66,9 +72,8 @@ class MysqlCampaign(Campaign):
             return self.end()
 
     def points(self) -> tuple[str, ...]:
-        """Where faults are armed. A task that only stages ends at once."""
-        whole = self.result.options.get("mode") == "atomic"
-        return tuple(name for name in POINTS if not (whole and name == "kit.task.end"))
+        """Where faults are armed."""
+        return points_of(self.result.options)
 
     def worker(self) -> Worker:
         """A new process, which waits for a server that is away."""

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from dedup import dedup_by_id, mysql_sink, split
 from dedup.errors import ConfigError, cause
-from tests.mysql.campaign import POINTS
+from tests.mysql.campaign import points_of
 from tests.mysql.tables import MODES, Where, run
 from tests.support.file_query import FileQuery
 from tests.support.needs import some_long
@@ -22,13 +22,11 @@ from tests.support.query_contract import QueryContract
 class MysqlQuery(FileQuery):
     """Files of numbers to a table ``numbers(n bigint, text text)``, one file a micro-batch."""
 
-    steps = POINTS
-
     def __init__(self, spark: SparkSession, where: Where, folder: Path, **options: Any) -> None:
         super().__init__(spark, "dedup_mysql", folder)
         key = ", PRIMARY KEY (n)" if options.get("key") else ""
         run(where, f"CREATE TABLE numbers (n bigint, text text CHARACTER SET utf8mb4{key})")
-        self.where = where
+        self.where, self.steps = where, points_of(options)
         self.options |= {f"mysql.{name}": value for name, value in where.items()}
         self.options |= {"table": "numbers", "timeout.seconds": "20"} | options
         self.change = lambda rows: rows.repartition(2, "n")
