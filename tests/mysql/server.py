@@ -54,6 +54,9 @@ class Server:
         self._program, self._folder, self.port = program, folder, free_port()
         self._process: subprocess.Popen[bytes]
         folder.mkdir()
+        # A server that starts deletes what earlier ones left there.
+        self._scratch = folder.with_suffix(".tmp")
+        self._scratch.mkdir()
         scripts = "".join((program / f"share/mariadb_{name}.sql").read_text() for name in _TABLES)
         made = f"create database mysql;\nuse mysql;\n{scripts}{_USER}"
         # Without grants for a name of this machine, which may have none.
@@ -66,7 +69,8 @@ class Server:
     def _command(self) -> list[str]:
         return [
             str(self._program / "bin/mariadbd"), "--no-defaults", f"--basedir={self._program}",
-            f"--datadir={self._folder}", f"--lc-messages-dir={self._program / 'share'}",
+            f"--datadir={self._folder}", f"--tmpdir={self._scratch}",
+            f"--lc-messages-dir={self._program / 'share'}",
             "--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=64M",
             "--debug-no-sync", "--skip-innodb-doublewrite", "--skip-ssl", "--skip-name-resolve",
             *(["--user=root"] if os.getuid() == 0 else []),
@@ -78,6 +82,7 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.crash()
         shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def start(self) -> None:
         """Start it, and wait until it takes connections."""
