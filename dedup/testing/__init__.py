@@ -1,8 +1,9 @@
 """Tools for tests of pipelines with `dedup_by_id`.
 
 `small_query` makes temporary folders for a query. `Oracle` computes which records must pass.
-`dedup.testing.faults` makes processes fail at named steps. `dedup.testing.sinks` tests that a sink
-keeps the contract of sinks. Only `dedup.testing.sinks` needs a test framework, pytest.
+`check_sink` tests your sink. `dedup.testing.faults` makes processes fail at named steps.
+`dedup.testing.sinks` has the contract of sinks. Only `check_sink` and `dedup.testing.sinks` need a
+test framework, pytest.
 
 >>> oracle = Oracle(horizon="1 hour")
 >>> batches = [[("a", 0), ("b", 5), ("a", 9)], [("a", 3_600_001), ("a", 3_600_002)]]
@@ -20,10 +21,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
-from typing import TypeAlias, TypedDict
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 from dedup.core.duration import duration_ms
 from dedup.core.policy import default_lateness_ms
+from dedup.errors.lazy import lazily
+
+if TYPE_CHECKING:
+    from dedup.testing.sink_faults import check_sink as check_sink
+
+__getattr__, _ = lazily(__name__, (), {"dedup.testing.sink_faults": "check_sink"})
 
 #: A record's ID and its time: a datetime, or milliseconds since 1970.
 Record: TypeAlias = tuple[Hashable, datetime | int]

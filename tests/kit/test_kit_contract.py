@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 
+from dedup.testing.custom_sinks import custom_output
 from dedup.testing.sinks import SinkContract, SinkOutput
-from tests.kit.sqlite_sink import NumbersSink, ParallelSqlite, SqliteSink
+from tests.kit.sqlite_sink import ParallelSqlite, SqliteSink, create, read, rows
 
 
 class TestContract(SinkContract):
     @pytest.fixture(params=[SqliteSink, ParallelSqlite], ids=["driver", "tasks"])
     def output(self, request: pytest.FixtureRequest, tmp_path: Path) -> SinkOutput:
         sink = request.param(str(tmp_path / "orders.db"))
-
-        def lose_markers() -> None:
-            NumbersSink(sink, tmp_path / "checkpoint").run("DELETE FROM markers")
-
-        return SinkOutput(
-            partial(NumbersSink, sink), tmp_path, lose_markers,
-            one_commit=not sink.parallel, compares=sink.parallel,
-        )  # fmt: skip
+        create(sink.path)
+        return custom_output(sink, rows, read, tmp_path)

@@ -10,13 +10,16 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from dedup import TransactionalSink
 from dedup.errors import ConfigError
-from tests.kit.sqlite_sink import NumbersSink, ParallelSqlite, SqliteSink
+from dedup.testing.custom_sinks import CustomSink
+from tests.kit.sqlite_sink import ParallelSqlite, SqliteSink, create, read, rows
 
 LEVELS = pytest.mark.parametrize("level", [SqliteSink, ParallelSqlite], ids=["driver", "tasks"])
 
 
-def start(folder: Path, kind: type[TransactionalSink[Any]]) -> NumbersSink:
-    return NumbersSink(kind(str(folder / "orders.db")), folder / "checkpoint")  # type: ignore[call-arg]
+def start(folder: Path, kind: type[TransactionalSink[Any]]) -> CustomSink:
+    sink: Any = kind(str(folder / "orders.db"))  # type: ignore[call-arg]
+    create(sink.path)
+    return CustomSink(sink, rows, read, folder / "checkpoint")
 
 
 @LEVELS

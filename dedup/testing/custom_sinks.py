@@ -1,0 +1,69 @@
+"""The harness of a user's sink, which `custom_sink` makes run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from dedup.sinks.kit.function import custom_sink
+from dedup.sinks.kit.slots import Slots
+from dedup.sinks.kit.transactional import TransactionalSink
+from dedup.sinks.owned_slot import forget_slots
+from dedup.testing.sinks import QUERY, SinkHarness, SinkOutput
+
+Sink: TypeAlias = TransactionalSink[Any]
+Rows: TypeAlias = Callable[[Sequence[int]], pa.RecordBatch]
+Read: TypeAlias = Callable[[Any], Iterable[int]]
+
+
+class CustomSink(SinkHarness):
+    """The harness of a user's sink."""
+
+    format = "custom"
+
+    def __init__(self, sink: Sink, rows: Rows, read: Read, folder: Path, **options: str) -> None:
+        self.sink, self._rows, self._read = sink, rows, read
+        self.given = {name.replace("_", "."): value for name, value in options.items()}
+        self.function = custom_sink(sink, checkpoint=str(folder), options=self.given)
+        self.work = self.function.prepare(from_arrow_schema(rows([0]).schema))
+
+    def rows(self, numbers: Sequence[int]) -> pa.RecordBatch:
+        """Return what the user's function returns."""
+        return self._rows(numbers)
+
+    def numbers(self) -> Counter[int]:
+        """Return how often a reader sees each number."""
+        return Counter(self._read(self.sink))
+
+    def inspected(self, checkpoint: Path) -> list[dict[str, Any]]:
+        """Return what the sink has published."""
+        found: list[dict[str, Any]] = self.function.inspect().to_json()["sinks"]
+        return found
+
+    def forget(self) -> None:
+        """Forget what this process owns, as if it had just started."""
+        forget_slots()
+
+
+def custom_output(sink: Sink, rows: Rows, read: Read, folder: Path) -> SinkOutput:
+    """Return the output of a user's sink, for `SinkContract`."""
+    start = partial(CustomSink, sink, rows, read)
+
+    def lose_markers() -> None:
+        slots = Slots(sink, start(folder / "checkpoint").function.options, QUERY)
+        numbers = slots.all()
+        transaction = sink.begin()
+        for number in numbers:
+            slots.read(transaction, number)
+            sink.write_marker(transaction, slots.key(number), "")
+        sink.commit(transaction)
+
+    return SinkOutput(
+        start, folder, lose_markers, one_commit=not sink.parallel, compares=sink.parallel
+    )
