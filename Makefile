@@ -190,6 +190,10 @@ faults-mysql: java $(VENV)/.ready-test ## kill the MySQL sink 30 times at each s
 faults-redis: $(VENV)/.ready-test ## kill sinks into Redis 30 times at each step over a real server (five minutes); FAULTS_ARGS="--each 2"
 	@$(PY) -m tests.redis.campaign --each 30 $(FAULTS_ARGS)
 
+.PHONY: faults-kit
+faults-kit: $(VENV)/.ready-test ## kill a sink of the kit 30 times at each step over SQLite (ten minutes); FAULTS_ARGS="--each 2"
+	@$(PY) -m tests.kit.campaign --each 30 $(FAULTS_ARGS)
+
 .PHONY: faults-files
 faults-files: $(VENV)/.ready-test ## kill the file sink 30 times at each step on a local disk and on S3 (fifteen minutes); FAULTS_ARGS="--each 2"
 	@$(PY) -m tests.files_sink.campaign --each 30 $(FAULTS_ARGS)

@@ -333,7 +333,8 @@ class Campaign(ABC):
 
     def _wake(self, *, all_of_them: bool = False) -> None:
         for worker in self.zombies:
-            if worker.process.is_alive() and (all_of_them or self.rng.random() < 0.5):
+            chosen = worker.process.is_alive() and (all_of_them or self.rng.random() < 0.5)
+            if chosen and not worker.lives:
                 os.kill(worker.process.pid or 0, signal.SIGCONT)
                 self.result.besides["woken"] += 1
 
