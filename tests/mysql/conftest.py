@@ -36,4 +36,3 @@ def where(server: Server) -> Iterator[dict[str, Any]]:
     yield server.where(name)
     forget_connections()
     forget_slots()
-    run(server.where(), f"DROP DATABASE {name}")

@@ -14,7 +14,7 @@ from tests.support.needs import some_long
 
 class TestContract(SinkContract):
     @pytest.fixture(
-        params=some_long(MODES, *MODES[:3]),
+        params=some_long(MODES, *MODES[:2]),
         ids=lambda options: "-".join(options.values()) or "append",
     )
     def output(self, request: pytest.FixtureRequest, where: Where, tmp_path: Path) -> SinkOutput:

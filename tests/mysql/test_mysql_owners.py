@@ -24,7 +24,7 @@ from dedup.testing import faults
 from dedup.testing.sinks import QUERY, once
 from tests.mysql.server import Server
 from tests.mysql.tables import HARMS, Sink, Where, batch_of, commits, run
-from tests.support.needs import some_long
+from tests.support.needs import long, some_long
 from tests.support.processes import stands_still
 from tests.support.proxy import Harm, Proxy
 from tests.support.waiting import wait_until
@@ -107,9 +107,14 @@ def test_a_commit_of_a_task_without_an_answer(
     assert sink.numbers() == once(6)
 
 
-@pytest.mark.parametrize("mode", ["append", "atomic"])
-@pytest.mark.parametrize("commit", some_long([0, 1, 2, 3], 0, 2))
-@pytest.mark.parametrize("harm", some_long(HARMS, Harm.CUT_AFTER, Harm.HOLD))
+#: Modes and the number of commits before the one that has no answer.
+COMMITS = [("atomic", 1), ("atomic", 2), ("atomic", 3), ("append", 0), ("append", 1), ("append", 3)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "commit"), [("atomic", 0), ("append", 2), *(long(*each) for each in COMMITS)]
+)
+@pytest.mark.parametrize("harm", some_long(HARMS, Harm.HOLD))
 def test_a_commit_of_the_driver_without_an_answer(
     server: Server, where: Where, tmp_path: Path, proxy: Proxy, harm: Harm, commit: int, mode: str
 ) -> None:
@@ -135,7 +140,7 @@ def test_a_server_that_never_answers_is_given_up(
     server: Server, where: Where, tmp_path: Path, proxy: Proxy
 ) -> None:
     """The connection stays, so only a limit of time helps."""
-    by_proxy = server.by_port(where["database"], proxy.port) | {"read_timeout": 2}
+    by_proxy = server.by_port(where["database"], proxy.port) | {"read_timeout": 1}
     sink = Sink(by_proxy, tmp_path)
     sink.batch("run1", 0, [0], [1])
     fault = proxy.strike(Harm.LOSE_REPLY, commits)

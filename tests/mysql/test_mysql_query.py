@@ -46,6 +46,7 @@ class TestQuery(QueryContract):
         return MysqlQuery(spark, where, tmp_path, **request.param)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_named(spark: SparkSession, where: Where, tmp_path: Path) -> None:
     query = MysqlQuery(spark, where, tmp_path, mode="atomic")
     run(where, "ALTER TABLE numbers ADD CONSTRAINT c CHECK (text <> 'v7')")
