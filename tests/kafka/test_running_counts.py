@@ -218,6 +218,7 @@ def test_word_counts_into_a_topic(counting: Counting) -> None:
     assert newest(counts(counting.broker, topic)) == counting.sentences.words
 
 
+@pytest.mark.slow
 def test_windowed_counts_into_a_topic(counting: Counting) -> None:
     """The format rejects update mode; the function continues with the same checkpoint."""
     topic = make_topic(counting.broker, "hourly-counts", 2)
@@ -244,6 +245,7 @@ def test_windowed_counts_into_a_topic(counting: Counting) -> None:
     assert {int(key) * 1000 // HOUR_MS: n for key, n in found.items()} == counting.sentences.hours
 
 
+@pytest.mark.slow
 def test_word_counts_of_unique_sentences_into_a_table(
     counting: Counting, dsn: str, tmp_path: Path
 ) -> None:
@@ -280,6 +282,7 @@ def test_windowed_counts_into_a_table(counting: Counting, dsn: str) -> None:
     assert {start_s * 1000 // HOUR_MS: n for start_s, n in found} == counting.sentences.hours
 
 
+@pytest.mark.slow
 def test_complete_mode_into_a_topic(counting: Counting) -> None:
     """Each micro-batch holds all words, once."""
     topic = make_topic(counting.broker, "complete", 2)

@@ -16,6 +16,7 @@ import pytest
 from dedup.testing import check_sink
 from dedup.testing.sink_processes import Process, Processes, Start
 from tests.kit.sqlite_sink import ParallelSqlite, SqliteSink, create, read, rows
+from tests.support.needs import long
 from tests.support.pages import snippets
 from tests.support.processes import python, stands_still
 from tests.support.waiting import wait_until
@@ -154,8 +155,8 @@ TWICE, PART = r"more than once: \{0: 2, 1: 2, 2: 2", "readers see part of a tran
         (RowsFirst, "killed", f"{WRITES}, after", PART),
         (CommitsAgain, "connection lost", f"{WRITES} > write_marker > commit, after", TWICE),
         (NotFenced, "frozen", f"{WRITES}, before", TWICE),
-        (RollbackCommits, "connection lost", f"{WRITES}, after", r"too many \{0: 1\}"),
-        (VisibleAtOnce, "killed", f"{WRITES}, after", PART),
+        long(RollbackCommits, "connection lost", f"{WRITES}, after", r"too many \{0: 1\}"),
+        long(VisibleAtOnce, "killed", f"{WRITES}, after", PART),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )  # fmt: skip

@@ -19,7 +19,7 @@ from tests.model.walk import FAST_FOLDER, walk, walk_world
 from tests.model.world import World
 
 #: Short worlds in which much happens; `make model` walks much further.
-SEEDS = (2, 4, 7, 10, 13, 22, 23, 35, 41, 60, 64, 70, 79)
+SEEDS = (2, 4, 7, 13, 23, 35, 41, 60, 64, 70)
 STEPS = 150
 
 #: What a selection of worlds must have seen, or it shows nothing.

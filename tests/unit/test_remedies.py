@@ -140,6 +140,7 @@ def test_options_in_the_page_exist() -> None:
 
     from dedup import dedup_by_id, dedup_by_sequence
     from dedup.core.metrics import BatchMetrics
+    from dedup.sinks.formats import sink_kinds
 
     command: Any = get_command(app)
     every = [*command.commands.values(), *command.commands["catalog"].commands.values()]
@@ -154,7 +155,7 @@ def test_options_in_the_page_exist() -> None:
         "inheritable_thread_target",
         "monotonically_increasing_id",
     }
-    known |= {*dedup.__all__, *dedup.record_id.__all__}
+    known |= {*dedup.__all__, *dedup.record_id.__all__, *sink_kinds()}
     known |= set(signature(dedup.kafka_records).parameters)
     named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)\b", PAGE))
     assert named
