@@ -28,23 +28,25 @@ from dedup.testing.sinks import SinkHarness
 from tests.mysql.server import Server, unpacked
 from tests.mysql.tables import HARMS, MODES, Sink, Where, batch_of, commits, run
 from tests.support.proxy import Proxy
-from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign, steps
+from tests.support.sink_campaign import (
+    Campaign,
+    Round,
+    Worker,
+    due,
+    run_campaign,
+    send_named,
+    steps,
+)
 
 #: Steps of sinks that write ahead, which this one is not.
 _OTHER = (*steps("kit.manifest."), *steps("kit.send."))
 POINTS = tuple(name for name in steps("kit.") if name not in _OTHER)
-STEP, WIDTH = 10, 30
 
 
 def points_of(options: Mapping[str, str]) -> tuple[str, ...]:
     """The steps that a query visits. A task that only stages has ended when it has staged."""
     whole = options.get("mode") == "atomic"
     return tuple(name for name in POINTS if not (whole and name == "kit.task.end"))
-
-
-def rows_of(batch_id: int) -> list[int]:
-    """The numbers of a micro-batch; where there is a key, micro-batches have some in common."""
-    return list(range(batch_id * STEP, batch_id * STEP + WIDTH))
 
 
 class MysqlCampaign(Campaign):
@@ -82,10 +84,7 @@ class MysqlCampaign(Campaign):
     @staticmethod
     def part(sink: SinkHarness, run_id: str, batch_id: int, slot: int, tasks: int) -> TaskResult:
         """The same with rows that name their micro-batch."""
-        numbers = rows_of(batch_id)[slot::tasks]
-        half = len(numbers) // 2
-        parts = (numbers[:half], numbers[half:])
-        return sink.send(run_id, batch_id, slot, (batch_of(part, f"b{batch_id}") for part in parts))
+        return send_named(sink, batch_of, run_id, batch_id, slot, tasks)
 
     def around_a_batch(self) -> AbstractContextManager[None]:
         """Harm a commit now and then."""
@@ -106,10 +105,8 @@ class MysqlCampaign(Campaign):
         return self.meanwhile("server crash", crash, 0.2)
 
     def _judge(self, where: Where, batches: int) -> None:
-        every = Counter((n, f"b{b}") for b in range(batches) for n in rows_of(b))
-        newest = Counter({n: f"b{b}" for b in range(batches) for n in rows_of(b)}.items())
         found = Counter(run(where, "SELECT n, text FROM numbers"))
-        self.judge(newest if "key" in self.result.options else every, found)
+        self.judge(due(batches, keyed="key" in self.result.options), found)
 
 
 def main() -> int:

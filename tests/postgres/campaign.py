@@ -28,7 +28,15 @@ from dedup.testing.sinks import SinkHarness
 from tests.postgres.server import Server, own_server
 from tests.postgres.tables import HARMS, Sink, batch_of, commits, run
 from tests.support.proxy import Proxy
-from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign, steps
+from tests.support.sink_campaign import (
+    Campaign,
+    Round,
+    Worker,
+    due,
+    run_campaign,
+    send_named,
+    steps,
+)
 
 MODES: dict[str, dict[str, str]] = {
     "append": {},
@@ -41,12 +49,6 @@ MODES: dict[str, dict[str, str]] = {
 POINTS = steps("postgres.")
 #: Of a task that stages, and of the driver.
 STAGE, DRIVER = steps("postgres.stage."), (*steps("postgres.driver."), "postgres.rows.moved")
-STEP, WIDTH = 10, 30
-
-
-def rows_of(batch_id: int) -> list[int]:
-    """The numbers of a micro-batch; where there is a key, micro-batches have some in common."""
-    return list(range(batch_id * STEP, batch_id * STEP + WIDTH))
 
 
 class PostgresCampaign(Campaign):
@@ -88,10 +90,7 @@ class PostgresCampaign(Campaign):
     @staticmethod
     def part(sink: SinkHarness, run_id: str, batch_id: int, slot: int, tasks: int) -> TaskResult:
         """The same with rows that name their micro-batch."""
-        numbers = rows_of(batch_id)[slot::tasks]
-        half = len(numbers) // 2
-        parts = (numbers[:half], numbers[half:])
-        return sink.send(run_id, batch_id, slot, (batch_of(part, f"b{batch_id}") for part in parts))
+        return send_named(sink, batch_of, run_id, batch_id, slot, tasks)
 
     def around_a_batch(self) -> AbstractContextManager[None]:
         """Harm a commit now and then."""
@@ -114,17 +113,10 @@ class PostgresCampaign(Campaign):
         return self.meanwhile("server crash", crash, 0.2)
 
     def _judge(self, dsn: str, batches: int) -> None:
-        expected: Counter[tuple[int, str]] = Counter()
-        newest: dict[int, str] = {}
-        for batch_id in range(batches):
-            for n in rows_of(batch_id):
-                expected[n, f"b{batch_id}"] += 1
-                newest[n] = f"b{batch_id}"
-        if self.result.options.get("key"):
-            expected = Counter(newest.items())
+        expected = due(batches, keyed="key" in self.result.options)
         found = Counter((n, text) for n, text in run(dsn, "SELECT n, text FROM numbers"))
         if "quarantine" in self.result.options:
-            everything = Counter((n, f"b{b}") for b in range(batches) for n in rows_of(b))
+            everything = due(batches, keyed=False)
             taken = Counter({row: k for row, k in expected.items() if row[0] % 10 != 3})
             expected = taken + Counter(
                 {row: k for row, k in everything.items() if row[0] % 10 == 3}

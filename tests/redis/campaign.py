@@ -27,7 +27,15 @@ from dedup.testing.sinks import SinkHarness
 from tests.redis.server import Server, missing
 from tests.redis.sinks import RedisHarness, orders, reported
 from tests.support.proxy import Harm, Proxy
-from tests.support.sink_campaign import Campaign, Round, Worker, run_campaign, steps
+from tests.support.sink_campaign import (
+    Campaign,
+    Round,
+    Worker,
+    due,
+    run_campaign,
+    send_named,
+    steps,
+)
 
 MODES: dict[str, dict[str, str]] = {
     kind: {"kind": kind} for kind in ("newest", "stream", "key", "list")
@@ -39,13 +47,6 @@ POINTS = tuple(
     for point in steps(room)
 )
 HARMS = (Harm.CUT_BEFORE, Harm.CUT_AFTER, Harm.LOSE_REPLY, Harm.HOLD)
-#: Micro-batches have rows with the same keys.
-STEP, WIDTH = 10, 30
-
-
-def rows_of(batch_id: int) -> list[int]:
-    """The orders of a micro-batch; the next one has newer values of some of them."""
-    return list(range(batch_id * STEP, batch_id * STEP + WIDTH))
 
 
 def writes(frame: bytes) -> bool:
@@ -94,12 +95,7 @@ class RedisCampaign(Campaign):
     def part(sink: SinkHarness, run_id: str, batch_id: int, slot: int, tasks: int) -> TaskResult:
         """The same with rows that name their micro-batch."""
         assert isinstance(sink, RedisHarness)
-        numbers = rows_of(batch_id)[slot::tasks]
-        half = len(numbers) // 2
-        parts = (numbers[:half], numbers[half:])
-        return sink.send(
-            run_id, batch_id, slot, (sink.rows(part, f"b{batch_id}") for part in parts)
-        )
+        return send_named(sink, sink.rows, run_id, batch_id, slot, tasks)
 
     def around_a_batch(self) -> AbstractContextManager[None]:
         """Harm a request now and then."""
@@ -134,14 +130,13 @@ def compared(
 
     Repetitions that were reported do not count among the rows that are there.
     """
-    due = Counter((str(n), f"b{b}") for b in range(batches) for n in rows_of(b))
-    if kind == "newest":
-        due = Counter({str(n): f"b{b}" for b in range(batches) for n in rows_of(b)}.items())
+    rows = due(batches, keyed=kind == "newest")
+    expected = Counter({(str(n), text): count for (n, text), count in rows.items()})
     seen = Counter((order["order_id"], order["text"]) for order in found)
-    repeated = seen - due
+    repeated = seen - expected
     if kind == "list":
-        seen -= Counter({row: reports[int(row[1][1:])] for row in due}) & repeated
-    return due, seen, repeated.total()
+        seen -= Counter({row: reports[int(row[1][1:])] for row in expected}) & repeated
+    return expected, seen, repeated.total()
 
 
 def main() -> int:

@@ -30,6 +30,8 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
+import pyarrow as pa
+
 from dedup.sinks.work import TaskResult
 from dedup.testing import faults
 from dedup.testing.sinks import SinkHarness
@@ -39,10 +41,38 @@ from tests.support.proxy import Fault, Harm, Proxy
 BATCHES = 8
 #: Rows of a micro-batch.
 WIDTH = 30
+#: First number of a micro-batch, from one micro-batch to the next, if they have some in common.
+STEP = 10
 _ATTEMPTS, _STARTS = 4, 40
 _LONG_S = 120.0
 # Libraries of Kafka, Delta Lake and Iceberg have threads, which a plain fork does not survive.
 _context = get_context("forkserver")
+
+
+def rows_of(batch_id: int) -> list[int]:
+    """The numbers of a micro-batch that has some in common with the next two."""
+    return list(range(batch_id * STEP, batch_id * STEP + WIDTH))
+
+
+def due(batches: int, *, keyed: bool) -> Counter[tuple[int, str]]:
+    """The rows of so many micro-batches of `rows_of`; with a key, each as its last one has it."""
+    rows = [(n, f"b{b}") for b in range(batches) for n in rows_of(b)]
+    return Counter(dict(rows).items()) if keyed else Counter(rows)
+
+
+def send_named(
+    sink: SinkHarness,
+    rows: Callable[[Sequence[int], str], pa.RecordBatch],
+    run_id: str,
+    batch_id: int,
+    slot: int,
+    tasks: int,
+) -> TaskResult:
+    """Let a task write its part of `rows_of` in two record batches, which name the micro-batch."""
+    numbers = rows_of(batch_id)[slot::tasks]
+    half = len(numbers) // 2
+    parts = (numbers[:half], numbers[half:])
+    return sink.send(run_id, batch_id, slot, (rows(part, f"b{batch_id}") for part in parts))
 
 
 def steps(prefix: str) -> tuple[str, ...]:
