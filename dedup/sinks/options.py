@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dedup.catalog.uri import scheme_of
-from dedup.core.option import Option, read_options, switch, text, whole
+from dedup.core.option import Option, choice, read_options, switch, text, whole
 from dedup.errors import ConfigError
 
 #: Option `name` of a sink. Its value becomes part of markers, folders and transactional IDs.
@@ -33,6 +33,15 @@ STAGING = Option(
 )
 
 
+#: Modes of a sink into a table of a database.
+APPEND, UPSERT, ATOMIC = "append", "upsert", "atomic"
+MODE = Option("mode", choice(APPEND, UPSERT, ATOMIC), APPEND, help="see above")
+VERSION = Option("version", text(), help="column that decides between rows of one key")
+TIMEOUT = Option(
+    "timeout.seconds", whole(1, 3600), 60, help="longest wait for a server, and a lock"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
     """The values of the options that every sink has.
@@ -44,6 +53,47 @@ class SinkOptions:
     ledger: str | None = field(repr=False)
     accept_difference: int | None
     accept_lost_markers: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseOptions(SinkOptions):
+    """The values of the options that every sink into a table of a database has.
+
+    Raises ConfigError if `mode`, `key` and `version` do not fit together.
+    """
+
+    table: str
+    mode: str
+    key: tuple[str, ...]
+    version: str | None
+    markers: str | None
+    timeout_seconds: int
+
+    def __post_init__(self) -> None:
+        if self.mode == UPSERT and not self.key:
+            raise ConfigError("Mode upsert needs the option key: the columns that identify a row.")
+        if self.mode == APPEND and self.key:
+            raise ConfigError(
+                "Option key is for the modes upsert and atomic; append only adds rows."
+            )
+        if self.version is not None and not self.key:
+            raise ConfigError(
+                "Option version decides between rows of one key: give the option key."
+            )
+        if self.version in self.key:
+            raise ConfigError(f"Option version={self.version!r} cannot be a column of the key.")
+
+
+def database_texts(
+    table: str, mode: str, key: str | Sequence[str], version: str | None
+) -> dict[str, str]:
+    """Return the options of a sink into a table of a database, as a user gives them to a format."""
+    given = {"table": table, "mode": mode}
+    if key:
+        given["key"] = ",".join([key] if isinstance(key, str) else key)
+    if version is not None:
+        given["version"] = version
+    return given
 
 
 def named(name: str) -> Option:

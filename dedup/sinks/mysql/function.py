@@ -11,6 +11,7 @@ from dedup.sinks.kind import SinkKind
 from dedup.sinks.mysql.connections import mysql_library
 from dedup.sinks.mysql.options import FORMAT, PREFIX, MysqlOptions, mysql_options
 from dedup.sinks.mysql.sink import read_markers, ready
+from dedup.sinks.options import database_texts
 from dedup.sinks.protocol import Aborted
 from dedup.spark.driver.checkpoint_log import Progress
 
@@ -77,13 +78,8 @@ def mysql_sink(
         If the extra ``mysql`` is not installed.
     """
     mysql_library()
-    given = {"table": table, "mode": mode}
-    given |= {
+    given = database_texts(table, mode, key, version) | {
         f"{PREFIX}{name}": str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in connect.items()
     }
-    if key:
-        given["key"] = ",".join([key] if isinstance(key, str) else key)
-    if version is not None:
-        given["version"] = version
     return SinkFunction.of(MYSQL, checkpoint, given, options)

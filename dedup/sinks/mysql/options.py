@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dedup.core.option import REQUIRED, Option, choice, names, text, whole
+from dedup.core.option import REQUIRED, Option, names, text
 from dedup.errors import ConfigError
-from dedup.sinks.options import ACCEPT, STAGING, SinkOptions, named, sink_values
+from dedup.sinks.options import (
+    ACCEPT,
+    MODE,
+    STAGING,
+    TIMEOUT,
+    VERSION,
+    DatabaseOptions,
+    named,
+    sink_values,
+)
 
 FORMAT = "dedup_mysql"
-APPEND, UPSERT, ATOMIC = "append", "upsert", "atomic"
 #: Options with this prefix are arguments of PyMySQL's ``connect``.
 PREFIX = "mysql."
 
@@ -20,11 +28,11 @@ _SQL_NAME = text(
 )
 OPTIONS = (
     Option("table", _SQL_NAME, REQUIRED, "the table, which must exist"),
-    Option("mode", choice(APPEND, UPSERT, ATOMIC), APPEND, help="see above"),
+    MODE,
     Option("key", names(), (), help="columns over which the table has its only unique index"),
-    Option("version", text(), help="column that decides between rows of one key"),
+    VERSION,
     Option("markers", _SQL_NAME, help="table of the markers; default: in the table's database"),
-    Option("timeout.seconds", whole(1, 3600), 60, help="longest wait for a server, and a lock"),
+    TIMEOUT,
     STAGING,
     named("mysql"),
     *ACCEPT,
@@ -40,30 +48,15 @@ _SWITCHES = {"ssl_disabled", "ssl_verify_cert", "ssl_verify_identity"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MysqlOptions(SinkOptions):
+class MysqlOptions(DatabaseOptions):
     """The values of the options in `OPTIONS`, and the arguments of ``connect`` from ``mysql.*``."""
 
     connect: tuple[tuple[str, str | int | bool], ...] = field(repr=False)  # may hold a password
-    table: str
-    mode: str
-    key: tuple[str, ...]
-    version: str | None
-    markers: str | None
-    timeout_seconds: int
 
 
 def mysql_options(given: Mapping[str, str]) -> MysqlOptions:
     values = sink_values(FORMAT, given, OPTIONS, prefix=PREFIX)
-    options = MysqlOptions(connect=_connect_arguments(given), **values)
-    if options.mode == UPSERT and not options.key:
-        raise ConfigError("Mode upsert needs the option key: the columns that identify a row.")
-    if options.mode == APPEND and options.key:
-        raise ConfigError("Option key is for the modes upsert and atomic; append only adds rows.")
-    if options.version is not None and not options.key:
-        raise ConfigError("Option version decides between rows of one key: give the option key.")
-    if options.version in options.key:
-        raise ConfigError(f"Option version={options.version!r} cannot be a column of the key.")
-    return options
+    return MysqlOptions(connect=_connect_arguments(given), **values)
 
 
 def _connect_arguments(given: Mapping[str, str]) -> tuple[tuple[str, str | int | bool], ...]:

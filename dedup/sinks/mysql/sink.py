@@ -25,8 +25,9 @@ from dedup.sinks.mysql.connections import (
     session,
     translated_errors,
 )
-from dedup.sinks.mysql.options import ATOMIC, MysqlOptions
+from dedup.sinks.mysql.options import MysqlOptions
 from dedup.sinks.mysql.tables import MysqlTable, check_engine, exists, find_table, located
+from dedup.sinks.options import ATOMIC
 from dedup.sinks.protocol import Aborted, StagedBatch
 
 #: Seconds that an earlier owner of a slot may take to end its transaction.

@@ -8,6 +8,7 @@ from dedup.errors import SinkError
 from dedup.sinks.foreach_batch import SinkFunction, columns_of
 from dedup.sinks.inspection import SinkInspection, SlotState, sink_states
 from dedup.sinks.kind import SinkKind
+from dedup.sinks.options import database_texts
 from dedup.sinks.postgres.connections import psycopg_library, transaction, translated_errors
 from dedup.sinks.postgres.markers import read_markers
 from dedup.sinks.postgres.options import FORMAT, PostgresOptions, postgres_options
@@ -80,9 +81,5 @@ def postgres_sink(
         If the extra ``postgres`` is not installed.
     """
     psycopg_library()
-    given = {"dsn": dsn, "table": table, "mode": mode}
-    if key:
-        given["key"] = ",".join([key] if isinstance(key, str) else key)
-    if version is not None:
-        given["version"] = version
+    given = {"dsn": dsn, **database_texts(table, mode, key, version)}
     return SinkFunction.of(POSTGRES, checkpoint, given, options)

@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from dedup.errors import SinkError
 from dedup.sinks.ledger import Ledger
+from dedup.sinks.options import ATOMIC
 from dedup.sinks.postgres.connections import transaction, translated_errors
 from dedup.sinks.postgres.markers import make_marker_table
-from dedup.sinks.postgres.options import ATOMIC, PostgresOptions
+from dedup.sinks.postgres.options import PostgresOptions
 from dedup.sinks.postgres.quarantine import make_quarantine_table
 from dedup.sinks.postgres.slots import PostgresSink, PostgresSlot, PostgresTaskRows
 from dedup.sinks.postgres.staging import PostgresStaging
