@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dedup.errors import ConfigError
 
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
 #: Largest number of characters of a record that an error shows.
 _SHOWN = 500
+
+
+#: Largest number of decimal digits of Spark's integer types.
+_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 class Unsuitable(Exception):
@@ -51,6 +60,43 @@ def check_names(table: str, there: Mapping[str, bool], names: Sequence[str]) -> 
                 f"Column {name!r} of table {table} must have a value, and the stream has no such "
                 "column. Add it to the stream, or give the column a default."
             )
+
+
+def plain_type(spark: str) -> str:
+    """Return a Spark type without the collation of a text."""
+    return "string" if spark.startswith("string ") else spark
+
+
+def decimal_size(spark: str) -> tuple[int, int] | None:
+    """Return precision and scale of a decimal Spark type, or None for another type."""
+    found = _DECIMAL.fullmatch(spark)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def fitting_decimal(spark: str, kind: str, room: tuple[int, int] | None) -> tuple[int, int]:
+    """Return the precision and scale of a Spark type that goes into a decimal column.
+
+    `kind` is the column's type, and `room` its precision and scale, or None if it has no bounds.
+    Raises Unsuitable if digits could be lost.
+    """
+    size = (_DIGITS[spark], 0) if spark in _DIGITS else decimal_size(spark)
+    if size is None:
+        raise Unsuitable(f"it is {spark}, and there {kind}; make it a decimal")
+    if room is not None and (room[1] < size[1] or room[0] - room[1] < size[0] - size[1]):
+        raise Unsuitable(
+            f"it has {size[0]} digits, {size[1]} of them after the point, and there is room for "
+            f"{room[0]} and {room[1]}"
+        )
+    return size
+
+
+def key_columns(schema: StructType, key: str | Sequence[str]) -> Sequence[str]:
+    """Return the columns of a key, or raise ConfigError if the stream lacks one."""
+    key = [key] if isinstance(key, str) else key
+    for name in key:
+        if name not in schema.fieldNames():
+            raise ConfigError(f"key={name!r} is not a column; there are {schema.fieldNames()}.")
+    return key
 
 
 def shown_record(row: pa.RecordBatch) -> str:

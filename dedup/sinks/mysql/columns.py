@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.errors import ConfigError
-from dedup.sinks.columns import Unsuitable
+from dedup.sinks.columns import Unsuitable, decimal_size, fitting_decimal, key_columns, plain_type
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -32,9 +31,6 @@ _FITTING: dict[str, tuple[str, ...]] = {
     "timestamp": ("datetime", "timestamp"),
     "timestamp_ntz": ("datetime",),
 }
-#: Largest number of decimal digits of Spark's integer types.
-_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 #: MySQL's manual, "The DATE, DATETIME, and TIMESTAMP Types": the supported years.
 _FIRST_YEAR, _LAST_YEAR = 1000, 9999
 #: Length of text columns of a key that `mysql_ddl` creates. InnoDB's index takes 3072 bytes.
@@ -68,9 +64,9 @@ class MysqlColumn:
         if self.is_unsigned:
             raise Unsuitable("the column is unsigned, and Spark's numbers are not")
         if self.kind == "decimal":
-            self._check_decimal(spark)
+            fitting_decimal(spark, self.kind, (self.precision or 0, self.scale or 0))
             return
-        fitting = _FITTING.get(_plain(spark), ())
+        fitting = _FITTING.get(plain_type(spark), ())
         if self.kind not in fitting:
             wanted = ", ".join(_wanted(spark)) or f"no type; {_ADVICE}"
             raise Unsuitable(f"it is {spark}, and there {self.kind}; without loss it fits {wanted}")
@@ -78,20 +74,6 @@ class MysqlColumn:
             raise Unsuitable(f"the column has the character set {self.charset}; use utf8mb4")
         if self.second_digits not in (None, 6) and self.kind != "date":
             raise Unsuitable(f"the column keeps {self.second_digits} digits of a second, Spark 6")
-
-    def _check_decimal(self, spark: str) -> None:
-        if found := _DECIMAL.fullmatch(spark):
-            precision, scale = int(found[1]), int(found[2])
-        elif spark in _DIGITS:
-            precision, scale = _DIGITS[spark], 0
-        else:
-            raise Unsuitable(f"it is {spark}, and there decimal; make it a decimal")
-        digits, after = self.precision or 0, self.scale or 0
-        if after < scale or digits - after < precision - scale:
-            raise Unsuitable(
-                f"it has {precision} digits, {scale} of them after the point, and there is room "
-                f"for {digits} and {after}"
-            )
 
     def values(self, given: pa.Array) -> list[Any]:
         """Return values as PyMySQL takes them, or raise Unsuitable if one does not fit."""
@@ -155,10 +137,7 @@ def mysql_ddl(
     ConfigError
         If a column has no type in MySQL, or a column of the key does not exist.
     """
-    key = [key] if isinstance(key, str) else key
-    for name in key:
-        if name not in schema.fieldNames():
-            raise ConfigError(f"key={name!r} is not a column; there are {schema.fieldNames()}.")
+    key = key_columns(schema, key)
     if server not in COLLATIONS:
         raise ConfigError(f"server={server!r} must be one of {', '.join(COLLATIONS)}.")
     lines = []
@@ -174,7 +153,7 @@ def mysql_ddl(
         if field.name in key:
             kind = kind.replace("longtext", f"varchar({_KEY_CHARACTERS})")
             kind = kind.replace("longblob", f"varbinary({_KEY_CHARACTERS})")
-        if _plain(spark) == "string":
+        if plain_type(spark) == "string":
             kind += f" CHARACTER SET utf8mb4 COLLATE {COLLATIONS[server]}"
         needed = not field.nullable or field.name in key
         lines.append(f"{quoted(field.name)} {kind}{' NOT NULL' if needed else ' NULL'}")
@@ -188,11 +167,7 @@ def quoted(name: str) -> str:
 
 
 def _wanted(spark: str) -> list[str]:
-    if found := _DECIMAL.fullmatch(spark):
-        return [f"decimal({found[1]},{found[2]})"]
+    if size := decimal_size(spark):
+        return [f"decimal({size[0]},{size[1]})"]
     digits = {"datetime": "datetime(6)", "timestamp": "timestamp(6)"}
-    return [digits.get(kind, kind) for kind in _FITTING.get(_plain(spark), ())]
-
-
-def _plain(spark: str) -> str:
-    return "string" if spark.startswith("string ") else spark  # without its collation
+    return [digits.get(kind, kind) for kind in _FITTING.get(plain_type(spark), ())]

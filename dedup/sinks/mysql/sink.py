@@ -69,18 +69,19 @@ class MysqlSink(TransactionalSink[Any]):
         a second, it may be frozen, so this ends it, and the server rolls its transaction back.
         """
         with translated_errors(self.options), transaction.cursor() as cursor:
-            cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {_PATIENCE_S}")
+            wait = "SET SESSION innodb_lock_wait_timeout = %s"
+            cursor.execute(wait, (_PATIENCE_S,))
             try:
                 self._lock(cursor, key)
+                is_locked = True
             except mysql_library().OperationalError as error:
                 if not is_lock_wait(error):
                     raise
                 self._end_holder(key)
-                cursor.execute(
-                    f"SET SESSION innodb_lock_wait_timeout = {self.options.timeout_seconds}"
-                )
+                is_locked = False
+            cursor.execute(wait, (self.options.timeout_seconds,))
+            if not is_locked:
                 self._lock(cursor, key)
-            cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {self.options.timeout_seconds}")
             cursor.execute(f"SELECT marker FROM {self._markers} WHERE marker_key = %s", (key,))
             return bytes(cursor.fetchone()[0]).decode()
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.errors import ConfigError
-from dedup.sinks.columns import Unsuitable
+from dedup.sinks.columns import Unsuitable, decimal_size, fitting_decimal, key_columns, plain_type
 from dedup.spark.id_encoding import encode_ids
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ _SCALARS: dict[str, dict[str, pa.DataType]] = {
     "timestamp_ntz": {"timestamp without time zone": pa.timestamp("us")},
     "interval day to second": {"interval": pa.duration("us")},
 }
-#: Largest number of decimal digits of Spark's integer types.
-_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 #: Types that the sink cannot write as elements of an array. The binary format of an array names the
 #: elements' type, and the encoder cannot name these types.
 _NO_ELEMENTS = frozenset(
@@ -52,7 +50,6 @@ _NO_ELEMENTS = frozenset(
 _FIRST_DAY, _FIRST_US = -2_440_588, -210_866_803_200_000_000
 #: Difference between the type modifier (`atttypmod`) of a ``varchar(n)`` column and n.
 _LENGTH_OFFSET = 4
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _ARRAY = re.compile(r"array<(.+)>")
 _NESTED = ("struct", "map", "variant")
 _AS_JSON = "make it a text with to_json(...), for a column of type jsonb"
@@ -105,9 +102,9 @@ def encoding(spark: str, kind: str, modifier: int) -> Encoding:
         raise Unsuitable(f"it is {spark.partition('<')[0]}; {_AS_JSON}")
     if kind == "numeric":
         return Encoding(_decimal(spark, modifier), kind)
-    if kind == "enum" and _plain(spark) == "string":
+    if kind == "enum" and plain_type(spark) == "string":
         return Encoding(pa.string(), "text")
-    found = _SCALARS.get(_plain(spark), {}).get(kind)
+    found = _SCALARS.get(plain_type(spark), {}).get(kind)
     if found is None:
         wanted = ", ".join(_wanted(spark)) or "none that this sink knows"
         raise Unsuitable(f"it is {spark}, and there {kind}; without loss it goes into {wanted}")
@@ -149,10 +146,7 @@ def postgres_ddl(schema: StructType, table: str, *, key: str | Sequence[str] = (
     ConfigError
         If a column has no type in PostgreSQL, or a column of the key does not exist.
     """
-    key = [key] if isinstance(key, str) else key
-    for name in key:
-        if name not in schema.fieldNames():
-            raise ConfigError(f"key={name!r} is not a column; there are {schema.fieldNames()}.")
+    key = key_columns(schema, key)
     lines = []
     for field in schema.fields:
         try:
@@ -184,31 +178,16 @@ def _check_days(values: pa.Array) -> None:
 
 
 def _wanted(spark: str) -> list[str]:
-    if found := _DECIMAL.fullmatch(spark):
-        return [f"numeric({found[1]},{found[2]})"]
-    return list(_SCALARS.get(_plain(spark), {}))
-
-
-def _plain(spark: str) -> str:
-    return "string" if spark.startswith("string ") else spark  # without its collation
+    if size := decimal_size(spark):
+        return [f"numeric({size[0]},{size[1]})"]
+    return list(_SCALARS.get(plain_type(spark), {}))
 
 
 def _decimal(spark: str, modifier: int) -> pa.DataType:
-    if found := _DECIMAL.fullmatch(spark):
-        precision, scale = int(found[1]), int(found[2])
-    elif spark in _DIGITS:
-        precision, scale = _DIGITS[spark], 0
-    else:
-        raise Unsuitable(f"it is {spark}, and there numeric; make it a decimal")
-    if modifier != -1:
-        # PostgreSQL's `numerictypmodin` packs the modifier: the scale takes 11 bits, with a sign.
-        digits, after = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
-        if after < scale or digits - after < precision - scale:
-            raise Unsuitable(
-                f"it has {precision} digits, {scale} of them after the point, and there is room "
-                f"for {digits} and {after}"
-            )
-    return pa.decimal128(precision, scale)
+    # PostgreSQL's `numerictypmodin` packs the modifier: the scale takes 11 bits, with a sign.
+    digits, after = (modifier - 4) >> 16 & 0xFFFF, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
+    room = None if modifier == -1 else (digits, after)
+    return pa.decimal128(*fitting_decimal(spark, "numeric", room))
 
 
 def _uuid(values: pa.Array) -> pa.Array:
