@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import pickle
 import re
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -32,6 +30,7 @@ from dedup.sinks.options import located
 from dedup.sinks.protocol import StagedSlice
 from dedup.sinks.slice_store import SliceStore
 from dedup.sinks.split import BatchFunction
+from dedup.sinks.work import this_process
 from dedup.spark.machine import wall_clock_ms
 
 if TYPE_CHECKING:
@@ -300,6 +299,5 @@ def _records(root: Root) -> dict[str, int]:
 
 def _record(batch_id: int) -> bytes:
     """Return the content of a record, for people."""
-    writer = f"{socket.gethostname()}:{os.getpid()}"
-    body = {"batch_id": batch_id, "writer": writer, "time": iso(wall_clock_ms())}
+    body = {"batch_id": batch_id, "writer": this_process(), "time": iso(wall_clock_ms())}
     return to_document(body, version=FORMAT)

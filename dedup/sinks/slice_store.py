@@ -32,7 +32,6 @@ from dedup.sinks.ledger import FORMAT, read_document
 from dedup.sinks.protocol import StagedSlice
 
 _FILE = re.compile(r"staged/[0-9]+-[0-9]+-[0-9a-f]{32}\.arrow")
-_MANIFEST = re.compile(r"manifests/([0-9]{1,18})\.json")
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -106,8 +105,7 @@ class SliceStore:
 
     def decided(self) -> list[int]:
         """Return the micro-batches that have a manifest."""
-        found = (_MANIFEST.fullmatch(each.name) for each in self._root.list("manifests"))
-        return [int(match[1]) for match in found if match]
+        return batch_ids(self._root, "manifests")
 
     def clean(self, batch_id: int) -> None:
         for folder in ("staged", "manifests"):
@@ -130,6 +128,13 @@ def _slices(found: dict[str, Any], batch_id: int) -> list[StagedSlice]:
         if piece.file and not _FILE.fullmatch(piece.file):
             raise ValueError(f"{piece.file!r:.80} is not a staged slice")
     return pieces
+
+
+def batch_ids(root: Root, folder: str) -> list[int]:
+    """Return the micro-batches that have a document ``<micro-batch>.json`` in a folder."""
+    name = re.compile(rf"{folder}/([0-9]{{1,18}})\.json")
+    found = (name.fullmatch(each.name) for each in root.list(folder))
+    return [int(match[1]) for match in found if match]
 
 
 def batch_of(name: str) -> int:

@@ -169,6 +169,11 @@ def current_batch(name: str) -> tuple[Batch, int]:
     return new_batch(query_id, name, run_id, int(batch_id)), context.partitionId()
 
 
+def this_process() -> str:
+    """Return the host and number of this process, for people."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
 def new_batch(query_id: str, name: str, run_id: str, batch_id: int) -> Batch:
     """Return the identity of a micro-batch, with this process as its writer."""
     return Batch(
@@ -176,6 +181,6 @@ def new_batch(query_id: str, name: str, run_id: str, batch_id: int) -> Batch:
         sink=name,
         run_id=run_id,
         batch_id=batch_id,
-        writer=f"{socket.gethostname()}:{os.getpid()}",
+        writer=this_process(),
         time_ms=int(time.time() * 1000),
     )

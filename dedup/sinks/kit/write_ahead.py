@@ -16,7 +16,6 @@ most once more for each report.
 from __future__ import annotations
 
 import logging
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +37,7 @@ from dedup.sinks.protocol import (
     content_of_slices,
     refuse_other_content,
 )
-from dedup.sinks.slice_store import SliceStore, batch_of
+from dedup.sinks.slice_store import SliceStore, batch_ids, batch_of
 from dedup.sinks.work import SinkWork, TaskResult
 
 if TYPE_CHECKING:
@@ -48,7 +47,6 @@ logger = logging.getLogger("dedup")
 
 #: A version is the micro-batch, shifted by so many bits, and the row's number in the micro-batch.
 _ROW_BITS = 32
-_SENT = re.compile(r"sent/([0-9]{1,18})\.json")
 
 
 class WriteAheadSink(ABC):
@@ -125,7 +123,7 @@ class SentMarkers:
 
     def newest_id(self) -> int:
         """Return the newest micro-batch that the sink has sent, or -1 for a new sink."""
-        return max(self._ids(), default=-1)
+        return max(batch_ids(self._root, "sent"), default=-1)
 
     def newest(self) -> Marker | None:
         while (batch_id := self.newest_id()) >= 0:
@@ -143,10 +141,6 @@ class SentMarkers:
         """Delete the markers of earlier micro-batches, also those that a kill left unfinished."""
         names = [each.name for each in self._root.list("sent")]
         self._root.delete(name for name in names if batch_of(name) < batch_id)
-
-    def _ids(self) -> list[int]:
-        found = (_SENT.fullmatch(each.name) for each in self._root.list("sent"))
-        return [int(match[1]) for match in found if match]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dedup.errors import ConfigError, DataError
-from dedup.sinks.columns import check_names
+from dedup.sinks.columns import check_names, decimal_size
 
 #: Spark types, each with the wider types that hold all of its values.
 _WIDER = {
@@ -39,7 +39,6 @@ _ARROW: dict[str, pa.DataType] = {
 _SPARK = {arrow: spark for spark, arrow in _ARROW.items()} | {
     pa.large_string(): "string", pa.large_binary(): "binary",
 }  # fmt: skip
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _TEXT = re.compile(r"string collate \w+|(?:var)?char\(\d+\)")
 #: Size in bytes of the rows that a task collects before it writes a file.
 CHUNK_BYTES = 128 << 20
@@ -60,8 +59,8 @@ def arrow_type(spark: str) -> pa.DataType:
             return pa.map_(*map(arrow_type, _split(rest)))
         if name == "array":
             return pa.list_(pa.field("element", arrow_type(rest)))
-    if found := _DECIMAL.fullmatch(spark):
-        return pa.decimal128(int(found[1]), int(found[2]))
+    if size := decimal_size(spark):
+        return pa.decimal128(*size)
     if _plain(spark) not in _ARROW:
         raise NotWritten(spark)
     return _ARROW[_plain(spark)]
@@ -175,11 +174,9 @@ def _misfit(kind: str, arrow: pa.DataType) -> str:
         return f"its type there is {error}"
     if _plain(kind) == there or there in _WIDER.get(kind, ()):
         return ""
-    mine, theirs = _DECIMAL.fullmatch(kind), _DECIMAL.fullmatch(there)
-    if mine and theirs:
-        digits, scale = int(mine[1]), int(mine[2])
-        if int(theirs[2]) >= scale and int(theirs[1]) - int(theirs[2]) >= digits - scale:
-            return ""
+    mine, theirs = decimal_size(kind), decimal_size(there)
+    if mine and theirs and theirs[1] >= mine[1] and theirs[0] - theirs[1] >= mine[0] - mine[1]:
+        return ""
     return f"it is {kind}, and there {there}"
 
 
