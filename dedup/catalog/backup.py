@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.gc.runs import read_lineage
-from dedup.catalog.layout import ADOPTED_FILE, MANIFEST_FILE, parse, shard_path
+from dedup.catalog.layout import ADOPTED_FILE, MANIFEST_FILE, shard_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.lineage import Run
 from dedup.core.parse import count, name, record
@@ -92,7 +92,7 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
     try:
         return root.read(path, lambda data: _from_bytes(data, query_id, shard))
     except ObjectMissing:
-        if not any(parse(found.name).kind == "adopted" for found in root.list(query_id)):
+        if not any(found.parsed.kind == "adopted" for found in root.list(query_id)):
             return None
         why: object = "it is missing, though other shards of this query have one"
     except ValueError as exc:

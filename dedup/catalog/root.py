@@ -9,12 +9,14 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from dedup.catalog import layout
 from dedup.catalog.localfile import publish
 from dedup.catalog.location import FileSystemFactory, Location, error_text, is_local
 from dedup.core.parse import OtherVersion, path_below
@@ -26,13 +28,18 @@ T = TypeVar("T")
 _CHUNK_BYTES = 4 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectInfo:
-    """An object under the root, with its time by the storage's clock."""
+@dataclass(frozen=True)
+class CatalogFile:
+    """A file under a root: its name and size, and its time by the storage's clock."""
 
     name: str
     size_bytes: int
     modified_ms: int | None = None
+
+    @cached_property
+    def parsed(self) -> layout.ObjectName:
+        """The parts of the name."""
+        return layout.parse(self.name)
 
 
 class Root:
@@ -150,7 +157,7 @@ class Root:
 
         return self._at("fetch", name, copy)
 
-    def list(self, prefix: str = "") -> tuple[ObjectInfo, ...]:
+    def list(self, prefix: str = "") -> tuple[CatalogFile, ...]:
         """Return all objects in a folder and its subfolders, by name.
 
         Returns no objects if the folder does not exist.
@@ -161,7 +168,7 @@ class Root:
         infos = self._infos(prefix) or self._infos(prefix)
         skip = len(self._location.open()[1]) + 1
         return tuple(
-            ObjectInfo(info.path[skip:], int(info.size), _modified_ms(info))
+            CatalogFile(info.path[skip:], int(info.size), _modified_ms(info))
             for info in infos
             if info.type == pafs.FileType.File
         )

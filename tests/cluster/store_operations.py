@@ -19,7 +19,6 @@ from dedup.catalog.gc.housekeeping import housekeep
 from dedup.catalog.gc.pending_lists import read_pending_list
 from dedup.catalog.gc.runs import list_runs, mark_through, read_lineage, write_lineage
 from dedup.catalog.layout import segment_name, shard_path
-from dedup.catalog.listing import list_catalog
 from dedup.catalog.root import Root
 from dedup.catalog.store import ShardStore
 from dedup.core.clocks import Clocks
@@ -66,7 +65,7 @@ class World:
 
     def whole(self) -> bool:
         """Nothing half-written has the name of a segment."""
-        files = list_catalog(self.sound, QUERY)
+        files = self.sound.list(QUERY)
         segments = [file.parsed.segment for file in files if file.parsed.kind == "segment"]
         return all(verify_segment(self.sound, QUERY, 0, name or "").ok for name in segments)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dedup.catalog.listing import list_catalog
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError
 from tests.support.catalog import Bench, answers_or_refuses, check_answers, fixed, write, written
@@ -79,7 +78,7 @@ def test_no_more_files_at_any_step_of_a_segment(tmp_path: Path, where: str) -> N
             except CatalogError as error:
                 refused = str(error)
                 assert "No space left on device" in refused
-                kinds = {file.parsed.kind for file in list_catalog(bench.root)}
+                kinds = {file.parsed.kind for file in bench.root.list()}
                 assert kinds.isdisjoint({"segment", "temp"})
             shutil.rmtree(ballast)
             check_answers(bench.store(), write(store, made), made)

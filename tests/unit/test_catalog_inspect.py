@@ -9,7 +9,6 @@ import pytest
 
 from dedup.catalog import segment_file
 from dedup.catalog.blocks import encode_blocks
-from dedup.catalog.listing import list_catalog
 from dedup.core.arrays import I64, U64
 from dedup.core.entries import Entries
 from dedup.core.hash_ranges import hash_range
@@ -33,7 +32,7 @@ def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:
     for foreign in strange:
         bench.root.put_bytes(foreign, b"mine")
     bench.root.put_bytes(f"{shard}/.{seg.name}.sst.1-abcd.tmp", b"half")
-    files = {file.name: file for file in list_catalog(bench.root)}
+    files = {file.name: file for file in bench.root.list()}
     kinds = {name: file.parsed.kind for name, file in files.items()}
     assert kinds == {
         f"{QUERY}/catalog.json": "certificate",
@@ -53,7 +52,7 @@ def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:
     parsed = segment.parsed
     assert (parsed.query_id, parsed.shard) == (QUERY, 2)
     assert (parsed.segment, parsed.run_id) == (seg.name, RUN)
-    assert "README" not in {file.name for file in list_catalog(bench.root, QUERY)}
+    assert "README" not in {file.name for file in bench.root.list(QUERY)}
 
 
 @pytest.mark.parametrize("n", [0, 1, 65, 20_000])

@@ -14,7 +14,6 @@ from dedup.catalog.gc.pending_lists import write_pending_list
 from dedup.catalog.gc.runs import drop_runs, list_runs, mark_through, read_lineage, write_lineage
 from dedup.catalog.gc.sweep import find_stray
 from dedup.catalog.layout import run_path, segment_name, shard_path
-from dedup.catalog.listing import list_catalog
 from dedup.catalog.root import Root
 from dedup.core.clocks import Clocks
 from dedup.core.lineage import Lineage, Run
@@ -186,7 +185,7 @@ def standings(root: Root, manifest: Manifest) -> dict[str, str]:
     """What `dedup catalog inspect` calls each segment."""
     shard = ShardState(epoch=49, manifest=manifest)
     known = QueryMemory(certain=True, shards={0: shard})
-    return {s.name: s.standing for s in segments_of(root, QUERY, known, list_catalog(root, QUERY))}
+    return {s.name: s.standing for s in segments_of(root, QUERY, known, root.list(QUERY))}
 
 
 def test_inspect_calls_orphan_what_the_operator_takes_for_one(root: Root) -> None:

@@ -26,7 +26,6 @@ from dedup.catalog.gc import pending_lists, runs
 from dedup.catalog.gc.pending_lists import check_pending_list, read_pending_list
 from dedup.catalog.gc.runs import check_lineage, list_runs, read_lineage
 from dedup.catalog.layout import certificate_path, run_path, segment_name, shard_path
-from dedup.catalog.listing import list_catalog
 from dedup.catalog.root import Root
 from dedup.core import filter as filters
 from dedup.core.lineage import Run
@@ -62,7 +61,7 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Root, dict[
 
 def test_golden_objects_are_of_every_kind(objects: tuple[Root, dict[int, ShardState]]) -> None:
     root, _ = objects
-    kinds = {file.parsed.kind for file in list_catalog(root, QUERY)}
+    kinds = {file.parsed.kind for file in root.list(QUERY)}
     assert kinds == {
         "certificate", "segment", "sidecar", "accepted_loss", "pending_list", "manifest", "adopted",
         "run",

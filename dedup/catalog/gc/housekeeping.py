@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from dedup.catalog.gc.runs import drop_runs, lineage_from, list_runs, mark_through, write_lineage
 from dedup.catalog.gc.sweep import find_stray, sweepable, written_past_successor
-from dedup.catalog.listing import CatalogFile
-from dedup.catalog.root import Root
+from dedup.catalog.root import CatalogFile, Root
 from dedup.core.lineage import Lineage, Run
 from dedup.core.policy import Policy
 from dedup.core.records import Epoch

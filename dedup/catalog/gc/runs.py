@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dedup.catalog.document import from_document, to_document
-from dedup.catalog.layout import RUNS_FOLDER, ObjectName, checked_query_id, parse, run_path
+from dedup.catalog.layout import RUNS_FOLDER, ObjectName, checked_query_id, run_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.lineage import Lineage, Run
 from dedup.core.parse import count, name, record, row, tuple_of
@@ -112,15 +112,15 @@ def drop_runs(root: Root, query_id: str, runs: Iterable[Run], lineage: Lineage) 
     root.delete(
         found.name
         for found in root.list(_folder(query_id))
-        if (trace := parse(found.name)).run_id is not None
+        if (trace := found.parsed).run_id is not None
         and trace.run_id in run_ids
         and (trace.through_epoch is not None or not lineage.holds(trace.run_id))
     )
 
 
 def _traces(root: Root, query_id: str) -> list[ObjectName]:
-    traces = (parse(found.name) for found in root.list(_folder(query_id)))
-    return [trace for trace in traces if trace.kind == "run"]
+    found = root.list(_folder(query_id))
+    return [file.parsed for file in found if file.parsed.kind == "run"]
 
 
 def _folder(query_id: str) -> str:

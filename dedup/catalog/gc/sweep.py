@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from dedup.catalog.gc.pending_lists import read_pending_list
 from dedup.catalog.layout import shard_path
-from dedup.catalog.listing import CatalogFile, list_catalog
-from dedup.catalog.root import Root
+from dedup.catalog.root import CatalogFile, Root
 from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Manifest
 from dedup.core.policy import Policy
@@ -66,7 +65,7 @@ class Named:
 def find_stray(root: Root, query_id: str, shard: int, manifest: Manifest) -> Stray:
     """Return the files in a shard's folder that the manifest does not name."""
     named = Named.by(root, query_id, shard, manifest)
-    files = list_catalog(root, shard_path(query_id, shard, "").rstrip("/"))
+    files = root.list(shard_path(query_id, shard, "").rstrip("/"))
     accepted = {file.parsed.segment or "" for file in files if file.parsed.kind == "accepted_loss"}
     orphans = tuple(
         file

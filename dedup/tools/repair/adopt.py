@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,8 +16,7 @@ from dedup.catalog.backup import read_backup, write_adopted, write_backup
 from dedup.catalog.certificate import certificate_of
 from dedup.catalog.gc.runs import drop_runs, list_runs, read_lineage
 from dedup.catalog.layout import MANIFEST_FILE, SEGMENT_SUFFIX, run_path, shard_path
-from dedup.catalog.listing import CatalogFile, list_catalog
-from dedup.catalog.root import Root
+from dedup.catalog.root import CatalogFile, Root
 from dedup.core.clocks import FIRST_WINDOW_WATERMARKS_MS
 from dedup.core.lineage import Lineage
 from dedup.core.manifest import Manifest
@@ -84,7 +84,7 @@ def adopt(
         )
     backups = {shard: read_backup(root, query_id, shard) for shard in range(certificate.shards)}
     states = {shard: state for shard, state in backups.items() if state is not None}
-    files = list_catalog(root, query_id)
+    files = root.list(query_id)
     _check_backups(root, query_id, files, set(backups) - set(states))
     if not states:
         raise ConfigError(
@@ -151,7 +151,9 @@ def _first_state(state: ShardState, newest: ShardState, pending: set[str | None]
     )
 
 
-def _check_backups(root: Root, query_id: str, files: list[CatalogFile], lacking: set[int]) -> None:
+def _check_backups(
+    root: Root, query_id: str, files: Sequence[CatalogFile], lacking: set[int]
+) -> None:
     """Raise CatalogError if a shard has files but no backup, because it would start empty."""
     for file in files:
         if file.parsed.kind in ("manifest", "segment") and file.parsed.shard in lacking:
@@ -166,7 +168,7 @@ def _check_backups(root: Root, query_id: str, files: list[CatalogFile], lacking:
 
 
 def _check_one_history(
-    root: Root, query_id: str, files: list[CatalogFile], states: dict[int, ShardState]
+    root: Root, query_id: str, files: Sequence[CatalogFile], states: dict[int, ShardState]
 ) -> None:
     """Raise ConfigError if the history has branched, because backups may be from two branches."""
     runs = list_runs(root, query_id)
@@ -216,7 +218,7 @@ def _later_start(line: Lineage, began_ms: dict[str, int | None]) -> bool:
 
 
 def _check_complete(
-    root: Root, query_id: str, files: list[CatalogFile], states: dict[int, ShardState]
+    root: Root, query_id: str, files: Sequence[CatalogFile], states: dict[int, ShardState]
 ) -> None:
     sizes = {file.name: file.size_bytes for file in files}
     missing = [

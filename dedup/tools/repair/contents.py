@@ -8,15 +8,14 @@ query still needs the segment.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dedup.catalog.backup import read_backup
 from dedup.catalog.certificate import Certificate, load_certificate
 from dedup.catalog.gc.sweep import Named
-from dedup.catalog.listing import CatalogFile, list_catalog
-from dedup.catalog.root import Root
+from dedup.catalog.root import CatalogFile, Root
 from dedup.core.clocks import known_ms
 from dedup.core.duration import iso
 from dedup.core.segment import SegmentRef
@@ -187,7 +186,7 @@ def inspect(
     """
     root = open_root(root)
     snapshot = snapshot_of(root, checkpoint)
-    files = list_catalog(root, query or "")
+    files = root.list(query or "")
     queries = []
     for query_id in queries_in(files):
         memory = memory_of(root, query_id, snapshot)
@@ -206,7 +205,7 @@ def inspect(
 
 def segments(root: Root, snapshot: Snapshot | None, query_id: str | None = None) -> list[Segment]:
     """List the segments of all queries or of one query. Segments may lack their files."""
-    files = list_catalog(root, query_id or "")
+    files = root.list(query_id or "")
     return [
         segment
         for query in queries_in(files)
@@ -225,7 +224,7 @@ def memory_of(root: Root, query_id: str, snapshot: Snapshot | None) -> QueryMemo
 
 
 def segments_of(
-    root: Root, query_id: str, memory: QueryMemory, files: list[CatalogFile]
+    root: Root, query_id: str, memory: QueryMemory, files: Sequence[CatalogFile]
 ) -> list[Segment]:
     sizes: dict[tuple[int, str], dict[str, int]] = defaultdict(dict)
     for file in files:

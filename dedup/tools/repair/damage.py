@@ -18,8 +18,7 @@ from dedup.catalog.layout import (
     certificate_path,
     shard_path,
 )
-from dedup.catalog.listing import CatalogFile, list_catalog
-from dedup.catalog.root import ObjectMissing, Root
+from dedup.catalog.root import CatalogFile, ObjectMissing, Root
 from dedup.core.duration import iso
 from dedup.core.lineage import Run
 from dedup.core.sharding import filter_key_id
@@ -99,7 +98,7 @@ def verify(
     snapshot = snapshot_of(root, checkpoint)
     problems = [
         problem
-        for query_id in queries_in(list_catalog(root, query or ""))
+        for query_id in queries_in(root.list(query or ""))
         for problem in verify_objects(
             root, query_id, snapshot.states if snapshot and snapshot.query_id == query_id else None
         )
@@ -168,7 +167,7 @@ def verify_objects(
     `states` are the shards' states from Spark. Without `states`, the only missing objects that the
     function can report are the certificate and adopted states.
     """
-    files = list_catalog(root, query_id)
+    files = root.list(query_id)
     shards, problem = _certificate(root, query_id)
     found = [(certificate_path(query_id), problem)]
     for file in files:

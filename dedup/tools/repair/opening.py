@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dedup.catalog.certificate import certificate_of, load_certificate
-from dedup.catalog.listing import CatalogFile, list_catalog
 from dedup.catalog.location import FileSystemFactory
-from dedup.catalog.root import Root
+from dedup.catalog.root import CatalogFile, Root
 from dedup.catalog.timeouts import reach
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
@@ -53,7 +52,7 @@ def open_root(where: Where) -> Root:
     root = Root(where)
     # Ask for one object first, because to list a large catalog may exceed the limit of `reach`.
     reach(root, lambda: root.exists("catalog.json"))
-    if not queries_in(list_catalog(root)):
+    if not queries_in(root.list()):
         raise ConfigError(
             f"{root.url()} holds no catalog of dedup_by_id. Give the value of the option `catalog` "
             "(for `dedup run`: OUTPUT/_catalog).",
@@ -73,7 +72,7 @@ def only_query(root: Root) -> str:
     Raises ConfigError if the catalog holds no query or several queries. The error lists their IDs.
     """
     queries = sorted(
-        {f.parsed.query_id or "" for f in list_catalog(root) if f.parsed.kind == "certificate"}
+        {f.parsed.query_id or "" for f in root.list() if f.parsed.kind == "certificate"}
     )
     if len(queries) != 1:
         raise ConfigError(

@@ -13,8 +13,7 @@ from typing import Any
 
 from dedup.catalog.gc.runs import drop_runs, lineage_from, list_runs
 from dedup.catalog.gc.sweep import find_stray, written_past_successor
-from dedup.catalog.listing import CatalogFile, list_catalog
-from dedup.catalog.root import Root
+from dedup.catalog.root import CatalogFile, Root
 from dedup.core.duration import duration_ms
 from dedup.core.lineage import Lineage, Run
 from dedup.core.state import ShardState
@@ -152,7 +151,7 @@ def plan_vacuum(
             "copied or restored, and another copy may use the files that are orphans here. If no "
             f"{_PROMISE}"
         )
-    files = list_catalog(root, query_id)
+    files = root.list(query_id)
     orphans += [file for file in files if file.parsed.kind == "temp"]
     # No running micro-batch owns files of past branches, however young they are.
     past = Lineage(lineage.runs[:-1])
