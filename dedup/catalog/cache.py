@@ -159,9 +159,9 @@ class LocalCache:
         self._grown_bytes = 0
         oldest_s = time.time() - LEFTOVER_AGE_S
         for leftover in _children(self.top / _TEMP):
-            if _last_change_s(leftover) < oldest_s:
-                shutil.rmtree(leftover, ignore_errors=True)
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):
+                if leftover.stat().st_mtime < oldest_s:
+                    shutil.rmtree(leftover, ignore_errors=True)
                     leftover.unlink()
         entries = self.entries()
         used_bytes, removed = sum(entry.size_bytes for entry in entries), 0
@@ -207,11 +207,3 @@ def _size_bytes(path: Path) -> int:
             stat = file.stat()
             total += stat.st_size if stat.st_nlink == 1 else 0
     return total
-
-
-def _last_change_s(path: Path) -> float:
-    latest = 0.0
-    for each in (path, *_children(path)):
-        with contextlib.suppress(OSError):
-            latest = max(latest, each.stat().st_mtime)
-    return latest

@@ -150,12 +150,8 @@ def load_certificate(root: Root, query_id: str) -> Certificate | None:
 def certificate_of(root: Root, query_id: str) -> Certificate:
     """Return the certificate of a query whose catalog must be at the root.
 
-    Raises
-    ------
-    ConfigError
-    If there is no certificate.
-    CatalogError
-    If the certificate is damaged, or the root cannot be read.
+    Raises ConfigError if there is no certificate. Raises CatalogError if the certificate is
+    damaged, or the root cannot be read.
     """
     certificate = load_certificate(root, query_id)
     if certificate is None:

@@ -38,12 +38,9 @@ def create_or_check(
     definitions that make the same bytes. Any number of tasks may call this at the same time,
     because each of them reads the certificate back and compares it.
 
-    Raises
-    ------
-    ConfigError
-        If the catalog was created with other settings. The error names both values.
-    CatalogError
-        If the certificate is damaged or has another secret, or the root cannot be read or written.
+    Raises ConfigError, which names both values, if the catalog was created with other settings.
+    Raises CatalogError if the certificate is damaged or has another secret, or the root cannot be
+    read or written.
     """
     name = certificate_path(wanted.query_id)
     if not root.exists(name):

@@ -57,9 +57,6 @@ class Definition:
             text += f" with spark.sql.ansi.enabled={self.ansi}"
         return text
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_json(cls, value: Any) -> Definition:
         texts = dict.fromkeys(cls.__slots__, text)
@@ -77,7 +74,7 @@ def encoded_kind(kind: str) -> str:
 
 def change_token(before: Sequence[Definition], after: Sequence[Definition]) -> str:
     """Return the token of 12 characters by which a user accepts exactly this change."""
-    both = [[definition.to_json() for definition in side] for side in (before, after)]
+    both = [[asdict(definition) for definition in side] for side in (before, after)]
     data = json.dumps(both, sort_keys=True, separators=(",", ":")).encode()
     return hashlib.blake2b(data, digest_size=6).hexdigest()
 

@@ -33,12 +33,8 @@ def from_document(
     ``version`` is the format that this release writes. ``before`` maps the older formats that this
     release reads to their checksum functions.
 
-    Raises
-    ------
-    OtherVersion
-        If the object is intact, but of another format.
-    ValueError
-        If the object is damaged, or of another kind.
+    Raises OtherVersion if the object is intact, but of another format. Raises ValueError if it is
+    damaged, or of another kind.
     """
     fields = parse_json(data)
     if not isinstance(fields, dict) or "format" not in fields:

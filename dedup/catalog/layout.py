@@ -70,15 +70,9 @@ def segment_name(epoch: int, run_id: str, task_attempt_id: int, seq: int) -> str
     """Return the name of the ``seq``-th segment that a task attempt writes for a shard.
 
     The name is unique within the shard for all time, because Spark numbers the task attempts of a
-    run, and run IDs are unique. Raises ConfigError if `parse` cannot read the name back.
+    run, and run IDs are unique.
     """
-    name = f"{epoch:012d}-{run_id}-{task_attempt_id}-{seq:04d}"
-    if not re.fullmatch(_SEGMENT, name):
-        raise ConfigError(
-            f"{name!r} is not a segment name: epoch, task attempt and number must be integers "
-            ">= 0, and the run ID must consist of letters, digits, '.', '_' and '-'"
-        )
-    return name
+    return f"{epoch:012d}-{run_id}-{task_attempt_id}-{seq:04d}"
 
 
 def checked_query_id(query_id: str) -> str:

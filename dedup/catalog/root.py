@@ -136,12 +136,8 @@ class Root:
     def fetch(self, name: str, local_path: str | os.PathLike[str]) -> tuple[int, int]:
         """Copy an object to a new local file, and return its size in bytes and its CRC-32.
 
-        Raises
-        ------
-        ObjectMissing
-            If the object does not exist.
-        CatalogError
-            If the root or the local disk fails.
+        Raises ObjectMissing if the object does not exist, and CatalogError if the root or the local
+        disk fails.
         """
 
         def copy(fs: pafs.FileSystem, path: str) -> tuple[int, int]:

@@ -94,12 +94,8 @@ class SegmentMeta:
     def from_bytes(cls, data: bytes) -> SegmentMeta:
         """Return the metadata in these bytes.
 
-        Raises
-        ------
-        OtherVersion
-            If another release wrote the metadata.
-        ValueError
-            If the bytes are not metadata, or contradict each other.
+        Raises OtherVersion if another release wrote the metadata. Raises ValueError if the bytes
+        are not metadata, or contradict each other.
         """
         fields: Any = parse_json(data)
         shown = f"metadata {data[:200].decode(errors='replace')}"
@@ -165,13 +161,8 @@ def write_segment_file(
 ) -> SegmentInfo:
     """Write entries as a new SST file. The file is complete on return, but not synced.
 
-    Raises
-    ------
-    ValueError
-        If a time is outside the bucket, a hash is outside its range, entries are out of order, or a
-        key occurs twice.
-    CatalogError
-        If the local disk is full or fails.
+    Raises ValueError if a time is outside the bucket, a hash is outside its range, entries are out
+    of order, or a key occurs twice. Raises CatalogError if the local disk is full or fails.
     """
     for piece in filter(len, pieces):
         _check_piece(piece, plan)

@@ -7,6 +7,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from dedup.catalog.root import Root
@@ -40,38 +41,32 @@ def reach(
     Logs a message if the answer is slow. Raises CatalogError if the deadline passes.
     """
     places: list[str] = []
-    answers: list[T] = []
-    errors: list[BaseException] = []
-    answered = threading.Event()
+    answer: Future[T] = Future()
 
     def work() -> None:
         try:
             places.append(root.url())  # calls the catalog function, which may wait too
-            answers.append(ask())
+            answer.set_result(ask())
         except BaseException as error:
-            errors.append(error)
-        finally:
-            answered.set()
+            answer.set_exception(error)
 
     thread = threading.Thread(target=work, name="dedup-first-contact", daemon=True)
     try:
         thread.start()
-        if not answered.wait(warn_after_s):
+        if not wait([answer], warn_after_s).done:
             place = places[0] if places else "the function given as catalog"
             logger.warning("dedup waits for %s to answer, for %g s at most", place, deadline_s)
-            answered.wait(deadline_s - warn_after_s)
+            wait([answer], deadline_s - warn_after_s)
     finally:
-        if not answered.is_set():
+        if not answer.done():
             _give_up(thread)
-    if errors:
-        raise errors[0]
-    if not answers:
+    if not answer.done():
         raise CatalogError(
             f"{place} has not answered within {deadline_s:g} seconds. Check its name, the network "
             "and the credentials, then start again.",
             remedy="storage",
         )
-    return answers[0]
+    return answer.result()
 
 
 def is_waiting() -> bool:

@@ -47,27 +47,18 @@ _WIDTH_OF_NOTES = 70
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The figures of a run so far.
+    """The figures of a run so far."""
 
-    Parameters
-    ----------
-    counts : dict of str to int
-        The sum of every count in `COUNTS` over this run's micro-batches.
-    levels : dict of str to int or None
-        Every value in `LEVELS` after the last micro-batch.
-    files, batches : int
-        Number of files that complete micro-batches read, and number of these micro-batches.
-    seconds : float
-        Time since the query started.
-    bad : int
-        Number of records that could not be read. No other count includes these records.
-    """
-
+    #: The sum of every count in `COUNTS` over this run's micro-batches.
     counts: dict[str, int]
+    #: Every value in `LEVELS` after the last micro-batch.
     levels: dict[str, int | None]
+    #: Number of files that complete micro-batches read, and number of these micro-batches.
     files: int
     batches: int
+    #: Time since the query started.
     seconds: float
+    #: Number of records that could not be read. No other count includes these records.
     bad: int = 0
 
     @classmethod

@@ -54,14 +54,9 @@ def spark_session(
     archive_to : Path, optional
         File to which Java writes its classes when the session ends (see `class_archive`).
 
-    Raises
-    ------
-    MissingExtraError
-        If PySpark is not installed.
-    MachineError
-        If Spark finds no Java that it can use, or the user has no name.
-    DedupError
-        If Spark does not start for another reason. The error holds the last line of its output.
+    Raises MissingExtraError if PySpark is not installed. Raises MachineError if Spark finds no Java
+    that it can use, or the user has no name. If Spark does not start for another reason, raises
+    DedupError with the last line of Spark's output.
     """
     try:
         from pyspark.logger import PySparkLogger

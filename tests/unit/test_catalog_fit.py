@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -192,8 +192,8 @@ def test_certificates_come_back_from_their_bytes(ids: list[Definition], time: De
         {"id_definitions": []},
         {"id_definitions": [{"expression": "id"}]},
         {"timestamp_definition": None},
-        {"timestamp_definition": {**TIME.to_json(), "inputs": [["a"]]}},
-        {"timestamp_definition": {**TIME.to_json(), "more": 1}},
+        {"timestamp_definition": {**asdict(TIME), "inputs": [["a"]]}},
+        {"timestamp_definition": {**asdict(TIME), "more": 1}},
     ],
 )
 def test_definitions_that_make_no_sense_stop_the_query(tmp_path: Path, broken: dict) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.layout import segment_name
 from dedup.catalog.root import Root
 from dedup.core.entries import Entries
 from dedup.core.segment import SegmentPlan
@@ -197,8 +196,6 @@ def test_counters_are_taken_per_batch(bench: Bench) -> None:
 
 @pytest.mark.parametrize("part", ["a/b", "", "..", "x y"])
 def test_names_that_are_no_file_names_are_refused(bench: Bench, part: str) -> None:
-    with pytest.raises(ConfigError):
-        segment_name(1, part, 1, 1)
     with pytest.raises(ConfigError):
         LocalCache(part, bench.path)
 

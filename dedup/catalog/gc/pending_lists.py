@@ -42,12 +42,8 @@ def read_pending_list(root: Root, query_id: str, shard: int, pending_list: str) 
 def check_pending_list(root: Root, query_id: str, shard: int, pending_list: str) -> list[str]:
     """Return the names in a pending list.
 
-    Raises
-    ------
-    ObjectMissing
-        If the list does not exist.
-    ValueError
-        If the object is damaged, or holds another pending list, whose segments may be needed.
+    Raises ObjectMissing if the list does not exist. Raises ValueError if the object is damaged, or
+    holds another pending list, whose segments may be needed.
     """
     place = shard_path(query_id, shard, pending_list + PENDING_LIST_SUFFIX)
     return root.read(place, lambda data: _names(data, place))

@@ -48,23 +48,15 @@ _ORDERS = {"time": "modification times", "name": "names"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """How a run ended without an error.
+    """How a run ended without an error."""
 
-    Parameters
-    ----------
-    figures : Figures
-        Figures of this run alone.
-    query_id : str or None
-        ID of the query, or None if no run has needed a micro-batch yet.
-    interrupted : bool
-        Whether somebody has stopped the run. The next run continues where this run stopped.
-    written_again : tuple of str
-        Files that changed after a run had read them. No run reads these files again.
-    """
-
+    #: Figures of this run alone.
     figures: Figures
+    #: ID of the query, or None if no run has needed a micro-batch yet.
     query_id: str | None
+    #: Whether somebody has stopped the run. The next run continues where this run stopped.
     interrupted: bool
+    #: Files that changed after a run had read them. No run reads these files again.
     written_again: tuple[str, ...] = ()
 
 

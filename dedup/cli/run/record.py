@@ -55,30 +55,20 @@ def catalog_of(where: str, checkpoint: str | None = None) -> tuple[str, str | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The options and columns of earlier runs, which they write to ``OUTPUT/_dedup.json``.
+    """The options and columns of earlier runs, which they write to ``OUTPUT/_dedup.json``."""
 
-    Parameters
-    ----------
-    options : dict
-        Result of `RunOptions.fixed` in the first run.
-    schema : dict
-        Columns of the output, as Spark's JSON.
-    pattern, partitioned, compressed
-        See `InputFiles`.
-    shards : int
-    rules : dict
-        Result of `RunOptions.rules` in the last run.
-    query_id : str or None
-        ID of the checkpoint's query, or None before its first micro-batch.
-    """
-
+    #: Result of `RunOptions.fixed` in the first run.
     options: dict[str, Any]
+    #: Columns of the output, as Spark's JSON.
     schema: dict[str, Any]
+    #: See `InputFiles`.
     pattern: str | None
     partitioned: bool
     compressed: bool
     shards: int
+    #: Result of `RunOptions.rules` in the last run.
     rules: dict[str, Any]
+    #: ID of the checkpoint's query, or None before its first micro-batch.
     query_id: str | None = None
 
     def write(self, output: Path) -> None:

@@ -59,12 +59,8 @@ def run(
     spark : SparkSession, optional
         Session to use. It stays open. Default: a new session, which `run` stops at the end.
 
-    Raises
-    ------
-    DedupError
-        If options, folders, catalog or records cause the error.
-        Exception
-        Any other error of Spark. `dedup.cli.failures.explain` returns its cause in one line.
+    Raises DedupError if options, folders, catalog or records cause the error, else Spark's error.
+    `dedup.cli.failures.explain` returns the cause in one line.
     """
     with ExitStack() as stack:
         stack.enter_context(exclusive(options.output))

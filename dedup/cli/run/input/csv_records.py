@@ -118,12 +118,8 @@ class CsvRecords:
     def count(self, path: Path, stop: StopRequest | None = None) -> Counted:
         """Count the records of a file. Raises KeyboardInterrupt if a stop is requested.
 
-        Raises
-        ------
-        DataError
-            If Spark would change a value or lose a record. The error names the line and a remedy.
-        OSError, pyarrow.ArrowException
-            If the file cannot be read.
+        Raises DataError, which names the line and a remedy, if Spark would change a value or lose a
+        record. Raises OSError or pyarrow.ArrowException if the file cannot be read.
         """
         records, header, begin, is_open = 0, None, 0, False
         mark, comments = self._mark, self._comments
