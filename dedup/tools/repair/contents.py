@@ -203,16 +203,6 @@ def inspect(
     return Inspection(root=root.url(), queries=tuple(queries), foreign_files=foreign)
 
 
-def segments(root: Root, snapshot: Snapshot | None, query_id: str | None = None) -> list[Segment]:
-    """List the segments of all queries or of one query. Segments may lack their files."""
-    files = root.list(query_id or "")
-    return [
-        segment
-        for query in queries_in(files)
-        for segment in segments_of(root, query, memory_of(root, query, snapshot), files)
-    ]
-
-
 def memory_of(root: Root, query_id: str, snapshot: Snapshot | None) -> QueryMemory:
     """Return a query's shards, from backups unless `snapshot` is of this query."""
     if snapshot is not None and snapshot.query_id == query_id:

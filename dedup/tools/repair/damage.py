@@ -24,7 +24,7 @@ from dedup.core.lineage import Run
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError
-from dedup.tools.repair.contents import EXPIRED, LOSS_ACCEPTED, ORPHAN, Segment, segments
+from dedup.tools.repair.contents import EXPIRED, LOSS_ACCEPTED, ORPHAN, Segment, inspect
 from dedup.tools.repair.opening import Checkpoint, Where, open_root, queries_in, snapshot_of
 from dedup.tools.repair.segment_check import SegmentReport, verify_segment, write_accepted_loss
 
@@ -105,7 +105,7 @@ def verify(
     ]
     reports = tuple(
         (s, verify_segment(root, s.query_id, s.shard, s.name, s.ref))
-        for s in segments(root, snapshot, query)
+        for s in inspect(root, snapshot, query).segments
         if s.standing not in (ORPHAN, LOSS_ACCEPTED) and not _in_transition(s)
     )
     return Verification(root=root.url(), segments=reports, objects=tuple(problems))
@@ -140,7 +140,7 @@ def accept_loss(
     root = open_root(root)
     places = {
         (s.query_id, s.shard)
-        for s in segments(root, None, query)
+        for s in inspect(root, query=query).segments
         if s.name == segment and shard in (None, s.shard)
     }
     if not places and query is not None and shard is not None:
