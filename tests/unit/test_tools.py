@@ -87,7 +87,6 @@ def test_adopt(query: QueryDriver, tmp_path: Path) -> None:
 def test_tune(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times apart, which differ from one measurement to the next."""
     monkeypatch.setattr(tuning, "measure", lambda *_: COSTS)
-    monkeypatch.setattr(tuning, "worker_bytes", lambda *_: 1 << 28)
     monkeypatch.setattr(candidates, "FPRS", (0.01,))
     monkeypatch.setattr(candidates, "BUCKETS", (8,))
     monkeypatch.setattr(candidates, "BUDGETS", ())

@@ -16,7 +16,7 @@ from dedup.cli.run.record import log_of
 from dedup.cli.tune import check_writable
 from dedup.core.tail import Tail
 from dedup.spark.machine import machine_cores
-from dedup.tools.tuning import candidates, costs
+from dedup.tools.tuning import candidates
 from dedup.tools.tuning import load as drive
 from dedup.tools.tuning import tune as tuning
 from dedup.tools.tuning.options import TuneOptions, count, demand_of
@@ -271,15 +271,6 @@ def test_what_was_measured_is_told_even_if_the_report_is_not_written(
 )  # fmt: skip
 def test_numbers_are_read_as_people_write_them(text: str, number: float) -> None:
     assert count(text, "--ids-per-day") == number
-
-
-@pytest.mark.slow
-def test_a_worker_takes_more_for_more_records() -> None:
-    few, many = (costs.worker_bytes(rows, 17) for rows in (10, 300_000))
-    assert 20 << 20 < few < many
-    # Some hundred bytes a record: 25 of them in the state, the rest in sorting and looking up.
-    assert 50 < (many - few) / 300_000 < 2_000
-    assert costs.worker_bytes(4_000_000, 17) > many
 
 
 def test_the_output_of_a_run_stands_for_its_log(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
-from dedup.core.duration import counted, format_ms, span
+from dedup.core.duration import format_ms, span
 from dedup.core.sizing import interval
 from dedup.tools.check.cost_rules import PER_CORE_MAX, workers_bytes
 from dedup.tools.check.facts import SHARE_BYTES
@@ -23,7 +23,6 @@ from dedup.tools.check.findings import (
     unknown,
 )
 from dedup.tools.tuning.candidates import WORTH, Candidate, Choice, value_of, written
-from dedup.tools.tuning.costs import MAX_ROWS
 from dedup.tools.tuning.demand import Demand, Repeats, Sizing
 
 #: Largest share of late records that needs no advice.
@@ -37,12 +36,8 @@ _LENGTHS_MS = (
 )  # fmt: skip
 
 
-def advise(demand: Demand, choice: Choice, worker_bytes: int) -> list[Finding]:
-    """Return findings about the options, the worst first.
-
-    `worker_bytes` is the peak memory of a Python worker that judges a shard's share of a
-    micro-batch.
-    """
+def advise(demand: Demand, choice: Choice) -> list[Finding]:
+    """Return findings about the options, the worst first."""
     judged: list[tuple[str, Assessment | None]] = [
         *((option.replace("_", "-"), _sizing(choice, option)) for option in asdict(Sizing())),
         ("seen-fpr", _seen_fpr(demand, choice)),
@@ -56,10 +51,7 @@ def advise(demand: Demand, choice: Choice, worker_bytes: int) -> list[Finding]:
             ("lateness", _lateness(demand.lateness_ms, repeats)),
             ("stable-timestamps", _stable_timestamps(demand, repeats, choice)),
         ]
-    judged += [
-        ("cache-bytes", _cache(choice.recommended)),
-        ("memory", _memory(round(demand.rows_per_shard), worker_bytes)),
-    ]
+    judged += [("cache-bytes", _cache(choice.recommended)), ("memory", _memory())]
     return findings(judged)
 
 
@@ -243,12 +235,9 @@ def _cache(best: Candidate) -> Assessment | None:
     )
 
 
-def _memory(rows: int, worker_bytes: int) -> Assessment:
-    measured = "measured" if rows <= MAX_ROWS else f"measured with {MAX_ROWS:,} records"
+def _memory() -> Assessment:
     return fine(
-        f"A Python worker takes {worker_bytes / 2**20:,.0f} MiB for {counted(rows, 'record')} of a "
-        f"shard and micro-batch ({measured}), without the "
-        f"records' columns. With columns, a share may take {SHARE_BYTES >> 20:,} MiB "
+        f"A shard's share of a micro-batch may take {SHARE_BYTES >> 20:,} MiB "
         "(max_shard_batch_bytes, its default). For such shares an executor needs "
         f"{workers_bytes(1, SHARE_BYTES) >> 20:,} MiB for each of its cores outside the JVM's heap "
         "(spark.executor.memoryOverhead). `dedup check` compares a query's settings with it."

@@ -14,7 +14,7 @@ from typing import Any
 from dedup.core.filter_choice import room_bytes
 from dedup.core.sizing import interval, least_bits_per_id
 from dedup.tools.tuning.costs import Costs
-from dedup.tools.tuning.demand import Demand, Sizing
+from dedup.tools.tuning.demand import BUSY_ROWS, Demand, Sizing
 from dedup.tools.tuning.trial import Trial, run, scaled
 
 #: Kinds of choices, the most important first.
@@ -221,6 +221,7 @@ def try_out(
     room = room_bytes(round(demand.rows_per_shard), 0, filter_bound)
     row_bytes = min(budget_bytes, trial.head_bytes + trial.tail_bytes)
     row_bytes += min(room, trial.filter_bytes)
+    busy_rows = max(demand.rows_per_shard, BUSY_ROWS)
     return Candidate(
         sizing=sizing,
         trial=trial,
@@ -228,7 +229,7 @@ def try_out(
         sidecar_bytes=demand.shards * trial.filter_bytes,
         segment_bytes=demand.shards * trial.sst_bytes,
         reads_per_s=trial.blocks_read * demand.records_per_s,
-        ms_per_million=costs.ms_per_million(trial, row_bytes, demand.busy_rows),
+        ms_per_million=costs.ms_per_million(trial, row_bytes, busy_rows),
     )
 
 

@@ -1,22 +1,16 @@
-"""Measure the time of a shard's work on this machine, and the memory of a Python worker.
+"""Measure the time of a shard's work on this machine.
 
 The engine (`dedup.core`) runs over a real catalog on this machine's disk. Spark's passes are not
 measured, because they add the same time for every choice of options, except for passing a larger
 state row to Python and back: about 9 ms per MiB and micro-batch.
-
-``python -m dedup.tools.tuning.costs ROWS KEY_BYTES`` prints the peak of resident bytes.
 """
 
 from __future__ import annotations
 
-import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,8 +34,6 @@ _HOUR_MS = 3_600_000
 _BATCHES = 40
 #: Number of micro-batches at the start that are not measured, because there are no segments yet.
 _WARM_UP = 12
-#: Largest number of records to measure. Memory for more records is extrapolated.
-MAX_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +86,10 @@ def measure(keys: KeysOf, progress: Callable[[float], None], rows: int = 40_000)
         spent_ns[stage] += now_ns - last_ns
         last_ns = now_ns
 
-    with scratch_store() as (store, hash_key):
-        filters = 0.0
+    with tempfile.TemporaryDirectory(prefix="dedup-tune-") as folder:
+        root, cache = Root(Path(folder, "catalog")), LocalCache(_QUERY, Path(folder, "cache"))
+        store = ShardStore(ShardFiles(root, cache, _QUERY, 0), Attempt(0, _QUERY, 0))
+        hash_key, filters = derive_keys(_QUERY)[1], 0.0
         for step in drive(
             load, _BATCHES, keys, lambda n: store, hash_key=hash_key, on_stage_end=on_stage_end
         ):
@@ -125,47 +119,3 @@ def _state_ns(state: ShardState) -> float:
     kernel.match(tail.keys.data, tail.keys.offsets, hashes, one.data, one.offsets, one_hash)
     state.to_bytes()
     return (time.perf_counter_ns() - start_ns) / len(row)
-
-
-@contextmanager
-def scratch_store() -> Iterator[tuple[ShardStore, bytes]]:
-    """Yield a real catalog in a temporary folder, and the hash key of its filters."""
-    with tempfile.TemporaryDirectory(prefix="dedup-tune-") as folder:
-        root, cache = Root(Path(folder, "catalog")), LocalCache(_QUERY, Path(folder, "cache"))
-        attempt = Attempt(0, _QUERY, 0)
-        store = ShardStore(ShardFiles(root, cache, _QUERY, 0), attempt)
-        yield store, derive_keys(_QUERY)[1]
-
-
-def worker_bytes(rows: int, key_bytes: int) -> int:
-    """Return the peak memory of a Python worker that judges `rows` records at once."""
-    least, share = _peak(1, key_bytes), min(rows, MAX_ROWS)
-    return least + round(max(0, _peak(share, key_bytes) - least) * rows / share)
-
-
-def _peak(rows: int, key_bytes: int) -> int:
-    command = [sys.executable, "-m", "dedup.tools.tuning.costs", str(rows), str(key_bytes)]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
-def _peak_of_this_process() -> int:
-    with suppress(OSError), open("/proc/self/status") as status:
-        # getrusage would include the memory of the parent process.
-        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _judge(rows: int, key_bytes: int) -> None:
-    # Load the modules that a Spark worker has loaded.
-    with suppress(ImportError):
-        import dedup.spark.executor.group  # noqa: F401
-    policy = Policy(horizon_ms=24 * _HOUR_MS, bucket_ms=3 * _HOUR_MS, event_time=True)
-    load = Load(rows=max(2, rows), batch_ms=_HOUR_MS, policy=policy)
-    with scratch_store() as (store, hash_key):
-        for _ in drive(load, 2, synthetic_keys(key_bytes), lambda n: store, hash_key=hash_key):
-            pass
-
-
-if __name__ == "__main__":
-    _judge(*map(int, sys.argv[1:]))
-    print(_peak_of_this_process())  # noqa: T201

@@ -123,11 +123,6 @@ class Demand:
     def rows_per_shard(self) -> float:
         return max(1.0, self.records_per_s * self.batch_ms / 1000 / self.shards)
 
-    @property
-    def busy_rows(self) -> float:
-        """Number of records per shard and micro-batch while the query catches up."""
-        return max(self.rows_per_shard, BUSY_ROWS)
-
     def policy(self, sizing: Sizing) -> Policy:
         return Policy(
             horizon_ms=self.horizon_ms,

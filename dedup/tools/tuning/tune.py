@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 from dedup.tools.tuning.advice import advise
 from dedup.tools.tuning.candidates import explore
-from dedup.tools.tuning.costs import measure, worker_bytes
+from dedup.tools.tuning.costs import measure
 from dedup.tools.tuning.demand import check
 from dedup.tools.tuning.options import TuneOptions, demand_of
 from dedup.tools.tuning.report import Tuning
 
 #: Called with the finished share of the work, from 0 to 1, and the current step.
 Progress = Callable[[float, str], None]
-#: Finished share of the work once the costs of this machine are measured, and once memory is too.
-_COSTS, _MEMORY = 0.15, 0.25
+#: Finished share of the work once the costs of this machine are measured.
+_COSTS = 0.15
 
 
 def tune(options: TuneOptions, progress: Progress = lambda done, what: None) -> Tuning:
@@ -40,10 +40,6 @@ def tune(options: TuneOptions, progress: Progress = lambda done, what: None) -> 
     demand = check(demand_of(options))
     keys = demand.keys_of()
     costs = measure(keys, lambda done: progress(done * _COSTS, "costs of this machine"))
-    progress(_COSTS, "memory of a worker")
-    memory_bytes = worker_bytes(round(demand.rows_per_shard), demand.key_bytes)
-    choice = explore(
-        demand, costs, lambda done, what: progress(_MEMORY + done * (1 - _MEMORY), what)
-    )
+    choice = explore(demand, costs, lambda done, what: progress(_COSTS + done * (1 - _COSTS), what))
     progress(1.0, "done")
-    return Tuning(demand, choice, costs, tuple(advise(demand, choice, memory_bytes)))
+    return Tuning(demand, choice, costs, tuple(advise(demand, choice)))
