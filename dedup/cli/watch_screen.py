@@ -227,15 +227,17 @@ def _stages(one: Watched) -> Text:
 
 def _sinks(one: Watched) -> Iterator[Text]:
     for name, sums in one.sinks().items():
-        of = sums["batches"]
-        tasks, driver = (took(sums[each] / 1000 / of) for each in ("task_us", "driver_us"))
-        more = f"tasks {tasks}, driver {driver}"
+        of = sums["batches"] or 1
+        mean = {each: None if count is None else count / of for each, count in sums.items()}
+        tasks, driver = (us and us / 1000 for us in (mean["task_us"], mean["driver_us"]))
+        more = ("" if tasks is None else f"tasks {took(tasks)}, ") + f"driver {took(driver)}"
         rare = ("retries", "fenced", "undelivered")
         more += "".join(f", {sums[each]:,} {each}" for each in rare if sums[each])
         label = f"sink {name}"[: _LABEL - 1]
         style = "yellow" if sums["undelivered"] else ""
-        amount = f"{sums['rows'] / of:,.0f} rows, {size(sums['bytes'] // of)} "
-        yield _figure(label, amount, more, style)
+        rows = "" if mean["rows"] is None else f"{mean['rows']:,.0f} rows, "
+        nbytes = mean["bytes"]
+        yield _figure(label, f"{rows}{size(None if nbytes is None else int(nbytes))} ", more, style)
 
 
 def _amounts(one: Watched, last: BatchMetrics) -> Iterator[Text]:

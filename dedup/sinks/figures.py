@@ -13,23 +13,24 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dedup.core.metrics import fields_of
 
+if TYPE_CHECKING:
+    from dedup.sinks.protocol import Batch
+
 logger = logging.getLogger("dedup")
 
 #: Number of micro-batches that a file keeps, because listeners get events late.
 _KEPT = 20
-#: Counts of a failed attempt, which count for the attempt that succeeds.
-_OF_FAILED = ("retries", "fenced")
 #: Files of queries that did nothing for so long are deleted.
 _FORGOTTEN_S = 7 * 86_400
 
@@ -38,8 +39,8 @@ _FORGOTTEN_S = 7 * 86_400
 class WorkCounts:
     """What a task or the driver counts while it works for a sink."""
 
-    rows: int = 0
-    bytes: int = 0
+    rows: int | None = None
+    bytes: int | None = None
     retries: int = 0
     fenced: int = 0
     us: int = 0
@@ -49,35 +50,44 @@ class WorkCounts:
 class SinkMetrics:
     """Metrics of one sink in one micro-batch.
 
+    `dedup_parquet`, ``dedup run``, `delta_once` and `iceberg_once` have no tasks of their own that
+    count. Their figures are None if only such a task would know them.
+
     Parameters
     ----------
     sink : str
-        The sink's option `name`.
-    rows, bytes : int
+        The sink's option `name`. ``files`` for `dedup_parquet` and ``dedup run``.
+    rows, bytes : int or None
         Rows of the micro-batch, and their size as Arrow bytes, before the sink encodes them. Rows
-        that were published before count as well.
-    retries : int
+        that were published before count as well. For the four above these are the rows and bytes
+        of the files that the micro-batch has written. Rows are None if these are text. Both are
+        None if a Delta table has the micro-batch already, or got another commit in between, or if
+        the snapshot of an Iceberg table has expired.
+    retries : int or None
         Attempts beyond the first: of tasks, and of the driver's decision.
-    fenced : int
+    fenced : int or None
         How often an attempt, or the driver, lost a slot to another owner. The next task of a slot
         may run in another worker, which fences the worker before. So this is normal.
     undelivered : int
         Records that mode ``none`` of the Kafka sink has lost since the micro-batch before.
-    task_us, driver_us : int
-        Time of the tasks in the sink, summed, and of the driver, in microseconds. The time of tasks
-        includes the plan that computes their rows.
+    task_us : int or None
+        Time of the tasks in the sink, summed, in microseconds, with the plan that computes their
+        rows.
+    driver_us : int
+        Time of the driver in the sink, in microseconds. For the four above this is the time of the
+        whole micro-batch.
     """
 
     query_id: str
     run_id: str
     batch_id: int
     sink: str
-    rows: int
-    bytes: int
-    retries: int
-    fenced: int
+    rows: int | None
+    bytes: int | None
+    retries: int | None
+    fenced: int | None
     undelivered: int
-    task_us: int
+    task_us: int | None
     driver_us: int
 
     def to_json(self) -> dict[str, Any]:
@@ -117,67 +127,94 @@ def note_fenced() -> None:
 
 
 def counted(rows: Iterable[pa.RecordBatch], figures: WorkCounts) -> Iterator[pa.RecordBatch]:
+    count = nbytes = 0
     for batch in rows:
-        figures.rows += batch.num_rows
-        figures.bytes += batch.nbytes
+        count += batch.num_rows
+        nbytes += batch.nbytes
+        figures.rows, figures.bytes = count, nbytes
         yield batch
 
 
-@dataclass(frozen=True, slots=True)
-class FiguresFile:
-    """The file with the last figures of one sink of one query."""
+@contextmanager
+def reported(
+    batch: Batch, tasks: Sequence[WorkCounts] = (), undelivered: int = 0
+) -> Iterator[WorkCounts]:
+    """Measure the driver's work within the block, and keep the micro-batch's figures for listeners.
 
-    path: Path
-    #: The figures by micro-batch, oldest first. A micro-batch that failed has no `rows`.
-    entries: list[dict[str, Any]] = field(default_factory=list)
+    If Spark's own tasks write for the sink, `tasks` is empty, and the block sets rows and bytes.
+    """
+    failed = True
+    try:
+        with measured() as driver:
+            yield driver
+        failed = False
+    finally:
+        known = bool(tasks)
+        record(
+            SinkMetrics(
+                query_id=batch.query_id,
+                run_id=batch.run_id,
+                batch_id=batch.batch_id,
+                sink=batch.sink,
+                rows=sum(task.rows or 0 for task in tasks) if known else driver.rows,
+                bytes=sum(task.bytes or 0 for task in tasks) if known else driver.bytes,
+                retries=driver.retries + sum(task.retries for task in tasks) if known else None,
+                fenced=driver.fenced + sum(task.fenced for task in tasks) if known else None,
+                undelivered=undelivered,
+                task_us=sum(task.us for task in tasks) if known else None,
+                driver_us=driver.us,
+            ),
+            failed=failed,
+        )
 
-    @staticmethod
-    def of(query_id: str, sink: str) -> FiguresFile:
-        path = _folder() / f"{query_id}.{sink}.json"
-        try:
-            return FiguresFile(path, json.loads(path.read_bytes())["batches"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return FiguresFile(path)
 
-    def add(self, entry: dict[str, Any]) -> None:
-        """Replace the entry of a micro-batch, and add what its failed attempts have counted."""
-        entries = self.entries
-        if entries and entries[-1]["batch_id"] == entry["batch_id"]:
-            before = entries.pop()
-            if "rows" not in before:
-                entry = entry | {name: entry[name] + before[name] for name in _OF_FAILED}
-        text = json.dumps({"batches": [*entries, entry][-_KEPT:]})
-        new = self.path.with_suffix(f".{os.getpid()}.new")
-        new.write_text(text)
-        new.replace(self.path)
+def total(values: Iterable[int | None]) -> int | None:
+    """Return the sum of values, or None if one of them is unknown."""
+    listed = list(values)
+    return None if None in listed else sum(value or 0 for value in listed)
 
 
 def record(metrics: SinkMetrics, *, failed: bool = False) -> None:
-    """Keep the figures of a micro-batch for listeners. `failed`: Spark runs it again."""
-    entry = metrics.to_json()
-    if failed:
-        entry = {name: entry[name] for name in ("batch_id", *_OF_FAILED)}
+    """Keep the figures of a micro-batch for listeners. `failed`: Spark runs it again.
+
+    Retries and lost slots of failed attempts count for the attempt that succeeds.
+    """
     try:
-        file = FiguresFile.of(metrics.query_id, metrics.sink)
-        if not file.entries:
-            _delete_old(file.path.parent)
-        file.add(entry)
+        path = _folder() / f"{metrics.query_id}.{metrics.sink}.json"
+        kept = _kept(path)
+        if not kept:
+            _delete_old(path.parent)
+        elif kept[-1][0].batch_id == metrics.batch_id:
+            before, was_failed = kept.pop()
+            if was_failed:
+                metrics = replace(
+                    metrics,
+                    retries=total([metrics.retries, before.retries]),
+                    fenced=total([metrics.fenced, before.fenced]),
+                )
+        kept = [*kept, (metrics, failed)][-_KEPT:]
+        new = path.with_suffix(f".{os.getpid()}.new")
+        new.write_text(json.dumps([each.to_json() | {"failed": bad} for each, bad in kept]))
+        new.replace(path)
     except Exception:
         logger.debug("the figures of sink %s cannot be kept", metrics.sink, exc_info=True)
 
 
 def figures_of(query_id: str, batch_id: int) -> list[SinkMetrics]:
     """Return the figures of all sinks of a query for one micro-batch, sorted by name."""
-    found = []
-    with suppress(OSError, AttributeError, TypeError):  # a file of another release
+    found: list[SinkMetrics] = []
+    with suppress(OSError):
         for path in sorted(_folder().glob(f"{query_id}.*.json")):
-            sink = path.name.removeprefix(f"{query_id}.").removesuffix(".json")
-            for entry in reversed(FiguresFile.of(query_id, sink).entries):
-                if entry.get("batch_id") == batch_id and "rows" in entry:
-                    with suppress(ValueError):
-                        found.append(SinkMetrics.from_json(entry))
-                    break
+            found += [e for e, failed in _kept(path) if e.batch_id == batch_id and not failed]
     return found
+
+
+def _kept(path: Path) -> list[tuple[SinkMetrics, bool]]:
+    """Return the figures in a file, oldest first, and whether each micro-batch has failed."""
+    try:
+        return [(SinkMetrics.from_json(e), e["failed"]) for e in json.loads(path.read_bytes())]
+    except (OSError, ValueError, KeyError, TypeError):  # no file yet, or one of another release
+        return []
 
 
 def _folder() -> Path:

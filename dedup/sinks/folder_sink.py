@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from dedup.errors import faults
 from dedup.sinks.batch_folders import STAGING, clear_compaction, data_files, publish_folder
+from dedup.sinks.figures import WorkCounts, reported
+from dedup.sinks.foreach_batch import query_of, start_of
 from dedup.sinks.utf8 import exact_texts, naming_texts
+from dedup.sinks.work import new_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -105,29 +112,30 @@ class StagedFiles:
             shutil.rmtree(root / STAGING, ignore_errors=True)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        with reported(new_batch(query_of(batch), "files", start_of(batch), batch_id)) as figures:
+            self._publish(batch, batch_id, figures)
+
+    def _publish(self, batch: DataFrame, batch_id: int, figures: WorkCounts) -> None:
         staged = self.output / STAGING / f"{batch_id:012d}-{uuid.uuid4().hex}"
-        rows = staged / "rows"
-        if self.duplicates is None:
-            self.writer.write(batch, rows, None)
-            self._set_aside(staged, batch_id)
-            passed = rows
-        else:
-            # One pass over the micro-batch serves both outputs.
-            self.writer.write(batch, rows, self.verdict)
-            self._set_aside(staged, batch_id)
+        # One pass over the micro-batch serves both outputs.
+        verdict = None if self.duplicates is None else self.verdict
+        self.writer.write(batch, staged / "rows", verdict)
+        self._set_aside(staged, batch_id)
+        passed, parts = staged / "rows", list[tuple[Path, Path]]()
+        if self.duplicates is not None:
             passed, stopped = self._part(staged)
+            parts.append((stopped, self.duplicates))
             if not data_files(stopped):
-                folder = stopped / f"{self.verdict}=duplicate"
-                self._write_no_rows(batch, folder)
-            faults.point("sink.staged")
-            publish_folder(stopped, self.duplicates, batch_id)
-            faults.point("sink.side.published")
+                self._write_no_rows(batch, stopped / f"{self.verdict}=duplicate")
         if not data_files(passed):
             self._write_no_rows(batch, passed)
         # The output comes last: if it is visible, its side outputs are too.
-        faults.point("sink.staged")
-        publish_folder(passed, self.output, batch_id)
-        faults.point("sink.published")
+        parts.append((passed, self.output))
+        figures.rows, figures.bytes = _size([*chain(*(data_files(part) for part, _ in parts))])
+        for part, root in parts:
+            faults.point("sink.staged")
+            publish_folder(part, root, batch_id)
+            faults.point("sink.published" if root == self.output else "sink.side.published")
         shutil.rmtree(staged, ignore_errors=True)
 
     def _roots(self) -> Iterator[Path]:
@@ -172,3 +180,12 @@ class StagedFiles:
         shutil.rmtree(folder, ignore_errors=True)
         without = None if self.duplicates is None else self.verdict
         self.writer.write_no_rows(batch, folder, without)
+
+
+def _size(files: Sequence[Path]) -> tuple[int | None, int]:
+    """Return the rows and bytes of files. The rows are None if a file is not Parquet."""
+    try:
+        rows: int | None = sum(pq.read_metadata(path).num_rows for path in files)
+    except (OSError, pa.ArrowException):
+        rows = None
+    return rows, sum(path.stat().st_size for path in files)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from dedup.errors import SinkError, faults
-from dedup.sinks.figures import SinkMetrics, WorkCounts, counted, measured, note_fenced, record
+from dedup.sinks.figures import WorkCounts, counted, measured, note_fenced, reported
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.options import SinkOptions
 from dedup.sinks.protocol import Batch, Fenced, PublishedSlice, StagedBatch, StagedSlice
@@ -62,14 +62,10 @@ class SinkWork(ABC):
 
     def run_driver(self, results: Sequence[TaskResult]) -> None:
         """Do the work of the driver by `complete`, count it, and keep the micro-batch's figures."""
-        failed = True
-        try:
-            with measured() as driver:
+        tasks = [result.figures for result in results]
+        if results:
+            with reported(results[0].batch, tasks, sum(result.undelivered for result in results)):
                 self.complete(results)
-            failed = False
-        finally:
-            if results:
-                record(_metrics(results, driver), failed=failed)
 
     @abstractmethod
     def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
@@ -130,23 +126,6 @@ class SinkWork(ABC):
             ledger.note_published(batch.batch_id)
             clean()
         faults.point(f"{self.room}.driver.after")
-
-
-def _metrics(results: Sequence[TaskResult], driver: WorkCounts) -> SinkMetrics:
-    batch, tasks = results[0].batch, [result.figures for result in results]
-    return SinkMetrics(
-        query_id=batch.query_id,
-        run_id=batch.run_id,
-        batch_id=batch.batch_id,
-        sink=batch.sink,
-        rows=sum(task.rows for task in tasks),
-        bytes=sum(task.bytes for task in tasks),
-        retries=driver.retries + sum(task.retries for task in tasks),
-        fenced=driver.fenced + sum(task.fenced for task in tasks),
-        undelivered=sum(result.undelivered for result in results),
-        task_us=sum(task.us for task in tasks),
-        driver_us=driver.us,
-    )
 
 
 def _nothing_staged() -> None:

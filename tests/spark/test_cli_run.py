@@ -16,12 +16,14 @@ import pytest
 from dedup.cli.failures import FAILED, TEMPORARY, USAGE
 from dedup.cli.figures import Figures
 from dedup.cli.run.command import plan_lines
+from dedup.cli.run.options import METRICS
 from dedup.cli.run.work import plan
 from dedup.cli.stop import StopRequest
 from dedup.cli.terminal import print_lines
 from dedup.cli.watch import looker
 from dedup.sinks.batch_folders import published_batches
 from dedup.sinks.folder_sink import StagedFiles
+from dedup.tools.watch.query_log import read_logs
 from tests.support.cli_job import Job
 from tests.support.needs import long
 
@@ -67,6 +69,12 @@ def test_formats(job: Job, file_format: str) -> None:
     assert sorted(row[0] for row in job.rows(kind)) == [f"k{i}" for i in range(7)]
     files = [p.name for p in job.output.glob("batch=*/*")]
     assert all(name.endswith(file_format) for name in files)
+    [log] = read_logs(job.output / METRICS)
+    total = sum(path.stat().st_size for path in job.output.glob("batch=*/*"))
+    assert [one.batch_id for one in log.sinks] == [0, 1]
+    assert sum(one.bytes or 0 for one in log.sinks) == total
+    known = [7, 0] if kind == "parquet" else [None, None]
+    assert [one.rows for one in log.sinks] == known
 
 
 def test_typed_columns(job: Job) -> None:

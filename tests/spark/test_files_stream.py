@@ -14,10 +14,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
 import dedup
-from dedup import dedup_by_id, dedup_parquet
+from dedup import DedupListener, dedup_by_id, dedup_parquet
 from dedup.errors import ConfigError
+from dedup.sinks.figures import SinkMetrics
 from dedup.sinks.files.task_files import TaskFiles
+from dedup.tools.watch.query_log import read_logs
 from tests.support.cli_job import FileDrop
+from tests.support.spark_query import listening
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -87,6 +91,29 @@ def test_duplicates_go_to_a_folder_of_their_own(
     assert run(duplicates=tmp_path / "dup", operator={"null_ids": "drop"}) == [("a",)]
     told = spark.read.parquet(str(tmp_path / "dup")).drop("batch").collect()
     assert sorted(map(tuple, told), key=repr) == [("a", "duplicate"), (None, "null_id")]
+
+
+@pytest.mark.parametrize("by_spark", [False, True])
+def test_figures_are_those_of_the_written_files(
+    run: Any, files: FileDrop, spark: SparkSession, tmp_path: Path, by_spark: bool
+) -> None:
+    files.table("1.parquet", pa.table({"id": ["a", "a", "b"]}))
+    files.table("2.parquet", pa.table({"id": ["b", "c"]}))
+    heard: list[SinkMetrics] = []
+    codec = "lz4_raw" if by_spark else "zstd"  # only Spark writes the first
+    spark.conf.set("spark.sql.parquet.compression.codec", codec)
+    with listening(spark, DedupListener(on_sink=heard.append, log=tmp_path / "log")):
+        run(options={"maxFilesPerTrigger": "1"}, duplicates=tmp_path / "dup")
+        wait_until(lambda: len(heard) == 2)
+    spark.conf.unset("spark.sql.parquet.compression.codec")
+    for one in heard:
+        written = [*tmp_path.glob(f"*/batch={one.batch_id}/**/*.parquet")]
+        assert one.bytes == sum(path.stat().st_size for path in written)
+    counts = [(one.sink, one.rows, one.retries, one.fenced, one.task_us) for one in heard]
+    assert counts == [("files", 3, None, None, None), ("files", 2, None, None, None)]
+    assert all(one.driver_us > 0 for one in heard)
+    [log] = read_logs(tmp_path / "log")
+    assert log.sinks == heard
 
 
 def test_an_expression_leaves_reading_to_spark(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,7 +19,7 @@ from dedup import DedupListener
 from dedup.cli.watch_screen import screen
 from dedup.errors import SinkError
 from dedup.sinks.content import Content
-from dedup.sinks.figures import SinkMetrics, figures_of, record
+from dedup.sinks.figures import SinkMetrics, figures_of, record, reported
 from dedup.sinks.protocol import Batch, Fenced, PublishedSlice, StagedSlice
 from dedup.sinks.work import SinkWork, TaskResult
 from dedup.tools.watch import listener as listener_module
@@ -94,6 +95,24 @@ def test_a_driver_that_was_fenced_counts_once_the_micro_batch_succeeds(tmp_path:
     assert figures_of(QUERY, 7)[0].fenced == 0
 
 
+def test_figures_that_nobody_counts_are_unknown() -> None:
+    """As of a sink for which Spark's own tasks write: a second micro-batch states no rows."""
+    for n, rows in enumerate((30, None)):
+        with reported(replace(BATCH, batch_id=n)) as figures:
+            figures.rows, figures.bytes = rows, 2048
+    first, second = figures_of(QUERY, 0) + figures_of(QUERY, 1)
+    assert (first.rows, first.bytes, first.retries, first.task_us) == (30, 2048, None, None)
+    assert (second.rows, second.fenced, second.undelivered) == (None, None, 0)
+    log, shown = QueryLog(QUERY), list[str]()
+    for n, one in enumerate((first, second)):
+        log.batch(batch(n), START_MS + 10_000 * n, [one])
+        lines = (line.plain for line in screen([log.watched(START_MS)]))
+        shown.append(next(line for line in lines if line.startswith("sink kafka")))
+    assert re.search("kafka +30 rows, 2.0 KiB +driver 0.0", shown[0])
+    assert re.search("kafka +2.0 KiB +driver 0.0", shown[1])
+    assert log.watched(START_MS).to_json()["sinks"]["kafka"]["rows"] is None
+
+
 def test_sinks_are_apart_and_old_figures_go(folder: Path) -> None:
     for n in range(30):
         record(metrics(n))
@@ -113,7 +132,7 @@ def test_sinks_are_apart_and_old_figures_go(folder: Path) -> None:
 def test_what_cannot_be_kept_or_read_harms_nothing(folder: Path) -> None:
     record(metrics(1))
     [file] = folder.iterdir()
-    for broken in ("", "{", "[]", '{"batches": [{"batch_id": 1, "rows": "x"}]}'):
+    for broken in ("", "{", "{}", "[1]", '[{"batch_id": 1, "rows": "x"}]'):
         file.write_text(broken)
         assert figures_of(QUERY, 1) == []
     file.write_text("{")

@@ -12,14 +12,17 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dedup.errors import faults
-from dedup.sinks.foreach_batch import NamedSink, query_of, query_of_checkpoint
+from dedup.sinks.figures import reported
+from dedup.sinks.foreach_batch import NamedSink, query_of, query_of_checkpoint, start_of
 from dedup.sinks.lakehouse.delta import app_id, delta_library
 from dedup.sinks.lakehouse.iceberg import marker_property
 from dedup.sinks.options import NAME, located
 from dedup.sinks.protocol import refuse_older_checkpoint
+from dedup.sinks.work import new_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,6 +33,8 @@ _IN_SUMMARY = "dedup.marker"
 class _Once(NamedSink):
     #: Name of the public function that made this object. Errors show the name.
     function: ClassVar[str]
+    #: Names of the rows and the bytes in the metrics of a commit.
+    sizes: ClassVar[tuple[str, str]]
 
     def __init__(
         self, table: str, name: str, checkpoint: str, options: Mapping[str, str] | None
@@ -42,7 +47,11 @@ class _Once(NamedSink):
         """Append the rows of a micro-batch, unless the table has them already."""
         location = located(self.checkpoint)
         query_id = query_of(rows) or query_of_checkpoint(location, batch_id, self.function)
-        self._publish(rows, query_id, batch_id)
+        with reported(new_batch(query_id, self.sink, start_of(rows), batch_id)) as figures:
+            self._publish(rows, query_id, batch_id)
+            with suppress(Exception):  # unknown figures must not affect the query
+                found = self._metrics(rows.sparkSession, query_id, batch_id)
+                figures.rows, figures.bytes = (int(found.get(name, 0)) for name in self.sizes)
 
     def _publish(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
         newest = self._newest(rows.sparkSession, query_id)
@@ -63,11 +72,16 @@ class _Once(NamedSink):
     def _append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
         """Append the rows of a micro-batch together with a marker."""
 
+    @abstractmethod
+    def _metrics(self, session: SparkSession, query_id: str, batch_id: int) -> Mapping[str, Any]:
+        """Return the metrics of the commit that has appended a micro-batch, or raise any error."""
+
 
 class DeltaOnce(_Once):
     """The function for ``foreachBatch`` that `delta_once` returns."""
 
     function = "delta_once"
+    sizes = "numOutputRows", "numOutputBytes"
 
     def _app_id(self, query_id: str) -> str:
         # Use another ID than `delta_sink`, whose markers also hold the content hash.
@@ -79,8 +93,8 @@ class DeltaOnce(_Once):
 
     def _newest(self, session: SparkSession, query_id: str) -> int | None:
         detail = session.sql(f"DESCRIBE DETAIL {self._sql_name()}").collect()[0]
-        table = delta_library().DeltaTable(detail["location"])
-        newest: int | None = table.transaction_version(self._app_id(query_id))
+        self._log = delta_library().DeltaTable(detail["location"])
+        newest: int | None = self._log.transaction_version(self._app_id(query_id))
         return newest
 
     def _append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
@@ -91,11 +105,21 @@ class DeltaOnce(_Once):
         else:
             writer.save(self._table)
 
+    def _metrics(self, session: SparkSession, query_id: str, batch_id: int) -> Mapping[str, Any]:
+        before = self._log.version()
+        self._log.update_incremental()
+        commits = self._log.history(self._log.version() - before)
+        # A commit does not name its application, so the writes of two writers look alike.
+        [mine] = (commit for commit in commits if commit["operation"] == "WRITE")
+        found: Mapping[str, Any] = mine["operationMetrics"]
+        return found
+
 
 class IcebergOnce(_Once):
     """The function for ``foreachBatch`` that `iceberg_once` returns."""
 
     function = "iceberg_once"
+    sizes = "added-records", "added-files-size"
 
     def _property(self, query_id: str) -> str:
         return f"{marker_property(query_id, self.sink)}.once"
@@ -127,10 +151,21 @@ class IcebergOnce(_Once):
                 found.append(int(marker["batch_id"]))
         return max(found, default=None)
 
+    def _marker(self, query_id: str, batch_id: int) -> str:
+        return json.dumps({"marker": self._property(query_id), "batch_id": batch_id})
+
     def _append(self, rows: DataFrame, query_id: str, batch_id: int) -> None:
-        marker = json.dumps({"marker": self._property(query_id), "batch_id": batch_id})
         writer = rows.writeTo(self._table).options(**self._options)
+        marker = self._marker(query_id, batch_id)
         writer.option(f"snapshot-property.{_IN_SUMMARY}", marker).append()
+
+    def _metrics(self, session: SparkSession, query_id: str, batch_id: int) -> Mapping[str, Any]:
+        [snapshot] = session.sql(
+            f"SELECT summary FROM {self._table}.snapshots "
+            f"WHERE summary['{_IN_SUMMARY}'] = '{self._marker(query_id, batch_id)}'"
+        ).collect()
+        found: Mapping[str, Any] = snapshot["summary"]
+        return found
 
 
 def delta_once(

@@ -219,7 +219,7 @@ def log_sequences(batch: SequenceMetrics) -> None:
 def log_sink(sink: SinkMetrics) -> None:
     """Log one line per sink and micro-batch at INFO, with the metrics as `extra`."""
     logger.info(
-        "batch %d, sink %s: %d rows, %d bytes, %d retries, %d fenced, %d undelivered, driver %d ms",
+        "batch %d, sink %s: %s rows, %s bytes, %s retries, %s fenced, %d undelivered, driver %d ms",
         sink.batch_id, sink.sink, sink.rows, sink.bytes, sink.retries, sink.fenced,
         sink.undelivered, sink.driver_us // 1000, extra={"dedup": sink},
     )  # fmt: skip

@@ -12,7 +12,7 @@ from dedup.core.forecast import BANDS
 from dedup.core.metrics import STAGES, BatchMetrics, difference_ms
 from dedup.core.sequence import SEQUENCE_VERDICTS
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics, SequenceMetrics
-from dedup.sinks.figures import SinkMetrics
+from dedup.sinks.figures import SinkMetrics, total
 from dedup.tools.watch.health import WINDOW, Health, TimedBatch
 
 #: A pause of this many times the median pause is long. Rates start after the last long pause.
@@ -155,19 +155,18 @@ class Watched:
             for stage in (SEQUENCE_STAGES if self.of_sequences else STAGES)
         }
 
-    def sinks(self) -> dict[str, dict[str, int]]:
+    def sinks(self) -> dict[str, dict[str, int | None]]:
         """Return the sums of `SINK_COUNTS` over the last micro-batches, by the sink's name.
 
-        ``batches`` is the number of these micro-batches.
+        ``batches`` is the number of these micro-batches. Unknown counts are None.
         """
         first = min((batch.batch_id for _, batch in self.batches), default=0)
-        found: dict[str, dict[str, int]] = {}
-        for one in self.sink_history:
-            if one.batch_id >= first:
-                sums = found.setdefault(one.sink, dict.fromkeys(("batches", *SINK_COUNTS), 0))
-                sums["batches"] += 1
-                for name in SINK_COUNTS:
-                    sums[name] += getattr(one, name)
+        recent = [one for one in self.sink_history if one.batch_id >= first]
+        found: dict[str, dict[str, int | None]] = {}
+        for sink in dict.fromkeys(one.sink for one in recent):
+            own = [one for one in recent if one.sink == sink]
+            sums = {name: total(getattr(one, name) for one in own) for name in SINK_COUNTS}
+            found[sink] = {"batches": len(own), **sums}
         return found
 
     def totals(self) -> dict[str, int]:

@@ -17,9 +17,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import dedup
-from dedup import delta_once, delta_sink, iceberg_once, iceberg_sink
+from dedup import DedupListener, delta_once, delta_sink, iceberg_once, iceberg_sink
+from dedup.sinks.figures import SinkMetrics
+from tests.lakehouse.lakes import at_point
 from tests.lakehouse.test_lake_query import rocksdb_2
 from tests.support.file_query import FileQuery
+from tests.support.spark_query import listening
+from tests.support.waiting import wait_until
 
 RIGHT = 130
 LAST = 40
@@ -231,6 +235,46 @@ def test_dedup_iceberg_beside_the_connector(query: Native, expires: bool) -> Non
     between = query.expire if expires else None
     query.twice(lambda w: w.format("dedup_iceberg").options(**options).start(), between)
     assert query.in_iceberg() == once() + (Counter([1000]) if expires else Counter())
+
+
+# --- figures
+
+
+@pytest.mark.parametrize("table", ["delta", "iceberg"])
+def test_figures_are_those_of_the_commits(
+    query: Native, warehouse: Path, tmp_path: Path, table: str
+) -> None:
+    """The third commit of the Delta table is beside another writer's, and does not say which."""
+    checkpoint, files = str(query.checkpoint), tmp_path / "delta"
+    publish: Any = delta_once(query.path, checkpoint=checkpoint)
+    if table == "iceberg":
+        publish = iceberg_once(query.table, checkpoint=checkpoint)
+        files = warehouse / "warehouse/shop" / query.table.rpartition(".")[2] / "data"
+    heard: list[SinkMetrics] = []
+
+    def theirs() -> None:
+        query.spark.sql(f"INSERT INTO delta.`{query.path}` VALUES (1000)")
+
+    def go() -> None:
+        query.go(lambda writer: writer.foreachBatch(publish).start())
+
+    with listening(query.spark, DedupListener(on_sink=heard.append)):
+        go()
+        written = sum(path.stat().st_size for path in files.glob("*.parquet"))
+        query.forget_commit()
+        go()
+        query.add([{"n": 200}])
+        with at_point("lakehouse.commit.after", theirs):
+            go()
+        wait_until(lambda: len(heard) == 5)
+    again, beside = (None, None) if table == "delta" else (40, 1)
+    assert [one.rows for one in heard] == [50, 40, 40, again, beside]
+    assert sum(one.bytes or 0 for one in heard[:3]) == written
+    assert [one.bytes is None for one in heard] == [one.rows is None for one in heard]
+    assert {(one.sink, one.retries, one.fenced, one.task_us) for one in heard} == {
+        (table, None, None, None)
+    }
+    assert all(one.driver_us > 0 and one.query_id and one.run_id for one in heard)
 
 
 # --- both in one micro-batch
