@@ -22,7 +22,7 @@ from tests.support.pages import Row, table
 
 
 def field(kind: Any, *references: str) -> pa.DataType:
-    return reader_schema(record(("f", kind)), references).type.field("f").type
+    return reader_schema(record(("f", kind)), references).column.type.field("f").type
 
 
 def logical(kind: Any, name: str, **more: Any) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def test_decimals(kind: Any) -> None:
     big = Decimal("-1234567890123456789012345678.0123456789")
     rows, _ = decoded(AvroDecoder(schema), encoded(schema, {"f": big}))
     assert rows == [{"f": big}]
-    assert reader_schema(schema).type.field("f").type == pa.decimal128(38, 10)
+    assert reader_schema(schema).column.type.field("f").type == pa.decimal128(38, 10)
 
 
 def test_a_decimal_is_read_in_the_writers_scale_and_never_rounded() -> None:

@@ -6,17 +6,17 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_type
 
-from dedup.errors import ConfigError, DataError, MissingExtraError
+from dedup.errors import ConfigError, DataError
+from dedup.sources.kafka.decoder import need_fastavro
 from dedup.sources.kafka.registry import Registry
 from dedup.spark.driver.shipping import shipped
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql import types as T  # noqa: N812
 
 _SHOWN_CHARS = 100
 
@@ -66,8 +66,6 @@ def to_confluent_avro(
     """
 
     def encode(rows: DataFrame) -> DataFrame:
-        from pyspark.sql import types as T  # noqa: N812
-
         encoder = _encoder(registry, subject, schema, column)
         if column not in rows.columns:
             raise ConfigError(
@@ -99,8 +97,7 @@ def _encoder(
         _ = AvroEncoder(0, text, (), subject, column).type
         return AvroEncoder(server.register(subject, text), text, (), subject, column)
     newest = server.latest(subject)
-    if newest.kind != "AVRO" or newest.id is None:
-        raise ConfigError(f"The newest schema of {subject} is not Avro but {newest.kind}.")
+    assert newest.id is not None, "only an answer to a request by ID lacks it"
     return AvroEncoder(newest.id, newest.text, newest.references, subject, column)
 
 
@@ -117,12 +114,9 @@ class AvroEncoder:
     type: pa.DataType = field(init=False)
 
     def __post_init__(self) -> None:
-        try:
-            from dedup.sources.kafka.avro_types import reader_schema
-        except ModuleNotFoundError as error:
-            if error.name != "fastavro":
-                raise
-            raise MissingExtraError("kafka", "Writing Avro") from None
+        need_fastavro("Writing Avro")
+        from dedup.sources.kafka.avro_types import MEANING, reader_schema
+
         try:
             found = reader_schema(self.text, self.references, is_record=False)
         except ConfigError:
@@ -132,8 +126,12 @@ class AvroEncoder:
                 f"The Avro schema of {self.subject} cannot be used: {type(error).__name__}: "
                 f"{error}. Correct the schema."
             ) from None
-        (self._schema, self._names), self.type = found.parsed, found.type
-        self._plain(self.type)  # raises ConfigError
+        self._schema, names = found.parsed
+        if any((one["type"], one.get(MEANING)) == ("fixed", "uuid") for one in names.values()):
+            raise ConfigError(
+                "The Avro schema has a uuid of 16 bytes, which cannot be written. Use a string."
+            )
+        self.type, *self._written = found.column.types
 
     def __reduce__(self) -> Any:
         return AvroEncoder, (
@@ -142,9 +140,6 @@ class AvroEncoder:
 
     def check(self, kind: T.DataType) -> None:
         """Raise ConfigError if a column of this Spark type cannot be written by the schema."""
-        from pyspark.sql import types as T  # noqa: N812
-        from pyspark.sql.pandas.types import from_arrow_type
-
         wanted = from_arrow_type(self.type, prefer_timestamp_ntz=True)
         if not isinstance(wanted, T.StructType) or not isinstance(kind, T.StructType):
             if kind.simpleString() != wanted.simpleString():
@@ -200,60 +195,24 @@ class AvroEncoder:
     def _bytes(self, column: pa.Array) -> list[bytes | None]:
         import fastavro
 
-        fine, plain = self._plain(column.type)
-        values = column.cast(fine).cast(plain).to_pylist()
+        kind = column.type
+        # The first cast fails if a value has finer units than the schema.
+        for target in self._written:
+            # Fields may be missing or in another order at the top level.
+            if pa.types.is_struct(target):
+                target = pa.struct([target.field(each.name) for each in kind])
+            column = column.cast(target)
         head = b"\0" + self.schema_id.to_bytes(4, "big")
         encoded: list[bytes | None] = []
-        for value in values:
+        for value in column.to_pylist():
             if value is None:
                 encoded.append(None)
                 continue
             out = io.BytesIO(head)
             out.seek(len(head))
-            fastavro.schemaless_writer(out, self._schema, _with_dicts(value, plain))
+            fastavro.schemaless_writer(out, self._schema, _with_dicts(value, column.type))
             encoded.append(out.getvalue())
         return encoded
-
-    def _plain(self, kind: pa.DataType) -> tuple[pa.DataType, pa.DataType]:
-        """Return the types to cast a column to, one after the other.
-
-        The first has the units of the schema, and the cast fails if a value has finer ones. The
-        second has the numbers that Avro writes.
-        """
-        return _plain_types(self._schema, kind, self._names)
-
-
-def _plain_types(
-    schema: Any, kind: pa.DataType, names: Mapping[str, Any]
-) -> tuple[pa.DataType, pa.DataType]:
-    from dedup.sources.kafka.avro_types import MEANING
-
-    if isinstance(schema, list):
-        [schema] = [branch for branch in schema if branch not in ("null", {"type": "null"})]
-    if isinstance(schema, str):
-        schema = names.get(schema, {"type": schema})
-    meaning = schema.get(MEANING, "")
-    if (schema["type"], meaning) == ("fixed", "uuid"):
-        raise ConfigError(
-            "The Avro schema has a uuid of 16 bytes, which cannot be written. Use a string."
-        )
-    if pa.types.is_struct(kind):
-        fields = {each["name"]: each["type"] for each in schema["fields"]}
-        inside = [(each.name, _plain_types(fields[each.name], each.type, names)) for each in kind]
-        return pa.struct([(n, one[0]) for n, one in inside]), pa.struct(
-            [(n, one[1]) for n, one in inside]
-        )
-    if pa.types.is_map(kind):
-        fine, plain = _plain_types(schema["values"], kind.item_type, names)
-        return pa.map_(pa.string(), fine), pa.map_(pa.string(), plain)
-    if pa.types.is_list(kind):
-        fine, plain = _plain_types(schema["items"], kind.value_type, names)
-        return pa.list_(fine), pa.list_(plain)
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("ms" if meaning.endswith("millis") else "us", kind.tz), pa.int64()
-    if pa.types.is_date(kind):
-        return kind, pa.int32()
-    return kind, kind
 
 
 def _with_dicts(value: Any, kind: pa.DataType) -> Any:

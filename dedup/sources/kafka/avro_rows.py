@@ -30,7 +30,7 @@ _UNKNOWN_S = 30.0
 _UNKNOWN_FREE, _UNKNOWN_PAUSE_S = 100, 0.01
 
 
-@dataclass(slots=True)
+@dataclass
 class AvroDecoder(BytesDecoder):
     """Decodes Avro. The driver creates the decoder, and tasks use it.
 
@@ -47,14 +47,16 @@ class AvroDecoder(BytesDecoder):
     writer: str | None = None
     #: Whether the schema must describe a record. A key may also be a single value.
     is_record: bool = True
-    schema: AvroSchema = field(init=False, repr=False)
+    type: pa.DataType = field(init=False, repr=False)
+    _schema: AvroSchema = field(init=False, repr=False)
     _plain: Decode = field(init=False, repr=False)
     _writers: dict[int, Decode | str] = field(default_factory=dict, init=False, repr=False)
     _unknown: dict[int, float] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         try:
-            self.schema = reader_schema(self.text, self.references, is_record=self.is_record)
+            self._schema = reader_schema(self.text, self.references, is_record=self.is_record)
+            self.type = self._schema.column.type
             self._plain = self._decode_by(parsed(self.writer) if self.writer else None)
         except ConfigError:
             raise
@@ -69,11 +71,6 @@ class AvroDecoder(BytesDecoder):
             self.text, self.references, self.registry, self.writer, self.is_record,
         )  # fmt: skip
 
-    @property
-    def type(self) -> pa.DataType:
-        """The type of the reader's schema."""
-        return self.schema.type
-
     def decode(self, data: bytes) -> Any:
         """Return the fields of a record. Raises SourceError if the registry does not answer."""
         decode = self._decoder(data)
@@ -81,7 +78,7 @@ class AvroDecoder(BytesDecoder):
             raise Poison(decode)
         try:
             value = decode(data)
-            convert = self.schema.convert
+            convert = self._schema.column.convert
             return value if convert is None or value is None else convert(value)
         except Exception as error:  # foreign bytes may raise any
             raise Poison(f"It is not Avro of this schema: {line_of(error)}.") from None
@@ -122,8 +119,8 @@ class AvroDecoder(BytesDecoder):
             return f"Its schema, with ID {schema_id}, cannot be read: {line_of(error)}."
 
     def _decode_by(self, written: Parsed | None, skip: int = 0) -> Decode:
-        reader, reader_names = self.schema.parsed
-        writer, writer_names = written or self.schema.parsed
+        reader, reader_names = self._schema.parsed
+        writer, writer_names = written or self._schema.parsed
         bounds = AvroBounds(writer, writer_names)
         if problem := other_time(writer, reader, (writer_names, reader_names)):
             raise ValueError(problem)

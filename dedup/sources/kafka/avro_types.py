@@ -38,6 +38,13 @@ class AvroColumn(NamedTuple):
 
     type: pa.DataType
     convert: Convert = None
+    #: The type with the units of the schema, and the type of what Avro writes, if they differ.
+    fine: pa.DataType | None = None
+    plain: pa.DataType | None = None
+
+    @property
+    def types(self) -> tuple[pa.DataType, pa.DataType, pa.DataType]:
+        return self.type, self.fine or self.type, self.plain or self.type
 
 
 def _bytes(value: bytes | str) -> bytes:
@@ -50,17 +57,18 @@ def _micros(millis: int) -> int:
 
 
 _UTC_US, _LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
+_UTC_MS, _LOCAL_MS, _LONG = pa.timestamp("ms", "UTC"), pa.timestamp("ms"), pa.int64()
 #: Columns by type and logical type. Spark lacks the logical types for times of day and nanoseconds,
 #: so these values stay the numbers that were written.
 _COLUMNS = {
     ("boolean", None): AvroColumn(pa.bool_()),
     ("int", None): AvroColumn(pa.int32()),
-    ("int", "date"): AvroColumn(pa.date32()),
-    ("long", None): AvroColumn(pa.int64()),
-    ("long", "timestamp-micros"): AvroColumn(_UTC_US),
-    ("long", "timestamp-millis"): AvroColumn(_UTC_US, _micros),
-    ("long", "local-timestamp-micros"): AvroColumn(_LOCAL_US),
-    ("long", "local-timestamp-millis"): AvroColumn(_LOCAL_US, _micros),
+    ("int", "date"): AvroColumn(pa.date32(), plain=pa.int32()),
+    ("long", None): AvroColumn(_LONG),
+    ("long", "timestamp-micros"): AvroColumn(_UTC_US, plain=_LONG),
+    ("long", "timestamp-millis"): AvroColumn(_UTC_US, _micros, _UTC_MS, _LONG),
+    ("long", "local-timestamp-micros"): AvroColumn(_LOCAL_US, plain=_LONG),
+    ("long", "local-timestamp-millis"): AvroColumn(_LOCAL_US, _micros, _LOCAL_MS, _LONG),
     ("float", None): AvroColumn(pa.float32()),
     ("double", None): AvroColumn(pa.float64()),
     ("bytes", None): AvroColumn(pa.binary(), _bytes),
@@ -71,11 +79,10 @@ _COLUMNS = {
 
 
 class AvroSchema(NamedTuple):
-    """A reader's schema, and the Arrow type of its values."""
+    """A reader's schema, and the column of its values."""
 
     parsed: Parsed
-    type: pa.DataType
-    convert: Convert
+    column: AvroColumn
 
 
 def reader_schema(
@@ -89,13 +96,13 @@ def reader_schema(
     schema, names = parsed(text, references)
     if not isinstance(schema, dict) or schema["type"] not in ("record", "error"):
         if not is_record:
-            return AvroSchema((schema, names), *_column(schema, "", names, ()))
+            return AvroSchema((schema, names), _column(schema, "", names, ()))
         raise ConfigError(
             "The Avro schema describes no record, so it has no fields to become columns. Give the "
             "schema of a record, or read the values raw."
         )
     # Every field may be null, because a tombstone has no fields.
-    return AvroSchema((schema, names), *_record(schema, "", names, ()))
+    return AvroSchema((schema, names), _record(schema, "", names, ()))
 
 
 def parsed(text: str, references: Iterable[str] = ()) -> Parsed:
@@ -195,9 +202,10 @@ def _many(kind: str, inside: AvroColumn) -> AvroColumn:
         return value if value is None or convert is None else convert(value)
 
     if kind == "map":
-        entries = pa.map_(pa.string(), inside.type)
-        return AvroColumn(entries, lambda many: [(k, each(v)) for k, v in many.items()])
-    return AvroColumn(pa.list_(inside.type), convert and (lambda many: [each(v) for v in many]))
+        entries, *others = (pa.map_(pa.string(), one) for one in inside.types)
+        return AvroColumn(entries, lambda many: [(k, each(v)) for k, v in many.items()], *others)
+    items, *others = map(pa.list_, inside.types)
+    return AvroColumn(items, convert and (lambda many: [each(v) for v in many]), *others)
 
 
 def _record(
@@ -224,8 +232,8 @@ def _record(
                 record[name] = made(value)
         return record
 
-    kind = pa.struct([pa.field(n, column.type) for n, column in fields])
-    return AvroColumn(kind, convert if converts or defaults else None)
+    kind, *others = (pa.struct([(n, c.types[i]) for n, c in fields]) for i in range(3))
+    return AvroColumn(kind, convert if converts or defaults else None, *others)
 
 
 def _decimals(scale: int) -> Callable[[Decimal | bytes | str], Decimal]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Row
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.errors import ConfigError, SourceError
+from dedup.errors import ConfigError, MissingExtraError, SourceError
 from dedup.sources.strict_json import CAUSE, FIELDS
 from dedup.spark.plan import HELPER_PREFIX
 
@@ -24,19 +24,22 @@ _MAX_FLOAT = 3.4028235677973366e38  # larger numbers round to infinity
 _NO_COLUMN = pa.ArrowException, OverflowError, TypeError, ValueError
 
 
+def need_fastavro(purpose: str) -> None:
+    """Raise MissingExtraError if fastavro is not installed."""
+    try:
+        import fastavro  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("kafka", purpose) from None
+
+
 class Poison(Exception):
     """A value cannot be decoded. The text is the cause."""
 
 
 class BytesDecoder(ABC):
-    """Decodes bytes to values of one type of Arrow. It must pickle."""
+    """Decodes bytes to values of one `type` of Arrow. It must pickle."""
 
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def type(self) -> pa.DataType:
-        """The type of decoded values."""
+    type: pa.DataType
 
     @abstractmethod
     def decode(self, data: bytes) -> Any:
@@ -123,19 +126,11 @@ _LEAVES: dict[type[T.DataType], tuple[pa.DataType, tuple[type, ...]]] = {
 class FunctionDecoder(BytesDecoder):
     """Decodes by a user's function from bytes to a dict or Row with the fields of `schema`."""
 
-    __slots__ = ("_function", "_schema", "_type")
-
     def __init__(self, function: Callable[[bytes], Any], schema: T.StructType) -> None:
         self._function, self._schema = function, schema
-        self._type = _arrow_type(schema, "")
-
-    @property
-    def type(self) -> pa.DataType:
-        """The type of the declared schema."""
-        return self._type
+        self.type = _arrow_type(schema, "")
 
     def decode(self, data: bytes) -> Any:
-        """Return the fields that the function found."""
         try:
             found = self._function(data)
         except SourceError:

@@ -111,14 +111,17 @@ class Registry:
         return None if answer is None else self._schema(answer)
 
     def latest(self, subject: str) -> WriterSchema:
-        """Return a subject's newest schema, or raise ConfigError if the subject does not exist."""
+        """Return a subject's newest schema, or raise ConfigError if it has none of Avro."""
         answer = self._get(f"/subjects/{_quoted(subject)}/versions/latest")
         if answer is None:
             raise ConfigError(
                 f"The registry at {self.urls[0]} has no subject {subject!r}. Name it with "
                 "subject=, or give the reader's schema with schema=."
             )
-        return self._schema(answer)
+        newest = self._schema(answer)
+        if newest.kind != "AVRO":
+            raise ConfigError(f"The newest schema of {subject} is not Avro but {newest.kind}.")
+        return newest
 
     def register(self, subject: str, schema: str) -> int:
         """Register an Avro schema as a version of a subject, unless it is one. Returns its ID.

@@ -12,10 +12,16 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
 
-from dedup.errors import ConfigError, MissingExtraError
+from dedup.errors import ConfigError
 from dedup.errors.cause import spark_cause
 from dedup.sources import strict_json
-from dedup.sources.kafka.decoder import KEY_CAUSE, KEY_FIELDS, BytesDecoder, FunctionDecoder
+from dedup.sources.kafka.decoder import (
+    KEY_CAUSE,
+    KEY_FIELDS,
+    BytesDecoder,
+    FunctionDecoder,
+    need_fastavro,
+)
 from dedup.sources.kafka.registry import Registry
 from dedup.sources.strict_json import CAUSE, FIELDS
 from dedup.spark.driver.shipping import shipped
@@ -105,8 +111,6 @@ class ConfluentAvro:
             )
         subject = self.subject or f"{topics[0]}-{part}"
         newest = registry.latest(subject)
-        if newest.kind != "AVRO":
-            raise ConfigError(f"The newest schema of {subject} is not Avro but {newest.kind}.")
         return _avro(newest.text, part, registry=registry, references=newest.references)
 
 
@@ -211,12 +215,9 @@ def _avro(
     writer: str | Mapping[str, Any] | None = None,
     references: tuple[str, ...] = (),
 ) -> AvroDecoder:
-    try:
-        from dedup.sources.kafka.avro_rows import AvroDecoder
-    except ModuleNotFoundError as error:
-        if error.name != "fastavro":
-            raise
-        raise MissingExtraError("kafka", "Reading Avro") from None
+    need_fastavro("Reading Avro")
+    from dedup.sources.kafka.avro_rows import AvroDecoder
+
     written = None if writer is None else _text(writer)
     return AvroDecoder(_text(schema), references, registry, written, is_record=part == "value")
 
