@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from dedup.catalog.localfile import sync
 from dedup.errors import CatalogError, SinkError, faults
@@ -27,40 +27,6 @@ from dedup.sinks.protocol import Batch
 _COPIES_AT_ONCE = 8
 
 
-class Output(Protocol):
-    """The output of a files sink, which is a local folder or a folder in an object store."""
-
-    root: OutputRoot
-
-    @contextmanager
-    def folder_to_write(self, batch: Batch) -> Iterator[Path]:
-        """Yield the local folder in which a task writes its files."""
-
-    def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
-        """Move a task's files to a durable place that the driver sees. Return the moved files."""
-
-    def plan_files(
-        self, batch_id: int, files: Sequence[WrittenFile]
-    ) -> tuple[str, list[PlannedFile]]:
-        """Arrange staged files for a new plan, and return the plan's folder and files."""
-
-    def carry_out(self, plan: BatchPlan, again: Sequence[WrittenFile] | None = None) -> None:
-        """Make a planned micro-batch visible. A repeated call has the same result.
-
-        If the plan's files are gone, this publishes the files in `again`, which hold the same rows.
-        Raises SinkError if a file is neither in its final place nor staged.
-        """
-
-    def unplanned(self, batch_id: int) -> Sequence[str]:
-        """Return the names of files that are already in the folder of a micro-batch.
-
-        The caller knows no plan of the micro-batch, so the folder should not exist.
-        """
-
-    def clean(self, batch_id: int) -> None:
-        """Remove the staged files of a published micro-batch and of all earlier micro-batches."""
-
-
 class LocalOutput:
     """A folder on a file system that tasks and driver share. One rename publishes a micro-batch."""
 
@@ -69,16 +35,20 @@ class LocalOutput:
 
     @contextmanager
     def folder_to_write(self, batch: Batch) -> Iterator[Path]:
-        """Yield a folder in the output. Readers skip this folder."""
+        """Yield the local folder in which a task writes its files. Readers skip this folder."""
         yield self._path / STAGING / staging_folder(batch.batch_id, batch.run_id)
 
     def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
-        """Return the files unchanged, because the driver sees the folder that tasks write to."""
+        """Move a task's files to a durable place that the driver sees. Return the moved files.
+
+        The driver sees the folder that tasks write to.
+        """
         return list(files)
 
     def plan_files(
         self, batch_id: int, files: Sequence[WrittenFile]
     ) -> tuple[str, list[PlannedFile]]:
+        """Arrange staged files for a new plan, and return the plan's folder and files."""
         folder = f"{STAGING}/{batch_id:012d}-{uuid.uuid4().hex}"
         if files:
             gather(files, self._path / folder)
@@ -91,7 +61,11 @@ class LocalOutput:
         return folder, [PlannedFile(f"{folder}/{n}", n, file.nbytes) for n, file in planned]
 
     def carry_out(self, plan: BatchPlan, again: Sequence[WrittenFile] | None = None) -> None:
-        """Publish the folder that the plan names, or a new folder with the files in `again`."""
+        """Make a planned micro-batch visible. A repeated call has the same result.
+
+        If the plan's folder is gone, this publishes the files in `again`, which hold the same rows.
+        Raises SinkError if a file is neither in its final place nor staged.
+        """
         if not plan.files:
             return
         source, number = self._path / plan.folder, plan.marker.batch_id
@@ -130,7 +104,10 @@ class LocalOutput:
             )
 
     def unplanned(self, batch_id: int) -> Sequence[str]:
-        """Return the files in the micro-batch's folder, or the folder's name if it is empty."""
+        """Return the files in the folder of a micro-batch, or the folder's name if it is empty.
+
+        The caller knows no plan of the micro-batch, so the folder should not exist.
+        """
         folder = self._path / folder_of(batch_id)
         if not folder.exists():
             return ()
@@ -138,6 +115,7 @@ class LocalOutput:
         return files or (folder.name,)
 
     def clean(self, batch_id: int) -> None:
+        """Remove the staged files of a published micro-batch and of all earlier micro-batches."""
         staging = self._path / STAGING
         for entry in list(staging.iterdir()) if staging.is_dir() else []:
             number = batch_of_staged(entry.name)
@@ -146,7 +124,10 @@ class LocalOutput:
 
 
 class StoreOutput:
-    """A folder of an object store. A store cannot rename, so this copies each staged file."""
+    """A folder of an object store, with the methods of `LocalOutput`.
+
+    A store cannot rename, so this copies each staged file.
+    """
 
     def __init__(self, path: str) -> None:
         self.root = OutputRoot(path)
@@ -212,6 +193,9 @@ class StoreOutput:
             number = batch_of_staged(name)
             if number is not None and number <= batch_id:
                 self.root.delete_folder(f"{STAGING}/{name}")
+
+
+Output: TypeAlias = LocalOutput | StoreOutput
 
 
 def output_of(options: FilesOptions) -> Output:
