@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import ast
+import pkgutil
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 
-def lazily(
-    package: str, public: Sequence[str], homes: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return functions ``__getattr__`` and ``__dir__`` for the package with the name `package`.
+def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` for the package with the name `package`.
 
     They import a public name when somebody first uses it, so that importing the package does not
-    import Spark. `homes` maps each module to its public names, separated by blanks. A module
-    without names is itself public.
+    import Spark. The names are in the package's stub ``__init__.pyi``, which type checkers read as
+    well. In a stub, a relative import is of a module that is itself public, and an annotated name
+    is in the package.
     """
-    home_of = {name: home for home, names in homes.items() for name in names.split()}
-    modules = {home.rpartition(".")[2]: home for home, names in homes.items() if not names}
+    home_of: dict[str, str] = {}
+    modules: dict[str, str] = {}
+    own: list[str] = []
+    for node in ast.parse(pkgutil.get_data(package, "__init__.pyi") or b"").body:
+        if isinstance(node, ast.ImportFrom):
+            for name in (each.name for each in node.names):
+                if node.level:
+                    modules[name] = ".".join(filter(None, (package, node.module, name)))
+                else:
+                    home_of[name] = str(node.module)
+        elif isinstance(node, ast.AnnAssign):
+            own.append(ast.unparse(node.target))
 
     def load(name: str) -> Any:
         if name in modules:
@@ -33,4 +44,5 @@ def lazily(
                 raise MissingExtraError("spark", f"{package}.{name}") from None
             raise
 
-    return load, lambda: list(public)
+    public = sorted([*modules, *home_of, *own])
+    return load, lambda: public, public

@@ -21,16 +21,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from dedup.core.duration import duration_ms
 from dedup.core.policy import default_lateness_ms
-from dedup.errors.lazy import lazily
 
 if TYPE_CHECKING:
     from dedup.testing.sink_faults import check_sink as check_sink
 
-__getattr__, _ = lazily(__name__, (), {"dedup.testing.sink_faults": "check_sink"})
+
+def __getattr__(name: str) -> Any:
+    """Import `check_sink` on first use, because it needs pytest."""
+    if name == "check_sink":
+        from dedup.testing.sink_faults import check_sink
+
+        return check_sink
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 #: A record's ID and its time: a datetime, or milliseconds since 1970.
 Record: TypeAlias = tuple[Hashable, datetime | int]

@@ -11,42 +11,6 @@ several calls can share. A path is read in the active Spark session, or in a new
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dedup.errors.lazy import lazily
 
-if TYPE_CHECKING:
-    from dedup.sinks.formats import inspect_format
-    from dedup.tools.repair.adopt import adopt
-    from dedup.tools.repair.contents import inspect
-    from dedup.tools.repair.damage import accept_loss, verify
-    from dedup.tools.repair.explain import explain
-    from dedup.tools.repair.opening import read_checkpoint
-    from dedup.tools.repair.vacuum import vacuum
-    from dedup.tools.sink_state import inspect_files, inspect_sink
-    from dedup.tools.tuning.options import TuneOptions
-    from dedup.tools.tuning.sample import read_sample
-    from dedup.tools.tuning.tune import tune
-
-__all__ = [
-    "TuneOptions", "accept_loss", "adopt", "explain", "inspect", "inspect_files", "inspect_format",
-    "inspect_sink", "read_checkpoint", "read_sample", "tune", "vacuum", "verify",
-]  # fmt: skip
-
-__getattr__, __dir__ = lazily(
-    __name__,
-    __all__,
-    {
-        "dedup.sinks.formats": "inspect_format",
-        "dedup.tools.repair.adopt": "adopt",
-        "dedup.tools.repair.contents": "inspect",
-        "dedup.tools.repair.damage": "accept_loss verify",
-        "dedup.tools.repair.explain": "explain",
-        "dedup.tools.repair.opening": "read_checkpoint",
-        "dedup.tools.repair.vacuum": "vacuum",
-        "dedup.tools.sink_state": "inspect_files inspect_sink",
-        "dedup.tools.tuning.options": "TuneOptions",
-        "dedup.tools.tuning.sample": "read_sample",
-        "dedup.tools.tuning.tune": "tune",
-    },
-)
+__getattr__, __dir__, __all__ = lazily(__name__)
