@@ -6,14 +6,11 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from dedup.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 #: Largest number of characters of a record that an error shows.
 _SHOWN = 500
@@ -88,15 +85,6 @@ def fitting_decimal(spark: str, kind: str, room: tuple[int, int] | None) -> tupl
             f"{room[0]} and {room[1]}"
         )
     return size
-
-
-def key_columns(schema: StructType, key: str | Sequence[str]) -> Sequence[str]:
-    """Return the columns of a key, or raise ConfigError if the stream lacks one."""
-    key = [key] if isinstance(key, str) else key
-    for name in key:
-        if name not in schema.fieldNames():
-            raise ConfigError(f"key={name!r} is not a column; there are {schema.fieldNames()}.")
-    return key
 
 
 def shown_record(row: pa.RecordBatch) -> str:

@@ -74,6 +74,12 @@ class SinkInspection:
         return {"sinks": [sink.to_json() for sink in self.sinks]}
 
 
+def inspection_of(markers: Iterable[Marker | None], progress: Progress | None) -> SinkInspection:
+    """Return what the newest marker of each slot says. Slots without a marker count for nothing."""
+    slots = (SlotState(marker=marker) for marker in markers if marker is not None)
+    return SinkInspection(sinks=sink_states(slots, progress))
+
+
 def sink_states(slots: Iterable[SlotState], progress: Progress | None) -> tuple[SinkState, ...]:
     """Group slots by query and sink, and return the state of each sink.
 

@@ -865,8 +865,8 @@ MUTANTS = (
         "mysql/test_mysql_owners.py",
     ),
     _mutant(
-        "connections of MySQL are shared with forks",
-        "sinks/mysql/connections.py",
+        "connections to databases are shared with forks",
+        "sinks/database.py",
         "os.register_at_fork(after_in_child=_free.clear)",
         "",
         "mysql/test_mysql_owners.py",

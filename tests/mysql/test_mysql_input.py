@@ -12,8 +12,8 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup import mysql_ddl, mysql_sink
 from dedup.errors import ConfigError, DataError, DedupError, MissingExtraError, SinkError
+from dedup.sinks.database import forget_connections
 from dedup.sinks.mysql import tables
-from dedup.sinks.mysql.connections import forget_connections
 from dedup.sinks.mysql.options import mysql_options
 from dedup.testing.sinks import once
 from tests.mysql.server import Server

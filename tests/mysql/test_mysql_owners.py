@@ -15,9 +15,9 @@ import pymysql
 import pytest
 
 from dedup.errors import ConfigError, DataError, SinkError
+from dedup.sinks.database import _free, forget_connections, give_back
 from dedup.sinks.kit.slots import KitSink
-from dedup.sinks.mysql import connections
-from dedup.sinks.mysql.connections import connected, give_back
+from dedup.sinks.mysql.connections import connected
 from dedup.sinks.protocol import Fenced, PublishedSlice
 from dedup.sinks.work import new_batch
 from dedup.testing import faults
@@ -41,7 +41,7 @@ def sink(where: Where, tmp_path: Path) -> Sink:
 def proxy(server: Server) -> Iterator[Proxy]:
     with Proxy(server.port) as made:
         yield made
-    connections.forget_connections()
+    forget_connections()
 
 
 def handle(sink: Sink) -> KitSink:
@@ -219,7 +219,7 @@ def test_writers_of_the_same_keys(where: Where, tmp_path: Path, parts: int) -> N
 def test_a_fork_has_connections_of_its_own(sink: Sink) -> None:
     options = sink.work.options
     mine = connected(options)
-    give_back(options, mine)
+    give_back(options.connect, mine)
     pid = os.fork()
     if not pid:
         try:
@@ -228,7 +228,7 @@ def test_a_fork_has_connections_of_its_own(sink: Sink) -> None:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert connected(options) is mine
-    give_back(options, mine)
+    give_back(options.connect, mine)
 
 
 def test_threads_take_connections_at_the_same_time(
@@ -240,7 +240,7 @@ def test_threads_take_connections_at_the_same_time(
         def __bool__(self) -> bool:
             return True
 
-    monkeypatch.setitem(connections._free, sink.work.options.connect, Emptied())
+    monkeypatch.setitem(_free, sink.work.options.connect, Emptied())
     connected(sink.work.options).close()
 
 
@@ -274,7 +274,7 @@ def test_a_user_who_may_not_create_uses_markers_that_exist(where: Where, tmp_pat
     Sink(where, tmp_path / "admin")
     Sink(poor, tmp_path).batch("run1", 0, [0], [1])
     run(where, f"REVOKE INSERT ON numbers FROM {database}@localhost")
-    connections.forget_connections()
+    forget_connections()
     with pytest.raises(ConfigError, match="INSERT command denied"):
         Sink(poor, tmp_path).batch("run1", 1, [2])
 

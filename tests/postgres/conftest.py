@@ -43,8 +43,8 @@ def database(server: Server) -> Iterator[str]:
 def _made(server: Server, statements: str, dsn: str) -> Iterator[str]:
     import psycopg
 
+    from dedup.sinks.database import forget_connections
     from dedup.sinks.owned_slot import forget_slots
-    from dedup.sinks.postgres.connections import forget_connections
 
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute(statements.encode())

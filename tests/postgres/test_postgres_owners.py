@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from dedup.sinks.postgres import connections
+from dedup.sinks.database import _free, forget_connections
 from dedup.sinks.postgres.connections import connected, give_back, transaction
 from dedup.sinks.postgres.markers import PostgresMarkers
 from dedup.sinks.postgres.slots import PostgresSink
@@ -59,14 +59,14 @@ def test_threads_take_connections_at_the_same_time(
         def __bool__(self) -> bool:
             return True
 
-    monkeypatch.setitem(connections._free, dsn, Emptied())
+    monkeypatch.setitem(_free, dsn, Emptied())
     connected(dsn, 5).close()
 
 
 def test_a_commit_is_on_the_disk_before_it_is_told(sink: Sink, dsn: str) -> None:
     """Else a crash takes rows and marker of a micro-batch that Spark takes for done."""
     run(dsn, "ALTER ROLE CURRENT_USER SET synchronous_commit = off")
-    connections.forget_connections()
+    forget_connections()
     with transaction(sink.work.options) as connection:
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
     with transaction(sink.work.options) as connection:
@@ -121,7 +121,7 @@ def test_a_frozen_attempt_of_another_role_is_disconnected(database: str, tmp_pat
         frozen.close()
         assert theirs.numbers() == once(4)
     finally:
-        connections.forget_connections()
+        forget_connections()
         run(
             database,
             "DROP OWNED BY acting",

@@ -9,7 +9,7 @@ from functools import partial
 from dedup.errors import ConfigError
 from dedup.sinks.columns import refuse_twins
 from dedup.sinks.foreach_batch import SinkFunction, columns_of
-from dedup.sinks.inspection import SinkInspection, SlotState, sink_states
+from dedup.sinks.inspection import SinkInspection, inspection_of
 from dedup.sinks.kind import SinkKind
 from dedup.sinks.lakehouse.delta import delta_library, delta_marker, delta_target, open_delta
 from dedup.sinks.lakehouse.iceberg import (
@@ -34,8 +34,7 @@ def inspect_lake(options: LakeOptions, progress: Progress | None) -> SinkInspect
         marker = iceberg_marker(
             open_iceberg(options), options.table, progress.query_id, options.name
         )
-    found = [] if marker is None else [SlotState(marker=marker)]
-    return SinkInspection(sinks=sink_states(found, progress))
+    return inspection_of([marker], progress)
 
 
 def _kind(format_name: str, function_name: str) -> SinkKind[LakeOptions]:

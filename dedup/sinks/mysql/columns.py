@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.errors import ConfigError
-from dedup.sinks.columns import Unsuitable, decimal_size, fitting_decimal, key_columns, plain_type
+from dedup.sinks.columns import Unsuitable, decimal_size, fitting_decimal, plain_type
+from dedup.sinks.database import create_table
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -137,29 +138,21 @@ def mysql_ddl(
     ConfigError
         If a column has no type in MySQL, or a column of the key does not exist.
     """
-    key = key_columns(schema, key)
     if server not in COLLATIONS:
         raise ConfigError(f"server={server!r} must be one of {', '.join(COLLATIONS)}.")
-    lines = []
-    for field in schema.fields:
-        spark = field.dataType.simpleString()
-        wanted = _wanted(spark)
-        if not wanted:
-            shown = spark.partition("<")[0]
-            raise ConfigError(
-                f"Column {field.name!r} has no type in MySQL: it is {shown}; {_ADVICE}."
-            )
+
+    def column_type(spark: str, in_key: bool) -> str:
+        if not (wanted := _wanted(spark)):
+            raise Unsuitable(f"it is {spark.partition('<')[0]}; {_ADVICE}")
         kind = wanted[0]
-        if field.name in key:
+        if in_key:
             kind = kind.replace("longtext", f"varchar({_KEY_CHARACTERS})")
             kind = kind.replace("longblob", f"varbinary({_KEY_CHARACTERS})")
         if plain_type(spark) == "string":
             kind += f" CHARACTER SET utf8mb4 COLLATE {COLLATIONS[server]}"
-        needed = not field.nullable or field.name in key
-        lines.append(f"{quoted(field.name)} {kind}{' NOT NULL' if needed else ' NULL'}")
-    if key:
-        lines.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
-    return f"CREATE TABLE {table} (\n    " + ",\n    ".join(lines) + "\n) ENGINE = InnoDB"
+        return kind
+
+    return create_table(schema, table, key, quoted, column_type) + " ENGINE = InnoDB"
 
 
 def quoted(name: str) -> str:

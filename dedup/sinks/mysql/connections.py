@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
-from dedup.errors import ConfigError, DataError, DedupError, MissingExtraError, SinkError
+from dedup.errors import ConfigError, DedupError, MissingExtraError, SinkError
 from dedup.errors.redaction import without_secrets
+from dedup.sinks.database import give_back, rejected_record, take_connection
 from dedup.sinks.mysql.options import MysqlOptions
 from dedup.sinks.protocol import Aborted
 
-_RETRY_S = 0.2
-#: Number of free connections that a process keeps for each server and user.
-_KEPT = 2
 #: Seconds that a statement may take, besides the wait for a lock, before its server counts as dead.
 _ANSWER_S = 120
 #: Settings of each session. The strict mode rejects values that do not fit. Without
@@ -27,11 +23,6 @@ _SESSION = (
     "NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', innodb_lock_wait_timeout = {timeout_s}",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
-
-_free: dict[tuple[Any, ...], list[Any]] = {}
-# A forked child must not use its parent's connections. The child only forgets them: to close them
-# would end the parent's sessions.
-os.register_at_fork(after_in_child=_free.clear)
 
 
 def mysql_library() -> Any:
@@ -48,56 +39,25 @@ def connected(options: MysqlOptions) -> Any:
     Raises SinkError if the server does not answer within the option ``timeout.seconds``. Raises
     ConfigError if the server rejects the user, or if the database does not exist.
     """
-    while (kept := _take_free(options)) is not None:
-        with suppress(mysql_library().Error):
-            kept.ping(reconnect=False)
-            return kept
-    deadline_s = time.monotonic() + options.timeout_seconds
+    library = mysql_library()
     answer_s = options.timeout_seconds + _ANSWER_S
     given: dict[str, Any] = {"read_timeout": answer_s, "write_timeout": answer_s}
     given |= dict(options.connect)
     if "password" in given:
         given["password"] = given["password"].encode()  # PyMySQL would take Latin-1
-    while True:
-        try:
-            made = mysql_library().connect(
-                **given, charset="utf8mb4", autocommit=False, local_infile=False
-            )
-            with made.cursor() as cursor:
-                for statement in _SESSION:
-                    cursor.execute(statement.format(timeout_s=options.timeout_seconds))
-            return made
-        except mysql_library().Error as error:
-            if _code(error) not in _AWAY or time.monotonic() > deadline_s:
-                raise _no_connection(options, error) from None
-            time.sleep(_RETRY_S)
-        except (TypeError, ValueError, OSError, RuntimeError) as error:
-            # PyMySQL rejects arguments, cannot read a file, or lacks a library.
-            raise _no_connection(options, error) from None
 
+    def connect() -> Any:
+        made = library.connect(**given, charset="utf8mb4", autocommit=False, local_infile=False)
+        with made.cursor() as cursor:
+            for statement in _SESSION:
+                cursor.execute(statement.format(timeout_s=options.timeout_seconds))
+        return made
 
-def _take_free(options: MysqlOptions) -> Any:
-    with suppress(KeyError, IndexError):  # another thread may have taken the last connection
-        return _free[options.connect].pop()
-    return None
-
-
-def give_back(options: MysqlOptions, connection: Any) -> None:
-    """Roll back a connection's open transaction, and keep the connection for reuse."""
-    free = _free.setdefault(options.connect, [])
-    with suppress(Exception):
-        connection.rollback()
-        if len(free) < _KEPT:
-            free.append(connection)
-            return
-    with suppress(Exception):
-        connection.close()
-
-
-def forget_connections() -> None:
-    while _free:
-        for connection in _free.popitem()[1]:
-            connection.close()
+    try:
+        return take_connection(options.connect, connect, _may_pass, options.timeout_seconds)
+    except (library.Error, TypeError, ValueError, OSError, RuntimeError) as error:
+        # PyMySQL rejects arguments, cannot read a file, or lacks a library.
+        raise _no_connection(options, error) from None
 
 
 @contextmanager
@@ -108,7 +68,7 @@ def session(options: MysqlOptions) -> Iterator[Any]:
         with connection.cursor() as cursor:
             yield cursor
     finally:
-        give_back(options, connection)
+        give_back(options.connect, connection)
 
 
 #: Codes of errors that are not about the rows (MySQL's manual and MariaDB's, "Error Codes"): lost
@@ -124,15 +84,6 @@ _CONFIG = frozenset({1044, 1045, 1046, 1049, 1054, 1064, 1095, 1098, 1115, 1136,
 _LOCK_WAIT, _NO_SESSION = 1205, 1094
 #: Number of a row within its statement, which means nothing to the user.
 _ROW = re.compile(r" at row \d+$")
-_ADVICE = (
-    " Nothing of its slice was written. Fix the record at its origin, or the table, and start the "
-    "query again."
-)
-
-
-def rejected_record(reason: str) -> DataError:
-    """Return the error for a record that the table rejects. `reason` consists of sentences."""
-    return DataError(reason + _ADVICE, remedy="rejected-rows")
 
 
 def translate_error(
@@ -172,6 +123,10 @@ def end_session(cursor: Any, number: int) -> None:
             raise
 
 
+def _may_pass(error: Exception) -> bool:
+    return _code(error) in _AWAY
+
+
 def _code(error: Exception) -> int:
     code = error.args[0] if error.args else 0
     return code if isinstance(code, int) else -1
@@ -185,7 +140,7 @@ def _shown(options: MysqlOptions, error: Exception) -> str:
 
 def _no_connection(options: MysqlOptions, error: Exception) -> DedupError:
     text = _shown(options, error)
-    if _code(error) in _AWAY:
+    if _may_pass(error):
         return SinkError(
             f"No connection to MySQL: {text}. Nothing was written. Start the query again once the "
             "server answers, or correct the options mysql.*."

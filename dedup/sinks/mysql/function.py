@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dedup.errors import SinkError
+from dedup.sinks.database import answering_server
 from dedup.sinks.foreach_batch import SinkFunction, columns_of
-from dedup.sinks.inspection import SinkInspection, SlotState, sink_states
+from dedup.sinks.inspection import SinkInspection, inspection_of
 from dedup.sinks.kind import SinkKind
 from dedup.sinks.mysql.connections import mysql_library
 from dedup.sinks.mysql.options import FORMAT, PREFIX, MysqlOptions, mysql_options
 from dedup.sinks.mysql.sink import read_markers, ready
 from dedup.sinks.options import database_texts
-from dedup.sinks.protocol import Aborted
 from dedup.spark.driver.checkpoint_log import Progress
 
 
 def inspect_mysql(options: MysqlOptions, progress: Progress | None) -> SinkInspection:
     """Return what a sink with these options has published, for each query that used it."""
-    try:
-        markers = read_markers(options)
-    except Aborted as error:
-        raise SinkError(f"{error}. Try again once the server answers.") from None
-    return SinkInspection(sinks=sink_states((SlotState(marker=m) for m in markers), progress))
+    with answering_server("Try again"):
+        return inspection_of(read_markers(options), progress)
 
 
 MYSQL = SinkKind(

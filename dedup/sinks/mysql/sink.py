@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dedup.errors import SinkError
+from dedup.sinks.database import answering_server, give_back
 from dedup.sinks.kit.slots import Stored
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.kit.work import TransactionalWork
@@ -19,7 +19,6 @@ from dedup.sinks.mysql.columns import quoted
 from dedup.sinks.mysql.connections import (
     connected,
     end_session,
-    give_back,
     is_lock_wait,
     mysql_library,
     session,
@@ -28,7 +27,7 @@ from dedup.sinks.mysql.connections import (
 from dedup.sinks.mysql.options import MysqlOptions
 from dedup.sinks.mysql.tables import MysqlTable, check_engine, exists, find_table, located
 from dedup.sinks.options import ATOMIC
-from dedup.sinks.protocol import Aborted, StagedBatch
+from dedup.sinks.protocol import StagedBatch
 
 #: Seconds that an earlier owner of a slot may take to end its transaction.
 _PATIENCE_S = 1
@@ -111,10 +110,10 @@ class MysqlSink(TransactionalSink[Any]):
 
     def commit(self, transaction: Any) -> None:
         transaction.commit()
-        give_back(self.options, transaction)
+        give_back(self.options.connect, transaction)
 
     def rollback(self, transaction: Any) -> None:
-        give_back(self.options, transaction)
+        give_back(self.options.connect, transaction)
 
 
 @dataclass(frozen=True)
@@ -136,17 +135,15 @@ def ready(options: MysqlOptions, columns: Sequence[tuple[str, str]]) -> MysqlWor
     Raises ConfigError if a table or column is missing or does not fit. Raises SinkError if no
     server answers.
     """
-    try:
-        with translated_errors(options), session(options) as cursor:
-            table = find_table(cursor, options, columns)
-            markers = _markers_table(cursor, options)
-            if exists(cursor, markers):  # the user may lack the privilege CREATE
-                check_engine(cursor, markers)
-            else:
-                cursor.execute(_MARKERS.format(name=markers))
-            sink = MysqlSink(replace(options, markers=markers), table)
-    except Aborted as error:
-        raise SinkError(f"{error}. Start the query again once the server answers.") from None
+    answering = answering_server("Start the query again")
+    with answering, translated_errors(options), session(options) as cursor:
+        table = find_table(cursor, options, columns)
+        markers = _markers_table(cursor, options)
+        if exists(cursor, markers):  # the user may lack the privilege CREATE
+            check_engine(cursor, markers)
+        else:
+            cursor.execute(_MARKERS.format(name=markers))
+    sink = MysqlSink(replace(options, markers=markers), table)
     # Hashed, because the arguments may hold a password.
     identity = blake2b(repr((options.connect, markers)).encode(), digest_size=16).digest()
     return MysqlWork(options, sink, identity)

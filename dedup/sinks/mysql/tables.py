@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 
 from dedup.errors import ConfigError, DataError
 from dedup.sinks.columns import Unsuitable, check_names, shown_record
+from dedup.sinks.database import fitting_column, rejected_record
 from dedup.sinks.mysql.columns import COLLATIONS, MysqlColumn, quoted
-from dedup.sinks.mysql.connections import mysql_library, rejected_record, translate_error
+from dedup.sinks.mysql.connections import mysql_library, translate_error
 from dedup.sinks.mysql.options import MysqlOptions
 from dedup.sinks.utf8 import check_utf8, only_utf8
 
@@ -215,12 +216,8 @@ def find_table(
         )
     check_names(options.table, {name: bool(c.is_required) for name, c in there.items()}, names)
     for name, spark in columns:
-        try:
+        with fitting_column(name, options.table):
             there[name].check(spark)
-        except Unsuitable as why:
-            raise ConfigError(
-                f"Column {name!r} of the stream does not go into table {options.table}: {why}."
-            ) from None
     if options.key:
         _check_key(cursor, options, (database, table), there)
     name = f"{quoted(database)}.{quoted(table)}"

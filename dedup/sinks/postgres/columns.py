@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup.errors import ConfigError
-from dedup.sinks.columns import Unsuitable, decimal_size, fitting_decimal, key_columns, plain_type
+from dedup.sinks.columns import Unsuitable, decimal_size, fitting_decimal, plain_type
+from dedup.sinks.database import create_table
 from dedup.spark.id_encoding import encode_ids
 
 if TYPE_CHECKING:
@@ -146,17 +146,7 @@ def postgres_ddl(schema: StructType, table: str, *, key: str | Sequence[str] = (
     ConfigError
         If a column has no type in PostgreSQL, or a column of the key does not exist.
     """
-    key = key_columns(schema, key)
-    lines = []
-    for field in schema.fields:
-        try:
-            kind = column_type(field.dataType.simpleString())
-        except Unsuitable as why:
-            raise ConfigError(f"Column {field.name!r} has no type in PostgreSQL: {why}.") from None
-        lines.append(f"{quoted(field.name)} {kind}{'' if field.nullable else ' NOT NULL'}")
-    if key:
-        lines.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
-    return f"CREATE TABLE {table} (\n    " + ",\n    ".join(lines) + "\n)"
+    return create_table(schema, table, key, quoted, lambda spark, in_key: column_type(spark))
 
 
 def quoted(name: str) -> str:

@@ -7,16 +7,15 @@ Codes").
 
 from __future__ import annotations
 
-import os
 import re
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dedup.errors import ConfigError, DataError, DedupError, MissingExtraError, SinkError
 from dedup.errors.redaction import without_secrets
+from dedup.sinks import database
 from dedup.sinks.postgres.options import PostgresOptions
 from dedup.sinks.protocol import Aborted
 
@@ -35,14 +34,6 @@ _SESSION = {
     "keepalives_count": "4",
     "tcp_user_timeout": "120000",
 }
-_RETRY_S = 0.2
-#: Number of free connections that a process keeps for each DSN.
-_KEPT = 2
-
-_free: dict[str, list[psycopg.Connection[Any]]] = {}
-# A forked child must not use its parent's connections. The child only forgets them: to close them
-# would end the parent's sessions.
-os.register_at_fork(after_in_child=_free.clear)
 
 
 def psycopg_library() -> ModuleType:
@@ -60,62 +51,30 @@ def connected(dsn: str, timeout_s: float) -> psycopg.Connection[Any]:
     Raises SinkError if the server does not answer within `timeout_s`, or is still starting then.
     Raises ConfigError if the server rejects the user, or if the database does not exist.
     """
-    while (kept := _take_free(dsn)) is not None:
-        if _is_alive(kept):
-            return kept
-        kept.close()
     library = psycopg_library()
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            given = library.conninfo.conninfo_to_dict(dsn)
-            defaults = {name: value for name, value in _SESSION.items() if name not in given}
-            made: psycopg.Connection[Any] = library.connect(
-                dsn, **defaults, client_encoding="UTF8", prepare_threshold=None
-            )
-            # A session that waited for a lock must see what the lock's holder committed.
-            made.isolation_level = library.IsolationLevel.READ_COMMITTED
-            return made
-        except library.Error as error:
-            if not _may_pass(error) or time.monotonic() > deadline:
-                raise _no_connection(dsn, error) from None
-            time.sleep(_RETRY_S)
 
+    def connect() -> psycopg.Connection[Any]:
+        given = library.conninfo.conninfo_to_dict(dsn)
+        defaults = {name: value for name, value in _SESSION.items() if name not in given}
+        made: psycopg.Connection[Any] = library.connect(
+            dsn, **defaults, client_encoding="UTF8", prepare_threshold=None
+        )
+        # A session that waited for a lock must see what the lock's holder committed.
+        made.isolation_level = library.IsolationLevel.READ_COMMITTED
+        return made
 
-def _take_free(dsn: str) -> psycopg.Connection[Any] | None:
     try:
-        return _free.get(dsn, []).pop()
-    except IndexError:
-        return None
-
-
-def _is_alive(connection: psycopg.Connection[Any]) -> bool:
-    try:
-        connection.execute("SELECT 1")
-        connection.rollback()
-        return True
-    except psycopg_library().Error:
-        return False
+        return database.take_connection(dsn, connect, _may_pass, timeout_s)
+    except library.Error as error:
+        raise _no_connection(dsn, error) from None
 
 
 def give_back(dsn: str, connection: psycopg.Connection[Any]) -> None:
-    """Roll back a connection's open transaction, and keep the connection for reuse."""
-    status = psycopg_library().pq.TransactionStatus
-    if connection.info.transaction_status in (status.INTRANS, status.INERROR):
-        with suppress(psycopg_library().Error):
-            connection.rollback()
-    free = _free.setdefault(dsn, [])
-    # A connection with an open COPY accepts no other command. Close it, which rolls the COPY back.
-    if connection.info.transaction_status != status.IDLE or len(free) >= _KEPT:
+    if connection.info.transaction_status == psycopg_library().pq.TransactionStatus.ACTIVE:
+        # It has an open COPY, and accepts no other command. To close it rolls the COPY back.
         connection.close()
     else:
-        free.append(connection)
-
-
-def forget_connections() -> None:
-    while _free:
-        for connection in _free.popitem()[1]:
-            connection.close()
+        database.give_back(dsn, connection)
 
 
 @contextmanager
@@ -147,21 +106,17 @@ _SERVER_CLASSES = re.compile("|08|0B|25|26|2D|3B|3D|40|53|55|57|58|72|F0|HV|XX")
 _CONFIG_CLASSES = ("42", "0A", "2B", "3F", "28")
 #: The server's error code for an upsert whose unique index is checked only at the commit.
 _DEFERRABLE = "55000"
-_ADVICE = (
-    " Nothing of its slice was written. Fix the record at its origin, or the table, and start the "
-    "query again; or let the option quarantine set such records aside."
-)
 #: Pattern of the line and column of a COPY in the context of an error.
 _PLACE = re.compile(r"COPY [^,\n]+, line (\d+)(?:, column [^:\n]+)?")
 
 
 def rejected_record(reason: str) -> DataError:
     """Return the error for a record that the table rejects. `reason` consists of sentences."""
-    return DataError(reason + _ADVICE, remedy="rejected-rows")
+    return database.rejected_record(reason, "; or let the option quarantine set such records aside")
 
 
 def reason_of(error: DataError) -> str:
-    return error.text.removesuffix(_ADVICE)
+    return error.text.partition(database.NOTHING_WRITTEN)[0]
 
 
 def translate_error(error: Any, table: str) -> Exception:
@@ -211,8 +166,8 @@ _PERMANENT = re.compile(
 
 def _may_pass(error: Any) -> bool:
     """Return whether a later attempt to connect may succeed after this error."""
-    if isinstance(error, psycopg_library().ProgrammingError):
-        return False  # the DSN is not valid
+    if not isinstance(error, psycopg_library().OperationalError):
+        return False  # such as a DSN that is not valid
     is_permanent = _PERMANENT.search(str(error)) is not None
     return not is_permanent and not (error.sqlstate or "").startswith(("28", "3D", "42"))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dedup.errors import SinkError
+from dedup.sinks.database import answering_server
 from dedup.sinks.foreach_batch import SinkFunction, columns_of
-from dedup.sinks.inspection import SinkInspection, SlotState, sink_states
+from dedup.sinks.inspection import SinkInspection, inspection_of
 from dedup.sinks.kind import SinkKind
 from dedup.sinks.options import database_texts
 from dedup.sinks.postgres.connections import psycopg_library, transaction, translated_errors
@@ -14,19 +14,18 @@ from dedup.sinks.postgres.markers import read_markers
 from dedup.sinks.postgres.options import FORMAT, PostgresOptions, postgres_options
 from dedup.sinks.postgres.tables import schema_of
 from dedup.sinks.postgres.work import ready
-from dedup.sinks.protocol import Aborted
 from dedup.spark.driver.checkpoint_log import Progress
 
 
 def inspect_postgres(options: PostgresOptions, progress: Progress | None) -> SinkInspection:
     """Return what a sink with these options has published, for each query that used it."""
-    try:
-        with translated_errors(options.table), transaction(options) as connection:
-            table = options.markers or f"{schema_of(connection, options.table)}.dedup_markers"
-            markers = read_markers(connection, table, options.name)
-    except Aborted as error:
-        raise SinkError(f"{error}. Try again once the server answers.") from None
-    return SinkInspection(sinks=sink_states((SlotState(marker=m) for m in markers), progress))
+    with (
+        answering_server("Try again"),
+        translated_errors(options.table),
+        transaction(options) as connection,
+    ):
+        table = options.markers or f"{schema_of(connection, options.table)}.dedup_markers"
+        return inspection_of(read_markers(connection, table, options.name), progress)
 
 
 POSTGRES = SinkKind(

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dedup.errors import ConfigError
 from dedup.sinks.columns import Unsuitable, check_names
+from dedup.sinks.database import fitting_column
 from dedup.sinks.postgres.columns import Encoding, encoding, quoted
 from dedup.sinks.postgres.connections import psycopg_library, rejected_record
 from dedup.sinks.postgres.options import PostgresOptions
@@ -136,12 +137,8 @@ def find_table(
     encodings = []
     for name, spark in columns:
         base, modifier, _ = there[name]
-        try:
+        with fitting_column(name, options.table):
             encodings.append((name, encoding(spark, base, modifier)))
-        except Unsuitable as why:
-            raise ConfigError(
-                f"Column {name!r} of the stream does not go into table {options.table}: {why}."
-            ) from None
     name = f"{quoted(schema)}.{quoted(relation)}"
     return TargetTable(
         name=name,

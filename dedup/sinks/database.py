@@ -1,0 +1,144 @@
+"""What the sinks into databases share: connections, DDL, and errors about rejected records."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dedup.errors import ConfigError, DataError, SinkError
+from dedup.sinks.columns import Unsuitable
+from dedup.sinks.protocol import Aborted
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+C = TypeVar("C")
+
+NOTHING_WRITTEN = " Nothing of its slice was written."
+
+_RETRY_S = 0.2
+#: Number of free connections that a process keeps for each address.
+_KEPT = 2
+
+
+_free: dict[Hashable, list[Any]] = {}
+# A forked child must not use its parent's connections. The child only forgets them: to close them
+# would end the parent's sessions.
+os.register_at_fork(after_in_child=_free.clear)
+
+
+def take_connection(
+    address: Hashable,
+    connect: Callable[[], C],
+    may_pass: Callable[[Exception], bool],
+    timeout_s: float,
+) -> C:
+    """Return a connection of DB-API that this process has kept, or else a new one.
+
+    Repeats `connect` for `timeout_s` after errors that `may_pass`, then raises the last error.
+    """
+    with suppress(KeyError, IndexError):  # another thread may have taken the last connection
+        while True:
+            kept: C = _free[address].pop()
+            if _is_alive(kept):
+                return kept
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            return connect()
+        except Exception as error:
+            if not may_pass(error) or time.monotonic() > deadline_s:
+                raise
+        time.sleep(_RETRY_S)
+
+
+def _is_alive(connection: Any) -> bool:
+    with suppress(Exception):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        connection.rollback()
+        return True
+    _close(connection)
+    return False
+
+
+def give_back(address: Hashable, connection: Any) -> None:
+    """Roll back a connection's open transaction, and keep the connection for reuse."""
+    free = _free.setdefault(address, [])
+    with suppress(Exception):
+        connection.rollback()
+        if len(free) < _KEPT:
+            free.append(connection)
+            return
+    _close(connection)
+
+
+def forget_connections() -> None:
+    while _free:
+        for connection in _free.popitem()[1]:
+            _close(connection)
+
+
+def _close(connection: Any) -> None:
+    with suppress(Exception):
+        connection.close()
+
+
+@contextmanager
+def answering_server(next_step: str) -> Iterator[None]:
+    """Turn Aborted into a SinkError. `next_step` is for the user, once the server answers."""
+    try:
+        yield
+    except Aborted as error:
+        raise SinkError(f"{error}. {next_step} once the server answers.") from None
+
+
+@contextmanager
+def fitting_column(name: str, table: str) -> Iterator[None]:
+    """Turn Unsuitable into a ConfigError about a column of the stream."""
+    try:
+        yield
+    except Unsuitable as why:
+        raise ConfigError(
+            f"Column {name!r} of the stream does not go into table {table}: {why}."
+        ) from None
+
+
+def create_table(
+    schema: StructType,
+    table: str,
+    key: str | Sequence[str],
+    quoted: Callable[[str], str],
+    column_type: Callable[[str, bool], str],
+) -> str:
+    """Return the statement that creates a table for the rows of a stream.
+
+    `column_type` gets a Spark type, and whether the column is of the key. It raises Unsuitable if
+    the server has no type that fits.
+    """
+    key = [key] if isinstance(key, str) else key
+    for name in key:
+        if name not in schema.fieldNames():
+            raise ConfigError(f"key={name!r} is not a column; there are {schema.fieldNames()}.")
+    lines = []
+    for field in schema.fields:
+        in_key = field.name in key
+        with fitting_column(field.name, table):
+            kind = column_type(field.dataType.simpleString(), in_key)
+        needed = in_key or not field.nullable
+        lines.append(f"{quoted(field.name)} {kind}{' NOT NULL' if needed else ''}")
+    if key:
+        lines.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
+    return f"CREATE TABLE {table} (\n    " + ",\n    ".join(lines) + "\n)"
+
+
+def rejected_record(reason: str, or_else: str = "") -> DataError:
+    """Return the error for a record that a table rejects. `reason` consists of sentences."""
+    return DataError(
+        f"{reason}{NOTHING_WRITTEN} Fix the record at its origin, or the table, and start the "
+        f"query again{or_else}.",
+        remedy="rejected-rows",
+    )
