@@ -1,4 +1,6 @@
+from dedup.sinks.files.inspection import inspect_files as inspect_files
 from dedup.sinks.formats import inspect_format as inspect_format
+from dedup.sinks.kafka.inspection import inspect_sink as inspect_sink
 from dedup.tools.repair.adopt import adopt as adopt
 from dedup.tools.repair.contents import inspect as inspect
 from dedup.tools.repair.damage import accept_loss as accept_loss
@@ -6,8 +8,6 @@ from dedup.tools.repair.damage import verify as verify
 from dedup.tools.repair.explain import explain as explain
 from dedup.tools.repair.opening import read_checkpoint as read_checkpoint
 from dedup.tools.repair.vacuum import vacuum as vacuum
-from dedup.tools.sink_state import inspect_files as inspect_files
-from dedup.tools.sink_state import inspect_sink as inspect_sink
 from dedup.tools.tuning.options import TuneOptions as TuneOptions
 from dedup.tools.tuning.sample import read_sample as read_sample
 from dedup.tools.tuning.tune import tune as tune

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import clear_compaction
 from dedup.sinks.files.columns import file_shape
-from dedup.sinks.files.inspection import inspect_files
+from dedup.sinks.files.inspection import inspect_folder
 from dedup.sinks.files.options import FORMAT, FilesOptions, files_options
 from dedup.sinks.files.outputs import output_of
 from dedup.sinks.files.work import FilesWork
@@ -45,7 +45,7 @@ FILES = SinkKind(
     function_name="files_sink",
     parse=files_options,
     prepare=ready,
-    inspect=lambda options, progress: inspect_files(options.path, progress),
+    inspect=lambda options, progress: inspect_folder(options.path, progress),
 )
 
 

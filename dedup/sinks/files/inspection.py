@@ -19,7 +19,7 @@ from dedup.sinks.files.slice_files import batch_of_staged
 from dedup.sinks.inspection import next_start
 from dedup.sinks.options import located
 from dedup.sinks.output_owner import foreign_to_all, owner_of
-from dedup.spark.driver.checkpoint_log import Progress
+from dedup.spark.driver.checkpoint_log import Progress, read_progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +96,35 @@ class FilesInspection:
         return {"status": self.status, **asdict(self), "time": iso(self.time_ms)}
 
 
-def inspect_files(path: str, progress: Progress | None = None) -> FilesInspection:
-    """Return what an output shows, which files are staged, and what the next start will do.
+def inspect_files(
+    output: str | os.PathLike[str], *, checkpoint: str | None = None
+) -> FilesInspection:
+    """Return which micro-batches a folder holds, published or staged, and what a restart does.
 
-    `progress` comes from the query's checkpoint. Raises ConfigError if `path` is not an output of a
-    files sink or of `dedup_parquet`, or if the checkpoint belongs to another query.
+    Parameters
+    ----------
+    output : path or str
+        Output of the file sink or of `dedup_parquet`: a path, or an ``s3://`` URI.
+    checkpoint : str, optional
+        Checkpoint of the query: a path, or a URI that pyarrow knows. Needed to predict the next
+        start.
+
+    Raises
+    ------
+    ConfigError
+        If the folder is not the output of a file sink or of `dedup_parquet`, or if the checkpoint
+        is missing or belongs to another query.
+    CatalogError
+        If the storage cannot be reached.
+    SinkError
+        If the owner file or the log of a micro-batch is damaged.
     """
-    root = OutputRoot(located(os.fspath(path)))
+    progress = None if checkpoint is None else read_progress(checkpoint)
+    return inspect_folder(os.fspath(output), progress)
+
+
+def inspect_folder(path: str, progress: Progress | None) -> FilesInspection:
+    root = OutputRoot(located(path))
     owner = owner_of(root)
     if owner is None:
         other = foreign_to_all(root)

@@ -11,10 +11,10 @@ from dedup.sinks.inspection import SinkInspection, SlotState, sink_states
 from dedup.sinks.kafka.markers import KafkaMarkers
 from dedup.sinks.kafka.options import KafkaOptions
 from dedup.sinks.kafka.preflight import existing
-from dedup.sources.kafka.client_options import ClientSettings
+from dedup.sources.kafka.client_options import ClientSettings, client_settings
 from dedup.sources.kafka.clients import confluent, consumer_config
 from dedup.sources.kafka.cluster import Cluster
-from dedup.spark.driver.checkpoint_log import Progress
+from dedup.spark.driver.checkpoint_log import Progress, read_progress
 
 _PURPOSE = "Looking into a sink"
 _READ_S = 5.0
@@ -66,24 +66,59 @@ class KafkaInspection(SinkInspection):
         }
 
 
-def inspect_kafka(options: KafkaOptions, progress: Progress | None) -> KafkaInspection:
-    return inspect_sink(options.clients, options.topic, markers=options.markers, progress=progress)
-
-
 def inspect_sink(
-    settings: ClientSettings,
-    topic: str | None,
+    servers: str,
+    topic: str,
     *,
     markers: str | None = None,
+    checkpoint: str | None = None,
     query: str | None = None,
-    progress: Progress | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> KafkaInspection:
-    """Return what a sink has published, and what holds its readers back.
+    """Return what a Kafka sink has published, what blocks its readers, and what a restart does.
 
-    `topic` is None for a sink without a fixed topic. If `query` is given, the report is only about
-    the query of this ID. Otherwise it is about the query of `progress`, or about all queries.
+    Parameters
+    ----------
+    servers : str
+        Addresses of brokers, such as ``host1:9092,host2:9092``.
+    topic : str
+        Topic that the sink writes to.
+    markers : str, optional
+        Topic of the sink's markers. Default: ``<topic>-markers``.
+    checkpoint : str, optional
+        Checkpoint of the query: a path, or a URI that pyarrow knows. Needed to predict the next
+        start.
+    query : str, optional
+        ID of the only query to inspect. Default: the query of `checkpoint`, or all queries.
+    options : mapping of str to str, optional
+        The sink's ``kafka.*`` options, such as credentials.
+
+    Raises
+    ------
+    ConfigError
+        If the brokers do not answer, reject the credentials or do not have a topic, or if the
+        checkpoint is missing.
+    SinkError
+        If a marker is damaged.
+    MissingExtraError
+        If confluent-kafka is not installed.
     """
-    markers = markers or f"{topic}-markers"
+    settings = client_settings({**(options or {}), "kafka.bootstrap.servers": servers})
+    progress = None if checkpoint is None else read_progress(checkpoint)
+    return _inspect(settings, topic, markers or f"{topic}-markers", progress, query)
+
+
+def inspect_kafka(options: KafkaOptions, progress: Progress | None) -> KafkaInspection:
+    return _inspect(options.clients, options.topic, options.markers, progress)
+
+
+def _inspect(
+    settings: ClientSettings,
+    topic: str | None,
+    markers: str,
+    progress: Progress | None,
+    query: str | None = None,
+) -> KafkaInspection:
     cluster = Cluster(settings, purpose=_PURPOSE)
     broker = cluster.settings_of("broker", str(cluster.broker_ids()[0])) or {}
     held = [held for name in (topic, markers) if name for held in _held_back(cluster, name)]
