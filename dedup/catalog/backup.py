@@ -25,7 +25,6 @@ BACKUP_FORMAT = 3
 
 
 def write_backup(root: Root, query_id: str, shard: int, state: ShardState) -> None:
-    """Overwrite a shard's manifest backup with a committed state."""
     root.put_bytes(shard_path(query_id, shard, MANIFEST_FILE), _to_bytes(query_id, shard, state))
 
 
@@ -77,7 +76,6 @@ def check_backup(root: Root, query_id: str, shard: int) -> ShardState:
 
 
 def write_adopted(root: Root, query_id: str, shard: int, state: ShardState) -> None:
-    """Write the state that a shard of a new checkpoint starts with."""
     root.put_bytes(shard_path(query_id, shard, ADOPTED_FILE), _to_bytes(query_id, shard, state))
 
 

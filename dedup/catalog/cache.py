@@ -130,7 +130,6 @@ class LocalCache:
             os.utime(entry)
 
     def discard(self, entry: Path) -> None:
-        """Remove an entry, so that no process can open it any more."""
         trash = self.top / _TEMP / f"{os.getpid()}-trash-{time.monotonic_ns()}"
         with self._errors("remove"):
             try:

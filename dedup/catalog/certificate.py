@@ -136,10 +136,7 @@ _DEFINITIONS = {"id_definitions", "timestamp_definition"}
 
 
 def load_certificate(root: Root, query_id: str) -> Certificate | None:
-    """Return the certificate of a query, or None if it has none.
-
-    Raises CatalogError if the certificate is damaged.
-    """
+    """Return a query's certificate, or None. Raises CatalogError if it is damaged."""
     name = certificate_path(query_id)
     try:
         return read_certificate(root, name)
@@ -148,11 +145,7 @@ def load_certificate(root: Root, query_id: str) -> Certificate | None:
 
 
 def certificate_of(root: Root, query_id: str) -> Certificate:
-    """Return the certificate of a query whose catalog must be at the root.
-
-    Raises ConfigError if there is no certificate. Raises CatalogError if the certificate is
-    damaged, or the root cannot be read.
-    """
+    """Return a query's certificate. Raises ConfigError if there is none."""
     certificate = load_certificate(root, query_id)
     if certificate is None:
         raise no_catalog(root, query_id)

@@ -55,7 +55,6 @@ def create_or_check(
 
 
 def began_twice(root: Root) -> CatalogError:
-    """Return the error for two starts that create the same query with different hash keys."""
     return CatalogError(
         f"Another start of this query created its catalog at {root.url()} during the first "
         "micro-batch of this one. This job judged no records. Let only one process use the "

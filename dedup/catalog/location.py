@@ -52,7 +52,6 @@ class Location:
         return isinstance(self._where, str) and scheme_of(self._where) not in (None, "file")
 
     def url(self, name: str = "") -> str:
-        """Return the full path of a file in the folder for people to read, without credentials."""
         if isinstance(self._where, str):
             base = shown(self._where)
         else:
@@ -67,10 +66,7 @@ class Location:
         self._resolved = None
 
     def open(self) -> tuple[pafs.FileSystem, str]:
-        """Return the file system and the folder's path in it.
-
-        Raises ConfigError for an unusable URI.
-        """
+        """Return the file system and the folder's path in it."""
         if self._resolved is None or self._resolved[0] != os.getpid():
             fs, base = self._open()
             while isinstance(fs, pafs.SubTreeFileSystem) and is_local(fs.base_fs):

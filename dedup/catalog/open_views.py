@@ -49,7 +49,6 @@ class OpenViews:
         return self._views.get(path)
 
     def add(self, path: Path, view: View) -> None:
-        """Add a view, and close other views while there are more than allowed."""
         while len(self._views) >= self.max_views:
             # Step through the views in another order, so that all stay open about equally long.
             self._closed += 1

@@ -38,7 +38,6 @@ class CatalogFile:
 
     @cached_property
     def parsed(self) -> layout.ObjectName:
-        """The parts of the name."""
         return layout.parse(self.name)
 
 
@@ -60,7 +59,8 @@ class Root:
     ConfigError
         If a path is empty, or pyarrow does not know the URI's scheme, such as ``s3a``.
     CatalogError
-        From every method, if the storage cannot be reached or rejects the request.
+        From every method, if the storage cannot be reached or rejects the request. `ObjectMissing`
+        if the object to read or copy does not exist.
 
     Notes
     -----
@@ -80,10 +80,7 @@ class Root:
     # --- reading
 
     def local_path(self, name: str) -> Path | None:
-        """Return the local path of an object, or None if the root is not local.
-
-        The object need not exist.
-        """
+        """Return the local path of an object, which may not exist, or None at a remote root."""
         if self._location.asks_storage:
             return None
         fs, base = self._location.open()
@@ -130,15 +127,10 @@ class Root:
             raise OtherRelease.at(self.url(name), exc) from exc
 
     def open_input(self, name: str) -> pa.NativeFile:
-        """Return an object opened for reading, or raise ObjectMissing if it does not exist."""
         return self._at("read", name, lambda fs, path: fs.open_input_stream(path, compression=None))
 
     def fetch(self, name: str, local_path: str | os.PathLike[str]) -> tuple[int, int]:
-        """Copy an object to a new local file, and return its size in bytes and its CRC-32.
-
-        Raises ObjectMissing if the object does not exist, and CatalogError if the root or the local
-        disk fails.
-        """
+        """Copy an object to a new local file, and return its size in bytes and its CRC-32."""
 
         def copy(fs: pafs.FileSystem, path: str) -> tuple[int, int]:
             size = crc = 0
@@ -154,10 +146,7 @@ class Root:
         return self._at("fetch", name, copy)
 
     def list(self, prefix: str = "") -> tuple[CatalogFile, ...]:
-        """Return all objects in a folder and its subfolders, by name.
-
-        Returns no objects if the folder does not exist.
-        """
+        """Return all objects in a folder and its subfolders, by name, or () without the folder."""
         if prefix:
             path_below(prefix)
         # List again, because a truncated answer looks like an empty one, as in `read`.
@@ -195,10 +184,7 @@ class Root:
         return self._put(name, data, create=True)
 
     def put_file(self, name: str, local_path: str | os.PathLike[str]) -> None:
-        """Write a new object from a local file. The caller must not change the file afterwards.
-
-        Raises CatalogError if the object exists.
-        """
+        """Write a new object from a file that never changes, or raise CatalogError if it exists."""
         if not self._put(name, Path(local_path), create=True):
             raise CatalogError(
                 f"{self.url(name)} exists already, but names of segments are unique: two queries "
@@ -220,7 +206,6 @@ class Root:
         self._at("copy", name, copy)
 
     def delete_folder(self, name: str) -> None:
-        """Delete a folder and its content, if it exists."""
         with contextlib.suppress(ObjectMissing):
             self._at("delete", name, lambda fs, path: fs.delete_dir(path))
 

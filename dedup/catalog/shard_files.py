@@ -28,7 +28,6 @@ class Counters:
     filters_rebuilt: int = 0
 
     def take(self) -> Counters:
-        """Return the counts so far and start again at 0."""
         taken = replace(self)
         for counter in fields(self):
             setattr(self, counter.name, 0)

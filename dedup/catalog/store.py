@@ -72,7 +72,6 @@ class ShardStore:
     def write_segment(
         self, plan: SegmentPlan, pieces: Sequence[Entries]
     ) -> tuple[SegmentRef, SplitBlockFilter]:
-        """Write a new segment with its sidecar, or raise ValueError for contradictory arguments."""
         for piece in filter(len, pieces):
             first = kernel.hash64(piece.keys.data, piece.keys.offsets[:2], self._hash_key)
             if first[0] != piece.hashes[0]:
@@ -119,7 +118,6 @@ class ShardStore:
             self._views.keep(name, sst)
 
     def delete(self, names: Sequence[str]) -> int:
-        """Delete the segments of these names with their sidecars, and return how many existed."""
         faults.point("delete.before")
         deleted = self._root.delete(self._files.path(name + SEGMENT_SUFFIX) for name in names)
         faults.point("delete.between")

@@ -52,7 +52,6 @@ class Table:
             raise
 
     def close(self) -> None:
-        """Close the file. The caller must not use the table any more."""
         self.file.close()
 
     def find(self, numbers: I64, keys: Keys, digests: U64 | None = None) -> tuple[I64, int]:

@@ -46,10 +46,7 @@ def literal(name: str) -> str:
 
 
 def check_known(where: str) -> None:
-    """Raise ConfigError if pyarrow does not know the scheme.
-
-    The error says what to write instead.
-    """
+    """Raise ConfigError, which says what to write, if pyarrow does not know the scheme."""
     scheme = scheme_of(where)
     if scheme is None or scheme in _KNOWN or scheme.startswith("fsspec+"):
         return

@@ -37,11 +37,6 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def check(flags: CheckFlags) -> Done:
-    """Report which settings of a query break the guarantee or cost speed.
-
-    Raises ConfigError if the query does not exist or a flag cannot work. Raises StateError or
-    CatalogError if the checkpoint or the certificate is damaged.
-    """
     # Check the flags first, to report a typo before a remote checkpoint is read.
     facts, options = _from_flags(flags), pairs(flags.source_option, "--source-option")
     checkpoint, catalog = flags.checkpoint, flags.catalog

@@ -48,7 +48,6 @@ class Truth:
 
     @property
     def emitted(self) -> int:
-        """Number of records that are not duplicates."""
         return self.records_in - self.duplicate
 
     @property

@@ -85,7 +85,6 @@ def _urgency(one: Watched) -> int:
 
 
 def waiting(why: str, *, width: int = WIDTH) -> list[Text]:
-    """Return lines that say what the command waits for."""
     return _wrapped(Text.assemble((" WAITING ", "reverse bold yellow"), f" {why}"), width)
 
 

@@ -164,10 +164,7 @@ def spark_cause(text: str) -> str:
 
 
 def unreadable_file(text: str) -> tuple[str, str] | None:
-    """Return the file that Spark could not read, and the reason.
-
-    Returns None if the failure has another cause.
-    """
+    """Return the file that Spark could not read, and the reason, or None."""
     file = _FILE.search(text)
     if file is None:
         return None

@@ -62,19 +62,13 @@ def read_lineage(root: Root, query_id: str, run: Run) -> Lineage | None:
 
 
 def check_lineage(root: Root, query_id: str, run: Run) -> Lineage:
-    """Return the lineage that ends with a run.
-
-    Raises ObjectMissing if the run's object is missing, and ValueError if the object is damaged.
-    """
+    """Return the lineage that ends with a run. Raises ObjectMissing, or ValueError if damaged."""
     path = run_path(query_id, run.run_id, run.began_epoch)
     return root.read(path, lambda data: _lineage(data, run))
 
 
 def lineage_from(root: Root, query_id: str, base: ShardState, run: Run) -> Lineage:
-    """Return the lineage of ``run``, which made the state ``base`` or begins from it.
-
-    Raises the same errors as `read_lineage`.
-    """
+    """Return the lineage of ``run``, which made the state ``base`` or begins from it."""
     if not base.clocks.run_id:
         return Lineage((run,))
     last = Run(base.clocks.run_id, base.run_began)

@@ -63,7 +63,6 @@ class Named:
 
 
 def find_stray(root: Root, query_id: str, shard: int, manifest: Manifest) -> Stray:
-    """Return the files in a shard's folder that the manifest does not name."""
     named = Named.by(root, query_id, shard, manifest)
     files = root.list(shard_path(query_id, shard, "").rstrip("/"))
     accepted = {file.parsed.segment or "" for file in files if file.parsed.kind == "accepted_loss"}

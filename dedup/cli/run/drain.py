@@ -80,10 +80,6 @@ class Drain:
     failures: list[Exception] = field(default_factory=list)
 
     def run(self, queries: Iterator[FilesQuery]) -> RunOutcome:
-        """Run the queries, and return how the run ended.
-
-        Raises DedupError if records, folders or catalog cause the error, else Spark's exception.
-        """
         job, options, note, first = self.job, self.job.options, self.reporter.note, next(queries)
         self.as_read, self.sink = FilesAsRead(options.output), self._sink(first)
         self.sink.open()

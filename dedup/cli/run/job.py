@@ -22,10 +22,7 @@ class Job:
 
 
 def resolve(options: RunOptions) -> Job:
-    """Return a job with complete options.
-
-    Raises ConfigError if options, files and record contradict each other.
-    """
+    """Return the complete job. Raises ConfigError if options, files and record do not agree."""
     record = Record.read(options.output)
     if record is not None:
         # What the first run inferred from its files holds for all later files.

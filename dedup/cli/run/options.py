@@ -375,10 +375,7 @@ class RunFlags(QuietFlags):
 
 
 def local_folder(option: str, value: str | Path) -> Path:
-    """Return the absolute path of a folder on this machine.
-
-    Raises ConfigError if the value is a URI of another storage.
-    """
+    """Return an absolute path, or raise ConfigError for the URI of another storage."""
     text = str(value)
     if not text:
         raise ConfigError(f"{option} is empty; give a folder.")

@@ -26,10 +26,7 @@ from dedup.tools.check.check_query import check_resume
 
 
 def schema_of(spark: SparkSession, job: Job) -> T.StructType:
-    """Return the columns of the input, from --schema, the record of the first run, or the files.
-
-    Raises ConfigError if an option names no column, or --schema does not fit the output.
-    """
+    """Return the columns of the input, from --schema, the record of the first run, or the files."""
     record, options = job.record, job.options
     recorded = None if record is None else T.StructType.fromJson(record.schema)
     if record is None or options.schema not in (None, record.options["schema"]):

@@ -44,10 +44,7 @@ def record_of(where: str) -> Record | None:
 
 
 def catalog_of(where: str, checkpoint: str | None = None) -> tuple[str, str | None]:
-    """Return the catalog and the checkpoint of the output `where`.
-
-    If `where` is no output of a run, return the arguments unchanged.
-    """
+    """Return catalog and checkpoint of the output `where`, or the arguments if it is no output."""
     if (record := record_of(where)) is None:
         return where, checkpoint
     return record.options["catalog"], checkpoint or record.options["checkpoint"]
@@ -252,10 +249,7 @@ def observed_so_far(spark: SparkSession, checkpoint: Path, name: str) -> dict[st
 
 @contextmanager
 def exclusive(output: Path) -> Iterator[None]:
-    """Lock the output while the context lasts, so that no other run writes there.
-
-    Raises DedupError if another run holds the lock.
-    """
+    """Lock the output during the context, or raise DedupError if another run holds the lock."""
     output.mkdir(parents=True, exist_ok=True)
     with (output / "_lock").open("a", encoding="utf-8") as handle:
         try:

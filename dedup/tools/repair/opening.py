@@ -42,11 +42,7 @@ _QUERY_FILES = ("certificate", "segment", "sidecar", "manifest", "adopted", "pen
 
 
 def open_root(where: Where) -> Root:
-    """Return the catalog at a path or URI.
-
-    Raises ConfigError if the catalog does not exist, and CatalogError if the storage rejects the
-    request or does not answer.
-    """
+    """Open a catalog. Raises ConfigError if there is none, CatalogError if the storage fails."""
     if isinstance(where, Root):
         return where
     root = Root(where)
@@ -67,10 +63,7 @@ def queries_in(files: Sequence[CatalogFile]) -> list[str]:
 
 
 def only_query(root: Root) -> str:
-    """Return the ID of the only query of a catalog.
-
-    Raises ConfigError if the catalog holds no query or several queries. The error lists their IDs.
-    """
+    """Return the ID of a catalog's only query. Raises ConfigError, which lists all IDs."""
     queries = sorted(
         {f.parsed.query_id or "" for f in root.list() if f.parsed.kind == "certificate"}
     )
@@ -84,10 +77,7 @@ def only_query(root: Root) -> str:
 
 
 def checkpoint_place(checkpoint: str) -> str:
-    """Return the location of a checkpoint. The path of a local folder becomes absolute.
-
-    Raises ConfigError if a local folder is not the checkpoint of a query.
-    """
+    """Return the URI or absolute path of a checkpoint, or raise ConfigError if there is none."""
     if "://" in checkpoint:
         return checkpoint
     local = home_path(checkpoint).resolve()
@@ -153,10 +143,7 @@ def snapshot_of(root: Root, checkpoint: Checkpoint | None) -> Snapshot | None:
 
 
 def has_state(spark: SparkSession, checkpoint: str) -> bool:
-    """Return whether a query has state, which its first micro-batch with records writes.
-
-    Raises ConfigError if Spark cannot read the state.
-    """
+    """Return whether a query has state, or raise ConfigError if Spark cannot read it."""
     with _reading(checkpoint):
         return bool(spark.read.format("statestore").load(checkpoint).head(1))
 

@@ -37,7 +37,6 @@ _LENGTHS_MS = (
 
 
 def advise(demand: Demand, choice: Choice) -> list[Finding]:
-    """Return findings about the options, the worst first."""
     judged: list[tuple[str, Assessment | None]] = [
         *((option.replace("_", "-"), _sizing(choice, option)) for option in asdict(Sizing())),
         ("seen-fpr", _seen_fpr(demand, choice)),

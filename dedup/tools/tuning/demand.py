@@ -155,10 +155,7 @@ class Demand:
         return keys
 
     def fill_of_shards(self, live_ids: float | None = None) -> tuple[int, ...]:
-        """Return the number of live IDs in each shard.
-
-        If the numbers are not known, the hash spreads `live_ids` over the shards.
-        """
+        """Return the live IDs of each shard, as known or as the hash spreads `live_ids`."""
         if self.shard_ids:
             return self.shard_ids
         live_ids = self.live_ids if live_ids is None else live_ids

@@ -41,7 +41,6 @@ class FilesAsRead:
             handle.write("".join(lines))
 
     def changed(self, stamps: Mapping[str, Stamp], log: FileLog) -> list[str]:
-        """Return the files that have changed since a run read them."""
         end, as_read, changed = log.committed(), self._read(), []
         for path, stamp in stamps.items():
             taken = log.taken.get(path)
@@ -52,7 +51,6 @@ class FilesAsRead:
         return changed
 
     def sizes(self) -> dict[str, int]:
-        """Return the size of each file when it was read."""
         return {path: size for path, (_, size) in self._read().items()}
 
     def check_unfinished(self, log: FileLog, batch_id: int, *, is_published: bool) -> None:
@@ -109,7 +107,6 @@ def some_of(paths: Sequence[object]) -> str:
 
 
 def warning(changed: list[str]) -> str:
-    """Return a note for the user about files that have changed since a run read them."""
     one = len(changed) == 1
     return (
         f"{len(changed):,} {'file was' if one else 'files were'} written again after "

@@ -56,7 +56,6 @@ class Mismatch:
     changes: tuple[Change, ...]
 
     def of_kind(self, kind: str) -> list[Change]:
-        """Return the changes whose kind is `kind`."""
         return [change for change in self.changes if change.kind == kind]
 
 
@@ -123,10 +122,7 @@ class ColumnCheck:
                     pass
 
     def records_of(self, path: Path) -> int:
-        """Return the number of records in a CSV file.
-
-        Raises DataError if the records cannot be counted.
-        """
+        """Return the number of records in a CSV file, or raise DataError if it is unknown."""
         counted = self._csv.get(str(path)) or self._counted(path)
         if counted is None:
             raise DataError(

@@ -57,10 +57,7 @@ def timestamp_column(
 
 
 def is_no_time(options: RunOptions, schema: T.StructType) -> Column | None:
-    """Return a column that is true if a row's event time cannot be read.
-
-    Returns None if ``--timestamp`` is not given.
-    """
+    """Return whether a row's event time cannot be read, or None without ``--timestamp``."""
     time = timestamp_column(options, schema, or_null=True)
     if options.timestamp is None or time is None:
         return None
@@ -87,10 +84,7 @@ def check_time_format(spark: SparkSession, options: RunOptions) -> None:
 
 
 def time_columns(schema: T.StructType, ids: tuple[str, ...]) -> list[str]:
-    """Return the names of columns that may hold an event time.
-
-    Columns of a timestamp type come first, then columns whose names suggest a time.
-    """
+    """Return the columns that may hold an event time: by type first, then by name."""
     keys = {name.lower() for name in ids}
     fields = [field for field in schema.fields if field.name.lower() not in keys]
     times = T.TimestampType, T.TimestampNTZType

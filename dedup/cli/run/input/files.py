@@ -46,7 +46,6 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, path: str | Path) -> Stamp:
-        """Return the stamp of a file. Raises OSError if the file does not exist."""
         status = os.stat(path)
         return cls(status.st_mtime_ns, status.st_size)
 
@@ -163,7 +162,6 @@ def find_files(options: RunOptions, *, by_name: bool = False) -> InputFiles:
 
 
 def file_order(options: RunOptions) -> FileOrder:
-    """Return the order in which a run reads files."""
     given = folded(dict(options.read_options))
     return FileOrder(options.order_files, newest_first=is_true(given, "latestfirst"))
 

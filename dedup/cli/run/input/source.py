@@ -199,12 +199,10 @@ def _read(
 
 
 def stream_options(job: Job) -> dict[str, str]:
-    """Return the options with which Spark reads the input as a stream."""
     return read_settings(job) | {"maxFilesPerTrigger": str(job.options.files_per_trigger)}
 
 
 def read_settings(job: Job) -> dict[str, str]:
-    """Return the options with which Spark reads the input."""
     settings = job.files.reader_options | dict(job.options.read_options)
     if job.files.file_format in ("csv", "json"):
         # By default Spark takes a user's column with the name `_corrupt_record` for its own column.
