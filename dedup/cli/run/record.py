@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from dedup.catalog.layout import certificate_path
+from dedup.catalog.localfile import publish
 from dedup.cli.run.options import DEFAULTS, METRICS, RunOptions, flag
 from dedup.core import parse
 from dedup.errors import ConfigError, DedupError
@@ -73,19 +73,12 @@ class Record:
         body = {"format": _FORMAT} | {name: getattr(self, name) for name in self.__slots__}
         for part in ("options", "rules"):
             body[part] = {name: _shortened(name, v, output) for name, v in body[part].items()}
-        temporary = output / f"{RECORD}.tmp"
-        with temporary.open("w", encoding="utf-8") as handle:
-            json.dump(body, handle, indent=1, sort_keys=True)
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(output / RECORD)
+        content = json.dumps(body, indent=1, sort_keys=True).encode()
+        publish(output / RECORD, content, create=False)
 
     @classmethod
     def read(cls, output: Path) -> Self | None:
-        """Return the record in an output, or None if the output is new.
-
-        Raises ConfigError if the record cannot be read, or the output holds batches but no record.
-        """
+        """Return the record in an output, or None if the output is new."""
         path = output / RECORD
         if not path.exists():
             if published_batches(output):
