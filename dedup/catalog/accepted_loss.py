@@ -45,11 +45,7 @@ def accepted_loss_path(query_id: str, shard: int, segment: str) -> str:
 def read_accepted_loss(
     root: Root, query_id: str, shard: int, seg: SegmentRef
 ) -> AcceptedLoss | None:
-    """Return the accepted loss of a segment, or None if no user accepted it.
-
-    Raises CatalogError if the object that records the consent is damaged, is of another release, or
-    names another segment or bucket.
-    """
+    """Return the accepted loss of a segment or None, or raise CatalogError if it is unusable."""
     path = accepted_loss_path(query_id, shard, seg.name)
     try:
         found = root.read(path, AcceptedLoss.from_bytes)

@@ -29,10 +29,7 @@ def write_backup(root: Root, query_id: str, shard: int, state: ShardState) -> No
 
 
 def read_backup(root: Root, query_id: str, shard: int) -> ShardState | None:
-    """Return a shard's manifest backup, or None if it is missing or damaged.
-
-    Raises CatalogError if the root cannot be read, or another release wrote the backup.
-    """
+    """Return a shard's manifest backup, or None if it is missing or damaged."""
     try:
         return check_backup(root, query_id, shard)
     except (ObjectMissing, ValueError):
@@ -48,9 +45,6 @@ def backup_is_due(root: Root, query_id: str, shard: int, base: ShardState, run_i
     later micro-batch, because somebody may give that run up.
 
     ``base`` is the state that the current micro-batch starts from, ``run_id`` the current run.
-
-    Raises CatalogError if the root cannot be read, or another release wrote the lineage of the
-    backup's run.
     """
     if base.epoch < 0 or not (base.epoch == base.run_began or base.manifest.changed_in(base.epoch)):
         return False
@@ -67,10 +61,7 @@ def backup_is_due(root: Root, query_id: str, shard: int, base: ShardState, run_i
 
 
 def check_backup(root: Root, query_id: str, shard: int) -> ShardState:
-    """Return a shard's manifest backup.
-
-    Raises ObjectMissing if the backup does not exist, and ValueError if it is damaged.
-    """
+    """Return a shard's manifest backup. Raises ObjectMissing, or ValueError if damaged."""
     path = shard_path(query_id, shard, MANIFEST_FILE)
     return root.read(path, lambda data: _from_bytes(data, query_id, shard))
 

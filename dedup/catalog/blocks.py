@@ -50,18 +50,12 @@ def encode_blocks(
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield (entry key, block) for every block that holds IDs, in rising order of entry keys.
 
+    Keys are sorted by (hash, key bytes), and hashes are spread over all 64 bits. ``offsets_ms`` are
+    milliseconds from the bucket's start, below 2**32 unless ``wide_times``. ``nblocks`` is the
+    number of blocks of the whole segment. A call must have all IDs of every block that it makes.
+
     Raises ValueError if more than 65,535 IDs fall into one block. With a secret hash key this
     cannot happen in practice.
-
-    Parameters
-    ----------
-    keys, hashes
-        Sorted by (hash, key bytes). The hashes are spread over all 64 bits.
-    offsets_ms
-        Milliseconds from the bucket's start to each key's time, below 2**32 unless ``wide_times``.
-    nblocks
-        Number of blocks of the whole segment. A call must have all IDs of every block that it
-        makes.
     """
     if len(keys) == 0:
         return

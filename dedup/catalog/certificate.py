@@ -82,11 +82,7 @@ class Certificate:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Certificate:
-        """Return the certificate in these bytes, which errors call ``where``.
-
-        Raises CatalogError if the bytes are damaged, not a certificate, or in a format of another
-        release.
-        """
+        """Return the certificate, or raise CatalogError, which calls the bytes ``where``."""
         try:
             version, fields = from_document(
                 data,

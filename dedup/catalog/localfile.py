@@ -26,8 +26,6 @@ def publish(path: Path, content: bytes | Path, *, create: bool) -> bool:
 
     Creates missing folders. If ``content`` is a file, links it if possible, and else copies it.
     With ``create``, leaves an existing file alone and returns False.
-
-    Raises OSError if the disk is full or fails.
     """
     _make_folders(path.parent)
     if isinstance(content, Path) and create:

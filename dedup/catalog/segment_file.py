@@ -92,11 +92,7 @@ class SegmentMeta:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SegmentMeta:
-        """Return the metadata in these bytes.
-
-        Raises OtherVersion if another release wrote the metadata. Raises ValueError if the bytes
-        are not metadata, or contradict each other.
-        """
+        """Return the metadata. Raises OtherVersion for a later format, ValueError for damage."""
         fields: Any = parse_json(data)
         shown = f"metadata {data[:200].decode(errors='replace')}"
         if not isinstance(fields, dict) or type(fields.get("format")) is not int:
@@ -113,10 +109,7 @@ class SegmentMeta:
         return meta
 
     def check(self, seg: SegmentRef, *, shard: int, hash_key_id: int) -> None:
-        """Raise ValueError if this is not the metadata of segment ``seg``.
-
-        The error names the expected and the found value.
-        """
+        """Raise ValueError, which names both values, unless this is the metadata of ``seg``."""
         wanted = {
             "name": seg.name,
             "shard": shard,

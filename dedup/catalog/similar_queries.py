@@ -36,10 +36,7 @@ class SimilarQuery:
 def similar_queries(
     root: Root, id_columns: IdColumns, own_id: str | None = None
 ) -> list[SimilarQuery]:
-    """Return the other queries whose record ID has the same columns, latest writer first.
-
-    The result leaves out the query whose ID is ``own_id``.
-    """
+    """Return other queries whose record ID has the same columns, latest writer first."""
     found = []
     for folder in [name for name in root.folders() if name != own_id][:_MAX_QUERIES]:
         with suppress(CatalogError, ConfigError):  # no catalog of a query, or a damaged one

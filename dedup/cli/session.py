@@ -40,19 +40,11 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """Start Spark, yield the session, and stop Spark.
 
-    Parameters
-    ----------
-    master, driver_memory : str
-        Cores and memory, in Spark's spelling.
-    shards : int
-        Number of state partitions. A query with a checkpoint keeps the checkpoint's number.
-    log : Path
-        File for everything that Spark and its workers print.
-    is_idle : bool
-        Whether rows bypass the JVM. If so, the JVM optimises its code less. To optimise would cost
-        a quarter of the CPU time of the first half minute.
-    archive_to : Path, optional
-        File to which Java writes its classes when the session ends (see `class_archive`).
+    `master` and `driver_memory` are in Spark's spelling. `shards` is the number of state
+    partitions, but a query with a checkpoint keeps its own. Everything that Spark and its workers
+    print goes to the file `log`. `is_idle` says that rows bypass the JVM, which then optimises its
+    code less: to optimise would cost a quarter of the CPU time of the first half minute. At the end
+    of the session Java writes its classes to the file `archive_to` (see `class_archive`).
 
     Raises MissingExtraError if PySpark is not installed. Raises MachineError if Spark finds no Java
     that it can use, or the user has no name. If Spark does not start for another reason, raises

@@ -164,11 +164,7 @@ class _Listener(DedupListener):
 def publish_metrics(
     spark: SparkSession, options: RunOptions, note: Callable[[str], None]
 ) -> Iterator[None]:
-    """Write the metrics log of the run's queries, and serve Prometheus if a port is given.
-
-    Raises ConfigError if the log's folder cannot be created or the port is taken. Raises
-    MissingExtraError if a port is given and prometheus-client is not installed.
-    """
+    """Write the metrics log of the run's queries, and serve Prometheus if a port is given."""
     listener = _Listener(options)
     spark.streams.addListener(listener)
     try:

@@ -47,17 +47,9 @@ def run(
 ) -> RunOutcome:
     """De-duplicate all files that exist now, except those that earlier runs have read.
 
-    A failed or killed run leaves the output complete up to its last micro-batch. Run again then.
-
-    Parameters
-    ----------
-    options : RunOptions
-    reporter : Reporter
-        Receives the progress. `run` does not close it.
-    stop : StopRequest, optional
-        A request stops the query. The next run finishes its last micro-batch.
-    spark : SparkSession, optional
-        Session to use. It stays open. Default: a new session, which `run` stops at the end.
+    A failed or killed run leaves the output complete up to its last micro-batch. Run again then. A
+    request to `stop` stops the query, and the next run finishes its last micro-batch. `run` closes
+    neither `reporter` nor a given session.
 
     Raises DedupError if options, folders, catalog or records cause the error, else Spark's error.
     `dedup.cli.failures.explain` returns the cause in one line.

@@ -101,9 +101,6 @@ def write_accepted_loss(root: Root, query_id: str, shard: int, segment: str) -> 
 
     The query reads the object only if the segment fails, so an intact segment stays in use. The
     segment may be missing. If the segment is readable, the object names the segment's bucket.
-
-    Raises ConfigError if the query has no catalog. Raises CatalogError if the root cannot be read
-    or written.
     """
     if not root.exists(layout.certificate_path(query_id)):
         raise no_catalog(root, query_id)

@@ -131,11 +131,7 @@ def plan_vacuum(
     older_than_ms: int,
     sole: bool,
 ) -> Vacuumed:
-    """Return the files of a query that may be deleted, given the states of its shards.
-
-    Raises ConfigError if other runs continued this history and `sole` is not given. Raises
-    CatalogError if an object that names expired segments cannot be read.
-    """
+    """Return the files of a query that may be deleted, given the states of its shards."""
     newest = max(states.values(), key=lambda state: state.epoch, default=ShardState())
     # Read the lineage as if a run started after the checkpoint's last micro-batch.
     lineage = lineage_from(root, query_id, newest, Run("", newest.epoch + 1))

@@ -290,10 +290,7 @@ def _key_bytes(base: Demand, segment_bytes: int, ids: int) -> int:
 
 
 def of_states(base: Demand, query: str, states: Mapping[int, ShardState]) -> Demand:
-    """Return `base` with the figures that the states of all shards show.
-
-    Raises ConfigError if the states hold no IDs or no GC watermark yet.
-    """
+    """Return `base` with the figures that the states of all shards show."""
     live = {shard: state.manifest.ids + len(state.tail) for shard, state in states.items()}
     live_ids = sum(live.values())
     # All shards have the same clocks, except for a shard that lacks the last micro-batch.

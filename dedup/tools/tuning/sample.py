@@ -56,9 +56,6 @@ def of_sample(base: Demand, sample: Sample, ids_per_day: float | None) -> Demand
     """Return `base` with the figures that a sample shows, such as rate and repeats.
 
     `ids_per_day` replaces the sample's rate unless it is None.
-
-    Raises ConfigError if the sample is empty, or if `ids_per_day` is None and all timestamps are
-    equal.
     """
     count, where = len(sample), sample.where
     if not count:

@@ -94,11 +94,7 @@ class ColumnCheck:
         self._seen.update(stamps)
 
     def agree(self, columns: InputColumns, stamps: Mapping[str, Stamp], note: Note) -> InputColumns:
-        """Compare the files of this run, and return the columns to read and write.
-
-        Raises ConfigError if there are new columns and --new-columns is not given, or if they
-        cannot be added. Raises DataError if the columns of a file cannot be read.
-        """
+        """Compare the files of this run, and return the columns to read and write."""
         mismatches = self._mismatches(stamps)
         if mismatches:
             columns = self._decide(columns, mismatches, note)

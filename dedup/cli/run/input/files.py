@@ -127,11 +127,7 @@ class InputFiles:
 
 
 def find_files(options: RunOptions, *, by_name: bool = False) -> InputFiles:
-    """List the files of INPUT. With `by_name`, omit files whose names do not show the format.
-
-    Raises ConfigError if no format is given and the names show several formats or none. Also raises
-    ConfigError if Spark cannot read a file or folder.
-    """
+    """List the files of INPUT. With `by_name`, omit files whose names do not show the format."""
     only_one = options.input.is_file()
     root = options.input.parent if only_one else options.input
     stamps = _stamps([root / options.input.name] if only_one else _visible_files(root))

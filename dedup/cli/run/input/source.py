@@ -56,11 +56,7 @@ class InputColumns:
 
 
 def read_schema(spark: SparkSession, job: Job) -> T.StructType:
-    """Return the columns of the input, including columns that folders name.
-
-    Raises ConfigError if there is no file to read columns from, or if --schema is wrong. Raises
-    DataError if a file cannot be read.
-    """
+    """Return the columns of the input, including columns that folders name."""
     options, files, reader = job.options, job.files, _schema_reader(spark, job)
     is_csv = files.file_format == "csv"
     try:
