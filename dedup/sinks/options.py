@@ -36,7 +36,10 @@ STAGING = Option(
 #: Modes of a sink into a table of a database.
 APPEND, UPSERT, ATOMIC = "append", "upsert", "atomic"
 MODE = Option("mode", choice(APPEND, UPSERT, ATOMIC), APPEND, help="see above")
-VERSION = Option("version", text(), help="column that decides between rows of one key")
+VERSION = Option(
+    "version", text(),
+    help="column that decides between rows of one key: the greatest stays, of equal ones the first",
+)  # fmt: skip
 TIMEOUT = Option(
     "timeout.seconds", whole(1, 3600), 60, help="longest wait for a server, and a lock"
 )

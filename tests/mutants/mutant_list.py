@@ -865,6 +865,13 @@ MUTANTS = (
         "mysql/test_mysql_owners.py",
     ),
     _mutant(
+        "a session of MySQL is ended by a number of before a restart",
+        "sinks/mysql/sink.py",
+        "if newest is not None and newest != committed:",
+        "if newest is not None:",
+        "mysql/test_mysql_owners.py",
+    ),
+    _mutant(
         "connections to databases are shared with forks",
         "sinks/database.py",
         "os.register_at_fork(after_in_child=_free.clear)",

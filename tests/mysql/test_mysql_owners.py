@@ -59,6 +59,18 @@ def test_two_drivers_of_one_process_are_two_owners(sink: Sink) -> None:
     new.close()
 
 
+def test_a_session_with_the_number_of_an_earlier_owner_stays(where: Where, tmp_path: Path) -> None:
+    """A server that starts again counts its sessions from 1. Here somebody else has the lock."""
+    sink = Sink(where, tmp_path, timeout_seconds="1")
+    sink.batch("run1", 0, [0], [1])
+    with pymysql.connect(**where) as bystander, pymysql.connect(**where) as stranger:
+        run(where, f"UPDATE dedup_markers SET holder = '{bystander.thread_id()} before'")
+        stranger.cursor().execute("SELECT * FROM dedup_markers FOR UPDATE")
+        with pytest.raises(SinkError, match="Lock wait timeout exceeded"):
+            sink.task("run1", 1, 0, [2])
+        bystander.ping(reconnect=False)
+
+
 POINTS = ["kit.begun", "kit.rows.sent", "kit.marker.after", "kit.commit.before"]
 
 

@@ -422,12 +422,13 @@ def test_the_newest_version_stays(dsn: str, tmp_path: Path) -> None:
     rows = versions(
         [(1, 4, "older"), (2, 6, "newer"), (3, 1, "first"), (4, None, "none"), (5, 1, "one"),
          (5, 3, "three"), (5, 2, "two"), (6, None, "none"), (6, 1, "one"), (7, 5, "same"),
-         (8, None, "none")]
+         (8, None, "none"), (9, 2, "first"), (9, 2, "last"), (10, None, "first"),
+         (10, None, "last")]
     )  # fmt: skip
     write(dsn, tmp_path, VERSIONED, rows, mode="upsert", key="n", version="v")
     assert run(dsn, "SELECT n, text FROM rows ORDER BY n") == [
         (1, "there"), (2, "newer"), (3, "first"), (4, "there"), (5, "three"), (6, "one"),
-        (7, "there"), (8, "there"),
+        (7, "there"), (8, "there"), (9, "first"), (10, "first"),
     ]  # fmt: skip
 
 

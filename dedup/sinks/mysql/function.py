@@ -61,7 +61,7 @@ def mysql_sink(
         Columns that identify a row, for ``upsert`` and ``atomic``.
     version : str, optional
         Column with a version. If two rows have the same key, the row with the greater version
-        stays.
+        stays, or the first one of equal versions.
     options : mapping of str to str, optional
         Any other options of the format. Two sinks of one query need different values of `name`.
 

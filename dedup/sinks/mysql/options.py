@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dedup.core.option import REQUIRED, Option, names, text
+from dedup.core.option import REQUIRED, Kind, Option, names, switch, text, whole
 from dedup.errors import ConfigError
 from dedup.sinks.options import (
     ACCEPT,
@@ -37,14 +37,17 @@ OPTIONS = (
     named("mysql"),
     *ACCEPT,
 )
-#: PyMySQL's arguments that are texts, numbers and switches.
-_TEXTS = {
-    "host", "user", "password", "database", "unix_socket", "read_default_file",
-    "read_default_group", "bind_address", "ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password",
-    "server_public_key",
+_EXACT = Kind(lambda value, name: value, str)  # a password may begin or end with a blank
+#: PyMySQL's arguments.
+CONNECT = {
+    **dict.fromkeys(
+        ("host", "user", "password", "database", "unix_socket", "read_default_file",
+         "read_default_group", "bind_address", "ssl_ca", "ssl_cert", "ssl_key",
+         "ssl_key_password", "server_public_key"), _EXACT,
+    ),
+    **dict.fromkeys(("port", "connect_timeout", "read_timeout", "write_timeout"), whole(0)),
+    **dict.fromkeys(("ssl_disabled", "ssl_verify_cert", "ssl_verify_identity"), switch()),
 }  # fmt: skip
-_NUMBERS = {"port", "connect_timeout", "read_timeout", "write_timeout"}
-_SWITCHES = {"ssl_disabled", "ssl_verify_cert", "ssl_verify_identity"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,28 +59,15 @@ class MysqlOptions(DatabaseOptions):
 
 def mysql_options(given: Mapping[str, str]) -> MysqlOptions:
     values = sink_values(FORMAT, given, OPTIONS, prefix=PREFIX)
-    return MysqlOptions(connect=_connect_arguments(given), **values)
-
-
-def _connect_arguments(given: Mapping[str, str]) -> tuple[tuple[str, str | int | bool], ...]:
-    found: dict[str, str | int | bool] = {}
+    connect: dict[str, str | int | bool] = {}
     for option, value in given.items():
         name = option.lower().removeprefix(PREFIX)
         if name == option.lower():
             continue
-        if name in _TEXTS:
-            found[name] = value
-        elif name in _NUMBERS and value.strip().isdecimal():
-            found[name] = int(value)
-        elif name in _SWITCHES and value.strip().lower() in ("true", "false"):
-            found[name] = value.strip().lower() == "true"
-        elif name in _NUMBERS | _SWITCHES:
-            kind = "a whole number" if name in _NUMBERS else "true or false"
-            raise ConfigError(f"Option {PREFIX}{name}={value!r} must be {kind}.")
-        else:
-            every = ", ".join(sorted(_TEXTS | _NUMBERS | _SWITCHES))
+        if name not in CONNECT:
             raise ConfigError(
                 f"The option {PREFIX}{name} is unknown. Options mysql.* are arguments of "
-                f"pymysql.connect: {every}."
+                f"pymysql.connect: {', '.join(sorted(CONNECT))}."
             )
-    return tuple(sorted(found.items()))
+        connect[name] = Option(PREFIX + name, CONNECT[name]).read(value, f"Option {PREFIX}{name}")
+    return MysqlOptions(connect=tuple(sorted(connect.items())), **values)

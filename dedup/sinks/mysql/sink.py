@@ -29,12 +29,15 @@ from dedup.sinks.mysql.tables import MysqlTable, check_engine, exists, find_tabl
 from dedup.sinks.options import ATOMIC
 from dedup.sinks.protocol import StagedBatch
 
+#: A name of a session in one transaction. The number alone may be of another session, because the
+#: server counts from 1 again after a restart.
+_SESSION = "CONCAT(CONNECTION_ID(), ' ', UUID())"
 #: Seconds that an earlier owner of a slot may take to end its transaction.
 _PATIENCE_S = 1
 _MARKERS = """
 CREATE TABLE IF NOT EXISTS {name} (
     marker_key VARBINARY(200) PRIMARY KEY, marker VARBINARY(4000) NOT NULL,
-    holder BIGINT UNSIGNED NOT NULL
+    holder VARBINARY(60) NOT NULL
 ) ENGINE = InnoDB
 """
 
@@ -57,8 +60,13 @@ class MysqlSink(TransactionalSink[Any]):
 
     def begin(self) -> Any:
         connection = connected(self.options)
-        with translated_errors(self.options):
-            connection.begin()
+        try:
+            with translated_errors(self.options), connection.cursor() as cursor:
+                connection.begin()
+                self.table.check_types(cursor, self.options.table)
+        except BaseException:
+            self.rollback(connection)
+            raise
         return connection
 
     def read_marker(self, transaction: Any, key: str) -> str | None:
@@ -86,18 +94,24 @@ class MysqlSink(TransactionalSink[Any]):
 
     def _lock(self, cursor: Any, key: str) -> None:
         cursor.execute(
-            f"INSERT INTO {self._markers} VALUES (%s, '', CONNECTION_ID()) "
-            "ON DUPLICATE KEY UPDATE holder = CONNECTION_ID()",
+            f"INSERT INTO {self._markers} VALUES (%s, '', {_SESSION}) "
+            f"ON DUPLICATE KEY UPDATE holder = {_SESSION}",
             (key,),
         )
 
     def _end_holder(self, key: str) -> None:
+        """End the session that has locked the row of a key, and has not committed its name."""
+        newest, committed = (self._holder(key, each) for each in ("UNCOMMITTED", "COMMITTED"))
+        if newest is not None and newest != committed:
+            with session(self.options) as cursor:
+                end_session(cursor, int(newest.split()[0]))
+
+    def _holder(self, key: str, level: str) -> bytes | None:
         with session(self.options) as cursor:
-            # The holder has not committed its number yet.
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
+            cursor.execute(f"SET TRANSACTION ISOLATION LEVEL READ {level}")
             cursor.execute(f"SELECT holder FROM {self._markers} WHERE marker_key = %s", (key,))
-            if holder := cursor.fetchone():
-                end_session(cursor, holder[0])
+            found = cursor.fetchone()
+            return found and bytes(found[0])
 
     def write_rows(self, transaction: Any, rows: pa.RecordBatch) -> None:
         self.table.write(self.options, transaction, rows)

@@ -90,7 +90,6 @@ class MysqlTable:
             order = [(name, "ascending") for name in self.key]
             rows = rows.take(pc.sort_indices(rows, order))
         with connection.cursor() as cursor:
-            self._check_types(options, cursor)
             for first in range(0, rows.num_rows, _ROWS):
                 part = rows.slice(first, _ROWS)
                 values = self._values(options, part)
@@ -104,20 +103,17 @@ class MysqlTable:
                     self._insert(options, cursor, chunk, part.slice(done, len(chunk)))
                     done += len(chunk)
 
-    def _check_types(self, options: MysqlOptions, cursor: Any) -> None:
+    def check_types(self, cursor: Any, shown: str) -> None:
         """Raise ConfigError if somebody has changed the columns since the query started.
 
         The server rounds values for some types without an error. Until the transaction ends, this
-        also locks the table against changes of columns.
+        also locks the table against changes of columns. `shown` is the table's name for the error.
         """
-        try:
-            types = described(cursor, self.name, [column.name for column in self.columns])
-        except mysql_library().Error as error:
-            raise translate_error(options, error) from None
+        types = described(cursor, self.name, [column.name for column in self.columns])
         if types != self.types:
             raise ConfigError(
-                f"The columns of table {options.table} have other types than when the query "
-                "started. Nothing was written. Start the query again, in foreachBatch with a new "
+                f"The columns of table {shown} have other types than when the query started. "
+                "Nothing was written. Start the query again, in foreachBatch with a new "
                 "mysql_sink(...)."
             )
 

@@ -102,10 +102,10 @@ class TargetTable:
         key = ", ".join(map(quoted, self.key))
         others = [name for name, _ in self.columns if name not in self.key]
         update = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in others)
-        newest, newer = "", ""
+        newest, newer = "ctid DESC", ""
         if self.version is not None:
             version = quoted(self.version)
-            newest = f"{version} DESC NULLS LAST, "
+            newest = f"{version} DESC NULLS LAST, ctid"
             newer = (
                 f" WHERE EXCLUDED.{version} > present.{version} "
                 f"OR present.{version} IS NULL AND EXCLUDED.{version} IS NOT NULL"
@@ -114,7 +114,7 @@ class TargetTable:
         return (
             f"INSERT INTO {self.name} AS present ({self.column_list}) "
             f"SELECT DISTINCT ON ({key}) {self.column_list} FROM {source} {where} "
-            f"ORDER BY {key}, {newest}ctid DESC ON CONFLICT ({key}) DO {action}"
+            f"ORDER BY {key}, {newest} ON CONFLICT ({key}) DO {action}"
         )
 
 
