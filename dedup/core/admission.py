@@ -47,7 +47,6 @@ class Handling:
 
     @staticmethod
     def of(options: object) -> Handling:
-        """Return a `Handling` that copies its fields from the attributes of ``options``."""
         return Handling(**{f.name: getattr(options, f.name) for f in fields(Handling)})
 
     @property
@@ -64,7 +63,6 @@ class Handling:
 
     @property
     def passing(self) -> frozenset[str]:
-        """Names of the verdicts that pass through."""
         every = frozenset(verdict.name.lower() for verdict in Verdict)
         return self.emitted if self.verdict is None else every
 

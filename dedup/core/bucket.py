@@ -127,11 +127,9 @@ class Bucket:
                     yield Coverage(segment, merge.hash_ranges, merge.ranges_done)
 
     def adding(self, run: SortedRun, *, clamped: bool) -> Bucket:
-        """Return the bucket with ``run`` added."""
         return replace(self, runs=(*self.runs, run), clamped=self.clamped or clamped)
 
     def beginning(self, runs: tuple[SortedRun, ...], hash_ranges: int) -> Bucket:
-        """Return the bucket after it has begun to merge ``runs``."""
         kept = tuple(run for run in self.runs if run not in runs)
         return replace(self, runs=kept, merges=(*self.merges, Merge(runs, hash_ranges)))
 

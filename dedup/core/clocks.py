@@ -323,7 +323,6 @@ _OPTIONAL = ("window_watermarks_ms",)
 
 
 def check_sources(count: int) -> None:
-    """Raise ConfigError if ``count`` source partitions exceed `MAX_SOURCES`."""
     if count > MAX_SOURCES:
         raise ConfigError(
             f"source_partition names more than {MAX_SOURCES:,} source partitions, and every "

@@ -90,7 +90,6 @@ class SplitBlockFilter:
 
     @classmethod
     def sized(cls, n: int, fpr: float, *, hash_key_id: int) -> SplitBlockFilter:
-        """Return an empty filter for ``n`` >= 0 keys at a false-positive rate."""
         bits = np.zeros(8 * blocks_for(n, fpr), np.uint32)
         return cls(bits, count=0, fpr=fpr, hash_key_id=hash_key_id)
 
@@ -235,7 +234,6 @@ class FilterHead:
 
 
 def head_bytes(blocks: int) -> int:
-    """Return the size in bytes of the head of a filter with this many blocks."""
     return HEADER_BYTES + 8 * -(-blocks // PAGE_BLOCKS)
 
 

@@ -84,7 +84,6 @@ class Keys:
 
     @property
     def lengths(self) -> I64:
-        """Number of bytes of each of the n keys."""
         return np.diff(self.offsets)
 
     @property

@@ -144,7 +144,6 @@ class Manifest:
         return replace(self, expired=rest, pending_lists=(*self.pending_lists, newest))
 
     def without_pending(self, names: Iterable[str]) -> Manifest:
-        """Return the manifest without the expired segments and pending lists of these names."""
         deleted = set(names)
         return replace(
             self,

@@ -186,7 +186,6 @@ class Option:
 
 
 def by_name(*options: Option) -> dict[str, Option]:
-    """Return a mapping from each option's name to its declaration."""
     return {option.name: option for option in options}
 
 

@@ -127,7 +127,6 @@ class ShardState:
         return ShardState(segments_lost=fields.pop("forgotten"), **fields)
 
     def check_key(self, hash_key_id: int) -> None:
-        """Raise StateError if the IDs in the state were hashed with another key."""
         if self.hash_key_id not in (None, hash_key_id):
             raise StateError.of_another_catalog()
 

@@ -66,12 +66,10 @@ class Tail:
         )
 
     def bucket_starts(self, bucket_ms: int) -> I64:
-        """Return the start of each entry's bucket, in milliseconds."""
         starts: I64 = (self.times_ms // bucket_ms) * bucket_ms
         return starts
 
     def hashes(self, hash_key: bytes) -> U64:
-        """Return the hashes of the keys under a 16-byte key."""
         return kernel.hash64(self.keys.data, self.keys.offsets, hash_key)
 
     def to_bytes(self) -> bytes:

@@ -46,7 +46,6 @@ class EncodedIds:
 
 
 def encode_ids(columns: Sequence[pa.Array]) -> EncodedIds:
-    """Return the keys of a batch's records, given the columns of the ID."""
     if len(columns) == 1:
         column = columns[0]
         return EncodedIds(_component(column), _null_mask(column))

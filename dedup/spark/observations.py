@@ -24,7 +24,6 @@ from dedup.spark.plan import Plan
 
 
 def counters_ddl(plan: Plan) -> str:
-    """Return the columns of a shard's counters, as DDL."""
     by_id = plan.numbering is None
     others = [*(f"{name} string" for name in TEXTS), "expiring array<bigint>"] if by_id else []
     whole = (f"{name} bigint" for name in (NAMES if by_id else SEQUENCE_NAMES).columns)

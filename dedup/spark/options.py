@@ -227,7 +227,6 @@ class _Options:
                 )
 
     def _ms(self, name: str) -> Any:
-        """Return the value of a duration option, in milliseconds."""
         return self.DECLARED[name].check(getattr(self, name))
 
     @property
@@ -342,7 +341,6 @@ class Options(_Options):
         return Handling.of(self)
 
     def policy(self) -> Policy:
-        """Return the rules for the engine in `dedup.core`, with defaults resolved."""
         horizon_ms = self._ms("horizon")
         event_time = self.timestamp is not None
         lateness_ms = self._ms("lateness") if event_time else 0
@@ -419,7 +417,6 @@ class SequenceOptions(_Options):
         return Handling(null_timestamps=self.null_timestamps, verdict=self.verdict)
 
     def policy(self) -> Policy:
-        """Return the rules for clocks, for the engine in `dedup.core`."""
         expire_ms = self._ms("expire_after")
         return Policy(
             horizon_ms=expire_ms,
@@ -430,5 +427,4 @@ class SequenceOptions(_Options):
         )
 
     def rule(self) -> SequenceRule:
-        """Return the rules for verdicts, for the engine in `dedup.core`."""
         return SequenceRule(**{f.name: getattr(self, f.name) for f in fields(SequenceRule)})

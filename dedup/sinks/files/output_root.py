@@ -61,7 +61,6 @@ class OutputRoot(Root):
         return "s3://" + "/".join(part for part in (bucket, folder, name) if part)
 
     def create_bytes(self, name: str, data: bytes) -> bool:
-        """Write a new object and return True, or return False if the object already exists."""
         if self._uri is None:
             return super().create_bytes(name, data)
         # boto3 repeats a request whose answer was lost, so this call may have made the object.

@@ -73,7 +73,6 @@ class BatchPlans:
         return self._root.create_bytes(_name(plan.marker.batch_id), data)
 
     def read(self, batch_id: int) -> BatchPlan | None:
-        """Return the plan of a micro-batch, or None if it has none."""
         name = _name(batch_id)
         try:
             data = self._root.read_bytes(name)

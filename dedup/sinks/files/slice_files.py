@@ -105,7 +105,6 @@ class SliceFiles:
                 self._finish(below)
 
     def finish(self) -> list[WrittenFile]:
-        """Make all files durable, and return them."""
         for below in list(self._open):
             self._finish(below)
         faults.point("files.written")

@@ -149,7 +149,6 @@ class KafkaWork(SlotWork[KafkaSlot]):
             )
 
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
-        """Record in the ledger the topics of records and markers, and the names of transactions."""
         options = self.options
         ledger.settle(
             {
@@ -168,7 +167,6 @@ def _records(rows: Iterable[pa.RecordBatch], shape: RecordShape) -> Iterator[pa.
 
 
 def ready(options: KafkaOptions, columns: Sequence[tuple[str, str]]) -> KafkaWork:
-    """Check the stream's columns and the cluster, and return the work of the sink."""
     work = KafkaWork(options, record_shape(columns, options))
     clients, markers = options.clients, options.markers if options.transactional else None
     question = (

@@ -128,7 +128,6 @@ def iceberg_sink(
 
 
 def ready(options: LakeOptions, columns: Sequence[tuple[str, str]]) -> LakeWork:
-    """Check the table and the stream's columns, and return the work of the sink."""
     refuse_twins(name for name, _ in columns)
     target = delta_target if options.format_name == DELTA else iceberg_target
     return LakeWork(options, target(options, columns))

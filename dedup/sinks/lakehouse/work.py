@@ -200,7 +200,6 @@ class LakeWork(SinkWork):
         return files
 
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
-        """Record the table and its ID in the ledger."""
         # As long as the table has no rows of this sink, users may drop and recreate the table.
         if any(piece.content.rows for piece in staged.slices) or ledger.published() is not None:
             option = "path" if self.options.format_name == DELTA else "table"

@@ -31,7 +31,6 @@ class FileOrder:
     newest_first: bool = False
 
     def key(self, mtime_ms: int, path: str) -> tuple[int, str]:
-        """Return the sort key of a file."""
         seconds = mtime_ms // 1000 if self.by == "time" else 0
         return -seconds if self.newest_first else seconds, path
 

@@ -72,7 +72,6 @@ class AvroDecoder(BytesDecoder):
         )  # fmt: skip
 
     def decode(self, data: bytes) -> Any:
-        """Return the fields of a record. Raises SourceError if the registry does not answer."""
         decode = self._decoder(data)
         if isinstance(decode, str):
             raise Poison(decode)

@@ -81,7 +81,6 @@ class ClientSettings:
 
     @property
     def servers(self) -> str:
-        """Addresses of the bootstrap servers, separated by commas."""
         return self.properties["bootstrap.servers"]
 
     @property
@@ -107,7 +106,6 @@ class ClientSettings:
         return default if value is None else _whole(PREFIX + name, value)
 
     def without_secrets(self, text: str) -> str:
-        """Return the text with every secret of the properties hidden."""
         return without_secrets(text, self.properties)
 
 
@@ -170,7 +168,6 @@ def check_transactional(settings: ClientSettings) -> None:
 
 
 def _translated(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each property with its value."""
     renamed: dict[str, tuple[str, ...]] = {option: (name,) for option, name in RENAMED.items()}
     for prefix, names in _PEM_FILES.items():
         kind = options.get(f"{prefix}type", "").upper()

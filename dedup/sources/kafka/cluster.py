@@ -51,11 +51,9 @@ class Cluster:
         self._timeout_s = settings.timeout_s
 
     def broker_ids(self) -> list[int]:
-        """Return the IDs of the brokers that are up."""
         return [node.id for node in self._answer(self._admin.describe_cluster()).nodes]
 
     def topic_names(self) -> list[str]:
-        """Return the names of all topics that the user may see."""
         try:
             return list(self._admin.list_topics(timeout=self._timeout_s).topics)
         except self._library.KafkaException as error:
@@ -67,7 +65,6 @@ class Cluster:
         return self.topics([name])[name]
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic | None]:
-        """Return topics by name. A topic is None if it does not exist or is hidden."""
         library, wanted = self._library, list(names)
         if not wanted:
             return {}
@@ -117,7 +114,6 @@ class Cluster:
         return None
 
     def begins(self, topic: Topic) -> dict[int, int]:
-        """Return the first offset of each partition."""
         return self._offsets(topic, self._library.admin.OffsetSpec.earliest(), committed=False)
 
     def ends(self, topic: Topic, *, committed: bool) -> dict[int, int]:

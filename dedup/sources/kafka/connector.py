@@ -133,7 +133,6 @@ def add_kafka_connector(spark: SparkSession) -> None:
 
 
 def has_connector(spark: SparkSession) -> bool:
-    """Return whether the session knows ``format("kafka")``."""
     try:
         _ = spark.readStream.format("kafka").options(**_PROBE).load().schema
     except Exception as error:

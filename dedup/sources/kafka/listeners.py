@@ -58,7 +58,6 @@ class TopicGuard(StreamingQueryListener):
             self._run = query_id, str(event.runId)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Compare the IDs of the topics that were read."""
         topics = frozenset(end_offsets(event.progress))
         if topics and self._is_ours(event.progress):
             self._read |= topics
@@ -70,7 +69,6 @@ class TopicGuard(StreamingQueryListener):
             self._work.submit(self._check)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Remove this listener when its run ends."""
         if self._is_ours(event):
             self._spark.streams.removeListener(self)
 
@@ -194,11 +192,9 @@ class NewestJob:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run a job soon. The new job replaces a job that has not begun."""
         self._jobs.put(job)
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all jobs are done. Return False if `timeout_s` passes first."""
         done = self._jobs.all_tasks_done
         with done:
             return done.wait_for(lambda: not self._jobs.unfinished_tasks, timeout_s)

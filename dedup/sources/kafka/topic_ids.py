@@ -33,7 +33,6 @@ class Checkpoint:
 
     @property
     def url(self) -> str:
-        """Return the checkpoint's location as text for messages."""
         return self._root.url()
 
     def query_id(self) -> str | None:
@@ -56,7 +55,6 @@ class Checkpoint:
         return frozenset(topic for line in lines for topic in offsets_in(line[line.find("{") :]))
 
     def topic_ids(self) -> dict[str, str]:
-        """Return the stored IDs by topic."""
         text = self._read(FILE)
         if text is None:
             return {}

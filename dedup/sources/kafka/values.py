@@ -72,7 +72,6 @@ class Avro:
     writer: str | Mapping[str, Any] | None = None
 
     def decoder(self, topics: tuple[str, ...], part: str = "value") -> AvroDecoder:
-        """Return the decoder. `part` is "key" or "value"."""
         return _avro(self.schema, part, writer=self.writer)
 
 
@@ -97,10 +96,6 @@ class ConfluentAvro:
     subject: str | None = None
 
     def decoder(self, topics: tuple[str, ...], part: str = "value") -> AvroDecoder:
-        """Return the decoder. If no schema is given, fetch it from the registry.
-
-        `part` is "key" or "value".
-        """
         registry = Registry(self.registry) if isinstance(self.registry, str) else self.registry
         if self.schema is not None:
             return _avro(self.schema, part, registry=registry)

@@ -55,7 +55,6 @@ def of_values(*values: Any) -> bytes | None:
 
 
 def text_of(*values: Any) -> str:
-    """Return the concatenated canonical texts of values."""
     return "".join(map(_text, values))
 
 

@@ -91,7 +91,6 @@ class IdRecipe(DerivedId):
 
     @property
     def name(self) -> str:
-        """The name of this ID in the query's birth certificate."""
         return f"{NAME} text" if self.is_text else f"{NAME} {VERSION}"
 
 

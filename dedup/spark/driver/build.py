@@ -72,7 +72,6 @@ def prepare(df: DataFrame, options: Options | SequenceOptions) -> tuple[DataFram
 
 
 def _check_stream(columns: Columns, options: Options | SequenceOptions) -> None:
-    """Raise if the operator would not work with this stream, its session or its catalog."""
     spark = columns.df.sparkSession
     versions.check_driver()
     checks.check_settings(spark)

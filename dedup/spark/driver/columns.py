@@ -286,7 +286,6 @@ def check_whole(resolved: Resolved, option: str) -> None:
 
 
 def check_mark(resolved: Resolved, option: str) -> None:
-    """Reject a column that is not a boolean."""
     if not isinstance(resolved.kind, T.BooleanType):
         raise ConfigError(
             f"{option} column {resolved.name!r} is {resolved.kind.simpleString()}; a boolean is "
@@ -295,7 +294,6 @@ def check_mark(resolved: Resolved, option: str) -> None:
 
 
 def check_time_type(resolved: Resolved) -> None:
-    """Reject a column that is not a timestamp, and show the conversion to use."""
     if isinstance(resolved.kind, (T.TimestampType, T.TimestampNTZType)):
         return
     name = repr(resolved.name)

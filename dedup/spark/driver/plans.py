@@ -173,7 +173,6 @@ def _plan(
 def _time_source(
     columns: Columns, given: ColumnOrName | IdTime | None, ids: Sequence[Resolved] = ()
 ) -> TimeSource:
-    """Return the source of timestamps, or raise ConfigError if the column is not a timestamp."""
     if given is not None and not isinstance(given, IdTime):
         resolved = columns.resolve(given, "timestamp")
         check_time_type(resolved)
@@ -186,7 +185,6 @@ def _time_source(
 
 
 def _heartbeat(columns: Columns, options: Options | SequenceOptions) -> str | None:
-    """Return the column that marks heartbeats, or raise ConfigError if it is not a boolean."""
     if options.heartbeat is None:
         return None
     resolved = columns.resolve(options.heartbeat, "heartbeat")

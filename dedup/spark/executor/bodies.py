@@ -226,7 +226,6 @@ def drop_earlier(task: Task) -> None:
 
 
 def checksum(data: U8) -> int:
-    """Return a 64-bit checksum."""
     sums = kernel.page_sums(data, _PAGE_BYTES)
     while len(sums) > 1:
         sums = kernel.page_sums(sums.view(np.uint8), _PAGE_BYTES)

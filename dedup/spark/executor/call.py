@@ -180,5 +180,4 @@ class Call(ABC):
         """Return the counters that describe the next state."""
 
     def others(self, outcome: Any) -> Mapping[str, str | list[int] | None]:
-        """Return the other columns of the output."""
         return {}

@@ -32,7 +32,6 @@ STATE_SCHEMA = "shard_state binary"
 
 
 def output_schema(plan: Plan) -> str:
-    """Return the columns of the group function's output, as DDL."""
     return f"rows int, keys binary, body binary, verdicts binary, {counters_ddl(plan)}"
 
 

@@ -140,7 +140,6 @@ def write_observed(observed: ObservedSources, heartbeats: int = 0) -> bytes:
 
 
 def read_observed(data: bytes) -> tuple[ObservedSources, int]:
-    """Return what was observed of source partitions, and the number of heartbeats."""
     heartbeats, sources = json.loads(data)
     observed = {name: (Observed(*seen), number) for name, (*seen, number) in sources.items()}
     return observed, heartbeats
