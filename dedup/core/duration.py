@@ -17,31 +17,16 @@ MS_PER_UNIT = {
     "week": 604_800_000,
 }
 _ALIASES = {
-    "ms": "millisecond",
-    "s": "second",
-    "sec": "second",
-    "m": "minute",
-    "min": "minute",
-    "h": "hour",
-    "hr": "hour",
-    "d": "day",
-    "w": "week",
-}
+    "ms": "millisecond", "s": "second", "sec": "second", "m": "minute", "min": "minute",
+    "h": "hour", "hr": "hour", "d": "day", "w": "week",
+}  # fmt: skip
+_MS = MS_PER_UNIT | {alias: MS_PER_UNIT[unit] for alias, unit in _ALIASES.items()}
 #: Units whose length varies, with their greatest length in days.
 _CALENDAR_DAYS = {"month": 31, "year": 366}
 _TERM = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([a-zA-Z]+)\s*")
 _SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([kmgtp]?)i?b?\s*", re.IGNORECASE)
 #: Longer than any pair of timestamps that Spark can hold (years 1 to 9999).
 MAX_DURATION_MS = 10_000 * 366 * 86_400_000
-
-
-def _unit_ms(unit: str) -> int | None:
-    name = unit.lower()
-    name = _ALIASES.get(name, name)
-    if name not in MS_PER_UNIT and name.endswith("s"):
-        name = name[:-1]
-        name = _ALIASES.get(name, name)
-    return MS_PER_UNIT.get(name)
 
 
 def duration_ms(value: str | timedelta, *, option: str) -> int:
@@ -80,9 +65,10 @@ def _parse(text: str, option: str) -> int:
     body = re.sub(r"^\s*interval\s+", "", text, flags=re.IGNORECASE)
     while position < len(body):
         term = _TERM.match(body, position)
-        unit_ms = _unit_ms(term.group(2)) if term else None
-        if term is not None and term.group(2).lower().rstrip("s") in _CALENDAR_DAYS:
-            days = Fraction(term.group(1)) * _CALENDAR_DAYS[term.group(2).lower().rstrip("s")]
+        unit = term.group(2).lower() if term else ""
+        unit_ms = _MS.get(unit) or _MS.get(unit.removesuffix("s"))
+        if term is not None and unit.rstrip("s") in _CALENDAR_DAYS:
+            days = Fraction(term.group(1)) * _CALENDAR_DAYS[unit.rstrip("s")]
             raise ConfigError(
                 f"{option}={text!r} has no fixed length, because months and years vary; "
                 f"give days, such as '{round(days)} days'."

@@ -8,7 +8,8 @@ from dedup.core.arrays import I64, U64
 from dedup.core.filter import hash_key_id
 from dedup.core.hash_ranges import range_indexes
 
-_SPARK_HASH_SEED = 42
+#: Seed of Spark's ``hash``.
+_SEED = 42
 _MASK = 0xFFFFFFFF
 
 
@@ -20,10 +21,10 @@ def derive_keys(query_id: str, secret: bytes = b"") -> tuple[bytes, bytes]:
     keyed by the query's secret. Anyone who knows query ID and secret can choose IDs that all belong
     to one shard. A query with an older certificate has no secret.
     """
-    shard, bloom = (
-        _derived(query_id, secret, person) for person in (b"dedup shard v1", b"dedup filter v1")
+    return (
+        _derived(query_id, secret, b"dedup shard v1"),
+        _derived(query_id, secret, b"dedup filter v1"),
     )
-    return shard, bloom
 
 
 def payload_key(query_id: str, secret: bytes = b"") -> bytes:
@@ -69,13 +70,13 @@ def slot_keys(shards: int, partitions: int) -> tuple[int, ...]:
     return tuple(keys)
 
 
-def spark_hash_int(value: int, seed: int = _SPARK_HASH_SEED) -> int:
+def spark_hash_int(value: int) -> int:
     """Return Spark's ``hash`` of an INT column as an unsigned 32-bit number.
 
     Follows Murmur3_x86_32.hashInt of org.apache.spark.unsafe.hash.
     """
     k = _rotated(value * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
-    h = (_rotated(seed ^ k, 13) * 5 + 0xE6546B64) & _MASK
+    h = (_rotated(_SEED ^ k, 13) * 5 + 0xE6546B64) & _MASK
     h ^= 4
     h = (h ^ h >> 16) * 0x85EBCA6B & _MASK
     h = (h ^ h >> 13) * 0xC2B2AE35 & _MASK

@@ -137,17 +137,14 @@ class ShardState:
         version = WITH_PAYLOADS if self.payloads else VERSION
         if self.hash_key_id is not None:
             version += WITH_KEY - VERSION
-        head, tail = self._head(), self._digested_tail().to_bytes()
+        tail = self.tail
+        if self.payloads and tail.digests is None:
+            tail = replace(tail, digests=np.zeros(len(tail), np.uint64))
         filters = [built.to_bytes() for built in self.filters.values()]
-        parts = [state_row.written(MAGIC, version, len(filters), head, tail)]
+        parts = [state_row.written(MAGIC, version, len(filters), self._head(), tail.to_bytes())]
         for data in filters:
             parts += (_CRC.pack(len(data)), data)
         return b"".join(parts)
-
-    def _digested_tail(self) -> Tail:
-        if not self.payloads or self.tail.digests is not None:
-            return self.tail
-        return replace(self.tail, digests=np.zeros(len(self.tail), np.uint64))
 
     @staticmethod
     def from_bytes(data: bytes, *, hash_key_id: int) -> ShardState:

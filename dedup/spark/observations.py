@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Column
@@ -147,17 +148,8 @@ def _observed(
     The fields are empty if nothing was observed, or if the column `sign` is missing, which only the
     wanted operator observes.
     """
-    about = progress
-    if not isinstance(progress, Mapping):
-        about = {
-            "id": str(progress.id),
-            "runId": str(progress.runId),
-            "name": progress.name,
-            "batchId": progress.batchId,
-            "batchDuration": progress.batchDuration,
-            "observedMetrics": progress.observedMetrics,
-        }
-    metrics = about.get("observedMetrics", {})
+    about = reader_of(progress)
+    metrics = about("observedMetrics") or {}
     found, packing = metrics.get(name), metrics.get(pack_name(name))
     if found is None:
         return {}, {}
@@ -166,11 +158,11 @@ def _observed(
         return observed, {}
     stages = ("pack", *names.stages)
     return observed, {
-        "query_id": str(about["id"]),
-        "run_id": str(about["runId"]),
-        "query_name": about.get("name"),
-        "batch_id": int(about["batchId"]),
-        "batch_ms": int(about.get("batchDuration") or 0),
+        "query_id": str(about("id")),
+        "run_id": str(about("runId")),
+        "query_name": about("name"),
+        "batch_id": int(about("batchId")),
+        "batch_ms": int(about("batchDuration") or 0),
         "shards": int(observed["shards"]),
         "begins": observed["base_epoch"] < 0,
         "stage_us": {stage: int(observed.get(f"{stage}_us") or 0) for stage in stages},
@@ -178,6 +170,11 @@ def _observed(
         **{field: int(observed[field]) for field in names.known},
         **{field: observed[field] for field in names.times},
     }
+
+
+def reader_of(progress: Any) -> Callable[[str], Any]:
+    """Return a function that reads a field of a progress, which may be an object or a mapping."""
+    return progress.get if isinstance(progress, Mapping) else partial(getattr, progress)
 
 
 def as_dict(observed: Any) -> dict[str, Any]:

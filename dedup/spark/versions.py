@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import sys
 
 import pyarrow as pa
 import pyspark
+from pyspark.loose_version import LooseVersion
 from pyspark.sql.utils import is_remote
 
 from dedup.errors import ConfigError, ExecutorError
@@ -20,8 +20,10 @@ PYARROW = "26"
 
 def problem(spark: str, arrow: str) -> str | None:
     """Return why these releases of PySpark and pyarrow cannot run a stream, or None."""
-    fixed = FIXED.get(".".join(map(str, _numbers(spark)[:2])))
-    if fixed is None or _numbers(spark) >= _numbers(fixed) or _numbers(arrow) < _numbers(PYARROW):
+    fixed = FIXED.get(".".join(spark.split(".")[:2]))
+    if fixed is None or LooseVersion(spark) >= LooseVersion(fixed):
+        return None
+    if LooseVersion(arrow) < LooseVersion(PYARROW):
         return None
     return (
         f"PySpark {spark} does not work with pyarrow {arrow}: every query that keeps state in "
@@ -46,9 +48,3 @@ def check_executor() -> None:
             f"is {sys.executable}.",
             remedy="executor-package",
         )
-
-
-def _numbers(release: str) -> tuple[int, ...]:
-    """Return the leading numbers of a release, such as 4, 1, 3 for 4.1.3.dev0."""
-    found = re.match(r"\d+(?:\.\d+)*", release)
-    return tuple(map(int, found.group().split("."))) if found else ()

@@ -39,7 +39,7 @@ class OutputFile(ABC):
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows whose columns have the file's order. Raises DedupError if the disk is full."""
         self.rows += rows.num_rows
-        self._take(_as(rows, self.columns))
+        self._take(rows.rename_columns(self.columns.names).cast(self.columns))
 
     def finish(self) -> None:
         """Write the buffered rows, and make the file durable."""
@@ -187,14 +187,6 @@ def with_spark_metadata(columns: pa.Schema, spark_json: str, version: str) -> pa
         "org.apache.spark.sql.parquet.row.metadata": spark_json,
     }
     return columns.with_metadata(noted)
-
-
-def _as(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    arrays = [
-        column if column.type == wanted.type else column.cast(wanted.type)
-        for column, wanted in zip(rows.columns, columns, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
 def _repeating(rows: pa.Table) -> list[str]:

@@ -56,9 +56,9 @@ class LocalOutput:
             flush(self._path / folder)
             sync(self._path / STAGING)
             sync(self._path)
-        names = map(_name_of, files)
-        planned = zip(names, files, strict=True)
-        return folder, [PlannedFile(f"{folder}/{n}", n, file.nbytes) for n, file in planned]
+        return folder, [
+            PlannedFile(f"{folder}/{_name_of(file)}", _name_of(file), file.nbytes) for file in files
+        ]
 
     def carry_out(self, plan: BatchPlan, again: Sequence[WrittenFile] | None = None) -> None:
         """Make a planned micro-batch visible. A repeated call has the same result.
@@ -138,9 +138,8 @@ class StoreOutput:
             yield Path(folder)
 
     def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
-        staged = []
+        staged, folder = [], staging_folder(batch.batch_id, batch.run_id)
         for file in files:
-            folder = staging_folder(batch.batch_id, batch.run_id)
             name = f"{STAGING}/{folder}/{Path(file.path).name}"
             self.root.put_file(name, file.path)
             staged.append(replace(file, path=name))

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
@@ -86,16 +85,10 @@ class SliceFiles:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            return
-        for file in (*self._open.values(), *(file for _, file in self._done)):
-            file.drop()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            for file in (*self._open.values(), *(file for _, file in self._done)):
+                file.drop()
 
     def add(self, rows: pa.RecordBatch) -> None:
         for below, part in parted(rows, self.shape.split_by):
