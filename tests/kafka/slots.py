@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dedup.sinks.kafka import slots
 from dedup.sinks.kafka.options import KafkaOptions, kafka_options
 from dedup.sinks.kafka.preflight import check_sink
 from dedup.sinks.kafka.records import record_shape
-from dedup.sinks.kafka.slots import KafkaSlot, forget_slots
+from dedup.sinks.kafka.slots import KafkaSlot
 from dedup.sinks.kafka.work import KafkaWork
 from dedup.sinks.work import TaskResult
 from dedup.sources.kafka.client_options import client_settings
@@ -86,6 +87,13 @@ class Sink(SinkHarness):
 
     def forget(self) -> None:
         forget_slots()
+
+
+def forget_slots() -> None:
+    """Discard all producers, as if this process had just started."""
+    for held in slots._held.values():
+        held.producer.purge()
+    slots._held.clear()
 
 
 def numbers(address: str, topic: str) -> Counter[int]:

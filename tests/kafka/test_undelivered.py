@@ -69,7 +69,8 @@ def test_a_worker_that_ends_counts_what_the_brokers_have_not_taken(
 ) -> None:
     sink = Sink(f"127.0.0.1:{free_port()}", "nowhere", tmp_path, mode="none")
     sink.send(RUN, 0, 0, [sink.rows(range(3))])
-    undelivered.end_all()
+    for each in undelivered._running:
+        each.end()
     assert "3 records were not delivered, because this worker ends" in caplog.text
 
 

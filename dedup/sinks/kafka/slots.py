@@ -80,13 +80,6 @@ def kafka_markers(options: KafkaOptions) -> KafkaMarkers:
     return _markers[key]
 
 
-def forget_slots() -> None:
-    """Discard all producers, as if this process had just started."""
-    for held in _held.values():
-        held.producer.purge()
-    _held.clear()
-
-
 class KafkaSlot:
     """One slot of the sink. Implements `dedup.sinks.protocol.SlotPort`.
 

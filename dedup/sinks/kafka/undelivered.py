@@ -90,18 +90,13 @@ class Undelivered(DeliveryFailure):
         return lost > 0
 
 
-def end_all() -> None:
-    """Wait a short time for the brokers, and log the records of all producers that are lost."""
-    for each in _running:
-        with suppress(Exception):
-            each.end()
-
-
 def _flush_and_end(number: int, frame: FrameType | None) -> None:
     """End this process as the signal would have, after the records had a last chance.
 
     Spark's daemon sends SIGHUP to its workers when it ends.
     """
-    end_all()
+    for each in _running:
+        with suppress(Exception):
+            each.end()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from dedup.errors import ConfigError, DataError
 from dedup.sinks.columns import check_names, decimal_size
+from dedup.sources.files.bypass import PLAIN
 
 #: Spark types, each with the wider types that hold all of its values.
 _WIDER = {
@@ -23,18 +24,9 @@ _WIDER = {
     "float": ("double",),
 }
 _ARROW: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
+    **{kind().simpleString(): arrow for kind, arrow in PLAIN.items()},
     "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
 }
 _SPARK = {arrow: spark for spark, arrow in _ARROW.items()} | {
     pa.large_string(): "string", pa.large_binary(): "binary",

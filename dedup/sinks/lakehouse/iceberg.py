@@ -152,8 +152,7 @@ class IcebergTarget(LakeTarget):
         from pyiceberg.manifest import FileFormat
 
         target = schema_to_pyarrow(schema, include_field_ids=True)
-        arrays = [column.cast(each.type) for column, each in zip(part.columns, target, strict=True)]
-        rows = pa.Table.from_arrays(arrays, schema=target)
+        rows = part.rename_columns(target.names).cast(target)
         make = FileFormatFactory.get(FileFormat.PARQUET).create_writer
         properties = self.metadata.properties
 

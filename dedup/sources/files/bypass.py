@@ -32,7 +32,8 @@ _WRITE = {
 _CODEC = "spark.sql.parquet.compression.codec"
 _CODECS = {"snappy": "snappy", "gzip": "gzip", "zstd": "zstd", "none": "none",
            "uncompressed": "none"}  # fmt: skip
-_PLAIN: dict[type[T.DataType], pa.DataType] = {
+#: Arrow types of the types without parameters.
+PLAIN: dict[type[T.DataType], pa.DataType] = {
     T.BooleanType: pa.bool_(),
     T.ByteType: pa.int8(),
     T.ShortType: pa.int16(),
@@ -97,8 +98,8 @@ def _field(field: T.StructField, path: str, time_zone: str) -> pa.Field:
 
 
 def _type(kind: T.DataType, path: str, time_zone: str) -> pa.DataType:
-    if type(kind) in _PLAIN:
-        return _PLAIN[type(kind)]
+    if type(kind) in PLAIN:
+        return PLAIN[type(kind)]
     if kind == T.StringType():  # without a collation
         return pa.string()
     if isinstance(kind, T.TimestampType):

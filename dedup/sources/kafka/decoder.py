@@ -14,6 +14,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import ConfigError, MissingExtraError, SourceError
+from dedup.sources.files.bypass import PLAIN
 from dedup.sources.strict_json import CAUSE, FIELDS
 from dedup.spark.plan import HELPER_PREFIX
 
@@ -106,20 +107,17 @@ def line_of(error: Exception) -> str:
     return text if len(text) <= _CAUSE_CHARS else f"{text[:_CAUSE_CHARS]}..."
 
 
-#: Arrow's type for a type of Spark, and the Python types of its values.
-_LEAVES: dict[type[T.DataType], tuple[pa.DataType, tuple[type, ...]]] = {
-    T.BooleanType: (pa.bool_(), (bool,)),
-    T.ByteType: (pa.int8(), (int,)),
-    T.ShortType: (pa.int16(), (int,)),
-    T.IntegerType: (pa.int32(), (int,)),
-    T.LongType: (pa.int64(), (int,)),
-    T.FloatType: (pa.float32(), (float, int)),
-    T.DoubleType: (pa.float64(), (float, int)),
-    T.StringType: (pa.string(), (str,)),
-    T.BinaryType: (pa.binary(), (bytes, bytearray)),
-    T.DateType: (pa.date32(), (date,)),
-    T.TimestampType: (pa.timestamp("us", "UTC"), (datetime,)),
-    T.TimestampNTZType: (pa.timestamp("us"), (datetime,)),
+_LEAVES = {**PLAIN, T.StringType: pa.string(), T.TimestampType: pa.timestamp("us", "UTC")}
+#: The Python types of values of these types of Spark.
+_PYTHON: dict[type[T.DataType], tuple[type, ...]] = {
+    T.BooleanType: (bool,),
+    **dict.fromkeys((T.ByteType, T.ShortType, T.IntegerType, T.LongType), (int,)),
+    **dict.fromkeys((T.FloatType, T.DoubleType), (float, int)),
+    T.DecimalType: (Decimal, int),
+    T.StringType: (str,),
+    T.BinaryType: (bytes, bytearray),
+    T.DateType: (date,),
+    **dict.fromkeys((T.TimestampType, T.TimestampNTZType), (datetime,)),
 }
 
 
@@ -161,7 +159,7 @@ def _arrow_type(kind: T.DataType, path: str) -> pa.DataType:
             f"Field {path.lstrip('.')} of the schema of Decoder is {kind.simpleString()}, which a "
             "function cannot return. Return a string or binary, and convert it with Spark."
         )
-    return _LEAVES[type(kind)][0]
+    return _LEAVES[type(kind)]
 
 
 def _checked(value: Any, kind: T.DataType, path: str) -> Any:
@@ -183,10 +181,9 @@ def _checked(value: Any, kind: T.DataType, path: str) -> Any:
         keys = (_checked(key, kind.keyType, f"{path}[]") for key in value)
         values = (_checked(each, kind.valueType, f"{path}[]") for each in value.values())
         return list(zip(keys, values, strict=True))
-    allowed = (Decimal, int) if isinstance(kind, T.DecimalType) else _LEAVES[type(kind)][1]
-    is_other = isinstance(value, bool) and bool not in allowed
-    # A datetime is a date as well, and Arrow would cut its time of day.
-    is_other |= isinstance(value, datetime) and datetime not in allowed
+    allowed = _PYTHON[type(kind)]
+    # A bool is an int as well. A datetime is a date, and Arrow would cut its time of day.
+    is_other = any(isinstance(value, one) and one not in allowed for one in (bool, datetime))
     if is_other or not isinstance(value, allowed):
         raise _unfit(value, path, " or ".join(one.__name__ for one in allowed))
     if isinstance(value, datetime):

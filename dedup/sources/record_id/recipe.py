@@ -17,7 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from dedup.errors import ConfigError
 from dedup.sources.record_id.canonical import ID_BYTES, VERSION
-from dedup.spark.driver.columns import DerivedId
+from dedup.spark.driver.columns import DerivedId, not_a_column
 
 ColumnOrName: TypeAlias = str | Column
 
@@ -236,10 +236,7 @@ def _recipe(
 ) -> IdRecipe:
     for column in columns:
         if not isinstance(column, (str, Column)):
-            raise ConfigError(
-                f"{column!r} is neither a column name nor a Column "
-                f"(it is a {type(column).__name__})."
-            )
+            raise not_a_column(column)
     return IdRecipe(columns, is_text, is_place)
 
 

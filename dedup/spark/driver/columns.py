@@ -23,19 +23,12 @@ from dedup.spark.plan import HELPER_PREFIX
 #: A column of a record, as users may give it.
 ColumnOrName: TypeAlias = str | Column
 ColumnsOption: TypeAlias = ColumnOrName | Sequence[ColumnOrName]
+_WHOLE = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+_NESTED = (T.ArrayType, T.MapType, T.StructType)
 _FIXED_WIDTH = (
-    T.ByteType,
-    T.ShortType,
-    T.IntegerType,
-    T.LongType,
-    T.BooleanType,
-    T.DateType,
-    T.TimestampType,
-    T.TimestampNTZType,
-    T.DecimalType,
-    T.DayTimeIntervalType,
-    T.BinaryType,
-)
+    *_WHOLE, T.BooleanType, T.DateType, T.TimestampType, T.TimestampNTZType, T.DecimalType,
+    T.DayTimeIntervalType, T.BinaryType,
+)  # fmt: skip
 #: Types that Spark's Arrow functions refuse, alone or inside another type.
 _NOT_CARRIED = re.compile(r"(?:^|[<:,])(void|interval(?: year.*?| month)?)(?=[,>]|$)")
 
@@ -104,10 +97,7 @@ class Columns:
                 raise ConfigError(missing_column(given, self.df.columns, option))
             given = F.col(given)
         elif not isinstance(given, Column):
-            raise ConfigError(
-                f"{option}={given!r} is neither a column name nor a Column "
-                f"(it is a {type(given).__name__})."
-            )
+            raise not_a_column(given, f"{option}=")
         return self._expression(given, option)
 
     def each(
@@ -231,6 +221,12 @@ def named_column(name: str) -> Column:
     return F.col(column_text([name]))
 
 
+def not_a_column(given: object, option: str = "") -> ConfigError:
+    return ConfigError(
+        f"{option}{given!r} is neither a column name nor a Column (it is a {type(given).__name__})."
+    )
+
+
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
@@ -265,7 +261,7 @@ def check_id_type(resolved: Resolved, option: str = "id") -> None:
         return
     if isinstance(kind, (T.FloatType, T.DoubleType)):
         reason = "NaN and -0.0 have several byte forms; cast it to decimal or string"
-    elif isinstance(kind, (T.ArrayType, T.MapType, T.StructType)):
+    elif isinstance(kind, _NESTED):
         reason = "it is nested; name its fields instead, or F.to_json(...) of it"
     else:
         reason = "the type has no byte identity; cast it to string or binary"
@@ -273,7 +269,7 @@ def check_id_type(resolved: Resolved, option: str = "id") -> None:
 
 
 def check_whole(resolved: Resolved, option: str) -> None:
-    if not isinstance(resolved.kind, (T.ByteType, T.ShortType, T.IntegerType, T.LongType)):
+    if not isinstance(resolved.kind, _WHOLE):
         raise ConfigError(
             f"{option} column {resolved.name!r} is {resolved.kind.simpleString()}; an integer is "
             f"needed, such as F.col({resolved.name!r}).cast('bigint')."
@@ -315,9 +311,7 @@ def check_time_type(resolved: Resolved) -> None:
 
 
 def check_order_type(resolved: Resolved, option: str) -> None:
-    if isinstance(resolved.kind, (T.ArrayType, T.MapType, T.StructType)) or (
-        resolved.kind.simpleString() == "variant"
-    ):
+    if isinstance(resolved.kind, _NESTED) or resolved.kind.simpleString() == "variant":
         raise ConfigError(
             f"{option} column {resolved.name!r} is {resolved.kind.simpleString()}, which has no "
             "order; name the fields to order by."

@@ -23,33 +23,24 @@ _QUOTED_PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 #: Patterns of SQL that is only a column's name, and of an alias at the end of SQL.
 _SQL_NAME = re.compile(r"[^\W\d]\w*|`(?:[^`]|``)*`")
 _SQL_ALIAS = re.compile(r"\s+as\s+(?:[^\W\d]\w*|`(?:[^`]|``)*`)$", re.IGNORECASE)
+_EPOCH_TIMES = {"timestamp_millis", "timestamp_micros", "timestamp_seconds"}
+_OF_TEXTS = {
+    "lower", "upper", "lcase", "ucase", "initcap", "trim", "ltrim", "rtrim", "btrim", "reverse",
+    "length", "concat", "concat_ws", "md5", "sha", "sha1", "sha2", "crc32", "hash", "xxhash64",
+    "hex", "unhex", "base64", "unbase64", "encode", "decode", "regexp_replace", "regexp_extract",
+    "replace", "translate", "split", "split_part", "substring_index",
+}  # fmt: skip
 #: Functions that pass timestamps through without using the time zone.
-_CARRY_TIMESTAMPS = frozenset(
-    {"timestamp_millis", "timestamp_micros", "timestamp_seconds", "coalesce", "least", "greatest"}
-)
+_CARRY_TIMESTAMPS = _EPOCH_TIMES | {"coalesce", "least", "greatest"}
 #: Functions that never parse or print a time.
-_TIMELESS = frozenset(
-    {
-        "lower", "upper", "lcase", "ucase", "initcap", "trim", "ltrim", "rtrim", "btrim", "lpad",
-        "rpad", "left", "right", "substr", "substring", "substring_index", "split", "split_part",
-        "regexp_replace", "regexp_extract", "replace", "translate", "reverse", "repeat", "length",
-        "concat", "concat_ws", "array", "array_join", "get", "element_at", "md5", "sha", "sha1",
-        "sha2", "crc32", "hash", "xxhash64", "hex", "unhex", "base64", "unbase64", "encode",
-        "decode", "coalesce", "nullif", "ifnull", "nvl", "when", "if", "least", "greatest", "+",
-        "-", "*", "/", "%", "negative", "abs", "floor", "ceil", "round", "in", "=", "<", ">", "<=",
-        ">=", "and", "or", "not", "isnull", "isnotnull", "getbit", "transform", "filter",
-    }
-)  # fmt: skip
+_TIMELESS = _OF_TEXTS | {
+    "lpad", "rpad", "left", "right", "substr", "substring", "repeat", "array", "array_join", "get",
+    "element_at", "coalesce", "nullif", "ifnull", "nvl", "when", "if", "least", "greatest", "+",
+    "-", "*", "/", "%", "negative", "abs", "floor", "ceil", "round", "in", "=", "<", ">", "<=",
+    ">=", "and", "or", "not", "isnull", "isnotnull", "getbit", "transform", "filter",
+}  # fmt: skip
 #: Functions whose results do not depend on ``spark.sql.ansi.enabled``.
-_PLAIN = frozenset(
-    {
-        "lower", "upper", "lcase", "ucase", "initcap", "trim", "ltrim", "rtrim", "btrim", "reverse",
-        "length", "concat", "concat_ws", "md5", "sha", "sha1", "sha2", "crc32", "hash", "xxhash64",
-        "hex", "unhex", "base64", "unbase64", "encode", "decode", "regexp_replace",
-        "regexp_extract", "replace", "translate", "split", "split_part", "substring_index",
-        "timestamp_millis", "timestamp_micros", "timestamp_seconds",
-    }
-)  # fmt: skip
+_PLAIN = _OF_TEXTS | _EPOCH_TIMES
 #: SQL functions that return the current time and may be written without parentheses.
 CLOCK_KEYWORDS = frozenset(
     {"current_timestamp", "current_date", "current_time", "localtimestamp", "localtime"}
