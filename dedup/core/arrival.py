@@ -49,18 +49,10 @@ def judge(
     """Return the verdict of each of n records: 0 taken, 1 duplicate or 2 dropped as late.
 
     A record is a duplicate if the horizon around its time contains an entry of its ID, or an
-    earlier record of this micro-batch with its ID that was taken.
-
-    Parameters
-    ----------
-    first
-        For each record the index of the first record with the same ID.
-    matches
-        Entries and settled IDs. IDs are numbered in the order of their first records.
-    droppable
-        Mask of the late records that the policy drops if they are not duplicates.
-    tie_rank
-        Returns the ranks of records. `judge` calls it only for records with equal ID and time.
+    earlier record of this micro-batch with its ID that was taken. ``first`` holds for each record
+    the index of the first record with the same ID. ``matches`` numbers IDs in the order of their
+    first records. ``droppable`` marks the late records that the policy drops if they are not
+    duplicates. ``tie_rank`` ranks records, and is called only for records with equal ID and time.
     """
     n = len(first)
     is_first = first == np.arange(n)

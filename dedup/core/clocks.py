@@ -142,8 +142,6 @@ class Clocks:
 
         ``observed`` covers the whole input of the micro-batch, not only the records of this shard.
         Query time does not advance between two runs.
-
-        Raises ConfigError if there are more than `MAX_SOURCES` source partitions.
         """
         if not policy.event_time:
             return self._advance_processing_time(now_ms, run_id, policy)

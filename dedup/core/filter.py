@@ -166,10 +166,7 @@ class FilterHead:
     def from_bytes(
         cls, data: bytes | memoryview, *, hash_key_id: int, head_crc32: int | None = None
     ) -> FilterHead:
-        """Return the head that these bytes begin with.
-
-        Raises FilterDamaged in the cases of `SplitBlockFilter.from_bytes`.
-        """
+        """Return the head that these bytes begin with."""
         view = memoryview(data)
         _, version, reserved, z, count, key_id, fpr, sums_crc, spare, _ = _header(view)
         if version != _VERSION:
@@ -198,8 +195,6 @@ class FilterHead:
         Reads and checks, in order, only the pages that the hashes fall into. So a buffer of 1 MiB
         is enough for a filter of any size. If the operating system has cached the file, a probe is
         as fast as memory. Every read checks its pages, because bytes on a disk can change later.
-
-        Raises FilterDamaged if a page is damaged.
         """
         pages, starts = kernel.filter_pages(hashes, self.blocks, PAGE_BLOCKS)
         answer = np.empty(len(hashes), np.uint8)

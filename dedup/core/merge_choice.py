@@ -35,17 +35,8 @@ def growing_choice(
 
     No merge is due if the bucket is likely to end before it is too deep, because a merge after its
     end is cheaper. The bucket must also leave enough time to merge all its runs and the next run.
-
-    Parameters
-    ----------
-    runs
-        Runs that no merge includes yet.
-    depth
-        The bucket's depth.
-    grown
-        Fraction of the bucket's time that is over. From 1 on, only late records enter the bucket.
-    share
-        Size of the runs in full segments.
+    ``runs`` are in no merge yet, and ``share`` is their size in full segments. ``grown`` is the
+    fraction of the bucket's time that is over. From 1 on, only late records enter the bucket.
     """
     least = merge_fan_in(depth)
     if least is None:

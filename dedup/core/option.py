@@ -196,8 +196,7 @@ def read_options(
 
     Names may be in upper or lower case, and a blank text counts as not given. If ``prefix`` is not
     empty, the function ignores names that begin with the prefix, because other code reads them.
-
-    Raises ConfigError if an option is unknown, missing or invalid. The error names ``owner``.
+    Errors name ``owner``.
     """
     known = {option.name.lower(): option for option in options}
     texts = {name.lower(): given_text.strip() for name, given_text in given.items()}

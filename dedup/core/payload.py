@@ -23,10 +23,7 @@ _SHIFT = np.uint64(56)
 
 
 def numbered(column_sets: Sequence[str], wanted: str) -> tuple[tuple[str, ...], int]:
-    """Return the sets of columns, with ``wanted`` added if it is new, and the number of ``wanted``.
-
-    Raises ConfigError if there are more than `MAX_COLUMN_SETS` sets.
-    """
+    """Return the sets of columns, with ``wanted`` added if it is new, and the number of ``wanted``."""
     known = tuple(column_sets)
     if wanted not in known:
         known = (*known, wanted)

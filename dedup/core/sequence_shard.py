@@ -59,14 +59,8 @@ def process_sequences(
     horizon divided by `SILENT_BATCHES`. For records that the rule handles as ``"error"`` the caller
     raises the error.
 
-    Raises
-    ------
-    ClockError
-        If the processing time cannot be right (invariant 11).
-    ConfigError
-        If there are more producers than the rule allows.
-    StateError
-        If the state holds a producer twice.
+    Raises ClockError if the processing time cannot be right (invariant 11), ConfigError if there
+    are more producers than the rule allows, and StateError if the state holds a producer twice.
     """
     clocks = state.clocks
     clocks.check_jump(

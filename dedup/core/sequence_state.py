@@ -57,10 +57,7 @@ class SequenceState:
 
     @staticmethod
     def from_bytes(data: bytes) -> SequenceState:
-        """Return the state in a row.
-
-        Raises StateError if the row is damaged, has an unknown version, or is of another operator.
-        """
+        """Return the state in a row."""
         found = state_row.read(
             data, MAGIC, (VERSION,), content="producers", damaged=SequenceState.damaged
         )

@@ -115,14 +115,9 @@ def process(
 ) -> Outcome:
     """Judge a shard's records, and remember the IDs of emitted records.
 
-    Raises
-    ------
-    ClockError
-        If the processing time cannot be right (invariant 11).
-    ConfigError
-        If late copies could pass because an earlier run with other options forgot their IDs early.
-    SegmentDamaged
-        If a segment that must be read is damaged or missing at the root.
+    Raises ClockError if the processing time cannot be right (invariant 11), ConfigError if late
+    copies could pass because an earlier run with other options forgot their IDs early, and
+    SegmentDamaged if a segment that must be read is damaged or missing at the root.
     """
     clocks, behind = state.clocks, behind_window(state, records, policy, epoch)
     _check_late(state, policy)

@@ -68,8 +68,7 @@ def read(
 ) -> StateRow:
     """Check a row, and return its parts.
 
-    ``versions`` are the known formats, the newest last. Raises StateError if the row is damaged,
-    has another format, or belongs to another operator. The errors call head and body ``content``.
+    ``versions`` are the known formats, the newest last. Errors call head and body ``content``.
     """
     view = memoryview(data)
     if len(data) < HEADER_BYTES or data[:4] not in _OPERATORS:

@@ -80,13 +80,8 @@ def is_good(topic: str, text: Column) -> Column:
 def check_options(options: Mapping[str, str], others: Mapping[str, str], shown: str) -> None:
     """Raise ConfigError for an option of Spark's JSON reader that does not fit strict reading.
 
-    Parameters
-    ----------
-    options : mapping of str to str
-    others : mapping of str to str
-        More options that the caller rejects: names in lower case, with the reasons.
-    shown : str
-        How users write an option, such as ``--read-option {}``.
+    `others` has more options that the caller rejects: names in lower case, with the reasons.
+    `shown` is how users write an option, such as ``--read-option {}``.
     """
     for name, value in options.items():
         why = others.get(name.lower()) or _refusal(name.lower(), value)
@@ -150,14 +145,8 @@ def elements(tagged: Column) -> Column:
 def with_fields(records: DataFrame, schema: T.StructType, options: Mapping[str, str]) -> DataFrame:
     """Replace `TAGGED` by `FIELDS`, and set `CAUSE` if the fields cannot be read.
 
-    Parameters
-    ----------
-    records : DataFrame
-        Records that `with_tagged` returned.
-    schema : StructType
-        Schema of the fields. A field that is not nullable must be present.
-    options : mapping of str to str
-        Options of `from_json`: formats of dates and times, the time zone.
+    `records` are from `with_tagged`. A field that is not nullable must be present. `options` are
+    those of `from_json`: formats of dates and times, the time zone.
     """
     tagged, raw = F.col(TAGGED), F.col(_RAW)
     values, wrong = [], []

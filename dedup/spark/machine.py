@@ -31,10 +31,7 @@ def machine_bytes() -> int:
 
 
 def home_path(path: str | Path) -> Path:
-    """Return a path with ``~`` replaced by the home folder.
-
-    Raises ConfigError if the user has no home folder.
-    """
+    """Return a path with ``~`` replaced by the home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

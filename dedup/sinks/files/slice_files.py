@@ -129,10 +129,7 @@ def batch_of_staged(name: str) -> int | None:
 
 
 def gather(files: Iterable[WrittenFile], folder: Path) -> None:
-    """Move the files of all tasks to a new folder, which can then be published.
-
-    Raises DedupError if a file is missing, or has changed since its task wrote it.
-    """
+    """Move the files of all tasks to a new folder, which can then be published."""
     folder.mkdir(parents=True)
     for file in files:
         path, below = Path(file.path), folder / file.folder

@@ -118,10 +118,7 @@ class TableColumns:
     given: tuple[str, ...]
 
     def rows(self, batch: pa.RecordBatch) -> pa.Table:
-        """Convert rows of the stream to the table's types, and put columns in the table's order.
-
-        Raises DataError if a value is null and the table does not allow that.
-        """
+        """Convert rows of the stream to the table's types, and put columns in the table's order."""
         fields = [column for column in self.columns if column.name in self.given]
         arrays = []
         for column in fields:

@@ -265,10 +265,7 @@ def _is_rolled_back(table: DeltaTable, version: int) -> bool:
 
 
 def delta_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> DeltaTarget:
-    """Return the table for a stream's columns. If the option `create` is set, create it if missing.
-
-    Raises ConfigError if the table does not exist, or if the sink cannot write the stream to it.
-    """
+    """Return the table for a stream's columns. If the option `create` is set, create it if missing."""
     shown = options.table
     table = open_delta(options, new_columns(stream) if options.create else None)
     _check_features(shown, table)
@@ -300,10 +297,7 @@ def _unfit_division(columns: TableColumns, partition_by: Sequence[str]) -> str:
 
 
 def open_delta(options: LakeOptions, columns: pa.Schema | None = None) -> DeltaTable:
-    """Return the newest version of the table. If `columns` is given, create a missing table first.
-
-    Raises ConfigError if the table does not exist, and SinkError if delta-rs cannot read the table.
-    """
+    """Return the newest version of the table, created first from `columns` if it is missing."""
     deltalake = delta_library()
     properties = dict(options.properties) or None
     try:

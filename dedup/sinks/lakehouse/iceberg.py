@@ -303,10 +303,7 @@ def _shape_of(metadata: TableMetadata) -> tuple[Any, ...]:
 
 
 def iceberg_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> IcebergTarget:
-    """Return the table for a stream's columns. If the option `create` is set, create it if missing.
-
-    Raises ConfigError if the table does not exist, or if the sink cannot write the stream to it.
-    """
+    """Return the table for a stream's columns. If the option `create` is set, create it if missing."""
     iceberg_library()
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -352,10 +349,7 @@ def _create(options: LakeOptions, columns: pa.Schema) -> None:
 
 
 def open_iceberg(options: LakeOptions) -> Table:
-    """Return the newest version of the table.
-
-    Raises ConfigError if the table does not exist, and SinkError if its catalog does not answer.
-    """
+    """Return the newest version of the table."""
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
     try:

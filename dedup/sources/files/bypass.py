@@ -63,10 +63,7 @@ def check_reading(spark: SparkSession) -> None:
 
 
 def codec_to_write(spark: SparkSession) -> str:
-    """Return pyarrow's name of the output's compression.
-
-    Raises LeftToSpark if Spark itself must write the output.
-    """
+    """Return pyarrow's name of the output's compression."""
     _check(spark, _WRITE)
     codec = checks.setting(spark, _CODEC, "snappy").lower()
     if codec not in _CODECS:

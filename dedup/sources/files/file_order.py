@@ -16,15 +16,11 @@ _LISTED = 1000
 
 @dataclass(frozen=True, slots=True)
 class FileOrder:
-    """The order in which files are read.
+    """The order in which files are read, one of `ORDERS`.
 
-    Parameters
-    ----------
-    by : {"time", "name"}
-        ``time`` compares whole seconds, then paths, because `git clone`, `unzip` and `cp` write the
-        files of a folder almost at once, in no meaningful order.
-    newest_first : bool
-        Put the newest files first, like Spark's option ``latestFirst``.
+    ``time`` compares whole seconds, then paths, because `git clone`, `unzip` and `cp` write the
+    files of a folder almost at once, in no meaningful order. `newest_first` is Spark's option
+    ``latestFirst``.
     """
 
     by: str = "time"
@@ -39,13 +35,8 @@ class FileOrder:
 
         Spark sorts listed files by milliseconds, and lists a glob by name. A group has as many
         micro-batches as Spark reads in our order. Files within a micro-batch need no order.
-
-        Parameters
-        ----------
-        mtimes_ms : mapping of path to int
-            Modification times of the files, already in this order.
-        count : int
-            Number of files of a micro-batch.
+        `mtimes_ms` has the files' modification times, already in this order, and `count` is the
+        number of files of a micro-batch.
         """
         paths, stretch, last = list(mtimes_ms), list[str](), None
         for at in range(0, len(paths), count):

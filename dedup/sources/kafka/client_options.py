@@ -113,13 +113,8 @@ def client_settings(options: Mapping[str, str]) -> ClientSettings:
     """Return the client settings that the options ``kafka.*`` describe.
 
     Names may be in upper or lower case, as in Spark. Other options than ``kafka.*`` are ignored.
-    `dedup.sources.kafka.clients.check_known` lets librdkafka check names and values.
-
-    Raises
-    ------
-    ConfigError
-        If the servers are missing, or an option would break the guarantee. The error shows no
-        value that may be secret.
+    `dedup.sources.kafka.clients.check_known` lets librdkafka check names and values. Errors show no
+    value that may be secret.
 
     Examples
     --------

@@ -92,10 +92,7 @@ def consumer_config(
 def admin_client(
     settings: ClientSettings, *, purpose: str = "Writing to Kafka", **more: Any
 ) -> AdminClient:
-    """Return an admin client. It connects on its first request, and also has `more` properties.
-
-    Raises ConfigError for options that librdkafka rejects.
-    """
+    """Return an admin client. It connects on its first request, and also has `more` properties."""
     library = confluent(purpose)
     # A request about a missing topic of markers must not create it with the broker's defaults,
     # under which Kafka deletes old records.
@@ -108,10 +105,7 @@ def admin_client(
 
 
 def check_known(settings: ClientSettings, *, transactional: bool = True) -> None:
-    """Let librdkafka check the settings, without a connection.
-
-    Raises ConfigError for a rejected name, value or combination.
-    """
+    """Let librdkafka check the settings, without a connection."""
     library = confluent()
     config = transactional_config(settings, "check") if transactional else producer_config(settings)
     del config["bootstrap.servers"]

@@ -57,10 +57,7 @@ class Operator(Generic[AnyOptions]):
 
 
 def prepare(df: DataFrame, options: Options | SequenceOptions) -> tuple[DataFrame, Plan]:
-    """Check everything, and return the input of the first pass and the plan for the tasks.
-
-    Raises what `Operator` raises.
-    """
+    """Check everything, and return the input of the first pass and the plan for the tasks."""
     columns = user_columns(df, options)
     checks.check_workers(df.sparkSession)
     if df.isStreaming:

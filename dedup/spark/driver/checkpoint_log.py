@@ -132,10 +132,7 @@ class Progress:
 
 
 def read_progress(where: str) -> Progress:
-    """Return the micro-batch with which a checkpoint of any query continues.
-
-    Raises what `read_checkpoint` raises.
-    """
+    """Return the micro-batch with which a checkpoint of any query continues."""
     folder = _Folder.at(where)
     query_id = _query_id(folder, where)
     planned, finished = (max(folder.numbers(log), default=-1) for log in ("offsets", "commits"))

@@ -121,11 +121,7 @@ def a_stream_needs_a_catalog() -> ConfigError:
 
 
 def check_root(spark: SparkSession, root: Root | None, *, shared_local: bool) -> None:
-    """Check that the catalog root is given, shared by all executors, and writable.
-
-    Raises ConfigError if the root is missing or not shared. Raises CatalogError if the driver
-    cannot write to the root, or the storage does not answer.
-    """
+    """Check that the catalog root is given, shared by all executors, and writable."""
     if root is None:
         raise a_stream_needs_a_catalog()
     reach(root, lambda: _check_root(spark, root, shared_local=shared_local))

@@ -106,10 +106,7 @@ class Columns:
         option: str,
         check: Callable[[Resolved, str], None] = lambda *_: None,
     ) -> list[Resolved]:
-        """Resolve the columns that an option names, check each column, and return them.
-
-        Raises what `resolve` raises.
-        """
+        """Resolve the columns that an option names, check each column, and return them."""
         found = [self.resolve(column, option) for column in given]
         for resolved in found:
             check(resolved, option)

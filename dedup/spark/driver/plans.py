@@ -38,10 +38,7 @@ _NOTHING = Definition(expression="", kind="")
 
 
 def user_columns(df: DataFrame, options: Options | SequenceOptions) -> Columns:
-    """Return the columns of a DataFrame, in which the operator's options can be resolved.
-
-    Raises ConfigError if Spark cannot pass a column to Python.
-    """
+    """Return the columns of a DataFrame, in which the operator's options can be resolved."""
     verdict = options.verdict
     case_sensitive = checks.setting(df.sparkSession, "spark.sql.caseSensitive", "false") == "true"
     check_carried(df.schema)

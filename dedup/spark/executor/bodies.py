@@ -129,10 +129,7 @@ class BodyReader:
     _handed_on: dict[bytes, io.FileIO] = field(default_factory=dict)
 
     def read(self, body: pa.Buffer | bytes, schema: pa.Schema) -> pa.RecordBatch:
-        """Return the rows of a body. If `body` is a place, the rows are mapped from the file.
-
-        Raises DedupError if the body is damaged.
-        """
+        """Return the rows of a body. If `body` is a place, the rows are mapped from the file."""
         data = memoryview(body)
         if bytes(data[: len(_MAGIC)]) != _MAGIC:
             return wire.read_batch(body, schema)

@@ -77,10 +77,7 @@ class BySequence(Call):
         )
 
     def _bound_to_query(self, base: SequenceState) -> SequenceState:
-        """Return the state, bound to this query's columns and shard.
-
-        Raises an error if the state belongs to other columns or to another shard.
-        """
+        """Return the state, bound to this query's columns and shard."""
         made_of, shard = self._numbering.made_of, self.shard
         shards = len(self.layout.slot_keys)
         if base.epoch < 0:

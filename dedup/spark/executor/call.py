@@ -49,12 +49,6 @@ class ShardInput:
     nbytes: int = 0
 
     def add(self, rows: pd.DataFrame) -> None:
-        """Decode packed rows.
-
-        Raises ConfigError if the shard's share of the micro-batch exceeds the limit. Raises
-        CatalogError if the rows were packed with other hash keys, because the query was started
-        twice.
-        """
         schema = wire.head_schema(self.plan)
         columns = (rows[name] for name in ("rows", "keys", "head", "body"))
         for count, keys, head, body in zip(*columns, strict=True):
