@@ -23,7 +23,7 @@ _SHIFT = np.uint64(56)
 
 
 def numbered(column_sets: Sequence[str], wanted: str) -> tuple[tuple[str, ...], int]:
-    """Return the sets of columns, with ``wanted`` added if it is new, and the number of ``wanted``."""
+    """Return the sets of columns, with ``wanted`` added if it is new, and ``wanted``'s number."""
     known = tuple(column_sets)
     if wanted not in known:
         known = (*known, wanted)

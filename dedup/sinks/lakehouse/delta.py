@@ -265,7 +265,7 @@ def _is_rolled_back(table: DeltaTable, version: int) -> bool:
 
 
 def delta_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> DeltaTarget:
-    """Return the table for a stream's columns. If the option `create` is set, create it if missing."""
+    """Return the table for a stream's columns, created if missing under the option `create`."""
     shown = options.table
     table = open_delta(options, new_columns(stream) if options.create else None)
     _check_features(shown, table)

@@ -303,7 +303,7 @@ def _shape_of(metadata: TableMetadata) -> tuple[Any, ...]:
 
 
 def iceberg_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> IcebergTarget:
-    """Return the table for a stream's columns. If the option `create` is set, create it if missing."""
+    """Return the table for a stream's columns, created if missing under the option `create`."""
     iceberg_library()
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
