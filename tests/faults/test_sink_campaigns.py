@@ -20,7 +20,7 @@ from tests.support.sink_campaign import Round, steps, table
 PLACE = "kafka.rows.first kill"
 #: The package of each campaign, the prefix of its sink's steps, and a seed with both kinds of mode.
 CAMPAIGNS = {
-    "postgres": ("postgres.", 121), "files_sink": ("files.", 1), "lakehouse": ("lakehouse.", 1),
+    "postgres": ("kit.", 121), "files_sink": ("files.", 1), "lakehouse": ("lakehouse.", 1),
     "kafka": ("kafka.", 1), "mysql": ("kit.", 1), "redis": ("kit.", 1), "kit": ("kit.", 5),
 }  # fmt: skip
 

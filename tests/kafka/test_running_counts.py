@@ -263,7 +263,7 @@ def test_word_counts_of_unique_sentences_into_a_table(
         updates = rows.writeStream.outputMode("update").foreachBatch(publish)
         return updates.option("checkpointLocation", counting.checkpoint).start()
 
-    counting.run(start, "postgres.commit.after")
+    counting.run(start, "kit.commit.after")
     assert dict(run(dsn, "SELECT word, count FROM words")) == counting.sentences.words_once
 
 
@@ -277,7 +277,7 @@ def test_windowed_counts_into_a_table(counting: Counting, dsn: str) -> None:
         orders=counting.records().withColumnRenamed("timestamp", "placed_at"),
         postgres_sink=postgres_sink,
     )
-    counting.run(start, "postgres.commit.after")
+    counting.run(start, "kit.commit.after")
     found = run(dsn, "SELECT extract(epoch FROM hour)::bigint, orders FROM hourly_orders")
     assert {start_s * 1000 // HOUR_MS: n for start_s, n in found} == counting.sentences.hours
 
@@ -312,7 +312,7 @@ def test_complete_mode_into_a_table(counting: Counting, dsn: str) -> None:
             checkpointLocation=counting.checkpoint,
         )
     )
-    counting.run(writer.start, "postgres.commit.after")
+    counting.run(writer.start, "kit.commit.after")
     found = dict(run(dsn, "SELECT start, count FROM hours"))
     assert {
         start_s * 1000 // HOUR_MS: n for start_s, n in found.items()

@@ -23,13 +23,17 @@ if __name__ == "__main__":  # before `dedup.errors.faults` reads it
 from dedup.sinks.work import TaskResult
 from dedup.testing.custom_sinks import CustomSink
 from tests.kit.sqlite_sink import SqliteSink, create, read, rows
-from tests.support.sink_campaign import WIDTH, Campaign, Round, Worker, run_campaign, steps
+from tests.support.sink_campaign import (
+    WIDTH,
+    Campaign,
+    Round,
+    Worker,
+    run_campaign,
+    transactional_steps,
+)
 
 MODES: dict[str, dict[str, str]] = {"driver": {}, "tasks": {"parallel": "true"}}
-#: Without the steps of a write-ahead sink.
-POINTS = tuple(
-    step for step in steps("kit.") if not step.startswith(("kit.manifest.", "kit.send."))
-)
+POINTS = transactional_steps()
 _PATIENCE_S = 1.0
 
 
@@ -71,8 +75,7 @@ class KitCampaign(Campaign):
 
     def points(self) -> tuple[str, ...]:
         """Where faults are armed."""
-        parallel = "parallel" in self.result.options
-        return tuple(point for point in POINTS if parallel or point != "kit.task.end")
+        return transactional_steps(whole="parallel" not in self.result.options)
 
     def worker(self) -> Worker:
         """A new process, which waits for a locked database."""

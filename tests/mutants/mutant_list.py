@@ -858,6 +858,20 @@ MUTANTS = (
         "mysql/test_mysql_input.py",
     ),
     _mutant(
+        "a frozen session of PostgreSQL is waited for",
+        "sinks/postgres/sink.py",
+        "        self._end_holder(lock)\n",
+        "",
+        "postgres/test_postgres_slots.py",
+    ),
+    _mutant(
+        "deferred constraints of PostgreSQL wait for the commit",
+        "sinks/postgres/sink.py",
+        "connection.execute(CHECK)",
+        "pass",
+        "postgres/test_postgres_input.py",
+    ),
+    _mutant(
         "a frozen session of MySQL is waited for",
         "sinks/mysql/sink.py",
         "self._end_holder(key)",

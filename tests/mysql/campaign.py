@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -35,18 +35,10 @@ from tests.support.sink_campaign import (
     due,
     run_campaign,
     send_named,
-    steps,
+    transactional_steps,
 )
 
-#: Steps of sinks that write ahead, which this one is not.
-_OTHER = (*steps("kit.manifest."), *steps("kit.send."))
-POINTS = tuple(name for name in steps("kit.") if name not in _OTHER)
-
-
-def points_of(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The steps that a query visits. A task that only stages has ended when it has staged."""
-    whole = options.get("mode") == "atomic"
-    return tuple(name for name in POINTS if not (whole and name == "kit.task.end"))
+POINTS = transactional_steps()
 
 
 class MysqlCampaign(Campaign):
@@ -75,7 +67,7 @@ class MysqlCampaign(Campaign):
 
     def points(self) -> tuple[str, ...]:
         """Where faults are armed."""
-        return points_of(self.result.options)
+        return transactional_steps(whole=self.result.options.get("mode") == "atomic")
 
     def worker(self) -> Worker:
         """A new process, which waits for a server that is away."""

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pymysql
 
+from dedup.sinks.kit.work import TransactionalWork
 from dedup.sinks.mysql.options import mysql_options
-from dedup.sinks.mysql.sink import MysqlWork, ready
+from dedup.sinks.mysql.sink import ready
 from dedup.sinks.owned_slot import forget_slots
 from dedup.sinks.work import new_batch
 from dedup.testing.sinks import QUERY, SinkHarness
@@ -61,7 +62,9 @@ class Sink(SinkHarness):
         if not run(where, "SHOW TABLES LIKE 'numbers'"):
             run(where, MAKE.format(key=", PRIMARY KEY (n)" if options.get("key") else ""))
         self.given = given_options(where, folder, table=table, **options)
-        self.work: MysqlWork = ready(mysql_options(self.given), [("n", "int"), ("text", "string")])
+        self.work: TransactionalWork = ready(
+            mysql_options(self.given), [("n", "int"), ("text", "string")]
+        )
 
     def rows(self, numbers: Sequence[int]) -> pa.RecordBatch:
         """Return rows of the table."""
@@ -84,7 +87,7 @@ def batch_of(numbers: Sequence[int | None], text: str = "t") -> pa.RecordBatch:
 
 def made(
     where: Where, folder: Path, columns: Sequence[tuple[str, str]], **options: str
-) -> MysqlWork:
+) -> TransactionalWork:
     """Return the work of a sink into the table ``t``, unless the options name another."""
     return ready(mysql_options(given_options(where, folder, **{"table": "t"} | options)), columns)
 

@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 
 from dedup import dedup_by_id, mysql_sink, split
 from dedup.errors import ConfigError, cause
-from tests.mysql.campaign import points_of
 from tests.mysql.tables import MODES, Where, run
 from tests.support.file_query import FileQuery
 from tests.support.needs import some_long
 from tests.support.query_contract import QueryContract
+from tests.support.sink_campaign import transactional_steps
 
 
 class MysqlQuery(FileQuery):
@@ -26,7 +26,7 @@ class MysqlQuery(FileQuery):
         super().__init__(spark, "dedup_mysql", folder)
         key = ", PRIMARY KEY (n)" if options.get("key") else ""
         run(where, f"CREATE TABLE numbers (n bigint, text text CHARACTER SET utf8mb4{key})")
-        self.where, self.steps = where, points_of(options)
+        self.where, self.steps = where, transactional_steps(whole=options.get("mode") == "atomic")
         self.options |= {f"mysql.{name}": value for name, value in where.items()}
         self.options |= {"table": "numbers", "timeout.seconds": "20"} | options
         self.change = lambda rows: rows.repartition(2, "n")

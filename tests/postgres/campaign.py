@@ -35,7 +35,7 @@ from tests.support.sink_campaign import (
     due,
     run_campaign,
     send_named,
-    steps,
+    transactional_steps,
 )
 
 MODES: dict[str, dict[str, str]] = {
@@ -46,9 +46,7 @@ MODES: dict[str, dict[str, str]] = {
     "append, quarantine": {"quarantine": "refused"},
     "upsert, quarantine": {"mode": "upsert", "key": "n", "quarantine": "refused"},
 }
-POINTS = steps("postgres.")
-#: Of a task that stages, and of the driver.
-STAGE, DRIVER = steps("postgres.stage."), (*steps("postgres.driver."), "postgres.rows.moved")
+POINTS = transactional_steps()
 
 
 class PostgresCampaign(Campaign):
@@ -80,8 +78,7 @@ class PostgresCampaign(Campaign):
 
     def points(self) -> tuple[str, ...]:
         """Where faults are armed."""
-        atomic = self.result.options.get("mode") == "atomic"
-        return (*STAGE, *DRIVER, "postgres.own.before") if atomic else POINTS
+        return transactional_steps(whole=self.result.options.get("mode") == "atomic")
 
     def worker(self) -> Worker:
         """A new process, which waits for a server that is away."""

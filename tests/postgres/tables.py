@@ -10,9 +10,10 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
+from dedup.sinks.kit.work import TransactionalWork
 from dedup.sinks.owned_slot import forget_slots
 from dedup.sinks.postgres.options import postgres_options
-from dedup.sinks.postgres.work import PostgresWork, ready
+from dedup.sinks.postgres.sink import ready
 from dedup.sinks.work import TaskResult, new_batch
 from dedup.testing.sinks import QUERY, SinkHarness
 from dedup.testing.sinks import once as once
@@ -35,13 +36,6 @@ def run(dsn: str, *statements: str) -> list[tuple[Any, ...]]:
         return done.fetchall() if done.description else []
 
 
-def staging_tables(dsn: str) -> list[str]:
-    """Return the names of the tables in which tasks stage rows."""
-    found = run(dsn, "SELECT relname FROM pg_class WHERE relname ~ '^dedup_[0-9a-f]{16}_' "
-                     "AND relnamespace = current_schema()::regnamespace")  # fmt: skip
-    return [row[0] for row in found]
-
-
 class Sink(SinkHarness):
     """A sink into a table ``numbers(n int, text text)``; the folder is the query's checkpoint.
 
@@ -59,7 +53,7 @@ class Sink(SinkHarness):
                  "timeout.seconds": "5"}  # fmt: skip
         self.given = given | {name.replace("_", "."): value for name, value in options.items()}
         columns = [("n", "int"), ("text", "string")]
-        self.work: PostgresWork = ready(postgres_options(self.given), columns)
+        self.work: TransactionalWork = ready(postgres_options(self.given), columns)
 
     def rows(self, numbers: Sequence[int]) -> pa.RecordBatch:
         """Return rows of the table."""

@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from dedup.sinks.database import _free, forget_connections
+from dedup.sinks.kit.slots import KitSink
 from dedup.sinks.postgres.connections import connected, give_back, transaction
-from dedup.sinks.postgres.markers import PostgresMarkers
-from dedup.sinks.postgres.slots import PostgresSink
 from dedup.sinks.protocol import Fenced, PublishedSlice
+from dedup.sinks.work import new_batch
 from tests.postgres.tables import QUERY, Sink, once, run
 
 
@@ -24,9 +24,13 @@ def sink(dsn: str, tmp_path: Path) -> Sink:
     return made
 
 
+def handle(sink: Sink) -> KitSink:
+    return sink.work.sink(new_batch(QUERY, sink.work.name, "run1", 1))
+
+
 def test_two_drivers_of_one_process_are_two_owners(sink: Sink) -> None:
     """A start that was stopped may still be at its function when the next one publishes."""
-    old, new = (PostgresSink(sink.work.options, sink.work.table, QUERY) for _ in range(2))
+    old, new = handle(sink), handle(sink)
     old.acquire([0])
     new.acquire([0])
     with pytest.raises(Fenced, match="slot 0 has another owner"):
@@ -69,13 +73,12 @@ def test_a_commit_is_on_the_disk_before_it_is_told(sink: Sink, dsn: str) -> None
     forget_connections()
     with transaction(sink.work.options) as connection:
         assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
-    with transaction(sink.work.options) as connection:
-        PostgresMarkers(sink.work.options, QUERY).lock(connection, 0)
-        assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
-    with transaction(sink.work.options) as connection:
-        connection.execute("SET LOCAL synchronous_commit = remote_apply")
-        PostgresMarkers(sink.work.options, QUERY).lock(connection, 0)
-        assert connection.execute("SHOW synchronous_commit").fetchone() == ("remote_apply",)
+    for given, used in (("off", "on"), ("remote_apply", "remote_apply")):
+        run(dsn, f"ALTER ROLE CURRENT_USER SET synchronous_commit = {given}")
+        forget_connections()
+        begun = sink.work.custom.begin()
+        assert begun.connection.execute("SHOW synchronous_commit").fetchone() == (used,)
+        sink.work.custom.rollback(begun)
 
 
 @pytest.mark.parametrize("error", ["ConnectionException", "StatementCompletionUnknown"])
@@ -113,7 +116,7 @@ def test_a_frozen_attempt_of_another_role_is_disconnected(database: str, tmp_pat
         )
         theirs = Sink(f"{database} user=worker options='-c role=acting'", tmp_path)
         theirs.batch("run1", 0, [0], [1])
-        frozen = PostgresSink(theirs.work.options, theirs.work.table, QUERY)
+        frozen = handle(theirs)
         frozen.acquire([0])
         frozen.slot(0).begin()
         theirs.forget()

@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from dedup import dedup_by_id, postgres_sink
 from dedup.errors import ConfigError, cause
 from dedup.testing import faults
-from tests.postgres.campaign import DRIVER, POINTS, STAGE
 from tests.postgres.tables import once, run
 from tests.support.file_query import FileQuery
 from tests.support.query_contract import QueryContract
+from tests.support.sink_campaign import transactional_steps
 
 MODES = [{}, {"mode": "atomic"}, {"mode": "upsert", "key": "n"}]
 
@@ -43,17 +43,17 @@ class TestQuery(QueryContract):
         self, request: pytest.FixtureRequest, spark: SparkSession, dsn: str, tmp_path: Path
     ) -> PostgresQuery:
         made = PostgresQuery(spark, dsn, tmp_path, **request.param)
-        made.steps = (*STAGE, *DRIVER) if request.param.get("mode") == "atomic" else POINTS
+        made.steps = transactional_steps(whole=request.param.get("mode") == "atomic")
         return made
 
     @pytest.mark.parametrize("query", [{}], indirect=True, ids=["append"])
     def test_kills_at_some_steps(self, query: PostgresQuery, fault_folder: Path) -> None:
         """Of a task that publishes, and of one that stages."""
-        self.kill(query, fault_folder, ("postgres.rows.sent", "postgres.stage.after"))
+        self.kill(query, fault_folder, ("kit.rows.sent", "kit.stage.after"))
 
 
 @pytest.mark.parametrize(
-    "point", [pytest.param("postgres.begun", marks=pytest.mark.slow), "postgres.commit.after"]
+    "point", [pytest.param("kit.begun", marks=pytest.mark.slow), "kit.commit.after"]
 )
 @pytest.mark.slow
 def test_the_query_goes_on_with_other_cores_after_a_kill(

@@ -45,7 +45,7 @@ def test_a_frozen_attempt_is_disconnected_and_refused(
     sink: Sink, tmp_path: Path, dsn: str, rows: list[int]
 ) -> None:
     """It holds its slot's lock; its successor waits a second, and then ends its session."""
-    locked = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'dedup % 0'"
+    locked = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
     with frozen_task(sink, 2, rows, [7]) as failed:
         assert run(dsn, locked) == [(1,)]
         # Another DSN: what it knows is its own.
@@ -57,21 +57,20 @@ def test_a_frozen_attempt_is_disconnected_and_refused(
     assert sink.numbers() == once(9)
 
 
-@pytest.mark.parametrize("mode", ["append", "atomic"])
-def test_a_task_that_loses_its_session_says_what_happened(
-    dsn: str, tmp_path: Path, mode: str
-) -> None:
+def test_a_task_that_loses_its_session_says_what_happened(dsn: str, tmp_path: Path) -> None:
+    sink = Sink(dsn, tmp_path)
+    sink.batch("run1", 0, [9])
+
     def rows() -> Iterator[int]:
         yield 0
         copies = "usename = current_user AND query LIKE 'COPY%' AND state <> 'idle'"
         run(dsn, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {copies}")
         yield 1
 
-    sink = Sink(dsn, tmp_path, mode=mode)
     with pytest.raises(SinkError, match=r"(?s)This attempt to write slice 0 .*terminating conn"):
-        sink.task("run1", 0, 0, rows())
-    sink.batch("run1", 0, [0, 1])
-    assert sink.numbers() == once(2)
+        sink.task("run1", 1, 0, rows())
+    sink.batch("run1", 1, [0, 1])
+    assert sorted(sink.numbers()) == [0, 1, 9]
 
 
 def test_two_drivers_publish_a_micro_batch_once(sink: Sink, tmp_path: Path, dsn: str) -> None:
@@ -106,12 +105,12 @@ def test_a_task_s_commit_without_an_answer(
 
 
 @pytest.mark.parametrize("harm", HARMS)
-@pytest.mark.parametrize("commit", some_long(range(8), 1, 4, 6))
+@pytest.mark.parametrize("commit", some_long(range(6), 0, 1, 4))
 @pytest.mark.parametrize("mode", ["append", "atomic"])
 def test_a_driver_s_commit_without_an_answer(
     server: Server, dsn: str, tmp_path: Path, harm: Harm, commit: int, mode: str
 ) -> None:
-    """Each one of those that publishing takes: listing, owning, retiring, the slices, cleaning."""
+    """Each one of those that publishing takes: owning, retiring, and the slices."""
     with Proxy(server.port) as proxy:
         through = dsn.replace(f"port={server.port}", f"port={proxy.port}")
         sink = Sink(through, tmp_path, mode=mode)
@@ -123,7 +122,7 @@ def test_a_driver_s_commit_without_an_answer(
         except SinkError:
             sink.batch("run3", 1, [2], [3])
         proxy.disarm()
-        if mode == "append" or commit < 5:
+        if mode == "append" or commit < 2:
             fault.wait()
         if harm is Harm.HOLD and fault.fired.is_set():
             fault.release()
@@ -151,22 +150,6 @@ def test_a_server_that_restarts_is_waited_for(server: Server, sink: Sink) -> Non
     sink.task("run1", 2, 0, [6])
     starter.join()
     sink.task("run1", 2, 1, [7])
-    assert sink.numbers() == once(8)
-
-
-@pytest.mark.parametrize("mode", ["append", "atomic"])
-def test_staged_rows_that_a_crash_took_are_missed(
-    server: Server, sink: Sink, tmp_path: Path, dsn: str, mode: str
-) -> None:
-    """Staging tables are not written ahead: a crash empties them."""
-    sink = Sink(dsn, tmp_path, mode=mode)
-    answers = [sink.task("run2", 2, 0, [6]), sink.task("run2", 2, 1, [7])]
-    server.crash()
-    server.start()
-    with pytest.raises(SinkError, match="is not there any more as it was written"):
-        sink.work.complete(answers)
-    assert sink.numbers() == once(6)
-    sink.batch("run3", 2, [6], [7])
     assert sink.numbers() == once(8)
 
 
@@ -207,12 +190,13 @@ def test_connections_are_kept_and_few(sink: Sink, dsn: str) -> None:
 
 @pytest.mark.parametrize("run_id", ["run1", "run2"])
 def test_a_full_disk_of_the_server(server: Server, sink: Sink, run_id: str) -> None:
-    """A task that publishes and one that stages fail, nothing is there, and both continue."""
+    """A task that publishes, and the driver, fail; nothing is there, and both continue."""
     rows = [batch_of(range(n, n + 1000), "x" * 1800) for n in range(6, 12_006, 1000)]
     forget_connections()
+    failed = "Spark retries the task" if run_id == "run1" else "Start the query again"
     with server.room_for(17 << 20):  # a segment of its log has 16 MiB
-        with pytest.raises(SinkError, match=r"File too large.*Spark retries the task"):
-            sink.write(run_id, 2, 0, iter(rows))
+        with pytest.raises(SinkError, match=f"File too large.*{failed}"):
+            sink.work.complete([sink.write(run_id, 2, 0, iter(rows))])
         forget_connections()
     assert sink.numbers() == once(6)
     sink.work.complete([sink.write(run_id, 2, 0, iter(rows))])

@@ -80,6 +80,15 @@ def steps(prefix: str) -> tuple[str, ...]:
     return tuple(name for name in faults.POINTS if name.startswith(prefix))
 
 
+def transactional_steps(*, whole: bool = False) -> tuple[str, ...]:
+    """Return the steps of a sink on the kit that has transactions.
+
+    Where the driver publishes whole micro-batches, a task has ended when it has staged its rows.
+    """
+    others = ("kit.manifest.", "kit.send.", *(["kit.task.end"] if whole else []))
+    return tuple(name for name in steps("kit.") if not name.startswith(others))
+
+
 class Worker:
     """A process that does the work of tasks, or of the driver, one after another.
 

@@ -29,10 +29,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_point_is_in_the_code_and_listed() -> None:
     # Sinks share the driver's points, and those with slots more, each under its own name.
-    owned = ("kit", "postgres")
-    slots = ("kafka", *owned)
+    slots = ("kafka", "kit")
     rooms = {
-        "owned_slot.py": owned,
+        "owned_slot.py": ("kit",),
         "work.py": (*slots, "files", "lakehouse"),
         "slot_work.py": slots,
         "slice_store.py": ("kafka", "kit", "stable"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,16 @@ from dedup.sinks.slot_work import SlotWork
 
 @dataclass(frozen=True)
 class TransactionalWork(SlotWork[KitSlot]):
-    """The work of a user's sink. `identity` tells sinks of other outputs apart in one process."""
+    """The work of a `TransactionalSink`.
+
+    `identity` tells sinks of other outputs apart in one process. `setting` holds the options that
+    decide where the markers are, for the ledger, or None if only the sink knows them.
+    """
 
     options: SinkOptions
     custom: TransactionalSink[Any]
     identity: bytes
+    setting: Mapping[str, str] | None = None
     room = "kit"
 
     @property
@@ -48,7 +53,12 @@ class TransactionalWork(SlotWork[KitSlot]):
         return KitSink(self._slots(batch), self.identity, self.staging(batch))
 
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
-        """Record nothing: without markers in the database, the ledger's micro-batch is missed."""
+        """Record where the markers are.
+
+        If a user's sink looks for them elsewhere, it misses the micro-batch of the ledger.
+        """
+        if self.setting is not None:
+            ledger.settle(self.setting)
 
     def _slots(self, batch: Batch) -> Slots:
         return Slots(self.custom, self.options, batch.query_id)

@@ -13,7 +13,6 @@ from dedup.sinks.database import answering_server, give_back
 from dedup.sinks.kit.slots import Stored
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.kit.work import TransactionalWork
-from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import Marker
 from dedup.sinks.mysql.columns import quoted
 from dedup.sinks.mysql.connections import (
@@ -27,7 +26,6 @@ from dedup.sinks.mysql.connections import (
 from dedup.sinks.mysql.options import MysqlOptions
 from dedup.sinks.mysql.tables import MysqlTable, check_engine, exists, find_table, located
 from dedup.sinks.options import ATOMIC
-from dedup.sinks.protocol import StagedBatch
 
 #: A name of a session in one transaction. The number alone may be of another session, because the
 #: server counts from 1 again after a restart.
@@ -130,19 +128,7 @@ class MysqlSink(TransactionalSink[Any]):
         give_back(self.options.connect, transaction)
 
 
-@dataclass(frozen=True)
-class MysqlWork(TransactionalWork):
-    """The work of a MySQL sink. The function `ready` makes it."""
-
-    def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
-        """Record the names of the target table and of the table of markers in the ledger."""
-        assert isinstance(self.custom, MysqlSink), "ready makes no other"
-        ledger.settle(
-            {"table": self.custom.table.name, "markers": str(self.custom.options.markers)}
-        )
-
-
-def ready(options: MysqlOptions, columns: Sequence[tuple[str, str]]) -> MysqlWork:
+def ready(options: MysqlOptions, columns: Sequence[tuple[str, str]]) -> TransactionalWork:
     """Check the tables and the stream's columns, and return the work of the sink.
 
     Creates the table of markers, outside of every transaction, because MySQL commits at each DDL.
@@ -160,7 +146,7 @@ def ready(options: MysqlOptions, columns: Sequence[tuple[str, str]]) -> MysqlWor
     sink = MysqlSink(replace(options, markers=markers), table)
     # Hashed, because the arguments may hold a password.
     identity = blake2b(repr((options.connect, markers)).encode(), digest_size=16).digest()
-    return MysqlWork(options, sink, identity)
+    return TransactionalWork(options, sink, identity, {"table": table.name, "markers": markers})
 
 
 def read_markers(options: MysqlOptions) -> list[Marker]:

@@ -1,9 +1,4 @@
-"""Keep connections to PostgreSQL for reuse in a process, and translate PostgreSQL's errors.
-
-If a connection is lost during a commit, the error does not show whether the commit happened. After
-any other error of PostgreSQL the transaction is certainly rolled back (PostgreSQL's manual, "Error
-Codes").
-"""
+"""Keep connections to PostgreSQL for reuse in a process, and translate PostgreSQL's errors."""
 
 from __future__ import annotations
 
@@ -145,15 +140,6 @@ def copied_line(error: Any) -> int | None:
     """Return the number of the COPY line that an error names, from 1 on, or None without a line."""
     place = _PLACE.search(error.diag.context or "")
     return int(place[1]) if place else None
-
-
-def is_commit_unknown(error: Any) -> bool:
-    """Return whether the commit may have succeeded although it raised this error.
-
-    The error then has the code 40003, a code that begins with 08, or no code.
-    """
-    state = error.sqlstate or "08"
-    return state.startswith("08") or state == "40003"
 
 
 #: Pattern of permanent errors while connecting. psycopg gives no code for these errors.

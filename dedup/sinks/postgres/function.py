@@ -10,10 +10,9 @@ from dedup.sinks.inspection import SinkInspection, inspection_of
 from dedup.sinks.kind import SinkKind
 from dedup.sinks.options import database_texts
 from dedup.sinks.postgres.connections import psycopg_library, transaction, translated_errors
-from dedup.sinks.postgres.markers import read_markers
 from dedup.sinks.postgres.options import FORMAT, PostgresOptions, postgres_options
+from dedup.sinks.postgres.sink import read_markers, ready
 from dedup.sinks.postgres.tables import schema_of
-from dedup.sinks.postgres.work import ready
 from dedup.spark.driver.checkpoint_log import Progress
 
 

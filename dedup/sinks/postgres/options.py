@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dedup.core.option import REQUIRED, Option, names, text
-from dedup.sinks.options import ACCEPT, MODE, TIMEOUT, VERSION, DatabaseOptions, named, sink_values
+from dedup.sinks.options import (
+    ACCEPT,
+    MODE,
+    STAGING,
+    TIMEOUT,
+    VERSION,
+    DatabaseOptions,
+    named,
+    sink_values,
+)
 
 FORMAT = "dedup_postgres"
 
@@ -22,8 +31,8 @@ OPTIONS = (
     VERSION,
     Option("markers", _SQL_NAME, help="table of the markers; default: in the table's schema"),
     Option("quarantine", _SQL_NAME, help="table for rejected records"),
-    Option("staging.schema", _SQL_NAME, help="schema for staging tables; default: the table's"),
     TIMEOUT,
+    STAGING,
     named("postgres"),
     *ACCEPT,
 )
@@ -33,13 +42,11 @@ OPTIONS = (
 class PostgresOptions(DatabaseOptions):
     """The values of the options in `OPTIONS`.
 
-    The driver replaces the names in `markers`, `staging_schema` and `quarantine` by full names with
-    the schema.
+    The driver replaces the names in `markers` and `quarantine` by full names with the schema.
     """
 
     dsn: str = field(repr=False)  # the DSN may contain a password
     quarantine: str | None
-    staging_schema: str | None
 
 
 def postgres_options(given: Mapping[str, str]) -> PostgresOptions:

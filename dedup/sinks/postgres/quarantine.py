@@ -22,12 +22,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dedup.errors import DataError
 from dedup.sinks.columns import record_as_json
+from dedup.sinks.marker import Marker
 from dedup.sinks.postgres.connections import psycopg_library, reason_of, translate_error
 from dedup.sinks.postgres.copy_rows import CopyRows
 from dedup.sinks.postgres.tables import TargetTable, make_own_table
@@ -35,137 +37,116 @@ from dedup.sinks.postgres.tables import TargetTable, make_own_table
 if TYPE_CHECKING:
     import psycopg
 
-#: Largest number of rejected records of one slice. If there are more, the table is probably wrong.
+#: Largest number of rejected records of one transaction. If there are more, the table is probably
+#: wrong.
 MOST = 1000
 
 _COLUMNS = {
     "query_id": "text", "sink": "text", "batch_id": "bigint", "reason": "text", "record": "text",
 }  # fmt: skip
-_NAMES = ", ".join(_COLUMNS)
-_CHECK = "SET CONSTRAINTS ALL IMMEDIATE"
+#: Checks deferred constraints now, and all others that follow at once.
+CHECK = b"SET CONSTRAINTS ALL IMMEDIATE"
 
 
 class RejectedRecords:
-    """The rejected records of one slice, each with the reason of the rejection."""
+    """The rejected records of one transaction, each with the reason of the rejection.
 
-    def __init__(self, table: TargetTable) -> None:
-        self._table = table
+    Rows go first to the table `source`, which has the target's columns but no constraints, and then
+    to the target `table`.
+    """
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], table: TargetTable, source: str
+    ) -> None:
+        self._connection, self._table, self._source = connection, table, source
         self._records: list[tuple[str, str]] = []
-        self._moves: list[tuple[str, tuple[str, str] | None]] = []
-        self._copied, self._check = 0, ""
 
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def copy(self, connection: psycopg.Connection[Any], rows: pa.RecordBatch, into: str) -> None:
-        """Copy rows to the table `into`, which has the target's columns but no constraints.
-
-        Raises DataError if more than `MOST` records of the slice are rejected.
-        """
-
-        def attempt(part: pa.RecordBatch) -> str | None:
-            return self._attempt(connection, lambda: _copy(connection, self._table, part, into))
-
+    def send(self, rows: pa.RecordBatch) -> None:
+        """Copy rows to the source. Raises DataError if more than `MOST` records are rejected."""
         waiting = [rows] if rows.num_rows else []
         while waiting:
             part = waiting.pop()
-            reason = attempt(part)
+            reason = self._attempt(partial(self._copy, part))
             if reason is not None and part.num_rows > 1:
                 half = part.num_rows // 2
                 waiting += [part.slice(half), part.slice(0, half)]
             elif reason is not None:
                 self._add(reason, record_as_json(part))
 
-    def move(
-        self, connection: psycopg.Connection[Any], source: str, aside: tuple[str, str] | None = None
-    ) -> int:
-        """Move rows from the table `source` to the target, and staged rejections to the quarantine.
+    def _copy(self, rows: pa.RecordBatch) -> None:
+        copy = CopyRows(self._connection, self._table, self._source, shows_record=False)
+        try:
+            copy.send(rows)
+        except BaseException as error:
+            copy.cancel(error)
+            raise
+        copy.finish()
 
-        `aside` holds the last two arguments of `move_staged`. Returns the number of rejected
-        records that `move_staged` has moved. Raises DataError as `copy` does.
+    def finish(self) -> None:
+        """Move the rows from the source to the target. Raises DataError as `send` does.
+
+        If some rows break deferred constraints, the error does not name the rows. Then this moves
+        all rows again, and checks the constraints after each part.
         """
-        if not self._moves:
-            connection.execute("SAVEPOINT before_moves")
-            self._copied = len(self._records)
-        self._moves.append((source, aside))
-        return self._move_all(connection, source, aside)
+        copied = len(self._records)
+        if self._attempt(self._move_all) is not None:
+            del self._records[copied:]
+            self._move_all(f"; {CHECK.decode()}")
 
-    def settle(self, connection: psycopg.Connection[Any]) -> None:
-        """Find the rows that break deferred constraints, and reject these rows.
-
-        If the server checked the constraints at the commit, its error would not name the rows.
-        """
-        if self._attempt(connection, lambda: connection.execute(_CHECK.encode())) is None:
-            return
-        connection.execute("ROLLBACK TO SAVEPOINT before_moves")
-        del self._records[self._copied :]
-        self._check = f"; {_CHECK}"
-        for move in self._moves:
-            self._move_all(connection, *move)
-
-    def _move_all(
-        self, connection: psycopg.Connection[Any], source: str, aside: tuple[str, str] | None
-    ) -> int:
-        staged = move_staged(connection, *aside) if aside else 0
-        found = connection.execute(
-            "SELECT pg_relation_size(%s) / current_setting('block_size')::int", [source]
+    def _move_all(self, check: str = "") -> None:
+        found = self._connection.execute(
+            "SELECT pg_relation_size(%s) / current_setting('block_size')::int", [self._source]
         ).fetchone()
         assert found is not None
         waiting = [(0, found[0])] if found[0] else []
         while waiting:
             begin, end = waiting.pop()
             blocks = f"WHERE ctid >= '({begin},0)' AND ctid < '({end},0)'"
-            if self._move(connection, source, blocks) is None:
+            if self._move(blocks, check) is None:
                 continue
             if end - begin > 1:
                 half = (begin + end) // 2
                 waiting += [(half, end), (begin, half)]  # keeps the order of the rows
             else:
-                self._move_rows(connection, source, blocks)
-        return staged
+                self._move_rows(blocks, check)
+        self._connection.execute(CHECK)
 
-    def _move_rows(self, connection: psycopg.Connection[Any], source: str, blocks: str) -> None:
-        places = connection.execute(f"SELECT ctid::text FROM {source} {blocks}".encode())
+    def _move_rows(self, blocks: str, check: str) -> None:
+        places = self._connection.execute(
+            f"SELECT ctid::text FROM {self._source} {blocks}".encode()
+        )
         for (place,) in places.fetchall():
             one = f"WHERE ctid = '{place}'"
-            reason = self._move(connection, source, one)
+            reason = self._move(one, check)
             if reason is not None:
-                row = connection.execute(
-                    f"SELECT to_jsonb(one)::text FROM {source} AS one {one}".encode()
+                row = self._connection.execute(
+                    f"SELECT to_jsonb(one)::text FROM {self._source} AS one {one}".encode()
                 ).fetchone()
                 assert row is not None
                 self._add(reason, row[0])
 
-    def _move(self, connection: psycopg.Connection[Any], source: str, where: str) -> str | None:
-        statement = self._table.merge_from(source, where) + self._check
-        return self._attempt(connection, lambda: connection.execute(statement.encode()))
+    def _move(self, where: str, check: str) -> str | None:
+        statement = self._table.merge_from(self._source, where) + check
+        return self._attempt(partial(self._connection.execute, statement.encode()))
 
-    def set_aside(
-        self,
-        connection: psycopg.Connection[Any],
-        into: str,
-        query_id: str,
-        sink: str,
-        batch_id: int,
-    ) -> None:
+    def set_aside(self, into: str, marker: Marker) -> None:
+        """Write the rejected records of the marker's micro-batch to the quarantine table `into`."""
         records = self._records
-        if connection.info.parameter_status("server_encoding") != "UTF8":
+        if self._connection.info.parameter_status("server_encoding") != "UTF8":
             # The table may have rejected a record for a character that the database cannot store.
             records = [(_in_ascii(reason), _in_ascii(record)) for reason, record in records]
         if records:
             into = into.replace("%", "%%")  # psycopg interprets a single %
-            with connection.cursor() as cursor:
+            with self._connection.cursor() as cursor:
                 cursor.executemany(
-                    f"INSERT INTO {into} ({_NAMES}) VALUES (%s, %s, %s, %s, %s)",
-                    [(query_id, sink, batch_id, *one) for one in records],
+                    f"INSERT INTO {into} ({', '.join(_COLUMNS)}) VALUES (%s, %s, %s, %s, %s)",
+                    [(marker.query_id, marker.sink, marker.batch_id, *one) for one in records],
                 )
 
-    def _attempt(
-        self, connection: psycopg.Connection[Any], act: Callable[[], object]
-    ) -> str | None:
+    def _attempt(self, act: Callable[[], object]) -> str | None:
         """Call `act` under a savepoint. Return why the table rejects a record, or None."""
         try:
-            with connection.transaction():
+            with self._connection.transaction():
                 act()
         except DataError as error:
             return reason_of(error)
@@ -180,9 +161,9 @@ class RejectedRecords:
         self._records.append((reason, record))
         if len(self._records) > MOST:
             raise DataError(
-                f"Table {self._table.shown} rejects more than {MOST:,} records of one slice, the "
-                f"last one because: {reason} Nothing of the slice was written. Fix the table or "
-                "the query, and start it again.",
+                f"Table {self._table.shown} rejects more than {MOST:,} records of one "
+                f"transaction, the last one because: {reason} Nothing of it was written. Fix the "
+                "table or the query, and start it again.",
                 remedy="rejected-rows",
             )
 
@@ -194,29 +175,3 @@ def _in_ascii(text: str) -> str:
 
 def make_quarantine_table(connection: psycopg.Connection[Any], name: str) -> str:
     return make_own_table(connection, name, _COLUMNS)
-
-
-def make_staged(connection: psycopg.Connection[Any], name: str) -> None:
-    columns = ", ".join(f"{column} {kind}" for column, kind in _COLUMNS.items())
-    connection.execute(f"CREATE UNLOGGED TABLE {name} ({columns})".encode())
-
-
-def move_staged(connection: psycopg.Connection[Any], name: str, into: str) -> int:
-    """Move the rejected records of a staged slice into the quarantine, and return their number."""
-    found = connection.execute("SELECT to_regclass(%s)", [name]).fetchone()
-    if found is None or found[0] is None:
-        return 0
-    statement = f"INSERT INTO {into} ({_NAMES}) SELECT {_NAMES} FROM {name}"
-    return connection.execute(statement.encode()).rowcount
-
-
-def _copy(
-    connection: psycopg.Connection[Any], table: TargetTable, rows: pa.RecordBatch, into: str
-) -> None:
-    copy = CopyRows(connection, table, into, shows_record=False)
-    try:
-        copy.send(rows)
-    except BaseException as error:
-        copy.cancel(error)
-        raise
-    copy.finish()

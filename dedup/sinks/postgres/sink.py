@@ -1,0 +1,245 @@
+"""The PostgreSQL sink, on the sink kit. Markers are rows of a table in the same transactions.
+
+=========  ======================================================================
+column     meaning
+=========  ======================================================================
+query_id   ID of the checkpoint's query
+sink       name of the sink within its query
+slot       number of the task, -1 for whole micro-batches
+owner      ID of the slot's owner (a new ID each time somebody acquires the slot)
+marker     JSON with a checksum (`dedup.sinks.marker`), NULL before the first marker
+=========  ======================================================================
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dedup.sinks.database import answering_server
+from dedup.sinks.kit.slots import Stored
+from dedup.sinks.kit.transactional import TransactionalSink
+from dedup.sinks.kit.work import TransactionalWork
+from dedup.sinks.marker import BATCH_SLOT, Marker
+from dedup.sinks.options import ATOMIC
+from dedup.sinks.postgres.connections import connected, give_back, transaction, translated_errors
+from dedup.sinks.postgres.copy_rows import CopyRows
+from dedup.sinks.postgres.options import PostgresOptions
+from dedup.sinks.postgres.quarantine import CHECK, RejectedRecords, make_quarantine_table
+from dedup.sinks.postgres.tables import TargetTable, find_table, make_own_table
+
+if TYPE_CHECKING:
+    import psycopg
+
+_COLUMNS = {
+    "query_id": "text", "sink": "text", "slot": "integer", "owner": "uuid NOT NULL",
+    "marker": "text",
+}  # fmt: skip
+_KEY = ("query_id", "sink", "slot")
+_THIS_SLOT = "WHERE query_id = %s AND sink = %s AND slot = %s"
+#: Seconds that an earlier owner of a slot may take to end its transaction, and between two attempts
+#: to lock the slot.
+_PATIENCE_S, _RETRY_S = 1, 0.05
+#: Time after which the server ends a session that is idle in a transaction, and may block others.
+_IDLE_IN_TRANSACTION = "10min"
+#: An advisory lock of 64 bits is in two columns of `pg_locks`.
+_END_HOLDER = """
+SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE locktype = 'advisory' AND classid::bigint << 32 | objid::bigint = %s AND objsubid = 1
+AND granted AND datname = current_database() AND usename = current_user
+"""
+_INCOMING = "pg_temp.dedup_incoming"
+
+
+@dataclass(slots=True)
+class PostgresTransaction:
+    """An open transaction, and the rows that are on their way to the server in it."""
+
+    connection: psycopg.Connection[Any]
+    rows: CopyRows | RejectedRecords | None = None
+
+
+@dataclass(frozen=True)
+class PostgresSink(TransactionalSink[PostgresTransaction]):
+    """The sink into one table. Spark sends this object to the tasks."""
+
+    options: PostgresOptions
+    table: TargetTable
+
+    @property
+    def parallel(self) -> bool:  # type: ignore[override]
+        return self.options.mode != ATOMIC
+
+    @property
+    def _markers(self) -> str:
+        return str(self.options.markers).replace("%", "%%")  # psycopg interprets a single %
+
+    def begin(self) -> PostgresTransaction:
+        """Open a transaction with time limits, whose commit reaches the disk.
+
+        The user may have switched `synchronous_commit` off, but Spark does not send rows again that
+        a crash takes.
+        """
+        connection = connected(self.options.dsn, self.options.timeout_seconds)
+        with self._translated_errors():
+            connection.execute(
+                f"SET LOCAL lock_timeout = '{self.options.timeout_seconds}s'; "
+                f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_IN_TRANSACTION}'; "
+                "SELECT set_config('synchronous_commit', 'on', true) "
+                "WHERE current_setting('synchronous_commit') = 'off'"
+            )
+        return PostgresTransaction(connection)
+
+    def read_marker(self, transaction: PostgresTransaction, key: str) -> str:
+        """Lock a slot, and return its owner and marker.
+
+        If a session keeps the lock for more than a second, it may be frozen, so this ends it, and
+        the server rolls its transaction back.
+        """
+        connection, (query_id, sink, number) = transaction.connection, _slot_of(key)
+        with self._translated_errors():
+            self._lock(connection, key)
+            # Another statement than the one that has waited, which sees rows as before its wait.
+            row = connection.execute(
+                f"SELECT owner::text, marker FROM {self._markers} {_THIS_SLOT}",
+                (query_id, sink, number),
+            ).fetchone()
+            owner, marker = row or (None, None)
+            slots = 0
+            if number == BATCH_SLOT:
+                found = connection.execute(
+                    f"SELECT coalesce(max(slot) + 1, 0) FROM {self._markers} "
+                    "WHERE query_id = %s AND sink = %s",
+                    (query_id, sink),
+                ).fetchone()
+                assert found is not None, "an aggregate has one row"
+                slots = found[0]
+        newest = marker and _parsed(str(self.options.markers), key, marker)
+        return Stored(owner, newest, slots).to_text()
+
+    def _lock(self, connection: psycopg.Connection[Any], key: str) -> None:
+        hashed = blake2b(f"{self.options.markers} {key}".encode(), digest_size=8).digest()
+        lock = [int.from_bytes(hashed, signed=True)]
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline_s:
+            done = connection.execute("SELECT pg_try_advisory_xact_lock(%s)", lock).fetchone()
+            if done == (True,):
+                return
+            time.sleep(_RETRY_S)
+        self._end_holder(lock)
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", lock)
+
+    def _end_holder(self, lock: list[int]) -> None:
+        with transaction(self.options) as connection:
+            # Sessions belong to the user who logged in, not to the role that the user has set.
+            connection.execute("SET LOCAL ROLE NONE")
+            connection.execute(_END_HOLDER, lock)
+
+    def write_rows(self, transaction: PostgresTransaction, rows: pa.RecordBatch) -> None:
+        with self._translated_errors():
+            if transaction.rows is None:
+                transaction.rows = self._begin_rows(transaction.connection)
+            transaction.rows.send(rows)
+
+    def _begin_rows(self, connection: psycopg.Connection[Any]) -> CopyRows | RejectedRecords:
+        """Begin to copy rows to the target, or to a temporary table for `_end_rows` to merge."""
+        if not self.table.key and self.options.quarantine is None:
+            return CopyRows(connection, self.table, self.table.name)
+        connection.execute(
+            f"CREATE TEMPORARY TABLE dedup_incoming ON COMMIT DROP AS "
+            f"SELECT {self.table.column_list} FROM {self.table.name} WITH NO DATA".encode()
+        )
+        if self.options.quarantine is None:
+            return CopyRows(connection, self.table, _INCOMING)
+        return RejectedRecords(connection, self.table, _INCOMING)
+
+    def write_marker(self, transaction: PostgresTransaction, key: str, marker: str) -> None:
+        stored = Stored.from_text(marker, key)
+        newest = None if stored.marker is None else stored.marker.to_bytes().decode()
+        with self._translated_errors():
+            if transaction.rows is not None and stored.marker is not None:
+                self._end_rows(transaction.connection, transaction.rows, stored.marker)
+            transaction.connection.execute(
+                f"INSERT INTO {self._markers} (query_id, sink, slot, owner, marker) "
+                "VALUES (%s, %s, %s, %s, %s) ON CONFLICT (query_id, sink, slot) "
+                "DO UPDATE SET owner = EXCLUDED.owner, marker = EXCLUDED.marker",
+                (*_slot_of(key), stored.owner, newest),
+            )
+
+    def _end_rows(
+        self, connection: psycopg.Connection[Any], rows: CopyRows | RejectedRecords, marker: Marker
+    ) -> None:
+        """Wait until the server has all rows, and has checked all constraints on them.
+
+        After an error of the commit itself, the kit could not know what became of the transaction.
+        """
+        rows.finish()
+        if isinstance(rows, RejectedRecords):
+            rows.set_aside(str(self.options.quarantine), marker)
+        else:
+            if self.table.key:
+                connection.execute(self.table.merge_from(_INCOMING).encode())
+            connection.execute(CHECK)
+        self.table.check_types(connection)
+
+    def commit(self, transaction: PostgresTransaction) -> None:
+        transaction.connection.commit()
+        give_back(self.options.dsn, transaction.connection)
+
+    def rollback(self, transaction: PostgresTransaction) -> None:
+        give_back(self.options.dsn, transaction.connection)
+
+    def _translated_errors(self) -> AbstractContextManager[None]:
+        return translated_errors(self.table.shown)
+
+
+def _slot_of(key: str) -> tuple[str, str, int]:
+    query_id, sink, number = key.rsplit("/", 2)
+    return query_id, sink, int(number)
+
+
+def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> TransactionalWork:
+    """Check the tables and the stream's columns, and return the work of the sink.
+
+    `columns` has the name and Spark type of each column of the stream. Creates the sink's own
+    tables. Raises ConfigError if a table or column is missing or does not fit. Raises SinkError if
+    no server answers.
+    """
+    answering = answering_server("Start the query again")
+    with answering, translated_errors(options.table), transaction(options) as connection:
+        table = find_table(connection, options, columns)
+        quarantine = options.quarantine
+        if quarantine is not None:
+            quarantine = make_quarantine_table(connection, quarantine)
+        markers = options.markers or f"{table.schema}.dedup_markers"
+        markers = make_own_table(connection, markers, _COLUMNS, _KEY)
+    settled = replace(options, markers=markers, quarantine=quarantine)
+    # Hashed, because the DSN may hold a password.
+    identity = blake2b(repr((options.dsn, markers)).encode(), digest_size=16).digest()
+    setting = {"table": table.name, "markers": markers}
+    return TransactionalWork(settled, PostgresSink(settled, table), identity, setting)
+
+
+def read_markers(connection: psycopg.Connection[Any], table: str, sink: str) -> list[Marker]:
+    """Return the newest marker of each slot that a sink has, in any query.
+
+    The result is empty if the table is missing.
+    """
+    if connection.execute("SELECT to_regclass(%s)", [table]).fetchone() == (None,):
+        return []
+    rows = connection.execute(
+        f"SELECT query_id, slot, marker FROM {table.replace('%', '%%')} "
+        "WHERE sink = %s AND marker IS NOT NULL",
+        [sink],
+    )
+    return [_parsed(table, f"{query_id}/{sink}/{slot}", text) for query_id, slot, text in rows]
+
+
+def _parsed(table: str, key: str, text: str) -> Marker:
+    return Marker.from_bytes(text.encode(), f"table {table}, {key}")
