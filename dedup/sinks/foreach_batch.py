@@ -5,8 +5,8 @@ from __future__ import annotations
 import pickle
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 #: Name and Spark type of each column of a micro-batch.
 Columns: TypeAlias = "Sequence[tuple[str, str]]"
+T = TypeVar("T")
 
 
 def columns_of(schema: StructType) -> Columns:
@@ -94,21 +95,11 @@ class SinkFunction(NamedSink):
         self._refuse_another(query_id, start, batch_id)
         run_id = self._run(query_id, batch_id)
         self._runs[query_id] = (run_id, batch_id, False)
-        names = rows.columns
 
-        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            from pyspark import TaskContext
+        def write(task: int, batches: Iterable[pa.RecordBatch]) -> TaskResult:
+            return work.run_task(new_batch(query_id, work.name, run_id, batch_id), task, batches)
 
-            context = TaskContext.get()
-            assert context is not None, "this runs in tasks"
-            batch = new_batch(query_id, work.name, run_id, batch_id)
-            named = (each.rename_columns(names) for each in batches)
-            result = pickle.dumps(work.run_task(batch, context.partitionId(), named))
-            yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
-
-        found = rows.toDF(*numbered(rows)).mapInArrow(write, "result binary").collect()
-        results: list[TaskResult] = [pickle.loads(row.result) for row in found]
-        work.run_driver(results)
+        work.run_driver(run_tasks(rows, write))
         self._runs[query_id] = (run_id, batch_id, True)
         _published[query_id, self.sink] = (start, batch_id, self._token)
 
@@ -150,6 +141,23 @@ class SinkFunction(NamedSink):
 def numbered(rows: DataFrame) -> list[str]:
     """Return a name for each column, because Spark's Arrow functions reject some names."""
     return [f"c{number}" for number in range(len(rows.columns))]
+
+
+def run_tasks(rows: DataFrame, work: Callable[[int, Iterable[pa.RecordBatch]], T]) -> list[T]:
+    """Call `work` in each task, with the number and the rows of the task. Return all results."""
+    names = rows.columns
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "this runs in tasks"
+        named = (batch.rename_columns(names) for batch in batches)
+        result = pickle.dumps(work(context.partitionId(), named))
+        yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
+
+    found = rows.toDF(*numbered(rows)).mapInArrow(run, "result binary").collect()
+    return [pickle.loads(row.result) for row in found]
 
 
 def query_of_checkpoint(checkpoint: str, batch_id: int, name: str) -> str:

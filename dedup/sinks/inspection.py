@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from dedup.core.duration import iso
@@ -51,17 +51,11 @@ class SinkState:
     query_id: str
     sink: str
     batch_id: int
-    slots: tuple[SlotState, ...]
     restart: str
+    slots: tuple[SlotState, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "query_id": self.query_id,
-            "sink": self.sink,
-            "batch_id": self.batch_id,
-            "restart": self.restart,
-            "slots": [slot.to_json() for slot in self.slots],
-        }
+        return asdict(self) | {"slots": [slot.to_json() for slot in self.slots]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

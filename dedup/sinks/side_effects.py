@@ -9,10 +9,7 @@ A folder ``<query ID>`` at the user's path holds:
 
 from __future__ import annotations
 
-import json
 import logging
-import pickle
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -24,11 +21,11 @@ from dedup.catalog.root import Root
 from dedup.catalog.uri import below
 from dedup.core.duration import iso
 from dedup.errors import ConfigError, SinkError, faults
-from dedup.sinks.foreach_batch import numbered, query_of, start_of
+from dedup.sinks.foreach_batch import numbered, query_of, run_tasks, start_of
 from dedup.sinks.ledger import FORMAT
 from dedup.sinks.options import located
 from dedup.sinks.protocol import StagedSlice
-from dedup.sinks.slice_store import SliceStore
+from dedup.sinks.slice_store import SliceStore, batch_ids, clean
 from dedup.sinks.split import BatchFunction
 from dedup.sinks.work import this_process
 from dedup.spark.machine import wall_clock_ms
@@ -38,10 +35,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dedup")
 
-#: Key of the columns' names in the metadata of a staged slice.
-_NAMES = b"dedup.columns"
-#: Pattern of a record, and of the file that a process leaves if it is killed while it writes one.
-_RECORD = re.compile(r"(?:attempts|done)/\.?([0-9]{1,18})\.json.*")
 #: Start and micro-batch of the last call that returned, by query and function.
 _returned: dict[tuple[str, str], tuple[str, int]] = {}
 
@@ -141,14 +134,14 @@ class OncePerBatch(BatchEffects):
         return f"once_per_batch(..., at={self._shown_at})"
 
     def _newest(self, query_id: str) -> int:
-        return max(_records(self._root(query_id)).values(), default=-1)
+        return max(batch_ids(self._root(query_id), "attempts"), default=-1)
 
     def _run(self, query_id: str, rows: DataFrame, batch_id: int) -> None:
         root = self._root(query_id)
         attempt, done = f"attempts/{batch_id}.json", f"done/{batch_id}.json"
         is_first = root.create_bytes(attempt, _record(batch_id))
         self._refuse_older(query_id, batch_id)
-        root.delete(name for name, each in _records(root).items() if each < batch_id)
+        clean(root, ("attempts", "done"), batch_id)
         if root.exists(done):
             _run_to_the_end(rows)
             return
@@ -242,20 +235,12 @@ def once_per_batch(function: BatchFunction, *, at: str) -> OncePerBatch:
 
 
 def _stage(rows: DataFrame, store: SliceStore, batch_id: int) -> list[StagedSlice]:
-    names = {_NAMES: json.dumps(rows.columns).encode()}
-
-    def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "this runs in tasks"
-        named = (batch.replace_schema_metadata(names) for batch in batches)
-        piece = pickle.dumps(store.write(batch_id, context.partitionId(), named))
+    def stage(task: int, batches: Iterable[pa.RecordBatch]) -> StagedSlice:
+        staged = store.write(batch_id, task, batches)
         faults.point("stable.staged")
-        yield pa.RecordBatch.from_pydict({"slice": pa.array([piece], pa.binary())})
+        return staged
 
-    found = rows.toDF(*numbered(rows)).mapInArrow(stage, "slice binary").collect()
-    return [pickle.loads(row.slice) for row in found]
+    return run_tasks(rows, stage)
 
 
 def _staged_rows(
@@ -264,37 +249,29 @@ def _staged_rows(
     """Return the staged rows as a DataFrame with the columns of `rows`, a partition per slice."""
     from pyspark.sql.types import StructField, StructType
 
-    names = rows.columns
+    names, numbers = rows.columns, numbered(rows)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in (n for batch in batches for n in batch.column(0).to_pylist()):
             store.verify(slices[number : number + 1])
             for batch in store.read(slices[number]):
-                found = json.loads(batch.schema.metadata[_NAMES])
-                if found != names:
+                if batch.schema.names != names:
                     raise ConfigError(
-                        f"{function} has staged this micro-batch with the columns {found}, and the "
-                        f"query now has {names}. Start the earlier query until it has committed "
-                        "the micro-batch, then change the columns."
+                        f"{function} has staged this micro-batch with the columns "
+                        f"{batch.schema.names}, and the query now has {names}. Start the earlier "
+                        "query until it has committed the micro-batch, then change the columns."
                     )
-                yield batch.replace_schema_metadata(None)
+                yield batch.rename_columns(numbers)
 
-    fields = zip(numbered(rows), rows.schema.fields, strict=True)
+    fields = zip(numbers, rows.schema.fields, strict=True)
     schema = StructType([StructField(n, f.dataType, f.nullable, f.metadata) for n, f in fields])
-    count = max(len(slices), 1)
-    numbers = rows.sparkSession.range(0, len(slices), 1, count)
-    return numbers.mapInArrow(read, schema).toDF(*names)
+    of_slices = rows.sparkSession.range(0, len(slices), 1, max(len(slices), 1))
+    return of_slices.mapInArrow(read, schema).toDF(*names)
 
 
 def _run_to_the_end(rows: DataFrame) -> None:
     """Compute all rows and drop them: Spark commits the state of operators that have ended."""
     rows.write.format("noop").mode("overwrite").save()
-
-
-def _records(root: Root) -> dict[str, int]:
-    """Return the micro-batch of each record."""
-    found = [each.name for folder in ("attempts", "done") for each in root.list(folder)]
-    return {name: int(match[1]) for name in found if (match := _RECORD.fullmatch(name))}
 
 
 def _record(batch_id: int) -> bytes:

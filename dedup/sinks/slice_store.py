@@ -108,9 +108,7 @@ class SliceStore:
         return batch_ids(self._root, "manifests")
 
     def clean(self, batch_id: int) -> None:
-        for folder in ("staged", "manifests"):
-            names = [found.name for found in self._root.list(folder)]
-            self._root.delete(name for name in names if batch_of(name) <= batch_id)
+        clean(self._root, ("staged", "manifests"), batch_id + 1)
 
 
 def _manifest(batch_id: int) -> str:
@@ -135,6 +133,13 @@ def batch_ids(root: Root, folder: str) -> list[int]:
     name = re.compile(rf"{folder}/([0-9]{{1,18}})\.json")
     found = (name.fullmatch(each.name) for each in root.list(folder))
     return [int(match[1]) for match in found if match]
+
+
+def clean(root: Root, folders: Iterable[str], batch_id: int) -> None:
+    """Delete the objects of earlier micro-batches, also those that a kill left unfinished."""
+    for folder in folders:
+        names = [found.name for found in root.list(folder)]
+        root.delete(name for name in names if batch_of(name) < batch_id)
 
 
 def batch_of(name: str) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from dedup.core.admission import EVERY_VERDICT, GOES_ON
@@ -98,26 +97,13 @@ def split(
             f"{strange[0]}=: the operator of this stream has no such verdict. Its verdicts are "
             f"{', '.join(every)}."
         )
-    default = dict.fromkeys(goes_on, unique)
-    functions = default | {name: f for name, f in given.items() if f is not None}
-    passing = tuple(name for name in every if functions.get(name) == unique)
+    functions = dict.fromkeys(goes_on, unique) | {
+        name: f for name, f in given.items() if f is not None
+    }
+    passing = [name for name in every if functions.get(name) == unique]
     own = {name: function for name, function in functions.items() if function != unique}
-    routes = _Routes(column, passing, own, unique)
-    writer = df.writeStream.foreachBatch(routes)
-    checkpoint = _checkpoint([unique, *own.values()])
-    return writer if checkpoint is None else writer.option("checkpointLocation", checkpoint)
 
-
-@dataclass(frozen=True, slots=True)
-class _Routes:
-    """Function for ``foreachBatch`` that passes the rows of each verdict to that verdict's sink."""
-
-    column: str
-    passing: tuple[str, ...]
-    own: Mapping[str, BatchFunction]
-    unique: BatchFunction
-
-    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+    def route(rows: DataFrame, batch_id: int) -> None:
         from dedup.spark.driver.columns import named_column
 
         kept = rows.persist()
@@ -125,16 +111,20 @@ class _Routes:
             # Read all rows before any sink begins, even if no sink reads anything. Spark commits
             # the operator's state only once all rows are read.
             kept.count()
-            verdict = named_column(self.column)
+            verdict = named_column(column)
             called: list[BatchFunction] = []
-            for function in self.own.values():
+            for function in own.values():
                 if function not in called:
                     called.append(function)
-                    which = [name for name, other in self.own.items() if other == function]
+                    which = [name for name, other in own.items() if other == function]
                     function(kept.where(verdict.isin(which)), batch_id)
-            self.unique(kept.where(verdict.isin(*self.passing)).drop(self.column), batch_id)
+            unique(kept.where(verdict.isin(passing)).drop(column), batch_id)
         finally:
             kept.unpersist()
+
+    writer = df.writeStream.foreachBatch(route)
+    checkpoint = _checkpoint([unique, *own.values()])
+    return writer if checkpoint is None else writer.option("checkpointLocation", checkpoint)
 
 
 def _verdict_column(df: DataFrame) -> tuple[str, frozenset[str], list[str]]:

@@ -11,7 +11,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from dedup.core.duration import duration_ms
-from dedup.errors import ConfigError, cause, restart_helps
+from dedup.core.option import Kind, duration, number, whole
+from dedup.errors import cause, restart_helps
 from dedup.errors.cause import cause_of
 from dedup.errors.redaction import without_secrets
 
@@ -49,12 +50,10 @@ class FixedDelay:
     delay: str = "10 seconds"
 
     def __post_init__(self) -> None:
-        _check_count("attempts", self.attempts)
-        _seconds("delay", self.delay)
+        _check(self, attempts=whole(0), delay=duration())
 
     def __call__(self, failures: Sequence[QueryFailure]) -> float | None:
-        """Return the seconds until the next start, or None to give up."""
-        return None if len(failures) > self.attempts else _seconds("delay", self.delay)
+        return None if len(failures) > self.attempts else _seconds(self.delay)
 
 
 @dataclass(frozen=True)
@@ -85,24 +84,20 @@ class ExponentialDelay:
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        _check_count("attempts", self.attempts)
-        for option in ("initial", "most", "reset_after"):
-            _seconds(option, getattr(self, option))
-        if not self.factor >= 1:
-            raise ConfigError(f"factor={self.factor!r} must be a number of at least 1.")
-        if not 0 <= self.jitter <= 1:
-            raise ConfigError(f"jitter={self.jitter!r} must be a number from 0 to 1.")
+        _check(
+            self, initial=duration(), most=duration(), attempts=whole(0), reset_after=duration(),
+            factor=number(lambda x: x >= 1, "of at least 1"),
+            jitter=number(lambda x: 0 <= x <= 1, "from 0 to 1"),
+        )  # fmt: skip
 
     def __call__(self, failures: Sequence[QueryFailure]) -> float | None:
-        """Return the seconds until the next start, or None to give up."""
-        reset_s = _seconds("reset_after", self.reset_after)
+        reset_s, most_s = _seconds(self.reset_after), _seconds(self.most)
         in_a_row = len(list(takewhile(lambda each: each.ran_s < reset_s, reversed(failures))))
         # The failure that ended a long run is the first of its row.
         in_a_row = min(in_a_row + 1, len(failures))
         if in_a_row > self.attempts:
             return None
-        delay_s = _seconds("initial", self.initial)
-        most_s = _seconds("most", self.most)
+        delay_s = _seconds(self.initial)
         for _ in range(in_a_row - 1):
             delay_s = min(delay_s * self.factor, most_s)
         return min(delay_s, most_s) * random.uniform(1 - self.jitter, 1 + self.jitter)
@@ -127,15 +122,12 @@ class FailureRate:
     delay: str = "10 seconds"
 
     def __post_init__(self) -> None:
-        _check_count("most", self.most)
-        for option in ("interval", "delay"):
-            _seconds(option, getattr(self, option))
+        _check(self, most=whole(0), interval=duration(), delay=duration())
 
     def __call__(self, failures: Sequence[QueryFailure]) -> float | None:
-        """Return the seconds until the next start, or None to give up."""
-        since_s = failures[-1].at_s - _seconds("interval", self.interval)
+        since_s = failures[-1].at_s - _seconds(self.interval)
         count = sum(each.at_s > since_s for each in failures)
-        return None if count > self.most else _seconds("delay", self.delay)
+        return None if count > self.most else _seconds(self.delay)
 
 
 def run_with_restarts(
@@ -216,10 +208,10 @@ def _java_has_ended() -> bool:
     return java is not None and java.poll() is not None
 
 
-def _seconds(option: str, duration: str) -> float:
-    return duration_ms(duration, option=option) / 1000
+def _check(strategy: Strategy, **kinds: Kind) -> None:
+    for name, kind in kinds.items():
+        kind.check(getattr(strategy, name), name)
 
 
-def _check_count(option: str, count: int) -> None:
-    if type(count) is not int or count < 0:
-        raise ConfigError(f"{option}={count!r} must be an integer of at least 0.")
+def _seconds(text: str) -> float:
+    return duration_ms(text, option="duration") / 1000

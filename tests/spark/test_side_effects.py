@@ -288,9 +288,10 @@ def test_a_damaged_file_stops_the_query_and_can_be_staged_anew(query: Effects) -
     query.start(stable(log, at=query.at))
     forget_commits(query.checkpoint, 1)
     (file,) = Path(query.at).rglob("1-*.arrow")
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
+    with pa.ipc.open_stream(file.read_bytes()) as stream:
+        schema = stream.schema
+    with pa.ipc.new_stream(str(file), schema):
+        pass  # only the content hash shows that rows are missing
     error = query.fails(stable(log, at=query.at))
     (manifest,) = Path(query.at).rglob("manifests/1.json")
     assert f"Delete the manifest of the micro-batch, if {manifest} exists" in str(error)
