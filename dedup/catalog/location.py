@@ -17,7 +17,7 @@ FileSystemFactory: TypeAlias = Callable[[], tuple[pafs.FileSystem, str]]
 
 
 class Location:
-    """A folder of a file system. Takes the same parameter as `Root`, and raises the same errors."""
+    """A folder of a file system, which `Root` describes."""
 
     def __init__(self, where: str | os.PathLike[str] | FileSystemFactory) -> None:
         if callable(where):
@@ -39,19 +39,10 @@ class Location:
         self._resolved: tuple[int, pafs.FileSystem, str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_where": self._where, "_resolved": None}
-
-    @property
-    def is_made_by_user(self) -> bool:
-        """Whether a user's function opens the folder. Calling it again may give new credentials."""
-        return callable(self._where)
-
-    @property
-    def asks_storage(self) -> bool:
-        """Whether opening the folder may already contact the storage."""
-        return isinstance(self._where, str) and scheme_of(self._where) not in (None, "file")
+        return self.__dict__ | {"_resolved": None}
 
     def url(self, name: str = "") -> str:
+        """Return the full path of a file in the folder for people to read, without credentials."""
         if isinstance(self._where, str):
             base = shown(self._where)
         else:
@@ -61,9 +52,6 @@ class Location:
             except CatalogError:
                 base = getattr(self._where, "__qualname__", "factory") + "()"
         return f"{base.rstrip('/')}/{name}" if name else base
-
-    def close(self) -> None:
-        self._resolved = None
 
     def open(self) -> tuple[pafs.FileSystem, str]:
         """Return the file system and the folder's path in it."""

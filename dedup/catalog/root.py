@@ -18,7 +18,8 @@ import pyarrow.fs as pafs
 
 from dedup.catalog import layout
 from dedup.catalog.localfile import publish
-from dedup.catalog.location import FileSystemFactory, Location, error_text, is_local
+from dedup.catalog.location import Location, error_text, is_local
+from dedup.catalog.uri import scheme_of
 from dedup.core.parse import OtherVersion, path_below
 from dedup.errors import CatalogError, OtherRelease, faults
 from dedup.errors import ObjectMissing as ObjectMissing
@@ -40,8 +41,12 @@ class CatalogFile:
     def parsed(self) -> layout.ObjectName:
         return layout.parse(self.name)
 
+    def is_older(self, age_ms: int, *, now_ms: int) -> bool:
+        """Return whether the file has this age at least. Without a time it counts as new."""
+        return self.modified_ms is not None and now_ms - self.modified_ms >= age_ms
 
-class Root:
+
+class Root(Location):
     """The objects under one folder of a file system. Each is written once, whole and durable.
 
     A local object is synced, then linked or renamed, and then its folder is synced. On an object
@@ -67,23 +72,16 @@ class Root:
     A `Root` can be pickled. Threads that write the same names must not share a `Root`.
     """
 
-    def __init__(self, where: str | os.PathLike[str] | FileSystemFactory) -> None:
-        self._location = Location(where)
-
     def __repr__(self) -> str:
         return f"Root({self.url()!r})"
-
-    def url(self, name: str = "") -> str:
-        """Return the full path of an object for people to read, without credentials."""
-        return self._location.url(name)
 
     # --- reading
 
     def local_path(self, name: str) -> Path | None:
         """Return the local path of an object, which may not exist, or None at a remote root."""
-        if self._location.asks_storage:
-            return None
-        fs, base = self._location.open()
+        if isinstance(self._where, str) and scheme_of(self._where) not in (None, "file"):
+            return None  # opening the folder may already contact the storage
+        fs, base = self.open()
         return Path(base, path_below(name)) if is_local(fs) else None
 
     def size(self, name: str) -> int | None:
@@ -151,7 +149,7 @@ class Root:
             path_below(prefix)
         # List again, because a truncated answer looks like an empty one, as in `read`.
         infos = self._infos(prefix) or self._infos(prefix)
-        skip = len(self._location.open()[1]) + 1
+        skip = len(self.open()[1]) + 1
         return tuple(
             CatalogFile(info.path[skip:], int(info.size), _modified_ms(info))
             for info in infos
@@ -201,7 +199,7 @@ class Root:
         path_below(to)
 
         def copy(fs: pafs.FileSystem, path: str) -> None:
-            fs.copy_file(path, f"{self._location.open()[1]}/{to}")
+            fs.copy_file(path, f"{self.open()[1]}/{to}")
 
         self._at("copy", name, copy)
 
@@ -243,10 +241,10 @@ class Root:
         return self._call(verb, path_below(name), action)
 
     def _call(self, verb: str, name: str, action: Callable[[pafs.FileSystem, str], T]) -> T:
-        retry = self._location.is_made_by_user
+        retry = callable(self._where)  # calling it again may give new credentials
         while True:
             try:
-                fs, base = self._location.open()
+                fs, base = self.open()
                 return action(fs, f"{base}/{name}" if name else base)
             except (OSError, pa.ArrowException) as exc:
                 # A write creates the folder, so FileNotFoundError does not mean a missing object.
@@ -264,7 +262,7 @@ class Root:
                         remedy="storage",
                     ) from exc
                 retry = False
-                self._location.close()
+                self._resolved = None
 
 
 def _modified_ms(info: pafs.FileInfo) -> int | None:

@@ -58,15 +58,6 @@ def rocks_errors() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentInfo:
-    """The number of IDs, size and CRC-32 of a file that `write_segment_file` wrote."""
-
-    count: int
-    sst_bytes: int
-    sst_crc32: int
-
-
-@dataclass(frozen=True, slots=True)
 class SegmentMeta:
     """The metadata entry of a segment file. It says which segment the file holds."""
 
@@ -151,8 +142,8 @@ def write_segment_file(
     plan: SegmentPlan,
     pieces: Sequence[Entries],
     hash_key_id: int,
-) -> SegmentInfo:
-    """Write entries as a new SST file. The file is complete on return, but not synced.
+) -> tuple[int, int]:
+    """Write entries as a new SST file, and return its size and CRC-32. The file is not synced.
 
     Raises ValueError if a time is outside the bucket, a hash is outside its range, entries are out
     of order, or a key occurs twice. Raises CatalogError if the local disk is full or fails.
@@ -194,14 +185,13 @@ def write_segment_file(
                 faults.point("segment.chunk")
             writer[META_KEY] = meta.to_bytes()
             writer.finish()
-        size, crc = file_crc32(path)
+        return file_crc32(path)
     except (RocksError, OSError) as exc:
         raise CatalogError(
             f"Cannot write segment {name} to {os.fspath(path)}: {exc}. Free space on this disk, or "
             "choose another cache directory.",
             remedy="local-disk",
         ) from exc
-    return SegmentInfo(count, size, crc)
 
 
 def _check_piece(piece: Entries, plan: SegmentPlan) -> None:

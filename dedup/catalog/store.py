@@ -79,25 +79,25 @@ class ShardStore:
         name = self._next_name()
         with self._files.cache.scratch() as folder:
             sst, sidecar = folder / "segment", folder / "sidecar"
-            key_id = self._files.hash_key_id
-            info = write_segment_file(
+            key_id, count = self._files.hash_key_id, sum(map(len, pieces))
+            sst_bytes, sst_crc32 = write_segment_file(
                 sst, name=name, shard=self._shard, plan=plan, pieces=pieces, hash_key_id=key_id
             )
-            built = SplitBlockFilter.sized(info.count, plan.fpr, hash_key_id=key_id)
+            built = SplitBlockFilter.sized(count, plan.fpr, hash_key_id=key_id)
             for piece in pieces:
                 built.add(spread_hashes(piece.hashes, plan.hash_ranges))
             faults.point("segment.write.after", sst)
             content = built.to_bytes()
             self._files.cache.write(sidecar, content)
             self._put(name, sst, sidecar)
-        self.counters.bytes_written += info.sst_bytes + len(content)
+        self.counters.bytes_written += sst_bytes + len(content)
         ref = SegmentRef(
             name,
             plan.start_ms,
             plan.end_ms,
-            info.count,
-            info.sst_bytes,
-            info.sst_crc32,
+            count,
+            sst_bytes,
+            sst_crc32,
             len(content),
             crc32(content[: head_bytes(built.blocks)]),
             plan.hash_ranges,

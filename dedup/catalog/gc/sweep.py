@@ -106,6 +106,5 @@ def sweepable(
         and lineage.holds(file.parsed.run_id)
         and file.parsed.epoch is not None
         and epoch - file.parsed.epoch > policy.retain_epochs
-        and file.modified_ms is not None
-        and now_ms - file.modified_ms >= policy.keep_expired_ms
+        and file.is_older(policy.keep_expired_ms, now_ms=now_ms)
     ][:MAX_SWEPT]

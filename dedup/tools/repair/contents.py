@@ -237,12 +237,17 @@ def segments_of(
         if not kinds.keys() & {"segment", "sidecar"} and key not in live:
             continue
         accepted = "accepted_loss" in kinds
+        known = named.get(key[0])
         if key in live:
             standing = LIVE if memory.certain else LISTED
-        elif key[0] in named:
-            standing = _standing(named[key[0]], key[1], accepted=accepted)
-        else:
+        elif known is None:
             standing = ORPHAN if memory.certain else UNKNOWN
+        elif key[1] in known.pending:
+            standing = EXPIRED
+        elif accepted:
+            standing = LOSS_ACCEPTED
+        else:
+            standing = ORPHAN if known.complete else UNKNOWN
         found.append(
             Segment(
                 query_id=query_id,
@@ -256,12 +261,3 @@ def segments_of(
             )
         )
     return found
-
-
-def _standing(named: Named, name: str, *, accepted: bool) -> str:
-    """Return the standing of a segment that the manifest in Spark state does not name."""
-    if name in named.pending:
-        return EXPIRED
-    if accepted:
-        return LOSS_ACCEPTED
-    return ORPHAN if named.complete else UNKNOWN

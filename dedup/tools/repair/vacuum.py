@@ -154,7 +154,8 @@ def plan_vacuum(
     old = tuple(
         file
         for file in orphans
-        if _old(file, now_ms, older_than_ms) or (sole and written_past_successor([file], past))
+        if file.is_older(older_than_ms, now_ms=now_ms)
+        or (sole and written_past_successor([file], past))
     )
     foreign = tuple(file for file in files if file.parsed.kind == "foreign")
     return Vacuumed(
@@ -198,15 +199,7 @@ def _orphans(root: Root, query_id: str, states: dict[int, ShardState]) -> list[C
     return orphans
 
 
-def carry_out(root: Root, plan: Vacuumed) -> int:
-    """Delete the files of the plan, and return how many of these files existed.
-
-    Raises CatalogError if the root cannot be written. Some files may be deleted before the error.
-    """
-    deleted = root.delete(file.name for file in plan.files)
+def carry_out(root: Root, plan: Vacuumed) -> None:
+    """Delete the files of the plan. If this raises CatalogError, some files may be deleted."""
+    root.delete(file.name for file in plan.files)
     drop_runs(root, plan.query_id, plan.branches, plan.lineage)
-    return deleted
-
-
-def _old(file: CatalogFile, now_ms: int, older_than_ms: int) -> bool:
-    return file.modified_ms is not None and now_ms - file.modified_ms >= older_than_ms
