@@ -725,7 +725,7 @@ MUTANTS = (
     _mutant(
         "another file of the same name counts as the one that was read",
         "cli/run/input/as_read.py",
-        "if sizes.get(path, now.stat().st_size) != now.stat().st_size:",
+        "if path in before and before[path][1] != now.stat().st_size:",
         "if False:",
         "spark/test_cli_order.py",
     ),

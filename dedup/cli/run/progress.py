@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import QueryStartedEvent, QueryTerminatedEvent
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.live import Live
@@ -27,8 +25,8 @@ from dedup.sources.files.file_log import FileLog
 from dedup.spark.observations import from_progress
 from dedup.tools.watch.listener import DedupListener
 
-#: Longest time in seconds to wait for Spark's event that a query has ended.
-_END_S = 5.0
+#: Longest time to wait until the listener has heard of the end of the last query.
+_END_MS = 5_000
 #: Seconds between two lines in a pipe, so that the log of a long run stays short.
 _PLAIN_EVERY_S = 10.0
 
@@ -134,38 +132,17 @@ def _log_offset(progress: Any) -> int:
         return int(progress.batchId)
 
 
-class _Listener(DedupListener):
-    """A listener that counts running queries, so that the run can wait for their last events."""
-
-    def __init__(self, options: RunOptions) -> None:
-        super().__init__(
-            lambda batch: None,
-            log=options.log,
-            prometheus_port=options.prometheus_port,
-            prometheus_address=options.prometheus_address,
-        )
-        self.at_rest = threading.Event()
-        self.at_rest.set()
-        self._running = set[str]()
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        self._running.add(str(event.runId))
-        self.at_rest.clear()
-        super().onQueryStarted(event)
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        super().onQueryTerminated(event)
-        self._running.discard(str(event.runId))
-        if not self._running:
-            self.at_rest.set()
-
-
 @contextmanager
 def publish_metrics(
     spark: SparkSession, options: RunOptions, note: Callable[[str], None]
 ) -> Iterator[None]:
     """Write the metrics log of the run's queries, and serve Prometheus if a port is given."""
-    listener = _Listener(options)
+    listener = DedupListener(
+        lambda batch: None,
+        log=options.log,
+        prometheus_port=options.prometheus_port,
+        prometheus_address=options.prometheus_address,
+    )
     spark.streams.addListener(listener)
     try:
         if listener.prometheus_port is not None:
@@ -174,5 +151,6 @@ def publish_metrics(
             note(f"Metrics are served at http://{host}:{listener.prometheus_port}/metrics")
         yield
     finally:
-        listener.at_rest.wait(_END_S)
+        with suppress(Exception):  # Java may have ended
+            spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(_END_MS)
         spark.streams.removeListener(listener)

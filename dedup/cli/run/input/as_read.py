@@ -41,7 +41,7 @@ class FilesAsRead:
             handle.write("".join(lines))
 
     def changed(self, stamps: Mapping[str, Stamp], log: FileLog) -> list[str]:
-        end, as_read, changed = log.committed(), self._read(), []
+        end, as_read, changed = log.committed(), self.read(), []
         for path, stamp in stamps.items():
             taken = log.taken.get(path)
             if taken is not None and taken.batch <= end:
@@ -50,16 +50,13 @@ class FilesAsRead:
                     changed.append(path)
         return changed
 
-    def sizes(self) -> dict[str, int]:
-        return {path: size for path, (_, size) in self._read().items()}
-
     def check_unfinished(self, log: FileLog, batch_id: int, *, is_published: bool) -> None:
         """Raise DataError if the files of a micro-batch that Spark will replay have changed.
 
         If the micro-batch is published, changed rows would be lost or repeated. If it is not, users
         may repair its files, but must not remove one, because Spark would skip a missing file.
         """
-        as_read = self._read()
+        as_read = self.read()
         for path in log.unfinished():
             taken = log.taken[path].mtime_ms
             try:
@@ -85,7 +82,7 @@ class FilesAsRead:
                     remedy="unfinished-files",
                 )
 
-    def _read(self) -> dict[str, tuple[int, int]]:
+    def read(self) -> dict[str, tuple[int, int]]:
         as_read = {}
         try:
             text = self._path.read_text(encoding="utf-8")
@@ -145,17 +142,17 @@ def move_input(options: RunOptions, note: Callable[[str], None]) -> None:
         raise _refused(
             f"One of {old} and INPUT {new} contains the other. Move the files elsewhere."
         )
-    sizes, existing = as_read.sizes(), list[Path]()
+    before, existing = as_read.read(), list[Path]()
     for path in log.taken:
         now = Path(path)
         now = new / now.relative_to(old) if now.is_relative_to(old) else now
         if not now.is_file():
             continue
         existing.append(now)
-        if sizes.get(path, now.stat().st_size) != now.stat().st_size:
+        if path in before and before[path][1] != now.stat().st_size:
             raise _refused(
-                f"{now} is another file than {path}, which had {sizes[path]:,} bytes when it was "
-                "read. Give the same files; move files elsewhere that were written again since."
+                f"{now} is another file than {path}, which had {before[path][1]:,} bytes when it "
+                "was read. Give the same files; move files elsewhere that were written again since."
             )
     if log.taken and not existing:
         raise _refused(f"INPUT {new} holds none of the {len(log.taken):,} files that were read.")
