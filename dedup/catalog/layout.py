@@ -76,7 +76,6 @@ def segment_name(epoch: int, run_id: str, task_attempt_id: int, seq: int) -> str
 
 
 def checked_query_id(query_id: str) -> str:
-    """Return the query ID, or raise ConfigError if it cannot be the name of a folder."""
     if not NAME.fullmatch(query_id):
         raise ConfigError(
             f"query ID {query_id!r} cannot name a folder: use letters, digits, '.', '_' and '-'"

@@ -40,7 +40,6 @@ class RocksError(Exception):
 
     @property
     def is_corruption(self) -> bool:
-        """Whether RocksDB reports that it read damaged bytes."""
         return str(self).startswith("Corruption")
 
 

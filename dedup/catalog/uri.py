@@ -70,7 +70,6 @@ def check_known(where: str) -> None:
 
 
 def check_local(where: str, option: str) -> None:
-    """Raise ConfigError for a URI if the option needs a folder on this machine."""
     if scheme_of(where) is not None:
         raise ConfigError(
             f"{option}={without_credentials(where)!r} is a URI, but must be the path of a folder "

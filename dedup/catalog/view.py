@@ -91,7 +91,6 @@ class Views:
                 self._cache.discard(self._kept(name))
 
     def keep(self, name: str, sst: Path) -> None:
-        """Move the segment file just written into the cache, so that it need not be fetched."""
         self._cache.publish(sst, self._kept(name))
 
     def _read(self, seg: SegmentRef, action: Callable[[View], T]) -> T:

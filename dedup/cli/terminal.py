@@ -50,7 +50,6 @@ def wrapped(text: str, width: int = 80, *, indent: str = "") -> list[str]:
 
 
 def print_lines(lines: Iterable[RenderableType]) -> None:
-    """Print the result of a command to stdout, until the reader closes the pipe."""
     console = Terminal()
     with while_read():
         for line in lines:

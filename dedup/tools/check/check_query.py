@@ -180,10 +180,10 @@ def _first_start(root: Root, plan: Plan, checkpoint: str) -> Finding:
     evidence = f"{checkpoint} has no state yet: this is a first start, and no ID is known."
     id_columns = of_plan(plan)["id_columns"]
     others = reach(root, lambda: similar_queries(root, id_columns))
-    if not others:
-        return Finding(rule="checkpoint", level=Level.FINE, evidence=evidence)
-    evidence = f"{evidence} {similar_query_warning(root, id_columns, others)}"
-    return Finding(rule="checkpoint", level=Level.UNKNOWN, evidence=evidence)
+    if others:
+        evidence = f"{evidence} {similar_query_warning(root, id_columns, others)}"
+    level = Level.UNKNOWN if others else Level.FINE
+    return Finding(rule="checkpoint", level=level, evidence=evidence)
 
 
 def _of_sequences(

@@ -143,7 +143,6 @@ def _room(facts: Facts, allowed: int, tasks: int) -> str:
 
 
 def workers_bytes(tasks: int, share: int) -> int:
-    """Return the memory that an executor's Python workers need for shares of ``share`` bytes."""
     return tasks * (_WORKER_BYTES + _PER_SHARE_BYTE * share)
 
 

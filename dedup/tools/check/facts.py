@@ -127,12 +127,10 @@ def retention(value: str | timedelta, *, option: str) -> int:
 
 
 def whole_number(text: str | None) -> int | None:
-    """Return the text of a setting as a whole number, or None if it is another text."""
     return int(text) if text is not None and re.fullmatch(r"\s*\d{1,18}\s*", text) else None
 
 
 def cores_of(settings: Mapping[str, str]) -> int | None:
-    """Return how many tasks run at a time, or None if unknown."""
     local = local_cores(settings.get("spark.master", ""))
     if local is not None:
         return local

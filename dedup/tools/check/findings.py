@@ -69,7 +69,6 @@ def fine(evidence: str) -> Assessment:
 
 
 def findings(judged: Iterable[tuple[str, Assessments]]) -> list[Finding]:
-    """Turn pairs of a rule's name and its result into findings, the worst first."""
     return in_order(
         Finding(verdict.level, verdict.evidence, verdict.change, verdict.takes, rule=rule)
         for rule, verdicts in judged
@@ -78,5 +77,4 @@ def findings(judged: Iterable[tuple[str, Assessments]]) -> list[Finding]:
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort findings by level, the worst first, and keep the order within a level."""
     return sorted(findings, key=lambda finding: list(Level).index(finding.level))

@@ -151,7 +151,6 @@ class Inspection:
 
     @property
     def segments(self) -> Iterator[Segment]:
-        """The segments of all queries."""
         return (segment for query in self.queries for segment in query.segments)
 
     def to_json(self) -> dict[str, Any]:

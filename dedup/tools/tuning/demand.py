@@ -169,7 +169,6 @@ class Demand:
 
 
 def check(demand: Demand) -> Demand:
-    """Return the demand unchanged, or raise ConfigError if `tune` cannot measure it."""
     if not demand.ids_per_day > 0 or not np.isfinite(demand.ids_per_day):
         raise ConfigError(
             f"With {demand.ids_per_day:g} new IDs a day ({demand.origin}) there is nothing to "

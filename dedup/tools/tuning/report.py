@@ -54,7 +54,6 @@ COLUMNS = (
     ),
     ("waste", 5, "share of the filters' bits that one ideal filter of all IDs would not need"),
 )
-_UNITS = ("B", "K", "M", "G", "T", "P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,6 @@ class Tuning:
 
     @property
     def measured(self) -> str:
-        """What was measured to get the figures, in one or two lines."""
         costs = self.costs
         new = sum(trial.asked for trial in self.choice.trials)
         known = sum(trial.known for trial in self.choice.trials)
@@ -203,12 +201,11 @@ def cells(candidate: Candidate) -> list[str]:
 
 def amount(size_bytes: float) -> str:
     """Return a size as text of at most six characters, such as ``344M`` or ``3.0G``."""
-    size = float(size_bytes)
-    for unit in _UNITS:
-        if size < 999.5 or unit == _UNITS[-1]:
-            return f"{size:.0f}{unit}" if size >= 99.95 or unit == "B" else f"{size:.1f}{unit}"
-        size /= 1024
-    raise AssertionError("unreachable")
+    size, unit = float(size_bytes), "B"
+    for larger in "KMGTP":
+        if size >= 999.5:
+            size, unit = size / 1024, larger
+    return f"{size:.0f}{unit}" if size >= 99.95 or unit == "B" else f"{size:.1f}{unit}"
 
 
 def rate(share: float) -> str:
@@ -227,7 +224,6 @@ def short_number(number: float) -> str:
 
 
 def check_extra() -> Any:
-    """Return the module that contains Vega-Lite, or raise MissingExtraError."""
     try:
         import vl_convert
     except ImportError:

@@ -101,7 +101,6 @@ def widens(narrow: T.DataType, wide: T.DataType) -> bool:
 
 
 def check_new_schema(known: T.StructType, given: T.StructType, options: RunOptions) -> None:
-    """Raise ConfigError if --schema changes the type of a column of the output."""
     for change in changes(known, given):
         if change.kind in ("narrower", "other"):
             raise ConfigError(
@@ -120,7 +119,6 @@ def type_text(kind: T.DataType | None) -> str:
 
 
 def fault(path: Path, file_format: str) -> str:
-    """Return why Spark cannot read the columns of a file."""
     if file_format not in COLUMNAR:
         return "it is damaged, or compressed in another way than named"
     try:

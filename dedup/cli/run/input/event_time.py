@@ -70,7 +70,6 @@ def _dated(text: Column) -> Column:
 
 
 def check_time_format(spark: SparkSession, options: RunOptions) -> None:
-    """Raise ConfigError, with Spark's reason, if Spark does not know the pattern."""
     if options.timestamp_format is None or options.timestamp_format in _EPOCH_UNITS:
         return
     text, pattern = fn.lit("2024-05-01 00:00:00"), fn.lit(options.timestamp_format)
@@ -98,7 +97,6 @@ def time_columns(schema: T.StructType, ids: tuple[str, ...]) -> list[str]:
 
 
 def arrival_note(options: RunOptions, schema: T.StructType) -> str | None:
-    """Return a note that the run uses its own clock, or None if ``--timestamp`` is given."""
     if options.timestamp is not None:
         return None
     explanation = (
