@@ -49,7 +49,7 @@ class View:
     def close_table(self) -> None:
         """Close the table's file. From then on, RocksDB answers all lookups."""
         if self.table is not None:
-            self.table.close()
+            self.table.file.close()
             self.table = None
 
     def close(self) -> None:

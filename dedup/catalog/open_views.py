@@ -36,9 +36,6 @@ class OpenViews:
         # Held during reads, because closing a database under a reader is undefined behaviour.
         self.lock = threading.RLock()
 
-    def __len__(self) -> int:
-        return len(self._views)
-
     def get(self, path: Path) -> View | None:
         if self._pid != os.getpid():
             # A forked process cannot close databases: RocksDB's threads exist only in the parent.

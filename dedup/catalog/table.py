@@ -51,9 +51,6 @@ class Table:
             file.close()
             raise
 
-    def close(self) -> None:
-        self.file.close()
-
     def find(self, numbers: I64, keys: Keys, digests: U64 | None = None) -> tuple[I64, int]:
         """Return the time of each of n keys, or -1 if absent, and the number of blocks read.
 

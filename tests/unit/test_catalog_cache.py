@@ -39,7 +39,7 @@ def test_open_views_stay_within_their_bound_and_are_closed(bench: Bench) -> None
         ours = [path for path in open_files() if str(bench.path) in path]
         assert sum(path.endswith(".sst") for path in ours) <= 2 * 3
         assert not any(path.endswith(".filter") for path in ours)
-    assert len(store._views._open_views) == 3
+    assert len(store._views._open_views._views) == 3
     # The last one used is still open: no further view is opened for it.
     before = open_files()
     store.lookup(segs[-1], made.keys, made.hashes)
@@ -57,7 +57,7 @@ def test_most_views_stay_open_when_there_is_room_for_most() -> None:
             if views.get(path) is None:
                 views.add(path, cast(View, BytesIO()))
                 opened += turn >= 5
-    assert len(views) == 30
+    assert len(views._views) == 30
     assert opened < 15 * 40 // 2
 
 

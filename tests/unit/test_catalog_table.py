@@ -247,7 +247,7 @@ def test_every_byte_of_footer_and_metaindex_counts(tmp_path: Path) -> None:
         with pytest.raises((ValueError, OSError)):
             Table.open(file)
     file.write_bytes(whole)
-    Table.open(file).close()
+    Table.open(file).file.close()
 
 
 @pytest.mark.parametrize("by", ["table", "rocksdb"])

@@ -86,12 +86,9 @@ class Facts:
             return self.pinned[name]
         return self.settings.get(name, default if self.complete else None)
 
-    def sink_option(self, name: str) -> str | None:
-        return self.sink_options.get(name.lower())
-
-    def enabled(self, name: str, default: str = "true") -> bool | None:
-        """Return whether a setting is true at the next start, or None if the value is unknown."""
-        value = self.setting(name, default)
+    def enabled(self, name: str) -> bool | None:
+        """Return whether a setting, by default true, is true at the next start, or None."""
+        value = self.setting(name, "true")
         return None if value is None else value.strip().lower() == "true"
 
     @property

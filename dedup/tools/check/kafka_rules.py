@@ -190,8 +190,8 @@ def sink_markers(facts: Facts) -> Assessment | None:
     """
     if not facts.kafka_sinks:
         return None
-    topic = facts.sink_option("topic") or "TOPIC"
-    markers = facts.sink_option("markers") or f"{topic}-markers"
+    topic = facts.sink_options.get("topic") or "TOPIC"
+    markers = facts.sink_options.get("markers") or f"{topic}-markers"
     return unknown(
         f"Topic {markers} holds the markers, which record what is published. It must have "
         "cleanup.policy=compact and no other policy: if Kafka deletes markers, the sink does not "
