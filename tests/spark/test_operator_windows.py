@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import dedup_by_id
 from dedup.core.metrics import BatchMetrics
+from dedup.errors import ConfigError
 from dedup.spark.observations import from_progress
 from tests.support.needs import long
 from tests.support.spark_query import Query, forget_commits
@@ -149,6 +150,23 @@ def test_without_the_option_a_window_drops_records_silently(
         query.add(*texts)
     assert set(query.read()) == {"a", "b", "c", "end"}
     assert (query.total("emitted"), query.total("late"), query.dropped) == (6, 0, 1)
+
+
+@pytest.mark.parametrize("delay", [DELAY, None])
+def test_a_session_with_one_watermark_for_all_operators(
+    spark: SparkSession, tmp_path: Path, delay: str | None
+) -> None:
+    """A window would drop an emitted record of the third micro-batch, which is not late."""
+    spark.conf.set("spark.sql.streaming.statefulOperator.allowMultiple", "false")
+    query = windowed(spark, tmp_path, delay)
+    for texts in (["a@100/fast"], ["b@200/fast"], ["c@90/slow"], *ENDS):
+        query.add(*texts)
+    if delay is not None:
+        with pytest.raises(ConfigError, match="allowMultiple=false: Spark would judge a window"):
+            query.read()
+    else:
+        assert set(query.read()) == {"a", "b", "end"}
+        assert (query.total("late"), query.dropped) == (0, 1)
 
 
 def test_a_batch_has_no_watermark(spark: SparkSession) -> None:

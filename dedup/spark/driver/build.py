@@ -71,7 +71,8 @@ def prepare(df: DataFrame, options: Options | SequenceOptions) -> tuple[DataFram
 def _check_stream(columns: Columns, options: Options | SequenceOptions) -> None:
     spark = columns.df.sparkSession
     versions.check_driver()
-    checks.check_settings(spark)
+    window = isinstance(options, Options) and options.window_delay is not None
+    checks.check_settings(spark, window=window)
     checks.check_upstream(columns.df, columns.steps, options.FUNCTION)
     checks.check_partitions(spark, options.shards if isinstance(options, Options) else None)
     if isinstance(options, Options):

@@ -33,6 +33,13 @@ _REQUIRED = {
         "without it a sink that reads half of a micro-batch silently loses the other half"
     ),
 }
+#: The same, of a setting that must be true only under the option `window_delay`.
+_OF_WINDOWS = {
+    "spark.sql.streaming.statefulOperator.allowMultiple": (
+        "Spark would judge a window after the operator by a newer watermark than window_delay "
+        "assumes, and silently drop records that the operator has emitted"
+    )
+}
 _ARROW_CODEC = "spark.sql.execution.arrow.compression.codec"
 PARTITIONS = "spark.sql.shuffle.partitions"
 #: We warn of more state partitions per core of a local master.
@@ -48,8 +55,9 @@ def setting(spark: SparkSession, name: str, default: str) -> str:
     return default if value is None else str(value)
 
 
-def check_settings(spark: SparkSession) -> None:
-    for name, why in _REQUIRED.items():
+def check_settings(spark: SparkSession, *, window: bool) -> None:
+    """Raise ConfigError for a setting that breaks the operator, or, if any, the window after it."""
+    for name, why in (_REQUIRED | (_OF_WINDOWS if window else {})).items():
         value = setting(spark, name, "true")
         if value.lower() != "true":
             raise ConfigError(f"{name}={value}: {why}. Set it to true.")
