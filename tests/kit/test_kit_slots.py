@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from dedup import TransactionalSink
 from dedup.errors import ConfigError
+from dedup.spark.driver.checkpoint_log import Progress
 from dedup.testing.custom_sinks import CustomSink
+from dedup.testing.sinks import QUERY
 from tests.kit.sqlite_sink import ParallelSqlite, SqliteSink, create, read, rows
 
 LEVELS = pytest.mark.parametrize("level", [SqliteSink, ParallelSqlite], ids=["driver", "tasks"])
@@ -125,3 +129,40 @@ def test_the_driver_needs_two_transactions_for_a_micro_batch(tmp_path: Path) -> 
         sink.batch("run1", number, [number], [number + 3])
     sink.assert_once(6)
     assert len(begun) == 6
+
+
+def test_an_inspection_waits_for_a_transaction_and_disturbs_none(tmp_path: Path) -> None:
+    """It never has a lock while it waits for another, so it cannot be in the way for long."""
+    reads: list[list[str]] = []
+
+    class Counted(ParallelSqlite):
+        def begin(self) -> Any:
+            reads.append([])
+            return super().begin()
+
+        def read_marker(self, db: Any, key: str) -> str | None:
+            reads[-1].append(key)
+            found: str | None = super().read_marker(db, key)
+            return found
+
+    sink = start(tmp_path, Counted)
+    for number in range(2):
+        sink.batch("run1", number, [number], [number + 2])
+    progress = Progress(query_id=QUERY, next_batch_id=2, again=False)
+    inspect = partial(sink.function.kind.inspect, sink.function.options, progress)
+    reads.clear()
+    before = inspect().to_json()
+    assert before["sinks"][0]["batch_id"] == 1
+    assert list(map(len, reads)) == [1, 1, 1]
+    database = sink.sink.begin()  # as by a task in the middle of its rows
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(inspect)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.5)
+        sink.sink.commit(database)
+        assert waiting.result(30).to_json() == before
+        looking = pool.submit(lambda: [inspect() for _ in range(20)])
+        for number in range(2, 6):
+            sink.batch("run1", number, [2 * number], [2 * number + 1])
+        assert len(looking.result(60)) == 20
+    sink.assert_once(12)

@@ -96,13 +96,16 @@ class Slots:
 
     def all(self) -> dict[int, Stored]:
         """Return what the database keeps for each slot that the sink has used."""
+        # One transaction for each slot has one lock, and never waits with it for another lock.
+        batch = self._look(BATCH_SLOT)
+        return {BATCH_SLOT: batch, **{number: self._look(number) for number in range(batch.slots)}}
+
+    def _look(self, number: int) -> Stored:
         transaction = self.sink.begin()
         try:
-            batch = self.read(transaction, BATCH_SLOT)
-            others = {number: self.read(transaction, number) for number in range(batch.slots)}
+            return self.read(transaction, number)
         finally:
             self.rollback(transaction)
-        return {BATCH_SLOT: batch, **others}
 
     def acquire(self, numbers: Sequence[int]) -> dict[int, Ownership]:
         """Acquire slots in ascending order. With the batch slot, also acquire all used slots.
