@@ -29,8 +29,8 @@ class SinkKind(Generic[O]):
 
     Users choose the kind by its format, or by the public function that returns a sink for
     ``foreachBatch``. `parse` turns the user's options into checked options. `prepare` checks
-    columns and output, and returns the sink's work. `inspect` returns what a sink of this kind has
-    published.
+    columns and output, and returns the sink's work, as `ready` makes it. `inspect` returns what a
+    sink of this kind has published.
 
     `takes_complete` returns whether a sink with these options supports outputMode ``complete``. In
     that mode each micro-batch holds the query's whole result, so the sink's readers must be able to
@@ -40,6 +40,13 @@ class SinkKind(Generic[O]):
     format_name: str
     function_name: str
     parse: Callable[[Mapping[str, str]], O]
-    prepare: Callable[[O, StructType], SinkWork]
+    ready: Callable[[O, StructType], SinkWork]
     inspect: Callable[[O, Progress | None], OutputInspection]
     takes_complete: Callable[[Mapping[str, str]], bool] = lambda options: False
+
+    def prepare(self, options: O, schema: StructType) -> SinkWork:
+        """Return the work for a stream. Raises ConfigError if its columns do not fit the sink."""
+        from dedup.spark.driver.columns import check_carried
+
+        check_carried(schema)
+        return self.ready(options, schema)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyspark
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup import record_id
-from dedup.errors import ConfigError
+from dedup import WriteAheadSink, custom_sink, record_id
+from dedup.errors import ConfigError, cause
 from tests.support.spark_query import Query, daily, shown
 
 #: Two values per type, SQL; a null comes on top.
@@ -99,6 +101,42 @@ def test_every_type_in_a_stream(spark: SparkSession, typed: DataFrame, tmp_path:
     assert [len(rows) for rows in run.rows.values()] == [3, 3]
     assert sorted(run.all_rows()) == shown(typed.unionAll(more))
     assert [m.duplicate for m in run.metrics] == [0, 3]
+
+
+class Kept(WriteAheadSink):
+    """Keeps the rows of all micro-batches."""
+
+    def __init__(self) -> None:
+        self.rows: list[pa.RecordBatch] = []
+
+    def send(self, rows: pa.RecordBatch, keys: Sequence[str], versions: Sequence[int]) -> None:
+        self.rows.append(rows)
+
+
+def into(kept: Kept, rows: DataFrame, folder: Path) -> None:
+    checkpoint = str(folder / "checkpoint")
+    writer = rows.writeStream.foreachBatch(custom_sink(kept, checkpoint=checkpoint))
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination(120)
+
+
+def test_every_type_in_a_custom_sink(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/1").write_text("one row")
+    values = [f"{value[0]} AS {name}" for name, value in VALUES.items()]
+    source = spark.readStream.text(str(tmp_path / "in"))
+    kept = Kept()
+    into(kept, source.selectExpr(*values), tmp_path)
+    [found] = kept.rows
+    assert (found.num_rows, found.schema.names) == (1, list(VALUES))
+    assert all(column.null_count == 0 for column in found.columns)
+    months = source.selectExpr("interval '1-2' year to month AS m")
+    with pytest.raises(StreamingQueryException) as stopped:
+        into(kept, months, tmp_path / "other")
+    assert isinstance(error := cause(stopped.value), ConfigError)
+    assert "Column 'm' is interval year to month, which Spark cannot pass" in str(error)
+    assert len(kept.rows) == 1
+    assert not list((tmp_path / "other").rglob("*dedup-sinks*"))
 
 
 def test_large_types_of_arrow(spark: SparkSession, typed: DataFrame) -> None:

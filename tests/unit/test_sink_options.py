@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import datasource
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql import types as T  # noqa: N812
 
 import dedup
-from dedup import register, tools
+from dedup import WriteAheadSink, custom_sink, register, tools
 from dedup.core.option import REQUIRED, Option
 from dedup.errors import ConfigError, SinkError
-from dedup.sinks.formats import check_sink
+from dedup.sinks.formats import check_sink, sink_kinds
 from dedup.sinks.kafka import options as kafka
 from dedup.sinks.lakehouse import options as lakehouse
 from dedup.sinks.mysql import options as mysql
@@ -27,6 +27,16 @@ DECLARED: dict[str, tuple[tuple[Option, ...], ...]] = {
     "mysql": (mysql.OPTIONS,),
     "postgres": (postgres.OPTIONS,),
 }
+
+#: Options of a sink of each format.
+GIVEN = {
+    "dedup_kafka": {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"},
+    "dedup_postgres": {"dsn": "host=127.0.0.1 port=9", "table": "t"},
+    "dedup_mysql": {"mysql.host": "127.0.0.1", "mysql.port": "9", "table": "t"},
+    "dedup_files": {"path": "/nowhere"},
+    "dedup_delta": {"path": "/nowhere"},
+    "dedup_iceberg": {"table": "a.b", "catalog.type": "in-memory"},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("sink", DECLARED)
@@ -49,7 +59,34 @@ def test_formats_need_a_pyspark_that_has_them(monkeypatch: pytest.MonkeyPatch) -
         register(session)
     sink = ("dedup_files", {"path": "/x"})
     with pytest.raises(ConfigError, match=r"4\.1 or newer\. Use writeStream\.foreachBatch"):
-        check_sink(sink, StructType().add("n", LongType()), "/c")
+        check_sink(sink, T.StructType().add("n", T.LongType()), "/c")
+
+
+class Nowhere(WriteAheadSink):
+    """A user's sink."""
+
+    def send(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [T.YearMonthIntervalType(), T.CalendarIntervalType(), T.NullType(),
+     T.ArrayType(T.YearMonthIntervalType(0, 0)), T.StructType().add("a", T.NullType()),
+     T.MapType(T.LongType(), T.CalendarIntervalType())],
+    ids=lambda kind: kind.simpleString(),
+)  # fmt: skip
+@pytest.mark.parametrize("sink", ["custom", *sink_kinds()])
+def test_no_sink_takes_a_column_that_spark_cannot_pass_to_python(
+    sink: str, kind: T.DataType, tmp_path: Path
+) -> None:
+    """No server is asked: the column alone decides. Kafka's sink passes over other columns."""
+    made: object = sink, GIVEN.get(sink)
+    if sink == "custom":
+        made = custom_sink(Nowhere(), checkpoint=str(tmp_path))
+    columns = T.StructType().add("value", T.StringType()).add("c", kind)
+    with pytest.raises(ConfigError) as refused:
+        check_sink(made, columns, tmp_path)
+    assert f"Column 'c' is {kind.simpleString()}, which Spark cannot pass" in str(refused.value)
 
 
 def test_an_inspection_without_a_server_is_an_error_of_the_sink() -> None:

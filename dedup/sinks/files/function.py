@@ -44,7 +44,7 @@ FILES = SinkKind(
     format_name=FORMAT,
     function_name="files_sink",
     parse=files_options,
-    prepare=ready,
+    ready=ready,
     inspect=lambda options, progress: inspect_folder(options.path, progress),
 )
 

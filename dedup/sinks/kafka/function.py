@@ -14,7 +14,7 @@ KAFKA = SinkKind(
     format_name=FORMAT,
     function_name="kafka_sink",
     parse=kafka_options,
-    prepare=lambda options, schema: ready(options, columns_of(schema)),
+    ready=lambda options, schema: ready(options, columns_of(schema)),
     inspect=inspect_kafka,
     takes_complete=lambda options: True,
 )

@@ -56,6 +56,13 @@ def custom_sink(
     ------
     ConfigError
         If `sink` is of another class or does not pickle, or if an option is unknown or invalid.
+
+    Notes
+    -----
+    `inspect` of a `TransactionalSink` may be called while the query runs. It calls `read_marker`
+    once in each of its transactions and then `rollback`, so it holds one lock at a time, for one
+    read. If a transaction of the query holds the lock, `inspect` waits for its end as `read_marker`
+    does, and raises the error of `read_marker` or `begin` if that gives up.
     """
     return SinkFunction.of(kind_of(sink), checkpoint, {"name": name}, options)
 
@@ -104,7 +111,7 @@ def _kind(
         return prepare(options, schema)
 
     return SinkKind(
-        format_name=_NAME, function_name="custom_sink", parse=_parse, prepare=checked,
+        format_name=_NAME, function_name="custom_sink", parse=_parse, ready=checked,
         inspect=inspect,
     )  # fmt: skip
 

@@ -42,7 +42,7 @@ def _kind(format_name: str, function_name: str) -> SinkKind[LakeOptions]:
         format_name=format_name,
         function_name=function_name,
         parse=partial(lake_options, format_name),
-        prepare=lambda options, schema: ready(options, columns_of(schema)),
+        ready=lambda options, schema: ready(options, columns_of(schema)),
         inspect=inspect_lake,
     )
 

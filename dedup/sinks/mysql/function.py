@@ -25,7 +25,7 @@ MYSQL = SinkKind(
     format_name=FORMAT,
     function_name="mysql_sink",
     parse=mysql_options,
-    prepare=lambda options, schema: ready(options, columns_of(schema)),
+    ready=lambda options, schema: ready(options, columns_of(schema)),
     inspect=inspect_mysql,
     takes_complete=lambda options: "key" in options,
 )

@@ -31,7 +31,7 @@ POSTGRES = SinkKind(
     format_name=FORMAT,
     function_name="postgres_sink",
     parse=postgres_options,
-    prepare=lambda options, schema: ready(options, columns_of(schema)),
+    ready=lambda options, schema: ready(options, columns_of(schema)),
     inspect=inspect_postgres,
     takes_complete=lambda options: "key" in options,
 )

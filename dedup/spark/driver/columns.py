@@ -325,6 +325,6 @@ def check_carried(schema: T.StructType) -> None:
         text = column.dataType.simpleString()
         if _NOT_CARRIED.search(text):
             raise ConfigError(
-                f"Column {column.name!r} is {text}, which Spark cannot pass to Python. Before the "
-                "operator, cast it to a type without interval and void, such as string, or drop it."
+                f"Column {column.name!r} is {text}, which Spark cannot pass to Python. Drop it, or "
+                "cast it in the query to a type without interval and void, such as string."
             )
