@@ -29,23 +29,16 @@ def refused(name: str, value: object, rule: str) -> ConfigError:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The type of an option's values.
+    """The type of an option's values."""
 
-    Parameters
-    ----------
-    check : callable of (value, name)
-        Returns the value to use, e.g. milliseconds for a duration, or raises ConfigError.
-    parse : callable of str
-        Turns a text into a value for `check`, or raises ValueError.
-    metavar : str
-        Placeholder for the value in help screens.
-    takes : type
-        Type of the value that the command line passes.
-    """
-
+    #: Returns the value to use, e.g. milliseconds for a duration, or raises ConfigError. The
+    #: arguments are a value and the option's name for errors.
     check: Callable[[Any, str], Any]
+    #: Turns a text into a value for `check`, or raises ValueError.
     parse: Callable[[str], object] = str.strip
+    #: Placeholder for the value in help screens.
     metavar: str = "TEXT"
+    #: Type of the value that the command line passes.
     takes: type = str
 
 
@@ -128,30 +121,18 @@ def names() -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The declaration of one option.
+    """The declaration of one option."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the argument in Python, or of the option in ``writeStream.option``.
-    kind : Kind
-        Type of the values.
-    default : object
-        The default value, or `REQUIRED` if the user must give a value. An option with the default
-        None accepts None.
-    help : str
-        One line for help screens and tables. For a required option the line says what to give.
-    metavar : str
-        Placeholder for the value in help screens, by default the metavar of `kind`.
-    flag : str
-        Flag on the command line, by default ``--`` and the name, with hyphens.
-    """
-
+    #: Name of the argument in Python, or of the option in ``writeStream.option``.
     name: str
     kind: Kind
+    #: `REQUIRED` if the user must give a value. An option with the default None accepts None.
     default: Any = None
+    #: One line for help screens and tables. For a required option the line says what to give.
     help: str = ""
+    #: Placeholder for the value in help screens, by default the metavar of `kind`.
     metavar: str = ""
+    #: Flag on the command line, by default ``--`` and the name, with hyphens.
     flag: str = ""
 
     def __post_init__(self) -> None:

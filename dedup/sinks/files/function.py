@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import clear_compaction
@@ -17,9 +18,6 @@ from dedup.sinks.files.work import FilesWork
 from dedup.sinks.foreach_batch import SinkFunction
 from dedup.sinks.kind import SinkKind
 from dedup.sinks.output_owner import foreign_to_all
-
-if TYPE_CHECKING:
-    from pyspark.sql import types as T  # noqa: N812
 
 
 def ready(options: FilesOptions, schema: T.StructType) -> FilesWork:

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -23,15 +22,12 @@ from dedup.sources.files.exact_values import WRITE_AGAIN, NotExact
 from dedup.sources.files.parquet_input import ParquetInput
 from dedup.sources.files.scan import Scan
 from dedup.spark.driver import checks
-from dedup.spark.driver.build import Operator, assemble, emitted_schema, prepare
+from dedup.spark.driver.build import MapPass, Operator, assemble, emitted_schema, prepare
 from dedup.spark.driver.columns import named_column
 from dedup.spark.executor.pack import pack
 from dedup.spark.executor.unpack import unpack
 from dedup.spark.options import Options
 from dedup.spark.plan import Plan
-
-if TYPE_CHECKING:
-    from dedup.spark.driver.build import MapPass
 
 #: Size of the part of a file that one task reads. Most writers' row groups have about this size.
 SPLIT_BYTES = 128 << 20

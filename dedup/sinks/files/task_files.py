@@ -6,9 +6,9 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from dedup.errors import faults
 from dedup.sinks.files.output_files import parquet_writer
@@ -16,9 +16,6 @@ from dedup.sinks.files.slice_files import FileShape, SliceFiles, WrittenFile, ga
 from dedup.spark.executor.task import Task
 from dedup.spark.executor.unpack import unpack
 from dedup.spark.plan import Plan
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 #: Columns of a task's result. Each row describes a written file by path, partition folder and size.
 WRITTEN = "path string, folder string, bytes bigint"

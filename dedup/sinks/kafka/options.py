@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dedup.core.option import Option, choice, read_options, text
 from dedup.errors import ConfigError
 from dedup.sinks.options import ACCEPT, NAME, STAGING, SinkOptions, folder, named
 from dedup.sources.kafka.client_options import PREFIX, ClientSettings, client_settings
-
-if TYPE_CHECKING:
-    import numpy as np
 
 FORMAT = "dedup_kafka"
 EXACTLY_ONCE, ATOMIC, AT_LEAST_ONCE, NONE = "exactly-once", "atomic", "at-least-once", "none"
@@ -25,9 +24,7 @@ BY_KEY, BY_TASK = "key", "task"
 
 #: A user's function that returns a partition for each record. It gets the keys (binary, may be
 #: null), the values, and the number of partitions.
-Partitioner: TypeAlias = (
-    "Callable[[pa.Array, pa.Array, int], np.ndarray[tuple[int], np.dtype[np.int32]]]"
-)
+Partitioner: TypeAlias = Callable[[pa.Array, pa.Array, int], npt.NDArray[np.int32]]
 
 _MODE = replace(
     choice(EXACTLY_ONCE, ATOMIC, AT_LEAST_ONCE, NONE),

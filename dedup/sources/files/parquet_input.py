@@ -17,17 +17,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrameReader
+from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import DataError
 from dedup.sources.files.exact_values import WRITE_AGAIN, NotExact, converted, spark_type
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrameReader
-    from pyspark.sql import types as T  # noqa: N812
 
 #: Largest number of rows in a batch, and its approximate number of bytes.
 BATCH_ROWS = 65_536

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
+import pandas as pd
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.streaming.state import GroupStateTimeout
@@ -28,12 +30,8 @@ from dedup.spark.observations import observations, pack_name, pack_observation
 from dedup.spark.options import Options, SequenceOptions
 from dedup.spark.plan import Plan
 
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
-
-    #: A pass over the rows of one task.
-    MapPass: TypeAlias = Callable[[Plan, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+#: A pass over the rows of one task.
+MapPass: TypeAlias = Callable[[Plan, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 AnyOptions = TypeVar("AnyOptions", Options, SequenceOptions)
 

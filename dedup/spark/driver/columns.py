@@ -278,14 +278,6 @@ def check_whole(resolved: Resolved, option: str) -> None:
         )
 
 
-def check_mark(resolved: Resolved, option: str) -> None:
-    if not isinstance(resolved.kind, T.BooleanType):
-        raise ConfigError(
-            f"{option} column {resolved.name!r} is {resolved.kind.simpleString()}; a boolean is "
-            f"needed, such as F.col({resolved.name!r}) == 'heartbeat'."
-        )
-
-
 def check_time_type(resolved: Resolved) -> None:
     if isinstance(resolved.kind, (T.TimestampType, T.TimestampNTZType)):
         return

@@ -44,10 +44,7 @@ _ANALYZED = re.compile(r"== Analyzed Logical Plan ==\n.*?\n(.*?)\n== ", re.S)
 
 
 def steps(df: DataFrame) -> Counter[str]:
-    """Count the steps of the analysed plan by Spark's names, such as ``EventTimeWatermark``.
-
-    On Spark Connect, raises ConfigError if Spark cannot make the plan or cuts off the plan's text.
-    """
+    """Count the steps of the analysed plan by Spark's names, such as ``EventTimeWatermark``."""
     classic = getattr(df, "_jdf", None)
     if classic is not None:
         return Counter(_names(classic.queryExecution().analyzed()))

@@ -23,7 +23,6 @@ from dedup.spark.driver.columns import (
     Resolved,
     check_carried,
     check_id_type,
-    check_mark,
     check_order_type,
     check_time_type,
     check_whole,
@@ -185,7 +184,11 @@ def _heartbeat(columns: Columns, options: Options | SequenceOptions) -> str | No
     if options.heartbeat is None:
         return None
     resolved = columns.resolve(options.heartbeat, "heartbeat")
-    check_mark(resolved, "heartbeat")
+    if not isinstance(resolved.kind, T.BooleanType):
+        raise ConfigError(
+            f"heartbeat column {resolved.name!r} is {resolved.kind.simpleString()}; a boolean is "
+            f"needed, such as F.col({resolved.name!r}) == 'heartbeat'."
+        )
     return resolved.column
 
 

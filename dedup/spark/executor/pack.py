@@ -177,7 +177,7 @@ class Packer:
     def control_rows(self) -> pa.RecordBatch:
         """Return one row per shard, so that every shard observes every clock (invariant 10)."""
         count = len(self.layout.slot_keys)
-        schema = wire.write_schema(self.schema) if self.schema is not None else None
+        schema = None if self.schema is None else self.schema.serialize().to_pybytes()
         # The metrics add up the shards, so only one of them counts the heartbeats.
         heads = [
             wire.write_observed(self.observed, 0 if shard else self.heartbeats)
@@ -297,10 +297,7 @@ def _one_binary(data: pa.Buffer) -> pa.BinaryArray:
 
 
 def _numbers(plan: Plan, numbering: Numbering, batch: pa.RecordBatch) -> tuple[I64, I64, BOOL]:
-    """Return epochs and sequences, and which records lack a producer, epoch or sequence.
-
-    Raises DataError if an option refuses incomplete records.
-    """
+    """Return epochs and sequences, and which records lack a producer, epoch or sequence."""
     sequences, missing = _whole(batch.column(numbering.sequence_column))
     epochs = np.zeros(batch.num_rows, np.int64)
     if numbering.epoch_column is not None:

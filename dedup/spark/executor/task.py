@@ -71,10 +71,7 @@ class Task:
 
     @staticmethod
     def current(plan: Plan) -> Task:
-        """Return this worker's task.
-
-        Raises ConfigError if the thread that started the job lacks the query's properties.
-        """
+        """Return this worker's task."""
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("this runs only inside a Spark task")
@@ -163,10 +160,8 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
     """Check the birth certificate, and return the layout of the query.
 
     `has_state` says whether Spark has a state for this shard. Only the group function gives
-    `has_state`, so only the group function creates a certificate. Raises CatalogError if the
-    certificate is missing although state exists. Raises StateError if the state is missing although
-    the query has run before. Raises ConfigError if the certificate is for another ID, timestamp or
-    number of shards.
+    `has_state`, so only the group function creates a certificate. Raises ConfigError if the
+    certificate is for another ID, timestamp or number of shards.
     """
     if plan.root is None:
         shards = plan.shards or task.partitions

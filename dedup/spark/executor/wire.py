@@ -121,11 +121,6 @@ def read_batch(data: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
 
 
-def write_schema(schema: pa.Schema) -> bytes:
-    message: bytes = schema.serialize().to_pybytes()
-    return message
-
-
 def read_schema(data: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(data))
 
