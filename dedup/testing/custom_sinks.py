@@ -12,9 +12,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dedup.sinks.kit.function import custom_sink
-from dedup.sinks.kit.slots import Slots
+from dedup.sinks.kit.slots import Slots, forget_slots
 from dedup.sinks.kit.transactional import TransactionalSink
-from dedup.sinks.owned_slot import forget_slots
 from dedup.testing.sinks import QUERY, SinkHarness, SinkOutput
 
 Sink: TypeAlias = TransactionalSink[Any]

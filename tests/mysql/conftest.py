@@ -28,7 +28,7 @@ def server() -> Iterator[Server]:
 def where(server: Server) -> Iterator[dict[str, Any]]:
     """How to connect to a database of the test's own, as arguments of ``connect``."""
     from dedup.sinks.database import forget_connections
-    from dedup.sinks.owned_slot import forget_slots
+    from dedup.sinks.kit.slots import forget_slots
     from tests.mysql.tables import run
 
     name = f"t{uuid.uuid4().hex[:12]}"

@@ -44,7 +44,7 @@ def _made(server: Server, statements: str, dsn: str) -> Iterator[str]:
     import psycopg
 
     from dedup.sinks.database import forget_connections
-    from dedup.sinks.owned_slot import forget_slots
+    from dedup.sinks.kit.slots import forget_slots
 
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute(statements.encode())

@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
+from dedup.sinks.kit.slots import forget_slots
 from dedup.sinks.kit.work import TransactionalWork
-from dedup.sinks.owned_slot import forget_slots
 from dedup.sinks.postgres.options import postgres_options
 from dedup.sinks.postgres.sink import ready
 from dedup.sinks.work import TaskResult, new_batch

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from dedup import dedup_by_id, postgres_sink, split
 from dedup.errors import ConfigError
 from dedup.sinks.foreach_batch import SinkFunction
-from dedup.sinks.owned_slot import forget_slots
+from dedup.sinks.kit.slots import forget_slots
 from tests.postgres.tables import run
 from tests.support.file_query import FileQuery
 

@@ -31,7 +31,6 @@ def test_every_point_is_in_the_code_and_listed() -> None:
     # Sinks share the driver's points, and those with slots more, each under its own name.
     slots = ("kafka", "kit")
     rooms = {
-        "owned_slot.py": ("kit",),
         "work.py": (*slots, "files", "lakehouse"),
         "slot_work.py": slots,
         "slice_store.py": ("kafka", "kit", "stable"),

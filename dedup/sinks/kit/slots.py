@@ -1,32 +1,45 @@
 """The slots of a `TransactionalSink`. The text under a slot's key has its owner and its marker.
 
 The text of the batch slot also lists all slots that the sink has ever used.
+
+Whoever acquires a slot waits for the lock of its key, and stores a new owner ID. A transaction that
+publishes rows first locks the key and compares the owner ID. So once a slot is acquired, the
+transactions of earlier owners have ended, and later transactions of earlier owners are rejected.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from dedup.catalog.document import from_document, to_document
 from dedup.core.parse import integer, record, text
-from dedup.errors import ConfigError, faults
+from dedup.errors import ConfigError, SinkError, faults
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.marker import BATCH_SLOT, Marker, reading
 from dedup.sinks.options import SinkOptions
-from dedup.sinks.owned_slot import OwnedSlot, Ownership
-from dedup.sinks.protocol import Aborted, Indefinite, StagedSlice
+from dedup.sinks.protocol import Aborted, Fenced, Indefinite, StagedSlice
 from dedup.sinks.slice_store import SliceStore
 from dedup.sinks.slot_work import SlotRows, SlotSink
 
 _FORMAT = 1
+#: Owner ID and newest marker of a slot.
+Ownership: TypeAlias = "tuple[str, Marker | None]"
+
+#: For each slot, the owner ID that this process stored last, and the newest marker.
+_known: dict[Hashable, Ownership] = {}
+
+
+def forget_slots() -> None:
+    """Forget which slots this process owns, as if the process had just started."""
+    _known.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,54 +158,95 @@ def no_answer(error: Exception) -> str:
     return f"commit raised {type(error).__name__}: {error}"
 
 
-class KitSlot(OwnedSlot):
-    """One slot of the sink. Implements `dedup.sinks.protocol.SlotPort`."""
+class KitSlot:
+    """One slot of the sink. Implements `dedup.sinks.protocol.SlotPort`.
 
-    room = "kit"
+    `identity` tells slots of other outputs apart in this process.
+    """
 
     def __init__(self, slots: Slots, identity: bytes, number: int) -> None:
-        options = slots.options
-        key = (identity, slots.query_id, options.name, number)
-        super().__init__(key, number, accept_lost_markers=options.accept_lost_markers)
-        self._slots = slots
+        self._key = (identity, slots.query_id, slots.options.name, number)
+        self._slots, self.number = slots, number
+        # Keep a copy for this attempt, because another thread of this process, such as the driver
+        # of another start, may acquire the slot later.
+        self._owned = _known.get(self._key)
         self._stored = Stored()
         self._transaction: Any = None
         # `begin` may return None, if the sink keeps its transaction in an attribute.
         self._is_open = False
 
-    def _acquire(self) -> Ownership:
-        return self._slots.acquire([self.number])[self.number]
+    @property
+    def last(self) -> Marker | None:
+        return self._owned[1] if self._owned else None
 
-    def _begin(self) -> Ownership:
+    def acquire(self) -> Marker | None:
+        faults.point("kit.own.before")
+        owner, newest = self._slots.acquire([self.number])[self.number]
+        faults.point("kit.own.after")
+        self.know(owner, newest)
+        return newest
+
+    def know(self, owner: str, newest: Marker | None) -> None:
+        """Remember the slot's owner and its newest marker.
+
+        Raises SinkError if the server has lost a micro-batch that this process has published.
+        """
+        last = None if self._slots.options.accept_lost_markers else self.last
+        if last is not None and (newest is None or newest.batch_id < last.batch_id):
+            has = "none" if newest is None else f"the one of micro-batch {newest.batch_id}"
+            raise SinkError(
+                f"The server has lost what it had committed: slice {self.number} was published up "
+                f"to micro-batch {last.batch_id}, and its newest marker is {has}. The server was "
+                "restored to an earlier state, and the rows since then are missing. Nothing was "
+                "written.",
+                remedy="sink-markers",
+            )
+        self._owned = _known[self._key] = owner, newest
+
+    def begin(self) -> None:
+        """Open a transaction. Raises Fenced if this attempt does not own the slot any more."""
+        self.abort()
         self._transaction = self._slots.sink.begin()
         self._is_open = True
         try:
             self._stored = self._slots.read(self._transaction, self.number)
             if self._owned and self._owned[1] is None and self._stored == Stored():
                 raise self._not_stored()
+            if (self._stored.owner, self._stored.marker) != self._owned:
+                raise Fenced(f"slot {self.number} has another owner by now")
         except BaseException:
             self.abort()
             raise
-        return self._stored.owner, self._stored.marker
+        faults.point("kit.begun")
 
     def send(self, rows: pa.RecordBatch) -> None:
         self._slots.sink.write_rows(self._transaction, rows)
 
-    def _write(self, marker: Marker) -> None:
-        self._slots.write(self._transaction, self.number, replace(self._stored, marker=marker))
+    def pre_commit(self, marker: Marker) -> None:
+        faults.point("kit.marker.before")
+        self._stored = replace(self._stored, marker=marker)
+        self._slots.write(self._transaction, self.number, self._stored)
+        faults.point("kit.marker.after")
 
-    def _commit(self) -> None:
+    def commit(self) -> None:
+        faults.point("kit.commit.before")
         try:
             self._slots.sink.commit(self._transaction)
         except Exception as error:
             self.abort()
             raise Indefinite(no_answer(error)) from error
         self._is_open = False
+        assert self._stored.owner is not None, "begin has compared it"
+        self._owned = _known[self._key] = self._stored.owner, self._stored.marker
+        faults.point("kit.commit.after")
 
     def abort(self) -> None:
         if self._is_open:
             self._is_open = False
             self._slots.rollback(self._transaction)
+
+    def drop(self) -> None:
+        self.abort()
 
     def _not_stored(self) -> ConfigError:
         """Return the error for a sink that has lost the owner that it has just committed."""
