@@ -43,7 +43,7 @@ newer marker before the fence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
@@ -225,11 +225,8 @@ def _still_held(batch: Batch, slot: S, rows: SliceRows[S]) -> bool:
 class SinkPort(Protocol[S]):
     """A handle with which the driver uses all slots of a sink."""
 
-    def slots(self) -> Collection[int]:
-        """Return the numbers of all slots that have ever published."""
-
     def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
-        """Acquire slots, and return their newest markers.
+        """Acquire `slots` and all slots that have ever published, and return their newest markers.
 
         An implementation must acquire the first slot before all others, and read the markers last.
         """
@@ -315,9 +312,7 @@ class _Driver(Generic[S]):
         batch, slices, sink = self.given.batch, self.given.slices, self.sink
         staged = {each.slot: each for each in slices if isinstance(each, StagedSlice)}
         # Acquire the batch slot in both modes, because an earlier run may have used the other mode.
-        newest = self.sink.acquire(
-            [BATCH_SLOT, *sorted({*self.sink.slots(), *staged} - {BATCH_SLOT})]
-        )
+        newest = self.sink.acquire([BATCH_SLOT, *sorted(staged)])
         self.given.check_markers(newest)
         published = {n: m for n, m in newest.items() if m.batch_id == batch.batch_id}
         self._compare(published)

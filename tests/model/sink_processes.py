@@ -7,7 +7,7 @@ The protocol has no other input, so that this is the process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -80,6 +80,7 @@ class Variant:
     marker_late: bool = False  # and after it
     undo: bool = False  # abort takes back what is committed
     unfenced: bool = False  # a transactional ID for each micro-batch of a run
+    only_given: bool = False  # the driver does not acquire the slots that were used before
 
 
 def content_of(rows: int) -> Content:
@@ -175,11 +176,9 @@ class _Sink:
     def __init__(self, answers: _Answers, variant: Variant) -> None:
         self._answers, self._variant = answers, variant
 
-    def slots(self) -> Collection[int]:
-        return self._answers.ask(Call("slots"))  # type: ignore[no-any-return]
-
     def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
-        numbers = tuple(slots)
+        used = () if self._variant.only_given else self._answers.ask(Call("slots"))
+        numbers = tuple(dict.fromkeys((*slots, *used)))
         read = Call("read", slots=numbers)
         early = self._answers.ask(read) if self._variant.read_first else None
         self._answers.ask(Call("init", numbers[0]))

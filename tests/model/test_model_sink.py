@@ -26,9 +26,7 @@ _MODES = Scope(first=(Start(), _WHOLE), later=(Start(), _WHOLE, Start(ONE, whole
 _COMMIT = """    slot.pre_commit(batch.marker(number, content, tasks))
     slot.commit()
 """
-_ACQUIRED = "[BATCH_SLOT, *sorted({*self.sink.slots(), *staged} - {BATCH_SLOT})]"
-_NEWEST = f"        newest = self.sink.acquire(\n            {_ACQUIRED}\n        )\n"
-_READ_OWN = "        newest = self.sink.acquire([BATCH_SLOT, *sorted(staged)])\n"
+_ACQUIRED = "[BATCH_SLOT, *sorted(staged)]"
 _SETTLE = """        if slot.acquire() != marker:
 """
 
@@ -57,10 +55,7 @@ class Mistake:
         # Dataclasses look their module up by its name.
         sys.modules[module.__name__] = module
         exec(compile(source, module.__name__, "exec"), module.__dict__)
-        port = self.port
-        return Variant(
-            module, port.read_first, port.marker_early, port.marker_late, port.undo, port.unfenced
-        )
+        return replace(self.port, protocol=module)
 
 
 def _edited(name: str, old: str, new: str, scope: Scope = _QUICK) -> Mistake:
@@ -134,13 +129,12 @@ MISTAKES = (
         "tasks publish in the first micro-batch of a run",
         "newest is None or newest.run_id != batch.run_id", "newest is None",
     ),
-    _edited(
-        "the driver does not own the slots of earlier runs",
-        "{*self.sink.slots(), *staged}", "{*staged}",
-    ),
+    Mistake("the driver does not own the slots of earlier runs", port=Variant(only_given=True)),
     _edited(
         "the driver reads only the markers of the division's slots",
-        _NEWEST, f"        self.sink.acquire({_ACQUIRED})\n{_READ_OWN}",
+        f"self.sink.acquire({_ACQUIRED})",
+        "self.sink.acquire([BATCH_SLOT, *staged])\n"
+        "        newest = {n: m for n, m in newest.items() if n in (BATCH_SLOT, *staged)}",
     ),
     _edited(
         "markers are not revoked",
@@ -166,8 +160,7 @@ MISTAKES = (
     ),
     _edited(
         "the slot of whole micro-batches is owned last",
-        _ACQUIRED,
-        "[*sorted({*self.sink.slots(), *staged} - {BATCH_SLOT}), BATCH_SLOT]",
+        _ACQUIRED, "[*sorted(staged), BATCH_SLOT]",
         Scope(_MODES.first, _MODES.later, batches=1, retries=0),
     ),
     Mistake(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,12 +57,9 @@ class Memory:
         self.newest[slot] = marker = batch.marker(slot, content(rows))
         return marker
 
-    def slots(self) -> Collection[int]:
-        return self.newest.keys()
-
     def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
-        self.asked.append(f"own {list(slots)}")
-        return {slot: marker for slot, marker in self.newest.items() if slot in slots}
+        self.asked.append(f"own {list(dict.fromkeys([*slots, *sorted(self.newest)]))}")
+        return dict(self.newest)
 
     def slot(self, number: int) -> Port:
         return Port(self, number)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -345,19 +345,18 @@ class KafkaSink(SlotSink[KafkaSlot]):
         super().__init__(partial(KafkaSlot, options, query_id))
         self._options, self._query_id, self._staging = options, query_id, staging
 
-    def slots(self) -> Collection[int]:
-        markers = kafka_markers(self._options)
-        return markers.all_newest(self._query_id, self._options.name, committed=False).keys()
-
     def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
-        first, *others = [self.slot(number) for number in slots]
+        markers, which = kafka_markers(self._options), (self._query_id, self._options.name)
+        # Also all slots that were used before, even if their markers are not committed yet.
+        numbers = dict.fromkeys([*slots, *markers.all_newest(*which, committed=False)])
+        first, *others = [self.slot(number) for number in numbers]
         first.initialise()
         with ThreadPoolExecutor(_OWNERS) as pool:
             list(pool.map(KafkaSlot.initialise, others))
-        newest = kafka_markers(self._options).all_newest(self._query_id, self._options.name)
-        for number in slots:
+        newest = markers.all_newest(*which)
+        for number in numbers:
             self.slot(number).know(newest.get(number))
-        return {number: marker for number, marker in newest.items() if number in slots}
+        return {number: marker for number, marker in newest.items() if number in numbers}
 
     def rows(self, slices: Sequence[StagedSlice]) -> KafkaRows:
         return KafkaRows(batch for piece in slices for batch in self._staging.read(piece))

@@ -10,7 +10,7 @@ transactions of earlier owners have ended, and later transactions of earlier own
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -281,10 +281,6 @@ class KitSink(SlotSink[KitSlot]):
     def __init__(self, slots: Slots, identity: bytes, staging: SliceStore) -> None:
         super().__init__(partial(KitSlot, slots, identity))
         self._slots_of_sink, self._staging = slots, staging
-
-    def slots(self) -> Collection[int]:
-        """Return nothing: to acquire the batch slot is to acquire all used slots."""
-        return ()
 
     def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
         if not self._slots_of_sink.sink.parallel:
