@@ -147,22 +147,16 @@ def _find_by_rocksdb(
     if digests is not None:
         digests[:] = 0
     meta, blocks_read = view.meta, 0
-    numbers, which = np.unique(wanted, return_inverse=True)
+    numbers = np.unique(wanted)
     step = max(1, _LOOKUP_BYTES * meta.nblocks // max(1, sst_bytes))
     for first in range(0, len(numbers), step):
-        chunk = numbers[first : first + step]
-        found = _blocks(view, chunk)
+        found = _blocks(view, numbers[first : first + step])
         blocks_read += len(found)
-        row = np.full(len(chunk), -1, np.int64)
-        row[np.searchsorted(chunk, np.fromiter(found, np.int64, len(found)))] = np.arange(
-            len(found)
-        )
-        inside = (which >= first) & (which < first + len(chunk))
-        asked = np.flatnonzero(inside)
-        rows = row[which[asked] - first]
-        asked, rows = asked[rows >= 0], rows[rows >= 0]
+        present = np.fromiter(found, np.int64, len(found))
+        asked = np.flatnonzero(np.isin(wanted, present))
         if len(asked) == 0:
             continue
+        rows = np.searchsorted(present, wanted[asked])
         data, starts = joined(found.values())
         query = keys if len(asked) == len(keys) else keys.take(asked)
         beside = None if digests is None else np.zeros(len(query), np.uint64)

@@ -32,8 +32,8 @@ def publish(path: Path, content: bytes | Path, *, create: bool) -> bool:
         with open(content, "rb") as source:
             os.fsync(source.fileno())
         faults.point("publish.synced", content)
-        with contextlib.suppress(_NoHardLinks):
-            return _link(content, path)
+        if (linked := _link(content, path)) is not None:
+            return linked
     with _temp_beside(path) as (temp, out):
         if isinstance(content, bytes):
             out.write(content)
@@ -44,8 +44,8 @@ def publish(path: Path, content: bytes | Path, *, create: bool) -> bool:
         os.fsync(out.fileno())
         faults.point("publish.synced", temp)
         if create:
-            with contextlib.suppress(_NoHardLinks):
-                return _link(temp, path)
+            if (linked := _link(temp, path)) is not None:
+                return linked
             if path.exists():
                 return False
         os.rename(temp, path)
@@ -54,11 +54,8 @@ def publish(path: Path, content: bytes | Path, *, create: bool) -> bool:
     return True
 
 
-class _NoHardLinks(Exception):
-    pass
-
-
-def _link(source: Path, path: Path) -> bool:
+def _link(source: Path, path: Path) -> bool | None:
+    """Return whether the path is new, or None if hard links are not possible here."""
     # Unlike a rename, a link never replaces an existing file.
     try:
         os.link(source, path)
@@ -66,7 +63,7 @@ def _link(source: Path, path: Path) -> bool:
         return False
     except OSError as exc:
         if exc.errno in _NO_HARD_LINKS:
-            raise _NoHardLinks from exc
+            return None
         raise
     faults.point("publish.named", path)
     sync(path.parent)
