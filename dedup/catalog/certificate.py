@@ -141,7 +141,7 @@ def load_certificate(root: Root, query_id: str) -> Certificate | None:
 
 
 def certificate_of(root: Root, query_id: str) -> Certificate:
-    """Return a query's certificate. Raises ConfigError if there is none."""
+    """Return a query's certificate. Raises ConfigError if it is missing."""
     certificate = load_certificate(root, query_id)
     if certificate is None:
         raise no_catalog(root, query_id)

@@ -82,7 +82,7 @@ class SegmentMeta:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SegmentMeta:
-        """Return the metadata. Raises OtherVersion for a later format, ValueError for damage."""
+        """Return the metadata. Raises OtherVersion for another format, ValueError for damage."""
         fields: Any = parse_json(data)
         shown = f"metadata {data[:200].decode(errors='replace')}"
         if not isinstance(fields, dict) or type(fields.get("format")) is not int:

@@ -40,7 +40,7 @@ def option(
     most: float | None = None,
     **more: Any,
 ) -> Any:
-    """Declare a field that holds an option, in a panel of help. Required if it is MISSING."""
+    """Declare a field that holds an option. The option is required if `default` is MISSING."""
     shown = typer.Option(
         ..., *names, metavar=metavar, help=text, min=least, max=most, rich_help_panel=panel
     )

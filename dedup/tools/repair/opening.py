@@ -42,7 +42,7 @@ _QUERY_FILES = ("certificate", "segment", "sidecar", "manifest", "adopted", "pen
 
 
 def open_root(where: Where) -> Root:
-    """Open a catalog. Raises ConfigError if there is none, CatalogError if the storage fails."""
+    """Open a catalog. Raises ConfigError if it is missing, CatalogError if the storage fails."""
     if isinstance(where, Root):
         return where
     root = Root(where)
@@ -77,7 +77,7 @@ def only_query(root: Root) -> str:
 
 
 def checkpoint_place(checkpoint: str) -> str:
-    """Return the URI or absolute path of a checkpoint, or raise ConfigError if there is none."""
+    """Return the URI or absolute path of a checkpoint, or raise ConfigError if it is missing."""
     if "://" in checkpoint:
         return checkpoint
     local = home_path(checkpoint).resolve()
