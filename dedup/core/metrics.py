@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Protocol, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Self, TypeAlias, get_args, get_origin, get_type_hints
 
 from dedup.core.arrival import Verdict
 from dedup.core.forecast import BANDS
@@ -37,7 +37,63 @@ Setting: TypeAlias = Annotated[int, "setting"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchMetrics:
+class Metrics:
+    """Metrics that can be written as JSON."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """Return the metrics from the value that `to_json` of any release returned.
+
+        Raises ValueError if ``value`` is not an object, a field is missing, or a type is wrong.
+        """
+        return cls(**fields_of(cls, value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorMetrics(Metrics):
+    """Metrics of one micro-batch that both operators have."""
+
+    query_id: str
+    run_id: str
+    query_name: str | None
+    batch_id: int
+    batch_ms: int
+    shards: int
+    records_in: RecordCount
+    emitted: RecordCount
+    future: RecordCount
+    null_timestamp: RecordCount
+    heartbeats: RecordCount = 0
+    state_bytes: Level
+    now_ms: Latest
+    newest_ms: Latest
+    low_watermark_ms: Latest
+    begins: bool
+    epochs_apart: int
+    stage_us: dict[str, int]
+
+    def check_together(self) -> None:
+        """Raise StateError if one shard's state was older than another's in this micro-batch.
+
+        Every shard takes part in every micro-batch, so all states have the same age. If they do
+        not, somebody restored one of Spark's state files, or replaced it by another partition's
+        file. The files do not name their partition, so an earlier check cannot find the mistake.
+        """
+        if self.epochs_apart:
+            raise StateError(
+                f"In micro-batch {self.batch_id} the state of one shard was {self.epochs_apart} "
+                "micro-batches older than the others. Spark's state files in the checkpoint are "
+                "not those that it wrote last, so the shard has forgotten IDs, and duplicates of "
+                "them may have passed. Restore the state, and undo that micro-batch.",
+                remedy="damaged-state",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchMetrics(OperatorMetrics):
     """Metrics of one micro-batch of `dedup_by_id`, summed over shards.
 
     ``records_in == unique + duplicate + late + null_id + untimed + conflict`` holds in every
@@ -105,21 +161,11 @@ class BatchMetrics:
         first micro-batch of a new checkpoint, and otherwise 0.
     """
 
-    query_id: str
-    run_id: str
-    query_name: str | None
-    batch_id: int
-    batch_ms: int
-    shards: int
-    records_in: RecordCount
     unique: RecordCount
     duplicate: RecordCount
     late: RecordCount
     null_id: RecordCount
     untimed: RecordCount = 0
-    emitted: RecordCount
-    future: RecordCount
-    null_timestamp: RecordCount
     returned_from_idle: RecordCount
     filter_negative: RecordCount
     filter_true_positive: RecordCount
@@ -128,7 +174,6 @@ class BatchMetrics:
     tail_ids: Level
     buckets: Greatest
     segments: Level
-    state_bytes: Level
     filter_state_bytes: Level
     sidecar_bytes: Level
     segment_bytes: Level
@@ -148,9 +193,6 @@ class BatchMetrics:
     orphans_deleted: Count
     foreign_files: Level
     branches: Greatest
-    now_ms: Latest
-    newest_ms: Latest
-    low_watermark_ms: Latest
     late_watermark_ms: Latest
     gc_watermark_ms: int | None
     gc_shard: int | None
@@ -159,14 +201,11 @@ class BatchMetrics:
     fullest_shard: int
     fullest_shard_ids: int
     expiring: tuple[tuple[int, int], ...]
-    begins: bool
-    epochs_apart: int
     horizon_ms: Setting
     lateness_ms: Setting
     bucket_ms: Setting
     state_budget_bytes: Setting
     target_fpr: float
-    stage_us: dict[str, int]
     other_queries: Count = 0
     unchecked: RecordCount = 0
     conflict: RecordCount = 0
@@ -175,7 +214,6 @@ class BatchMetrics:
     expected_lost_millionths: RecordCount = 0
     filter_sidecar: RecordCount = 0
     max_filter_state_bytes: Setting = 0
-    heartbeats: RecordCount = 0
 
     @property
     def gc_lag_newest_ms(self) -> int | None:
@@ -230,47 +268,14 @@ class BatchMetrics:
         """Estimated number of new IDs that were dropped because a filter reported them as seen."""
         return self.expected_lost_millionths / 1e6
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(value: object) -> BatchMetrics:
-        """Return the metrics from the value that `to_json` of any release returned.
-
-        Raises ValueError if ``value`` is not an object, a field is missing, or a type is wrong.
-        """
-        read = fields_of(BatchMetrics, value)
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        read = fields_of(cls, value)
         if len(read["expiring"]) != BANDS:
             raise ValueError(f"expiring has {len(read['expiring'])} entries, not {BANDS}")
         for name in ("slowest_sources", "expiring"):
             read[name] = tuple(tuple(entry) for entry in read[name])
-        return BatchMetrics(**read)
-
-
-class OfShards(Protocol):
-    """The fields that `check_together` needs from the metrics of an operator."""
-
-    @property
-    def batch_id(self) -> int: ...
-    @property
-    def epochs_apart(self) -> int: ...
-
-
-def check_together(batch: OfShards) -> None:
-    """Raise StateError if one shard's state was older than another's in this micro-batch.
-
-    Every shard takes part in every micro-batch, so all states have the same age. If they do not,
-    somebody restored one of Spark's state files, or replaced it by another partition's file. The
-    files do not name their partition, so an earlier check cannot find the mistake.
-    """
-    if batch.epochs_apart:
-        raise StateError(
-            f"In micro-batch {batch.batch_id} the state of one shard was {batch.epochs_apart} "
-            "micro-batches older than the others. Spark's state files in the checkpoint are "
-            "not those that it wrote last, so the shard has forgotten IDs, and duplicates of them "
-            "may have passed. Restore the state, and undo that micro-batch.",
-            remedy="damaged-state",
-        )
+        return cls(**read)
 
 
 def of_kind(metrics: type, kind: str) -> tuple[str, ...]:

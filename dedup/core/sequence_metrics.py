@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from dedup.core.metrics import (
     BatchMetrics,
@@ -12,10 +12,10 @@ from dedup.core.metrics import (
     Latest,
     Level,
     MetricNames,
+    OperatorMetrics,
     RecordCount,
     Setting,
     difference_ms,
-    fields_of,
 )
 
 #: Stages of the group function, as in `dedup.core.metrics`.
@@ -25,7 +25,7 @@ SEQUENCE_STAGES = ("pack", *SEQUENCE_GROUP_STAGES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceMetrics:
+class SequenceMetrics(OperatorMetrics):
     """Metrics of one micro-batch of `dedup_by_sequence`, summed over shards.
 
     ``records_in == accept + duplicate + gap + fenced + unknown + unnumbered + untimed`` holds in
@@ -55,13 +55,6 @@ class SequenceMetrics:
         As in `BatchMetrics`, with other stages.
     """
 
-    query_id: str
-    run_id: str
-    query_name: str | None
-    batch_id: int
-    batch_ms: int
-    shards: int
-    records_in: RecordCount
     accept: RecordCount
     duplicate: RecordCount
     gap: RecordCount
@@ -69,26 +62,15 @@ class SequenceMetrics:
     unknown: RecordCount
     unnumbered: RecordCount
     untimed: RecordCount
-    emitted: RecordCount
     missing: RecordCount
     recovered: RecordCount
-    future: RecordCount
-    null_timestamp: RecordCount
     producers: Level
     producers_new: Count
     producers_expired: Count
     fullest_shard_producers: Greatest
-    state_bytes: Level
-    now_ms: Latest
-    newest_ms: Latest
-    low_watermark_ms: Latest
     expired_before_ms: Latest
     expire_after_ms: Setting
     max_producers: Setting
-    begins: bool
-    epochs_apart: int
-    stage_us: dict[str, int]
-    heartbeats: RecordCount = 0
 
     @property
     def gc_watermark_ms(self) -> int | None:
@@ -124,13 +106,6 @@ class SequenceMetrics:
     def fill(self) -> float:
         """Share of `max_producers` that the fullest shard uses. The query stops above 1."""
         return self.fullest_shard_producers / max(1, self.max_producers)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(value: object) -> SequenceMetrics:
-        return SequenceMetrics(**fields_of(SequenceMetrics, value))
 
 
 #: Metrics of a micro-batch of either operator. A query has one operator.

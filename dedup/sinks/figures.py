@@ -16,13 +16,13 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dedup.core.metrics import fields_of
+from dedup.core.metrics import Metrics
 
 if TYPE_CHECKING:
     from dedup.sinks.protocol import Batch
@@ -47,7 +47,7 @@ class WorkCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SinkMetrics:
+class SinkMetrics(Metrics):
     """Metrics of one sink in one micro-batch.
 
     `dedup_parquet`, ``dedup run``, `delta_once` and `iceberg_once` have no tasks of their own that
@@ -89,14 +89,6 @@ class SinkMetrics:
     undelivered: int
     task_us: int | None
     driver_us: int
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(value: object) -> SinkMetrics:
-        """Return the metrics that `to_json` returned, or raise ValueError if they are invalid."""
-        return SinkMetrics(**fields_of(SinkMetrics, value))
 
 
 _current: ContextVar[WorkCounts | None] = ContextVar("dedup_sink_figures", default=None)

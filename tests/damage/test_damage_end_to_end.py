@@ -21,7 +21,6 @@ from pyspark.sql import SparkSession
 
 from dedup import BatchMetrics, DedupListener
 from dedup.cli.failures import explain
-from dedup.core.metrics import check_together
 from dedup.errors import CatalogError, DedupError, StateError
 from dedup.tools.watch.health import Status
 from tests.damage.harm import Harm, Outcomes, some
@@ -123,7 +122,7 @@ def test_another_partitions_state_is_told(
         wait_until(lambda: observed)
     assert replayed.metrics[0].epochs_apart == 1
     with pytest.raises(StateError, match="was 1 micro-batches older"):
-        check_together(replayed.metrics[0])
+        replayed.metrics[0].check_together()
     assert "state of one shard was 1 micro-batches older" in caplog.text
     (watched,) = listener.watched()
     assert watched.health.status is Status.REWOUND

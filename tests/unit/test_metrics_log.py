@@ -61,7 +61,7 @@ def test_a_log_of_an_older_release_is_read(tmp_path: Path) -> None:
 def test_every_line_is_an_object_that_says_whose_it_is(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     log.batch(batch(0), START_MS)
-    log.ended(QUERY, RUN, "Boom: first line", START_MS + 1)
+    log.event("ended", QUERY, RUN, START_MS + 1, "Boom: first line")
     lines = [json.loads(line) for line in (tmp_path / (QUERY + SUFFIX)).read_text().splitlines()]
     assert [line["event"] for line in lines] == ["started", "batch", "ended"]
     assert {(line["format"], line["query_id"], line["run_id"]) for line in lines} == {
@@ -73,34 +73,34 @@ def test_every_line_is_an_object_that_says_whose_it_is(tmp_path: Path) -> None:
 def test_an_end_is_read_until_the_next_run(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     log.batch(batch(0), START_MS)
-    log.ended(QUERY, RUN, None, START_MS + 1)
+    log.event("ended", QUERY, RUN, START_MS + 1, None)
     assert read_logs(tmp_path)[0].ended == "the run has ended"
-    log.ended(QUERY, RUN, "CatalogError: gone", START_MS + 2)
+    log.event("ended", QUERY, RUN, START_MS + 2, "CatalogError: gone")
     assert read_logs(tmp_path)[0].ended == "CatalogError: gone"
-    log.started(QUERY, "another", START_MS + 3)
+    log.event("started", QUERY, "another", START_MS + 3)
     assert read_logs(tmp_path)[0].running
     # A new process continues in the same file.
     MetricsLog(tmp_path).batch(batch(1), START_MS + 4)
     assert [b.batch_id for _, b in read_logs(tmp_path)[0].batches] == [0, 1]
-    log.ended(QUERY, RUN, None, START_MS + 5)
+    log.event("ended", QUERY, RUN, START_MS + 5, None)
     assert not log._writers, "its file is closed"
 
 
 def test_an_idle_query_says_so_now_and_then(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
-    log.idle(QUERY, RUN, START_MS)
+    log.event("idle", QUERY, RUN, START_MS)
     assert not list(tmp_path.iterdir()), "a query without this operator has no log"
     log.batch(batch(0), START_MS)
     for ms in range(0, 3 * IDLE_EVERY_MS, 10_000):
-        log.idle(QUERY, RUN, START_MS + ms)
+        log.event("idle", QUERY, RUN, START_MS + ms)
     (read,) = read_logs(tmp_path)
     assert read.heard_ms == START_MS + 2 * IDLE_EVERY_MS
     text = (tmp_path / (QUERY + SUFFIX)).read_text()
     assert text.count('"idle"') == 3
     # Else it would be taken for one whose driver is gone.
     assert IDLE_EVERY_MS < REPORTED_SILENCE_MS
-    log.started("a query of another kind", RUN, START_MS)
-    log.ended("a query of another kind", RUN, None, START_MS)
+    log.event("started", "a query of another kind", RUN, START_MS)
+    log.event("ended", "a query of another kind", RUN, START_MS, None)
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -204,7 +204,7 @@ def test_a_full_disk_at_the_end_harms_nothing(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     (tmp_path / (QUERY + SUFFIX)).symlink_to("/dev/full")
     log.batch(batch(0), START_MS)
-    log.ended(QUERY, RUN, None, START_MS)
+    log.event("ended", QUERY, RUN, START_MS, None)
     assert not log._writers
 
 
@@ -213,7 +213,7 @@ def test_a_weekend_without_input_leaves_the_last_micro_batches_in_sight(tmp_path
     for n in range(20):
         log.batch(batch(n), START_MS + n)
     for ms in range(0, 3 * 86_400_000, 10_000):
-        log.idle(QUERY, RUN, START_MS + ms)
+        log.event("idle", QUERY, RUN, START_MS + ms)
     assert len(read_logs(tmp_path)[0].batches) == 20
 
 
@@ -231,7 +231,7 @@ def test_a_log_that_is_taken_away_is_begun_anew(tmp_path: Path) -> None:
     assert events(path) == ["started", "batch"]
     log.batch(batch(2), START_MS + 2)
     folder.rename(moved)
-    log.idle(QUERY, RUN, START_MS + IDLE_EVERY_MS)
+    log.event("idle", QUERY, RUN, START_MS + IDLE_EVERY_MS)
     log.batch(batch(3), START_MS + IDLE_EVERY_MS)
     assert events(path) == ["started", "idle", "batch"]
     (before,) = read_logs(moved)
@@ -242,7 +242,7 @@ def test_a_log_that_is_taken_away_is_begun_anew(tmp_path: Path) -> None:
     assert events(path) == ["started", "batch"]
     assert [one.batch_id for _, one in read_logs(folder)[0].batches] == [4]
     folder.rename(tmp_path / "elsewhere")
-    log.ended(QUERY, RUN, "boom", START_MS + IDLE_EVERY_MS + 1)
+    log.event("ended", QUERY, RUN, START_MS + IDLE_EVERY_MS + 1, "boom")
     (read,) = read_logs(folder)
     assert (read.name, read.ended) == ("orders", "boom"), "its name is known without a micro-batch"
 
@@ -273,9 +273,9 @@ def test_a_folder_that_may_not_be_used_any_more_is_told_once(
     with monkeypatch.context() as patched:
         patched.setattr(os, "stat", refuse)
         log.batch(batch(1), START_MS + 1)
-        log.idle(QUERY, RUN, START_MS + IDLE_EVERY_MS)
-        log.started("not ours", RUN, START_MS + 1)
-        log.ended("not ours", RUN, None, START_MS + 1)
+        log.event("idle", QUERY, RUN, START_MS + IDLE_EVERY_MS)
+        log.event("started", "not ours", RUN, START_MS + 1)
+        log.event("ended", "not ours", RUN, START_MS + 1, None)
     told = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
     assert told == [f"the metrics log {tmp_path / (QUERY + SUFFIX)} cannot be written"]
     log.batch(batch(2), START_MS + 2)

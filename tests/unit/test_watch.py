@@ -386,7 +386,7 @@ def test_the_exit_code_is_the_verdict(
     made = make()
     written = log(tmp_path, made)
     if ended:
-        written.ended(QUERY, RUN, ended, time.time_ns() // 1_000_000)
+        written.event("ended", QUERY, RUN, time.time_ns() // 1_000_000, ended)
     told = watch(tmp_path, "--once", "--json")
     assert told.exit_code == code, told.output
     body = json.loads(told.output)
@@ -588,7 +588,7 @@ def test_of_queries_that_share_a_name_only_those_that_ended_are_left_out(
             both.batch(replace(one, query_id=query_id, query_name=name), one.newest_ms or 0)
     look = watch_query.looker(str(tmp_path), None)
     assert [one.query_id for one in look()[0]] == ["a", "b"]
-    both.ended("a", RUN, "boom", batches()[0].newest_ms or 0)
+    both.event("ended", "a", RUN, batches()[0].newest_ms or 0, "boom")
     assert [one.query_id for one in look()[0]] == (["b"] if name else ["a", "b"])
 
 

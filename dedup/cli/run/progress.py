@@ -20,7 +20,7 @@ from dedup.cli.run.input.bad_rows import BAD, METRIC
 from dedup.cli.run.options import RunOptions
 from dedup.cli.terminal import Terminal
 from dedup.core.duration import span
-from dedup.core.metrics import BatchMetrics, check_together
+from dedup.core.metrics import BatchMetrics
 from dedup.sources.files.file_log import FileLog
 from dedup.spark.observations import from_progress
 from dedup.tools.watch.listener import DedupListener
@@ -116,7 +116,7 @@ class RunProgress:
             for progress in query.recentProgress:
                 observed, metrics = progress.observedMetrics.get(METRIC), from_progress(progress)
                 if metrics is not None:
-                    check_together(metrics)
+                    metrics.check_together()
                 bad = 0 if observed is None else int(observed[BAD] or 0)
                 self._done[progress.batchId] = metrics, bad
             self._log.refresh()

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from dedup.catalog.uri import scheme_of
-from dedup.core.metrics import BatchMetrics, check_together
+from dedup.core.metrics import BatchMetrics, Metrics
 from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
 from dedup.errors import ConfigError, StateError
 from dedup.errors.cause import cause_of
@@ -35,6 +35,21 @@ from dedup.tools.watch.watched import Watched
 logger = logging.getLogger("dedup")
 #: Longest time that Python waits at exit for Spark to deliver its last events.
 _LAST_EVENT_MS = 5_000
+#: Line of the log for each kind of metrics, and the fields in it.
+_LINES: dict[type[Metrics], tuple[str, tuple[str, ...]]] = {
+    BatchMetrics: (
+        "batch %d: %d in, %d unique, %d duplicate, %d late, GC lag %s ms",
+        ("batch_id", "records_in", "unique", "duplicate", "late", "gc_lag_newest_ms"),
+    ),
+    SequenceMetrics: (
+        "batch %d: %d in, %d accepted, %d duplicate, %d out of order, %d missing, %d producers",
+        ("batch_id", "records_in", "accept", "duplicate", "gap", "missing", "producers"),
+    ),
+    SinkMetrics: (
+        "batch %d, sink %s: %s rows, %s bytes, %s retries, %s fenced, %d undelivered, driver %d us",
+        ("batch_id", "sink", "rows", "bytes", "retries", "fenced", "undelivered", "driver_us"),
+    ),
+}
 
 
 class DedupListener(StreamingQueryListener):
@@ -89,11 +104,11 @@ class DedupListener(StreamingQueryListener):
         prometheus_port: int | None = None,
         prometheus_address: str = "0.0.0.0",
     ) -> None:
-        self.on_batch = on_batch or log_batch
+        self.on_batch = on_batch or log_metrics
         self.metrics = metrics
-        self.on_sequences = on_sequences or log_sequences
+        self.on_sequences = on_sequences or log_metrics
         self.sequence_metrics = sequence_metrics
-        self.on_sink = on_sink or log_sink
+        self.on_sink = on_sink or log_metrics
         written = None if log is None else MetricsLog(_local_folder(log))
         exporter = None
         self.prometheus_port = prometheus_port
@@ -135,7 +150,7 @@ class DedupListener(StreamingQueryListener):
         if batch is None:
             return
         try:
-            check_together(batch)
+            batch.check_together()
         except StateError as error:
             logger.error("query %s: %s", batch.query_name or batch.query_id, error)
         is_new = True
@@ -198,32 +213,7 @@ def _local_folder(log: object) -> Path:
     return home_path(folder)
 
 
-def log_batch(batch: BatchMetrics) -> None:
-    """Log one line per micro-batch at INFO, with the metrics as `extra`."""
-    _log(
-        "batch %d: %d in, %d unique, %d duplicate, %d late, GC lag %s ms",
-        ("batch_id", "records_in", "unique", "duplicate", "late", "gc_lag_newest_ms"),
-        batch,
-    )
-
-
-def log_sequences(batch: SequenceMetrics) -> None:
-    """Log one line per micro-batch at INFO, with the metrics as `extra`."""
-    _log(
-        "batch %d: %d in, %d accepted, %d duplicate, %d out of order, %d missing, %d producers",
-        ("batch_id", "records_in", "accept", "duplicate", "gap", "missing", "producers"),
-        batch,
-    )
-
-
-def log_sink(sink: SinkMetrics) -> None:
-    """Log one line per sink and micro-batch at INFO, with the metrics as `extra`."""
-    logger.info(
-        "batch %d, sink %s: %s rows, %s bytes, %s retries, %s fenced, %d undelivered, driver %d ms",
-        sink.batch_id, sink.sink, sink.rows, sink.bytes, sink.retries, sink.fenced,
-        sink.undelivered, sink.driver_us // 1000, extra={"dedup": sink},
-    )  # fmt: skip
-
-
-def _log(text: str, fields: tuple[str, ...], batch: BatchMetrics | SequenceMetrics) -> None:
-    logger.info(text, *(getattr(batch, name) for name in fields), extra={"dedup": batch})
+def log_metrics(metrics: Metrics) -> None:
+    """Log one line per micro-batch, or per sink in it, at INFO, with the metrics as `extra`."""
+    text, fields = _LINES[type(metrics)]
+    logger.info(text, *(getattr(metrics, name) for name in fields), extra={"dedup": metrics})

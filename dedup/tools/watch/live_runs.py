@@ -82,45 +82,33 @@ class Runs:
     def lives(self, query_id: str, run_id: str, at_ms: int) -> None:
         """Record that an idle query is alive."""
         with self._lock:
-            if not self._start(query_id, run_id, at_ms):
-                return
-            if query := self._queries.get(query_id):
-                query.idle(at_ms)
-            if self._log is not None:
-                self._log.idle(query_id, run_id, at_ms)
+            if self._start(query_id, run_id, at_ms):
+                self._tell("idle", query_id, run_id, at_ms)
 
     def ended(self, query_id: str, run_id: str, error: str | None, at_ms: int) -> None:
         with self._lock:
             live, before = self._live.get(query_id, (run_id, None))
-            query = self._queries.get(query_id)
-            if live != run_id:
-                if run_id == before and error and not (query and query.has_done(live)):
-                    self._late_failure(query_id, run_id, live, error, at_ms)
-                return
-            self._live.pop(query_id, None)
-            if query:
-                query.over(run_id, error, at_ms)
-            if self._log is not None:
-                self._log.ended(query_id, run_id, error, at_ms)
-
-    def _late_failure(self, query_id: str, run_id: str, live: str, error: str, at_ms: int) -> None:
-        """Record a failure that arrives after the start of the next run."""
-        if query := self._queries.get(query_id):
-            query.over(run_id, error, at_ms)
-            query.started(at_ms)
-        if self._log is not None:
-            self._log.ended(query_id, run_id, error, at_ms)
-            self._log.started(query_id, live, at_ms)
+            if live == run_id:
+                self._live.pop(query_id, None)
+                self._tell("ended", query_id, run_id, at_ms, error)
+            elif run_id == before and error:
+                query = self._queries.get(query_id)
+                if not (query and query.has_done(live)):  # the failure is told after the next start
+                    self._tell("ended", query_id, run_id, at_ms, error)
+                    self._tell("started", query_id, live, at_ms)
 
     def _start(self, query_id: str, run_id: str, at_ms: int) -> bool:
         """Return whether the run is the current one, and record a start if the run is new."""
         live, before = self._live.get(query_id, (None, None))
-        if run_id == before:
-            return False
-        if run_id != live:
+        if run_id not in (live, before):
             self._live[query_id] = run_id, live
-            if query := self._queries.get(query_id):
-                query.started(at_ms)
-            if self._log is not None:
-                self._log.started(query_id, run_id, at_ms)
-        return True
+            self._tell("started", query_id, run_id, at_ms)
+        return run_id != before
+
+    def _tell(
+        self, event: str, query_id: str, run_id: str, at_ms: int, error: str | None = None
+    ) -> None:
+        if query := self._queries.get(query_id):
+            query.event(event, run_id, error, at_ms)
+        if self._log is not None:
+            self._log.event(event, query_id, run_id, at_ms, error)

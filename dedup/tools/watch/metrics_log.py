@@ -1,23 +1,6 @@
 """The metrics log: one file of JSON lines per query, append-only, rotated, of bounded size.
 
-Every line is an object with ``format``, ``event``, ``at_ms`` (the writer's clock, in milliseconds
-since the epoch), ``query_id``, ``run_id`` and ``name``:
-
-========= ==========================================================================
-event     meaning
-========= ==========================================================================
-started   a run began; a query's first run is logged with its first micro-batch
-batch     a micro-batch is done; ``batch`` holds the fields of `BatchMetrics`
-sequences the same for `dedup_by_sequence`; ``sequences`` holds `SequenceMetrics`
-idle      the query is alive and has no input; logged every two minutes
-ended     the run ended; ``error`` holds the cause in one line, or null
-========= ==========================================================================
-
-If the query writes to sinks of this package, a line of ``batch`` or ``sequences`` also has
-``sinks``, a list with the fields of `SinkMetrics` of each sink.
-
-Readers skip a line that a crash truncated. If somebody removes the file of a running query, the
-writer creates it again with a line ``started``.
+README.md in this folder describes the lines.
 """
 
 from __future__ import annotations
@@ -123,26 +106,24 @@ class MetricsLog:
             fields[SINKS] = [sink.to_json() for sink in sinks]
         self._write(metrics.query_id, metrics.run_id, event, at_ms, **fields)
 
-    def started(self, query_id: str, run_id: str, at_ms: int) -> None:
-        if self._is_known(query_id):
-            # The next sign of life must be logged, because it ends a failure.
-            self._idle_ms.pop(query_id, None)
-            self._write(query_id, run_id, "started", at_ms)
-
-    def idle(self, query_id: str, run_id: str, at_ms: int) -> None:
-        """Log that a query is alive, at most once every two minutes."""
-        due = at_ms - self._idle_ms.get(query_id, 0) >= IDLE_EVERY_MS
-        if due and self._is_known(query_id):
-            self._idle_ms[query_id] = at_ms
-            self._write(query_id, run_id, "idle", at_ms)
-
-    def ended(self, query_id: str, run_id: str, error: str | None, at_ms: int) -> None:
+    def event(
+        self, event: str, query_id: str, run_id: str, at_ms: int, error: str | None = None
+    ) -> None:
+        """Log the event ``started``, ``ended`` or, at most once every two minutes, ``idle``."""
         if not self._is_known(query_id):
             return
-        self._write(query_id, run_id, "ended", at_ms, error=error)
-        self._idle_ms.pop(query_id, None)
-        with suppress(OSError):  # a full disk, which the writer has reported
-            self._writers.pop(query_id).close()
+        if event != "idle":
+            # The next sign of life must be logged, because it ends a failure.
+            self._idle_ms.pop(query_id, None)
+        elif at_ms - self._idle_ms.get(query_id, 0) < IDLE_EVERY_MS:
+            return
+        else:
+            self._idle_ms[query_id] = at_ms
+        ended = {"error": error} if event == "ended" else {}
+        self._write(query_id, run_id, event, at_ms, **ended)
+        if ended:
+            with suppress(OSError):  # a full disk, which the writer has reported
+                self._writers.pop(query_id).close()
 
     def _path(self, query_id: str) -> Path:
         return self.folder / (query_id + SUFFIX)

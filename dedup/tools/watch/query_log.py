@@ -77,7 +77,7 @@ class QueryLog:
         # Make a new list, because a reader may hold the old one.
         self.sinks = [*self.sinks, *sinks][-_SINKS:]
         self.name = metrics.query_name
-        self.idle(at_ms)
+        self.event("idle", None, None, at_ms)
         return True
 
     @property
@@ -88,23 +88,22 @@ class QueryLog:
     def has_done(self, run_id: str) -> bool:
         return bool(self.batches) and self.batches[-1].batch.run_id == run_id
 
-    def started(self, at_ms: int) -> None:
-        self.heard_ms, self.running = at_ms, True
-        if not self.failures:
-            self.ended = None
-
-    def idle(self, at_ms: int) -> None:
-        """Record that the query works, or waits for input."""
-        # Reset failures first, because a concurrent reader must not see them without a reason.
-        self.failures, self.heard_ms, self.running, self.ended = 0, at_ms, True, None
-
-    def over(self, run_id: str | None, error: str | None, at_ms: int) -> None:
-        if not error:
-            self.failures = 0
-        elif self.ended is None or run_id != self.ended_run:  # not counted yet
-            self.failures += 1
-        self.heard_ms, self.running = at_ms, False
-        self.ended, self.ended_run = error or ENDED, run_id
+    def event(self, event: str, run_id: str | None, error: str | None, at_ms: int) -> None:
+        """Record that a run started or ended. Any other event means that the query works."""
+        if event == "ended":
+            if not error:
+                self.failures = 0
+            elif self.ended is None or run_id != self.ended_run:  # not counted yet
+                self.failures += 1
+            self.running, self.ended, self.ended_run = False, error or ENDED, run_id
+        elif event == "started":
+            self.running = True
+            if not self.failures:
+                self.ended = None
+        else:
+            # Reset failures first, because a concurrent reader must not see them without a reason.
+            self.failures, self.running, self.ended = 0, True, None
+        self.heard_ms = at_ms
 
     def take(self, line: dict[str, Any]) -> None:
         """Add one line of a log, or raise KeyError, TypeError or ValueError if it is invalid."""
@@ -114,12 +113,9 @@ class QueryLog:
         if event in METRICS:
             sinks = [SinkMetrics.from_json(entry) for entry in line.get(SINKS, ())]
             self.batch(METRICS[event].from_json(line[event]), at_ms, sinks)
-        elif event == "ended":
-            self.over(line["run_id"], line["error"], at_ms)
-        elif event == "started":
-            self.started(at_ms)
         else:
-            self.idle(at_ms)
+            error = line["error"] if event == "ended" else None
+            self.event(event, line["run_id"], error, at_ms)
         self.name = line["name"] or self.name
 
     def why(self) -> str | None:
