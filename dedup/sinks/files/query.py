@@ -32,13 +32,11 @@ from dedup.spark.plan import Plan
 #: Size of the part of a file that one task reads. Most writers' row groups have about this size.
 SPLIT_BYTES = 128 << 20
 #: Options of Spark's reader that select files, and do not change how it reads them.
-_LISTING = frozenset(
-    {
-        "basepath", "cleansource", "filenameonly", "latestfirst", "maxbytespertrigger",
-        "maxfileage", "maxfilespertrigger", "mergeschema", "mode", "modifiedafter",
-        "modifiedbefore", "pathglobfilter", "recursivefilelookup", "sourcearchivedir",
-    }
-)  # fmt: skip
+_LISTING = frozenset({
+    "basepath", "cleansource", "filenameonly", "latestfirst", "maxbytespertrigger",
+    "maxfileage", "maxfilespertrigger", "mergeschema", "mode", "modifiedafter",
+    "modifiedbefore", "pathglobfilter", "recursivefilelookup", "sourcearchivedir",
+})  # fmt: skip
 #: Columns of the table in which Spark lists files. These columns do not make Spark read the files.
 _LISTED = {
     "path": T.StringType(),

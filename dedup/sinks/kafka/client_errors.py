@@ -119,19 +119,17 @@ def failed_start(error: Any, transactional_id: str, settings: ClientSettings) ->
     )
 
 
-class _WithoutFencing(logging.Filter):
-    """A log filter that drops lines about fencing, unless the logger is at level DEBUG."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        text = record.getMessage()
-        is_fencing = any(part in text for part in _FENCING)
-        return not is_fencing or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+def _is_shown(record: logging.LogRecord) -> bool:
+    """Return whether to log a line: not if it is about fencing, unless the level is DEBUG."""
+    text = record.getMessage()
+    is_fencing = any(part in text for part in _FENCING)
+    return not is_fencing or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
 
 
 #: The logger of the sink's producers. librdkafka logs fencing as a fatal error, but fencing is
 #: normal here: Spark may run a task in any worker, so slots often change their owners.
 client_log = logging.getLogger("dedup.kafka.client")
-client_log.addFilter(_WithoutFencing())
+client_log.addFilter(_is_shown)
 
 
 def flush_log(producer: Any) -> None:

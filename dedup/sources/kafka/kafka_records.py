@@ -28,13 +28,11 @@ from dedup.sources.strict_json import CAUSE
 #: offsets. The broker answers in turn, so Spark waits this long.
 _FETCH_MAX_WAIT_MS = 10
 #: Options of Spark's source that parameters of `kafka_records` replace.
-_REPLACED = frozenset(
-    {
-        "assign", "endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp", "includeheaders",
-        "kafka.bootstrap.servers", "startingoffsets", "startingoffsetsbytimestamp",
-        "startingoffsetsbytimestampstrategy", "startingtimestamp", "subscribe", "subscribepattern",
-    }
-)  # fmt: skip
+_REPLACED = frozenset({
+    "assign", "endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp", "includeheaders",
+    "kafka.bootstrap.servers", "startingoffsets", "startingoffsetsbytimestamp",
+    "startingoffsetsbytimestampstrategy", "startingtimestamp", "subscribe", "subscribepattern",
+})  # fmt: skip
 
 
 def kafka_records(

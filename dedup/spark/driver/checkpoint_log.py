@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -172,26 +172,26 @@ class _Folder:
 
     def read(self, name: str) -> str | None:
         """Return a file's text, or None if there is no file."""
-        try:
-            with self.fs.open_input_stream(f"{self.path}/{name}", compression=None) as stream:
+        with self._answering(name), suppress(FileNotFoundError, NotADirectoryError):
+            stream = self.fs.open_input_stream(f"{self.path}/{name}", compression=None)
+            with stream:
                 return bytes(stream.read()).decode(errors="replace")
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (OSError, pa.ArrowException) as error:
-            raise ConfigError(
-                f"{self.where}/{name} cannot be read: {_first_line(error)}."
-            ) from None
+        return None
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, which need not exist."""
-        try:
+        with self._answering(folder), suppress(NotADirectoryError):
             selector = pafs.FileSelector(f"{self.path}/{folder}", allow_not_found=True)
             return [info.base_name for info in self.fs.get_file_info(selector)]
-        except NotADirectoryError:
-            return []
+        return []
+
+    @contextmanager
+    def _answering(self, name: str) -> Iterator[None]:
+        try:
+            yield
         except (OSError, pa.ArrowException) as error:
             raise ConfigError(
-                f"{self.where}/{folder} cannot be read: {_first_line(error)}."
+                f"{self.where}/{name} cannot be read: {_first_line(error)}."
             ) from None
 
     def numbers(self, folder: str) -> list[int]:

@@ -95,18 +95,17 @@ class _TextWriter:
     def __init__(self, given: Column, columns: list[str], case_sensitive: bool) -> None:
         self.out = Expression()
         self.given = given
-        self._known = {self._fold(name, case_sensitive) for name in columns}
         self._case_sensitive = case_sensitive
+        self._known = set(map(self._fold, columns))
         self._variables: dict[str, str] = {}
 
-    @staticmethod
-    def _fold(name: str, case_sensitive: bool) -> str:
-        return name if case_sensitive else name.lower()
+    def _fold(self, name: str) -> str:
+        return name if self._case_sensitive else name.lower()
 
     def column(self, parts: list[str]) -> str:
         """Return the SQL that names a column, or a field inside it. The column comes first."""
         written = column_text(parts)
-        name = written if self._case_sensitive else column_text([part.lower() for part in parts])
+        name = column_text([self._fold(part) for part in parts])
         self.out.columns.setdefault(name, written)
         return name
 
@@ -138,7 +137,7 @@ class _TextWriter:
         text = _SQL_ALIAS.sub("", text.strip())
         if _SQL_NAME.fullmatch(text):
             (name,) = parts(text)
-            if self._fold(name, self._case_sensitive) in self._known:
+            if self._fold(name) in self._known:
                 return self.column([name])
         self.out.sql.append(text)
         self.out.functions.update(re.findall(r"(\w+)\s*\(", text.lower()))

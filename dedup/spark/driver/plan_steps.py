@@ -20,13 +20,11 @@ from dedup.spark.driver.expression import CLOCK_KEYWORDS, Expression, class_name
 
 #: Functions that may return another value when Spark computes a record again. Spark calls
 #: `aes_encrypt` deterministic, but the function draws a random vector unless the user gives one.
-_RANDOM = frozenset(
-    {
-        "rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle",
-        "monotonically_increasing_id", "spark_partition_id", "reflect", "try_reflect",
-        "java_method", "aes_encrypt", "input_file_block_start", "input_file_block_length",
-    }
-)  # fmt: skip
+_RANDOM = frozenset({
+    "rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle",
+    "monotonically_increasing_id", "spark_partition_id", "reflect", "try_reflect",
+    "java_method", "aes_encrypt", "input_file_block_start", "input_file_block_length",
+})  # fmt: skip
 _CLOCKS = CLOCK_KEYWORDS | {"now", "curdate"}
 #: Options that identify a record, so their values must not depend on the current time. A timestamp
 #: may depend on the current time, because Spark logs the time with the micro-batch.

@@ -113,8 +113,9 @@ def _by_sequence(columns: Columns, options: SequenceOptions) -> Plan:
     made_of = [
         *(_made_of("producer", r.definition) for r in producers),
         *(_made_of("partition", r.definition) for r in partitions),
-        *([_made_of("epoch", _of_any_width(r.definition)) for r in epochs] or ["no epoch"]),
-        _made_of("sequence", _of_any_width(sequence.definition)),
+        # The types of integer columns may change.
+        *([_made_of("epoch", replace(r.definition, kind="")) for r in epochs] or ["no epoch"]),
+        _made_of("sequence", replace(sequence.definition, kind="")),
         _made_of("timestamp", time.definition),
     ]
     return _plan(
@@ -234,8 +235,3 @@ def _made_of(option: str, definition: Definition) -> str:
     """Return a text of an option and its column, which a restart compares with the last start."""
     shown = replace(definition, kind=encoded_kind(definition.kind))
     return f"{option}={shown.text_beside(_NOTHING)}"
-
-
-def _of_any_width(definition: Definition) -> Definition:
-    """Return the definition of an integer column without its type, so that the type may change."""
-    return replace(definition, kind="")

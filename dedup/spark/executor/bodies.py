@@ -92,7 +92,7 @@ class BodyFile:
 
     def _begun(self) -> io.FileIO:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return io.FileIO(self.path, "xb", opener=_for_this_user)
+        return io.FileIO(self.path, "xb", opener=lambda path, flags: os.open(path, flags, 0o600))
 
     def _serialized(self, body: pa.RecordBatch) -> U8:
         """Return the body as an IPC message. The next call overwrites the returned memory."""
@@ -256,10 +256,6 @@ def _gone(path: bytes) -> DedupError:
         "another way.",
         remedy="local-disk",
     )
-
-
-def _for_this_user(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _write_all(file: io.FileIO, data: U8) -> None:
