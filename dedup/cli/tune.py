@@ -9,8 +9,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyspark.sql import SparkSession
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
 from rich.text import Text
@@ -44,9 +45,6 @@ from dedup.tools.tuning.report import Tuning
 from dedup.tools.tuning.sample import Sample
 from dedup.tools.tuning.sample import read_sample as sample_of
 from dedup.tools.tuning.tune import Progress
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 #: Columns that a narrow screen omits, the least important first.
 _OPTIONAL = ("waste", "expect", "state", "budget", "room", "sidecar", "reads/s", "bits")
