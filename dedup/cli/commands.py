@@ -64,17 +64,12 @@ class Flags:
     """Base class of a command's flags. The docstring of a subclass is the command's help text.
 
     Declare every field with `option`, `switch` or `argument`.
-
-    Attributes
-    ----------
-    work : str
-        Name of the function that runs the command, as ``module:function``. It takes the flags and
-        returns a `Done`. Typer imports it late, so that ``dedup --help`` loads no Spark.
-    example : str
-        A command line for the help screen.
     """
 
+    #: Name of the function that runs the command, as ``module:function``. It takes the flags and
+    #: returns a `Done`. Typer imports it late, so that ``dedup --help`` loads no Spark.
     work: ClassVar[str]
+    #: A command line for the help screen.
     example: ClassVar[str]
 
     as_json: bool = switch("Print one JSON object on stdout.", "--json")
