@@ -125,10 +125,7 @@ class Clocks:
         )
 
     def holder(self, policy: Policy) -> str | None:
-        """Return the active source partition with the lowest clock, or None if all are idle.
-
-        The clock of this partition holds the watermarks back.
-        """
+        """Return the active partition that holds the watermarks back, or None if all are idle."""
         return min(self._active(policy), default=(0, None))[1]
 
     def _active(self, policy: Policy) -> list[tuple[int, str]]:

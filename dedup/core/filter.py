@@ -64,10 +64,7 @@ _KEY_ID_INPUT = b"dedup hash-key id v1"
 
 
 def hash_key_id(key16: bytes) -> int:
-    """Return a number that names a hash key without revealing it.
-
-    The number is the SipHash-1-3 of a constant under that key.
-    """
+    """Return a number that names a hash key without revealing it: the hash of a constant."""
     data = np.frombuffer(_KEY_ID_INPUT, np.uint8)
     return int(kernel.hash64(data, np.array([0, len(data)], np.int64), key16)[0])
 
@@ -241,10 +238,7 @@ def blocks_in(filter_bytes: int) -> int:
 
 
 def blocks_of(header: bytes | memoryview) -> int:
-    """Return the number of blocks that a header states, or raise FilterDamaged.
-
-    The header is the first 64 bytes of a serialised filter.
-    """
+    """Return the number of blocks that a filter's first 64 bytes state, or raise FilterDamaged."""
     blocks: int = _header(memoryview(header))[3]
     if not 1 <= blocks <= MAX_BLOCKS:
         raise damaged(f"it has {blocks} blocks")

@@ -241,10 +241,7 @@ class _Search:
             self.add(ids, first_ms, np.full(len(ids), segment.end_ms - 1, np.int64))
 
     def expected_lost(self, clear: I64) -> float:
-        """Estimate how many new IDs filters wrongly reported as seen.
-
-        ``clear`` are the IDs that no filter reported.
-        """
+        """Estimate how many new IDs filters wrongly reported, given those that none reported."""
         if self.log_right is None:
             return 0.0
         # If n new IDs are probed with a chance p of a wrong answer, n (1 - p) come out clear.

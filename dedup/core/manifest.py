@@ -17,10 +17,7 @@ from dedup.core.segment import SegmentRef
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A segment that no bucket holds any more and that waits for its deletion.
-
-    The segment expired in micro-batch `epoch`, at the time `since_ms`.
-    """
+    """A segment that expired in micro-batch `epoch`, at `since_ms`, and waits for its deletion."""
 
     name: str
     epoch: int
@@ -130,10 +127,7 @@ class Manifest:
         return [e.name for e in self.expired if due(e)], [g for g in self.pending_lists if due(g)]
 
     def spilling(self, pending_list: str, count: int) -> Manifest:
-        """Return the manifest with its ``count`` oldest expired segments moved to a pending list.
-
-        ``pending_list`` is the name of that list.
-        """
+        """Return the manifest with its ``count`` oldest expired segments in ``pending_list``."""
         spilled, rest = self.expired[:count], self.expired[count:]
         newest = PendingList(
             pending_list,

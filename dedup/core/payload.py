@@ -73,10 +73,7 @@ class Digested:
 
 
 def pairs_in_groups(groups: I64, others: I64) -> tuple[I64, I64]:
-    """Return the positions in ``groups`` and ``others`` of all pairs of equal numbers.
-
-    ``others`` is sorted.
-    """
+    """Return the positions of all pairs of equal numbers in ``groups`` and sorted ``others``."""
     start = np.searchsorted(others, groups, "left")
     count = np.searchsorted(others, groups, "right") - start
     index = np.repeat(np.arange(len(groups)), count)

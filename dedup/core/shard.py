@@ -57,10 +57,7 @@ class _Judging:
     def judge(
         self, state: ShardState, asked: _Judgeable, tie_rank: Callable[[I64], I64]
     ) -> tuple[U8, Tail, list[SegmentRef]]:
-        """Return the verdicts, the entries to remember, and the damaged segments to drop.
-
-        The user has accepted the loss of these segments.
-        """
+        """Return the verdicts, the entries to remember, and the segments whose loss is accepted."""
         policy, hash_key = self.policy, self.epoch.hash_key
         distinct, first = distinct_ids(
             asked.keys, asked.times_ms, asked.own_first_ms, asked.own_last_ms, hash_key=hash_key

@@ -71,10 +71,7 @@ def slot_keys(shards: int, partitions: int) -> tuple[int, ...]:
 
 
 def spark_hash_int(value: int) -> int:
-    """Return Spark's ``hash`` of an INT column as an unsigned 32-bit number.
-
-    Follows Murmur3_x86_32.hashInt of org.apache.spark.unsafe.hash.
-    """
+    """Return Spark's ``hash`` of an INT, unsigned: Murmur3_x86_32 of org.apache.spark.unsafe."""
     k = _rotated(value * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
     h = (_rotated(_SEED ^ k, 13) * 5 + 0xE6546B64) & _MASK
     h ^= 4

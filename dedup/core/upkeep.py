@@ -165,10 +165,7 @@ class Upkeep:
         return bucket.depth >= DEEP and not self._closed(bucket)
 
     def _begin_merges(self) -> None:
-        """Begin the merges that are due.
-
-        Begins at most one merge in each growing bucket, and one in all ended buckets together.
-        """
+        """Begin the due merges: at most one per growing bucket, and one in all ended buckets."""
         self._begin_ended()
         for bucket in self.state.manifest.buckets:
             if self._closed(bucket):

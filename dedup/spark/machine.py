@@ -42,9 +42,6 @@ def home_path(path: str | Path) -> Path:
 
 
 def shuffle_partitions(text: str | None) -> int | None:
-    """Return the number in ``spark.sql.shuffle.partitions``, or None if Spark chooses it.
-
-    On Databricks, ``auto`` lets Spark choose.
-    """
+    """Return the number in the setting, or None if Spark chooses it (Databricks: ``auto``)."""
     text = text or ""
     return int(text) or None if re.fullmatch(r"\s*\d{1,9}\s*", text) else None

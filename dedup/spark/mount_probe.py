@@ -24,10 +24,7 @@ _seen: set[str] = set()
 
 
 def mark_start(root: Root, start_id: str) -> None:
-    """Leave the mark of this start at the catalog root, and delete old marks.
-
-    Raises CatalogError if the root is not writable.
-    """
+    """Leave the mark of this start at the catalog root, and delete old marks."""
     root.create_bytes(start_path(start_id), b"")
     folder = root.local_path(STARTS_FOLDER)
     if folder is None:

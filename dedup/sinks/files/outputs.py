@@ -39,10 +39,7 @@ class LocalOutput:
         yield self._path / STAGING / staging_folder(batch.batch_id, batch.run_id)
 
     def stage(self, batch: Batch, files: Sequence[WrittenFile]) -> list[WrittenFile]:
-        """Move a task's files to a durable place that the driver sees. Return the moved files.
-
-        The driver sees the folder that tasks write to.
-        """
+        """Return a task's files in a durable place that the driver sees, as this folder is."""
         return list(files)
 
     def plan_files(
@@ -124,10 +121,7 @@ class LocalOutput:
 
 
 class StoreOutput:
-    """A folder of an object store, with the methods of `LocalOutput`.
-
-    A store cannot rename, so this copies each staged file.
-    """
+    """An object store, with the methods of `LocalOutput`. It copies files, as it cannot rename."""
 
     def __init__(self, path: str) -> None:
         self.root = OutputRoot(path)

@@ -131,10 +131,7 @@ def _renamed_line(line: str, old: Path, new: Path) -> str:
 
 
 def log_offset(checkpoint: Path, batch_id: int) -> int:
-    """Return the last batch of the file source that a micro-batch takes.
-
-    Returns -1 if the log of offsets lacks the micro-batch.
-    """
+    """Return the file source's last batch in a micro-batch, or -1 if the log lacks it."""
     try:
         text = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
         version, _, source = text.split("\n")[:3]

@@ -32,10 +32,7 @@ _UNKNOWN_FREE, _UNKNOWN_PAUSE_S = 100, 0.01
 
 @dataclass
 class AvroDecoder(BytesDecoder):
-    """Decodes Avro. The driver creates the decoder, and tasks use it.
-
-    Raises ConfigError for a schema that cannot be used.
-    """
+    """Decodes Avro. The driver creates the decoder, and tasks use it."""
 
     #: JSON of the reader's schema, and of the schemas to which the reader's schema refers.
     text: str

@@ -159,10 +159,7 @@ class Registry:
             yield other["schema"]
 
     def _get(self, path: str, body: bytes | None = None) -> dict[str, Any] | None:
-        """Return the registry's answer to a request, or None if the object does not exist.
-
-        If `body` is given, this posts it.
-        """
+        """Return the answer to a request, or None if the object does not exist. Posts a `body`."""
         problem = ""
         for pause_s in (*_PAUSES_S, None):
             for url in self.urls:

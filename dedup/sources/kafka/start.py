@@ -73,10 +73,7 @@ def check_start(start: Start) -> None:
 
 
 def start_options(start: Start, topics: Mapping[str, Topic], cluster: Cluster) -> dict[str, str]:
-    """Return the options by which Spark's source begins at `start`.
-
-    Raises ConfigError if Kafka does not have a wanted offset.
-    """
+    """Return the options by which Spark's source begins at `start`, or raise ConfigError."""
     if isinstance(start, datetime):
         return {
             # Kafka has no records before 1970, and negative times are codes.

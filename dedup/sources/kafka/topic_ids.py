@@ -41,10 +41,7 @@ class Checkpoint:
         return None if text is None else str(json.loads(text)["id"])
 
     def topics_read(self) -> frozenset[str] | None:
-        """Return the topics in the checkpoint's offsets.
-
-        Returns None before Spark has planned the first micro-batch.
-        """
+        """Return the topics in the checkpoint's offsets, or None before the first micro-batch."""
         with self._answering():
             names = [info.name.partition("/")[2] for info in self._root.list("offsets")]
         numbers = sorted(int(name) for name in names if name.isascii() and name.isdigit())

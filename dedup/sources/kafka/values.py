@@ -137,10 +137,7 @@ ValueFormat: TypeAlias = str | Json | Avro | ConfluentAvro | Decoder
 def parser(
     spark: SparkSession, given: ValueFormat, topics: tuple[str, ...], part: str = "value"
 ) -> Parser | None:
-    """Return the function that parses a part of records, or None for raw bytes.
-
-    `part` is "value" or "key".
-    """
+    """Return the function that parses "value" or "key" of records, or None for raw bytes."""
     if isinstance(given, Json):
         strict_json.check_options(given.options, _FIXED, "Option {}")
         schema, options = _spark_schema(spark, given.schema, "Json"), given.options

@@ -72,10 +72,7 @@ class Expression:
     sql: list[str] = field(default_factory=list)
 
     def depends_on_zone(self, kinds: list[str]) -> bool:
-        """Return whether the time zone may change the result.
-
-        `kinds` are the types of the inputs and of the result.
-        """
+        """Return whether the zone may change the result, given the types of inputs and result."""
         if not (self.functions or self.casts or self.sql):
             return False
         if self.functions <= _CARRY_TIMESTAMPS and not (self.casts or self.sql):
@@ -152,10 +149,7 @@ class _TextWriter:
 
 
 def read_expression(given: Column, df: DataFrame, *, case_sensitive: bool) -> Expression:
-    """Return the expression of a Column of `df`, without the Column's alias.
-
-    Names become lower case unless `case_sensitive`.
-    """
+    """Return a Column's expression without alias, in lower case unless `case_sensitive`."""
     writer = _TextWriter(given, df.columns, case_sensitive)
     node = getattr(given, "_jc", None)
     if node is not None:
@@ -227,10 +221,7 @@ def _catalyst(writer: _TextWriter, expression: Any) -> str:
 
 
 def _path(expression: Any) -> list[str]:
-    """Return the path to a column or to a field inside a column.
-
-    Returns an empty list for any other expression.
-    """
+    """Return the path to a column or to a field inside a column, or else an empty list."""
     kind = class_name(expression)
     if kind == "AttributeReference":
         return [expression.name()]

@@ -65,10 +65,7 @@ class BodyFile:
     _memory: pa.Buffer | None = None
 
     def write(self, body: pa.RecordBatch) -> pa.Buffer:
-        """Append a body, and return its place.
-
-        Raises DedupError if the disk is full or read-only.
-        """
+        """Append a body, and return its place. Raises DedupError if the disk refuses it."""
         return pa.py_buffer(self.append(self._serialized(body)))
 
     def append(self, data: U8) -> bytes:
