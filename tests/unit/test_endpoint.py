@@ -260,9 +260,9 @@ def test_a_silent_connection_is_closed(session: Session, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("field", "value", "why"),
-    [("at_ms", float("inf"), "at_ms cannot be inf"), ("at_ms", 10**30, "at_ms cannot be so large"),
-     ("heard_ms", None, "heard_ms cannot be None"), ("running", 1, "running cannot be 1"),
-     ("batches", {}, "batches cannot be {}"), ("batches", [5], "5 is not an object"),
+    [("at_ms", float("inf"), "at_ms cannot be inf"), ("at_ms", 10**30, "at_ms cannot be 1000"),
+     ("run_id", 1, "run_id cannot be 1"), ("query_id", 7, "7 is not text"),
+     ("lines", {"a": 1}, "'a' is not"), ("lines", [5], "5 is not"), ("lines", 5, "not iterable"),
      ("live_ids", float("nan"), "live_ids cannot be nan")],
 )  # fmt: skip
 def test_values_that_cannot_be_are_refused(
@@ -270,7 +270,8 @@ def test_values_that_cannot_be_are_refused(
 ) -> None:
     body = json.loads(answer(session))
     (query,) = body["queries"]
-    (query if field in query else query["batches"][0])[field] = value
+    line = query["lines"][0]
+    next(part for part in (query, line, line["batch"]) if field in part)[field] = value
     refuse(OK + json.dumps(body).encode(), f"another release.*{why}")
 
 

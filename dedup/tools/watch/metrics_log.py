@@ -100,11 +100,7 @@ class MetricsLog:
 
     def batch(self, metrics: AnyMetrics, at_ms: int, sinks: Sequence[SinkMetrics] = ()) -> None:
         self._writer(metrics.query_id).query_name = metrics.query_name
-        event = BATCH if isinstance(metrics, BatchMetrics) else SEQUENCES
-        fields: dict[str, Any] = {event: metrics.to_json()}
-        if sinks:
-            fields[SINKS] = [sink.to_json() for sink in sinks]
-        self._write(metrics.query_id, metrics.run_id, event, at_ms, **fields)
+        self._write(batch_line(metrics, at_ms, sinks))
 
     def event(
         self, event: str, query_id: str, run_id: str, at_ms: int, error: str | None = None
@@ -119,8 +115,9 @@ class MetricsLog:
             return
         else:
             self._idle_ms[query_id] = at_ms
+        name = self._writer(query_id).query_name
         ended = {"error": error} if event == "ended" else {}
-        self._write(query_id, run_id, event, at_ms, **ended)
+        self._write(new_line(event, at_ms, query_id, run_id, name, **ended))
         if ended:
             with suppress(OSError):  # a full disk, which the writer has reported
                 self._writers.pop(query_id).close()
@@ -147,16 +144,31 @@ class MetricsLog:
             )  # fmt: skip
         return self._writers[query_id]
 
-    def _write(self, query_id: str, run_id: str, event: str, at_ms: int, **fields: Any) -> None:
-        if event != "started" and not self._exists(query_id):
-            self._write(query_id, run_id, "started", at_ms)
-        writer = self._writer(query_id)
-        line = {
-            "format": FORMAT, "event": event, "at_ms": at_ms, "query_id": query_id,
-            "run_id": run_id, "name": writer.query_name, **fields,
-        }  # fmt: skip
+    def _write(self, line: dict[str, Any]) -> None:
+        query_id = line["query_id"]
+        if line["event"] != "started" and not self._exists(query_id):
+            names = ("at_ms", "query_id", "run_id", "name")
+            self._write(new_line("started", *(line[name] for name in names)))
         text = json.dumps(line, separators=(",", ":"))
-        writer.handle(logging.LogRecord("dedup.metrics", logging.INFO, "", 0, text, None, None))
+        record = logging.LogRecord("dedup.metrics", logging.INFO, "", 0, text, None, None)
+        self._writer(query_id).handle(record)
+
+
+def new_line(
+    event: str, at_ms: int | None, query_id: str, run_id: str | None, name: str | None, **more: Any
+) -> dict[str, Any]:
+    fixed = {"format": FORMAT, "event": event, "at_ms": at_ms, "query_id": query_id}
+    return {**fixed, "run_id": run_id, "name": name, **more}
+
+
+def batch_line(
+    metrics: AnyMetrics, at_ms: int, sinks: Sequence[SinkMetrics] = ()
+) -> dict[str, Any]:
+    event = BATCH if isinstance(metrics, BatchMetrics) else SEQUENCES
+    more: dict[str, Any] = {event: metrics.to_json()}
+    if sinks:
+        more[SINKS] = [sink.to_json() for sink in sinks]
+    return new_line(event, at_ms, metrics.query_id, metrics.run_id, metrics.query_name, **more)
 
 
 def _is_torn(path: str) -> bool:

@@ -7,27 +7,23 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
-from dedup.core.metrics import BatchMetrics
-from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
+from dedup.core.metrics import BatchMetrics, fields_of
+from dedup.core.parse import text
+from dedup.core.sequence_metrics import AnyMetrics
 from dedup.errors import ConfigError
 from dedup.sinks.figures import SinkMetrics
 from dedup.tools.watch.health import ENDED, HISTORY, WINDOW, TimedBatch, judge
-from dedup.tools.watch.metrics_log import FORMAT, METRICS, SINKS, SUFFIX
+from dedup.tools.watch.metrics_log import FORMAT, METRICS, SINKS, SUFFIX, batch_line, new_line
 from dedup.tools.watch.watched import Watched
 
 #: Reason that an endpoint gives for every failure, because the error's own text may hold data.
 FAILED = "the run has failed; the driver's log says why"
-_JSON_TYPES = {
-    "query_id": (str,), "name": (str, NoneType), "heard_ms": (int,), "running": (bool,),
-    "ended": (str, NoneType), "batches": (list,), "sequences": (list,),
-}  # fmt: skip
 #: Largest number of kept metrics of sinks.
 _SINKS = 10 * WINDOW
 #: Number of bytes read at the end of a log: some hundred micro-batches.
@@ -35,10 +31,20 @@ READ_BYTES = 1 << 20
 
 #: Inode, size and modification time of a log's files.
 _Version = tuple[tuple[int, int, int], ...]
-_TEXT = (str, NoneType)
-_EVENT_TYPES = {"event": (str,), "at_ms": (int,), "run_id": _TEXT, "name": _TEXT, "error": _TEXT}
 
 logger = logging.getLogger("dedup")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """The fields of every line that are needed here."""
+
+    format: int
+    event: str
+    at_ms: int
+    run_id: str | None = None
+    name: str | None = None
+    error: str | None = None
 
 
 @dataclass
@@ -105,18 +111,17 @@ class QueryLog:
             self.failures, self.running, self.ended = 0, True, None
         self.heard_ms = at_ms
 
-    def take(self, line: dict[str, Any]) -> None:
+    def take(self, value: Any) -> None:
         """Add one line of a log, or raise KeyError, TypeError or ValueError if it is invalid."""
-        if line["format"] != FORMAT:
-            raise ValueError(f"format {line['format']!r} is not {FORMAT}")
-        event, at_ms = line["event"], int(line["at_ms"])
-        if event in METRICS:
-            sinks = [SinkMetrics.from_json(entry) for entry in line.get(SINKS, ())]
-            self.batch(METRICS[event].from_json(line[event]), at_ms, sinks)
+        line = _Line(**fields_of(_Line, value))
+        if line.format != FORMAT:
+            raise ValueError(f"format {line.format!r} is not {FORMAT}")
+        if line.event in METRICS:
+            sinks = [SinkMetrics.from_json(entry) for entry in value.get(SINKS, ())]
+            self.batch(METRICS[line.event].from_json(value[line.event]), line.at_ms, sinks)
         else:
-            error = line["error"] if event == "ended" else None
-            self.event(event, line["run_id"], error, at_ms)
-        self.name = line["name"] or self.name
+            self.event(line.event, line.run_id, line.error, line.at_ms)
+        self.name = line.name or self.name
 
     def why(self) -> str | None:
         """Return why the query does no work, in one line, or None if the query works."""
@@ -139,56 +144,25 @@ class QueryLog:
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON object that an endpoint serves. `from_json` reads it."""
-        why = self.why()
-        return {
-            "query_id": self.query_id,
-            "name": self.name,
-            "heard_ms": self.heard_ms,
-            "running": self.running,
-            "ended": why if why in (None, ENDED) else FAILED,
-            "batches": self._done(BatchMetrics),
-            "sequences": self._done(SequenceMetrics),
-            SINKS: [sink.to_json() for sink in self.sinks],
-        }
-
-    def _done(self, metrics: type[AnyMetrics]) -> list[dict[str, Any]]:
-        return [
-            {"at_ms": at_ms, **batch.to_json()}
-            for at_ms, batch in self.batches
-            if isinstance(batch, metrics)
-        ]
+        """Return lines for `from_json`, which an endpoint serves. Errors have no text in them."""
+        lines = [batch_line(batch, at_ms) for at_ms, batch in self.batches]
+        if lines:
+            lines[-1][SINKS] = [sink.to_json() for sink in self.sinks]
+        about = (self.heard_ms, self.query_id, self.ended_run, self.name)
+        if self.ended is not None:
+            error = None if self.ended == ENDED else FAILED
+            lines.append(new_line("ended", *about, error=error))
+        if self.running:
+            lines.append(new_line("started" if self.ended else "idle", *about))
+        return {"query_id": self.query_id, "lines": lines}
 
     @staticmethod
-    def from_json(value: object) -> QueryLog:
-        """Return the log that `to_json` wrote, or raise ValueError if the object is invalid."""
-        fields = check_types(value, _JSON_TYPES)
-        if fields["batches"] and fields["sequences"]:
-            raise ValueError("a query has micro-batches of one operator")
-        fields["batches"] = [
-            TimedBatch(check_types(entry, {"at_ms": (int,)})["at_ms"], metrics.from_json(entry))
-            for metrics, name in ((BatchMetrics, "batches"), (SequenceMetrics, "sequences"))
-            for entry in fields.pop(name)
-        ]
-        sinks = [SinkMetrics.from_json(entry) for entry in fields.get(SINKS, ())]
-        known = {name: fields[name] for name in _JSON_TYPES.keys() & fields.keys()}
-        return QueryLog(**known, sinks=sinks)
-
-
-def check_types(value: object, types: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
-    """Return `value` unchanged if it is a JSON object whose fields have these types.
-
-    Raises ValueError otherwise, and for an integer of more than 64 bits.
-    """
-    if not isinstance(value, dict):
-        raise ValueError(f"{value!r:.80} is not an object")
-    for name, kinds in types.items():
-        entry = value.get(name)
-        if type(entry) not in kinds:
-            raise ValueError(f"{name} cannot be {entry!r:.80}")
-        if type(entry) is int and abs(entry) >= 2**63:
-            raise ValueError(f"{name} cannot be so large")
-    return value
+    def from_json(value: Any) -> QueryLog:
+        """Return the log that `to_json` wrote. Raises what `take` raises."""
+        log = QueryLog(text(value["query_id"]))
+        for line in value["lines"]:
+            log.take(line)
+        return log
 
 
 def read_logs(folder: str | Path) -> list[QueryLog]:
@@ -260,7 +234,7 @@ def _read(path: Path) -> QueryLog:
     log = QueryLog(path.name.removesuffix(SUFFIX))
     for line in _last_lines(path):
         try:
-            log.take(check_types(json.loads(line), _EVENT_TYPES))
+            log.take(json.loads(line))
         except (KeyError, TypeError, ValueError, RecursionError):
             log.unreadable += 1
     return log
