@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dedup.core.duration import iso, size, span
-from dedup.core.metrics import STAGES, BatchMetrics
+from dedup.core.metrics import STAGES, BatchMetrics, filter_fpr
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics, SequenceMetrics
 from dedup.tools.watch.health import WINDOW, Status, share_of
 from dedup.tools.watch.watched import PacedBatch, Watched
@@ -251,7 +251,7 @@ def _amounts(one: Watched, last: BatchMetrics) -> Iterator[Text]:
     lost = one.expected_lost()
     if lost is not None:
         yield _figure("expected lost", f"{lost:,.1f}", "new IDs dropped by false positives")
-    fpr = one.filter_fpr()
+    fpr = filter_fpr(one.of_ids)
     target = f"target {last.target_fpr:.2%}; {_rate(rates['catalog_reads'])} catalog reads/s"
     yield _figure("false positives", "-" if fpr is None else f"{fpr:.2%}", target)
     mean = last.live_ids / last.shards

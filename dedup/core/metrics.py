@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
 from types import UnionType
@@ -237,15 +237,8 @@ class BatchMetrics(OperatorMetrics):
 
     @property
     def filter_fpr(self) -> float | None:
-        """The observed false-positive rate of the filters.
-
-        The rate is None if no new ID was looked up in a filter. It is also None under
-        ``guarantee="at-most-once"``, because the catalog then does not confirm filter hits.
-        """
-        if self.filter_unconfirmed:
-            return None
-        unknown = self.filter_negative + self.filter_false_positive
-        return self.filter_false_positive / unknown if unknown else None
+        """The observed false-positive rate of the filters in this micro-batch: `filter_fpr`."""
+        return filter_fpr([self])
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -276,6 +269,21 @@ class BatchMetrics(OperatorMetrics):
         for name in ("slowest_sources", "expiring"):
             read[name] = tuple(tuple(entry) for entry in read[name])
         return cls(**read)
+
+
+def filter_fpr(batches: Iterable[BatchMetrics]) -> float | None:
+    """Return the observed false-positive rate of the filters in some micro-batches.
+
+    The rate is None if no new ID was looked up in a filter. It is also None under
+    ``guarantee="at-most-once"``, because the catalog then does not confirm filter hits.
+    """
+    wrong = new = 0
+    for batch in batches:
+        if batch.filter_unconfirmed:
+            return None
+        wrong += batch.filter_false_positive
+        new += batch.filter_negative + batch.filter_false_positive
+    return wrong / new if new else None
 
 
 def of_kind(metrics: type, kind: str) -> tuple[str, ...]:

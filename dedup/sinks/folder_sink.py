@@ -139,11 +139,7 @@ class StagedFiles:
         shutil.rmtree(staged, ignore_errors=True)
 
     def _roots(self) -> Iterator[Path]:
-        yield self.output
-        if self.duplicates is not None:
-            yield self.duplicates
-        if self.aside is not None:
-            yield self.aside
+        return filter(None, (self.output, self.duplicates, self.aside))
 
     def _set_aside(self, staged: Path, batch_id: int) -> None:
         if self.before_publishing is not None:

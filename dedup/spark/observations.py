@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from pyspark.sql import Column
@@ -104,12 +103,12 @@ class Stopwatch:
         self.last_ns = now_ns
 
 
-def from_progress(progress: Any, name: str = "dedup") -> BatchMetrics | None:
+def from_progress(progress: Mapping[str, Any], name: str = "dedup") -> BatchMetrics | None:
     """Return the metrics of `dedup_by_id` in a query's progress, or None if they are missing.
 
     Parameters
     ----------
-    progress : StreamingQueryProgress or dict
+    progress : StreamingQueryProgress or another dict
         As a listener or ``query.recentProgress`` returns it.
     name : str
         The operator's option `metrics`.
@@ -134,22 +133,23 @@ def from_progress(progress: Any, name: str = "dedup") -> BatchMetrics | None:
     )
 
 
-def sequences_from_progress(progress: Any, name: str = "dedup_sequence") -> SequenceMetrics | None:
+def sequences_from_progress(
+    progress: Mapping[str, Any], name: str = "dedup_sequence"
+) -> SequenceMetrics | None:
     """Return the metrics of `dedup_by_sequence`, or None. See `from_progress` for parameters."""
     _, shared = _observed(progress, name, "fenced", SEQUENCE_NAMES)
     return SequenceMetrics(**shared) if shared else None
 
 
 def _observed(
-    progress: Any, name: str, sign: str, names: MetricNames
+    progress: Mapping[str, Any], name: str, sign: str, names: MetricNames
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what was observed under a name, and the fields that both operators' metrics share.
 
     The fields are empty if nothing was observed, or if the column `sign` is missing, which only the
     wanted operator observes.
     """
-    about = reader_of(progress)
-    metrics = about("observedMetrics") or {}
+    metrics = progress.get("observedMetrics") or {}
     found, packing = metrics.get(name), metrics.get(pack_name(name))
     if found is None:
         return {}, {}
@@ -158,11 +158,11 @@ def _observed(
         return observed, {}
     stages = ("pack", *names.stages)
     return observed, {
-        "query_id": str(about("id")),
-        "run_id": str(about("runId")),
-        "query_name": about("name"),
-        "batch_id": int(about("batchId")),
-        "batch_ms": int(about("batchDuration") or 0),
+        "query_id": str(progress["id"]),
+        "run_id": str(progress["runId"]),
+        "query_name": progress.get("name"),
+        "batch_id": int(progress["batchId"]),
+        "batch_ms": int(progress.get("batchDuration") or 0),
         "shards": int(observed["shards"]),
         "begins": observed["base_epoch"] < 0,
         "stage_us": {stage: int(observed.get(f"{stage}_us") or 0) for stage in stages},
@@ -170,11 +170,6 @@ def _observed(
         **{field: int(observed[field]) for field in names.known},
         **{field: observed[field] for field in names.times},
     }
-
-
-def reader_of(progress: Any) -> Callable[[str], Any]:
-    """Return a function that reads a field of a progress, which may be an object or a mapping."""
-    return progress.get if isinstance(progress, Mapping) else partial(getattr, progress)
 
 
 def as_dict(observed: Any) -> dict[str, Any]:

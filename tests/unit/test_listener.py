@@ -11,10 +11,18 @@ import pytest
 
 from dedup import DedupListener
 from dedup.core.metrics import BatchMetrics
-from dedup.core.sequence_metrics import SequenceMetrics
+from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
 from dedup.errors import ConfigError
 from dedup.tools.watch import listener as listener_module
 from tests.support.batch_metrics import QUERY, RUN, batch, sequence_batch
+
+
+def progress(found: AnyMetrics) -> SimpleNamespace:
+    """What Spark reports of a micro-batch."""
+    return SimpleNamespace(
+        id=found.query_id, runId=found.run_id, name=found.query_name, batchId=found.batch_id,
+        found=found,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("port", "address"), [(70_000, "0.0.0.0"), (9464.0, ""), (0, 5)])
@@ -71,8 +79,8 @@ def test_a_log_that_fails_keeps_nobody_from_the_metrics(
 
     for name in ("batch", "event"):
         monkeypatch.setattr(listener._runs._log, name, fail)
-    monkeypatch.setattr(listener_module, "from_progress", lambda progress, name: progress)
-    event = SimpleNamespace(id=QUERY, runId=RUN, exception=None, progress=batch(0))
+    monkeypatch.setattr(listener_module, "from_progress", lambda progress, name: progress.found)
+    event = SimpleNamespace(id=QUERY, runId=RUN, exception=None, progress=progress(batch(0)))
     listener.onQueryStarted(event)  # type: ignore[arg-type]
     listener.onQueryProgress(event)  # type: ignore[arg-type]
     listener.onQueryIdle(event)  # type: ignore[arg-type]
@@ -88,9 +96,9 @@ def test_a_listener_that_was_added_twice_hears_of_each_micro_batch_once(
 ) -> None:
     heard: list[BatchMetrics] = []
     listener = DedupListener(heard.append)
-    monkeypatch.setattr(listener_module, "from_progress", lambda progress, name: progress)
+    monkeypatch.setattr(listener_module, "from_progress", lambda progress, name: progress.found)
     for number in (0, 0, 1, 1):
-        event = SimpleNamespace(progress=batch(number))
+        event = SimpleNamespace(progress=progress(batch(number)))
         listener.onQueryProgress(event)  # type: ignore[arg-type]
     assert [one.batch_id for one in heard] == [0, 1]
 
@@ -101,9 +109,11 @@ def test_numbered_records_are_handed_to_their_own_callback(
     heard: list[SequenceMetrics] = []
     listener = DedupListener(lambda batch: pytest.fail("it has no IDs"), on_sequences=heard.append)
     monkeypatch.setattr(listener_module, "from_progress", lambda progress, name: None)
-    monkeypatch.setattr(listener_module, "sequences_from_progress", lambda progress, name: progress)
+    monkeypatch.setattr(
+        listener_module, "sequences_from_progress", lambda progress, name: progress.found
+    )
     for number in (0, 0, 1, 1):
-        event = SimpleNamespace(progress=sequence_batch(number, epochs_apart=number))
+        event = SimpleNamespace(progress=progress(sequence_batch(number, epochs_apart=number)))
         listener.onQueryProgress(event)  # type: ignore[arg-type]
     assert [one.batch_id for one in heard] == [0, 1]
     assert {r.levelno for r in caplog.records} == {logging.ERROR}
@@ -116,9 +126,9 @@ def test_a_new_checkpoint_beside_another_query_is_told_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     listener = DedupListener(lambda told: None)
-    monkeypatch.setattr(listener_module, "from_progress", lambda progress, name: progress)
+    monkeypatch.setattr(listener_module, "from_progress", lambda progress, name: progress.found)
     for number, others in ((0, 1), (1, 0)):
-        event = SimpleNamespace(progress=batch(number, other_queries=others))
+        event = SimpleNamespace(progress=progress(batch(number, other_queries=others)))
         listener.onQueryProgress(event)  # type: ignore[arg-type]
     (warned,) = caplog.records
     assert warned.levelno == logging.WARNING

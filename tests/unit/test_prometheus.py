@@ -20,6 +20,7 @@ from dedup.tools.watch.series import (
     QUERY_GAUGES,
     SEQUENCE_SERIES,
     SERIES,
+    SINK_SERIES,
 )
 from tests.support.batch_metrics import (
     HOUR_MS,
@@ -83,7 +84,7 @@ def test_names_and_units_are_as_the_conventions_have_them(session: Session) -> N
     registry.register(session.exporter)
     families = list(parse_strictly(open_metrics(registry).decode()))
     names = [family.name for family in families]
-    assert len(names) == len(set(names)) == len(FAMILIES) + len(QUERY_GAUGES)
+    assert len(names) == len(set(names)) == len(FAMILIES + SINK_SERIES) + len(QUERY_GAUGES)
     for family in families:
         assert re.fullmatch(r"dedup_[a-z]+(_[a-z]+)*", family.name)
         assert family.documentation.endswith(".")

@@ -25,7 +25,7 @@ from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError, SourceError, faults
 from dedup.sources.strict_json import CAUSE, is_good
 from dedup.spark.driver.shipping import shipped
-from dedup.spark.observations import as_dict, reader_of
+from dedup.spark.observations import as_dict
 
 #: Values of the parameter ``on_error`` of `kafka_records`.
 OnError: TypeAlias = Literal["fail", "skip", "quarantine"]
@@ -75,7 +75,7 @@ def poison_counts(progress: Any, metrics: str = "kafka_source") -> dict[str, dic
     dict of str to dict of int to int
         Numbers of poison records. Partitions without poison records are left out.
     """
-    observed = (reader_of(progress)("observedMetrics") or {}).get(metrics)
+    observed = (progress.get("observedMetrics") or {}).get(metrics)
     if observed is None:
         return {}
     values = as_dict(observed)

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
 
 from dedup.catalog.uri import scheme_of
 from dedup.core.metrics import BatchMetrics, Metrics
-from dedup.core.sequence_metrics import AnyMetrics, SequenceMetrics
+from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError, StateError
 from dedup.errors.cause import cause_of
 from dedup.sinks.figures import SinkMetrics, figures_of
@@ -146,7 +146,7 @@ class DedupListener(StreamingQueryListener):
         )
         sinks: list[SinkMetrics] = []
         with _harmless("report sinks"):
-            sinks = self._sinks(event.progress, batch)
+            sinks = self._sinks(event.progress)
         if batch is None:
             return
         try:
@@ -172,16 +172,11 @@ class DedupListener(StreamingQueryListener):
             else:
                 self.on_sequences(batch)
 
-    def _sinks(
-        self, progress: StreamingQueryProgress, batch: AnyMetrics | None
-    ) -> list[SinkMetrics]:
+    def _sinks(self, progress: StreamingQueryProgress) -> list[SinkMetrics]:
         """Return the metrics of a micro-batch's sinks, and report them if they are new."""
-        if batch is not None:
-            query_id, run_id, name = batch.query_id, batch.run_id, batch.query_name
-        else:
-            query_id, run_id, name = str(progress.id), str(progress.runId), progress.name
-        sinks = figures_of(query_id, progress.batchId if batch is None else batch.batch_id)
-        if sinks and self._runs.sinks(name or query_id, run_id, sinks):
+        query_id = str(progress.id)
+        sinks = figures_of(query_id, progress.batchId)
+        if sinks and self._runs.sinks(progress.name or query_id, str(progress.runId), sinks):
             for sink in sinks:
                 self.on_sink(sink)
         return sinks

@@ -120,11 +120,8 @@ class Exporter(Collector):
     def collect(self) -> Iterator[Metric]:
         with self._lock:
             queries = list(self._queries.values())
-            families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-            for series in names.FAMILIES:
-                make = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
-                label_names = ["query", series.label] if series.label else ["query"]
-                families[series.name] = make(series.exported, series.about, labels=label_names)
+            families = {series.name: _family(series) for series in names.FAMILIES}
+            families |= {series.name: _family(series, "sink") for series in names.SINK_SERIES}
             for query in queries:
                 for series in names.series_of(query.last):
                     for label, value in names.values(series, query.last):
@@ -132,11 +129,6 @@ class Exporter(Collector):
                             value = query.totals[series.exported, label]
                         labels = [query.label, label] if series.label else [query.label]
                         families[series.name].add_metric(labels, value)
-            for series in names.SINK_SERIES if self._sinks else ():
-                labels = ["query", "sink", *([series.label] if series.label else [])]
-                families[series.name] = CounterMetricFamily(
-                    series.exported, series.about, labels=labels
-                )
             for name, totals in self._sinks.items():
                 for (family, *labels), value in totals.items():
                     families[family].add_metric([name, *filter(None, labels)], value)
@@ -178,6 +170,12 @@ class Exporter(Collector):
             return names.OTHER
         self._sources.add(source)
         return source
+
+
+def _family(series: names.Series, *labels: str) -> CounterMetricFamily | GaugeMetricFamily:
+    make = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+    own = [series.label] if series.label else []
+    return make(series.exported, series.about, labels=["query", *labels, *own])
 
 
 def serve(exporter: Exporter, port: int, address: str = "0.0.0.0") -> int:

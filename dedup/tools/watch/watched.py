@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from dedup.core.forecast import BANDS
-from dedup.core.metrics import STAGES, BatchMetrics, difference_ms
+from dedup.core.metrics import STAGES, BatchMetrics, difference_ms, filter_fpr
 from dedup.core.sequence import SEQUENCE_VERDICTS
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics, SequenceMetrics
 from dedup.sinks.figures import SinkMetrics, total
@@ -172,18 +172,6 @@ class Watched:
     def totals(self) -> dict[str, int]:
         return {name: sum(getattr(batch, name) for batch in self.of_sequences) for name in TOTALS}
 
-    def filter_fpr(self) -> float | None:
-        """Return the false-positive rate of the filters in the last micro-batches.
-
-        The rate is None if no filter was probed. It is also None under the guarantee at-most-once,
-        because the query then does not check filter hits in the catalog.
-        """
-        if self.expected_lost() is not None:
-            return None
-        wrong = sum(batch.filter_false_positive for batch in self.of_ids)
-        new = wrong + sum(batch.filter_negative for batch in self.of_ids)
-        return wrong / new if new else None
-
     def answered_by_state(self) -> float | None:
         """Return the share of new IDs that filters in Spark state alone have cleared recently."""
         counted = [batch for batch in self.of_ids if batch.counts_sidecars]
@@ -252,7 +240,7 @@ class Watched:
         if self.of_sequences:
             body["totals"] = self.totals()
         else:
-            body["filter_fpr"] = self.filter_fpr()
+            body["filter_fpr"] = filter_fpr(self.of_ids)
             body["expected_lost"] = self.expected_lost()
         if last is not None:
             body["pace"] = asdict(self.pace())
