@@ -8,11 +8,10 @@ lookup reads that segment from the RocksDB catalog.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -330,7 +329,7 @@ def _near(bucket: Bucket, distinct: DistinctIds, ids: I64, policy: Policy) -> BO
     return near & (distinct.first_ms[ids] <= to_ms)
 
 
-@functools.lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)
 def _false_rate(segment: SegmentRef) -> float:
     return min(predicted_fpr(segment.count, blocks_in(segment.filter_bytes)), _MAX_FALSE_RATE)
 

@@ -16,7 +16,7 @@ _LISTED = 1000
 
 @dataclass(frozen=True, slots=True)
 class FileOrder:
-    """The order in which files are read, one of `ORDERS`.
+    """The order in which files are read. `by` is one of `ORDERS`.
 
     ``time`` compares whole seconds, then paths, because `git clone`, `unzip` and `cp` write the
     files of a folder almost at once, in no meaningful order. `newest_first` is Spark's option
