@@ -14,11 +14,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from dedup.sinks.kit.function import custom_sink
 from dedup.sinks.kit.slots import Slots, forget_slots
 from dedup.sinks.kit.transactional import TransactionalSink
+from dedup.sinks.kit.write_ahead import SentMarkers, WriteAheadSink
 from dedup.testing.sinks import QUERY, SinkHarness, SinkOutput
 
-Sink: TypeAlias = TransactionalSink[Any]
+Sink: TypeAlias = TransactionalSink[Any] | WriteAheadSink
 Rows: TypeAlias = Callable[[Sequence[int]], pa.RecordBatch]
 Read: TypeAlias = Callable[[Any], Iterable[int]]
+_LAST = 1 << 62
 
 
 class CustomSink(SinkHarness):
@@ -50,12 +52,23 @@ class CustomSink(SinkHarness):
         forget_slots()
 
 
-def custom_output(sink: Sink, rows: Rows, read: Read, folder: Path) -> SinkOutput:
+def tasks_publish(sink: Sink) -> bool:
+    """Return whether tasks publish their own rows."""
+    return isinstance(sink, TransactionalSink) and sink.parallel
+
+
+def custom_output(
+    sink: Sink, rows: Rows, read: Read, folder: Path, *, shared: bool = True, repeats: bool = False
+) -> SinkOutput:
     """Return the output of a user's sink, for `SinkContract`."""
-    start = partial(CustomSink, sink, rows, read)
+    start, has_markers = partial(CustomSink, sink, rows, read), isinstance(sink, TransactionalSink)
 
     def lose_markers() -> None:
-        slots = Slots(sink, start(folder / "checkpoint").function.options, QUERY)
+        options = start(folder / "checkpoint").function.options
+        if not isinstance(sink, TransactionalSink):
+            SentMarkers(options.ledger or "", QUERY).clean(_LAST)
+            return
+        slots = Slots(sink, options, QUERY)
         numbers = slots.all()
         transaction = sink.begin()
         for number in numbers:
@@ -64,5 +77,7 @@ def custom_output(sink: Sink, rows: Rows, read: Read, folder: Path) -> SinkOutpu
         sink.commit(transaction)
 
     return SinkOutput(
-        start, folder, lose_markers, one_commit=not sink.parallel, compares=sink.parallel
-    )
+        start, folder, lose_markers, one_commit=not tasks_publish(sink),
+        compares=not has_markers or tasks_publish(sink), shared=shared, has_markers=has_markers,
+        repeats=repeats,
+    )  # fmt: skip

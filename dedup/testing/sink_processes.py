@@ -1,20 +1,22 @@
 """Starts of a query into a user's sink, each in its own process, and the faults that strike them.
 
-A process notes the steps of its start: the calls that the methods of the user's class make. At one
-step it may get a signal, or lose the connection.
+A process notes the steps of its start: those of the kit, and the calls that the methods of the
+user's class make. At one step it may get a signal, or lose the connection.
 """
 
 from __future__ import annotations
 
 import gc
 import inspect
+import logging
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -26,103 +28,116 @@ from typing import Any, NamedTuple, TypeAlias
 
 from pyspark import cloudpickle
 
+from dedup.errors import faults
+from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.testing.custom_sinks import CustomSink, Rows, Sink
+from dedup.testing.faults import POINTS
 
 Fault: TypeAlias = "signal.Signals | type[Exception]"
 
-#: The numbers of a micro-batch, divided among transactions. With several, tasks write.
-SLICES = {False: ((0, 1, 2),), True: ((0, 1), (2,))}
+#: Rows of a micro-batch, without updates.
 WIDTH = 3
+#: If readers see the newest row of a key, number n + UPDATE has the same key as number n.
+UPDATE = 50
 _LONG_S, _POLL_S = 180.0, 0.004
-_METHODS = ("check", "begin", "read_marker", "write_rows", "write_marker", "commit", "rollback")
-#: The purpose of a transaction, by the function of the kit that begins it.
-_PURPOSES = {"all": "reading markers", "acquire": "owning slots", "_begin": "publishing"}
+_POINT = faults.point.__code__
+#: The steps of the kit at which faults strike.
+_STRUCK = (
+    "kit.begun", "kit.commit.before", "kit.commit.after", "kit.manifest.after", "kit.send.after",
+    "kit.driver.published",
+)  # fmt: skip
 
 
 class SinkStep(NamedTuple):
-    """A call that a method of the user's class makes has returned, or the method itself has.
+    """A step of the kit, the start of `send`, or a call in a method of the user's class.
 
-    `methods` are those that the transaction has called so far. If `call` is empty, the last of them
-    is about to run.
+    `point` is the last step of the kit. `visit` counts how often the same step has come.
     """
 
     batch_id: int
-    purpose: str
-    methods: tuple[str, ...]
-    call: str
-    line: int
+    point: str
+    method: str = ""
+    when: str = ""
+    call: str = ""
+    line: int = 0
+    visit: int = 1
 
     @property
     def is_publishing(self) -> bool:
-        """Whether the transaction publishes rows, or only a marker."""
-        return self.purpose == _PURPOSES["_begin"]
+        """Whether rows or a marker are being published."""
+        rooms = ("kit.begun", "kit.rows.", "kit.marker.", "kit.commit.", "kit.send.")
+        return self.point.startswith(rooms)
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether a call in the method `send` has returned."""
+        return self.when == "after" and self.point.startswith("kit.send.")
 
     def __str__(self) -> str:
-        call = f"after {self.call}" if self.call else f"before {self.methods[-1]}"
-        methods = " > ".join(self.methods)
-        return (
-            f"in micro-batch {self.batch_id}, {self.purpose}: {methods}, {call} (line {self.line})"
-        )
+        visit = f", visit {self.visit}" if self.visit > 1 else ""
+        call = f" {self.when} {self.call} (line {self.line}{visit})" if self.call else ""
+        method = f"in {self.method}{call}, " if self.method else ""
+        state = POINTS.get(self.point, "no task has begun")
+        return f"in micro-batch {self.batch_id}, {method}when {state}"
 
 
 class SinkSteps:
     """A profile function, for `sys.setprofile`, that notes steps and strikes at one of them."""
 
     def __init__(self, start: Start) -> None:
-        own = [c for c in type(start.sink).__mro__ if not c.__module__.startswith("dedup.")]
+        own = [
+            c for c in type(start.sink).__mro__ if not c.__module__.startswith("dedup.sinks.kit")
+        ]
         functions = [inspect.unwrap(f) for c in own for f in vars(c).values() if callable(f)]
         self._codes: set[CodeType] = {f.__code__ for f in functions if inspect.isfunction(f)}
         self._start = start
-        self.seen: dict[SinkStep, None] = {}
-        self.batch_id = 0
-        self._purpose = "starting"
-        self._methods: tuple[str, ...] = ("check",)
-        #: The frame in which a call returned last.
-        self._last: FrameType | None = None
+        self._seen: Counter[SinkStep] = Counter()
+        self.batch_id, self._point = 0, ""
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
         """Look whether the event is a step."""
-        if event == "c_return":
-            if frame.f_code in self._codes:
-                self._visit(frame, arg.__name__)
-        elif event in ("call", "return"):
-            caller, name = frame.f_back, frame.f_code.co_name
-            if caller is not None and caller.f_code in self._codes:
-                if event == "return" and not name.startswith("<"):  # not a generator's
-                    self._visit(caller, name)
-            elif frame.f_code in self._codes and caller is not None:
-                if event == "call":
-                    self._enter(frame, name, caller.f_code.co_name)
-                elif frame is not self._last:
-                    self._visit(frame, name)
+        if event in ("c_call", "c_return"):
+            self._visit(frame, event, arg.__name__)
+        elif frame.f_code is _POINT:
+            if event == "call":
+                self._point = frame.f_locals["name"]
+                if self._point in _STRUCK:
+                    self._strike(SinkStep(self.batch_id, self._point))
+        elif event in ("call", "return") and frame.f_back is not None:
+            self._visit(frame.f_back, event, frame.f_code.co_name)
+            is_own = frame.f_code in self._codes and frame.f_back.f_code not in self._codes
+            if event == "call" and is_own and frame.f_code.co_name == "send":
+                self._strike(SinkStep(self.batch_id, self._point, "send"))
 
-    def _enter(self, frame: FrameType, name: str, caller: str) -> None:
-        if name == "begin":
-            self._purpose, self._methods = _PURPOSES.get(caller, caller), ()
-        if name in _METHODS:
-            self._methods = tuple(dict.fromkeys((*self._methods, name)))
-        if name in ("write_rows", "commit"):
-            self._visit(frame, "")
+    def _visit(self, frame: FrameType, event: str, call: str) -> None:
+        if frame.f_code in self._codes and not call.startswith("<"):  # not a generator's
+            when = "before" if event.endswith("call") else "after"
+            name, line = frame.f_code.co_name, frame.f_lineno
+            self._strike(SinkStep(self.batch_id, self._point, name, when, call, line))
 
-    def _visit(self, frame: FrameType, call: str) -> None:
-        self._last = frame if call else None
-        step = SinkStep(self.batch_id, self._purpose, self._methods, call, frame.f_lineno)
-        if step in self.seen:
-            return
-        self.seen[step] = None
-        if step != self._start.strike_at:
+    def _strike(self, step: SinkStep) -> None:
+        self._seen[step] += 1
+        if step._replace(visit=self._seen[step]) != self._start.strike_at:
             return
         if isinstance(self._start.fault, signal.Signals):
             os.kill(os.getpid(), self._start.fault)
         elif self._start.fault is not None:
             raise self._start.fault("check_sink has lost the connection")
 
+    def first_and_last(self) -> list[SinkStep]:
+        """Return the first and the last visit of each step."""
+        visits = [(step, {1, last}) for step, last in self._seen.items()]
+        return [step._replace(visit=n) for step, numbers in visits for n in sorted(numbers)]
+
 
 class Ended(NamedTuple):
-    """What came of a start: an error or an empty text, its steps, and the modules it imported."""
+    """What came of a start: an error or an empty text, and its steps."""
 
     error: str
     steps: list[SinkStep]
+    #: Number of rows that were reported as sent again.
+    reported: int
+    #: Names of the modules that were imported.
     modules: set[str]
 
 
@@ -130,18 +145,28 @@ class Ended(NamedTuple):
 class Start:
     """A start of the query, in its own process.
 
-    A fault strikes at a step: a signal, or an exception of a class.
+    A fault strikes at a step: a signal, or an exception of a class. If readers see the newest row
+    of a key, `updates` is true.
     """
 
     sink: Sink
     rows: Rows
     folder: Path
-    run_id: str
     batches: int
+    updates: bool
+    run_id: str = ""
     #: Whether the steps are noted, which takes time.
-    watched: bool
+    watched: bool = False
     strike_at: SinkStep | None = None
     fault: Fault | None = None
+
+    def slices(self, batch_id: int) -> list[list[int]]:
+        """Return the numbers that the tasks of a micro-batch write."""
+        first = batch_id * WIDTH
+        updates = [first - WIDTH + UPDATE] if self.updates and batch_id else []
+        if isinstance(self.sink, TransactionalSink) and not self.sink.parallel:
+            return [[first, first + 1, first + 2, *updates]]
+        return [[first, first + 1, *updates], [first + 2]]
 
     def run(self) -> None:
         """Run the micro-batches that no earlier start has completed."""
@@ -154,11 +179,7 @@ class Start:
         try:
             started = CustomSink(self.sink, self.rows, list, self.folder / "checkpoint")
             for steps.batch_id in range(first, self.batches):
-                slices = [
-                    [steps.batch_id * WIDTH + n for n in each]
-                    for each in SLICES[self.sink.parallel]
-                ]
-                started.batch(self.run_id, steps.batch_id, *slices)
+                started.batch(self.run_id, steps.batch_id, *self.slices(steps.batch_id))
                 if steps.batch_id == 0:
                     started.forget()  # Spark's tasks run in other processes than the driver
                 with done.open("a") as file:
@@ -167,7 +188,8 @@ class Start:
             error = f"{type(failed).__name__}: {failed}"
         finally:
             sys.setprofile(None)
-        ended = Ended(error, list(steps.seen), set(sys.modules) - loaded)
+        reported = getattr(self.sink, "rows_sent_again", 0)
+        ended = Ended(error, steps.first_and_last(), reported, set(sys.modules) - loaded)
         self.result.write_bytes(pickle.dumps(ended))
 
     @property
@@ -217,34 +239,28 @@ class Processes:
     def start(self, start: Start) -> Process:
         """Start a process."""
         self._pipe.send(cloudpickle.dumps(start))  # type: ignore[no-untyped-call]
-        return Process(start, self._pipe.recv(), self._pipe)
+        return Process(start, self._pipe.recv())
 
 
-@dataclass
+@dataclass(frozen=True)
 class Process:
     """A start that runs."""
 
     start: Start
     pid: int
-    _pipe: Connection
-    #: As ``os.waitpid`` returned it last.
-    _status: int = 0
-    _ended: bool = False
 
-    def has_ended(self) -> bool:
-        """Return whether it has ended, and take note if it stands still."""
-        if not self._ended:
-            self._pipe.send(self.pid)
-            pid, status = self._pipe.recv()
-            if pid:
-                self._status, self._ended = status, not os.WIFSTOPPED(status)
-        return self._ended
+    @property
+    def _state(self) -> str:
+        """The letter that Linux shows, Z if the process has ended."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return "Z"
 
     def waits(self, patience_s: float) -> bool:
         """Return whether it does nothing for a while, or False once it has ended."""
         idle_since_s = time.monotonic()
-        while not self.has_ended():
-            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        while (state := self._state) != "Z":
             if state != "S":  # it runs, or wants to, or waits for the disk
                 idle_since_s = time.monotonic()
             if time.monotonic() - idle_since_s > patience_s:
@@ -254,45 +270,39 @@ class Process:
 
     def end(self) -> Ended:
         """Wait until it has ended; return what came of it."""
-        self._wait(lambda: False)
-        assert self._status == 0, f"start {self.start.run_id} ended with status {self._status}"
+        self._wait_for("Z")
+        assert self.start.result.exists(), f"the process of start {self.start.run_id} has crashed"
         ended: Ended = pickle.loads(self.start.result.read_bytes())
         return ended
 
     def was_struck(self) -> bool:
         """Wait until it has ended or stands still; return whether its signal has struck it."""
-        self._wait(lambda: os.WIFSTOPPED(self._status))
-        status = self._status
-        found = os.WTERMSIG(status) if self._ended else os.WSTOPSIG(status)
-        return found == self.start.fault
+        self._wait_for("TZ")
+        return not self.start.result.exists()
 
-    def _wait(self, is_over: Callable[[], bool]) -> None:
+    def _wait_for(self, states: str) -> None:
         deadline_s = time.monotonic() + _LONG_S
-        while not self.has_ended() and not is_over():
+        while self._state not in states:
             assert time.monotonic() < deadline_s, f"start {self.start.run_id} does not end"
             time.sleep(_POLL_S)
 
     def wake(self) -> None:
         """Continue the process if it stands still."""
-        if not self._ended:
+        if self._state == "T":
             os.kill(self.pid, signal.SIGCONT)
 
 
 def serve(pipe: Connection) -> None:
-    """Fork a process for each start that comes, and wait for processes; end all at the end."""
+    """Fork a process for each start that comes; end all processes at the end."""
     gc.disable()  # it would touch, and so copy, all memory in each short-lived process
+    logging.getLogger("dedup").addHandler(logging.NullHandler())
     children: set[int] = set()
     with suppress(EOFError):
         while True:
             asked = pipe.recv()
+            children = {pid for pid in children if os.waitpid(pid, os.WNOHANG) == (0, 0)}
             if isinstance(asked, set):
                 pipe.send([name for name in asked if not _is_imported(name)])
-                continue
-            if isinstance(asked, int):
-                found = os.waitpid(asked, os.WNOHANG | os.WUNTRACED)
-                if found[0] and not os.WIFSTOPPED(found[1]):
-                    children.remove(asked)
-                pipe.send(found)
                 continue
             if (pid := os.fork()) == 0:
                 try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,63 +12,22 @@ from typing import Any
 
 import pytest
 
-from dedup import WriteAheadSink, custom_sink
+from dedup import WriteAheadSink
 from dedup.errors import SinkError
 from dedup.sinks.content import Content
 from dedup.sinks.protocol import StagedSlice
 from dedup.sinks.work import TaskResult
 from dedup.testing import faults
-from dedup.testing.sinks import QUERY, SinkContract, SinkOutput
-from tests.kit.line_sink import SCHEMA, LineHarness, LineSink
-
-FOLDER = Path("dedup-sinks/custom", QUERY)
+from dedup.testing.custom_sinks import CustomSink
+from dedup.testing.sinks import QUERY
+from tests.kit.line_sink import FOLDER, LineHarness, LineSink, left, read_each_key
+from tests.kit.sqlite_sink import rows
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Any:
     """Starts the query over a log file."""
     return partial(LineHarness, tmp_path / "log", tmp_path / "checkpoint")
-
-
-def left(checkpoint: Path) -> list[str]:
-    """Return the names of what is staged or decided."""
-    folders = [checkpoint / FOLDER / name for name in ("staged", "manifests")]
-    return [path.name for folder in folders if folder.is_dir() for path in folder.iterdir()]
-
-
-class TestContract(SinkContract):
-    """A reader that ignores repeated keys; all that the sink knows is in the checkpoint."""
-
-    @pytest.fixture
-    def output(self, tmp_path: Path) -> SinkOutput:
-        log, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
-
-        def lose_markers() -> None:
-            for path in (checkpoint / FOLDER / "sent").iterdir():
-                path.unlink()
-
-        return SinkOutput(
-            partial(LineHarness, log), tmp_path, lose_markers, one_commit=True,
-            leftovers=lambda: left(checkpoint),
-        )  # fmt: skip
-
-    def test_a_checkpoint_that_was_put_back_as_a_whole(self, output: SinkOutput) -> None:
-        """The sink cannot see that: it sends the rows of the micro-batch with the same keys."""
-        sink = output.start()
-        for number in range(3):
-            sink.batch("run1", number, [number])
-        output.start("put-back").batch("run2", 1, [1])
-        sink.assert_once(3)
-        sent = [(line["key"], line["version"]) for line in sink.log.lines()]  # type: ignore[attr-defined]
-        assert sent[3] == sent[1]
-
-    def test_an_adopted_query_needs_a_new_name_of_the_sink(self, output: SinkOutput) -> None:
-        """The sink cannot see that either: under the old name other rows get the old keys."""
-        output.start().batch("run1", 0, [0])
-        output.start("new").batch("run1", 0, [1])
-        assert output.start().numbers() == Counter([1])
-        output.start("new", name="again").batch("run2", 0, [0])
-        output.start().assert_once(2)
 
 
 def test_keys_and_versions(start: Any) -> None:
@@ -240,7 +198,7 @@ def test_a_start_after_a_failure_at_each_step(
     with pytest.raises(faults.FaultInjected):
         sink.batch("run1", 0, [0, 1])
     assert [name for name, *_ in faults.fired(armed)] == [point]
-    assert len(sink.log.lines() if sink.log.path.exists() else []) == sent
+    assert len(sink.log.lines()) == sent
     sink = start()
     sink.batch("run2", 0, [0, 1])
     is_known = point.startswith("kit.driver")
@@ -268,7 +226,8 @@ def test_the_report_on_a_sink(start: Any, tmp_path: Path) -> None:
     (found,) = sink.inspected(checkpoint)
     assert (found["batch_id"], found["slots"][0]["attempted"]) == (0, 1)
     assert "runs micro-batch 1 again. Its rows are decided, and some" in found["restart"]
-    other = start(calls_left=0, query="another")
+    other = start(calls_left=0)
+    other.query = "another"
     with pytest.raises(ConnectionError):
         other.batch("run1", 0, [2])
     states = {each["query_id"]: each for each in sink.inspected(checkpoint)}
@@ -301,7 +260,7 @@ def test_tasks_get_the_work_without_the_users_object(start: Any) -> None:
     sink.assert_once(1)
 
 
-def test_a_sink_whose_attributes_cannot_be_set(start: Any, tmp_path: Path) -> None:
+def test_a_sink_whose_attributes_cannot_be_set(tmp_path: Path) -> None:
     """A frozen dataclass may send a micro-batch again, too."""
 
     @dataclass(frozen=True)
@@ -311,16 +270,13 @@ def test_a_sink_whose_attributes_cannot_be_set(start: Any, tmp_path: Path) -> No
         def send(self, *given: Any) -> None:
             self.log.send(*given)
 
-    def harness(**more: int) -> LineHarness:
-        made: LineHarness = start(**more)
-        sink = Frozen(made.log)
-        made.work = custom_sink(sink, checkpoint=str(tmp_path / "checkpoint")).prepare(SCHEMA)
-        made.sink = sink
-        return made
+    def harness(calls_left: int | None) -> CustomSink:
+        sink = Frozen(LineSink(tmp_path / "log", calls_left=calls_left))
+        return CustomSink(sink, rows, lambda sink: read_each_key(sink.log), tmp_path / "checkpoint")
 
     with pytest.raises(ConnectionError):
-        harness(calls_left=0).batch("run1", 0, [0, 1])
-    again = harness()
+        harness(0).batch("run1", 0, [0, 1])
+    again = harness(None)
     again.batch("run2", 0, [0, 1])
     again.assert_once(2)
     assert again.sink.rows_sent_again == 2

@@ -25,27 +25,23 @@ if __name__ == "__main__":  # before `dedup.errors.faults` reads it
 from dedup.sinks.work import TaskResult
 from dedup.testing.sinks import SinkHarness
 from tests.redis.server import Server, missing
-from tests.redis.sinks import RedisHarness, orders, reported
+from tests.redis.sinks import RedisHarness, orders, rows
 from tests.support.proxy import Harm, Proxy
 from tests.support.sink_campaign import (
+    WRITE_AHEAD,
     Campaign,
     Round,
     Worker,
     due,
+    reported,
     run_campaign,
     send_named,
-    steps,
+    without_reported,
 )
 
 MODES: dict[str, dict[str, str]] = {
     kind: {"kind": kind} for kind in ("newest", "stream", "key", "list")
 }
-#: A step without a transaction, of a task or of the driver.
-POINTS = tuple(
-    point
-    for room in ("kit.task.", "kit.stage.", "kit.driver.", "kit.manifest.", "kit.send.")
-    for point in steps(room)
-)
 HARMS = (Harm.CUT_BEFORE, Harm.CUT_AFTER, Harm.LOSE_REPLY, Harm.HOLD)
 
 
@@ -84,7 +80,7 @@ class RedisCampaign(Campaign):
 
     def points(self) -> tuple[str, ...]:
         """Where faults are armed."""
-        return POINTS
+        return WRITE_AHEAD
 
     def worker(self) -> Worker:
         """A new process."""
@@ -94,8 +90,7 @@ class RedisCampaign(Campaign):
     @staticmethod
     def part(sink: SinkHarness, run_id: str, batch_id: int, slot: int, tasks: int) -> TaskResult:
         """The same with rows that name their micro-batch."""
-        assert isinstance(sink, RedisHarness)
-        return send_named(sink, sink.rows, run_id, batch_id, slot, tasks)
+        return send_named(sink, rows, run_id, batch_id, slot, tasks)
 
     def around_a_batch(self) -> AbstractContextManager[None]:
         """Harm a request now and then."""
@@ -135,7 +130,7 @@ def compared(
     seen = Counter((order["order_id"], order["text"]) for order in found)
     repeated = seen - expected
     if kind == "list":
-        seen -= Counter({row: reports[int(row[1][1:])] for row in expected}) & repeated
+        seen = without_reported(seen, expected, reports, lambda row: int(row[1][1:]))
     return expected, seen, repeated.total()
 
 
@@ -149,7 +144,9 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="dedup-redis-") as folder,
         Server(Path(folder, "data")) as server,
     ):
-        return run_campaign(__doc__, POINTS, lambda *given: RedisCampaign(server, *given).run())
+        return run_campaign(
+            __doc__, WRITE_AHEAD, lambda *given: RedisCampaign(server, *given).run()
+        )
 
 
 if __name__ == "__main__":

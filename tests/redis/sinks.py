@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import logging
-import re
-from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import types as T  # noqa: N812
 
-from dedup import WriteAheadSink, custom_sink
-from dedup.testing.sinks import SinkHarness
+from dedup import WriteAheadSink
+from dedup.testing.custom_sinks import CustomSink
 from tests.redis.server import client_library
 from tests.support.pages import snippets
+from tests.support.sink_campaign import keep_reports
 
-NEWEST, _, STREAM = snippets("sinks/kit/KEY_VALUE_STORES.md")
-SCHEMA = T.StructType([T.StructField(name, T.StringType()) for name in ("order_id", "text")])
-_REPORT = re.compile(r"sends micro-batch (\d+) again: .* its (\d+) rows")
+NEWEST, _, STREAM, _ = snippets("sinks/kit/KEY_VALUE_STORES.md")
 
 
 class KeyedOrders(WriteAheadSink):
@@ -74,34 +70,27 @@ def orders(client: Any, kind: str) -> list[dict[str, str]]:
     return [json.loads(text) for text in texts]
 
 
-class RedisHarness(SinkHarness):
+def rows(numbers: Sequence[int], text: str = "t") -> pa.RecordBatch:
+    """Return orders that have some numbers."""
+    columns = {"order_id": list(map(str, numbers)), "text": [text] * len(numbers)}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def read(kind: str, sink: Any) -> list[int]:
+    """Return the numbers of all orders that a plain reader finds."""
+    with client_library().Redis.from_url(sink.url, decode_responses=True) as client:
+        return [int(order["order_id"]) for order in orders(client, kind)]
+
+
+class RedisHarness(CustomSink):
     """A sink of numbered orders; the folder is the checkpoint of the query.
 
-    Warnings of the logger ``dedup`` go to the file `reports`.
+    Reports of rows that are sent again go to the file `reports`.
     """
 
     def __init__(
         self, kind: str, url: str, folder: Path, *, reports: Path | None = None, **options: str
     ) -> None:
-        self.kind, self.url = kind, url
-        self.sink = sink_of(kind, url)
-        given = {name.replace("_", "."): value for name, value in options.items()}
-        self.function = custom_sink(self.sink, checkpoint=str(folder), options=given)
-        self.work = self.function.prepare(SCHEMA)
+        super().__init__(sink_of(kind, url), rows, partial(read, kind), folder, **options)
         if reports is not None:
-            logging.getLogger("dedup").addHandler(logging.FileHandler(reports))
-
-    def rows(self, numbers: Sequence[int], text: str = "t") -> pa.RecordBatch:
-        names = [str(n) for n in numbers]
-        columns = {"order_id": pa.array(names, pa.string()), "text": [text] * len(names)}
-        return pa.RecordBatch.from_pydict(columns)
-
-    def numbers(self) -> Counter[int]:
-        with client_library().Redis.from_url(self.url, decode_responses=True) as client:
-            return Counter(int(order["order_id"]) for order in orders(client, self.kind))
-
-
-def reported(reports: Path) -> Counter[int]:
-    """Return how often each micro-batch was reported as sent again."""
-    lines = reports.read_text().splitlines() if reports.exists() else []
-    return Counter(int(match[1]) for line in lines if (match := _REPORT.search(line)))
+            keep_reports(reports)

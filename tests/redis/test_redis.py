@@ -12,9 +12,10 @@ import pytest
 from dedup.testing.sinks import QUERY
 from tests.redis.campaign import HARMS, writes
 from tests.redis.server import Server, client_library
-from tests.redis.sinks import ListedOrders, RedisHarness, orders, reported
+from tests.redis.sinks import ListedOrders, RedisHarness, orders, rows
 from tests.support.needs import long
 from tests.support.proxy import Harm, Proxy
+from tests.support.sink_campaign import reported
 
 EXACT = ["newest", "stream", "key"]
 
@@ -39,8 +40,7 @@ def found(server: Server, kind: str) -> list[tuple[str, str]]:
 
 def batch(sink: RedisHarness, run_id: str, batch_id: int, *numbers: int) -> None:
     """Run a micro-batch of one task, whose rows name it."""
-    rows = iter([sink.rows(numbers, f"b{batch_id}")])
-    sink.finish([sink.send(run_id, batch_id, 0, rows)])
+    sink.finish([sink.send(run_id, batch_id, 0, iter([rows(numbers, f"b{batch_id}")]))])
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,7 @@ def test_a_trimmed_stream_takes_no_old_row(start: Any, redis_server: Server) -> 
     batch(sink, "run1", 0, 0, 1)
     with redis_server.client() as client:
         client.xtrim("orders", maxlen=0)
-    rows = sink.rows([0, 1], "b0")
-    sink.sink.send(rows, [f"{QUERY}/custom/0/0/{n}" for n in range(2)], range(2))
+    sink.sink.send(rows([0, 1], "b0"), [f"{QUERY}/custom/0/0/{n}" for n in range(2)], range(2))
     assert found(redis_server, "stream") == []
 
 
@@ -168,7 +167,6 @@ def test_a_client_that_repeats_commands_hides_repetitions(
 ) -> None:
     """So a sink without keys switches the retries of its client off."""
     library = client_library()
-    rows = RedisHarness.rows(None, [0])  # type: ignore[arg-type]
     for retries in (True, False):
         fault = proxy.strike(Harm.CUT_AFTER, writes)
         if retries:
@@ -176,7 +174,7 @@ def test_a_client_that_repeats_commands_hides_repetitions(
                 client.rpush("orders", "a")
         else:
             with pytest.raises(library.ConnectionError):
-                ListedOrders(redis_server.url(proxy.port)).send(rows, ["k"], [0])
+                ListedOrders(redis_server.url(proxy.port)).send(rows([0]), ["k"], [0])
         fault.wait()
     with redis_server.client() as client:
         assert client.llen("orders") == 2 + 1
@@ -187,5 +185,5 @@ def test_the_versions_of_a_long_query(start: Any, redis_server: Server) -> None:
     sink = start("newest")
     first = 1 << 62
     for version, text in ((first, "a"), (first + 1, "b"), (first, "a"), (9, "c")):
-        sink.sink.send(sink.rows([0], text), ["k"], [version])
+        sink.sink.send(rows([0], text), ["k"], [version])
     assert found(redis_server, "newest") == [("0", "b")]

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from dedup.testing import faults
-from tests.redis.campaign import MODES, POINTS, RedisCampaign, compared
+from tests.redis.campaign import MODES, RedisCampaign, compared
 from tests.redis.server import Server
-from tests.redis.sinks import RedisHarness, orders, reported
+from tests.redis.sinks import RedisHarness, orders
 from tests.support.needs import long, some_long
+from tests.support.sink_campaign import WRITE_AHEAD, reported
 
 
 class Query:
@@ -68,7 +69,7 @@ def test_kills_at_every_step(
 ) -> None:
     query = Query(kind, redis_server, tmp_path)
     struck: Counter[str] = Counter()
-    for batch_id, point in enumerate(POINTS * kills):
+    for batch_id, point in enumerate(WRITE_AHEAD * kills):
         faults.arm(armed, point, "kill", batch_id)
         status = os.waitpid(query.start(batch_id), 0)[1]
         assert os.WIFSIGNALED(status), point
@@ -86,7 +87,7 @@ def test_starts_that_wake_after_their_successor(
 ) -> None:
     """The successor has run the micro-batch, and the next one, which has newer values."""
     query = Query(kind, redis_server, tmp_path)
-    for number, point in enumerate(POINTS):
+    for number, point in enumerate(WRITE_AHEAD):
         faults.arm(armed, point, "freeze", number)
         frozen = query.start(2 * number)
         assert os.WIFSTOPPED(os.waitpid(frozen, os.WUNTRACED)[1]), point
@@ -95,4 +96,4 @@ def test_starts_that_wake_after_their_successor(
         os.kill(frozen, signal.SIGCONT)
         os.waitpid(frozen, 0)
         query.assert_right(batches=2 * number + 2)
-    assert [name for name, *_ in sorted(faults.fired(armed))] == sorted(POINTS)
+    assert [name for name, *_ in sorted(faults.fired(armed))] == sorted(WRITE_AHEAD)

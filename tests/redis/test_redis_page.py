@@ -1,21 +1,25 @@
-"""The page on key-value stores runs, as a reader meets it, and Spark repeats a micro-batch."""
+"""The page on key-value stores runs, Spark repeats a micro-batch, and `check_sink` passes."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dedup import WriteAheadSink
+from dedup.testing import check_sink
 from tests.kit.test_kit_query import REPLAY
-from tests.redis.server import Server
-from tests.redis.sinks import orders
+from tests.redis.server import Server, client_library
+from tests.redis.sinks import orders, read, rows, sink_of
 from tests.support.pages import ORDERS, TO_THE_END, snippets
 from tests.support.processes import python
 
 
 @pytest.mark.slow
 def test_the_page_runs(redis_server: Server, tmp_path: Path) -> None:
-    newest, query, stream = snippets("sinks/kit/KEY_VALUE_STORES.md")
+    newest, query, stream, _ = snippets("sinks/kit/KEY_VALUE_STORES.md")
     other = query.replace("NewestOrders", "OrderStream").replace("orders/", "stream/")
     program = "".join([
         ORDERS, newest, query, stream, other, TO_THE_END,
@@ -33,3 +37,26 @@ def test_the_page_runs(redis_server: Server, tmp_path: Path) -> None:
         )
     assert newest_ids == [f"o{n}" for n in range(6)]
     assert stream_ids == sorted([*newest_ids, "o3"])
+
+
+@pytest.mark.slow
+def test_the_test_of_the_page_passes(redis_server: Server) -> None:
+    newest, _, _, test = snippets("sinks/kit/KEY_VALUE_STORES.md")
+    names: dict[str, Any] = {"__name__": "the_page"}
+    exec(f"{newest}\n{test}".replace("localhost:6379", f"127.0.0.1:{redis_server.port}"), names)
+    names["test_readers_see_the_newest_order"]()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["stream", "key", "list"])
+def test_other_ways_to_write_pass_too(redis_server: Server, kind: str) -> None:
+    def new_sink() -> WriteAheadSink:
+        with redis_server.client() as client:
+            client.flushall()
+        return sink_of(kind, redis_server.url())
+
+    check_sink(
+        new_sink, rows=rows, read=partial(read, kind),
+        connection_error=client_library().ConnectionError,
+        readers_see="repeats" if kind == "list" else "once", shared=kind != "stream",
+    )  # fmt: skip

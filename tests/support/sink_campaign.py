@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import pickle
 import random
+import re
 import signal
 import time
 from abc import ABC, abstractmethod
@@ -28,7 +30,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Timer
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -47,6 +49,7 @@ _ATTEMPTS, _STARTS = 4, 40
 _LONG_S = 120.0
 # Libraries of Kafka, Delta Lake and Iceberg have threads, which a plain fork does not survive.
 _context = get_context("forkserver")
+T = TypeVar("T")
 
 
 def rows_of(batch_id: int) -> list[int]:
@@ -75,9 +78,35 @@ def send_named(
     return sink.send(run_id, batch_id, slot, (rows(part, f"b{batch_id}") for part in parts))
 
 
-def steps(prefix: str) -> tuple[str, ...]:
-    """Return the named steps with a prefix."""
-    return tuple(name for name in faults.POINTS if name.startswith(prefix))
+def steps(*prefixes: str) -> tuple[str, ...]:
+    """Return the named steps with one of some prefixes."""
+    return tuple(name for name in faults.POINTS if name.startswith(prefixes))
+
+
+#: The steps of a sink on the kit that has a write-ahead log.
+WRITE_AHEAD = steps("kit.task.", "kit.stage.", "kit.driver.", "kit.manifest.", "kit.send.")
+
+
+def keep_reports(path: Path) -> None:
+    """Append the reports of rows that this process sends again to a file."""
+    logging.getLogger("dedup").addHandler(logging.FileHandler(path))
+
+
+def reported(path: Path) -> Counter[int]:
+    """Return how often each micro-batch was reported as sent again."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = (re.search(r"sends micro-batch (\d+) again: .* its \d+ rows", each) for each in lines)
+    return Counter(int(match[1]) for match in found if match)
+
+
+def without_reported(
+    found: Counter[T], expected: Counter[T], reports: Counter[int], batch_of: Callable[[T], int]
+) -> Counter[T]:
+    """Return the rows that are there, each once less for each report of its micro-batch.
+
+    A row that is not repeated stays.
+    """
+    return found - (Counter({row: reports[batch_of(row)] for row in expected}) & (found - expected))
 
 
 def transactional_steps(*, whole: bool = False) -> tuple[str, ...]:
