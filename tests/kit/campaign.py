@@ -1,9 +1,11 @@
-"""Faults against a user's sink over SQLite, again and again, from a seed, without a Spark.
+"""Faults against sinks of the kit, into SQLite and a file, again and again, from a seed.
 
     python -m tests.kit.campaign --each 30 --seed 1
 
 tests/support/sink_campaign.py has the faults. A process that is frozen inside a transaction locks
-the whole database. The campaign wakes it once a start has failed because of the lock.
+the whole database. The campaign wakes it once a start has failed because of the lock. The sinks
+into a file have a write-ahead log. One reader of the file ignores repeated keys, and the other one
+sees a row once, and at most once more for each report.
 """
 
 from __future__ import annotations
@@ -22,18 +24,24 @@ if __name__ == "__main__":  # before `dedup.errors.faults` reads it
 
 from dedup.sinks.work import TaskResult
 from dedup.testing.custom_sinks import CustomSink
+from tests.kit.line_sink import LineSink, read_each_key, read_each_line
 from tests.kit.sqlite_sink import SqliteSink, create, read, rows
 from tests.support.sink_campaign import (
     WIDTH,
+    WRITE_AHEAD,
     Campaign,
     Round,
     Worker,
+    keep_reports,
+    reported,
     run_campaign,
     transactional_steps,
+    without_reported,
 )
 
-MODES: dict[str, dict[str, str]] = {"driver": {}, "tasks": {"parallel": "true"}}
-POINTS = transactional_steps()
+MODES: dict[str, dict[str, str]] = {
+    kind: {"kind": kind} for kind in ("driver", "tasks", "keys", "no keys")
+}
 _PATIENCE_S = 1.0
 
 
@@ -47,15 +55,20 @@ class ImpatientSqlite(SqliteSink):  # type: ignore[misc, valid-type]
         return db
 
 
-def numbers_sink(path: str, folder: Path, parallel: bool) -> CustomSink:
+def sink_of(kind: str, folder: Path) -> CustomSink:
     """Return the sink. Its class does not pickle by name, so each process makes its own."""
-    sink: Any = ImpatientSqlite(path)
-    sink.parallel = parallel
-    return CustomSink(sink, rows, read, folder)
+    if kind in ("driver", "tasks"):
+        sink: Any = ImpatientSqlite(str(folder / "numbers.db"))
+        create(sink.path)
+        sink.parallel = kind == "tasks"
+        return CustomSink(sink, rows, read, folder / "checkpoint")
+    keep_reports(folder / "reports")
+    read_lines = read_each_key if kind == "keys" else read_each_line
+    return CustomSink(LineSink(folder / "numbers"), rows, read_lines, folder / "checkpoint")
 
 
 class KitCampaign(Campaign):
-    """A query into a database of SQLite."""
+    """A query into a database of SQLite, or into a file."""
 
     def __init__(self, seed: int, before: Counter[str]) -> None:
         super().__init__(seed, MODES, before)
@@ -64,18 +77,22 @@ class KitCampaign(Campaign):
     def run(self) -> Round:
         """Run it to its end and judge it."""
         with tempfile.TemporaryDirectory(prefix="dedup-kit-") as folder:
-            path = f"{folder}/numbers.db"
-            create(path)
-            parallel = "parallel" in self.result.options
-            self._sink = partial(numbers_sink, path, Path(folder, "checkpoint"), parallel)
-            sink = self._sink()
+            self._sink = partial(sink_of, self.result.mode, Path(folder))
             done = self.go()
-            self.judge(Counter(range(done * WIDTH)), sink.numbers())
+            expected, found = Counter(range(done * WIDTH)), self._sink().numbers()
+            reports = reported(Path(folder, "reports"))
+            self.result.besides["repeated rows"] += (found - expected).total()
+            self.result.besides["reports"] += reports.total()
+            if self.result.mode == "no keys":
+                found = without_reported(found, expected, reports, lambda number: number // WIDTH)
+            self.judge(expected, found)
             return self.end()
 
     def points(self) -> tuple[str, ...]:
         """Where faults are armed."""
-        return transactional_steps(whole="parallel" not in self.result.options)
+        if self.result.mode in ("keys", "no keys"):
+            return WRITE_AHEAD
+        return transactional_steps(whole=self.result.mode == "driver")
 
     def worker(self) -> Worker:
         """A new process, which waits for a locked database."""
@@ -97,7 +114,8 @@ class KitCampaign(Campaign):
 
 
 def main() -> int:
-    return run_campaign(__doc__, POINTS, lambda *given: KitCampaign(*given).run())
+    points = dict.fromkeys((*transactional_steps(), *WRITE_AHEAD))
+    return run_campaign(__doc__, list(points), lambda *given: KitCampaign(*given).run())
 
 
 if __name__ == "__main__":
