@@ -7,12 +7,10 @@ that begin with ``_``.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import shutil
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 from dedup.catalog.localfile import sync
@@ -20,9 +18,6 @@ from dedup.errors import ConfigError
 
 STAGING = "_staging"
 _BATCH = re.compile("batch=([0-9]+)")
-#: Folder in which earlier versions kept files when they compacted outputs.
-_COMPACTION = "_compaction"
-_COMPACTED = re.compile("(?:new|replaced-[0-9]+)-[0-9a-f]{32}")
 
 
 def folder_of(batch_id: int) -> str:
@@ -92,18 +87,6 @@ def publish_folder(source: Path, root: Path, batch_id: int) -> None:
         flush(near)
         near.rename(target)
     sync(root)
-
-
-def clear_compaction(root: Path) -> None:
-    """Remove the files of an earlier version's compaction, unless that compaction still runs."""
-    folder = root / _COMPACTION
-    with suppress(OSError), (folder / "_lock").open("rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for entry in folder.iterdir():
-            if _COMPACTED.fullmatch(entry.name):
-                shutil.rmtree(entry)
-        (folder / "_lock").unlink()
-        folder.rmdir()
 
 
 def flush(folder: Path) -> None:

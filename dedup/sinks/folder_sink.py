@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dedup.errors import faults
-from dedup.sinks.batch_folders import STAGING, clear_compaction, data_files, publish_folder
+from dedup.sinks.batch_folders import STAGING, data_files, publish_folder
 from dedup.sinks.figures import WorkCounts, reported
 from dedup.sinks.foreach_batch import query_of, start_of
 from dedup.sinks.utf8 import exact_texts, naming_texts
@@ -104,7 +104,6 @@ class StagedFiles:
         """Create the folders, and remove the staged files of killed runs."""
         for root in self._roots():
             root.mkdir(parents=True, exist_ok=True)
-            clear_compaction(root)
             shutil.rmtree(root / STAGING, ignore_errors=True)
 
     def close(self) -> None:

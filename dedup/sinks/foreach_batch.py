@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -33,23 +32,13 @@ def columns_of(schema: StructType) -> Columns:
 _published: dict[tuple[str, str], tuple[str, int, str]] = {}
 
 
-class NamedSink(ABC):
-    """A function for ``foreachBatch`` that has a name, so that `split` can tell sinks apart.
+class NamedSink:
+    """A function for ``foreachBatch`` that has a name, so that `split` can tell sinks apart."""
 
-    Attributes
-    ----------
-    sink : str
-        The sink's name, unique within the query.
-    checkpoint : str
-        The query's checkpoint location.
-    """
-
+    #: The sink's name, unique within the query.
     sink: str
+    #: The query's checkpoint location.
     checkpoint: str
-
-    @abstractmethod
-    def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Publish the rows of a micro-batch."""
 
 
 class SinkFunction(NamedSink):

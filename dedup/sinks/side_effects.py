@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
@@ -42,9 +42,14 @@ _returned: dict[tuple[str, str], tuple[str, int]] = {}
 class BatchEffects(ABC):
     """A user's function for ``foreachBatch``, and the path of the files that guard its effects."""
 
+    name: ClassVar[str]
+
     def __init__(self, function: BatchFunction, at: str) -> None:
         self.function, self.at = function, located(at)
-        self._shown_at = repr(Root(self.at).url())
+        self._shown = f"{self.name}(..., at={Root(self.at).url()!r})"
+
+    def __str__(self) -> str:
+        return self._shown
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Call the function for a micro-batch, if it has to be called."""
@@ -93,8 +98,7 @@ class BatchEffects(ABC):
 class Stable(BatchEffects):
     """The function that `stable` returns."""
 
-    def __str__(self) -> str:
-        return f"stable(..., at={self._shown_at})"
+    name = "stable"
 
     def _newest(self, query_id: str) -> int:
         return max(self._store(query_id).decided(), default=-1)
@@ -115,23 +119,14 @@ class Stable(BatchEffects):
         faults.point("stable.called")
 
     def _store(self, query_id: str) -> SliceStore:
-        return SliceStore(self.at, query_id, "stable")
+        return SliceStore(self.at, query_id, self.name)
 
 
 class OncePerBatch(BatchEffects):
-    """The function that `once_per_batch` returns.
+    """The function that `once_per_batch` returns."""
 
-    Attributes
-    ----------
-    calls_repeated : int
-        How often this process has called the user's function although an earlier call may have had
-        its effects.
-    """
-
+    name = "once_per_batch"
     calls_repeated = 0
-
-    def __str__(self) -> str:
-        return f"once_per_batch(..., at={self._shown_at})"
 
     def _newest(self, query_id: str) -> int:
         return max(batch_ids(self._root(query_id), "attempts"), default=-1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 from dedup.core.admission import EVERY_VERDICT, GOES_ON
@@ -141,7 +141,7 @@ def _verdict_column(df: DataFrame) -> tuple[str, frozenset[str], list[str]]:
     return found[0].name, frozenset(metadata[GOES_ON]), list(metadata[EVERY_VERDICT])
 
 
-def _checkpoint(functions: list[BatchFunction]) -> str | None:
+def _checkpoint(functions: Iterable[object]) -> str | None:
     sinks = {id(f): f for f in functions if isinstance(f, NamedSink)}.values()
     names = [sink.sink for sink in sinks]
     if twice := {name for name in names if names.count(name) > 1}:

@@ -853,7 +853,7 @@ MUTANTS = (
     _mutant(
         "MySQL compares the new version with itself",
         "sinks/mysql/tables.py",
-        "others.sort(key=lambda name: name == self.version)",
+        "others.sort(key=lambda name: name == version)",
         "pass",
         "mysql/test_mysql_input.py",
     ),

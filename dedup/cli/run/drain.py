@@ -28,7 +28,7 @@ from dedup.core.duration import counted
 from dedup.errors import DataError
 from dedup.sinks.batch_folders import published_batches
 from dedup.sinks.files.query import FilesQuery
-from dedup.sinks.folder_sink import VERDICT, SparkRows, StagedFiles
+from dedup.sinks.folder_sink import SparkRows, StagedFiles
 from dedup.sources.files.file_log import FileLog
 from dedup.sources.files.orc_times import check_orc_times
 
@@ -171,7 +171,6 @@ class Drain:
             output=options.output,
             writer=files_query.writer or SparkRows(*writer_options(job)),
             duplicates=options.duplicates,
-            verdict=VERDICT,
             goes_on=Handling.of(options).passing,
             aside=options.aside,
             rows_aside=rows_aside,

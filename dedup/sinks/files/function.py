@@ -9,7 +9,6 @@ from pathlib import Path
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import ConfigError
-from dedup.sinks.batch_folders import clear_compaction
 from dedup.sinks.files.columns import file_shape
 from dedup.sinks.files.inspection import inspect_folder
 from dedup.sinks.files.options import FORMAT, FilesOptions, files_options
@@ -33,8 +32,6 @@ def ready(options: FilesOptions, schema: T.StructType) -> FilesWork:
             remedy="output-folder",
         )
     output.root.check_exclusive()
-    if not options.is_on_s3:
-        clear_compaction(Path(options.path))
     return FilesWork(options, shape)
 
 

@@ -111,7 +111,6 @@ def dedup_parquet(
         output=folders["output"],
         writer=made.writer or SparkRows("parquet"),
         duplicates=folders.get("duplicates"),
-        verdict=VERDICT,
         before_publishing=files.check_new_times if source_format == "orc" else None,
         goes_on=handling.emitted if duplicates is not None else handling.passing,
     )

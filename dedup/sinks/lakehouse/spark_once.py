@@ -10,7 +10,7 @@ write none.
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _IN_SUMMARY = "dedup.marker"
 
 
-class _Once(NamedSink):
+class _Once(NamedSink, ABC):
     #: Name of the public function that made this object. Errors show the name.
     function: ClassVar[str]
     #: Names of the rows and the bytes in the metrics of a commit.

@@ -61,7 +61,7 @@ class MysqlSink(TransactionalSink[Any]):
         try:
             with translated_errors(self.options), connection.cursor() as cursor:
                 connection.begin()
-                self.table.check_types(cursor, self.options.table)
+                self.table.check_types(cursor)
         except BaseException:
             self.rollback(connection)
             raise
@@ -112,7 +112,7 @@ class MysqlSink(TransactionalSink[Any]):
             return found and bytes(found[0])
 
     def write_rows(self, transaction: Any, rows: pa.RecordBatch) -> None:
-        self.table.write(self.options, transaction, rows)
+        self.table.write(transaction, rows)
 
     def write_marker(self, transaction: Any, key: str, marker: str) -> None:
         with translated_errors(self.options), transaction.cursor() as cursor:
@@ -137,16 +137,17 @@ def ready(options: MysqlOptions, columns: Sequence[tuple[str, str]]) -> Transact
     """
     answering = answering_server("Start the query again")
     with answering, translated_errors(options), session(options) as cursor:
-        table = find_table(cursor, options, columns)
         markers = _markers_table(cursor, options)
+        options = replace(options, markers=markers)
+        table = find_table(cursor, options, columns)
         if exists(cursor, markers):  # the user may lack the privilege CREATE
             check_engine(cursor, markers)
         else:
             cursor.execute(_MARKERS.format(name=markers))
-    sink = MysqlSink(replace(options, markers=markers), table)
     # Hashed, because the arguments may hold a password.
     identity = blake2b(repr((options.connect, markers)).encode(), digest_size=16).digest()
-    return TransactionalWork(options, sink, identity, {"table": table.name, "markers": markers})
+    settled = {"table": table.name, "markers": markers}
+    return TransactionalWork(options, MysqlSink(options, table), identity, settled)
 
 
 def read_markers(options: MysqlOptions) -> list[Marker]:

@@ -48,51 +48,49 @@ _STATEMENT_BYTES, _ROWS = 1 << 20, 1 << 10
 class MysqlTable:
     """The table that a sink writes to, with the columns of the stream in the stream's order.
 
-    `name` is quoted for SQL. If there is a `key`, a row replaces the row of the same key, with a
-    `version` only if its version is greater. The server accepts statements of `packet_bytes`.
+    `name` is quoted for SQL. If the options have a key, a row replaces the row of the same key,
+    with a version only if its version is greater. The server accepts statements of `packet_bytes`.
     `types` describes the columns when the query started.
     """
 
+    options: MysqlOptions
     name: str
     columns: tuple[MysqlColumn, ...]
     packet_bytes: int
     types: tuple[object, ...]
-    key: tuple[str, ...] = ()
-    version: str | None = None
 
     def _on_duplicate_key(self) -> str:
-        if not self.key:
+        key, version = self.options.key, self.options.version
+        if not key:
             return ""
-        others = [column.name for column in self.columns if column.name not in self.key]
+        others = [column.name for column in self.columns if column.name not in key]
         if not others:  # the row keeps its values
-            others = [self.key[0]]
-        if self.version is None:
+            others = [key[0]]
+        if version is None:
             pairs = [f"{quoted(name)} = VALUES({quoted(name)})" for name in others]
             return f" ON DUPLICATE KEY UPDATE {', '.join(pairs)}"
-        version = quoted(self.version)
-        newer = (
-            f"VALUES({version}) > {version} OR {version} IS NULL AND VALUES({version}) IS NOT NULL"
-        )
+        old, new = quoted(version), f"VALUES({quoted(version)})"
+        newer = f"{new} > {old} OR {old} IS NULL AND {new} IS NOT NULL"
         # The server assigns from left to right, so the version, which decides, comes last.
-        others.sort(key=lambda name: name == self.version)
+        others.sort(key=lambda name: name == version)
         pairs = [
             f"{quoted(name)} = IF({newer}, VALUES({quoted(name)}), {quoted(name)})"
             for name in others
         ]
         return f" ON DUPLICATE KEY UPDATE {', '.join(pairs)}"
 
-    def write(self, options: MysqlOptions, connection: Any, rows: pa.RecordBatch) -> None:
+    def write(self, connection: Any, rows: pa.RecordBatch) -> None:
         """Write rows within the open transaction. Raises DataError if a record does not fit."""
-        with only_utf8(f"table {options.table}"):
+        with only_utf8(f"table {self.options.table}"):
             check_utf8(rows)
-        if self.key:
+        if self.options.key:
             # Transactions that lock rows in one order do not deadlock. The sort is stable.
-            order = [(name, "ascending") for name in self.key]
+            order = [(name, "ascending") for name in self.options.key]
             rows = rows.take(pc.sort_indices(rows, order))
         with connection.cursor() as cursor:
             for first in range(0, rows.num_rows, _ROWS):
                 part = rows.slice(first, _ROWS)
-                values = self._values(options, part)
+                values = self._values(part)
                 row = f"({','.join(['%s'] * len(self.columns))})"
                 literals = [
                     cursor.mogrify(row, each).encode(errors="surrogateescape")
@@ -100,24 +98,24 @@ class MysqlTable:
                 ]
                 done = 0
                 for chunk in self._chunks(literals):
-                    self._insert(options, cursor, chunk, part.slice(done, len(chunk)))
+                    self._insert(cursor, chunk, part.slice(done, len(chunk)))
                     done += len(chunk)
 
-    def check_types(self, cursor: Any, shown: str) -> None:
+    def check_types(self, cursor: Any) -> None:
         """Raise ConfigError if somebody has changed the columns since the query started.
 
         The server rounds values for some types without an error. Until the transaction ends, this
-        also locks the table against changes of columns. `shown` is the table's name for the error.
+        also locks the table against changes of columns.
         """
         types = described(cursor, self.name, [column.name for column in self.columns])
         if types != self.types:
             raise ConfigError(
-                f"The columns of table {shown} have other types than when the query started. "
-                "Nothing was written. Start the query again, in foreachBatch with a new "
+                f"The columns of table {self.options.table} have other types than when the query "
+                "started. Nothing was written. Start the query again, in foreachBatch with a new "
                 "mysql_sink(...)."
             )
 
-    def _values(self, options: MysqlOptions, rows: pa.RecordBatch) -> list[list[Any]]:
+    def _values(self, rows: pa.RecordBatch) -> list[list[Any]]:
         found = []
         for column, values in zip(self.columns, rows.columns, strict=True):
             try:
@@ -125,7 +123,7 @@ class MysqlTable:
             except Unsuitable as why:
                 record = next(each for each in _singly(rows) if _unfit(column, each))
                 raise rejected_record(
-                    f"Table {options.table}, column {column.name!r}: {why}. The record is "
+                    f"Table {self.options.table}, column {column.name!r}: {why}. The record is "
                     f"{shown_record(record)}."
                 ) from None
         return found
@@ -152,12 +150,10 @@ class MysqlTable:
     def _length(self, literals: Sequence[bytes]) -> int:
         return len(self._statement(literals)) + _PACKET_HEADER
 
-    def _insert(
-        self, options: MysqlOptions, cursor: Any, literals: Sequence[bytes], rows: pa.RecordBatch
-    ) -> None:
+    def _insert(self, cursor: Any, literals: Sequence[bytes], rows: pa.RecordBatch) -> None:
         if len(literals) == 1 and self._length(literals) > self.packet_bytes:
             raise rejected_record(
-                f"Table {options.table}: a record needs a statement of "
+                f"Table {self.options.table}: a record needs a statement of "
                 f"{self._length(literals):,} bytes, and the server's max_allowed_packet is "
                 f"{self.packet_bytes:,}. The record is {shown_record(rows)}."
             )
@@ -165,12 +161,12 @@ class MysqlTable:
             cursor.execute(self._statement(literals))
         except mysql_library().Error as error:
             if len(literals) == 1:
-                raise translate_error(options, error, shown_record(rows)) from None
-            translated = translate_error(options, error)
+                raise translate_error(self.options, error, shown_record(rows)) from None
+            translated = translate_error(self.options, error)
             if isinstance(translated, DataError):
                 # The server has undone the statement alone. Find the record that it rejects.
                 for literal, row in zip(literals, _singly(rows), strict=True):
-                    self._insert(options, cursor, [literal], row)
+                    self._insert(cursor, [literal], row)
             raise translated from None
 
 
@@ -220,6 +216,7 @@ def find_table(
     types = described(cursor, name, names)
     cursor.execute("SELECT @@max_allowed_packet")
     return MysqlTable(
+        options=options,
         name=name,
         packet_bytes=cursor.fetchone()[0],
         types=types,
@@ -227,8 +224,6 @@ def find_table(
             replace(there[name], is_nullable=False) if name in options.key else there[name]
             for name in names
         ),
-        key=options.key,
-        version=options.version,
     )
 
 
