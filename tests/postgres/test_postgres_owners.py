@@ -12,7 +12,7 @@ import pytest
 from dedup.sinks.database import _free, forget_connections
 from dedup.sinks.kit.slots import KitSink
 from dedup.sinks.postgres.connections import connected, give_back, transaction
-from dedup.sinks.protocol import Fenced, PublishedSlice
+from dedup.sinks.protocol import Aborted, Fenced, PublishedSlice
 from dedup.sinks.work import new_batch
 from tests.postgres.tables import QUERY, Sink, once, run
 
@@ -37,6 +37,18 @@ def test_two_drivers_of_one_process_are_two_owners(sink: Sink) -> None:
         old.slot(0).begin()
     new.slot(0).begin()
     new.close()
+
+
+def test_a_frozen_session_on_a_slot_without_a_row_is_ended(dsn: str, tmp_path: Path) -> None:
+    """Nobody has published in the slot yet, so no row shows who locks it."""
+    sink = Sink(dsn, tmp_path)
+    frozen = sink.work.custom.begin()
+    sink.work.custom.read_marker(frozen, f"{QUERY}/postgres/0")
+    sink.batch("run1", 0, [0], [1])
+    assert sink.numbers() == once(2)
+    with pytest.raises(Aborted, match="terminating connection"):
+        sink.work.custom.read_marker(frozen, f"{QUERY}/postgres/1")
+    sink.work.custom.rollback(frozen)
 
 
 def test_a_fork_has_connections_of_its_own(sink: Sink, dsn: str) -> None:
