@@ -6,6 +6,7 @@ import ast
 import pkgutil
 from collections.abc import Callable
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 
@@ -46,3 +47,17 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
 
     public = sorted([*modules, *home_of, *own])
     return load, lambda: public, public
+
+
+def library(extra: str, purpose: str, *modules: str) -> ModuleType:
+    """Import modules of an extra, and return the first.
+
+    Raises MissingExtraError if one of them is not installed.
+    """
+    from dedup.errors import MissingExtraError
+
+    try:
+        first, *_ = [import_module(name) for name in modules]
+    except ImportError:
+        raise MissingExtraError(extra, purpose) from None
+    return first

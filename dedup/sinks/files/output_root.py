@@ -10,7 +10,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from dedup.catalog.root import Root
 from dedup.catalog.uri import scheme_of
-from dedup.errors import CatalogError, ConfigError, MissingExtraError
+from dedup.errors import CatalogError, ConfigError
+from dedup.errors.lazy import library
 
 #: Number of attempts to create an object. A store answers 409 to simultaneous writes of one name.
 _TRIES = 5
@@ -110,12 +111,9 @@ def _client(uri: str, pid: int) -> Any:
 
 
 def _boto3() -> tuple[Any, Any]:
-    try:
-        import boto3.session
-        import botocore.exceptions
-    except ImportError:
-        raise MissingExtraError("s3", "Writing files to S3") from None
-    return boto3, botocore
+    purpose = "Writing files to S3"
+    boto3 = library("s3", purpose, "boto3", "boto3.session")
+    return boto3, library("s3", purpose, "botocore", "botocore.exceptions")
 
 
 def parsed_s3(uri: str) -> tuple[str, str, dict[str, Any]]:

@@ -22,7 +22,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from dedup.catalog.root import Root
-from dedup.errors import ConfigError, DataError, MissingExtraError, SinkError
+from dedup.errors import ConfigError, DataError, SinkError
+from dedup.errors.lazy import library
 from dedup.sinks.lakehouse.columns import (
     TableColumns,
     fit_columns,
@@ -61,11 +62,7 @@ _PIECES = ("content-0", "content-1", "content-2")
 
 
 def delta_library() -> Any:
-    try:
-        import deltalake
-    except ImportError:
-        raise MissingExtraError("delta", "Writing to Delta Lake") from None
-    return deltalake
+    return library("delta", "Writing to Delta Lake", "deltalake")
 
 
 def app_id(query_id: str, sink: str) -> str:

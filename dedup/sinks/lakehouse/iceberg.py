@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from dedup.catalog.localfile import sync
-from dedup.errors import ConfigError, MissingExtraError
+from dedup.errors import ConfigError
+from dedup.errors.lazy import library
 from dedup.errors.redaction import without_secrets
 from dedup.sinks.lakehouse.columns import fit_columns, new_columns, split_rows
 from dedup.sinks.lakehouse.options import LakeOptions
@@ -43,10 +44,7 @@ _NEWEST_FORMAT = 2
 
 
 def iceberg_library() -> None:
-    try:
-        import pyiceberg.io.pyarrow  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("iceberg", "Writing to Iceberg") from None
+    library("iceberg", "Writing to Iceberg", "pyiceberg.io.pyarrow")
 
 
 def marker_property(query_id: str, sink: str) -> str:

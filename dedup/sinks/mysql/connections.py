@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dedup.errors import ConfigError, DedupError, MissingExtraError, SinkError
+from dedup.errors import ConfigError, DedupError, SinkError
+from dedup.errors.lazy import library
 from dedup.errors.redaction import without_secrets
 from dedup.sinks.database import give_back, rejected_record, take_connection
 from dedup.sinks.mysql.options import MysqlOptions
@@ -26,11 +27,7 @@ _SESSION = (
 
 
 def mysql_library() -> Any:
-    try:
-        import pymysql
-    except ImportError:
-        raise MissingExtraError("mysql", "Writing to MySQL") from None
-    return pymysql
+    return library("mysql", "Writing to MySQL", "pymysql")
 
 
 def connected(options: MysqlOptions) -> Any:

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dedup.errors import ConfigError, DataError, DedupError, MissingExtraError, SinkError
+from dedup.errors import ConfigError, DataError, DedupError, SinkError
+from dedup.errors.lazy import library
 from dedup.errors.redaction import without_secrets
 from dedup.sinks import database
 from dedup.sinks.postgres.options import PostgresOptions
@@ -32,12 +33,7 @@ _SESSION = {
 
 
 def psycopg_library() -> ModuleType:
-    try:
-        import pgpq  # noqa: F401
-        import psycopg
-    except ImportError:
-        raise MissingExtraError("postgres", "Writing to PostgreSQL") from None
-    return psycopg
+    return library("postgres", "Writing to PostgreSQL", "psycopg", "pgpq")
 
 
 def connected(dsn: str, timeout_s: float) -> psycopg.Connection[Any]:

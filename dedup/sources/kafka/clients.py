@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dedup.errors import ConfigError, MissingExtraError
+from dedup.errors import ConfigError
+from dedup.errors.lazy import library
 from dedup.sources.kafka.client_options import ClientSettings, check_transactional
 
 if TYPE_CHECKING:
@@ -26,12 +27,7 @@ _PARTITIONER = "murmur2_random"
 
 def confluent(purpose: str = "Writing to Kafka") -> ModuleType:
     """Return the module of confluent-kafka, or raise MissingExtraError if it is not installed."""
-    try:
-        import confluent_kafka
-        import confluent_kafka.admin
-    except ImportError:
-        raise MissingExtraError("kafka", purpose) from None
-    return confluent_kafka
+    return library("kafka", purpose, "confluent_kafka", "confluent_kafka.admin")
 
 
 def connection(settings: ClientSettings) -> dict[str, Any]:

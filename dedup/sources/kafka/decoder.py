@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from pyspark.sql import Row
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.errors import ConfigError, MissingExtraError, SourceError
+from dedup.errors import ConfigError, SourceError
+from dedup.errors.lazy import library
 from dedup.sources.files.bypass import PLAIN
 from dedup.sources.strict_json import CAUSE, FIELDS
 from dedup.spark.plan import HELPER_PREFIX
@@ -27,10 +28,7 @@ _NO_COLUMN = pa.ArrowException, OverflowError, TypeError, ValueError
 
 def need_fastavro(purpose: str) -> None:
     """Raise MissingExtraError if fastavro is not installed."""
-    try:
-        import fastavro  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("kafka", purpose) from None
+    library("kafka", purpose, "fastavro")
 
 
 class Poison(Exception):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dedup.core.duration import format_ms, size
-from dedup.errors import MissingExtraError
+from dedup.errors.lazy import library
 from dedup.kernel import PATH
 from dedup.spark.machine import machine_cores
 from dedup.tools.check.findings import Finding
@@ -224,11 +224,7 @@ def short_number(number: float) -> str:
 
 
 def check_extra() -> Any:
-    try:
-        import vl_convert
-    except ImportError:
-        raise MissingExtraError("report", "--html") from None
-    return vl_convert
+    return library("report", "--html", "vl_convert")
 
 
 def _row(kind: str, cells: Sequence[str]) -> str:
