@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dedup.core.duration import duration_ms
 from dedup.core.policy import default_lateness_ms
@@ -48,16 +48,6 @@ _LONG_AGO_MS = -(1 << 63)
 _EXAMPLES = 5
 
 
-class SmallOptions(TypedDict):
-    """Options of `dedup_by_id` that suit a test."""
-
-    catalog: str
-    shards: int
-    state_budget_bytes: int
-    filter_state_bytes: int
-    keep_expired: str
-
-
 @dataclass(frozen=True)
 class SmallQuery:
     """Folders and options of a query under test.
@@ -66,14 +56,14 @@ class SmallQuery:
     ----------
     checkpoint : str
         Value for ``option("checkpointLocation", ...)``.
-    options : SmallOptions
+    options : dict of str to str or int
         Options for ``dedup_by_id("id", horizon=..., **query.options)``: a catalog, two shards, and
         a state budget so small that a few hundred IDs write segments. Also set
         ``spark.sql.shuffle.partitions`` to 2, so that a micro-batch starts only two tasks.
     """
 
     checkpoint: str
-    options: SmallOptions
+    options: dict[str, Any]
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,18 +21,15 @@ from dedup.testing.sinks import QUERY, SinkHarness, SinkOutput
 Sink: TypeAlias = TransactionalSink[Any] | WriteAheadSink
 Rows: TypeAlias = Callable[[Sequence[int]], pa.RecordBatch]
 Read: TypeAlias = Callable[[Any], Iterable[int]]
-_LAST = 1 << 62
 
 
 class CustomSink(SinkHarness):
     """The harness of a user's sink."""
 
-    format = "custom"
-
     def __init__(self, sink: Sink, rows: Rows, read: Read, folder: Path, **options: str) -> None:
         self.sink, self._rows, self._read = sink, rows, read
-        self.given = {name.replace("_", "."): value for name, value in options.items()}
-        self.function = custom_sink(sink, checkpoint=str(folder), options=self.given)
+        given = {name.replace("_", "."): value for name, value in options.items()}
+        self.function = custom_sink(sink, checkpoint=str(folder), options=given)
         self.work = self.function.prepare(from_arrow_schema(rows([0]).schema))
 
     def rows(self, numbers: Sequence[int]) -> pa.RecordBatch:
@@ -66,14 +64,13 @@ def custom_output(
     def lose_markers() -> None:
         options = start(folder / "checkpoint").function.options
         if not isinstance(sink, TransactionalSink):
-            SentMarkers(options.ledger or "", QUERY).clean(_LAST)
+            SentMarkers(options.ledger or "", QUERY).clean(1 << 62)
             return
         slots = Slots(sink, options, QUERY)
-        numbers = slots.all()
+        known = slots.all()
         transaction = sink.begin()
-        for number in numbers:
-            slots.read(transaction, number)
-            sink.write_marker(transaction, slots.key(number), "")
+        for number in known:
+            slots.write(transaction, number, replace(slots.read(transaction, number), marker=None))
         sink.commit(transaction)
 
     return SinkOutput(

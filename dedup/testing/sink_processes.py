@@ -1,7 +1,7 @@
 """Starts of a query into a user's sink, each in its own process, and the faults that strike them.
 
-A process notes the steps of its start: those of the kit, and the calls that the methods of the
-user's class make. At one step it may get a signal, or lose the connection.
+A process notes the kit's steps, and the calls that the methods of the user's class make. At one of
+them it may get a signal, or lose the connection.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import logging
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -20,20 +19,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from multiprocessing import Pipe
+from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from pyspark import cloudpickle
 
 from dedup.errors import faults
-from dedup.sinks.kit.transactional import TransactionalSink
-from dedup.testing.custom_sinks import CustomSink, Rows, Sink
+from dedup.sinks.kit.write_ahead import WriteAheadSink
+from dedup.testing.custom_sinks import CustomSink, Rows, Sink, tasks_publish
 from dedup.testing.faults import POINTS
-
-Fault: TypeAlias = "signal.Signals | type[Exception]"
 
 #: Rows of a micro-batch, without updates.
 WIDTH = 3
@@ -62,17 +59,6 @@ class SinkStep(NamedTuple):
     line: int = 0
     visit: int = 1
 
-    @property
-    def is_publishing(self) -> bool:
-        """Whether rows or a marker are being published."""
-        rooms = ("kit.begun", "kit.rows.", "kit.marker.", "kit.commit.", "kit.send.")
-        return self.point.startswith(rooms)
-
-    @property
-    def has_sent(self) -> bool:
-        """Whether a call in the method `send` has returned."""
-        return self.when == "after" and self.point.startswith("kit.send.")
-
     def __str__(self) -> str:
         visit = f", visit {self.visit}" if self.visit > 1 else ""
         call = f" {self.when} {self.call} (line {self.line}{visit})" if self.call else ""
@@ -85,9 +71,7 @@ class SinkSteps:
     """A profile function, for `sys.setprofile`, that notes steps and strikes at one of them."""
 
     def __init__(self, start: Start) -> None:
-        own = [
-            c for c in type(start.sink).__mro__ if not c.__module__.startswith("dedup.sinks.kit")
-        ]
+        own = [c for c in type(start.sink).__mro__ if "dedup.sinks.kit" not in c.__module__]
         functions = [inspect.unwrap(f) for c in own for f in vars(c).values() if callable(f)]
         self._codes: set[CodeType] = {f.__code__ for f in functions if inspect.isfunction(f)}
         self._start = start
@@ -112,8 +96,8 @@ class SinkSteps:
     def _visit(self, frame: FrameType, event: str, call: str) -> None:
         if frame.f_code in self._codes and not call.startswith("<"):  # not a generator's
             when = "before" if event.endswith("call") else "after"
-            name, line = frame.f_code.co_name, frame.f_lineno
-            self._strike(SinkStep(self.batch_id, self._point, name, when, call, line))
+            where = frame.f_code.co_name, when, call, frame.f_lineno
+            self._strike(SinkStep(self.batch_id, self._point, *where))
 
     def _strike(self, step: SinkStep) -> None:
         self._seen[step] += 1
@@ -131,13 +115,11 @@ class SinkSteps:
 
 
 class Ended(NamedTuple):
-    """What came of a start: an error or an empty text, and its steps."""
+    """What came of a start: an error or an empty text, steps, reports, and imported modules."""
 
     error: str
     steps: list[SinkStep]
-    #: Number of rows that were reported as sent again.
-    reported: int
-    #: Names of the modules that were imported.
+    rows_sent_again: int
     modules: set[str]
 
 
@@ -145,28 +127,34 @@ class Ended(NamedTuple):
 class Start:
     """A start of the query, in its own process.
 
-    A fault strikes at a step: a signal, or an exception of a class. If readers see the newest row
-    of a key, `updates` is true.
+    A fault strikes at a step: a signal, or an exception of a class.
     """
 
     sink: Sink
     rows: Rows
     folder: Path
-    batches: int
+    #: Whether micro-batches update rows of earlier ones.
     updates: bool
+    #: Micro-batches beyond those after which a start repeats its steps.
+    more: int = 0
     run_id: str = ""
     #: Whether the steps are noted, which takes time.
     watched: bool = False
     strike_at: SinkStep | None = None
-    fault: Fault | None = None
+    fault: signal.Signals | type[Exception] | None = None
+
+    @property
+    def batches(self) -> int:
+        """How many micro-batches the query has at the end."""
+        return 2 + tasks_publish(self.sink) + self.more
 
     def slices(self, batch_id: int) -> list[list[int]]:
         """Return the numbers that the tasks of a micro-batch write."""
         first = batch_id * WIDTH
         updates = [first - WIDTH + UPDATE] if self.updates and batch_id else []
-        if isinstance(self.sink, TransactionalSink) and not self.sink.parallel:
-            return [[first, first + 1, first + 2, *updates]]
-        return [[first, first + 1, *updates], [first + 2]]
+        if isinstance(self.sink, WriteAheadSink) or self.sink.parallel:
+            return [[first, first + 1, *updates], [first + 2]]
+        return [[first, first + 1, first + 2, *updates]]
 
     def run(self) -> None:
         """Run the micro-batches that no earlier start has completed."""
@@ -188,8 +176,8 @@ class Start:
             error = f"{type(failed).__name__}: {failed}"
         finally:
             sys.setprofile(None)
-        reported = getattr(self.sink, "rows_sent_again", 0)
-        ended = Ended(error, steps.first_and_last(), reported, set(sys.modules) - loaded)
+        again = getattr(self.sink, "rows_sent_again", 0)
+        ended = Ended(error, steps.first_and_last(), again, set(sys.modules) - loaded)
         self.result.write_bytes(pickle.dumps(ended))
 
     @property
@@ -206,14 +194,8 @@ class Processes:
 
     def __init__(self, users: Sequence[Any]) -> None:
         self._pipe, theirs = Pipe()
-        program = (
-            "import sys; from multiprocessing.connection import Connection; "
-            "from dedup.testing.sink_processes import serve; serve(Connection(int(sys.argv[1])))"
-        )
-        self._server = subprocess.Popen(
-            [sys.executable, "-c", program, str(theirs.fileno())], pass_fds=[theirs.fileno()],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        )  # fmt: skip
+        self._server = get_context("spawn").Process(target=serve, args=(theirs,))
+        self._server.start()
         theirs.close()
         names = {user.__module__ for user in users} - {"__main__"}
         # The server cannot import, for example, a test that pytest has not imported by its name.
@@ -228,13 +210,12 @@ class Processes:
         for module in self._by_value:
             cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
         self._pipe.close()
-        self._server.wait()
+        self._server.join()
 
-    def load(self, names: set[str]) -> list[str]:
+    def load(self, names: set[str]) -> Any:
         """Let the server import modules; return the names of those that it cannot import."""
         self._pipe.send(names)
-        missing: list[str] = self._pipe.recv()
-        return missing
+        return self._pipe.recv()
 
     def start(self, start: Start) -> Process:
         """Start a process."""
@@ -257,34 +238,26 @@ class Process:
         except (FileNotFoundError, ProcessLookupError):
             return "Z"
 
-    def waits(self, patience_s: float) -> bool:
-        """Return whether it does nothing for a while, or False once it has ended."""
+    def comes_to(self, states: str, patience_s: float = _LONG_S) -> bool:
+        """Wait until it is in one of some states; return False if it does nothing for a while."""
         idle_since_s = time.monotonic()
-        while (state := self._state) != "Z":
-            if state != "S":  # it runs, or wants to, or waits for the disk
+        while (state := self._state) not in states:
+            if state in "RD":  # it runs, or wants to, or waits for the disk
                 idle_since_s = time.monotonic()
             if time.monotonic() - idle_since_s > patience_s:
-                return True
+                return False
             time.sleep(_POLL_S)
-        return False
+        return True
 
     def end(self) -> Ended:
         """Wait until it has ended; return what came of it."""
-        self._wait_for("Z")
+        assert self.comes_to("Z"), f"start {self.start.run_id} does not end"
         assert self.start.result.exists(), f"the process of start {self.start.run_id} has crashed"
-        ended: Ended = pickle.loads(self.start.result.read_bytes())
-        return ended
+        return Ended(*pickle.loads(self.start.result.read_bytes()))
 
     def was_struck(self) -> bool:
         """Wait until it has ended or stands still; return whether its signal has struck it."""
-        self._wait_for("TZ")
-        return not self.start.result.exists()
-
-    def _wait_for(self, states: str) -> None:
-        deadline_s = time.monotonic() + _LONG_S
-        while self._state not in states:
-            assert time.monotonic() < deadline_s, f"start {self.start.run_id} does not end"
-            time.sleep(_POLL_S)
+        return self.comes_to("TZ") and not self.start.result.exists()
 
     def wake(self) -> None:
         """Continue the process if it stands still."""
@@ -302,7 +275,10 @@ def serve(pipe: Connection) -> None:
             asked = pipe.recv()
             children = {pid for pid in children if os.waitpid(pid, os.WNOHANG) == (0, 0)}
             if isinstance(asked, set):
-                pipe.send([name for name in asked if not _is_imported(name)])
+                for name in asked:
+                    with suppress(Exception):
+                        import_module(name)
+                pipe.send(asked - sys.modules.keys())
                 continue
             if (pid := os.fork()) == 0:
                 try:
@@ -315,11 +291,3 @@ def serve(pipe: Connection) -> None:
     for pid in children:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-
-
-def _is_imported(name: str) -> bool:
-    try:
-        import_module(name)
-    except Exception:
-        return False
-    return True

@@ -286,7 +286,7 @@ def test_an_object_of_another_class(tmp_path: Path) -> None:
 
 def test_frozen_processes_end_if_a_check_fails(tmp_path: Path) -> None:
     """No other process would wake them."""
-    start = Start(outputs(Stuck, tmp_path)(), rows, tmp_path, 1, False)
+    start = Start(outputs(Stuck, tmp_path)(), rows, tmp_path, False)
     frozen: list[Process] = []
 
     def fail(processes: Processes) -> None:
