@@ -85,6 +85,15 @@ def batch_of(numbers: Sequence[int | None], text: str = "t") -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
+def updates(numbers: Sequence[int]) -> pa.RecordBatch:
+    """Rows whose text is the number. Numbers n and n + 50 have the same key."""
+    columns = {
+        "n": pa.array([n % 50 for n in numbers], pa.int32()),
+        "text": list(map(str, numbers)),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
 def made(
     where: Where, folder: Path, columns: Sequence[tuple[str, str]], **options: str
 ) -> TransactionalWork:
