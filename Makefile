@@ -191,7 +191,7 @@ faults-redis: $(VENV)/.ready-test ## kill sinks into Redis 30 times at each step
 	@$(PY) -m tests.redis.campaign --each 30 $(FAULTS_ARGS)
 
 .PHONY: faults-kit
-faults-kit: $(VENV)/.ready-test ## kill a sink of the kit 30 times at each step over SQLite (ten minutes); FAULTS_ARGS="--each 2"
+faults-kit: $(VENV)/.ready-test ## kill sinks of the kit 30 times at each step over SQLite and a file (ten minutes); FAULTS_ARGS="--each 2"
 	@$(PY) -m tests.kit.campaign --each 30 $(FAULTS_ARGS)
 
 .PHONY: faults-files

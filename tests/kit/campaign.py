@@ -1,6 +1,6 @@
 """Faults against sinks of the kit, into SQLite and a file, again and again, from a seed.
 
-    python -m tests.kit.campaign --each 30 --seed 1
+    python -m tests.kit.campaign --each 30 --seed 31 --results tests/kit/results/kills.json
 
 tests/support/sink_campaign.py has the faults. A process that is frozen inside a transaction locks
 the whole database. The campaign wakes it once a start has failed because of the lock. The sinks
