@@ -205,12 +205,13 @@ def _holder(last: AnyMetrics, taken: int) -> str:
 
 
 def _pace(one: Watched, last: AnyMetrics) -> Text:
-    pace = one.pace()
-    often = "" if pace.every_ms is None else f", started every {took(pace.every_ms)}"
-    if pace.back_to_back:
+    took_ms, usual_ms, every_ms = one.pace().values()
+    often = "" if every_ms is None else f", started every {took(every_ms)}"
+    if usual_ms and every_ms and every_ms < 1.1 * usual_ms:
         often = ", one after another"
-    duration = f"{last.batch_id} in {took(pace.took_ms)}"
-    return _figure("micro-batch", duration, f"usually {took(pace.usual_ms)}{often}")
+    return _figure(
+        "micro-batch", f"{last.batch_id} in {took(took_ms)}", f"usually {took(usual_ms)}{often}"
+    )
 
 
 def _stages(one: Watched) -> Text:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -45,24 +45,6 @@ class PacedBatch:
     batch: AnyMetrics
     took_ms: int | None
     every_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long micro-batches take and how often they start, in milliseconds, or None if unknown.
-
-    `took_ms` is the duration of the last micro-batch. `usual_ms` is the median duration over the
-    last micro-batches, and `every_ms` is the median time from one start to the next.
-    """
-
-    took_ms: int | None
-    usual_ms: int | None
-    every_ms: int | None
-
-    @property
-    def back_to_back(self) -> bool:
-        """Whether each micro-batch starts as soon as the previous one is done."""
-        return bool(self.usual_ms and self.every_ms and self.every_ms < 1.1 * self.usual_ms)
 
 
 @dataclass(frozen=True)
@@ -139,13 +121,18 @@ class Watched:
             steps.append(before)
         return steps
 
-    def pace(self) -> Pace:
+    def pace(self) -> dict[str, int | None]:
+        """Return how long micro-batches take and how often they start, in ms, or None if unknown.
+
+        ``took_ms`` is the duration of the last micro-batch. ``usual_ms`` is the median duration
+        over the last micro-batches, and ``every_ms`` the median time from one start to the next.
+        """
         recent = self.steps()[-WINDOW:]
-        return Pace(
-            recent[-1].took_ms if recent else None,
-            _median([step.took_ms for step in recent]),
-            _median([step.every_ms for step in recent]),
-        )
+        return {
+            "took_ms": recent[-1].took_ms if recent else None,
+            "usual_ms": _median([step.took_ms for step in recent]),
+            "every_ms": _median([step.every_ms for step in recent]),
+        }
 
     def stage_ms(self) -> dict[str, float]:
         """Return the mean task time that each stage takes in a micro-batch, in milliseconds."""
@@ -243,7 +230,7 @@ class Watched:
             body["filter_fpr"] = filter_fpr(self.of_ids)
             body["expected_lost"] = self.expected_lost()
         if last is not None:
-            body["pace"] = asdict(self.pace())
+            body["pace"] = self.pace()
             body["stage_ms"] = self.stage_ms()
             if self.of_ids:
                 body["expiry"] = [
