@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 from dedup.errors import ConfigError
 from dedup.sinks.columns import refuse_twins
 from dedup.sinks.foreach_batch import SinkFunction
-from dedup.sinks.inspection import SinkInspection, SlotState, sink_states
+from dedup.sinks.inspection import SinkInspection, inspection_of
 from dedup.sinks.kind import SinkKind
 from dedup.sinks.kit.inspection import inspect_write_ahead
 from dedup.sinks.kit.slots import Slots
@@ -96,8 +96,7 @@ def _transactional(sink: TransactionalSink[Any]) -> SinkKind[SinkOptions]:
         if progress is None:
             raise ConfigError("A custom sink is inspected with the checkpoint of its query.")
         found = Slots(sink, options, progress.query_id).all().values()
-        slots = [SlotState(marker=each.marker) for each in found if each.marker is not None]
-        return SinkInspection(sinks=sink_states(slots, progress))
+        return inspection_of((each.marker for each in found), progress)
 
     return _kind(prepare, inspect)
 

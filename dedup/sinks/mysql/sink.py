@@ -24,7 +24,7 @@ from dedup.sinks.mysql.connections import (
     translated_errors,
 )
 from dedup.sinks.mysql.options import MysqlOptions
-from dedup.sinks.mysql.tables import MysqlTable, check_engine, exists, find_table, located
+from dedup.sinks.mysql.tables import MysqlTable, exists, find_table, located
 from dedup.sinks.options import ATOMIC
 
 #: A name of a session in one transaction. The number alone may be of another session, because the
@@ -140,9 +140,7 @@ def ready(options: MysqlOptions, columns: Sequence[tuple[str, str]]) -> Transact
         markers = _markers_table(cursor, options)
         options = replace(options, markers=markers)
         table = find_table(cursor, options, columns)
-        if exists(cursor, markers):  # the user may lack the privilege CREATE
-            check_engine(cursor, markers)
-        else:
+        if not exists(cursor, markers):  # the user may lack the privilege CREATE
             cursor.execute(_MARKERS.format(name=markers))
     # Hashed, because the arguments may hold a password.
     identity = blake2b(repr((options.connect, markers)).encode(), digest_size=16).digest()

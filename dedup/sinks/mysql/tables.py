@@ -197,7 +197,11 @@ def find_table(
     table does not exist, is not of InnoDB, or has a column or key that does not fit.
     """
     database, table = located(cursor, options.table)
-    check_engine(cursor, options.table)
+    if not exists(cursor, options.table):
+        raise ConfigError(
+            f"Table {options.table} does not exist, or this user may not see it. Create it "
+            "(dedup.mysql_ddl writes the statement), or correct the option table."
+        )
     cursor.execute(_COLUMNS, (database, table))
     there = {row[0]: MysqlColumn(*row) for row in cursor.fetchall()}
     names = [name for name, _ in columns]
@@ -227,26 +231,18 @@ def find_table(
     )
 
 
-def check_engine(cursor: Any, name: str) -> None:
-    """Raise ConfigError unless a table exists and has transactions."""
+def exists(cursor: Any, name: str) -> bool:
+    """Return whether a table exists. Raise ConfigError if it has no transactions."""
     cursor.execute(_TABLE, located(cursor, name))
-    found = cursor.fetchone()
-    if found is None:
-        raise ConfigError(
-            f"Table {name} does not exist, or this user may not see it. Create it "
-            "(dedup.mysql_ddl writes the statement), or correct the option table."
-        )
+    if (found := cursor.fetchone()) is None:
+        return False
     engine, kind = found
     if kind != "BASE TABLE" or str(engine).lower() != "innodb":
         raise ConfigError(
             f"{name} is not a table of InnoDB, but a {kind.lower()} of the engine {engine}. Rows "
             "and markers need one transaction."
         )
-
-
-def exists(cursor: Any, name: str) -> bool:
-    cursor.execute(_TABLE, located(cursor, name))
-    return cursor.fetchone() is not None
+    return True
 
 
 def located(cursor: Any, name: str) -> tuple[str, str]:
