@@ -50,16 +50,12 @@ class CustomSink(SinkHarness):
         forget_slots()
 
 
-def tasks_publish(sink: Sink) -> bool:
-    """Return whether tasks publish their own rows."""
-    return isinstance(sink, TransactionalSink) and sink.parallel
-
-
 def custom_output(
     sink: Sink, rows: Rows, read: Read, folder: Path, *, shared: bool = True, repeats: bool = False
 ) -> SinkOutput:
     """Return the output of a user's sink, for `SinkContract`."""
     start, has_markers = partial(CustomSink, sink, rows, read), isinstance(sink, TransactionalSink)
+    tasks_publish = isinstance(sink, TransactionalSink) and sink.parallel
 
     def lose_markers() -> None:
         options = start(folder / "checkpoint").function.options
@@ -74,7 +70,7 @@ def custom_output(
         sink.commit(transaction)
 
     return SinkOutput(
-        start, folder, lose_markers, one_commit=not tasks_publish(sink),
-        compares=not has_markers or tasks_publish(sink), shared=shared, has_markers=has_markers,
+        start, folder, lose_markers, one_commit=not tasks_publish,
+        compares=not has_markers or tasks_publish, shared=shared, has_markers=has_markers,
         repeats=repeats,
     )  # fmt: skip

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 from pyspark import cloudpickle
 
 from dedup.errors import faults
-from dedup.sinks.kit.write_ahead import WriteAheadSink
-from dedup.testing.custom_sinks import CustomSink, Rows, Sink, tasks_publish
+from dedup.sinks.kit.transactional import TransactionalSink
+from dedup.testing.custom_sinks import CustomSink, Rows, Sink
 from dedup.testing.faults import POINTS
 
 #: Rows of a micro-batch, without updates.
@@ -146,15 +146,15 @@ class Start:
     @property
     def batches(self) -> int:
         """How many micro-batches the query has at the end."""
-        return 2 + tasks_publish(self.sink) + self.more
+        return 2 + (isinstance(self.sink, TransactionalSink) and self.sink.parallel) + self.more
 
     def slices(self, batch_id: int) -> list[list[int]]:
         """Return the numbers that the tasks of a micro-batch write."""
         first = batch_id * WIDTH
         updates = [first - WIDTH + UPDATE] if self.updates and batch_id else []
-        if isinstance(self.sink, WriteAheadSink) or self.sink.parallel:
-            return [[first, first + 1, *updates], [first + 2]]
-        return [[first, first + 1, first + 2, *updates]]
+        if isinstance(self.sink, TransactionalSink) and not self.sink.parallel:
+            return [[first, first + 1, first + 2, *updates]]
+        return [[first, first + 1, *updates], [first + 2]]
 
     def run(self) -> None:
         """Run the micro-batches that no earlier start has completed."""
