@@ -860,8 +860,15 @@ MUTANTS = (
     _mutant(
         "a frozen session of PostgreSQL is waited for",
         "sinks/postgres/sink.py",
-        "        self._end_holder(lock)\n",
-        "",
+        "other.execute(_END_BLOCKERS, pid)",
+        "pass",
+        "postgres/test_postgres_slots.py",
+    ),
+    _mutant(
+        "a slot of PostgreSQL is read without a lock",
+        "sinks/postgres/sink.py",
+        'f"FOR UPDATE {how}"',
+        '""',
         "postgres/test_postgres_slots.py",
     ),
     _mutant(

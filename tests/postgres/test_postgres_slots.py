@@ -45,7 +45,11 @@ def test_a_frozen_attempt_is_disconnected_and_refused(
     sink: Sink, tmp_path: Path, dsn: str, rows: list[int]
 ) -> None:
     """It holds its slot's lock; its successor waits a second, and then ends its session."""
-    locked = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+    locked = (
+        "SELECT count(*) FROM pg_locks JOIN pg_class ON relation = pg_class.oid "
+        "WHERE relname = 'dedup_markers' AND mode = 'RowShareLock' "
+        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
     with frozen_task(sink, 2, rows, [7]) as failed:
         assert run(dsn, locked) == [(1,)]
         # Another DSN: what it knows is its own.
@@ -55,6 +59,20 @@ def test_a_frozen_attempt_is_disconnected_and_refused(
     assert "it published nothing" in str(failed[0])
     sink.task("run1", 2, 1, [8])
     assert sink.numbers() == once(9)
+
+
+def test_many_slots_take_no_more_of_the_server_s_memory_for_locks(sink: Sink) -> None:
+    """Its table of locks has a fixed size, and all sessions share it."""
+    of_sink = sink.work.custom
+    transaction = of_sink.begin()
+    held = []
+    for slots in (3, 60):
+        for number in range(-1, slots):
+            of_sink.read_marker(transaction, f"{sink.query}/postgres/{number}")
+        mine = "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid()"
+        held.append(transaction.connection.execute(mine).fetchone())
+    of_sink.rollback(transaction)
+    assert held[0] == held[1]
 
 
 def test_a_task_that_loses_its_session_says_what_happened(dsn: str, tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ marker     JSON with a checksum (`dedup.sinks.marker`), NULL before the first ma
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -43,16 +43,15 @@ _COLUMNS = {
 }  # fmt: skip
 _KEY = ("query_id", "sink", "slot")
 _THIS_SLOT = "WHERE query_id = %s AND sink = %s AND slot = %s"
-#: Seconds that an earlier owner of a slot may take to end its transaction, and between two attempts
-#: to lock the slot.
-_PATIENCE_S, _RETRY_S = 1, 0.05
+#: Owner in a row that only locks its slot. Whoever commits the row writes another owner.
+_NOBODY = "00000000-0000-0000-0000-000000000000"
+#: Seconds that an earlier owner of a slot may take to end its transaction.
+_PATIENCE_S = 1
 #: Time after which the server ends a session that is idle in a transaction, and may block others.
 _IDLE_IN_TRANSACTION = "10min"
-#: An advisory lock of 64 bits is in two columns of `pg_locks`.
-_END_HOLDER = """
-SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid)
-WHERE locktype = 'advisory' AND classid::bigint << 32 | objid::bigint = %s AND objsubid = 1
-AND granted AND datname = current_database() AND usename = current_user
+_END_BLOCKERS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE pid = ANY(pg_blocking_pids(%s)) AND datname = current_database() AND usename = current_user
 """
 _INCOMING = "pg_temp.dedup_incoming"
 
@@ -102,16 +101,20 @@ class PostgresSink(TransactionalSink[PostgresTransaction]):
         If a session keeps the lock for more than a second, it may be frozen, so this ends it, and
         the server rolls its transaction back.
         """
-        connection, (query_id, sink, number) = transaction.connection, _slot_of(key)
+        connection, slot = transaction.connection, _slot_of(key)
+        query_id, sink, number = slot
+        slots = 0
         with self._translated_errors():
-            self._lock(connection, key)
-            # Another statement than the one that has waited, which sees rows as before its wait.
-            row = connection.execute(
-                f"SELECT owner::text, marker FROM {self._markers} {_THIS_SLOT}",
-                (query_id, sink, number),
-            ).fetchone()
-            owner, marker = row or (None, None)
-            slots = 0
+            row = self._locked(connection, slot, "SKIP LOCKED")
+            if row is None:
+                with self._ending_blockers(connection):
+                    # Nobody can lock a row that is missing.
+                    connection.execute(
+                        f"INSERT INTO {self._markers} (query_id, sink, slot, owner) "
+                        f"VALUES (%s, %s, %s, '{_NOBODY}') ON CONFLICT DO NOTHING",
+                        slot,
+                    )
+                    row = self._locked(connection, slot)
             if number == BATCH_SLOT:
                 found = connection.execute(
                     f"SELECT coalesce(max(slot) + 1, 0) FROM {self._markers} "
@@ -120,26 +123,38 @@ class PostgresSink(TransactionalSink[PostgresTransaction]):
                 ).fetchone()
                 assert found is not None, "an aggregate has one row"
                 slots = found[0]
+        owner, marker = row or (None, None)
         newest = marker and _parsed(str(self.options.markers), key, marker)
         return Stored(owner, newest, slots).to_text()
 
-    def _lock(self, connection: psycopg.Connection[Any], key: str) -> None:
-        hashed = blake2b(f"{self.options.markers} {key}".encode(), digest_size=8).digest()
-        lock = [int.from_bytes(hashed, signed=True)]
-        deadline_s = time.monotonic() + _PATIENCE_S
-        while time.monotonic() < deadline_s:
-            done = connection.execute("SELECT pg_try_advisory_xact_lock(%s)", lock).fetchone()
-            if done == (True,):
-                return
-            time.sleep(_RETRY_S)
-        self._end_holder(lock)
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", lock)
+    def _locked(
+        self, connection: psycopg.Connection[Any], slot: tuple[str, str, int], how: str = ""
+    ) -> Any:
+        return connection.execute(
+            f"SELECT nullif(owner, '{_NOBODY}')::text, marker FROM {self._markers} {_THIS_SLOT} "
+            f"FOR UPDATE {how}",
+            slot,
+        ).fetchone()
 
-    def _end_holder(self, lock: list[int]) -> None:
-        with transaction(self.options) as connection:
-            # Sessions belong to the user who logged in, not to the role that the user has set.
-            connection.execute("SET LOCAL ROLE NONE")
-            connection.execute(_END_HOLDER, lock)
+    @contextmanager
+    def _ending_blockers(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+        """End the sessions that block statements of the ``with`` block for more than a second."""
+        pid = connection.execute("SELECT pg_backend_pid()").fetchone()
+
+        def end() -> None:
+            # Without its end, the statement fails at its own time limit.
+            with suppress(Exception), transaction(self.options) as other:
+                # Sessions belong to the user who logged in, not to the role that the user has set.
+                other.execute("SET LOCAL ROLE NONE")
+                other.execute(_END_BLOCKERS, pid)
+
+        timer = Timer(_PATIENCE_S, end)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
 
     def write_rows(self, transaction: PostgresTransaction, rows: pa.RecordBatch) -> None:
         with self._translated_errors():
