@@ -83,10 +83,10 @@ class SliceStore:
         manifest = self._root.url(_manifest(batch_of(piece.file)))
         return SinkError(
             f"The staged slice {self._root.url(piece.file)} is missing or damaged: {problem}. "
-            "This run published nothing of the micro-batch. If another start of the query runs, it "
-            "has deleted the file: let only one run. Otherwise delete the manifest of the "
-            f"micro-batch, if {manifest} exists, because it still names this file, and start the "
-            "query again.",
+            "This run published nothing of the micro-batch. Either another start of the query runs "
+            "and has deleted the file: let only one run. Or the file is lost. Delete the manifest "
+            f"of the micro-batch, if {manifest} exists, because it still names this file. Then "
+            "start the query again.",
             remedy="sink-differs",
         )
 
