@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 import pytest
 
-from dedup.sinks.kit.function import kind_of
+from dedup.core.option import choice
+from dedup.sinks.kit.function import kind_of, pickled
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.testing.custom_sinks import Read, Rows, Sink, custom_output
 from dedup.testing.sink_processes import UPDATE, Ended, Process, Processes, SinkStep, Start
@@ -76,29 +77,35 @@ def check_sink(
     ------
     ConfigError
         If `new_sink` returns no `TransactionalSink` or `WriteAheadSink`, or one that does not
-        pickle.
+        pickle, or if `readers_see` has another value.
     AssertionError
         If rows are lost or repeated, if a reader sees part of a transaction, or if a start fails
         for no reason. The error names the case, the step and the numbers.
     """
+    choice("once", "newest", "repeats").check(readers_see, "readers_see")
     kind_of(sink := new_sink())
+    pickled(sink, "check_sink has to send it to other processes", "send, or in its first call")
     repeats, updates = readers_see == "repeats", readers_see == "newest"
     for name, test in inspect.getmembers(SinkContract, inspect.isfunction):
         with _case(f"SinkContract.{name}") as folder:
             output = custom_output(new_sink(), rows, read, folder, shared=shared, repeats=repeats)
+            assert not (found := output.start().numbers()), (
+                f"new_sink must return a new and empty output each time: read finds {dict(found)}"
+            )
             test(SinkContract(), output)
 
     @contextmanager
-    def query(name: str) -> Iterator[_SinkQuery]:
+    def query(name: str, more: int = 1) -> Iterator[_SinkQuery]:
         with _case(name) as folder:
             start = Start(new_sink(), rows, folder, updates)
             yield (found := _SinkQuery(start, read, processes, repeats))
-            found.end()
+            found.end(more)
 
     with Processes([type(sink), rows]) as processes:
-        for _ in range(2):  # the first one takes longer
+        # The first one takes longer, and ends with an update whose version has one digit more.
+        for more in (2, 1):
             began_s = time.monotonic()
-            with query("without a fault") as whole:
+            with query("without a fault", more) as whole:
                 steps, modules = whole.run()
                 processes.load(modules)
         patience_s = _PATIENCE_S + 2 * (time.monotonic() - began_s)
@@ -181,12 +188,12 @@ class _SinkQuery:
         start = self._start(watched=True, strike_at=step, fault=error)
         assert step in self._ended(start).steps, _OTHER_PATH
 
-    def end(self) -> None:
-        """Let the next start run one micro-batch more, and check that each number is there once."""
+    def end(self, more: int) -> None:
+        """Let the next start run more micro-batches, and check that each number is there once."""
         self._check(Counter(set(self._numbers())))
-        last = replace(self.first, more=1)
+        last = replace(self.first, more=more)
         for _ in range(_STARTS):
-            error = self._ended(self._start(more=1)).error
+            error = self._ended(self._start(more=more)).error
             if not error:
                 break
         assert not error, f"the next start fails: {error}"

@@ -152,9 +152,10 @@ class Start:
         """Return the numbers that the tasks of a micro-batch write."""
         first = batch_id * WIDTH
         updates = [first - WIDTH + UPDATE] if self.updates and batch_id else []
+        # First, so that an update has no greater row number than the row that it replaces.
         if isinstance(self.sink, TransactionalSink) and not self.sink.parallel:
-            return [[first, first + 1, first + 2, *updates]]
-        return [[first, first + 1, *updates], [first + 2]]
+            return [[*updates, first, first + 1, first + 2]]
+        return [[*updates, first, first + 1], [first + 2]]
 
     def run(self) -> None:
         """Run the micro-batches that no earlier start has completed."""

@@ -213,6 +213,26 @@ class TimedVersions(NewestRows):
         super().send(rows, keys, [time.time_ns() for _ in versions])
 
 
+class LowVersions(NewestRows):
+    """The column takes 32 bits."""
+
+    def send(self, rows, keys, versions):
+        super().send(rows, keys, [version % 2**32 for version in versions])
+
+
+class TextVersions(NewestRows):
+    """The system compares versions as text, so 9 is greater than 10."""
+
+    def send(self, rows, keys, versions):
+        super().send(rows, keys, [str(version) for version in versions])
+
+
+class HoldsConnection(NewestRows):
+    def __init__(self, path):
+        super().__init__(path)
+        self.db = sqlite3.connect(path)
+
+
 class LooksThenWrites(NewestRows):
     """Another process may write a newer version in between."""
 
@@ -253,13 +273,17 @@ def test_a_mistake_is_found(kind: type[Any], where: str, error: str, tmp_path: P
         (TimedKeys, read_each_key, "once", r"put_back_as_a_whole: lost \{\}, too many \{1: 1\}"),
         (CountedKeys, read_each_key, "once", r"put_back_as_a_whole: lost \{\}, too many \{1: 1\}"),
         (LineSink, read_each_line, "once", r"put_back_as_a_whole: lost \{\}, too many \{1: 1\}"),
-        (SentLater, read_each_key, "once", r"^without a fault: lost \{5: 1, 8: 1\}"),
+        (SentLater, read_each_key, "once", r"^without a fault: lost \{5: 1, 11: 1\}"),
         (HidesErrors, read_each_key, "once",
          r"^connection lost .* in send before .*lost \{0: 1\}"),
         (RetriesInside, read_each_line, "repeats",
          r"^connection lost .* in send after .* too many \{0: 1\} .* 0 rows were reported"),
         (TimedVersions, read_newest, "newest",
          r"^frozen in micro-batch 0, in send, .*: lost \{50: 1\}, too many \{0: 1\}"),
+        (LowVersions, read_newest, "newest",
+         r"^without a fault: lost \{50: 1, 53: 1, 56: 1\}, too many \{0: 1, 3: 1, 6: 1\}"),
+        (TextVersions, read_newest, "newest",
+         r"^without a fault: lost \{56: 1\}, too many \{6: 1\}"),
         (LooksThenWrites, read_newest, "newest",
          r"^frozen .* in send after \w+ .*: lost \{50: 1\}, too many \{0: 1\}"),
     ],
@@ -282,6 +306,25 @@ def test_a_case_of_the_contract_is_named(tmp_path: Path) -> None:
 def test_an_object_of_another_class(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'orders' must be an object of a subclass of"):
         check_sink(lambda: "orders", rows=rows, read=read)  # type: ignore[arg-type, return-value]
+
+
+def test_another_value_of_readers_see(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="readers_see='Newest' must be one of once, newest, rep"):
+        check_sink(
+            outputs(NewestRows, tmp_path), rows=rows, read=read_newest,
+            readers_see="Newest",  # type: ignore[arg-type]
+        )  # fmt: skip
+
+
+def test_an_object_that_holds_a_connection(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"HoldsConnection does not pickle.* connections in send"):
+        check_sink(outputs(HoldsConnection, tmp_path), rows=rows, read=read_newest)
+
+
+def test_an_output_that_is_not_new(tmp_path: Path) -> None:
+    sink = LineSink(tmp_path / "log")
+    with pytest.raises(AssertionError, match=r"must return a new and empty output .* finds \{0: 1"):
+        check_sink(lambda: sink, rows=rows, read=read_each_key)
 
 
 def test_frozen_processes_end_if_a_check_fails(tmp_path: Path) -> None:

@@ -77,16 +77,19 @@ def kind_of(sink: TransactionalSink[Any] | WriteAheadSink) -> SinkKind[SinkOptio
     )
 
 
-def _transactional(sink: TransactionalSink[Any]) -> SinkKind[SinkOptions]:
+def pickled(sink: object, need: str, opens_in: str) -> bytes:
     try:
-        pickled: bytes = cloudpickle.dumps(sink)  # type: ignore[no-untyped-call]
+        return cloudpickle.dumps(sink)  # type: ignore[no-any-return, no-untyped-call]
     except Exception as error:
         raise ConfigError(
-            f"{type(sink).__name__} does not pickle, and Spark has to send it to its tasks: "
-            f"{error}. Keep addresses in the object, and open connections in begin."
+            f"{type(sink).__name__} does not pickle, and {need}: {error}. "
+            f"Keep addresses in the object, and open connections in {opens_in}."
         ) from None
 
-    identity = hashlib.blake2b(pickled, digest_size=16).digest()
+
+def _transactional(sink: TransactionalSink[Any]) -> SinkKind[SinkOptions]:
+    sent = pickled(sink, "Spark has to send it to its tasks", "begin")
+    identity = hashlib.blake2b(sent, digest_size=16).digest()
 
     def prepare(options: SinkOptions, schema: StructType) -> SinkWork:
         sink.check(schema)

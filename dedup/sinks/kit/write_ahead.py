@@ -66,7 +66,8 @@ class WriteAheadSink(ABC):
 
     Notes
     -----
-    The object stays on the driver, so it may hold a connection. In Spark Connect it must pickle.
+    The object stays on the driver, so it may hold a connection. In Spark Connect and in
+    `check_sink` it must pickle.
     """
 
     rows_sent_again: int = 0
