@@ -1,4 +1,4 @@
-"""What the sinks into databases share: connections, DDL, and errors about rejected records."""
+"""What the sinks into databases share: connections, work, DDL, errors about rejected records."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import os
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dedup.errors import ConfigError, DataError, SinkError
 from dedup.sinks.columns import Unsuitable
+from dedup.sinks.kit.transactional import TransactionalSink
+from dedup.sinks.kit.work import TransactionalWork
+from dedup.sinks.options import DatabaseOptions
 from dedup.sinks.protocol import Aborted
 
 if TYPE_CHECKING:
@@ -22,7 +26,6 @@ NOTHING_WRITTEN = " Nothing of its slice was written."
 _RETRY_S = 0.2
 #: Number of free connections that a process keeps for each address.
 _KEPT = 2
-
 
 _free: dict[Hashable, list[Any]] = {}
 # A forked child must not use its parent's connections. The child only forgets them: to close them
@@ -105,6 +108,16 @@ def fitting_column(name: str, table: str) -> Iterator[None]:
         raise ConfigError(
             f"Column {name!r} of the stream does not go into table {table}: {why}."
         ) from None
+
+
+def database_work(
+    sink: TransactionalSink[Any], options: DatabaseOptions, address: object, table: str
+) -> TransactionalWork:
+    """Return the work of a sink. `table` and `options.markers` are full names of its tables."""
+    # Hashed, because the address may hold a password.
+    identity = blake2b(repr((address, options.markers)).encode(), digest_size=16).digest()
+    setting = {"table": table, "markers": str(options.markers)}
+    return TransactionalWork(options, sink, identity, setting)
 
 
 def create_table(

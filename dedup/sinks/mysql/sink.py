@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
 
-from dedup.sinks.database import answering_server, give_back
+from dedup.sinks.database import answering_server, database_work, give_back
 from dedup.sinks.kit.slots import Stored
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.kit.work import TransactionalWork
@@ -142,10 +141,7 @@ def ready(options: MysqlOptions, columns: Sequence[tuple[str, str]]) -> Transact
         table = find_table(cursor, options, columns)
         if not exists(cursor, markers):  # the user may lack the privilege CREATE
             cursor.execute(_MARKERS.format(name=markers))
-    # Hashed, because the arguments may hold a password.
-    identity = blake2b(repr((options.connect, markers)).encode(), digest_size=16).digest()
-    settled = {"table": table.name, "markers": markers}
-    return TransactionalWork(options, MysqlSink(options, table), identity, settled)
+    return database_work(MysqlSink(options, table), options, options.connect, table.name)
 
 
 def read_markers(options: MysqlOptions) -> list[Marker]:

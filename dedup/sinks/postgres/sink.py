@@ -16,13 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dedup.sinks.database import answering_server
+from dedup.sinks.database import answering_server, database_work
 from dedup.sinks.kit.slots import Stored
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.kit.work import TransactionalWork
@@ -108,7 +107,7 @@ class PostgresSink(TransactionalSink[PostgresTransaction]):
             row = self._locked(connection, slot, "SKIP LOCKED")
             if row is None:
                 with self._ending_blockers(connection):
-                    # Nobody can lock a row that is missing.
+                    # A row that is missing cannot be locked.
                     connection.execute(
                         f"INSERT INTO {self._markers} (query_id, sink, slot, owner) "
                         f"VALUES (%s, %s, %s, '{_NOBODY}') ON CONFLICT DO NOTHING",
@@ -235,10 +234,7 @@ def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> Trans
         markers = options.markers or f"{table.schema}.dedup_markers"
         markers = make_own_table(connection, markers, _COLUMNS, _KEY)
     settled = replace(options, markers=markers, quarantine=quarantine)
-    # Hashed, because the DSN may hold a password.
-    identity = blake2b(repr((options.dsn, markers)).encode(), digest_size=16).digest()
-    setting = {"table": table.name, "markers": markers}
-    return TransactionalWork(settled, PostgresSink(settled, table), identity, setting)
+    return database_work(PostgresSink(settled, table), settled, options.dsn, table.name)
 
 
 def read_markers(connection: psycopg.Connection[Any], table: str, sink: str) -> list[Marker]:
