@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from tests.kafka.demo.run import judged
 from tests.kafka.records import Record
 from tests.mysql.server import need_server as need_mysql
 from tests.postgres.server import need_server
-from tests.support.processes import python
+from tests.support.processes import Daemon, members, python
 
 PAGE = Path(dedup.__file__).parent / "RELIABILITY.md"
 LOAD = Load(stretches=1, batches=2, producers=1, batch=10, customers=2)
@@ -41,6 +43,28 @@ def test_every_figure_is_right(broker: str, tmp_path: Path, sink: str) -> None:
     assert "records out" in names(block)
     assert names(block) == names(done.stdout)
     assert block.count("ok") == len(names(block))
+
+
+@pytest.mark.parametrize("sink", ["kafka", "postgres", "mysql"])
+def test_a_demo_that_fails_ends_its_processes(broker: str, tmp_path: Path, sink: str) -> None:
+    """The query cannot start, while producers wait for its next start and servers run."""
+    if sink == "postgres":
+        need_server()
+    elif sink == "mysql":
+        need_mysql()
+    flags = ["--sink", sink, "--servers", broker, "--folder", tmp_path / "query"]
+    log = tmp_path / "log"
+    demo = Daemon.start(
+        [sys.executable, "-m", "tests.kafka.demo", *flags], log,
+        os.environ | {"JAVA_HOME": str(tmp_path / "no-java"), "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    try:
+        assert demo.process.wait(90) == 1
+        assert "The query ended with code" in log.read_text()
+        assert not members(demo.process.pid)
+        assert not [*tmp_path.glob("dedup-demo-*")]
+    finally:
+        demo.kill()
 
 
 def names(table: str) -> list[str]:

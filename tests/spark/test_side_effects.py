@@ -27,6 +27,7 @@ from tests.spark.test_operator_types import typed  # noqa: F401
 from tests.support.object_store import ObjectStore
 from tests.support.pages import snippets
 from tests.support.processes import python, run_python
+from tests.support.sink_campaign import steps
 from tests.support.spark_query import Query, forget_commits, roll_back, shown
 
 Function = Callable[[DataFrame, int], None]
@@ -157,13 +158,13 @@ def test_types_that_spark_cannot_pass_to_python_are_refused(query: Effects, sql:
     assert (type(error), log.calls, query.files()) == (ConfigError, [], [])
 
 
-@pytest.mark.parametrize("step", ["staged", "manifest.before", "manifest.after", "called"])
+@pytest.mark.parametrize("step", steps("stable."))
 def test_a_fault_at_each_step_of_staging(
     query: Effects, fault_folder: Path, armed: Path, step: str
 ) -> None:
     """A task is killed and runs again. The driver's part ends the query, which starts again."""
-    folder, kind = (fault_folder, "kill") if step == "staged" else (armed, "raise")
-    faults.arm(folder, f"stable.{step}", kind)
+    folder, kind = (fault_folder, "kill") if step == "stable.staged" else (armed, "raise")
+    faults.arm(folder, step, kind)
     log = Log()
     with suppress(StreamingQueryException):
         query.start(stable(log, at=query.at))
@@ -172,11 +173,12 @@ def test_a_fault_at_each_step_of_staging(
     by_batch = dict(log.calls)
     assert [len(by_batch[n]) for n in sorted(by_batch)] == [8, 1]
     assert all(rows == by_batch[number] for number, rows in log.calls)
-    assert len(log.calls) == (3 if step == "called" else 2)
+    assert len(log.calls) == (3 if step == "stable.called" else 2)
 
 
 @pytest.mark.parametrize(
-    ("step", "calls", "repeated"), [("begun", 2, 1), ("called", 3, 1), ("done", 2, 0)]
+    ("step", "calls", "repeated"),
+    [("once.begun", 2, 1), ("once.called", 3, 1), ("once.done", 2, 0)],
 )
 def test_a_fault_at_each_step_of_a_single_call(
     query: Effects, armed: Path, caplog: pytest.LogCaptureFixture, step: str, calls: int,
@@ -184,7 +186,7 @@ def test_a_fault_at_each_step_of_a_single_call(
 ) -> None:  # fmt: skip
     query.plan = lambda rows: rows.dropDuplicates(["id"])
     log = Log()
-    faults.arm(armed, f"once.{step}", "raise")
+    faults.arm(armed, step, "raise")
     with pytest.raises(StreamingQueryException):
         query.start(once_per_batch(log, at=query.at))
     function = once_per_batch(log, at=query.at)

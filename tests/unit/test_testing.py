@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
 import re
@@ -16,6 +17,7 @@ import pytest
 import dedup
 from dedup.errors.faults import point
 from dedup.testing import Oracle, faults, small_query
+from tests.support.processes import ROOT
 from tests.support.waiting import wait_until
 
 _VISIT = "import sys; from dedup.errors.faults import point; point(*sys.argv[1:]); print('went on')"
@@ -42,6 +44,36 @@ def test_every_point_is_in_the_code_and_listed() -> None:
         for room in (rooms[path.name] if "{self.room}" in name else [""])
     }
     assert named == set(faults.POINTS)
+
+
+#: Part of the name of a step, or of a whole family of steps such as ``kit.stage.``.
+_NAME = re.compile(r"[a-z_]*(?:\.[a-z_]+)+\.?")
+
+
+def test_every_step_that_a_test_demo_or_benchmark_names_exists() -> None:
+    beginnings = {tuple(name.split(".")[:2]) for name in faults.POINTS}
+    endings = {name.rpartition(".")[2] for name in faults.POINTS}
+    named = set()
+    for path in (each for room in ("tests", "benchmarks") for each in (ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and _NAME.fullmatch(text):
+                *before, ending = text.split(".")
+                if tuple(text.split(".")[:2]) in beginnings or (
+                    before != [""] and ending in endings
+                ):
+                    named.add(text)
+    known = "".join(f" {name}." for name in faults.POINTS)
+    assert {name for name in named if f" {name.rstrip('.')}." not in known} == set()
+    assert {"kit.marker.after", "kit.stage.", "files.laid.out"} <= named
+
+
+@pytest.mark.parametrize("name", ["kit.marker", "nowhere", ""])
+def test_a_step_that_does_not_exist_cannot_be_armed_or_visited(folder: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="unknown"):
+        faults.arm(folder, name, "kill")
+    with pytest.raises(KeyError):
+        point(name)
 
 
 def test_a_process_loads_tools_of_tests_only_for_faults_and_never_pytest(tmp_path: Path) -> None:

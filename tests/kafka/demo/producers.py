@@ -49,18 +49,24 @@ class Load:
 
 
 class Producers:
-    """Threads that send; `go_on` opens the next stretch."""
+    """Threads that send within a ``with`` block. `go_on` opens the next stretch."""
 
     def __init__(self, address: str, topic: str, load: Load) -> None:
         self._address, self._topic, self._load = address, topic, load
-        self._open = 0
+        self._open, self._is_closed = 0, False
         self._change = threading.Condition()
         self._pool = ThreadPoolExecutor(load.producers)
         self._sending: list[Future[int]] = []
 
-    def start(self) -> None:
+    def __enter__(self) -> None:
         numbers = range(self._load.producers)
         self._sending = [self._pool.submit(self._send_stretches, number) for number in numbers]
+
+    def __exit__(self, *_: object) -> None:
+        with self._change:
+            self._is_closed = True
+            self._change.notify_all()
+        self._pool.shutdown()
 
     def go_on(self) -> None:
         with self._change:
@@ -83,9 +89,11 @@ class Producers:
         made, sent = batches(load, number), 0
         for stretch in range(load.stretches):
             with self._change:
-                self._change.wait_for(lambda now=stretch: self._open > now)  # type: ignore[misc]
+                self._change.wait_for(lambda now=stretch: self._is_closed or self._open > now)  # type: ignore[misc]
             first = stretch * load.batches
             for position in range(first, first + load.batches):
+                if self._is_closed:
+                    return sent
                 # The first batch after a kill comes with a retry of the last one before it.
                 again = [position - 1] if position == first and position else []
                 again += [position] if rng.random() < _RETRIED_AT_ONCE else []

@@ -45,8 +45,7 @@ def run(
 
     half_done = 0
     try:
-        with target.watched(query):
-            producers.start()
+        with producers, target.watched(query):
             note(
                 f"{load.producers} producers send {load.distinct:,} orders of {load.keys:,} "
                 f"customers to topic {source}, and some batches again; a reader watches "

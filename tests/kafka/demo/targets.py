@@ -137,24 +137,24 @@ def judged(load: Load, committed: list[Record], every: list[Record], seen: Seen)
 class Table(Target):
     """A new table without a unique index, on a server that restarts once under the query.
 
-    `run` runs a statement and returns the rows, or raises `away` while the server restarts. Fault
-    points of the sink begin with `room`.
+    `run` runs a statement and returns the rows, or raises `away` while the server restarts.
     """
+
+    moments = ("kit.marker.after", "kit.commit.after", "kit.rows.sent")
 
     def __init__(
         self,
         name: str,
         columns: str,
-        sink: tuple[str, str, dict[str, str]],
+        sink: tuple[str, dict[str, str]],
         run: Callable[[str], list[tuple[Any, ...]]],
         away: type[Exception],
         restart: Callable[[], None],
     ) -> None:
         self.name = name.replace("-", "_")
-        self.format, room, where = sink
+        self.format, where = sink
         self.options = where | {"table": self.name}
         self.arguments = (self.format, json.dumps(self.options))
-        self.moments = tuple(f"{room}.{at}" for at in ("marker.after", "commit.after", "rows.sent"))
         self._run, self._away, self._restart = run, away, restart
         self._looks = self._most_of_one = self._restarts = 0
         run(f"CREATE TABLE {self.name} {columns}")
@@ -199,7 +199,7 @@ class Table(Target):
 def postgres_table(server: Server, name: str) -> Table:
     return Table(
         name, "(id text, number bigint, text text)",
-        ("dedup_postgres", "postgres", {"dsn": server.dsn()}),
+        ("dedup_postgres", {"dsn": server.dsn()}),
         partial(run_postgres, server.dsn()), psycopg.OperationalError, server.restart,
     )  # fmt: skip
 
@@ -209,6 +209,6 @@ def mysql_table(server: MysqlServer, name: str) -> Table:
     run_mysql(server.where(), "CREATE DATABASE test")
     return Table(
         name, "(id text, number bigint, text text) CHARACTER SET utf8mb4",
-        ("dedup_mysql", "kit", {f"mysql.{key}": value for key, value in where.items()}),
+        ("dedup_mysql", {f"mysql.{key}": value for key, value in where.items()}),
         partial(run_mysql, where), pymysql.OperationalError, server.restart,
     )  # fmt: skip
