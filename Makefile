@@ -124,7 +124,7 @@ bench-scale: java $(VENV)/.ready-bench ## up to 100 M live IDs, pauses, sweeps, 
 	@$(PY) -m benchmarks.pipelines --batches 33 --driver-memory 14g --name pipelines-30m --only dedup_by_id --only HDFS
 	@$(PY) -m benchmarks.cold
 	@$(PY) -m benchmarks.pauses
-	@$(PY) -m benchmarks.sweeps shards hot sizing
+	@$(PY) -m benchmarks.sweeps shards hot sizing arrow
 	@$(PY) -m benchmarks.cores
 	@$(PY) -m benchmarks.filter_state
 	@$(PY) -m benchmarks.simulate check

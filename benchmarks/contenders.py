@@ -91,7 +91,7 @@ def pass_through(events: DataFrame, folder: Path) -> DataFrame:
             }
         )
 
-    packed = prepared.mapInArrow(pack_rows, wire.SENT_SCHEMA).drop("pack_us")
+    packed = prepared.mapInArrow(pack_rows, wire.SENT_SCHEMA).drop(*wire.PACK_FIGURES)
     passed = packed.groupBy("shard").applyInPandasWithState(
         let_pass, output_schema(plan), STATE_SCHEMA, "append", GroupStateTimeout.NoTimeout
     )

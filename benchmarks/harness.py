@@ -34,6 +34,7 @@ from benchmarks.events import SCHEMAS, Events
 from dedup import kernel
 from dedup.core.metrics import BatchMetrics
 from dedup.spark.observations import from_progress
+from dedup.tools.check.cost_rules import ARROW_BYTES, NO_ARROW_LIMIT
 
 HORIZON, HORIZON_MS = "7 days", 7 * 86_400_000
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -42,6 +43,8 @@ BASE_SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": HDFS,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "false",
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "true",
+    # No shape of rows is large (`arrow_batches`).
+    ARROW_BYTES: str(NO_ARROW_LIMIT),
 }
 TUNED_ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": ROCKSDB,

@@ -1,8 +1,8 @@
-"""One thing varied at a time: share of duplicates, shards, a hot ID, stable timestamps.
+"""One thing varied at a time: share of duplicates, shards, a hot ID, sizing, Arrow's limit.
 
 Variants run side by side, fed in turn.
 
-    python -m benchmarks.sweeps duplicates shards hot sizing
+    python -m benchmarks.sweeps duplicates shards hot sizing arrow
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from benchmarks.contenders import operator
 from benchmarks.events import Events
 from benchmarks.harness import Pipeline, comparison, data_folder, parser
 from benchmarks.results import keep, median
+from dedup.tools.check.cost_rules import ARROW_BYTES, NO_ARROW_LIMIT
 
 WARM_UP = 2
 
@@ -63,17 +64,33 @@ def sizing(events: Events) -> list[Variant]:
     ]
 
 
+def arrow(events: Events) -> list[Variant]:
+    """Whether Spark measures rows to limit the bytes of a batch, by shape of the rows."""
+    limits = {"measured": "64m", "not measured": str(NO_ARROW_LIMIT)}
+    return [
+        Variant(
+            f"{shape} rows, {name}", replace(events, shape=shape), settings={ARROW_BYTES: limit}
+        )
+        for shape in ("narrow", "wide")
+        for name, limit in limits.items()
+    ]
+
+
 SWEEPS: dict[str, Callable[[Events], list[Variant]]] = {
     "duplicates": duplicates,
     "shards": shards,
     "hot": hot,
     "sizing": sizing,
+    "arrow": arrow,
 }
 
 
 def feed(variants: list[Variant], batches: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Figures of every micro-batch by variant, all fed in turn in one session."""
-    pipelines = [Pipeline(v.name, operator(**v.options), v.settings) for v in variants]
+    pipelines = [
+        Pipeline(v.name, operator(**v.options), v.settings, schema=v.events.schema)
+        for v in variants
+    ]
     with comparison(arguments, pipelines):
         for number in range(batches):
             for variant, pipeline in zip(variants, pipelines, strict=True):

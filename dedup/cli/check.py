@@ -53,6 +53,8 @@ def check(flags: CheckFlags) -> Done:
                 "its DedupListener(log=...)."
             )
         name, facts = logs[0].name, _with_log(facts, logs[0], flags)
+        if record is not None:  # the command itself chooses the size of its batches
+            facts = replace(facts, row_bytes=0)
     if flags.query not in (None, log.query_id, name):
         raise ConfigError(
             f"{checkpoint} is the checkpoint of query {log.query_id}, not of --query {flags.query}."
@@ -132,6 +134,7 @@ def _with_log(facts: Facts, log: QueryLog, flags: CheckFlags) -> Facts:
         facts,
         shards=newest.shards,
         batch_records_max=max(batch.records_in for batch in every),
+        row_bytes=max(batch.row_bytes for batch in every),
         concerns=tuple(concerns(log.batches)),
     )
     if isinstance(newest, SequenceMetrics):

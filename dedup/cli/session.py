@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ def spark_session(
     shards: int,
     log: Path,
     is_idle: bool = False,
+    more: Mapping[str, str] | None = None,
     archive_to: Path | None = None,
 ) -> Iterator[SparkSession]:
     """Start Spark, yield the session, and stop Spark.
@@ -43,8 +44,9 @@ def spark_session(
     `master` and `driver_memory` are in Spark's spelling. `shards` is the number of state
     partitions, but a query with a checkpoint keeps its own. Everything that Spark and its workers
     print goes to the file `log`. `is_idle` says that rows bypass the JVM, which then optimises its
-    code less: to optimise would cost a quarter of the CPU time of the first half minute. At the end
-    of the session Java writes its classes to the file `archive_to` (see `class_archive`).
+    code less: to optimise would cost a quarter of the CPU time of the first half minute. `more` has
+    further settings of Spark. At the end of the session Java writes its classes to the file
+    `archive_to` (see `class_archive`).
 
     Raises MissingExtraError if PySpark is not installed. Raises MachineError if Spark finds no Java
     that it can use, or the user has no name. If Spark does not start for another reason, raises
@@ -83,6 +85,7 @@ def spark_session(
             "spark.sql.warehouse.dir": scratch,
             "spark.python.daemon.module": "dedup.spark.daemon",
             **stream_settings(shards),
+            **(more or {}),
         }
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:

@@ -140,7 +140,9 @@ def read_sample(
             master=run.master, driver_memory=run.driver_memory, shards=run.cores, log=log
         )
         with own if spark is None else nullcontext(spark) as session:
-            return _sample(session, job, source, input)
+            sample = _sample(session, job, source, input)
+            # Copies lack columns.
+            return sample if source is job else replace(sample, row_bytes=0)
 
 
 def _sample(spark: SparkSession, job: Job, source: Job, where: str) -> Sample:

@@ -67,6 +67,7 @@ class OperatorMetrics(Metrics):
     future: RecordCount
     null_timestamp: RecordCount
     heartbeats: RecordCount = 0
+    bytes_in: int = 0
     state_bytes: Level
     now_ms: Latest
     newest_ms: Latest
@@ -74,6 +75,11 @@ class OperatorMetrics(Metrics):
     begins: bool
     epochs_apart: int
     stage_us: dict[str, int]
+
+    @property
+    def row_bytes(self) -> float:
+        """Mean size of a row in Arrow's form, or 0 without rows."""
+        return self.bytes_in / max(1, self.records_in + self.heartbeats)
 
     def check_together(self) -> None:
         """Raise StateError if one shard's state was older than another's in this micro-batch.
@@ -114,6 +120,9 @@ class BatchMetrics(OperatorMetrics):
         partition once the GC watermark has passed the partition's clock.
     heartbeats
         Rows that only advanced a clock, by the option `heartbeat`. They are not in `records_in`.
+    bytes_in
+        Bytes of all rows in Arrow's form, as the operator received them. Repeated attempts of a
+        task count again. 0 in metrics that an earlier release wrote.
     unchecked
         Records judged without a lookup under ``guarantee="at-least-once"``. They also count as
         ``unique`` or ``late``.

@@ -49,7 +49,7 @@ class SequenceMetrics(OperatorMetrics):
     expired_before_ms
         Producers silent since before this time are forgotten. None if records carry no timestamps,
         because then silence is measured in query time, the time that a query spends running.
-    begins, epochs_apart, heartbeats
+    begins, epochs_apart, heartbeats, bytes_in
         As in `BatchMetrics`.
     stage_us
         As in `BatchMetrics`, with other stages.

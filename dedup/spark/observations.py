@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from dedup.core.forecast import BANDS
 from dedup.core.metrics import NAMES, TEXTS, BatchMetrics, MetricNames
 from dedup.core.sequence_metrics import SEQUENCE_NAMES, SequenceMetrics
+from dedup.spark.executor.wire import PACK_FIGURES
 from dedup.spark.plan import Plan
 
 
@@ -51,9 +52,9 @@ def observations(plan: Plan) -> list[Column]:
     )
 
 
-def pack_observation() -> Column:
-    """Return the aggregate that `observe` computes over the output of pack, the first pass."""
-    return F.expr(_total("pack_us"))
+def pack_observations() -> list[Column]:
+    """Return the aggregates that `observe` computes over the output of pack, the first pass."""
+    return [F.expr(_total(name)) for name in PACK_FIGURES]
 
 
 def _aggregates(names: MetricNames, *others: str) -> list[Column]:
@@ -167,6 +168,7 @@ def _observed(
         "begins": observed["base_epoch"] < 0,
         "stage_us": {stage: int(observed.get(f"{stage}_us") or 0) for stage in stages},
         "epochs_apart": int(observed["epochs_apart"]),
+        "bytes_in": int(observed.get("bytes_in") or 0),
         **{field: int(observed[field]) for field in names.known},
         **{field: observed[field] for field in names.times},
     }

@@ -59,6 +59,7 @@ def test_metrics_reach_listeners(
     assert seen == run.metrics
     assert next(iter(seen[0].stage_us)) == "pack"
     assert all(batch.stage_us["pack"] > 0 for batch in seen)
+    assert [batch.bytes_in > 20 * batch.records_in for batch in seen] == [True, True]
     assert seen[1].live_ids == 3
     assert seen[1].gc_lag_newest_ms == 86_400_000 + 3_600_000
     assert called == [0, 1]
@@ -90,7 +91,7 @@ def test_a_micro_batch_without_tasks_counts_nothing(spark: SparkSession, tmp_pat
     (progress,) = running.recentProgress
     told = {name: row.asDict() for name, row in progress.observedMetrics.items()}
     assert told["dedup"]["shards"] == 0
-    assert told["dedup_pack"] == {"pack_us": 0}
+    assert told["dedup_pack"] == {"pack_us": 0, "bytes_in": 0}
     assert {told["dedup"][name] for name in (*NAMES.counted, *NAMES.stage_columns)} == {0}
     assert {told["dedup"][name] for name in (*NAMES.held, *NAMES.greatest, *NAMES.times)} == {None}
 

@@ -457,18 +457,20 @@ def test_times_are_floored_to_milliseconds() -> None:
         )
 
 
-def test_time_spent_in_pack_leaves_before_the_shuffle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One figure per map task, in a column that the shuffle's bytes do not have."""
+def test_figures_of_pack_leave_before_the_shuffle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row of figures per map task, in columns that the shuffle's bytes do not have."""
     monkeypatch.setattr(pack, "layout", lambda *_: layout())
     monkeypatch.setattr(pack, "Task", SimpleNamespace(current=lambda _: None))
     batch = rows(600)
     sent = list(pack.pack(plan(), iter([batch.slice(0, 300), batch.slice(300)])))
     assert all(piece.schema == wire.SENT_ARROW for piece in sent)
-    times_us = [row["pack_us"] for piece in sent for row in piece.to_pylist()]
-    assert [time_us is not None for time_us in times_us] == (
-        [False] * (len(times_us) - SHARDS) + [True] + [False] * (SHARDS - 1)
-    )
-    shuffled = [row for piece in sent for row in piece.drop_columns("pack_us").to_pylist()]
+    for name in wire.PACK_FIGURES:
+        figures = [figure for piece in sent for figure in piece.column(name).to_pylist()]
+        given = [figure is not None for figure in figures]
+        assert given == [False] * (len(figures) - SHARDS) + [True] + [False] * (SHARDS - 1)
+    assert max(filter(None, figures)) == batch.slice(0, 300).nbytes + batch.slice(300).nbytes
+    kept = [piece.drop_columns(list(wire.PACK_FIGURES)) for piece in sent]
+    shuffled = [row for piece in kept for row in piece.to_pylist()]
     assert shuffled == packed([batch])
 
 

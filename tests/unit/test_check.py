@@ -318,6 +318,20 @@ def test_a_log_tells_of_numbered_records(tmp_path: Path, place: Path) -> None:
     assert "by the timestamps of records" in found["evidence"]
 
 
+@pytest.mark.parametrize("make", [batch, sequence_batch])
+def test_a_log_shows_the_size_of_rows(tmp_path: Path, place: Path, make: Any) -> None:
+    """Of the micro-batch with the largest rows, and not for `dedup run`, which knows its files."""
+    log = MetricsLog(tmp_path / "log")
+    for number, row_bytes in enumerate((200, 800, 0)):
+        rows = make(number).records_in + make(number).heartbeats
+        log.batch(make(number, bytes_in=row_bytes * rows), 1000 * number)
+    (found,) = findings(place, "--log", tmp_path / "log", *LOCAL)["arrow-batches"]
+    assert found["evidence"].startswith("Rows have 800 bytes on average")
+    if make is batch:
+        output = run_output(tmp_path)
+        assert "arrow-batches" not in findings(output, "--log", tmp_path / "log")
+
+
 def test_dedup_run_is_believed_before_its_log(tmp_path: Path) -> None:
     output = run_output(tmp_path, guarantee="at-least-once")
     make_log(tmp_path / "log")

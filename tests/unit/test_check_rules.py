@@ -24,6 +24,8 @@ VALIDATION = STATE + "commitValidation.enabled"
 PARTITIONS = "spark.sql.shuffle.partitions"
 OVERHEAD, CORES = "spark.executor.memoryOverhead", "spark.executor.cores"
 PYSPARK = "spark.executor.pyspark.memory"
+ARROW = "spark.sql.execution.arrow.maxBytesPerBatch"
+RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 YARN, LOCAL = {"spark.master": "yarn"}, {"spark.master": "local[2]"}
 KAFKA = Source(kind="kafka", topics=("orders",), partitions=6)
 
@@ -222,6 +224,24 @@ CASES = {
                       shards=4), COSTS,
              f"500,000 records per shard. Memory is enough for {261 * MIB // 500_000} bytes",
              f"max_shard_batch_bytes={261 * MIB}"),
+    ],
+    "arrow-batches": [
+        Case({}, None),
+        Case(settings(row_bytes=800), COSTS,
+             "800 bytes on average: 10,000 of them make a batch of 7.6 MiB",
+             f"{ARROW}={2**31 - 1}"),
+        Case({"row_bytes": 800}, UNKNOWN, "measures the batch", f"{ARROW}={2**31 - 1}"),
+        Case(settings(row_bytes=800, settings={ARROW: str(2**31 - 1)}), FINE),
+        Case(settings(row_bytes=8000), FINE),
+        Case(settings(row_bytes=8000, settings={ARROW: "256m"}), FINE),
+        Case(settings(row_bytes=8000, settings={ARROW: str(2**31 - 1)}), COSTS,
+             "76.3 MiB for Python, and the same in Java", f"{ARROW}={64 * MIB}"),
+        Case(settings(row_bytes=8000, settings={RECORDS: "1000"}), COSTS, "1,000 of them",
+             f"{ARROW}={2**31 - 1}"),
+        # On a cluster, all rows of a shard may be in one batch.
+        Case(settings(row_bytes=800, batch_records_max=1_000_000, shards=8), FINE, "95.4 MiB"),
+        Case(settings(row_bytes=800, batch_records_max=1_000_000, shards=8, settings=LOCAL), COSTS,
+             "7.6 MiB", f"{ARROW}={2**31 - 1}"),
     ],
     "pyspark-memory": [
         Case({}, None),

@@ -15,9 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dedup.cli.run import work
 from dedup.cli.run.input import source
 from dedup.cli.run.input.as_read import NAME, FilesAsRead, warning
 from dedup.cli.run.input.files import Stamp, check_in_folders, find_files, line_of
+from dedup.cli.run.job import resolve
 from dedup.cli.run.options import RunOptions
 from dedup.cli.run.record import (
     RECORD,
@@ -40,6 +42,23 @@ def options_for(folder: Path, *names: str, **options: object) -> RunOptions:
     source.mkdir(exist_ok=True)
     given = {"input": source, "id": ("a",), "horizon": "1 day", "output": folder / "out"}
     return RunOptions.make(**(given | options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "is_unmeasured"),
+    [(("a.csv",), {}, True), (("a.json", "b.ndjson"), {}, True), (("a.csv", "b.csv.gz"), {}, False),
+     (("a.json",), {"read_options": (("multiLine", "true"),)}, False), (("a.orc",), {}, False)],
+)  # fmt: skip
+def test_spark_measures_rows_only_of_files_that_it_does_not_divide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...],
+    options: dict[str, object], is_unmeasured: bool,
+) -> None:  # fmt: skip
+    """A task gets all of a file that is not divided, and its rows may be large."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(work, "spark_session", lambda **arguments: given.update(arguments))
+    work._session(resolve(options_for(tmp_path, *names, **options)), None, tmp_path / "log")
+    setting = {"spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1)}
+    assert given["more"] == (setting if is_unmeasured else {})
 
 
 @pytest.mark.parametrize(

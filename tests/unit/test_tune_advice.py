@@ -63,6 +63,13 @@ def advice(rule: str, asked: Demand, chosen: Choice | None = None) -> Finding:
     return found
 
 
+def test_a_sample_shows_whether_spark_must_measure_rows() -> None:
+    setting = "spark.sql.execution.arrow.maxBytesPerBatch=2147483647"
+    assert advice("arrow-batches", demand(row_bytes=800)).change == setting
+    assert advice("arrow-batches", demand(row_bytes=8000)).level is Level.FINE
+    assert "arrow-batches" not in rules(demand())
+
+
 def rules(asked: Demand, chosen: Choice | None = None) -> set[str]:
     return {found.rule for found in advise(asked, chosen or choice())}
 

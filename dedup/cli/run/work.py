@@ -17,7 +17,7 @@ from dedup.cli.run.drain import Drain, RunOutcome
 from dedup.cli.run.input.as_read import FilesAsRead, move_input, warning
 from dedup.cli.run.input.column_check import ColumnCheck, Note
 from dedup.cli.run.input.event_time import arrival_note, check_time_format
-from dedup.cli.run.input.files import file_order
+from dedup.cli.run.input.files import file_order, is_divided
 from dedup.cli.run.input.source import InputColumns, writer_options
 from dedup.cli.run.job import Job, resolve
 from dedup.cli.run.options import RunOptions
@@ -31,6 +31,7 @@ from dedup.errors import ConfigError, DedupWarning
 from dedup.sinks.files.query import FilesQuery
 from dedup.sinks.foreach_batch import columns_of
 from dedup.sources.files.file_log import FileLog
+from dedup.tools.check.cost_rules import ARROW_BYTES, NO_ARROW_LIMIT
 
 #: Total size of text files above which a check of these files takes some seconds.
 _MUCH_BYTES = 256 << 20
@@ -205,6 +206,9 @@ def _session(
         driver_memory=options.driver_memory,
         shards=job.shards,
         log=log,
+        # A task gets at most 128 MiB of a file that Spark divides. So a batch for Python stays
+        # small even if its rows are large, and Spark need not measure each row.
+        more={ARROW_BYTES: str(NO_ARROW_LIMIT)} if is_divided(job.files, options) else {},
         is_idle=options.parquet == "auto" and by_tasks and not options.timestamp_format,
     )
 

@@ -26,7 +26,7 @@ from dedup.spark.executor.group import STATE_SCHEMA, dedup_batch, dedup_stream, 
 from dedup.spark.executor.pack import pack
 from dedup.spark.executor.unpack import unpack
 from dedup.spark.mount_probe import mark_start
-from dedup.spark.observations import observations, pack_name, pack_observation
+from dedup.spark.observations import observations, pack_name, pack_observations
 from dedup.spark.options import Options, SequenceOptions
 from dedup.spark.plan import Plan
 
@@ -118,7 +118,7 @@ def assemble(
         return load_batch()(load_plan(), key, frame)
 
     sent = df.mapInArrow(pack_rows, wire.SENT_SCHEMA)
-    packed = sent.observe(pack_name(metrics), pack_observation()).drop("pack_us")
+    packed = sent.observe(pack_name(metrics), *pack_observations()).drop(*wire.PACK_FIGURES)
     shards = packed.groupBy("shard")
     if plan.streaming:
         judged = shards.applyInPandasWithState(

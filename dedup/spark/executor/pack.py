@@ -50,9 +50,10 @@ def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         drop_earlier(task)
     file = packed_bodies(plan, task)
     with nullcontext() if file is None else closing(file):
-        packer = Packer(plan, layout(plan, task), file)
+        packer, bytes_in = Packer(plan, layout(plan, task), file), 0
         for batch in batches:
             watch.resume()
+            bytes_in += batch.nbytes
             if batch.num_rows:
                 packer.add(batch)
                 if packer.full:
@@ -62,7 +63,7 @@ def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         yield from _sent(packer.flush(), watch)
     control = packer.control_rows()
     watch.lap("pack")
-    yield _with_time(control, watch.us["pack"])
+    yield _with_figures(control, watch.us["pack"], bytes_in)
     faults.point("pack.end")
     del control, packer
     release_memory()
@@ -72,13 +73,14 @@ def _sent(rows: Iterator[pa.RecordBatch], watch: Stopwatch) -> Iterator[pa.Recor
     """Yield packed rows, and stop the watch until Spark asks for the next row."""
     for row in rows:
         watch.lap("pack")
-        yield _with_time(row, None)
+        yield _with_figures(row, None, None)
         watch.resume()
 
 
-def _with_time(rows: pa.RecordBatch, first_us: int | None) -> pa.RecordBatch:
-    times_us = pa.array([first_us] + [None] * (rows.num_rows - 1), pa.int64())
-    return pa.RecordBatch.from_arrays([*rows.columns, times_us], schema=wire.SENT_ARROW)
+def _with_figures(rows: pa.RecordBatch, *figures: int | None) -> pa.RecordBatch:
+    others = [None] * (rows.num_rows - 1)
+    columns = [pa.array([figure, *others], pa.int64()) for figure in figures]
+    return pa.RecordBatch.from_arrays([*rows.columns, *columns], schema=wire.SENT_ARROW)
 
 
 @dataclass(slots=True)

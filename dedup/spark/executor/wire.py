@@ -50,11 +50,15 @@ PACKED_ARROW = pa.schema(
         ("body", pa.binary()),
     ]
 )
-#: Columns that pack sends. `pack_us` is the time that the task took, in its first control row. The
-#: driver drops this column before the shuffle, because shuffled bytes must not differ between
-#: attempts (invariant 6).
-SENT_SCHEMA = "shard int, rows int, keys binary, head binary, body binary, pack_us bigint"
-SENT_ARROW = PACKED_ARROW.append(pa.field("pack_us", pa.int64()))
+#: What pack measures: the time that the task took, and the bytes of the rows that it received.
+PACK_FIGURES = ("pack_us", "bytes_in")
+#: Columns that pack sends. The task's figures are in its first control row. The driver drops these
+#: columns before the shuffle, because shuffled bytes must not differ between attempts (invariant
+#: 6).
+SENT_SCHEMA = "shard int, rows int, keys binary, head binary, body binary, " + ", ".join(
+    f"{name} bigint" for name in PACK_FIGURES
+)
+SENT_ARROW = pa.schema([*PACKED_ARROW, *((name, pa.int64()) for name in PACK_FIGURES)])
 CONTROL = -1
 #: Rows of at least this many bytes are compressed. Narrower rows are mostly numbers. LZ4 would save
 #: a third of their bytes, but cost more CPU than it takes to move them.

@@ -22,6 +22,10 @@ _LEAST_SHARE = 128 * _MIB
 _OVERHEAD = "spark.executor.memoryOverhead"
 _PYSPARK = "spark.executor.pyspark.memory"
 _SHARE = "max_shard_batch_bytes"
+ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_ARROW_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+#: Spark's defaults, and the value with which Spark does not measure rows.
+_ARROW_BATCH_BYTES, _ARROW_RECORDS_DEFAULT, NO_ARROW_LIMIT = 64 * _MIB, 10_000, (1 << 31) - 1
 
 
 def shuffle_partitions(facts: Facts) -> Assessment:
@@ -120,6 +124,40 @@ def pyspark_memory(facts: Facts) -> Assessment | None:
         "in its first larger micro-batch.",
         f"{_PYSPARK}={needed // _MIB}m\n{change}",
     )
+
+
+def arrow_batches(facts: Facts) -> Assessment | None:
+    """Compare the size of rows with Spark's limit of bytes in a batch for Python.
+
+    With a limit Spark measures the batch after each row (``ArrowPythonRunner``). This is wasted if
+    the number of records ends each batch earlier. The largest number is no limit.
+    """
+    if not facts.row_bytes:
+        return None
+    rows = float(whole_number(facts.settings.get(_ARROW_RECORDS)) or _ARROW_RECORDS_DEFAULT)
+    if not facts.local and facts.batch_records_max and facts.shards:
+        # On a cluster the second pass may get all rows of a shard in one batch.
+        rows = max(rows, facts.batch_records_max / facts.shards)
+    nbytes, limit = rows * facts.row_bytes, facts.setting(ARROW_BYTES, f"{_ARROW_BATCH_BYTES}")
+    have = (
+        f"Rows have {facts.row_bytes:,.0f} bytes on average: {rows:,.0f} of them make a batch of "
+        f"{nbytes / _MIB:,.1f} MiB for Python"
+    )
+    is_limited = limit is None or size_bytes(limit) != NO_ARROW_LIMIT
+    if nbytes <= _ARROW_BATCH_BYTES and is_limited:
+        judge = unknown if limit is None else costs
+        return judge(
+            f"{have}. With a lower {ARROW_BYTES} than {NO_ARROW_LIMIT}, Spark measures the batch "
+            "after each row.",
+            f"{ARROW_BYTES}={NO_ARROW_LIMIT}",
+            Takes.RESTART,
+        )
+    if nbytes > _ARROW_BATCH_BYTES and not is_limited:
+        return costs(
+            f"{have}, and the same in Java. {ARROW_BYTES}={limit} permits that.",
+            f"{ARROW_BYTES}={_ARROW_BATCH_BYTES}",
+        )
+    return fine(f"{have}. {ARROW_BYTES} fits that.")
 
 
 def _need(facts: Facts, tasks: int) -> str:

@@ -70,6 +70,8 @@ class Facts:
     concerns: tuple[tuple[str, str], ...] | None = None
     #: Number of records of the largest recent micro-batch.
     batch_records_max: int | None = None
+    #: Largest mean size of a row in a recent micro-batch, in Arrow's form. Unknown if it is 0.
+    row_bytes: float = 0
     #: Names of the query's sinks, as far as known, that publish in Kafka transactions.
     kafka_sinks: tuple[str, ...] = ()
     #: Options of these sinks, as far as known. Names are in lower case.

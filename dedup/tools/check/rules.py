@@ -214,6 +214,7 @@ _COMMON: dict[str, Rule] = {
     "sink-markers": kafka_rules.sink_markers,
     "source-clocks": kafka_rules.source_clocks,
     "shuffle-partitions": cost_rules.shuffle_partitions,
+    "arrow-batches": cost_rules.arrow_batches,
 }
 RULES: dict[str, Rule] = _COMMON | {
     "catalog-place": catalog_place,

@@ -9,8 +9,8 @@ import numpy as np
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
 from dedup.core.duration import format_ms, span
 from dedup.core.sizing import interval
-from dedup.tools.check.cost_rules import PER_CORE_MAX, workers_bytes
-from dedup.tools.check.facts import SHARE_BYTES
+from dedup.tools.check.cost_rules import PER_CORE_MAX, arrow_batches, workers_bytes
+from dedup.tools.check.facts import SHARE_BYTES, Facts
 from dedup.tools.check.findings import (
     Assessment,
     Finding,
@@ -50,7 +50,12 @@ def advise(demand: Demand, choice: Choice) -> list[Finding]:
             ("lateness", _lateness(demand.lateness_ms, repeats)),
             ("stable-timestamps", _stable_timestamps(demand, repeats, choice)),
         ]
-    judged += [("cache-bytes", _cache(choice.recommended)), ("memory", _memory())]
+    rows = Facts(settings={"spark.master": "local"}, complete=True, row_bytes=demand.row_bytes)
+    judged += [
+        ("cache-bytes", _cache(choice.recommended)),
+        ("memory", _memory()),
+        ("arrow-batches", arrow_batches(rows)),
+    ]
     return findings(judged)
 
 

@@ -75,6 +75,8 @@ class Demand:
     cores_given: bool = True
     #: Mean length of an ID's canonical bytes.
     key_bytes: int = UUID_BYTES
+    #: Mean size of a row in Arrow's form. Unknown if it is 0.
+    row_bytes: float = 0
     #: Options of the query, or the defaults.
     today: Sizing = Sizing()
     #: Live IDs in each shard, or empty if unknown.

@@ -32,6 +32,8 @@ _STRAY = 0.001
 #: Largest number of records in a sample. A larger source is thinned out by ID: the sample keeps
 #: all copies of some IDs.
 MAX_RECORDS = 2_000_000
+#: Number of rows that show the size of a row.
+_MEASURED_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +49,8 @@ class Sample:
     one_in: int = 1
     #: Name of the source, for messages.
     where: str = "the sample"
+    #: Mean size of the first rows in Arrow's form. Unknown if it is 0.
+    row_bytes: float = 0
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -96,6 +100,7 @@ def of_sample(base: Demand, sample: Sample, ids_per_day: float | None) -> Demand
         event_time=times_ms is not None,
         lateness_ms=base.lateness_ms if times_ms is not None else 0,
         key_bytes=max(1, round(len(keys.data) / count)),
+        row_bytes=sample.row_bytes,
         keys=keys.take(np.flatnonzero(is_first)[: 4 * TRIAL_IDS]),
         repeats=repeats,
     )
@@ -230,4 +235,12 @@ def read_sample(
     if timestamp is not None:
         times_ms = millis(table.column("time").combine_chunks())[rows]
         times_ms = without_future(times_ms, files[rows], time.time_ns() // 1_000_000)
-    return Sample(keys=keys, times_ms=times_ms, files=files[rows], one_in=one_in, where=where)
+    first = frame.limit(_MEASURED_ROWS).toArrow()
+    return Sample(
+        keys=keys,
+        times_ms=times_ms,
+        files=files[rows],
+        one_in=one_in,
+        where=where,
+        row_bytes=first.nbytes / max(1, first.num_rows),
+    )

@@ -69,6 +69,7 @@ SERIES = (
                            "payload_unknown")},
              "flag"),
     _counter("heartbeats", "Rows that only advanced a clock.", "heartbeats"),
+    _counter("received_bytes", "Bytes of the rows that came in, in Arrow's form.", "bytes_in"),
     _counter("filter_probes",
              "Distinct IDs looked up in filters; false positives cost a read of the catalog.",
              {name: f"filter_{name}"
@@ -143,6 +144,7 @@ SEQUENCE_SERIES = (
     _BY_NAME["records_emitted"],
     _same("records_flagged", {name: name for name in ("future", "null_timestamp")}),
     _BY_NAME["heartbeats"],
+    _BY_NAME["received_bytes"],
     _counter("sequences_missing",
              "Numbers missing before records that passed: lost or late.",
              "missing"),

@@ -36,6 +36,8 @@ def main(servers: str, source: str, target: str, folder: str, jars: str, *table:
         SparkSession.builder.config("spark.jars", kafka_jars(jars))
         .config("spark.sql.shuffle.partitions", 2)
         .config("spark.python.daemon.module", "dedup.spark.daemon")
+        # Rows are small, so Spark need not measure them.
+        .config("spark.sql.execution.arrow.maxBytesPerBatch", 2147483647)
         .getOrCreate()
     )
     dedup.register(spark)

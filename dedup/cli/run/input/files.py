@@ -276,6 +276,12 @@ def folded(settings: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in settings.items()}
 
 
+def is_divided(files: InputFiles, options: RunOptions) -> bool:
+    """Return whether Spark divides all files among its tasks, as it divides plain lines."""
+    suffixes, given = {path.suffix for path in files.paths}, folded(dict(options.read_options))
+    return suffixes <= {".csv", ".json", ".jsonl", ".ndjson"} and not is_true(given, "multiline")
+
+
 def is_true(settings: Mapping[str, str], name: str) -> bool:
     """Return whether an option of Spark's reader is true. Names are in lower case."""
     return settings.get(name, "").lower() == "true"
