@@ -204,9 +204,7 @@ def session(
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.streaming.pollingDelay", "1000")
     )
-    for key, value in (settings or {}).items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = builder.config(map={**BASE_SETTINGS, **(settings or {})}).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark
