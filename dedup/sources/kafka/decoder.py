@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import date, datetime
+from contextlib import suppress
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -22,7 +24,7 @@ from dedup.spark.plan import HELPER_PREFIX
 #: Names of added columns, like `FIELDS` and `CAUSE`, for the record's key.
 KEY_FIELDS, KEY_CAUSE = f"{HELPER_PREFIX}key_fields", f"{HELPER_PREFIX}key_cause"
 _CAUSE_CHARS = 300
-_MAX_FLOAT = 3.4028235677973366e38  # larger numbers round to infinity
+_FLOAT = struct.Struct("f")
 _NO_COLUMN = pa.ArrowException, OverflowError, TypeError, ValueError
 
 
@@ -94,9 +96,19 @@ class BytesDecoder(ABC):
             try:
                 pa.array([record], kind)
             except _NO_COLUMN as error:
-                records[index] = None
-                causes[index] = f"A value does not fit its column: {line_of(error)}."
+                records[index], which = None, _misfit(record, kind)
+                causes[index] = f"A value does not fit its column{which}: {line_of(error)}."
         return pa.array(records, kind)
+
+
+def _misfit(record: Any, kind: pa.DataType) -> str:
+    """Return the name and value of the field that does not fit, if the record has fields."""
+    for field in kind if isinstance(record, dict) else ():
+        try:
+            pa.array([record.get(field.name)], field.type)
+        except _NO_COLUMN:
+            return f" {field.name} ({record[field.name]!r:.80})"
+    return ""
 
 
 def line_of(error: Exception) -> str:
@@ -137,6 +149,8 @@ class FunctionDecoder(BytesDecoder):
             return _checked(found, self._schema, "")
         except TypeError as error:
             raise Poison(f"{error}.") from None
+        except Exception as error:  # objects that the function returns may raise any as well
+            raise Poison(f"Its result raised {type(error).__name__}: {line_of(error)}.") from None
 
 
 def _arrow_type(kind: T.DataType, path: str) -> pa.DataType:
@@ -160,45 +174,64 @@ def _arrow_type(kind: T.DataType, path: str) -> pa.DataType:
     return _LEAVES[type(kind)]
 
 
-def _checked(value: Any, kind: T.DataType, path: str) -> Any:
-    """Return a value for Arrow. Raises TypeError if Arrow would change the value to fit."""
+def _checked(value: Any, kind: T.DataType, path: str, nullable: bool = True) -> Any:
+    """Return an equal value that Arrow does not change to fit. Raises TypeError if none is."""
     if value is None and path:
+        if not nullable:
+            raise TypeError(f"Field {path.lstrip('.')} is missing or null, and the schema needs it")
         return None
+    allowed = _PYTHON.get(type(kind), ())
+    if type(value) in allowed and type(value) is not datetime and type(kind) is not T.FloatType:
+        return value  # as most values
     if isinstance(kind, T.StructType):
-        fields = value.asDict() if isinstance(value, Row) else value
-        if not isinstance(fields, Mapping):
+        got = value.asDict() if isinstance(value, Row) else value
+        if not isinstance(got, Mapping):
             raise _unfit(value, path, "a dict or a Row")
-        return {field.name: _field(fields, field, f"{path}.{field.name}") for field in kind.fields}
+        return {
+            f.name: _checked(got.get(f.name), f.dataType, f"{path}.{f.name}", f.nullable)
+            for f in kind.fields
+        }
     if isinstance(kind, T.ArrayType):
-        if not isinstance(value, (list, tuple)):
+        if not isinstance(value, (list, tuple)) or isinstance(value, Row):
             raise _unfit(value, path, "a list")
-        return [_checked(each, kind.elementType, f"{path}[]") for each in value]
+        return [_checked(one, kind.elementType, f"{path}[]", kind.containsNull) for one in value]
     if isinstance(kind, T.MapType):
         if not isinstance(value, Mapping):
             raise _unfit(value, path, "a dict")
-        keys = (_checked(key, kind.keyType, f"{path}[]") for key in value)
-        values = (_checked(each, kind.valueType, f"{path}[]") for each in value.values())
+        has_null, path = kind.valueContainsNull, f"{path}[]"
+        keys = (_checked(key, kind.keyType, path, False) for key in value)
+        values = (_checked(each, kind.valueType, path, has_null) for each in value.values())
         return list(zip(keys, values, strict=True))
-    allowed = _PYTHON[type(kind)]
     # A bool is an int as well. A datetime is a date, and Arrow would cut its time of day.
     is_other = any(isinstance(value, one) and one not in allowed for one in (bool, datetime))
     if is_other or not isinstance(value, allowed):
         raise _unfit(value, path, " or ".join(one.__name__ for one in allowed))
     if isinstance(value, datetime):
-        has_zone = value.tzinfo is not None
+        has_zone = value.tzinfo is not None and value.utcoffset() is not None
         if has_zone != isinstance(kind, T.TimestampType):
             raise _unfit(value, path, f"a datetime with{'out' if has_zone else ''} a time zone")
-    is_float = isinstance(kind, T.FloatType) and isinstance(value, (int, float))
-    if is_float and _MAX_FLOAT < abs(value) < float("inf"):  # type: ignore[arg-type]
-        raise TypeError(f"Field {path.lstrip('.')} is {value}, too large for a FLOAT")
-    return value
+    exact = _exact(value, kind)
+    if exact is None:
+        name = kind.simpleString().upper()
+        raise TypeError(
+            f"Field {path.lstrip('.')} is {value!r:.80}, which {name} cannot hold exactly"
+        )
+    return exact
 
 
-def _field(fields: Mapping[str, Any], field: T.StructField, path: str) -> Any:
-    value = fields.get(field.name)
-    if value is None and not field.nullable:
-        raise TypeError(f"Field {path.lstrip('.')} is missing or null, and the schema needs it")
-    return _checked(value, field.dataType, path)
+def _exact(value: Any, kind: T.DataType) -> Any:
+    """Return an equal value that Arrow converts exactly, or None if Arrow would cut or round."""
+    with suppress(ArithmeticError, NotImplementedError, ValueError, struct.error):
+        if isinstance(kind, T.FloatType):
+            found = _FLOAT.unpack(_FLOAT.pack(value))[0]
+            return found if found == value or value != value else None
+        if not isinstance(value, datetime):
+            return value
+        # A Timestamp of pandas may have nanoseconds, no time at all, or a long year.
+        plain = datetime.combine(value.date(), value.timetz())
+        if plain == value:  # Arrow would cut a fraction of a second from the offset
+            return plain if value.tzinfo is None else plain.astimezone(UTC)
+    return None
 
 
 def _unfit(value: Any, path: str, wanted: str) -> TypeError:

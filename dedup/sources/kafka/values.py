@@ -123,7 +123,9 @@ class Decoder:
         the query stops.
     schema : str or StructType
         Schema of the fields, as DDL or as Spark's type. A ``NOT NULL`` field must be present. A
-        ``TIMESTAMP`` takes a datetime with a time zone, a ``TIMESTAMP_NTZ`` one without.
+        ``TIMESTAMP`` takes a datetime with a time zone, a ``TIMESTAMP_NTZ`` one without. Both have
+        microseconds, and years from 1 to 9999 in UTC. A ``FLOAT`` takes only numbers that it holds
+        exactly.
     """
 
     function: Callable[[bytes], Mapping[str, Any] | Row]
