@@ -1,6 +1,7 @@
 """The ledger: a sink's record in the query's checkpoint, by which the sink notices lost markers.
 
-- ``published.json``: a micro-batch that the sink has certainly published.
+- ``published.json``: a micro-batch that the sink has certainly published. A `WriteAheadSink` has
+  perhaps sent only a part of it.
 - ``sink.json``: the options that decide where the sink's markers are.
 
 Both are JSON documents with a format number and a checksum (`dedup.catalog.document`).

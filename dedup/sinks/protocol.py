@@ -43,7 +43,7 @@ newer marker before the fence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
@@ -252,14 +252,18 @@ class StagedBatch:
     known_batch_id: int | None = None
     accept_difference: bool = False
 
-    def check_markers(self, newest: Mapping[int, Marker]) -> None:
-        """Raise SinkError if markers are lost, or if a marker is newer than this micro-batch."""
+    def check_markers(self, newest: Mapping[int, Marker], begun: Iterable[int] = ()) -> None:
+        """Raise SinkError if markers are lost, or if a marker is newer than this micro-batch.
+
+        `begun` are micro-batches of which the sink knows, and which may be published in part.
+        """
         known = self.known_batch_id
-        found = max((marker.batch_id for marker in newest.values()), default=None)
+        found = max([*(marker.batch_id for marker in newest.values()), *begun], default=None)
         if known is not None and (found is None or found < known):
             raise SinkError(
-                f"Markers of this sink are lost: it has published micro-batch {known}, and the "
-                f"newest marker is of {'none' if found is None else f'micro-batch {found}'}. "
+                f"Markers of this sink are lost: it has published micro-batch {known}, at least in "
+                f"part, and the newest marker is of "
+                f"{'none' if found is None else f'micro-batch {found}'}. "
                 f"Without them the sink cannot know what of micro-batch {self.batch.batch_id} is "
                 "published already. Nothing was written.",
                 remedy="sink-markers",

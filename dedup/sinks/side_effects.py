@@ -5,10 +5,13 @@ A folder ``<query ID>`` at the user's path holds:
 - ``staged/`` and ``manifests/``: the rows of a micro-batch (`dedup.sinks.slice_store`).
 - ``attempts/<micro-batch>.json``: a call of the function has begun.
 - ``done/<micro-batch>.json``: a call of the function has returned.
+
+A record in the checkpoint (`dedup.sinks.begun`) shows whether this folder has lost files.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +24,7 @@ from dedup.catalog.root import Root
 from dedup.catalog.uri import below
 from dedup.core.duration import iso
 from dedup.errors import ConfigError, SinkError, faults
+from dedup.sinks.begun import Begun
 from dedup.sinks.foreach_batch import numbered, query_of, run_tasks, start_of
 from dedup.sinks.ledger import FORMAT
 from dedup.sinks.options import located
@@ -65,12 +69,14 @@ class BatchEffects(ABC):
                 f"{self} was called twice for micro-batch {batch_id}. The second call would get "
                 "the files of the first. Give each function another path."
             )
-        self._refuse_older(query_id, batch_id)
-        self._run(query_id, rows, batch_id)
+        shown = hashlib.blake2b(str(self).encode(), digest_size=8).hexdigest()
+        begun = Begun(rows, query_id, f"{self.name}-{shown}")
+        begun.refuse_lost(self, self._refuse_older(query_id, batch_id))
+        self._run(query_id, rows, batch_id, begun)
         _returned[query_id, str(self)] = (start, batch_id)
 
-    def _refuse_older(self, query_id: str, batch_id: int) -> None:
-        """Raise SinkError if a later micro-batch has files.
+    def _refuse_older(self, query_id: str, batch_id: int) -> int:
+        """Return the newest micro-batch that has files. Raise SinkError if it is a later one.
 
         A process that was frozen may write files of a micro-batch whose files its successor has
         deleted. The successor deletes them only after it has written files of the next micro-batch.
@@ -85,14 +91,18 @@ class BatchEffects(ABC):
                 "start of the query has continued: let only one run.",
                 remedy="sink-older-checkpoint",
             )
+        return newest
 
     @abstractmethod
     def _newest(self, query_id: str) -> int:
         """Return the newest micro-batch that has files, or -1."""
 
     @abstractmethod
-    def _run(self, query_id: str, rows: DataFrame, batch_id: int) -> None:
-        """Call the function, if it has to be called, and delete files of earlier micro-batches."""
+    def _run(self, query_id: str, rows: DataFrame, batch_id: int, begun: Begun) -> None:
+        """Call the function, if it has to be called, and delete files of earlier micro-batches.
+
+        Note the micro-batch in `begun` between its first durable files and the call.
+        """
 
 
 class Stable(BatchEffects):
@@ -103,7 +113,7 @@ class Stable(BatchEffects):
     def _newest(self, query_id: str) -> int:
         return max(self._store(query_id).decided(), default=-1)
 
-    def _run(self, query_id: str, rows: DataFrame, batch_id: int) -> None:
+    def _run(self, query_id: str, rows: DataFrame, batch_id: int, begun: Begun) -> None:
         from dedup.spark.driver.columns import check_carried
 
         check_carried(rows.schema)
@@ -114,6 +124,7 @@ class Stable(BatchEffects):
         else:
             slices = store.manifest(batch_id, _stage(rows, store, batch_id))
             self._refuse_older(query_id, batch_id)
+        begun.note(batch_id)
         store.clean(batch_id - 1)
         self.function(_staged_rows(rows, store, slices, str(self)), batch_id)
         faults.point("stable.called")
@@ -129,13 +140,15 @@ class OncePerBatch(BatchEffects):
     calls_repeated = 0
 
     def _newest(self, query_id: str) -> int:
-        return max(batch_ids(self._root(query_id), "attempts"), default=-1)
+        root = self._root(query_id)
+        return max([*batch_ids(root, "attempts"), *batch_ids(root, "done")], default=-1)
 
-    def _run(self, query_id: str, rows: DataFrame, batch_id: int) -> None:
+    def _run(self, query_id: str, rows: DataFrame, batch_id: int, begun: Begun) -> None:
         root = self._root(query_id)
         attempt, done = f"attempts/{batch_id}.json", f"done/{batch_id}.json"
         is_first = root.create_bytes(attempt, _record(batch_id))
         self._refuse_older(query_id, batch_id)
+        begun.note(batch_id)
         clean(root, ("attempts", "done"), batch_id)
         if root.exists(done):
             _run_to_the_end(rows)
@@ -186,8 +199,8 @@ def stable(function: BatchFunction, *, at: str) -> Stable:
         interval, year-month interval), if the session is of Spark Connect, or if two functions
         share the folder. Later, if an unfinished micro-batch was staged with other columns.
     SinkError
-        In a micro-batch, if the checkpoint is older than the files, or if a staged file is missing
-        or damaged.
+        In a micro-batch, if the checkpoint is older than the files, or if files are missing or
+        damaged.
 
     Notes
     -----
@@ -224,7 +237,7 @@ def once_per_batch(function: BatchFunction, *, at: str) -> OncePerBatch:
         In the first micro-batch, if the session is of Spark Connect, or if two functions share the
         folder.
     SinkError
-        In a micro-batch, if the checkpoint is older than the files.
+        In a micro-batch, if the checkpoint is older than the files, or if files are missing.
     """
     return OncePerBatch(function, at)
 

@@ -86,7 +86,8 @@ class SliceStore:
             "This run published nothing of the micro-batch. Either another start of the query runs "
             "and has deleted the file: let only one run. Or the file is lost. Delete the manifest "
             f"of the micro-batch, if {manifest} exists, because it still names this file. Then "
-            "start the query again.",
+            "start the query again. If it then misses the manifest, see `dedup remedies "
+            "sink-markers`.",
             remedy="sink-differs",
         )
 

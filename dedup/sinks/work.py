@@ -75,6 +75,9 @@ class SinkWork(ABC):
         published, so that the task or the query has to be started again.
         """
 
+    def ledger(self, where: str, query_id: str) -> Ledger:
+        return Ledger(where, query_id)
+
     @abstractmethod
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
         """Record in the ledger what must not change once the sink has published.
@@ -101,7 +104,7 @@ class SinkWork(ABC):
         if not results or options.ledger is None:
             return
         batch, slices = results[0].batch, [result.slice for result in results]
-        ledger = Ledger(options.ledger, batch.query_id)
+        ledger = self.ledger(options.ledger, batch.query_id)
         if any(isinstance(each, StagedSlice) for each in slices):
             faults.point(f"{self.room}.driver.before")
             known = None if options.accept_lost_markers else ledger.published()

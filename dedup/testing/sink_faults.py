@@ -83,7 +83,7 @@ def check_sink(
         for no reason. The error names the case, the step and the numbers.
     """
     choice("once", "newest", "repeats").check(readers_see, "readers_see")
-    kind_of(sink := new_sink())
+    kind_of(sink := new_sink(), "")
     pickled(sink, "check_sink has to send it to other processes", "send, or in its first call")
     repeats, updates = readers_see == "repeats", readers_see == "newest"
     for name, test in inspect.getmembers(SinkContract, inspect.isfunction):

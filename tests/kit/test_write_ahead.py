@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import pickle
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -280,3 +282,82 @@ def test_a_sink_whose_attributes_cannot_be_set(tmp_path: Path) -> None:
     again.batch("run2", 0, [0, 1])
     again.assert_once(2)
     assert again.sink.rows_sent_again == 2
+
+
+# --- a folder that loses files
+
+
+def lose_all(checkpoint: Path) -> None:
+    shutil.rmtree(checkpoint / "dedup-sinks")
+
+
+def lose_all_files(checkpoint: Path) -> None:
+    for path in (checkpoint / FOLDER).rglob("*.*"):
+        path.unlink()
+
+
+def lose_the_newest(checkpoint: Path) -> None:
+    for path in (checkpoint / FOLDER).rglob("1*.*"):
+        path.unlink()
+
+
+LOSSES = [lose_all, lose_all_files, lose_the_newest]
+
+
+@pytest.mark.parametrize("lose", LOSSES[:2])
+def test_a_folder_that_has_lost_what_was_sent_stops_the_query(
+    start: Any, tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    sink = start()
+    sink.batch("run1", 0, [0])
+    sink.batch("run1", 1, [1, 2])
+    lose(tmp_path / "checkpoint")
+    for batch_id, numbers in ((1, [1, 2]), (2, [3])):
+        with pytest.raises(SinkError, match="it has published micro-batch 1, at least in") as lost:
+            start().batch("run2", batch_id, numbers)
+        assert lost.value.remedy == "sink-markers"
+    sink = start(accept_lost_markers="true")
+    sink.batch("run3", 1, [1, 2])
+    assert sink.sink.rows_sent_again == 2
+    sink = start()
+    sink.batch("run4", 2, [3])
+    sink.assert_once(4)
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_a_folder_that_has_lost_what_was_sent_in_part_stops_the_query(
+    start: Any, tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    """The next start would send other rows with the same keys and versions, or the same again."""
+    sink = start(calls_left=2)
+    sink.batch("run1", 0, [0])
+    with pytest.raises(ConnectionError):
+        sink.batch("run1", 1, [1, 2])
+    assert [line["n"] for line in sink.log.lines()] == [0, 1]
+    marker = tmp_path / "checkpoint" / FOLDER / "sent/0.json"
+    kept = marker.read_bytes()
+    lose(tmp_path / "checkpoint")
+    if lose is lose_the_newest:
+        marker.write_bytes(kept)
+    with pytest.raises(SinkError, match="Markers of this sink are lost"):
+        start().batch("run2", 1, [1, 2])
+    sink = start(accept_lost_markers="true")
+    sink.batch("run3", 1, [1, 2])
+    assert sink.sink.rows_sent_again == 2
+    sink.assert_once(3)
+
+
+def test_the_folder_of_the_option_staging_may_be_lost_as_well(start: Any, tmp_path: Path) -> None:
+    staging = str(tmp_path / "staging")
+    start(staging=staging).batch("run1", 0, [0])
+    shutil.rmtree(staging)
+    with pytest.raises(SinkError, match="Markers of this sink are lost"):
+        start(staging=staging).batch("run2", 0, [0])
+
+
+def test_a_sink_that_a_query_gets_later_is_not_refused(start: Any) -> None:
+    """Also under another name, in a micro-batch that runs again."""
+    start().batch("run1", 6, [0])
+    other = start(name="other")
+    other.batch("run2", 6, [1])
+    other.assert_once(2)

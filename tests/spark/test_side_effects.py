@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -299,8 +300,111 @@ def test_a_damaged_file_stops_the_query_and_can_be_staged_anew(query: Effects) -
     assert f"Delete the manifest of the micro-batch, if {manifest} exists" in str(error)
     assert (type(error), len(log.calls)) == (SinkError, 2)
     manifest.unlink()
+    accept_loss(query.fails(stable(log, at=query.at)))
     query.start(stable(log, at=query.at))
     assert [row.id for row in log.calls[2][1]] == ["i"]
+
+
+# --- a folder that loses files
+
+
+def accept_loss(error: DedupError) -> None:
+    """Delete what the error tells the user to delete."""
+    assert (type(error), error.remedy) == (SinkError, "sink-markers")
+    found = re.search(r"delete the folder file:(\S+), and start the query again", str(error))
+    assert found, error
+    shutil.rmtree(found[1])
+
+
+def everything(at: Path) -> None:
+    shutil.rmtree(at)
+
+
+def all_files(at: Path) -> None:
+    for path in at.rglob("*.*"):
+        path.unlink()
+
+
+def files_of_the_newest(at: Path) -> None:
+    """Only an earlier micro-batch stays, as an expiry rule may leave it."""
+    for path in [*at.rglob("1.json"), *at.rglob("1-*.arrow")]:
+        path.rename(path.with_name(path.name.replace("1", "0", 1)))
+
+
+@pytest.mark.parametrize(
+    ("lose", "is_replay"), [(everything, True), (all_files, False), (files_of_the_newest, True)]
+)
+@pytest.mark.parametrize("make", [stable, once_per_batch])
+def test_a_folder_that_has_lost_files_stops_the_query(
+    query: Effects, make: Any, lose: Callable[[Path], None], is_replay: bool
+) -> None:
+    log = Log()
+    query.start(make(log, at=query.at))
+    if is_replay:
+        forget_commits(query.checkpoint, 1)
+    else:
+        query.add("j@3")
+    lose(Path(query.at))
+    error = query.fails(make(log, at=query.at))
+    assert f"{make.__name__}(..., at='{query.at}') has begun micro-batch 1, and" in str(error)
+    newest = "micro-batch 0 is the newest" if lose is files_of_the_newest else "no micro-batch"
+    assert f"what it knew of it is gone: {newest} is there" in str(error)
+    assert len(log.calls) == 2
+    accept_loss(error)
+    query.start(make(log, at=query.at))
+    assert [number for number, _ in log.calls] == [0, 1, 1 if is_replay else 2]
+
+
+@pytest.mark.parametrize(
+    ("make", "step"), [(stable, "stable.called"), (once_per_batch, "once.called")]
+)
+def test_files_are_missed_as_soon_as_the_function_may_have_been_called(
+    query: Effects, armed: Path, make: Any, step: str
+) -> None:
+    log = Log()
+    faults.arm(armed, step, "raise")
+    with pytest.raises(StreamingQueryException):
+        query.start(make(log, at=query.at))
+    assert len(faults.fired(armed)) == 1
+    everything(Path(query.at))
+    accept_loss(query.fails(make(log, at=query.at)))
+    assert len(log.calls) == 1
+
+
+def test_the_record_of_a_call_alone_prevents_another(query: Effects) -> None:
+    log = Log()
+    query.start(once_per_batch(log, at=query.at))
+    forget_commits(query.checkpoint, 1)
+    everything(next(Path(query.at).glob("*/attempts")))
+    query.start(once_per_batch(log, at=query.at))
+    assert [number for number, _ in log.calls] == [0, 1]
+
+
+@pytest.mark.parametrize("make", [stable, once_per_batch])
+def test_a_function_that_a_query_gets_later_is_called(query: Effects, make: Any) -> None:
+    """Also beside another function, and in a micro-batch that an earlier start has begun."""
+    first, second = Log(), Log()
+    query.start(make(first, at=query.at))
+    query.add("j@3")
+
+    def both(rows: DataFrame, batch_id: int) -> None:
+        make(first, at=query.at)(rows, batch_id)
+        make(second, at=f"{query.at}-2")(rows, batch_id)
+
+    query.start(both)
+    forget_commits(query.checkpoint, 2)
+    query.start(make(second, at=f"{query.at}-2"))
+    assert [number for number, _ in first.calls] == [0, 1, 2]
+    assert {number for number, _ in second.calls} == {2}
+
+
+def test_a_folder_that_is_moved_with_its_files_keeps_what_it_knows(query: Effects) -> None:
+    log = Log()
+    query.start(stable(once_per_batch(log, at=query.at), at=query.at))
+    Path(query.at).rename(f"{query.at}-2")
+    forget_commits(query.checkpoint, 1)
+    query.start(once_per_batch(log, at=f"{query.at}-2"))
+    assert [number for number, _ in log.calls] == [0, 1]
 
 
 @pytest.mark.slow
@@ -468,3 +572,8 @@ def test_files_in_an_object_store(query: Effects, store: ObjectStore, tmp_path: 
     (folder,) = {each.name.partition("/")[0] for each in Root(at).list()}
     kept = {each.name.removeprefix(f"{folder}/").partition("/")[0] for each in Root(at).list()}
     assert kept == {"attempts", "done", "manifests", "staged"}
+    Root(at).delete([each.name for each in Root(at).list()])
+    forget_commits(query.checkpoint, 1)
+    accept_loss(query.fails(stable(log, at=at)))
+    accept_loss(query.fails(once_per_batch(log, at=at)))
+    assert len(log.calls) == 3

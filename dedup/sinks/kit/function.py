@@ -64,14 +64,16 @@ def custom_sink(
     read. If a transaction of the query holds the lock, `inspect` waits for its end as `read_marker`
     does, and raises the error of `read_marker` or `begin` if that gives up.
     """
-    return SinkFunction.of(kind_of(sink), checkpoint, {"name": name}, options)
+    return SinkFunction.of(kind_of(sink, checkpoint), checkpoint, {"name": name}, options)
 
 
-def kind_of(sink: TransactionalSink[Any] | WriteAheadSink) -> SinkKind[SinkOptions]:
+def kind_of(
+    sink: TransactionalSink[Any] | WriteAheadSink, checkpoint: str
+) -> SinkKind[SinkOptions]:
     if isinstance(sink, TransactionalSink):
         return _transactional(sink)
     if isinstance(sink, WriteAheadSink):
-        return _kind(partial(write_ahead_work, sink), inspect_write_ahead)
+        return _kind(partial(write_ahead_work, sink, checkpoint), inspect_write_ahead)
     raise ConfigError(
         f"sink={sink!r:.80} must be an object of a subclass of TransactionalSink or WriteAheadSink."
     )

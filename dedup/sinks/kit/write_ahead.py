@@ -2,15 +2,16 @@
 
     tasks     stage all rows       staged/<micro-batch>-<task>-<random>.arrow
     driver    1 decides            manifests/<micro-batch>.json, which only one start can create
-              2 sends all rows     in the manifest's order, each with its key and version
-              3 writes a marker    sent/<micro-batch>.json
-              4 deletes what was staged
+              2 records that       dedup-begun/ in the checkpoint, apart from these folders
+              3 sends all rows     in the manifest's order, each with its key and version
+              4 writes a marker    sent/<micro-batch>.json
+              5 deletes what was staged
 
 A start that finds the manifest of a micro-batch, and no marker, sends the manifest's rows again and
 reports that. Only the start that has created the manifest sends without a report. After it has
 created the manifest, a start looks for a marker once more: if it was frozen before, its successor
 may have sent the micro-batch and deleted the manifest. So each row reaches the system once, and at
-most once more for each report.
+most once more for each report. If the folders lose manifest and marker, the record shows it.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ import pyarrow as pa
 
 from dedup.catalog.root import Root
 from dedup.errors import ObjectMissing, SinkError, faults
+from dedup.sinks.begun import FOLDER
 from dedup.sinks.figures import note_retry
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import BATCH_SLOT, Marker
-from dedup.sinks.options import SinkOptions
+from dedup.sinks.options import SinkOptions, located
 from dedup.sinks.protocol import (
     Batch,
     Fenced,
@@ -117,7 +119,7 @@ class WriteAheadSink(ABC):
 
 
 class SentMarkers:
-    """The markers of the micro-batches that a sink has sent, in the folder of its ledger."""
+    """The markers of the micro-batches that a sink has sent, beside its staged slices."""
 
     def __init__(self, where: str, query_id: str) -> None:
         self._root = Root(f"{where}/{query_id}")
@@ -150,6 +152,7 @@ class WriteAheadWork(SinkWork):
 
     options: SinkOptions
     sink: WriteAheadSink
+    checkpoint: str
     room = "kit"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -164,13 +167,17 @@ class WriteAheadWork(SinkWork):
         faults.point("kit.task.end")
         return TaskResult(batch, staged)
 
+    def ledger(self, where: str, query_id: str) -> Ledger:
+        """Return a ledger in another folder than slices, manifests and markers."""
+        return Ledger(f"{located(self.checkpoint)}/{FOLDER}/{self.name}", query_id)
+
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
-        """Do nothing: the markers are in the ledger's own folder."""
+        """Do nothing: if the markers are elsewhere, they lack the micro-batch of the ledger."""
 
     def publish(self, staged: StagedBatch) -> Callable[[], None]:
         batch, markers, store = staged.batch, self._markers(staged.batch), self._store(staged.batch)
         newest = markers.newest()
-        staged.check_markers({} if newest is None else {BATCH_SLOT: newest})
+        staged.check_markers({} if newest is None else {BATCH_SLOT: newest}, store.decided())
         if newest is None or newest.batch_id < batch.batch_id:
             self._send(staged, store, markers)
         elif not staged.accept_difference:
@@ -192,14 +199,17 @@ class WriteAheadWork(SinkWork):
                 "versions would reach into the next micro-batch. Nothing was sent. Limit the "
                 "micro-batches at the source, and use a new checkpoint."
             )
-        was_decided = batch.batch_id in store.decided()
+        ledger = self.ledger("", batch.query_id)
+        # If the manifest is gone, the user has accepted that.
+        has_begun = ledger.published() == batch.batch_id or batch.batch_id in store.decided()
         decided = store.manifest(batch.batch_id, slices)
         _refuse_sent(markers, batch)
         marker = batch.marker(BATCH_SLOT, content_of_slices(decided), len(decided))
         if not staged.accept_difference:
             refuse_other_content(replace(marker, writer=""), content_of_slices(slices))
         store.verify(decided)
-        if marker.rows and (was_decided or decided != slices):
+        ledger.note_published(batch.batch_id)
+        if marker.rows and (has_begun or decided != slices):
             logger.warning(
                 "Sink %r sends micro-batch %d again: an earlier attempt may have sent some of its "
                 "%d rows, or all.", self.name, batch.batch_id, marker.rows,
@@ -233,11 +243,11 @@ class WriteAheadWork(SinkWork):
 
 
 def write_ahead_work(
-    sink: WriteAheadSink, options: SinkOptions, schema: StructType
+    sink: WriteAheadSink, checkpoint: str, options: SinkOptions, schema: StructType
 ) -> WriteAheadWork:
     """Let the user's sink check columns and system, and return its work."""
     sink.check(schema)
-    return WriteAheadWork(options, sink)
+    return WriteAheadWork(options, sink, checkpoint)
 
 
 def _refuse_sent(markers: SentMarkers, batch: Batch) -> None:
