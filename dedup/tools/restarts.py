@@ -15,6 +15,7 @@ from dedup.core.option import Kind, duration, number, whole
 from dedup.errors import cause, restart_helps
 from dedup.errors.cause import cause_of
 from dedup.errors.redaction import without_secrets
+from dedup.spark.driver.fail_query import error_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -176,6 +177,8 @@ def run_with_restarts(
         try:
             query = start()
             query.awaitTermination()
+            if (error_after_stop := error_of(query)) is not None:
+                raise error_after_stop
         except Exception as error:
             failed_s = clock()
             failures.append(QueryFailure(failed_s, failed_s - begun_s))

@@ -983,4 +983,18 @@ MUTANTS = (
         "may_pass = not _java_has_ended()",
         "unit/test_restarts.py",
     ),
+    _mutant(
+        "a query that we end counts as stopped by the user",
+        "spark/driver/fail_query.py",
+        'getattr(query.streamingQuery(), "streamDeathCause_$eq")(failure)',
+        "",
+        "spark/test_restarts.py",
+    ),
+    _mutant(
+        "a query whose topic is another one only stops",
+        "sources/kafka/listeners.py",
+        "fail_query(query, error)",
+        "query.stop()",
+        "kafka/test_source_start.py",
+    ),
 )  # fmt: skip

@@ -22,12 +22,13 @@ from dedup.sources.kafka.client_options import ClientSettings, client_settings
 from dedup.sources.kafka.clients import admin_client, confluent
 from dedup.sources.kafka.cluster import Cluster
 from dedup.sources.kafka.topic_ids import Checkpoint, offsets_in
+from dedup.spark.driver.fail_query import fail_query
 
 logger = logging.getLogger("dedup")
 
 
 class TopicGuard(StreamingQueryListener):
-    """Stops a query if a topic that it reads was deleted and created again.
+    """Lets a query fail if a topic that it reads was deleted, or deleted and created again.
 
     The guard compares the topics' IDs after each micro-batch, and stores the IDs of new topics in
     the checkpoint. It watches only the first run that starts after the guard was added, and removes
@@ -84,14 +85,11 @@ class TopicGuard(StreamingQueryListener):
         try:
             self._checkpoint.compare(topics, self._read)
         except SourceError as error:
-            self._stop(error)
-
-    def _stop(self, why: SourceError) -> None:
-        query_id, run_id = self._run or ("", "")
-        query = self._spark.streams.get(query_id)
-        if query is not None and str(query.runId) == run_id:
-            logger.error("query %s is stopped: %s", query_id, why)
-            query.stop()
+            query_id, run_id = self._run or ("", "")
+            logger.error("query %s has to end: %s", query_id, error)
+            query = self._spark.streams.get(query_id)
+            if query is not None and str(query.runId) == run_id:
+                fail_query(query, error)
 
 
 class OffsetsToGroup(StreamingQueryListener):
