@@ -8,14 +8,14 @@ import typer
 
 from dedup.cli import flags
 from dedup.cli.commands import App
+from dedup.cli.failures import EXIT_CODES
 from dedup.cli.run.options import RunFlags
 
 app = App(
     name="dedup",
     help="Let each record ID pass once per horizon: Spark Structured Streaming on this machine.",
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 damage, 4 unsafe settings, 5 not found, "
-    "6 cannot tell, 10-15 verdicts of watch, 130 interrupted.",
+    epilog=f"Exit codes: {', '.join(f'{code} {words}' for code, words in EXIT_CODES.items())}.",
 )
 app.add(
     RunFlags,

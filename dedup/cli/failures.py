@@ -22,6 +22,19 @@ CANNOT_TELL = 6
 #: EX_TEMPFAIL of sysexits.h, for every command that fails with an error that may pass.
 TEMPORARY = 75
 INTERRUPTED = 130
+#: What `dedup --help` says of the exit codes.
+EXIT_CODES: dict[int | str, str] = {
+    OK: "ok",
+    FAILED: "failed",
+    USAGE: "usage",
+    DAMAGE: "damage",
+    UNSAFE: "unsafe settings",
+    NOT_FOUND: "not found",
+    CANNOT_TELL: "cannot tell",
+    "10-15": "verdicts of watch",
+    TEMPORARY: "failed, start again",
+    INTERRUPTED: "interrupted",
+}
 
 #: Environment variable that adds the Python traceback to an error.
 TRACEBACK = "DEDUP_TRACEBACK"

@@ -7,7 +7,7 @@ import logging
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 import yaml
 from pyspark import SparkContext
+from typer.testing import CliRunner
 
 import dedup.errors
 from dedup import ExponentialDelay, FailureRate, FixedDelay, run_with_restarts
 from dedup.cli import failures
+from dedup.cli.app import app
+from dedup.cli.watch_screen import STATUSES
 from dedup.errors import (
     ConfigError,
     DedupError,
@@ -299,13 +302,23 @@ def test_without_java_only_a_new_process_helps(monkeypatch: pytest.MonkeyPatch) 
 PAGE = (Path(dedup.__file__).parent / "cli/README.md").read_text()
 
 
-def test_the_page_lists_the_codes_and_which_of_them_start_again() -> None:
+def _numbers(codes: str) -> Iterator[int]:
+    """Yield the numbers of "5, 6", "10 to 15" or "10-15"."""
+    for first, last in re.findall(r"(\d+)(?:(?: to |-)(\d+))?", codes):
+        yield from range(int(first), int(last or first) + 1)
+
+
+def test_the_help_and_the_page_list_the_codes_of_the_code() -> None:
+    known = {code for name, code in vars(failures).items() if name.isupper() and type(code) is int}
+    known |= {code for code, *_ in STATUSES.values()}
+    assert {failures.TEMPORARY, failures.INTERRUPTED, 10} < known
+    shown = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"}).invoke(app, ["--help"]).stdout
+    listed = " ".join(shown.split()).partition("Exit codes: ")[2]
+    assert {each for part in listed.split(", ") for each in _numbers(part)} == known
     rows = re.findall(r"^\| ([\d, to]+) \| .* \| (yes|no) \|$", PAGE, re.MULTILINE)
-    again = {int(code): told == "yes" for codes, told in rows for code in re.findall(r"\d+", codes)}
-    codes = (failures.OK, failures.FAILED, failures.USAGE, failures.DAMAGE, failures.UNSAFE,
-             failures.NOT_FOUND, failures.CANNOT_TELL, failures.INTERRUPTED)  # fmt: skip
+    again = {code: told == "yes" for codes, told in rows for code in _numbers(codes)}
+    assert set(again) == known
     assert {code for code, start in again.items() if start} == {failures.TEMPORARY}
-    assert set(codes) < set(again)
 
 
 def test_the_examples_for_supervisors_end_at_the_codes_of_a_run_that_no_start_overcomes() -> None:
