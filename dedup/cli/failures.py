@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import dataclass
 
-from dedup.errors import CatalogError, ConfigError, DedupError, StateError, cause, restart_helps
+from dedup.errors import (
+    CatalogError,
+    ConfigError,
+    DedupError,
+    MachineError,
+    StateError,
+    cause,
+    restart_helps,
+)
 from dedup.errors.cause import out_of_memory, spark_cause
 from dedup.errors.redaction import without_secrets
 
@@ -36,6 +46,9 @@ EXIT_CODES: dict[int | str, str] = {
     INTERRUPTED: "interrupted",
 }
 
+#: Errors of the system that stay until somebody changes the machine.
+_PERMANENT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+
 #: Environment variable that adds the Python traceback to an error.
 TRACEBACK = "DEDUP_TRACEBACK"
 
@@ -52,6 +65,8 @@ class Failure:
 
 def explain(error: BaseException) -> Failure:
     """Return what to report of an error from this package, from Spark, or from the system."""
+    if isinstance(error, FileNotFoundError) and "No usable temporary directory" in str(error):
+        error = _no_temporary_folder()
     ours = cause(error)
     code = TEMPORARY if restart_helps(error) else _code_of(ours)
     if ours is not None:
@@ -62,12 +77,22 @@ def explain(error: BaseException) -> Failure:
     kind = type(error).__name__
     remedy = "local-disk" if "No space left on device" in text else None
     if isinstance(error, OSError):
+        code = FAILED if error.errno in _PERMANENT else code
         name = f" ({error.filename})" if error.filename else ""
         text = without_secrets(f"{error.strerror or error}{name}", {})
         return Failure(text, code, kind, remedy)
     if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
         return Failure(f"internal error, {kind}: {text}; {TRACEBACK}=1 shows where", code, kind)
     return Failure(spark_cause(text), code, kind, remedy)
+
+
+def _no_temporary_folder() -> DedupError:
+    named = [os.environ[name] for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name)]
+    tried = [*named, "/tmp", "/var/tmp", "/usr/tmp", os.getcwd()]
+    told = f"No file can be written to a folder for temporary files ({', '.join(tried)}). "
+    if full := next((folder for folder in tried if os.access(folder, os.W_OK)), None):
+        return DedupError(f"{told}{full} is full: free some space.", remedy="local-disk")
+    return MachineError(f"{told}Let TMPDIR name a folder that exists and can be written.")
 
 
 def _code_of(error: DedupError | None) -> int:

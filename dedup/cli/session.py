@@ -7,6 +7,7 @@ import logging
 import os
 import pwd
 import re
+import shlex
 import signal
 import sys
 import tempfile
@@ -69,6 +70,7 @@ def spark_session(
     # By default workers would run the first Python on the PATH.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    _let_java_use(tempfile.gettempdir())
     if not _locale_is_utf8():
         # In another locale Java does not find files whose names are not ASCII.
         os.environ["LC_ALL"] = "C.UTF-8"
@@ -93,10 +95,9 @@ def spark_session(
                 builder = SparkSession.builder.master(master).appName("dedup")
                 session = builder.config(map=settings).getOrCreate()
         except Exception as error:
-            reason = f"Spark does not start: {last_line(log) or error}"
-            if hint := _java_hint(log):
-                raise MachineError(reason + hint) from None
-            raise DedupError(reason) from None
+            if why := _lacking(log):
+                raise MachineError(f"Spark does not start: {why}") from None
+            raise DedupError(f"Spark does not start: {last_line(log) or error}") from None
         finally:
             # PySpark's own handler of Ctrl-C would cancel all jobs and raise.
             signal.signal(signal.SIGINT, on_interrupt)
@@ -205,6 +206,17 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not ended and not record.name.startswith("py4j")
 
 
+def _let_java_use(folder: str) -> None:
+    """Let every Java of this process keep its temporary files where Python does.
+
+    Java ignores TMPDIR. Every other way to set ``java.io.tmpdir`` overrides this variable.
+    """
+    given = os.environ.get("JAVA_TOOL_OPTIONS", "")
+    if folder != "/tmp" and "-Djava.io.tmpdir=" not in given:
+        option = shlex.quote(f"-Djava.io.tmpdir={folder}")  # Java reads the quotes of a shell
+        os.environ["JAVA_TOOL_OPTIONS"] = f"{option} {given}".strip()
+
+
 def _java_options(is_idle: bool, archive_to: Path | None) -> Iterator[str]:
     if is_idle:
         yield "-XX:TieredStopAtLevel=1"
@@ -261,13 +273,21 @@ def last_line(log: Path) -> str:
     return next((line for line in reversed(lines) if not re.match(r"at \S+\(|\.\.\. |$", line)), "")
 
 
-def _java_hint(log: Path) -> str:
+def _lacking(log: Path) -> str | None:
+    """Return what Spark lacks on this machine, or None if the log does not show it."""
+    text = _content(log)
+    if found := re.search(r"Failed to create a temp directory \(under (.*)\) after", text):
+        return (
+            f"Java cannot write temporary files to {found[1]}. Let TMPDIR name a folder that can "
+            "be written. If java.io.tmpdir or SPARK_LOCAL_DIRS name another one, correct them."
+        )
     signs = ("JAVA_HOME is not set", "/bin/java: ", "UnsupportedClassVersionError")
-    if not any(sign in _content(log) for sign in signs):
-        return ""
+    if not any(sign in text for sign in signs):
+        return None
     return (
-        ". Spark needs Java 17 or newer: install it (Debian and Ubuntu: apt install "
-        "openjdk-17-jre-headless), or let JAVA_HOME name the folder of one that is installed."
+        f"{last_line(log)}. Spark needs Java 17 or newer: install it (Debian and Ubuntu: apt "
+        "install openjdk-17-jre-headless), or let JAVA_HOME name the folder of one that is "
+        "installed."
     )
 
 

@@ -997,4 +997,18 @@ MUTANTS = (
         "query.stop()",
         "kafka/test_source_start.py",
     ),
+    _mutant(
+        "Java keeps temporary files elsewhere than Python",
+        "cli/session.py",
+        "    _let_java_use(tempfile.gettempdir())\n",
+        "",
+        "spark/test_cli_process.py",
+    ),
+    _mutant(
+        "a command without a temporary folder is started again for ever",
+        "cli/failures.py",
+        "return MachineError(",
+        "return DedupError(",
+        "unit/test_user_environment.py",
+    ),
 )  # fmt: skip

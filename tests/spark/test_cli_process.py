@@ -20,6 +20,8 @@ import pytest
 
 from tests.support import class_archive
 from tests.support.cli_job import FileDrop
+from tests.support.namespaces import read_only
+from tests.support.needs import long
 from tests.support.processes import dedup, python
 from tests.support.waiting import wait_until
 
@@ -148,6 +150,20 @@ def test_interrupted_and_continued(run: Run) -> None:
     assert "WARN" not in done.stderr
     assert "\x1b" not in done.stderr + done.stdout
     assert (run.output / "_dedup.log").stat().st_size > 0
+
+
+@pytest.mark.parametrize("more", ["--dry-run", long("--quiet")])
+def test_a_run_on_a_read_only_root_keeps_temporary_files_where_tmpdir_says(
+    files: FileDrop, tmp_path: Path, more: str
+) -> None:
+    files.text("a.csv", "id\na\nb\na\n")
+    output, env = tmp_path / "w" / "out", {"TMPDIR": f"{tmp_path}/w"}
+    done = read_only(
+        tmp_path, "dedup", "run", str(files.folder), "--id", "id", "--horizon", "1 day",
+        "--output", str(output), "--json", more, env=env,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout).get("unique") == (2 if more == "--quiet" else None)
 
 
 @pytest.mark.slow

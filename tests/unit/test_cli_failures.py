@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,9 @@ def test_spark_errors(text: str, message: str) -> None:
 def test_errors_of_the_system_and_of_java_have_a_way_out(tmp_path: Path) -> None:
     failure = explain(OSError(28, "No space left on device", "/out/x"))
     assert (failure.message, failure.remedy) == ("No space left on device (/out/x)", "local-disk")
+    assert failure.exit_code == TEMPORARY
+    failure = explain(OSError(errno.EROFS, "Read-only file system", "/out/x"))
+    assert (failure.message, failure.exit_code) == ("Read-only file system (/out/x)", FAILED)
     text = "Job aborted\nCaused by: java.io.IOException: No space left on device\n\tat a.b(C.java)"
     assert explain(Py4JError(text)).remedy == "local-disk"
     assert explain(Py4JError("Job aborted")).remedy is None

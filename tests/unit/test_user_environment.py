@@ -1,7 +1,9 @@
-"""A user without a name or a home folder, another Python, a missing locale: one clear line each."""
+"""A user without a name or a home folder, another Python, a missing locale, no temporary folder."""
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,9 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dedup.cli.app import app
-from dedup.cli.session import last_line
+from dedup.cli.session import _lacking, _let_java_use, last_line
 from dedup.errors import ConfigError
 from dedup.spark.driver.checks import check_python
+from tests.support.namespaces import read_only
 from tests.support.processes import python
 
 #: A user ID that no file names, with the rights of this process.
@@ -109,3 +112,94 @@ def test_the_last_line_of_a_log_is_no_stack_frame(tmp_path: Path) -> None:
     log.write_text("at last\n")
     assert last_line(log) == "at last"
     assert last_line(tmp_path / "none") == ""
+
+
+# --- temporary files
+
+
+def java_keeps_temporary_files_in(**env: str) -> str:
+    command = ["java", "-XshowSettings:properties", "-version"]
+    told = subprocess.run(command, env=os.environ | env, capture_output=True, text=True, check=True)
+    found = re.search(r"^ *java\.io\.tmpdir = (.*)$", told.stderr, re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize("folder", ["/var/tmp", "/a b/c", """/it's "here" $HOME\\n"""])
+def test_java_keeps_temporary_files_where_python_does(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dother=1 -Xshare:auto")
+    _let_java_use(folder)
+    _let_java_use("/second/session")
+    assert java_keeps_temporary_files_in() == folder
+    assert os.environ["JAVA_TOOL_OPTIONS"].endswith(" -Dother=1 -Xshare:auto")
+
+
+@pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"])
+def test_a_temporary_folder_that_somebody_gave_java_stays(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
+    monkeypatch.setenv(variable, "-Djava.io.tmpdir=/given")
+    _let_java_use("/var/tmp")
+    assert java_keeps_temporary_files_in() == "/given"
+
+
+def test_java_is_told_nothing_if_it_uses_the_folder_of_python_anyway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
+    _let_java_use("/tmp")
+    assert "JAVA_TOOL_OPTIONS" not in os.environ
+
+
+def test_a_log_shows_that_java_cannot_write_temporary_files(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    # `prepare` lets Java print more before it ends.
+    log.write_text(
+        'Exception in thread "main" java.io.IOException: Failed to create a temp directory (under '
+        "/no where) after 10 attempts!\n\tat a.B.c(B.scala)\n[1.2s][warning][cds] Skipping X\n"
+    )
+    told = _lacking(log) or ""
+    assert told.startswith("Java cannot write temporary files to /no where. Let TMPDIR name")
+    log.write_text("Exception: something else\n")
+    assert _lacking(log) is None
+
+
+COMMANDS = {
+    "run": ["in", "--id", "id", "--horizon", "1 day", "--output", "out", "--dry-run"],
+    "demo": [],
+    "prepare": [],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_machine_without_a_temporary_folder_ends_a_command_for_good(
+    command: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.csv").write_text("id\na\n")
+    env = {"TMPDIR": "/nowhere", "XDG_CACHE_HOME": str(tmp_path / "w")}
+    done = read_only(tmp_path, "dedup", command, *COMMANDS[command], env=env)
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: No file can be written to a folder for temporary files (/nowher")
+    assert last.endswith("Let TMPDIR name a folder that exists and can be written.")
+
+
+def test_a_full_temporary_folder_may_have_room_later(tmp_path: Path) -> None:
+    full = f"mount -t tmpfs -o size=4k tmpfs {tmp_path}/w; head -c 9999 /dev/zero >{tmp_path}/w/x"
+    env = {"TMPDIR": str(tmp_path / "w")}
+    done = read_only(tmp_path, "dedup", "demo", before=full, env=env)
+    assert done.returncode == 75
+    assert f"{tmp_path}/w is full: free some space.\n" in done.stderr
+    assert done.stderr.endswith("dedup remedies local-disk\n")
+
+
+def test_prepare_names_the_folder_that_it_cannot_write(tmp_path: Path) -> None:
+    env = {"TMPDIR": str(tmp_path / "w"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = read_only(tmp_path, "dedup", "prepare", env=env)
+    assert done.returncode == 1
+    assert f"The archive cannot be written to {tmp_path}/cache/rolling-dedup" in done.stderr
+    assert "XDG_CACHE_HOME" in done.stderr
