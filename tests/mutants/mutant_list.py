@@ -1011,4 +1011,11 @@ MUTANTS = (
         "return DedupError(",
         "unit/test_user_environment.py",
     ),
+    _mutant(
+        "check reports the partitions of before Spark's repartition",
+        "spark/driver/checkpoint_log.py",
+        'int(pinned["spark.sql.shuffle.partitions"])',
+        'int(about["stateStoreInfo"][0]["numPartitions"])',
+        "unit/test_check.py",
+    ),
 )  # fmt: skip

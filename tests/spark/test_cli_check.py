@@ -77,6 +77,25 @@ def test_the_checkpoint_of_a_query_that_ran(spark: SparkSession, tmp_path: Path)
     assert "2 partitions" in found["shuffle-partitions"]["evidence"]
 
 
+@pytest.mark.skipif(
+    not hasattr(SparkSession, "_streamingCheckpointManager"), reason="needs PySpark 4.2"
+)
+def test_a_state_that_spark_has_repartitioned_has_its_new_number_of_partitions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.conf.set(PROVIDER, ROCKSDB)
+    query = Query(spark, tmp_path, {"horizon": "1 hour"}).add("a@1", "b@2")
+    assert query.run().metrics
+    spark._streamingCheckpointManager.repartition(str(query.checkpoint), 3)
+    metadata = query.checkpoint / "state/0/_metadata/metadata"
+    assert '"numPartitions":2' in metadata.read_text(), "Spark keeps the old number there"
+    code, found = told(query.checkpoint, "--catalog", query.catalog, "--conf", "spark.master=local")
+    assert "The state has 3 partitions" in found["shuffle-partitions"]["evidence"]
+    metrics = query.add("a@3", "c@4").run().metrics[-1]
+    assert (metrics.shards, metrics.unique, metrics.duplicate) == (2, 1, 1)
+    assert read_checkpoint(str(query.checkpoint)).state_partitions == 3
+
+
 def test_what_the_metrics_say_of_clocks(spark: SparkSession, tmp_path: Path) -> None:
     """From these names `dedup check` knows whether each source partition has a clock."""
     given = {"horizon": "1 hour", "timestamp": "ts"}

@@ -66,7 +66,7 @@ def make_checkpoint(
         (folder / f"commits/{number}").write_text('v1\n{"nextBatchWatermarkMs":0}')
     stored = {
         "operatorInfo": {"operatorId": 0, "operatorName": operator},
-        "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 4}],
+        "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 2}],
     }
     (folder / "state/0/_metadata/metadata").write_text(f"v1\n{json.dumps(stored)}")
     return folder

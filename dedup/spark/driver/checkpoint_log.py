@@ -4,9 +4,9 @@
 file                     content
 ======================== ==============================================================
 metadata                 JSON: the query's ID
-offsets/N                version; JSON with the fixed settings; a line per source
+offsets/N                version; JSON with the pinned settings; a line per source
 commits/N                exists if micro-batch N is committed
-state/O/_metadata/...    version; JSON with the name and partitions of operator O
+state/O/_metadata/...    version; JSON with the name of operator O
 ======================== ==============================================================
 """
 
@@ -117,7 +117,7 @@ def read_checkpoint(where: str) -> CheckpointLog:
         committed=bool(folder.numbers("commits")),
         pinned=newest.conf,
         sources=tuple(map(_source, _last_offsets(entries))),
-        state_partitions=_state_partitions(folder, where),
+        state_partitions=_state_partitions(folder, where, newest.conf),
         kafka_sinks=tuple(sorted(folder.names(SINKS))),
     )
 
@@ -265,7 +265,12 @@ def _json(text: str) -> Any:
         return None
 
 
-def _state_partitions(folder: _Folder, where: str) -> int | None:
+def _state_partitions(folder: _Folder, where: str, pinned: Mapping[str, str]) -> int | None:
+    """Return the number of partitions of the operator's state, or None if it is unknown.
+
+    If Spark repartitions the state, only the pinned setting changes. The operator's metadata keep
+    the number of the first start.
+    """
     operators = []
     for number in folder.numbers("state"):
         text = folder.read(f"state/{number}/_metadata/metadata")
@@ -274,7 +279,7 @@ def _state_partitions(folder: _Folder, where: str) -> int | None:
             name = about["operatorInfo"]["operatorName"]
             operators.append(name)
             if name == _OPERATOR:
-                return int(about["stateStoreInfo"][0]["numPartitions"])
+                return int(pinned["spark.sql.shuffle.partitions"])
         except _UNREADABLE:
             return None
     if operators:
