@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
 from dataclasses import dataclass
 
-from dedup.errors import (
-    CatalogError,
-    ConfigError,
-    DedupError,
-    MachineError,
-    StateError,
-    cause,
-    restart_helps,
-)
+from dedup.errors import CatalogError, ConfigError, DedupError, StateError, cause, restart_helps
 from dedup.errors.cause import out_of_memory, spark_cause
 from dedup.errors.redaction import without_secrets
 
@@ -34,18 +27,10 @@ TEMPORARY = 75
 INTERRUPTED = 130
 #: What `dedup --help` says of the exit codes.
 EXIT_CODES: dict[int | str, str] = {
-    OK: "ok",
-    FAILED: "failed",
-    USAGE: "usage",
-    DAMAGE: "damage",
-    UNSAFE: "unsafe settings",
-    NOT_FOUND: "not found",
-    CANNOT_TELL: "cannot tell",
-    "10-15": "verdicts of watch",
-    TEMPORARY: "failed, start again",
-    INTERRUPTED: "interrupted",
-}
-
+    OK: "ok", FAILED: "failed", USAGE: "usage", DAMAGE: "damage", UNSAFE: "unsafe settings",
+    NOT_FOUND: "not found", CANNOT_TELL: "cannot tell", "10-15": "verdicts of watch",
+    TEMPORARY: "failed, start again", INTERRUPTED: "interrupted",
+}  # fmt: skip
 #: Errors of the system that stay until somebody changes the machine.
 _PERMANENT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
@@ -65,8 +50,6 @@ class Failure:
 
 def explain(error: BaseException) -> Failure:
     """Return what to report of an error from this package, from Spark, or from the system."""
-    if isinstance(error, FileNotFoundError) and "No usable temporary directory" in str(error):
-        error = _no_temporary_folder()
     ours = cause(error)
     code = TEMPORARY if restart_helps(error) else _code_of(ours)
     if ours is not None:
@@ -77,6 +60,8 @@ def explain(error: BaseException) -> Failure:
     kind = type(error).__name__
     remedy = "local-disk" if "No space left on device" in text else None
     if isinstance(error, OSError):
+        if "No usable temporary directory" in (said := error.strerror or ""):
+            return _no_temporary_folder(said)
         code = FAILED if error.errno in _PERMANENT else code
         name = f" ({error.filename})" if error.filename else ""
         text = without_secrets(f"{error.strerror or error}{name}", {})
@@ -86,13 +71,15 @@ def explain(error: BaseException) -> Failure:
     return Failure(spark_cause(text), code, kind, remedy)
 
 
-def _no_temporary_folder() -> DedupError:
-    named = [os.environ[name] for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name)]
-    tried = [*named, "/tmp", "/var/tmp", "/usr/tmp", os.getcwd()]
-    told = f"No file can be written to a folder for temporary files ({', '.join(tried)}). "
-    if full := next((folder for folder in tried if os.access(folder, os.W_OK)), None):
-        return DedupError(f"{told}{full} is full: free some space.", remedy="local-disk")
-    return MachineError(f"{told}Let TMPDIR name a folder that exists and can be written.")
+def _no_temporary_folder(text: str) -> Failure:
+    """Return what to report if Python's tempfile, whose words `text` are, finds no folder."""
+    tried = ast.literal_eval(text.partition(" found in ")[2])
+    full = next((folder for folder in tried if os.access(folder, os.W_OK)), None)
+    if full is not None:
+        text += f". {full} is full: free some space."
+        return Failure(text, TEMPORARY, "MachineError", "local-disk")
+    text += ". Let TMPDIR name a folder that exists and can be written."
+    return Failure(text, FAILED, "MachineError")
 
 
 def _code_of(error: DedupError | None) -> int:

@@ -20,7 +20,7 @@ from dedup.cli.run.progress import Reporter, reporting
 from dedup.cli.run.work import run
 from dedup.cli.session import last_line, spark_session
 from dedup.core.duration import format_ms, size
-from dedup.errors import DedupError, MachineError
+from dedup.errors import DedupError
 
 _EVENTS = 5_000
 _SEED = 1
@@ -51,13 +51,7 @@ def prepare(flags: PrepareFlags) -> Done:
 
 
 def _written() -> Path:
-    try:
-        cache_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise MachineError(
-            f"The archive cannot be written to {cache_folder()}: {error.strerror}. Let "
-            "XDG_CACHE_HOME name a folder that can be written."
-        ) from None
+    cache_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="making-", dir=cache_folder()) as scratch:
         folder = Path(scratch)
         written, log = folder / "archive", folder / "spark.log"

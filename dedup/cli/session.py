@@ -268,9 +268,10 @@ def _children_print_to(log: Path) -> Iterator[None]:
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a log that is neither blank nor a stack frame, or ""."""
+    """Return the last line of a log that is neither blank, a stack frame nor a note, or ""."""
     lines = [line.strip() for line in _content(log).split("\n")]
-    return next((line for line in reversed(lines) if not re.match(r"at \S+\(|\.\.\. |$", line)), "")
+    skipped = re.compile(r"at \S+\(|\.\.\. |Picked up JAVA_TOOL_OPTIONS|$")
+    return next((line for line in reversed(lines) if not skipped.match(line)), "")
 
 
 def _lacking(log: Path) -> str | None:

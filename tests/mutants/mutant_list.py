@@ -986,8 +986,8 @@ MUTANTS = (
     _mutant(
         "a query that we end counts as stopped by the user",
         "spark/driver/fail_query.py",
-        'getattr(query.streamingQuery(), "streamDeathCause_$eq")(failure)',
-        "",
+        'getattr(classic.streamingQuery(), "streamDeathCause_$eq")(failure)',
+        "pass",
         "spark/test_restarts.py",
     ),
     _mutant(
@@ -1007,8 +1007,8 @@ MUTANTS = (
     _mutant(
         "a command without a temporary folder is started again for ever",
         "cli/failures.py",
-        "return MachineError(",
-        "return DedupError(",
+        'return Failure(text, FAILED, "MachineError")',
+        'return Failure(text, TEMPORARY, "MachineError")',
         "unit/test_user_environment.py",
     ),
     _mutant(

@@ -89,7 +89,7 @@ def test_a_state_that_spark_has_repartitioned_has_its_new_number_of_partitions(
     spark._streamingCheckpointManager.repartition(str(query.checkpoint), 3)
     metadata = query.checkpoint / "state/0/_metadata/metadata"
     assert '"numPartitions":2' in metadata.read_text(), "Spark keeps the old number there"
-    code, found = told(query.checkpoint, "--catalog", query.catalog, "--conf", "spark.master=local")
+    _, found = told(query.checkpoint, "--catalog", query.catalog, "--conf", "spark.master=local")
     assert "The state has 3 partitions" in found["shuffle-partitions"]["evidence"]
     metrics = query.add("a@3", "c@4").run().metrics[-1]
     assert (metrics.shards, metrics.unique, metrics.duplicate) == (2, 1, 1)

@@ -109,7 +109,7 @@ def test_the_last_line_of_a_log_is_no_stack_frame(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("Starting\nException in thread: no\n\tat a.B.c(B.scala)\n\t... 12 more\n\n")
     assert last_line(log) == "Exception in thread: no"
-    log.write_text("at last\n")
+    log.write_text("at last\nPicked up JAVA_TOOL_OPTIONS: -Djava.io.tmpdir=/x\n\n")
     assert last_line(log) == "at last"
     assert last_line(tmp_path / "none") == ""
 
@@ -184,7 +184,7 @@ def test_a_machine_without_a_temporary_folder_ends_a_command_for_good(
     done = read_only(tmp_path, "dedup", command, *COMMANDS[command], env=env)
     assert done.returncode == 1, done.stderr
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("error: No file can be written to a folder for temporary files (/nowher")
+    assert last.startswith("error: No usable temporary directory found in ['/nowhere', '/tmp', ")
     assert last.endswith("Let TMPDIR name a folder that exists and can be written.")
 
 
@@ -201,5 +201,4 @@ def test_prepare_names_the_folder_that_it_cannot_write(tmp_path: Path) -> None:
     env = {"TMPDIR": str(tmp_path / "w"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = read_only(tmp_path, "dedup", "prepare", env=env)
     assert done.returncode == 1
-    assert f"The archive cannot be written to {tmp_path}/cache/rolling-dedup" in done.stderr
-    assert "XDG_CACHE_HOME" in done.stderr
+    assert done.stderr.endswith(f"error: Read-only file system ({tmp_path}/cache)\n")

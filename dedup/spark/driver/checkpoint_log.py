@@ -266,11 +266,6 @@ def _json(text: str) -> Any:
 
 
 def _state_partitions(folder: _Folder, where: str, pinned: Mapping[str, str]) -> int | None:
-    """Return the number of partitions of the operator's state, or None if it is unknown.
-
-    If Spark repartitions the state, only the pinned setting changes. The operator's metadata keep
-    the number of the first start.
-    """
     operators = []
     for number in folder.numbers("state"):
         text = folder.read(f"state/{number}/_metadata/metadata")
@@ -279,6 +274,7 @@ def _state_partitions(folder: _Folder, where: str, pinned: Mapping[str, str]) ->
             name = about["operatorInfo"]["operatorName"]
             operators.append(name)
             if name == _OPERATOR:
+                # After Spark has repartitioned the state, this file has the old number.
                 return int(pinned["spark.sql.shuffle.partitions"])
         except _UNREADABLE:
             return None
