@@ -143,21 +143,14 @@ def arrow_batches(facts: Facts) -> Assessment | None:
         f"Rows have {facts.row_bytes:,.0f} bytes on average: {rows:,.0f} of them make a batch of "
         f"{nbytes / _MIB:,.1f} MiB for Python"
     )
-    is_limited = limit is None or size_bytes(limit) != NO_ARROW_LIMIT
-    if nbytes <= _ARROW_BATCH_BYTES and is_limited:
-        judge = unknown if limit is None else costs
-        return judge(
-            f"{have}. With a lower {ARROW_BYTES} than {NO_ARROW_LIMIT}, Spark measures the batch "
-            "after each row.",
-            f"{ARROW_BYTES}={NO_ARROW_LIMIT}",
-            Takes.RESTART,
-        )
-    if nbytes > _ARROW_BATCH_BYTES and not is_limited:
-        return costs(
-            f"{have}, and the same in Java. {ARROW_BYTES}={limit} permits that.",
-            f"{ARROW_BYTES}={_ARROW_BATCH_BYTES}",
-        )
-    return fine(f"{have}. {ARROW_BYTES} fits that.")
+    is_small = nbytes <= _ARROW_BATCH_BYTES
+    if limit is not None and is_small == (size_bytes(limit) == NO_ARROW_LIMIT):
+        return fine(f"{have}. {ARROW_BYTES} fits that.")
+    harm = "a lower limit makes Spark measure the batch after each row"
+    if not is_small:
+        harm = "without a limit of bytes, Java and Python each hold such a batch"
+    change = f"{ARROW_BYTES}={NO_ARROW_LIMIT if is_small else _ARROW_BATCH_BYTES}"
+    return (costs if limit is not None else unknown)(f"{have}; {harm}.", change, Takes.RESTART)
 
 
 def _need(facts: Facts, tasks: int) -> str:
