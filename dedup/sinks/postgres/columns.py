@@ -8,7 +8,7 @@ Format").
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,8 @@ _SCALARS: dict[str, dict[str, pa.DataType]] = {
 _NO_ELEMENTS = frozenset(
     {"character varying", "json", "jsonb", "uuid", "timestamp with time zone", "interval"}
 )
+#: Types that take different values for equal, such as 0.0 and -0.0, or that have no order.
+_NO_KEY = frozenset({"real", "double precision", "interval", "json", "jsonb"})
 #: PostgreSQL's first day, 24 November 4714 BC, as date and as timestamp in Arrow's units. The sink
 #: checks this limit, because the server does not reject all earlier days: some overflow its
 #: integers, and one means ``-infinity``.
@@ -60,12 +62,14 @@ class Encoding:
     """A function that converts a column's values to the Arrow type that the encoder needs.
 
     `kind` is the PostgreSQL type without modifiers. `longest` is the largest number of characters
-    that the column allows.
+    that the column allows. If `is_compared`, the column decides which rows replace others, so a
+    value must have only one spelling.
     """
 
     arrow: pa.DataType
     kind: str
     longest: int | None = None
+    is_compared: bool = False
 
     def __call__(self, values: pa.Array) -> pa.Array:
         """Return values in the column's form, or raise Unsuitable if a value does not fit."""
@@ -77,8 +81,10 @@ class Encoding:
                 raise Unsuitable(
                     f"value too long: {most:,} characters, and the column takes {self.longest:,}"
                 )
-        if self.kind in _OWN_BYTES:
-            return _OWN_BYTES[self.kind](values)
+        if self.kind == "uuid":
+            return _uuid(values, any_case=not self.is_compared)
+        if self.kind == "jsonb":
+            return _jsonb(values)
         if pa.types.is_timestamp(values.type) and values.type.tz is not None:
             values = values.cast(pa.timestamp("us", "UTC"))  # keeps the same instants
         return values.cast(self.arrow)
@@ -103,7 +109,7 @@ def encoding(spark: str, kind: str, modifier: int) -> Encoding:
     if kind == "numeric":
         return Encoding(_decimal(spark, modifier), kind)
     if kind == "enum" and plain_type(spark) == "string":
-        return Encoding(pa.string(), "text")
+        return Encoding(pa.string(), kind)
     found = _SCALARS.get(plain_type(spark), {}).get(kind)
     if found is None:
         wanted = ", ".join(_wanted(spark)) or "none that this sink knows"
@@ -114,6 +120,17 @@ def encoding(spark: str, kind: str, modifier: int) -> Encoding:
         raise Unsuitable("the table keeps less of it than Spark has; make it a plain interval")
     is_limited = kind == "character varying" and modifier != -1
     return Encoding(found, kind, modifier - _LENGTH_OFFSET if is_limited else None)
+
+
+def check_compared(kind: str, *, in_key: bool) -> None:
+    """Raise Unsuitable if PostgreSQL compares a type otherwise than Spark, in a key or version."""
+    if in_key and kind.removesuffix("[]") in _NO_KEY:
+        raise Unsuitable(
+            f"it is part of the key, and values of type {kind} that differ may be equal; make it a "
+            "text with cast(... AS STRING), and the column TYPE text"
+        )
+    if not in_key and (kind.startswith("json") or kind.endswith("[]")):
+        raise Unsuitable(f"it is the version, and PostgreSQL orders {kind} otherwise than Spark")
 
 
 def column_type(spark: str) -> str:
@@ -144,9 +161,17 @@ def postgres_ddl(schema: StructType, table: str, *, key: str | Sequence[str] = (
     Raises
     ------
     ConfigError
-        If a column has no type in PostgreSQL, or a column of the key does not exist.
+        If a column has no type in PostgreSQL, or a column of the key does not exist or has a type
+        that no key may have.
     """
-    return create_table(schema, table, key, quoted, lambda spark, in_key: column_type(spark))
+
+    def kind_of(spark: str, in_key: bool) -> str:
+        kind = column_type(spark)
+        if in_key:
+            check_compared(kind, in_key=True)
+        return kind
+
+    return create_table(schema, table, key, quoted, kind_of)
 
 
 def quoted(name: str) -> str:
@@ -180,12 +205,13 @@ def _decimal(spark: str, modifier: int) -> pa.DataType:
     return pa.decimal128(*fitting_decimal(spark, "numeric", room))
 
 
-def _uuid(values: pa.Array) -> pa.Array:
-    is_uuid = pc.match_substring_regex(values, _UUID, ignore_case=True)
+def _uuid(values: pa.Array, any_case: bool) -> pa.Array:
+    is_uuid = pc.match_substring_regex(values, _UUID, ignore_case=any_case)
     wrong = values.filter(pc.invert(is_uuid))
     if len(wrong):
         text = wrong[0].as_buffer().to_pybytes()[:100].decode(errors="backslashreplace")
-        raise Unsuitable(f"{text!r} is not a UUID")
+        in_lower_case = "" if any_case else " in lower case; two spellings would be one key"
+        raise Unsuitable(f"{text!r} is not a UUID{in_lower_case}")
     text = pc.utf8_lower(values.cast(pa.string()))
     # Skip the first byte of a key, which tells UUIDs from other texts. Give the slice an end,
     # because without an end pyarrow (26) computes a negative size for some numbers of rows.
@@ -200,4 +226,3 @@ def _jsonb(values: pa.Array) -> pa.Array:
 
 
 _UUID = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
-_OWN_BYTES: dict[str, Callable[[pa.Array], pa.Array]] = {"uuid": _uuid, "jsonb": _jsonb}

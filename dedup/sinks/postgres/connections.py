@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +82,30 @@ def transaction(options: PostgresOptions) -> Iterator[psycopg.Connection[Any]]:
         give_back(options.dsn, connection)
 
 
+def refuse_read_only(connection: psycopg.Connection[Any], table: str, settings: str = "") -> None:
+    """Run the statements `settings`. If the connection only reads, close it and raise an error.
+
+    The error is a ConfigError if the role, the database or the DSN says so. Otherwise it is a
+    SinkError, because a server may become the primary, and a new connection may find another one.
+    """
+    asked = connection.execute(f"SHOW transaction_read_only; {settings}".encode())
+    if asked.fetchone() == ("off",):
+        return
+    is_standby, source = connection.execute(_WHY_READ_ONLY).fetchone() or (True, "")
+    connection.close()
+    if not is_standby and source in _OWN_SETTING:
+        raise ConfigError(
+            f"Table {table}: nothing can be written, because default_transaction_read_only is on "
+            f"for this {source}. Reset it (ALTER ROLE, ALTER DATABASE, or the options of the dsn), "
+            "or use another role."
+        )
+    raise SinkError(
+        f"Table {table}: nothing was written, because the server only reads now. It is "
+        f"{'a standby' if is_standby else 'so configured'}. Start the query again once it takes "
+        "writes. target_session_attrs=read-write in the dsn finds the primary among several hosts."
+    )
+
+
 @contextmanager
 def translated_errors(table: str) -> Iterator[None]:
     library = psycopg_library()
@@ -93,10 +117,18 @@ def translated_errors(table: str) -> Iterator[None]:
 
 #: Classes of errors that are not about the rows, but about connections, transactions, resources,
 #: locks, administrators who intervene, and the server's own faults. The empty class is included.
-_SERVER_CLASSES = re.compile("|08|0B|25|26|2D|3B|3D|40|53|55|57|58|72|F0|HV|XX")
-_CONFIG_CLASSES = ("42", "0A", "2B", "3F", "28")
-#: The server's error code for an upsert whose unique index is checked only at the commit.
-_DEFERRABLE = "55000"
+_SERVER_CLASSES = re.compile("|08|0B|25|26|3B|40|53|55|57|58|72|F0|HV|XX")
+#: Classes and codes of errors that every attempt meets. A trigger that ends the transaction raises
+#: 2D000, a trigger whose command needs a transaction of its own raises 25001, and an upsert with a
+#: deferrable unique index raises 55000.
+_CONFIG_CODES = ("42", "0A", "28", "2B", "2D", "3D", "3F", "25000", "25001", "55000")
+#: Settings of the server or user that end a transaction, by the code of their error.
+_TIME_LIMITS = {"57014": "statement_timeout", "25P04": "transaction_timeout"}
+#: Sources of a setting (`pg_settings`) that every attempt meets again.
+_OWN_SETTING = ("user", "database", "database user", "global", "client")
+_WHY_READ_ONLY = """
+SELECT pg_is_in_recovery(), source FROM pg_settings WHERE name = 'default_transaction_read_only'
+"""
 #: Pattern of the line and column of a COPY in the context of an error.
 _PLACE = re.compile(r"COPY [^,\n]+, line (\d+)(?:, column [^:\n]+)?")
 
@@ -121,13 +153,13 @@ def translate_error(error: Any, table: str) -> Exception:
     detail = f" {diag.message_detail}" if diag.message_detail else ""
     place = _PLACE.search(diag.context or "")
     text = f"Table {table}: {message}{f' ({place[0]})' if place else ''}"
-    if state == "57014" and "user" not in message:  # a COPY may wait for Spark until the limit
-        text += "; `-c statement_timeout=0` among the options of the dsn lifts a time limit"
-    if state == _DEFERRABLE or state[:2] in _CONFIG_CLASSES:
+    if state in _TIME_LIMITS and "user" not in message:  # a COPY may wait for Spark until the limit
+        text += f"; `-c {_TIME_LIMITS[state]}=0` among the options of the dsn lifts a time limit"
+    if state.startswith(_CONFIG_CODES):
         return ConfigError(
             f"{text}.{detail} Nothing was written. Change the table or its privileges."
         )
-    if _SERVER_CLASSES.fullmatch(state[:2]):
+    if _SERVER_CLASSES.fullmatch(state[:2]) and not (state == "08P01" and place):  # wrong bytes
         return Aborted(text)
     return rejected_record(f"{text}.{detail}")  # a trigger may raise any code
 
@@ -156,6 +188,9 @@ def _may_pass(error: Any) -> bool:
 
 def _no_connection(dsn: str, error: Any) -> DedupError:
     text = without_password(dsn, " ".join(str(error).split()).rstrip("."))
+    if "session is read-only" in text:  # target_session_attrs=read-write rejects a role, too
+        with suppress(psycopg_library().Error):
+            refuse_read_only(psycopg_library().connect(dsn, target_session_attrs="any"), "(any)")
     if _may_pass(error):
         return SinkError(
             f"No connection to PostgreSQL: {text}. Nothing was written. Start the query again once "

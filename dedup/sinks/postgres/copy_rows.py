@@ -130,7 +130,7 @@ class CopyRows:
         try:
             yield
         except psycopg_library().Error as error:
-            translated = translate_error(error, self._table.shown)
+            translated = translate_error(error, self._table.options.table)
             line = copied_line(error)
             record = self._record_at(line) if line and not error.diag.message_detail else None
             if isinstance(translated, DataError) and record is not None:

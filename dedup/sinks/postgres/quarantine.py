@@ -151,7 +151,7 @@ class RejectedRecords:
         except DataError as error:
             return reason_of(error)
         except psycopg_library().Error as error:
-            translated = translate_error(error, self._table.shown)
+            translated = translate_error(error, self._table.options.table)
             if not isinstance(translated, DataError):
                 raise
             return reason_of(translated)
@@ -161,7 +161,7 @@ class RejectedRecords:
         self._records.append((reason, record))
         if len(self._records) > MOST:
             raise DataError(
-                f"Table {self._table.shown} rejects more than {MOST:,} records of one "
+                f"Table {self._table.options.table} rejects more than {MOST:,} records of one "
                 f"transaction, the last one because: {reason} Nothing of it was written. Fix the "
                 "table or the query, and start it again.",
                 remedy="rejected-rows",

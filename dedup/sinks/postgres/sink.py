@@ -14,24 +14,32 @@ marker     JSON with a checksum (`dedup.sinks.marker`), NULL before the first ma
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dedup.errors import DataError, SinkError
 from dedup.sinks.database import answering_server, database_work
 from dedup.sinks.kit.slots import Stored
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.kit.work import TransactionalWork
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.options import ATOMIC
-from dedup.sinks.postgres.connections import connected, give_back, transaction, translated_errors
+from dedup.sinks.postgres.connections import (
+    connected,
+    give_back,
+    refuse_read_only,
+    transaction,
+    translated_errors,
+)
 from dedup.sinks.postgres.copy_rows import CopyRows
 from dedup.sinks.postgres.options import PostgresOptions
 from dedup.sinks.postgres.quarantine import CHECK, RejectedRecords, make_quarantine_table
-from dedup.sinks.postgres.tables import TargetTable, find_table, make_own_table
+from dedup.sinks.postgres.tables import TargetTable, find_table, make_own_table, schema_of
+from dedup.sinks.protocol import Aborted
 
 if TYPE_CHECKING:
     import psycopg
@@ -86,11 +94,13 @@ class PostgresSink(TransactionalSink[PostgresTransaction]):
         """
         connection = connected(self.options.dsn, self.options.timeout_seconds)
         with self._translated_errors():
-            connection.execute(
+            refuse_read_only(
+                connection,
+                self.options.table,
                 f"SET LOCAL lock_timeout = '{self.options.timeout_seconds}s'; "
                 f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_IN_TRANSACTION}'; "
                 "SELECT set_config('synchronous_commit', 'on', true) "
-                "WHERE current_setting('synchronous_commit') = 'off'"
+                "WHERE current_setting('synchronous_commit') = 'off'",
             )
         return PostgresTransaction(connection)
 
@@ -163,7 +173,7 @@ class PostgresSink(TransactionalSink[PostgresTransaction]):
 
     def _begin_rows(self, connection: psycopg.Connection[Any]) -> CopyRows | RejectedRecords:
         """Begin to copy rows to the target, or to a temporary table for `_end_rows` to merge."""
-        if not self.table.key and self.options.quarantine is None:
+        if not self.options.key and self.options.quarantine is None:
             return CopyRows(connection, self.table, self.table.name)
         connection.execute(
             f"CREATE TEMPORARY TABLE dedup_incoming ON COMMIT DROP AS "
@@ -197,10 +207,10 @@ class PostgresSink(TransactionalSink[PostgresTransaction]):
         if isinstance(rows, RejectedRecords):
             rows.set_aside(str(self.options.quarantine), marker)
         else:
-            if self.table.key:
+            if self.options.key:
                 connection.execute(self.table.merge_from(_INCOMING).encode())
             connection.execute(CHECK)
-        self.table.check_types(connection)
+        self.table.check_unchanged(connection)
 
     def commit(self, transaction: PostgresTransaction) -> None:
         transaction.connection.commit()
@@ -209,8 +219,17 @@ class PostgresSink(TransactionalSink[PostgresTransaction]):
     def rollback(self, transaction: PostgresTransaction) -> None:
         give_back(self.options.dsn, transaction.connection)
 
-    def _translated_errors(self) -> AbstractContextManager[None]:
-        return translated_errors(self.table.shown)
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        """Translate the server's errors. A column that changed its type is no fault of a record."""
+        try:
+            with translated_errors(self.options.table):
+                yield
+        except DataError:
+            here = translated_errors(self.options.table)
+            with suppress(SinkError, Aborted), here, transaction(self.options) as other:
+                self.table.check_unchanged(other)
+            raise
 
 
 def _slot_of(key: str) -> tuple[str, str, int]:
@@ -227,13 +246,14 @@ def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> Trans
     """
     answering = answering_server("Start the query again")
     with answering, translated_errors(options.table), transaction(options) as connection:
-        table = find_table(connection, options, columns)
+        refuse_read_only(connection, options.table)
+        markers = options.markers or f"{schema_of(connection, options.table)}.dedup_markers"
+        markers = make_own_table(connection, markers, _COLUMNS, _KEY)
         quarantine = options.quarantine
         if quarantine is not None:
             quarantine = make_quarantine_table(connection, quarantine)
-        markers = options.markers or f"{table.schema}.dedup_markers"
-        markers = make_own_table(connection, markers, _COLUMNS, _KEY)
-    settled = replace(options, markers=markers, quarantine=quarantine)
+        settled = replace(options, markers=markers, quarantine=quarantine)
+        table = find_table(connection, settled, columns)
     return database_work(PostgresSink(settled, table), settled, options.dsn, table.name)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,17 +11,15 @@ import pyarrow as pa
 from dedup.errors import ConfigError
 from dedup.sinks.columns import Unsuitable, check_names
 from dedup.sinks.database import fitting_column
-from dedup.sinks.postgres.columns import Encoding, encoding, quoted
+from dedup.sinks.postgres.columns import Encoding, check_compared, encoding, quoted
 from dedup.sinks.postgres.connections import psycopg_library, rejected_record
 from dedup.sinks.postgres.options import PostgresOptions
 
 if TYPE_CHECKING:
     import psycopg
 
-#: PostgreSQL's codes (`relkind`) for ordinary and for partitioned tables.
-_TABLES = ("r", "p")
 _FIND = """
-SELECT c.oid, n.nspname, c.relname, c.relkind
+SELECT n.nspname, c.relname
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
 #: Query for the columns of a table. For a column of a domain it returns the domain's base type.
@@ -32,11 +30,59 @@ SELECT a.attname, CASE WHEN b.typtype = 'e' THEN 'enum' ELSE format_type(b.oid, 
        AND a.attidentity = ''
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
-WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
-_TYPES = """
-SELECT md5(string_agg(concat_ws(' ', attname, atttypid, atttypmod), ',' ORDER BY attname))
-FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = ANY(%s) AND NOT attisdropped
+#: Tables and their partitions at any depth. It locks none of them, unlike `pg_partition_tree`.
+_TREE = """
+WITH RECURSIVE tree(root, oid, relkind, relpersistence, relhasrules) AS (
+    SELECT oid, oid, relkind, relpersistence, relhasrules
+    FROM pg_class WHERE oid = ANY(%(tables)s::regclass[]::oid[]) UNION ALL
+    SELECT root, c.oid, c.relkind, c.relpersistence, c.relhasrules FROM tree
+    JOIN pg_inherits ON inhparent = tree.oid AND tree.relkind = 'p'
+    JOIN pg_class c ON c.oid = inhrelid
+)"""
+#: A table or partition that the sink refuses, and a key of `_REFUSED`.
+_UNSAFE = f"""{_TREE}
+SELECT root::regclass::text, nullif(oid, root)::regclass::text, kind FROM (
+    SELECT oid, root, CASE WHEN relkind NOT IN ('r', 'p') THEN relkind
+        WHEN relpersistence = 't' OR relpersistence = 'u' AND relkind = 'r' THEN relpersistence
+        WHEN EXISTS (SELECT FROM pg_rewrite WHERE ev_class = root AND ev_type = '3') THEN 'R'
+    END AS kind FROM tree
+) AS found WHERE kind IS NOT NULL LIMIT 1
+"""
+_REFUSED = {
+    "u": "is UNLOGGED: a crash of the server would empty it. Run ALTER TABLE {} SET LOGGED",
+    "t": "is temporary, and ends with its session. Create it without TEMPORARY",
+    "f": "is a foreign table, which is not committed with the markers. Use a table of this server",
+    "v": "is a view, whose rules or triggers decide what becomes of rows. Name its table",
+    "m": "is a materialized view, which only its own query fills. Name a table",
+    "R": "has a rule for INSERT, which COPY ignores. Replace the rule by a trigger",
+}
+#: The unique indexes that ON CONFLICT chooses for a key, each with a column for which the index may
+#: take different bytes for equal, and how it compares that column.
+_KEY_INDEXES = """
+SELECT indexrelid::regclass::text, min(quote_ident(attname)) FILTER (WHERE differs),
+    min(concat_ws(' and ', 'collation ' || collname, 'operator class ' || opcname))
+FROM pg_index, unnest(indkey::int2[], indcollation::oid[], indclass::oid[])
+    WITH ORDINALITY AS part(number, collation_id, class_id, place)
+JOIN pg_opclass o ON o.oid = class_id LEFT JOIN pg_collation l ON l.oid = collation_id, LATERAL (
+    SELECT attname, opcnamespace <> 'pg_catalog'::regnamespace OR NOT collisdeterministic AS differs
+    FROM pg_attribute WHERE attrelid = indrelid AND attnum = number
+) AS found
+WHERE indrelid = %(table)s::regclass AND indisunique AND indisvalid AND indimmediate
+AND NOT indisexclusion AND indpred IS NULL AND indexprs IS NULL AND place <= indnkeyatts GROUP BY 1
+HAVING count(DISTINCT attname) = cardinality(%(key)s::text[])
+AND bool_and(attname::text = ANY(%(key)s::text[])) ORDER BY 2, 1
+"""
+#: A hash of the rows of the catalogs on which the checks at the start depend.
+_HASH = f"""{_TREE}
+SELECT hashtextextended(concat(
+    (SELECT string_agg(DISTINCT concat(relkind, relpersistence, relhasrules), ',') FROM tree),
+    (SELECT string_agg(a::text, ',' ORDER BY attnum)
+     FROM pg_attribute a WHERE attrelid = %(table)s::regclass),
+    (SELECT string_agg(i::text, ',' ORDER BY indexrelid)
+     FROM pg_index i WHERE indrelid = %(table)s::regclass AND indisunique)
+), 0)
 """
 #: Error codes if two sinks create a table at the same time: unique violation, duplicate table.
 _LOST_RACE = ("23505", "42P07")
@@ -46,18 +92,17 @@ _LOST_RACE = ("23505", "42P07")
 class TargetTable:
     """The table that a sink writes to, with the columns of the stream in the stream's order.
 
-    `name` and `schema` are quoted for SQL. `shown` is the name that the user wrote. `types` is a
-    hash of the columns' types when the query started. If there is a `key`, a row replaces the row
-    of the same key if its `version` is greater. Without a key the sink only appends rows.
+    `name` is the full name, quoted for SQL. `stream` has the columns' Spark types.
+    `definition` is a hash of how the sink's tables were defined when the query started. If the
+    options have a key, a row replaces the row of the same key, with a version only if its version
+    is greater. Without a key the sink only appends rows.
     """
 
+    options: PostgresOptions
     name: str
-    shown: str
-    schema: str
-    types: str
+    stream: tuple[tuple[str, str], ...]
     columns: tuple[tuple[str, Encoding], ...]
-    key: tuple[str, ...] = ()
-    version: str | None = None
+    definition: int
 
     @property
     def column_list(self) -> str:
@@ -67,28 +112,32 @@ class TargetTable:
         """Convert rows to the types of the table. Raises DataError if a value does not fit."""
         arrays = []
         for (name, encode), values in zip(self.columns, rows.columns, strict=True):
-            if name in self.key and values.null_count:
+            if name in self.options.key and values.null_count:
                 raise rejected_record(
-                    f"Table {self.shown}: a record has no value in column {name!r}, which is part "
-                    "of the key."
+                    f"Table {self.options.table}: a record has no value in column {name!r}, which "
+                    "is part of the key."
                 )
             try:
                 arrays.append(encode(values))
             except Unsuitable as why:
-                raise rejected_record(f"Table {self.shown}, column {name!r}: {why}.") from None
+                raise rejected_record(
+                    f"Table {self.options.table}, column {name!r}: {why}."
+                ) from None
         return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in self.columns])
 
-    def check_types(self, connection: psycopg.Connection[Any]) -> None:
-        """Raise ConfigError if somebody has changed the types of columns since the query started.
+    def check_unchanged(self, connection: psycopg.Connection[Any]) -> None:
+        """Raise ConfigError if the sink's tables are no longer as the sink needs them.
 
         The server would accept the bytes of a whole number for a date, for example. Call this in
         the transaction that has written the rows, and roll the transaction back after the error.
+        Until it ends, its locks keep others from changing the tables that it has written to.
         """
-        if _types(connection, self.name, [name for name, _ in self.columns]) != self.types:
+        if _definition(connection, self.options, self.name) == self.definition:
+            return
+        if find_table(connection, self.options, self.stream).columns != self.columns:
             raise ConfigError(
-                f"The columns of table {self.shown} have other types than when the query started. "
-                "Nothing of its slice was written. Start the query again, in foreachBatch with a "
-                "new postgres_sink(...)."
+                f"The columns of table {self.options.table} have other types than when the query "
+                "started. Nothing of its slice was written. Start the query again."
             )
 
     def merge_from(self, source: str, where: str = "") -> str:
@@ -96,15 +145,16 @@ class TargetTable:
 
         The statement sorts rows by their key, so that two writers never wait for each other's rows.
         """
-        if not self.key:
+        keys = self.options.key
+        if not keys:
             names = self.column_list
             return f"INSERT INTO {self.name} ({names}) SELECT {names} FROM {source} {where}"
-        key = ", ".join(map(quoted, self.key))
-        others = [name for name, _ in self.columns if name not in self.key]
+        key, by_bytes = ", ".join(map(quoted, keys)), ", ".join(map(self._by_bytes, keys))
+        others = [name for name, _ in self.columns if name not in keys]
         update = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in others)
         newest, newer = "ctid DESC", ""
-        if self.version is not None:
-            version = quoted(self.version)
+        if self.options.version is not None:
+            version = self._by_bytes(self.options.version)
             newest = f"{version} DESC NULLS LAST, ctid"
             newer = (
                 f" WHERE EXCLUDED.{version} > present.{version} "
@@ -113,9 +163,14 @@ class TargetTable:
         action = f"UPDATE SET {update}{newer}" if others else "NOTHING"
         return (
             f"INSERT INTO {self.name} AS present ({self.column_list}) "
-            f"SELECT DISTINCT ON ({key}) {self.column_list} FROM {source} {where} "
-            f"ORDER BY {key}, {newest} ON CONFLICT ({key}) DO {action}"
+            f"SELECT DISTINCT ON ({by_bytes}) {self.column_list} FROM {source} {where} "
+            f"ORDER BY {by_bytes}, {newest} ON CONFLICT ({key}) DO {action}"
         )
+
+    def _by_bytes(self, name: str) -> str:
+        """Return a column for comparisons. Texts compare by bytes as in Spark, in any collation."""
+        kind = dict(self.columns)[name].kind
+        return quoted(name) + (' COLLATE "C"' if kind.startswith(("text", "char")) else "")
 
 
 def find_table(
@@ -125,49 +180,101 @@ def find_table(
 ) -> TargetTable:
     """Return the table that the sink writes a stream to.
 
-    `columns` has the name and Spark type of each column of the stream. Raises ConfigError if the
-    table does not exist, or if a column does not fit.
+    The options have the full names of the sink's own tables. `columns` has the name and Spark type
+    of each column of the stream. Raises ConfigError if the table does not exist, if a column does
+    not fit, or if one of the tables could lose rows or take different keys for equal.
     """
-    oid, schema, relation, kind = _find(connection, options.table)
-    if kind not in _TABLES:
-        raise ConfigError(f"{options.table} is not a table: this sink only writes to tables.")
-    there = {row[0]: row[1:] for row in connection.execute(_COLUMNS, [oid])}
-    names = [name for name, _ in columns]
-    check_names(options.table, {name: column[2] for name, column in there.items()}, names)
+    table, key = options.table, options.key
+    name = full_name(connection, table)
+    # Ask for the hash first, so that a later change is not missed.
+    definition = _definition(connection, options, name)
+    _check_tables(connection, _tables(options, name))
+    there = {row[0]: row[1:] for row in connection.execute(_COLUMNS, [name])}
+    names = [column for column, _ in columns]
+    check_names(table, {column: found[2] for column, found in there.items()}, names)
+    if missing := {*key, options.version} - {None, *names}:
+        raise ConfigError(
+            f"Column {missing.pop()!r} of the options key and version is not in the stream, which "
+            f"has {', '.join(names)}. Correct the option, or add the column."
+        )
     encodings = []
-    for name, spark in columns:
-        base, modifier, _ = there[name]
-        with fitting_column(name, options.table):
-            encodings.append((name, encoding(spark, base, modifier)))
-    name = f"{quoted(schema)}.{quoted(relation)}"
+    for column, spark in columns:
+        base, modifier, _ = there[column]
+        with fitting_column(column, table):
+            encode = encoding(spark, base, modifier)
+            if column in (*key, options.version):
+                check_compared(base, in_key=column in key)
+                encode = replace(encode, is_compared=True)
+        encodings.append((column, encode))
+    if key:
+        _check_key(connection, table, key)
     return TargetTable(
+        options=options,
         name=name,
-        shown=options.table,
-        schema=quoted(schema),
-        types=_types(connection, name, names),
+        stream=tuple(columns),
         columns=tuple(encodings),
-        key=options.key,
-        version=options.version,
+        definition=definition,
     )
 
 
+def _tables(options: PostgresOptions, name: str) -> list[str]:
+    return [each for each in (name, options.markers, options.quarantine) if each is not None]
+
+
+def _definition(connection: psycopg.Connection[Any], options: PostgresOptions, name: str) -> int:
+    given = {"table": name, "tables": _tables(options, name)}
+    row = connection.execute(_HASH, given).fetchone()
+    assert row is not None, "a query without FROM has one row"
+    return int(row[0])
+
+
+def _check_tables(connection: psycopg.Connection[Any], tables: Sequence[str]) -> None:
+    """Raise ConfigError if one of the tables, or a partition, may lose rows that others keep."""
+    found = connection.execute(_UNSAFE, {"tables": tables}).fetchone()
+    if found is not None:
+        table, part, kind = found
+        what = f"Partition {part} of table" if part else "Table"
+        why = _REFUSED.get(kind, "is not a table. Name a table").format(part or table)
+        raise ConfigError(f"{what} {table} {why}, and start the query again.")
+
+
+def _check_key(connection: psycopg.Connection[Any], table: str, key: Sequence[str]) -> None:
+    """Raise ConfigError unless the table's unique indexes over a key compare bytes."""
+    columns = ", ".join(map(quoted, key))
+    found = connection.execute(_KEY_INDEXES, {"table": table, "key": list(key)}).fetchone()
+    if found is None:
+        raise ConfigError(
+            f"Table {table} has no unique index over the key ({columns}). One with WHERE, an "
+            f"expression or DEFERRABLE does not count. Run ALTER TABLE {table} ADD PRIMARY KEY "
+            f"({columns}), and start the query again."
+        )
+    index, column, how = found
+    if column is not None:
+        raise ConfigError(
+            f"The unique index {index} over the key of table {table} compares column {column} by "
+            f"{how}, which may take different values for equal. Run ALTER TABLE {table} ALTER "
+            f'COLUMN {column} TYPE text COLLATE "C", or DROP INDEX {index} if only the index '
+            "compares so, and start the query again."
+        )
+
+
 def schema_of(connection: psycopg.Connection[Any], table: str) -> str:
-    return quoted(_find(connection, table)[1])
+    return quoted(_find(connection, table)[0])
 
 
-def _find(connection: psycopg.Connection[Any], table: str) -> tuple[Any, ...]:
-    found: tuple[Any, ...] | None = connection.execute(_FIND, [table]).fetchone()
+def full_name(connection: psycopg.Connection[Any], table: str) -> str:
+    """Return the name of a table with its schema, quoted for SQL."""
+    return ".".join(map(quoted, _find(connection, table)))
+
+
+def _find(connection: psycopg.Connection[Any], table: str) -> tuple[str, str]:
+    found: tuple[str, str] | None = connection.execute(_FIND, [table]).fetchone()
     if found is None:
         raise ConfigError(
             f"Table {table} does not exist at this dsn, or this user may not see it. Create it "
             "(dedup.postgres_ddl writes the statement), or correct the option table."
         )
     return found
-
-
-def _types(connection: psycopg.Connection[Any], table: str, columns: Sequence[str]) -> str:
-    row = connection.execute(_TYPES, [table, list(columns)]).fetchone()
-    return str(row and row[0])
 
 
 def make_own_table(
@@ -187,5 +294,4 @@ def make_own_table(
         except psycopg_library().Error as error:
             if error.sqlstate not in _LOST_RACE:
                 raise
-    _, schema, relation, _ = _find(connection, name)
-    return f"{quoted(schema)}.{quoted(relation)}"
+    return full_name(connection, name)
