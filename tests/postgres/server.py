@@ -74,6 +74,12 @@ class Server:
         """Let it end in good order, disconnecting everybody, and start it."""
         self._control("restart", "--mode", "fast", "--log", str(self._folder / "log"))
 
+    def become_standby(self) -> None:
+        """Restart it as a standby without a primary: it only reads until it is promoted."""
+        self._control("stop", "--mode", "fast")
+        (self._folder / "standby.signal").touch(0o666)
+        self.start()
+
     @contextmanager
     def room_for(self, file_bytes: int) -> Iterator[None]:
         """Let no file of it grow further for sessions that begin now, as on a full disk."""

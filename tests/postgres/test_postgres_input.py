@@ -377,6 +377,25 @@ def test_the_server_s_own_trouble_is_no_record_s(dsn: str, tmp_path: Path, state
     assert run(dsn, "SELECT 1 FROM refused") == []
 
 
+@pytest.mark.parametrize("state", ["2D000", long("25001"), long("3D000")])
+def test_what_every_attempt_of_a_trigger_meets_is_an_error_of_the_configuration(
+    dsn: str, tmp_path: Path, state: str
+) -> None:
+    """Such as a COMMIT in a trigger: the server does not recover from it."""
+    sink = Sink(dsn, tmp_path)
+    before_each_row(dsn, f"RAISE 'never' USING ERRCODE = '{state}';")
+    with pytest.raises(ConfigError, match="never"):
+        sink.batch("run1", 0, [6])
+
+
+def test_a_time_limit_of_a_transaction_is_told(dsn: str, tmp_path: Path) -> None:
+    """PostgreSQL 17 has it."""
+    sink = Sink(dsn, tmp_path)
+    before_each_row(dsn, "RAISE 'terminating connection' USING ERRCODE = '25P04';")
+    with pytest.raises(SinkError, match="`-c transaction_timeout=0` among"):
+        sink.batch("run1", 0, [6])
+
+
 def test_markers_are_the_same_whatever_the_search_path(database: str, tmp_path: Path) -> None:
     run(database, "CREATE SCHEMA side")
     for markers, path in (("m", "public"), ("m", "public,side"), ("public.m", "side")):

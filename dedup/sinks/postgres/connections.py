@@ -82,7 +82,7 @@ def transaction(options: PostgresOptions) -> Iterator[psycopg.Connection[Any]]:
         give_back(options.dsn, connection)
 
 
-def refuse_read_only(connection: psycopg.Connection[Any], table: str, settings: str = "") -> None:
+def refuse_read_only(connection: psycopg.Connection[Any], settings: str = "") -> None:
     """Run the statements `settings`. If the connection only reads, close it and raise an error.
 
     The error is a ConfigError if the role, the database or the DSN says so. Otherwise it is a
@@ -95,14 +95,14 @@ def refuse_read_only(connection: psycopg.Connection[Any], table: str, settings: 
     connection.close()
     if not is_standby and source in _OWN_SETTING:
         raise ConfigError(
-            f"Table {table}: nothing can be written, because default_transaction_read_only is on "
-            f"for this {source}. Reset it (ALTER ROLE, ALTER DATABASE, or the options of the dsn), "
-            "or use another role."
+            "PostgreSQL takes no writes with this dsn: default_transaction_read_only is on for "
+            f"this {source}. Nothing was written. Reset it (ALTER ROLE, ALTER DATABASE, or the "
+            "options of the dsn), or use another role."
         )
     raise SinkError(
-        f"Table {table}: nothing was written, because the server only reads now. It is "
-        f"{'a standby' if is_standby else 'so configured'}. Start the query again once it takes "
-        "writes. target_session_attrs=read-write in the dsn finds the primary among several hosts."
+        f"PostgreSQL takes no writes now: the server is {'a' if is_standby else 'no'} standby, "
+        "and only reads. Nothing was written. Start the query again once it writes. "
+        "target_session_attrs=read-write in the dsn finds the primary among several hosts."
     )
 
 
@@ -190,7 +190,7 @@ def _no_connection(dsn: str, error: Any) -> DedupError:
     text = without_password(dsn, " ".join(str(error).split()).rstrip("."))
     if "session is read-only" in text:  # target_session_attrs=read-write rejects a role, too
         with suppress(psycopg_library().Error):
-            refuse_read_only(psycopg_library().connect(dsn, target_session_attrs="any"), "(any)")
+            refuse_read_only(psycopg_library().connect(dsn, target_session_attrs="any"))
     if _may_pass(error):
         return SinkError(
             f"No connection to PostgreSQL: {text}. Nothing was written. Start the query again once "

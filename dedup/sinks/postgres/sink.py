@@ -96,7 +96,6 @@ class PostgresSink(TransactionalSink[PostgresTransaction]):
         with self._translated_errors():
             refuse_read_only(
                 connection,
-                self.options.table,
                 f"SET LOCAL lock_timeout = '{self.options.timeout_seconds}s'; "
                 f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_IN_TRANSACTION}'; "
                 "SELECT set_config('synchronous_commit', 'on', true) "
@@ -246,7 +245,7 @@ def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> Trans
     """
     answering = answering_server("Start the query again")
     with answering, translated_errors(options.table), transaction(options) as connection:
-        refuse_read_only(connection, options.table)
+        refuse_read_only(connection)
         markers = options.markers or f"{schema_of(connection, options.table)}.dedup_markers"
         markers = make_own_table(connection, markers, _COLUMNS, _KEY)
         quarantine = options.quarantine
