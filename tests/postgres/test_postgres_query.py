@@ -132,3 +132,20 @@ def test_a_record_that_does_not_fit_is_named(spark: SparkSession, dsn: str, tmp_
     run(dsn, "ALTER TABLE numbers DROP CONSTRAINT numbers_text_check")
     query.run()
     assert query.found() == once(10)
+
+
+def test_a_restart_with_the_same_function_looks_at_the_tables_again(
+    spark: SparkSession, dsn: str, tmp_path: Path
+) -> None:
+    query = PostgresQuery(spark, dsn, tmp_path)
+    publish = postgres_sink(dsn, "numbers", checkpoint=str(query.checkpoint))
+    query.numbers(range(5))
+    query.run_with(publish)
+    run(dsn, "ALTER TABLE numbers SET UNLOGGED")
+    query.numbers(range(5, 10))
+    with pytest.raises(StreamingQueryException) as stopped:
+        query.run_with(publish)
+    assert "Table numbers is UNLOGGED" in str(cause(stopped.value))
+    run(dsn, "ALTER TABLE numbers SET LOGGED")
+    query.run_with(publish)
+    assert query.found() == once(10)

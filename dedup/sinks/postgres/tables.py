@@ -34,10 +34,10 @@ WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY
 """
 #: Tables and their partitions at any depth. It locks none of them, unlike `pg_partition_tree`.
 _TREE = """
-WITH RECURSIVE tree(root, oid, relkind, relpersistence, relhasrules) AS (
-    SELECT oid, oid, relkind, relpersistence, relhasrules
+WITH RECURSIVE tree(root, oid, relkind, relpersistence) AS (
+    SELECT oid, oid, relkind, relpersistence
     FROM pg_class WHERE oid = ANY(%(tables)s::regclass[]::oid[]) UNION ALL
-    SELECT root, c.oid, c.relkind, c.relpersistence, c.relhasrules FROM tree
+    SELECT root, c.oid, c.relkind, c.relpersistence FROM tree
     JOIN pg_inherits ON inhparent = tree.oid AND tree.relkind = 'p'
     JOIN pg_class c ON c.oid = inhrelid
 )"""
@@ -46,7 +46,7 @@ _UNSAFE = f"""{_TREE}
 SELECT root::regclass::text, nullif(oid, root)::regclass::text, kind FROM (
     SELECT oid, root, CASE WHEN relkind NOT IN ('r', 'p') THEN relkind
         WHEN relpersistence = 't' OR relpersistence = 'u' AND relkind = 'r' THEN relpersistence
-        WHEN EXISTS (SELECT FROM pg_rewrite WHERE ev_class = root AND ev_type = '3') THEN 'R'
+        WHEN EXISTS (SELECT FROM pg_rewrite WHERE ev_class = tree.oid AND ev_type = '3') THEN 'R'
     END AS kind FROM tree
 ) AS found WHERE kind IS NOT NULL LIMIT 1
 """
@@ -55,18 +55,19 @@ _REFUSED = {
     "t": "is temporary, and ends with its session. Create it without TEMPORARY",
     "f": "is a foreign table, which is not committed with the markers. Use a table of this server",
     "v": "is a view, whose rules or triggers decide what becomes of rows. Name its table",
-    "m": "is a materialized view, which only its own query fills. Name a table",
     "R": "has a rule for INSERT, which COPY ignores. Replace the rule by a trigger",
 }
-#: The unique indexes that ON CONFLICT chooses for a key, each with a column for which the index may
-#: take different bytes for equal, and how it compares that column.
+#: The unique indexes that ON CONFLICT chooses for a key. If an index may take different bytes of a
+#: column for equal, also the column with its type, and how the index compares it.
 _KEY_INDEXES = """
-SELECT indexrelid::regclass::text, min(quote_ident(attname)) FILTER (WHERE differs),
+SELECT indexrelid::regclass::text,
+    min(format('%%I TYPE %%s', attname, format_type(atttypid, atttypmod))) FILTER (WHERE differs),
     min(concat_ws(' and ', 'collation ' || collname, 'operator class ' || opcname))
+        FILTER (WHERE differs)
 FROM pg_index, unnest(indkey::int2[], indcollation::oid[], indclass::oid[])
     WITH ORDINALITY AS part(number, collation_id, class_id, place)
 JOIN pg_opclass o ON o.oid = class_id LEFT JOIN pg_collation l ON l.oid = collation_id, LATERAL (
-    SELECT attname, opcnamespace <> 'pg_catalog'::regnamespace OR NOT collisdeterministic AS differs
+    SELECT *, opcnamespace <> 'pg_catalog'::regnamespace OR NOT collisdeterministic AS differs
     FROM pg_attribute WHERE attrelid = indrelid AND attnum = number
 ) AS found
 WHERE indrelid = %(table)s::regclass AND indisunique AND indisvalid AND indimmediate
@@ -77,7 +78,8 @@ AND bool_and(attname::text = ANY(%(key)s::text[])) ORDER BY 2, 1
 #: A hash of the rows of the catalogs on which the checks at the start depend.
 _HASH = f"""{_TREE}
 SELECT hashtextextended(concat(
-    (SELECT string_agg(DISTINCT concat(relkind, relpersistence, relhasrules), ',') FROM tree),
+    (SELECT string_agg(DISTINCT concat(relkind, relpersistence), ',') FROM tree),
+    (SELECT count(*) FROM tree JOIN pg_rewrite ON ev_class = tree.oid AND ev_type = '3'),
     (SELECT string_agg(a::text, ',' ORDER BY attnum)
      FROM pg_attribute a WHERE attrelid = %(table)s::regclass),
     (SELECT string_agg(i::text, ',' ORDER BY indexrelid)
@@ -134,7 +136,8 @@ class TargetTable:
         """
         if _definition(connection, self.options, self.name) == self.definition:
             return
-        if find_table(connection, self.options, self.stream).columns != self.columns:
+        found = find_table(connection, self.options, self.stream)
+        if replace(found, definition=self.definition) != self:
             raise ConfigError(
                 f"The columns of table {self.options.table} have other types than when the query "
                 "started. Nothing of its slice was written. Start the query again."
@@ -251,10 +254,10 @@ def _check_key(connection: psycopg.Connection[Any], table: str, key: Sequence[st
     index, column, how = found
     if column is not None:
         raise ConfigError(
-            f"The unique index {index} over the key of table {table} compares column {column} by "
-            f"{how}, which may take different values for equal. Run ALTER TABLE {table} ALTER "
-            f'COLUMN {column} TYPE text COLLATE "C", or DROP INDEX {index} if only the index '
-            "compares so, and start the query again."
+            f"The unique index {index} over the key of table {table} compares by {how}, which may "
+            "take different values for equal. Run "
+            f'ALTER TABLE {table} ALTER COLUMN {column} COLLATE "C", or DROP INDEX {index} if only '
+            "the index compares so, and start the query again."
         )
 
 
