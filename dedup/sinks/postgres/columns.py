@@ -44,7 +44,7 @@ _SCALARS: dict[str, dict[str, pa.DataType]] = {
 _NO_ELEMENTS = frozenset(
     {"character varying", "json", "jsonb", "uuid", "timestamp with time zone", "interval"}
 )
-#: Types that take different values for equal, such as 0.0 and -0.0, or that have no order.
+#: Types in which different values may be equal, such as 0.0 and -0.0, or have no order.
 _NO_KEY = frozenset({"real", "double precision", "interval", "json", "jsonb"})
 #: PostgreSQL's first day, 24 November 4714 BC, as date and as timestamp in Arrow's units. The sink
 #: checks this limit, because the server does not reject all earlier days: some overflow its
@@ -133,16 +133,17 @@ def check_compared(kind: str, *, in_key: bool) -> None:
         raise Unsuitable(f"it is the version, and PostgreSQL orders {kind} otherwise than Spark")
 
 
-def column_type(spark: str) -> str:
+def column_type(spark: str, in_key: bool = False) -> str:
     """Return the PostgreSQL type that fits a Spark type best, or raise Unsuitable if none does."""
     if inner := _ARRAY.fullmatch(spark):
-        element = column_type(inner[1])
+        element = column_type(inner[1], in_key)
         encoding(spark, f"{element.partition('(')[0]}[]", -1)
         return f"{element}[]"
     wanted = _wanted(spark)
     if not wanted:
         advice = _AS_JSON if spark.startswith(_NESTED) else "cast it"
         raise Unsuitable(f"it is {spark.partition('<')[0]}; {advice}")
+    check_compared(wanted[0], in_key=in_key)
     return wanted[0]
 
 
@@ -164,14 +165,7 @@ def postgres_ddl(schema: StructType, table: str, *, key: str | Sequence[str] = (
         If a column has no type in PostgreSQL, or a column of the key does not exist or has a type
         that no key may have.
     """
-
-    def kind_of(spark: str, in_key: bool) -> str:
-        kind = column_type(spark)
-        if in_key:
-            check_compared(kind, in_key=True)
-        return kind
-
-    return create_table(schema, table, key, quoted, kind_of)
+    return create_table(schema, table, key, quoted, column_type)
 
 
 def quoted(name: str) -> str:

@@ -94,10 +94,9 @@ _LOST_RACE = ("23505", "42P07")
 class TargetTable:
     """The table that a sink writes to, with the columns of the stream in the stream's order.
 
-    `name` is the full name, quoted for SQL. `stream` has the columns' Spark types.
-    `definition` is a hash of how the sink's tables were defined when the query started. If the
-    options have a key, a row replaces the row of the same key, with a version only if its version
-    is greater. Without a key the sink only appends rows.
+    `name` is the full name, quoted for SQL. `stream` has the columns' Spark types. `definition` is
+    a hash of how the sink's tables were defined when the query started. If the options have a key,
+    a row replaces the row of the same key, with a version only if its version is greater.
     """
 
     options: PostgresOptions
@@ -131,8 +130,7 @@ class TargetTable:
         """Raise ConfigError if the sink's tables are no longer as the sink needs them.
 
         The server would accept the bytes of a whole number for a date, for example. Call this in
-        the transaction that has written the rows, and roll the transaction back after the error.
-        Until it ends, its locks keep others from changing the tables that it has written to.
+        the transaction that has written the rows, whose locks keep the tables as they are.
         """
         if _definition(connection, self.options, self.name) == self.definition:
             return
@@ -183,12 +181,11 @@ def find_table(
 ) -> TargetTable:
     """Return the table that the sink writes a stream to.
 
-    The options have the full names of the sink's own tables. `columns` has the name and Spark type
-    of each column of the stream. Raises ConfigError if the table does not exist, if a column does
-    not fit, or if one of the tables could lose rows or take different keys for equal.
+    `columns` has the name and Spark type of each column of the stream. Raises ConfigError if the
+    table does not exist, if a column does not fit, or if a table of the sink could lose rows or
+    take different keys for equal.
     """
-    table, key = options.table, options.key
-    name = full_name(connection, table)
+    table, key, name = options.table, options.key, full_name(connection, options.table)
     # Ask for the hash first, so that a later change is not missed.
     definition = _definition(connection, options, name)
     _check_tables(connection, _tables(options, name))
@@ -255,9 +252,8 @@ def _check_key(connection: psycopg.Connection[Any], table: str, key: Sequence[st
     if column is not None:
         raise ConfigError(
             f"The unique index {index} over the key of table {table} compares by {how}, which may "
-            "take different values for equal. Run "
-            f'ALTER TABLE {table} ALTER COLUMN {column} COLLATE "C", or DROP INDEX {index} if only '
-            "the index compares so, and start the query again."
+            f"take different values for equal. Run ALTER TABLE {table} ALTER COLUMN {column} "
+            f'COLLATE "C" (or DROP INDEX {index}, if only the index compares so), and start again.'
         )
 
 
