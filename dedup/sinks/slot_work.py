@@ -102,9 +102,9 @@ class SlotWork(SinkWork, Generic[S]):
             faults.point(f"{self.room}.stage.after")
             return staged
 
-        slice_rows = self.task_rows(rows, stage)
         held = self.slot(batch, slot)
         try:
+            slice_rows = self.task_rows(rows, stage)
             if self.is_atomic:
                 return TaskResult(batch, slice_rows.stage())
             result = TaskResult(batch, publish_slice(batch, slot, held, slice_rows))

@@ -39,11 +39,13 @@ class SinkWork(ABC):
     `room` is the prefix of the sink's fault points. `fenced_because` is a part of error texts. It
     says what may have fenced a driver or task besides another start of the query. Micro-batches in
     which the driver has nothing to publish enter the ledger only if `notes_every_batch` is true.
+    `crash_risk` says what a crash of the server can take of commits, and what to change.
     """
 
     room: ClassVar[str]
     fenced_because: ClassVar[str] = ""
     notes_every_batch: ClassVar[bool] = True
+    crash_risk: tuple[str, str] | None = None
     options: SinkOptions
 
     @property

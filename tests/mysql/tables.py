@@ -50,6 +50,13 @@ def given_options(where: Where, folder: Path, **options: str) -> dict[str, str]:
     return given | {name.replace("_", "."): value for name, value in options.items()}
 
 
+def as_user(where: Where, *grants: str) -> dict[str, Any]:
+    """Return how a new user of these privileges connects."""
+    name = where["database"]
+    run(where, f"CREATE USER {name}@localhost", *(f"GRANT {g} TO {name}@localhost" for g in grants))
+    return {**where, "user": name}
+
+
 class Sink(SinkHarness):
     """A sink into a table ``numbers(n int, text text)``; the folder is the query's checkpoint."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,7 +24,7 @@ from dedup.sinks.work import new_batch
 from dedup.testing import faults
 from dedup.testing.sinks import QUERY, once
 from tests.mysql.server import Server
-from tests.mysql.tables import HARMS, Sink, Where, batch_of, commits, run
+from tests.mysql.tables import HARMS, Sink, Where, as_user, batch_of, commits, run
 from tests.support.needs import long, some_long
 from tests.support.processes import stands_still
 from tests.support.proxy import Harm, Proxy
@@ -175,6 +176,66 @@ def test_a_server_that_crashes_in_a_transaction(server: Server, sink: Sink) -> N
     assert sink.numbers() == once(5)
 
 
+def test_a_transaction_opens_once_rows_are_there(sink: Sink, where: Where) -> None:
+    """Spark may compute for longer than a server or a proxy keeps idle transactions."""
+    locked = []
+
+    def rows() -> Iterator[int]:
+        run(where, "SELECT * FROM dedup_markers FOR UPDATE NOWAIT")
+        yield 2
+        with pytest.raises(pymysql.OperationalError, match="Lock wait") as error:
+            run(where, "SELECT * FROM dedup_markers FOR UPDATE NOWAIT")
+        locked.append(error)
+        yield 3
+
+    sink.task("run1", 1, 0, rows())
+    assert locked
+    assert sink.numbers() == once(4)
+
+
+IDLE = ["wait_timeout", "idle_transaction_timeout", "idle_write_transaction_timeout",
+        "idle_readonly_transaction_timeout"]  # fmt: skip
+
+
+def test_limits_of_the_server_for_idle_sessions_do_not_end_a_transaction(
+    sink: Sink, where: Where
+) -> None:
+    forget_connections()
+    run(where, *(f"SET GLOBAL {name} = 1" for name in IDLE))
+    try:
+        idle = pymysql.connect(**where)
+        sink.task("run1", 1, 0, (time.sleep(n) or n for n in (2, 3)))
+        with pytest.raises(pymysql.Error):  # the limits are in force
+            idle.ping(reconnect=False)
+    finally:
+        run(where, *(f"SET GLOBAL {name} = DEFAULT" for name in IDLE))
+    assert sink.numbers() == once(4)
+
+
+def test_a_session_that_ends_while_spark_computes_is_explained(sink: Sink, where: Where) -> None:
+    """By a proxy, whose limits no session can lift. Kept connections may have ended as well."""
+    ask = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> "
+
+    def end() -> None:
+        for (number,) in run(where, f"{ask} CONNECTION_ID()"):
+            run(where, f"KILL {number}")
+
+    def rows() -> Iterator[int]:
+        yield 2
+        time.sleep(1.1)
+        end()
+        yield 3
+
+    with pytest.raises(
+        SinkError, match=r"the transaction waited \d s for rows of Spark\. If .* raise its limit"
+    ):
+        sink.task("run1", 1, 0, rows())
+    sink.task("run1", 1, 0, [2])
+    end()
+    sink.batch("run1", 1, [2], [3])
+    assert sink.numbers() == once(4)
+
+
 def test_a_server_that_restarts_is_waited_for(server: Server, sink: Sink) -> None:
     server.crash()
     starter = threading.Timer(0.5, server.start)
@@ -264,13 +325,6 @@ def test_connections_are_kept_and_few(sink: Sink, where: Where) -> None:
         sink.batch("run1", batch_id, [batch_id * 2], [batch_id * 2 + 1])
     assert int(run(where, "SHOW STATUS LIKE 'Connections'")[0][1]) == int(before[0][1]) + 1
     assert run(where, ask)[0][0] <= 3
-
-
-def as_user(where: Where, *grants: str) -> dict[str, Any]:
-    """Return how a new user of these privileges connects."""
-    name = where["database"]
-    run(where, f"CREATE USER {name}@localhost", *(f"GRANT {g} TO {name}@localhost" for g in grants))
-    return {**where, "user": name}
 
 
 def test_a_user_who_may_not_create_uses_markers_that_exist(where: Where, tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ transactions of earlier owners have ended, and later transactions of earlier own
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -30,6 +31,8 @@ from dedup.sinks.slice_store import SliceStore
 from dedup.sinks.slot_work import SlotRows, SlotSink
 
 _FORMAT = 1
+#: Seconds between two statements of a transaction after which an error names the pause.
+_PAUSE_S = 1
 #: Owner ID and newest marker of a slot.
 Ownership: TypeAlias = "tuple[str, Marker | None]"
 
@@ -174,6 +177,8 @@ class KitSlot:
         self._transaction: Any = None
         # `begin` may return None, if the sink keeps its transaction in an attribute.
         self._is_open = False
+        #: When the last statement of the open transaction ended.
+        self._used_s = 0.0
 
     @property
     def last(self) -> Marker | None:
@@ -217,16 +222,34 @@ class KitSlot:
         except BaseException:
             self.abort()
             raise
+        self._used_s = time.monotonic()
         faults.point("kit.begun")
 
     def send(self, rows: pa.RecordBatch) -> None:
-        self._slots.sink.write_rows(self._transaction, rows)
+        with self._after_a_pause():
+            self._slots.sink.write_rows(self._transaction, rows)
 
     def pre_commit(self, marker: Marker) -> None:
         faults.point("kit.marker.before")
         self._stored = replace(self._stored, marker=marker)
-        self._slots.write(self._transaction, self.number, self._stored)
+        with self._after_a_pause():
+            self._slots.write(self._transaction, self.number, self._stored)
         faults.point("kit.marker.after")
+
+    @contextmanager
+    def _after_a_pause(self) -> Iterator[None]:
+        """Name the pause before the statements of the ``with`` block if they are aborted."""
+        pause_s = time.monotonic() - self._used_s
+        try:
+            yield
+        except Aborted as error:
+            if pause_s < _PAUSE_S:
+                raise
+            raise Aborted(
+                f"{error}. Before that, the transaction waited {pause_s:,.0f} s for rows of Spark. "
+                "If the server or a proxy ends idle sessions sooner, raise its limit"
+            ) from None
+        self._used_s = time.monotonic()
 
     def commit(self) -> None:
         faults.point("kit.commit.before")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ class TransactionalWork(SlotWork[KitSlot]):
     custom: TransactionalSink[Any]
     identity: bytes
     setting: Mapping[str, str] | None = None
+    crash_risk: tuple[str, str] | None = None
     room = "kit"
 
     @property
@@ -47,7 +49,9 @@ class TransactionalWork(SlotWork[KitSlot]):
         rows: Iterable[pa.RecordBatch],
         stage: Callable[[Iterable[pa.RecordBatch]], StagedSlice],
     ) -> KitRows:
-        return KitRows(rows, stage)
+        # Wait for Spark's first rows before a transaction opens: servers end idle transactions.
+        first = list(islice(rows := iter(rows), 1))
+        return KitRows(chain(first, rows), stage)
 
     def sink(self, batch: Batch) -> KitSink:
         return KitSink(self._slots(batch), self.identity, self.staging(batch))

@@ -16,13 +16,19 @@ from dedup.sinks.protocol import Aborted
 
 #: Seconds that a statement may take, besides the wait for a lock, before its server counts as dead.
 _ANSWER_S = 120
+#: Seconds for which Spark may have no rows for an open transaction. MySQL's own default.
+_IDLE_S = 28_800
 #: Settings of each session. The strict mode rejects values that do not fit. Without
 #: NO_AUTO_VALUE_ON_ZERO the server would replace a 0 in a column with AUTO_INCREMENT. The isolation
-#: lets a session that waited for a lock see what the lock's holder committed.
+#: lets a session that waited for a lock see what the lock's holder committed. The server's limits
+#: for idle sessions are for forgotten sessions, and here Spark may compute. MySQL takes the part
+#: for MariaDB as a comment.
 _SESSION = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_AUTO_VALUE_ON_ZERO,"
     "NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', innodb_lock_wait_timeout = {timeout_s}",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    f"SET SESSION wait_timeout = {_IDLE_S} /*M!100300 , idle_transaction_timeout = {_IDLE_S}, "
+    f"idle_write_transaction_timeout = {_IDLE_S}, idle_readonly_transaction_timeout = {_IDLE_S} */",
 )
 
 
