@@ -49,18 +49,19 @@ class SinkFunction(NamedSink):
     This function makes a run ID of its own, and successive micro-batches share that ID. Spark's run
     ID is not reliable here. Tasks read Spark's run ID from the job group, and a user's function may
     set the job group. The user's function may also call this function twice for one micro-batch.
-    After a gap or a repetition this function makes a new run ID. The driver then compares the rows
-    with what is published, as after a start.
+    After a gap or a repetition, and if Spark's run ID changes, this function makes a new run ID. It
+    then checks the output again, and the driver compares the rows with what is published.
     """
 
     def __init__(self, kind: SinkKind[Any], options: SinkOptions, checkpoint: str) -> None:
         self.kind, self.options = kind, options
         self.sink, self.checkpoint = options.name, checkpoint
         self._located = located(checkpoint)
-        #: The prepared work, keyed by columns. To prepare work takes requests to the sink.
-        self._work: dict[Columns, SinkWork] = {}
-        #: For each query, the run ID, the newest micro-batch, and whether it was published.
-        self._runs: dict[str, tuple[str, int, bool]] = {}
+        #: The prepared work of one run ID, keyed by columns. To prepare work takes requests.
+        self._work: tuple[str, dict[Columns, SinkWork]] = ("", {})
+        #: For each query, the run ID, the newest micro-batch, whether it was published, and the
+        #: start.
+        self._runs: dict[str, tuple[str, int, bool, str]] = {}
         self._token = str(uuid.uuid4())
 
     @classmethod
@@ -76,20 +77,20 @@ class SinkFunction(NamedSink):
         return cls(kind, kind.parse(texts), checkpoint)
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        work = self.prepare(rows.schema)
         query_id = query_of(rows) or query_of_checkpoint(
             self._located, batch_id, self.kind.function_name
         )
         start = start_of(rows)
         self._refuse_another(query_id, start, batch_id)
-        run_id = self._run(query_id, batch_id)
-        self._runs[query_id] = (run_id, batch_id, False)
+        run_id = self._run(query_id, batch_id, start)
+        self._runs[query_id] = (run_id, batch_id, False, start)
+        work = self._prepared(run_id, rows.schema)
 
         def write(task: int, batches: Iterable[pa.RecordBatch]) -> TaskResult:
             return work.run_task(new_batch(query_id, work.name, run_id, batch_id), task, batches)
 
         work.run_driver(run_tasks(rows, write))
-        self._runs[query_id] = (run_id, batch_id, True)
+        self._runs[query_id] = (run_id, batch_id, True, start)
         _published[query_id, self.sink] = (start, batch_id, self._token)
 
     def inspect(self) -> OutputInspection:
@@ -105,10 +106,16 @@ class SinkFunction(NamedSink):
         return self.kind.inspect(self.options, read_progress(self._located))
 
     def prepare(self, schema: StructType) -> SinkWork:
-        columns = columns_of(schema)
-        if columns not in self._work:
-            self._work[columns] = self.kind.prepare(self.options, schema)
-        return self._work[columns]
+        return self.kind.prepare(self.options, schema)
+
+    def _prepared(self, run_id: str, schema: StructType) -> SinkWork:
+        """Return the work of a run. The first call of each run checks columns and output."""
+        if self._work[0] != run_id:
+            self._work = run_id, {}
+        columns, works = columns_of(schema), self._work[1]
+        if columns not in works:
+            works[columns] = self.prepare(schema)
+        return works[columns]
 
     def _refuse_another(self, query_id: str, start: str, batch_id: int) -> None:
         """Refuse a micro-batch if another function has published it under this sink's name."""
@@ -116,15 +123,15 @@ class SinkFunction(NamedSink):
         if start and (start, batch_id) == (last_start, last_batch_id) and token != self._token:
             raise same_name(self.sink)
 
-    def _run(self, query_id: str, batch_id: int) -> str:
-        run_id, last, published = self._runs.get(query_id, ("", batch_id, True))
+    def _run(self, query_id: str, batch_id: int, start: str) -> str:
+        run_id, last, published, begun = self._runs.get(query_id, ("", batch_id, True, start))
         if batch_id == last + 1 and not published:
             raise SinkError(
                 f"Micro-batch {last} was not published, and somebody caught the sink's error, so "
                 f"that micro-batch {batch_id} would hide the loss. Let the error end the query, "
                 "and start the query again."
             )
-        return run_id if batch_id == last + 1 else str(uuid.uuid4())
+        return run_id if (batch_id, start) == (last + 1, begun) else str(uuid.uuid4())
 
 
 def numbered(rows: DataFrame) -> list[str]:

@@ -47,7 +47,8 @@ class TransactionalSink(ABC, Generic[T]):
     def check(self, schema: StructType) -> None:
         """Raise an exception if the sink cannot store rows of a schema.
 
-        Called on the driver before the first micro-batch. Also create the table of markers here.
+        Called on the driver before the first micro-batch of each start. Also create the table of
+        markers here, unless it exists.
         """
 
     @abstractmethod
