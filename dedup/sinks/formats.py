@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from dedup.sinks.kind import OutputInspection, SinkKind
+    from dedup.sinks.work import SinkWork
 
 
 def register(spark: SparkSession) -> None:
@@ -42,8 +43,10 @@ def register(spark: SparkSession) -> None:
         spark.dataSource.register(source_of(kind))
 
 
-def check_sink(sink: object, schema: StructType, checkpoint: str | os.PathLike[str] | None) -> None:
-    """Raise the error, if any, that a sink of this package would raise when its query starts.
+def check_sink(
+    sink: object, schema: StructType, checkpoint: str | os.PathLike[str] | None
+) -> SinkWork:
+    """Return a sink's work, or raise the error that the sink would raise when its query starts.
 
     `sink` is a pair of format and options, or a function that `postgres_sink` or the like has
     returned. `schema` has the columns of the stream. `checkpoint` is the option
@@ -52,8 +55,7 @@ def check_sink(sink: object, schema: StructType, checkpoint: str | os.PathLike[s
     from dedup.sinks.foreach_batch import SinkFunction
 
     if isinstance(sink, SinkFunction):
-        sink.prepare(schema)
-        return
+        return sink.prepare(schema)
     kinds = sink_kinds()
     match sink:
         case (str(name), Mapping() as given) if name in kinds:
@@ -61,7 +63,7 @@ def check_sink(sink: object, schema: StructType, checkpoint: str | os.PathLike[s
             options = {} if checkpoint is None else {"checkpointLocation": os.fspath(checkpoint)}
             for option, value in given.items():
                 options[option] = str(value).lower() if isinstance(value, bool) else str(value)
-            kinds[name].prepare(kinds[name].parse(options), schema)
+            return kinds[name].prepare(kinds[name].parse(options), schema)
         case _:
             raise ConfigError(
                 "sink= takes a format of this package and its options, such as ('dedup_files', "

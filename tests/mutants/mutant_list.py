@@ -844,11 +844,62 @@ MUTANTS = (
         "mysql/test_mysql_types.py",
     ),
     _mutant(
+        "a table of MySQL may change under the query",
+        "sinks/mysql/tables.py",
+        "if _definition(cursor, self.name, self.options) == self.definition:",
+        "if _definition(cursor, self.name, self.options):",
+        "mysql/test_mysql_input.py",
+    ),
+    _mutant(
         "a column of MySQL may change its type under the query",
         "sinks/mysql/tables.py",
-        "if types != self.types:",
+        "if find_table(cursor, self.options, self.stream).columns != self.columns:",
+        "if find_table(cursor, self.options, self.stream) is None:",
+        "mysql/test_mysql_input.py",
+    ),
+    _mutant(
+        "a table of MySQL may change between the check and the commit",
+        "sinks/mysql/tables.py",
+        """cursor.execute(f"SELECT 1 FROM {', '.join(tables)} LIMIT 0")""",
+        "pass",
+        "mysql/test_mysql_input.py::"
+        "test_nobody_changes_a_table_between_the_check_and_the_commit",
+    ),
+    _mutant(
+        "a key of MySQL may have any collation",
+        "sinks/mysql/tables.py",
+        "if column.collation not in (None, kept):",
         "if False:",
         "mysql/test_mysql_input.py",
+    ),
+    _mutant(
+        "a version of MySQL may have any collation",
+        "sinks/mysql/tables.py",
+        "for name in (*options.key, options.version) if name is not None):",
+        "for name in options.key):",
+        "mysql/test_mysql_input.py",
+    ),
+    _mutant(
+        "MySQL ends sessions that wait for Spark",
+        "sinks/mysql/connections.py",
+        "_IDLE_S = 28_800",
+        "_IDLE_S = 1",
+        "mysql/test_mysql_owners.py",
+    ),
+    _mutant(
+        "a sink on the kit waits for Spark's first rows in its transaction",
+        "sinks/kit/work.py",
+        "islice(rows := iter(rows), 1)",
+        "islice(rows := iter(rows), 0)",
+        "mysql/test_mysql_owners.py::test_a_transaction_opens_once_rows_are_there",
+    ),
+    _mutant(
+        "a restarted query relies on the checks of the start before",
+        "sinks/foreach_batch.py",
+        "if (batch_id, start) == (last + 1, begun) else",
+        "if batch_id == last + 1 else",
+        "mysql/test_mysql_query.py::"
+        "test_a_start_with_the_same_function_looks_at_the_table_again",
     ),
     _mutant(
         "MySQL compares the new version with itself",

@@ -10,8 +10,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from dedup import dedup_by_id, mysql_sink, split
+from dedup import check_query, dedup_by_id, mysql_sink, split
 from dedup.errors import ConfigError, cause
+from dedup.testing.sinks import once
 from tests.mysql.tables import MODES, Where, run
 from tests.support.file_query import FileQuery
 from tests.support.needs import some_long
@@ -44,6 +45,49 @@ class TestQuery(QueryContract):
         self, request: pytest.FixtureRequest, spark: SparkSession, where: Where, tmp_path: Path
     ) -> MysqlQuery:
         return MysqlQuery(spark, where, tmp_path, **request.param)
+
+
+def test_a_start_with_the_same_function_looks_at_the_table_again(
+    spark: SparkSession, where: Where, tmp_path: Path
+) -> None:
+    """Also if the numbers of micro-batches have no gap. A running query would stop here."""
+    query = MysqlQuery(spark, where, tmp_path, mode="upsert", key="n")
+    publish = mysql_sink(where, "numbers", checkpoint=str(query.checkpoint), mode="upsert", key="n")
+    query.numbers(range(3), range(2, 5))
+    query.run_with(publish)
+    query.numbers(range(5, 8))
+    run(where, "ALTER TABLE numbers MODIFY text mediumtext CHARACTER SET utf8mb4")
+    query.run_with(publish)
+    query.numbers(range(8, 9))
+    run(where, "ALTER TABLE numbers ADD UNIQUE other (text(9))")
+    with pytest.raises(StreamingQueryException) as stopped:
+        query.run_with(publish)
+    assert "has another unique index, other" in str(cause(stopped.value))
+    run(where, "ALTER TABLE numbers DROP INDEX other")
+    query.run_with(publish)
+    assert query.found() == once(9)
+
+
+def test_check_query_reports_commits_that_a_crash_takes(
+    spark: SparkSession, where: Where, tmp_path: Path
+) -> None:
+    """The server of the tests does not wait for the disk."""
+    query = MysqlQuery(spark, where, tmp_path)
+    query.numbers(range(3))
+    operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2)
+    sink = ("dedup_mysql", {k: v for k, v in query.options.items() if k != "checkpointLocation"})
+    checkpoint = str(query.checkpoint)
+    try:
+        for value in (0, 1):
+            run(where, f"SET GLOBAL innodb_flush_log_at_trx_commit = {value}")
+            found = check_query(query.rows(), operator, checkpoint=checkpoint, sink=sink)
+            crashes = [each for each in found if each.rule == "sink-crashes"]
+            assert bool(crashes) == (value == 0)
+            if crashes:
+                assert "innodb_flush_log_at_trx_commit=0" in crashes[0].evidence
+                assert crashes[0].change == "innodb_flush_log_at_trx_commit=1"
+    finally:
+        run(where, "SET GLOBAL innodb_flush_log_at_trx_commit = 2")
 
 
 @pytest.mark.slow

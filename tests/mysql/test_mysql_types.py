@@ -230,6 +230,10 @@ def test_a_table_that_cannot_be_made_is_refused_by_column() -> None:
     schema = T.StructType([T.StructField("m", T.MapType(T.StringType(), T.StringType()))])
     with pytest.raises(ConfigError, match=r"Column 'm' .* does not go into table t: it is map"):
         mysql_ddl(schema, "t", server="mysql")
+    small = T.StructType([T.StructField("d", T.DecimalType(38, 31))])
+    with pytest.raises(ConfigError, match=r"Column 'd' .* MySQL keeps 30 digits after the point"):
+        mysql_ddl(small, "t", server="mysql")
+    assert "decimal(38,31)" in mysql_ddl(small, "t", server="mariadb")
     with pytest.raises(ConfigError, match="key='x' is not a column"):
         mysql_ddl(schema, "t", server="mysql", key=["x"])
     with pytest.raises(ConfigError, match="server='oracle' must be one of mysql, mariadb"):

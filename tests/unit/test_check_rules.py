@@ -188,6 +188,11 @@ CASES = {
         Case({"kafka_sinks": ("kafka",), "sink_options": {"topic": "out", "markers": "m"}}, UNKNOWN,
              "Topic m holds", f"{KAFKA_CONFIGS} m --describe --all", Takes.OUTSIDE),
     ],
+    "sink-crashes": [
+        Case({}, None),
+        Case({"crash_risk": ("It loses commits.", "sync = 1")}, BREAKS, "It loses", "sync = 1",
+             Takes.OUTSIDE),
+    ],
     "shuffle-partitions": [
         Case({"cores": 4}, UNKNOWN, "--properties"),
         Case({"state_partitions": 8}, UNKNOWN, "spark.executor.instances"),

@@ -26,7 +26,7 @@ _FITTING: dict[str, tuple[str, ...]] = {
     "bigint": ("bigint",),
     "float": ("double",),
     "double": ("double",),
-    "string": _TEXTS,
+    "string": (*_TEXTS, "varbinary"),
     "binary": ("longblob", "mediumblob", "blob", "tinyblob", "varbinary"),
     "date": ("date",),
     "timestamp": ("datetime", "timestamp"),
@@ -34,6 +34,8 @@ _FITTING: dict[str, tuple[str, ...]] = {
 }
 #: MySQL's manual, "The DATE, DATETIME, and TIMESTAMP Types": the supported years.
 _FIRST_YEAR, _LAST_YEAR = 1000, 9999
+#: MySQL's largest scale of decimals. MariaDB's is Spark's.
+_MYSQL_SCALE = 30
 #: Length of text columns of a key that `mysql_ddl` creates. InnoDB's index takes 3072 bytes.
 _KEY_CHARACTERS = 255
 #: Collations that compare bytes and keep blanks at the end (PAD ATTRIBUTE: NO PAD).
@@ -49,7 +51,7 @@ class MysqlColumn:
     is_unsigned: bool
     is_nullable: bool
     is_required: bool
-    is_computed: bool
+    computed_by: str
     collation: str | None
     charset: str | None
     characters: int | None
@@ -60,7 +62,7 @@ class MysqlColumn:
 
     def check(self, spark: str) -> None:
         """Raise Unsuitable if values of a Spark type could be lost or changed in this column."""
-        if self.is_computed:
+        if self.computed_by:
             raise Unsuitable("the table computes this column")
         if self.is_unsigned:
             raise Unsuitable("the column is unsigned, and Spark's numbers are not")
@@ -75,6 +77,14 @@ class MysqlColumn:
             raise Unsuitable(f"the column has the character set {self.charset}; use utf8mb4")
         if self.second_digits not in (None, 6) and self.kind != "date":
             raise Unsuitable(f"the column keeps {self.second_digits} digits of a second, Spark 6")
+
+    def with_collation(self, collation: str | None) -> str:
+        """Return the definition of a text column with another collation, or as bytes."""
+        kind = f"{self.kind}({self.characters})" if self.kind == "varchar" else self.kind
+        kind += f" CHARACTER SET utf8mb4 COLLATE {collation}"
+        if collation is None:  # the server is older than any collation that keeps texts apart
+            kind = f"varbinary({self.octets})"
+        return f"{quoted(self.name)} {kind}{'' if self.is_nullable else ' NOT NULL'}"
 
     def values(self, given: pa.Array) -> list[Any]:
         """Return values as PyMySQL takes them, or raise Unsuitable if one does not fit."""
@@ -95,6 +105,7 @@ class MysqlColumn:
             raise Unsuitable("NaN and infinity have no value in MySQL")
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             self._check_length(given)
+            given = given if self.kind in _TEXTS else given.cast(pa.binary())
         return list(given.to_pylist())
 
     def _check_length(self, given: pa.Array) -> None:
@@ -127,8 +138,8 @@ def mysql_ddl(
     table : str
         Name of the table as in SQL.
     server : str
-        ``mysql`` (8.0 or newer) or ``mariadb``. Text columns of the key get a collation that keeps
-        `a`, `A` and `a` with a blank apart, and the two servers have different names for it.
+        ``mysql`` (8.0.17 or newer) or ``mariadb``. Text columns get a collation under which equal
+        means the same code points, and the two servers have different names for it.
     key : str or sequence of str, optional
         Columns of the primary key, for the modes ``upsert`` and ``atomic``. Its texts have at most
         255 characters.
@@ -144,6 +155,8 @@ def mysql_ddl(
     def column_type(spark: str, in_key: bool) -> str:
         if not (wanted := _wanted(spark)):
             raise Unsuitable(f"it is {spark.partition('<')[0]}; {_ADVICE}")
+        if server == "mysql" and (decimal_size(spark) or (0, 0))[1] > _MYSQL_SCALE:
+            raise Unsuitable(f"MySQL keeps {_MYSQL_SCALE} digits after the point; cast it")
         kind = wanted[0]
         if in_key:
             kind = kind.replace("longtext", f"varchar({_KEY_CHARACTERS})")

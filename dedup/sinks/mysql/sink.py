@@ -23,7 +23,7 @@ from dedup.sinks.mysql.connections import (
     translated_errors,
 )
 from dedup.sinks.mysql.options import MysqlOptions
-from dedup.sinks.mysql.tables import MysqlTable, exists, find_table, located
+from dedup.sinks.mysql.tables import MysqlTable, crash_risk, exists, find_table, located
 from dedup.sinks.options import ATOMIC
 
 #: A name of a session in one transaction. The number alone may be of another session, because the
@@ -60,7 +60,7 @@ class MysqlSink(TransactionalSink[Any]):
         try:
             with translated_errors(self.options), connection.cursor() as cursor:
                 connection.begin()
-                self.table.check_types(cursor)
+                self.table.check(cursor)
         except BaseException:
             self.rollback(connection)
             raise
@@ -91,7 +91,7 @@ class MysqlSink(TransactionalSink[Any]):
 
     def _lock(self, cursor: Any, key: str) -> None:
         cursor.execute(
-            f"INSERT INTO {self._markers} VALUES (%s, '', {_SESSION}) "
+            f"INSERT INTO {self._markers} (marker_key, marker, holder) VALUES (%s, '', {_SESSION}) "
             f"ON DUPLICATE KEY UPDATE holder = {_SESSION}",
             (key,),
         )
@@ -138,10 +138,12 @@ def ready(options: MysqlOptions, columns: Sequence[tuple[str, str]]) -> Transact
     with answering, translated_errors(options), session(options) as cursor:
         markers = _markers_table(cursor, options)
         options = replace(options, markers=markers)
-        table = find_table(cursor, options, columns)
         if not exists(cursor, markers):  # the user may lack the privilege CREATE
             cursor.execute(_MARKERS.format(name=markers))
-    return database_work(MysqlSink(options, table), options, options.connect, table.name)
+        table = find_table(cursor, options, columns)
+        risk = crash_risk(cursor)
+    work = database_work(MysqlSink(options, table), options, options.connect, table.name)
+    return replace(work, crash_risk=risk)
 
 
 def read_markers(options: MysqlOptions) -> list[Marker]:

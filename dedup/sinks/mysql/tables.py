@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
@@ -20,23 +21,38 @@ from dedup.sinks.utf8 import check_utf8, only_utf8
 
 _TABLE = """
 SELECT engine, table_type FROM information_schema.tables
-WHERE table_schema = %s AND table_name = %s
+WHERE table_schema = %s AND table_name = %s AND table_type <> 'TEMPORARY'
 """
+#: Types of tables that hold rows. MariaDB keeps earlier versions of rows in the second one.
+_ROWS_IN = ("BASE TABLE", "SYSTEM VERSIONED")
 _COLUMNS = """
 SELECT column_name, data_type, column_type LIKE '%% unsigned%%',
        is_nullable = 'YES',
        is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%%auto_increment%%'
        AND coalesce(generation_expression, '') = '',
-       coalesce(generation_expression, '') <> '', collation_name, character_set_name,
+       coalesce(generation_expression, ''), collation_name, character_set_name,
        character_maximum_length, character_octet_length, numeric_precision, numeric_scale,
        datetime_precision
 FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
 ORDER BY ordinal_position
 """
+_DURABLE = """
+SHOW GLOBAL VARIABLES
+WHERE variable_name IN ('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog')
+"""
 _UNIQUE = """
 SELECT index_name, column_name, sub_part FROM information_schema.statistics
 WHERE table_schema = %s AND table_name = %s AND non_unique = 0
 """
+#: The collation that compares code points and never pads. MariaDB has MySQL's name
+#: utf8mb4_0900_bin too, but pads there, and MySQL does not have MariaDB's name.
+_COLLATION = f"""
+SELECT collation_name FROM information_schema.collations
+WHERE collation_name IN ('{COLLATIONS["mariadb"]}', '{COLLATIONS["mysql"]}')
+ORDER BY collation_name = '{COLLATIONS["mariadb"]}' DESC LIMIT 1
+"""
+#: The part of ``SHOW CREATE TABLE`` that changes with the rows.
+_NEXT_NUMBER = re.compile(r" AUTO_INCREMENT=\d+")
 _NAME_PART = re.compile(r"`((?:[^`]|``)+)`|([\w$]+)")
 #: Bytes of a packet before the statement.
 _PACKET_HEADER = 8
@@ -50,14 +66,16 @@ class MysqlTable:
 
     `name` is quoted for SQL. If the options have a key, a row replaces the row of the same key,
     with a version only if its version is greater. The server accepts statements of `packet_bytes`.
-    `types` describes the columns when the query started.
+    `stream` has the name and Spark type of each column. `definition` is a hash of the statements
+    that would create the table and the table of markers as they were when the query started.
     """
 
     options: MysqlOptions
     name: str
+    stream: tuple[tuple[str, str], ...]
     columns: tuple[MysqlColumn, ...]
     packet_bytes: int
-    types: tuple[object, ...]
+    definition: bytes
 
     def _on_duplicate_key(self) -> str:
         key, version = self.options.key, self.options.version
@@ -101,18 +119,18 @@ class MysqlTable:
                     self._insert(cursor, chunk, part.slice(done, len(chunk)))
                     done += len(chunk)
 
-    def check_types(self, cursor: Any) -> None:
-        """Raise ConfigError if somebody has changed the columns since the query started.
+    def check(self, cursor: Any) -> None:
+        """Raise ConfigError if a table has changed so that the start would reject it now.
 
-        The server rounds values for some types without an error. Until the transaction ends, this
-        also locks the table against changes of columns.
+        Also raises ConfigError if columns of the stream have changed. The server locks the tables
+        against DDL until the transaction ends.
         """
-        types = described(cursor, self.name, [column.name for column in self.columns])
-        if types != self.types:
+        if _definition(cursor, self.name, self.options) == self.definition:
+            return
+        if find_table(cursor, self.options, self.stream).columns != self.columns:
             raise ConfigError(
                 f"The columns of table {self.options.table} have other types than when the query "
-                "started. Nothing was written. Start the query again, in foreachBatch with a new "
-                "mysql_sink(...)."
+                "started. Nothing was written. Start the query again."
             )
 
     def _values(self, rows: pa.RecordBatch) -> list[list[Any]]:
@@ -182,10 +200,20 @@ def _unfit(column: MysqlColumn, row: pa.RecordBatch) -> bool:
     return False
 
 
-def described(cursor: Any, table: str, columns: Sequence[str]) -> tuple[object, ...]:
-    """Return the types, lengths and scales of columns, and whether they may be null."""
-    cursor.execute(f"SELECT {', '.join(map(quoted, columns))} FROM {table} LIMIT 0")
-    return tuple(cursor.description)
+def _definition(cursor: Any, table: str, options: MysqlOptions) -> bytes:
+    """Lock a table and the markers against DDL, and return a hash of their definitions."""
+    tables, found = (table, str(options.markers)), blake2b(digest_size=16)
+    cursor.execute(f"SELECT 1 FROM {', '.join(tables)} LIMIT 0")
+    for name in tables:
+        cursor.execute(f"SHOW CREATE TABLE {name}")
+        statement = _NEXT_NUMBER.sub("", str(cursor.fetchone()[1]))
+        if statement.startswith("CREATE TEMPORARY"):
+            raise ConfigError(
+                f"A temporary table of this session hides table {name}, and the server would drop "
+                "it with all rows. Do not create temporary tables in init_connect."
+            )
+        found.update(statement.encode())
+    return found.digest()
 
 
 def find_table(
@@ -194,14 +222,19 @@ def find_table(
     """Return the table that the sink writes a stream to.
 
     `columns` has the name and Spark type of each column of the stream. Raises ConfigError if the
-    table does not exist, is not of InnoDB, or has a column or key that does not fit.
+    table does not exist, is not of InnoDB, or has a column or key that does not fit. The table of
+    markers must exist. The server locks both against DDL until the transaction ends.
     """
     database, table = located(cursor, options.table)
+    full_name = f"{quoted(database)}.{quoted(table)}"
     if not exists(cursor, options.table):
         raise ConfigError(
             f"Table {options.table} does not exist, or this user may not see it. Create it "
             "(dedup.mysql_ddl writes the statement), or correct the option table."
         )
+    definition = _definition(cursor, full_name, options)
+    for each in (options.table, str(options.markers)):
+        exists(cursor, each)
     cursor.execute(_COLUMNS, (database, table))
     there = {row[0]: MysqlColumn(*row) for row in cursor.fetchall()}
     names = [name for name, _ in columns]
@@ -216,14 +249,13 @@ def find_table(
             there[name].check(spark)
     if options.key:
         _check_key(cursor, options, (database, table), there)
-    name = f"{quoted(database)}.{quoted(table)}"
-    types = described(cursor, name, names)
     cursor.execute("SELECT @@max_allowed_packet")
     return MysqlTable(
         options=options,
-        name=name,
+        name=full_name,
         packet_bytes=cursor.fetchone()[0],
-        types=types,
+        stream=tuple(columns),
+        definition=definition,
         columns=tuple(
             replace(there[name], is_nullable=False) if name in options.key else there[name]
             for name in names
@@ -231,16 +263,37 @@ def find_table(
     )
 
 
+def crash_risk(cursor: Any) -> tuple[str, str] | None:
+    """Return what a crash can take of commits, and what to change, or None if nothing."""
+    cursor.execute(_DURABLE)
+    found = dict(cursor.fetchall())
+    if found.pop("log_bin", "OFF") == "OFF":
+        found.pop("sync_binlog", None)
+    weak = [f"{name}={value}" for name, value in sorted(found.items()) if value != "1"]
+    if not weak:
+        return None
+    return (
+        f"The server of the sink has {' and '.join(weak)}. If its machine crashes, it loses the "
+        "commits of about the last second: rows and markers. Spark does not send these rows again.",
+        "\n".join(f"{each.partition('=')[0]}=1" for each in weak),
+    )
+
+
 def exists(cursor: Any, name: str) -> bool:
-    """Return whether a table exists. Raise ConfigError if it has no transactions."""
+    """Return whether a table exists. Raise ConfigError if it is not an ordinary InnoDB table."""
     cursor.execute(_TABLE, located(cursor, name))
     if (found := cursor.fetchone()) is None:
         return False
     engine, kind = found
-    if kind != "BASE TABLE" or str(engine).lower() != "innodb":
+    if kind not in _ROWS_IN:
         raise ConfigError(
-            f"{name} is not a table of InnoDB, but a {kind.lower()} of the engine {engine}. Rows "
-            "and markers need one transaction."
+            f"{name} is not a table, but a {kind.lower()}. Give the option the name of a table."
+        )
+    if str(engine).lower() != "innodb":
+        raise ConfigError(
+            f"Table {name} is of the engine {engine}. Rows and markers must be in one transaction "
+            "of InnoDB, which keeps both in a crash. Change the engine: "
+            f"ALTER TABLE {name} ENGINE = InnoDB"
         )
     return True
 
@@ -267,36 +320,27 @@ def _check_key(
     cursor.execute(_UNIQUE, place)
     indexes: dict[str, set[tuple[str, Any]]] = {}
     for index, column, prefix in cursor.fetchall():
-        indexes.setdefault(index, set()).add((column, prefix))
+        # MariaDB adds the end of a row's validity, which is the same for all current rows.
+        if column not in there or there[column].computed_by != "ROW END":
+            indexes.setdefault(index, set()).add((column, prefix))
     wanted = {(name, None) for name in options.key}
     if wanted not in indexes.values():
         raise ConfigError(
             f"Table {options.table} has no unique index over the key ({', '.join(options.key)})."
         )
-    if len(indexes) > 1:
-        others = ", ".join(name for name, columns in indexes.items() if columns != wanted)
+    if others := [name for name, columns in indexes.items() if columns != wanted]:
         raise ConfigError(
-            f"Table {options.table} has another unique index, {others}. MySQL would update the row "
-            "that any of them finds, and not the row of the key. Drop it, or use mode append."
+            f"Table {options.table} has another unique index, {', '.join(others)}. MySQL would "
+            "update the row that any of them finds, and not the row of the key. Drop it, or use "
+            "mode append."
         )
-    for name in options.key:
-        if (collation := there[name].collation) is not None:
-            # Ask the server: MariaDB has MySQL's name utf8mb4_0900_bin for another comparison.
-            cursor.execute(
-                "SELECT " + " OR ".join(
-                    f"CONVERT(%s USING utf8mb4) COLLATE {collation} = CONVERT(%s USING utf8mb4)"
-                    for _ in _APART
-                ),
-                [each for pair in _APART for each in pair],
-            )  # fmt: skip
-            if cursor.fetchone()[0]:
-                raise ConfigError(
-                    f"The key column {name!r} of table {options.table} has the collation "
-                    f"{collation}, which takes different keys for the same, such as 'a', 'A' and "
-                    f"'a '. Change it to {COLLATIONS['mysql']} of MySQL, or to "
-                    f"{COLLATIONS['mariadb']} of MariaDB."
-                )
-
-
-#: Texts that many collations take for equal.
-_APART = (("a", "A"), ("a", "a "), ("a", "\u00e1"), ("ss", "\u00df"), ("\u0410", "\u0430"))
+    cursor.execute(_COLLATION)
+    kept = (cursor.fetchone() or (None,))[0]
+    for column in (there[name] for name in (*options.key, options.version) if name is not None):
+        if column.collation not in (None, kept):
+            raise ConfigError(
+                f"Column {column.name!r} of the options key and version has the collation "
+                f"{column.collation} in table {options.table}. This collation can take different "
+                "texts for equal, and the sink would merge their rows. Change the collation: "
+                f"ALTER TABLE {options.table} MODIFY {column.with_collation(kept)}"
+            )

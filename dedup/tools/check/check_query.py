@@ -94,6 +94,7 @@ def check_query(
             f"{operator!r:.80} is not an operator. Give the result of dedup_by_id or "
             "dedup_by_sequence."
         )
+    crash_risk = None
     if sink is not None:
         # Import late, because `dedup.sinks.formats` imports every format.
         from dedup.sinks.formats import check_sink
@@ -101,7 +102,7 @@ def check_query(
         verdict = operator.options.verdict
         more = [] if verdict is None else [T.StructField(verdict, T.StringType(), False)]
         output = T.StructType([*df.schema.fields, *more]) if written is None else written.schema
-        check_sink(sink, output, checkpoint)
+        crash_risk = check_sink(sink, output, checkpoint).crash_risk
     spark = df.sparkSession
     options, policy = operator.options, operator.options.policy()
     settings = spark.conf.getAll
@@ -130,6 +131,7 @@ def check_query(
         by_source=bool(options.source_partition),
         window_delay_ms=policy.window_delay_ms,
         unstable_id=_unstable_id(df, options),
+        crash_risk=crash_risk,
     )
     if isinstance(options, SequenceOptions):
         return _of_sequences(facts, options, checkpoint)

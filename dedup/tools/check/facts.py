@@ -76,6 +76,8 @@ class Facts:
     kafka_sinks: tuple[str, ...] = ()
     #: Options of these sinks, as far as known. Names are in lower case.
     sink_options: Mapping[str, str] = field(default_factory=dict)
+    #: What a crash of the sink's server can take of commits, and what to change.
+    crash_risk: tuple[str, str] | None = None
     #: The option of `dedup_by_sequence`, or None for a query of `dedup_by_id`.
     expire_after_ms: int | None = None
     #: Number of the query's recent micro-batches, and number of runs with these micro-batches.

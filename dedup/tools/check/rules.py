@@ -201,6 +201,11 @@ def checkpoint_alone(facts: Facts) -> Assessment:
     )
 
 
+def sink_crashes(facts: Facts) -> Assessment | None:
+    """Report a sink's server that confirms commits before they are durable."""
+    return facts.crash_risk and breaks(*facts.crash_risk, Takes.OUTSIDE)
+
+
 Rule = Callable[[Facts], Assessments]
 #: Rules for both operators, by name. Names stay the same in every release.
 _COMMON: dict[str, Rule] = {
@@ -212,6 +217,7 @@ _COMMON: dict[str, Rule] = {
     "kafka-data-loss": kafka_rules.kafka_data_loss,
     "sink-readers": kafka_rules.sink_readers,
     "sink-markers": kafka_rules.sink_markers,
+    "sink-crashes": sink_crashes,
     "source-clocks": kafka_rules.source_clocks,
     "shuffle-partitions": cost_rules.shuffle_partitions,
     "arrow-batches": cost_rules.arrow_batches,
