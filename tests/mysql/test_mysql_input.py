@@ -412,6 +412,29 @@ def test_texts_that_decide_have_the_one_collation_that_compares_code_points(
     made(where, tmp_path, columns, mode="atomic", **options)
 
 
+def test_sessions_write_although_the_server_only_reads_by_default(
+    where: Where, tmp_path: Path
+) -> None:
+    sink = Sink(where, tmp_path)
+    forget_connections()
+    run(where, "SET GLOBAL tx_read_only = 1")
+    try:
+        sink.batch("run1", 0, [0])
+    finally:
+        run(where, "SET GLOBAL tx_read_only = 0")
+    assert len(run(where, "SELECT * FROM numbers")) == 1
+
+
+def test_a_float_cannot_be_part_of_the_key(where: Where, tmp_path: Path) -> None:
+    why = r"'d' of the stream does not go into table t: it is part of the key, and 0\.0 equals -0"
+    schema = T.StructType([T.StructField("d", T.DoubleType()), T.StructField("n", T.IntegerType())])
+    with pytest.raises(ConfigError, match=why):
+        mysql_ddl(schema, "t", server="mysql", key=["n", "d"])
+    run(where, "CREATE TABLE t (d double, n int, PRIMARY KEY (n, d))")
+    with pytest.raises(ConfigError, match=why):
+        made(where, tmp_path, [("d", "double"), ("n", "int")], mode="atomic", key="n,d")
+
+
 KEYS = ["a", "A", "a ", "", " ", "á", "a\u0301", "ß", "ss", "\0", "a\0", "a\t", "🐍", "İ", "i̇"]
 
 

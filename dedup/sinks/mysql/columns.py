@@ -159,6 +159,7 @@ def mysql_ddl(
             raise Unsuitable(f"MySQL keeps {_MYSQL_SCALE} digits after the point; cast it")
         kind = wanted[0]
         if in_key:
+            check_key_type(kind)
             kind = kind.replace("longtext", f"varchar({_KEY_CHARACTERS})")
             kind = kind.replace("longblob", f"varbinary({_KEY_CHARACTERS})")
         if plain_type(spark) == "string":
@@ -166,6 +167,12 @@ def mysql_ddl(
         return kind
 
     return create_table(schema, table, key, quoted, column_type) + " ENGINE = InnoDB"
+
+
+def check_key_type(kind: str) -> None:
+    """Raise Unsuitable if the server takes different values of a type for equal."""
+    if kind == "double":
+        raise Unsuitable("it is part of the key, and 0.0 equals -0.0; make it a text with cast()")
 
 
 def quoted(name: str) -> str:

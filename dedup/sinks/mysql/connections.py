@@ -26,7 +26,7 @@ _IDLE_S = 28_800
 _SESSION = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_AUTO_VALUE_ON_ZERO,"
     "NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', innodb_lock_wait_timeout = {timeout_s}",
-    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
     f"SET SESSION wait_timeout = {_IDLE_S} /*M!100300 , idle_transaction_timeout = {_IDLE_S}, "
     f"idle_write_transaction_timeout = {_IDLE_S}, idle_readonly_transaction_timeout = {_IDLE_S} */",
 )

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from dedup.errors import ConfigError, DataError
 from dedup.sinks.columns import Unsuitable, check_names, shown_record
 from dedup.sinks.database import fitting_column, rejected_record
-from dedup.sinks.mysql.columns import COLLATIONS, MysqlColumn, quoted
+from dedup.sinks.mysql.columns import COLLATIONS, MysqlColumn, check_key_type, quoted
 from dedup.sinks.mysql.connections import mysql_library, translate_error
 from dedup.sinks.mysql.options import MysqlOptions
 from dedup.sinks.utf8 import check_utf8, only_utf8
@@ -247,6 +247,8 @@ def find_table(
     for name, spark in columns:
         with fitting_column(name, options.table):
             there[name].check(spark)
+            if name in options.key:
+                check_key_type(there[name].kind)
     if options.key:
         _check_key(cursor, options, (database, table), there)
     cursor.execute("SELECT @@max_allowed_packet")
