@@ -59,7 +59,6 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 print(name, why or took_s, file=sys.stderr)
     return {
         "shape": arguments.shape,
-        "format": arguments.format,
         "rows": all_rows,
         "live_ids": unique,
         "files": arguments.files,
