@@ -128,7 +128,7 @@ class Option:
     kind: Kind
     #: `REQUIRED` if the user must give a value. An option with the default None accepts None.
     default: Any = None
-    #: One line for help screens and tables. For a required option the line says what to give.
+    #: One line for help screens. For a required option the line says what to give.
     help: str = ""
     #: Placeholder for the value in help screens, by default the metavar of `kind`.
     metavar: str = ""
@@ -195,14 +195,3 @@ def read_options(
         shown = f"Option {option.name}"
         values[option.key] = option.read(texts[name], shown) if texts.get(name) else option.default
     return values
-
-
-def table(options: Iterable[Option]) -> list[str]:
-    """Return Markdown rows that document the options: name with values, default, meaning."""
-    rows = []
-    for option in options:
-        default = "required" if option.default is REQUIRED else f"`{option.default}`"
-        shown = "" if option.default in (None, ()) else default
-        values = option.metavar.replace("|", r"\|")
-        rows.append(f"| `{option.name}` ({values}) | {shown} | {option.help} |")
-    return rows

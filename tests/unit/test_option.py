@@ -1,4 +1,4 @@
-"""Declarations of options: typed values, texts, given names, and tables."""
+"""Declarations of options: typed values, texts, and given names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dedup.core import option as kinds
-from dedup.core.option import REQUIRED, Kind, Option, read_options, table
+from dedup.core.option import REQUIRED, Kind, Option, read_options
 from dedup.errors import ConfigError
 
 OPTIONS = (
@@ -103,11 +103,3 @@ def test_none_is_a_value_if_it_is_the_default() -> None:
     with pytest.raises(ConfigError, match="o=None must"):
         Option("o", kinds.whole(), 1).check(None)
     assert Option("o", kinds.whole(), 1).check_flag(None) is None
-
-
-def test_the_rows_of_a_table() -> None:
-    assert table(OPTIONS[:3]) == [
-        "| `path` (TEXT) | required | the folder of the output. |",
-        r"| `mode` (append\|upsert) | `append` | How rows are written. |",
-        "| `partition.by` (NAME,...) |  |  |",
-    ]
