@@ -122,7 +122,7 @@ class BatchMetrics(OperatorMetrics):
         Rows that only advanced a clock, by the option `heartbeat`. They are not in `records_in`.
     bytes_in
         Bytes of all rows in Arrow's form, as the operator received them. Repeated attempts of a
-        task count again. 0 in metrics that an earlier release wrote.
+        task count again.
     unchecked
         Records judged without a lookup under ``guarantee="at-least-once"``. They also count as
         ``unique`` or ``late``.
@@ -261,11 +261,6 @@ class BatchMetrics(OperatorMetrics):
         return "exactly-once" if confirmed else None
 
     @property
-    def counts_sidecars(self) -> bool:
-        """Whether `filter_sidecar` was counted. Earlier releases counted neither of these two."""
-        return bool(self.max_filter_state_bytes or self.filter_sidecar)
-
-    @property
     def expected_lost(self) -> float:
         """Estimated number of new IDs that were dropped because a filter reported them as seen."""
         return self.expected_lost_millionths / 1e6
@@ -357,7 +352,6 @@ def fields_of(metrics: type, value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{value!r:.80} is not a micro-batch")
     types = _types(metrics)
-    # Earlier releases did not write the fields that have a default.
     needed = {field.name for field in fields(metrics) if field.default is MISSING}
     if missing := needed - value.keys():
         raise ValueError(f"it lacks {', '.join(sorted(missing))}")

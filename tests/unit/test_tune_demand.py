@@ -41,11 +41,8 @@ def test_a_log_tells_rates_by_the_time_of_the_data() -> None:
     assert found.rows_per_shard == pytest.approx(100 / 4)
     sizes = {"state_budget_bytes": 1 << 19, "filter_state_bytes": 1 << 22}
     assert found.today == Sizing(buckets=5, fpr=0.002, **sizes)
-    # Older releases had no such option.
-    none = logged(**SIZES | {"max_filter_state_bytes": 0, "filter_sidecar": 1})
+    none = logged(**SIZES | {"max_filter_state_bytes": 0})
     assert of_batches(BASE, "orders", none).today.filter_state_bytes == 0
-    older = of_batches(BASE, "orders", logged(**SIZES | {"max_filter_state_bytes": 0}))
-    assert older.today == replace(found.today, filter_state_bytes=Sizing().filter_state_bytes)
     assert found.running
     assert "orders, 5 micro-batches" in found.origin
     assert found.seen_fpr == (50, 50 + 5 * 890)

@@ -175,13 +175,6 @@ def test_how_far_filters_in_spark_state_reach() -> None:
     )
 
 
-def test_a_log_of_an_earlier_release_does_not_tell_what_filters_in_state_clear() -> None:
-    made = batches(filter_state_bytes=3 << 20, sidecar_bytes=12 << 20, filter_negative=900)
-    older = [replace(one, max_filter_state_bytes=0, filter_sidecar=0) for one in made]
-    shown = text(screen([watched(older)], height=40))
-    assert re.search(r"^filters in state +3.0 MiB +of all$", shown, re.M)
-
-
 def test_how_long_micro_batches_take_and_how_often_one_starts() -> None:
     made = batches(batch_ms=800, stage_us={**dict.fromkeys(STAGES, 0), "pack": 310_000, "judge": 4})
     shown = text(screen([watched(made)]))

@@ -252,11 +252,7 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
             buckets=-(-last.horizon_ms // last.bucket_ms),
             fpr=last.target_fpr,
             state_budget_bytes=last.state_budget_bytes,
-            filter_state_bytes=(
-                last.max_filter_state_bytes
-                if any(batch.counts_sidecars for _, batch in batches)
-                else Sizing().filter_state_bytes
-            ),
+            filter_state_bytes=last.max_filter_state_bytes,
         ),
         fullest=last.fullest_shard_ids * last.shards / last.live_ids if last.live_ids else None,
         running=True,

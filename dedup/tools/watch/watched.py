@@ -161,9 +161,8 @@ class Watched:
 
     def answered_by_state(self) -> float | None:
         """Return the share of new IDs that filters in Spark state alone have cleared recently."""
-        counted = [batch for batch in self.of_ids if batch.counts_sidecars]
-        cleared = sum(batch.filter_negative for batch in counted)
-        outside = sum(batch.filter_sidecar for batch in counted)
+        cleared = sum(batch.filter_negative for batch in self.of_ids)
+        outside = sum(batch.filter_sidecar for batch in self.of_ids)
         return (cleared - outside) / cleared if cleared else None
 
     def expected_lost(self) -> float | None:
