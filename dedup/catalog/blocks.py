@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from dedup import kernel
-from dedup.core.arrays import I64, U8, U64
+from dedup.core.arrays import I64, U8, U64, offsets_of
 from dedup.core.hash_ranges import range_indexes
 from dedup.core.keys import Keys
 
@@ -90,6 +90,5 @@ def decode_blocks(blocks: Sequence[bytes]) -> tuple[Keys, I64]:
 
 def joined(blocks: Collection[bytes]) -> tuple[U8, I64]:
     """Return the bytes of b blocks, one after another, and b + 1 offsets at which blocks start."""
-    starts = np.zeros(len(blocks) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, blocks), np.int64, len(blocks)), out=starts[1:])
-    return np.frombuffer(b"".join(blocks), np.uint8), starts
+    lengths = np.fromiter(map(len, blocks), np.int64, len(blocks))
+    return np.frombuffer(b"".join(blocks), np.uint8), offsets_of(lengths)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dedup import kernel
-from dedup.core.arrays import I64, U8
+from dedup.core.arrays import I64, U8, offsets_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +55,7 @@ class Keys:
     @classmethod
     def from_list(cls, keys: Sequence[bytes]) -> Keys:
         lengths = np.fromiter((len(key) for key in keys), np.int64, count=len(keys))
-        return cls(np.frombuffer(b"".join(keys), np.uint8), _offsets_of(lengths))
+        return cls(np.frombuffer(b"".join(keys), np.uint8), offsets_of(lengths))
 
     @classmethod
     def from_arrow(cls, array: pa.Array) -> Keys:
@@ -80,7 +80,7 @@ class Keys:
         if not parts:
             return cls.empty()
         lengths = np.concatenate([part.lengths for part in parts])
-        return cls(np.concatenate([part.data for part in parts]), _offsets_of(lengths))
+        return cls(np.concatenate([part.data for part in parts]), offsets_of(lengths))
 
     @property
     def lengths(self) -> I64:
@@ -115,9 +115,3 @@ class Keys:
         """Return the keys as an Arrow array over the same memory."""
         buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
         return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self), buffers)
-
-
-def _offsets_of(lengths: I64) -> I64:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets

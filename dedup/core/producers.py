@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dedup.core.arrays import BOOL, I64, U8
+from dedup.core.arrays import BOOL, I64, U8, offsets_of
 from dedup.core.clocks import NEVER_MS
 from dedup.core.keys import Keys
 from dedup.core.sequence import MOST_RANGES, ProducerMemory
@@ -137,8 +137,7 @@ class Producers:
             columns.append(np.frombuffer(data, kind, length, at))
             at += columns[-1].nbytes
         lengths, epochs, heard_ms, floors, counts, firsts, lasts, keys = columns
-        offsets = np.zeros(count + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
+        offsets = offsets_of(lengths)
         if int(offsets[-1]) != key_bytes or int(counts.sum()) != ranges:
             raise ValueError("lengths of keys, or numbers of ranges, do not add up")
         if count and not counts.min():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dedup import kernel
-from dedup.core.arrays import BOOL, I64, U64
+from dedup.core.arrays import BOOL, I64, U64, offsets_of
 from dedup.core.keys import Keys
 from dedup.core.payload import joined_digests
 
@@ -103,8 +103,7 @@ class Tail:
         if digested:
             digests = np.frombuffer(data, "<u8", count, _HEADER.size + 13 * count).astype(np.uint64)
         keys = np.frombuffer(data, np.uint8, key_bytes, _HEADER.size + entry_bytes * count)
-        offsets = np.zeros(count + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
+        offsets = offsets_of(lengths)
         if int(offsets[-1]) != key_bytes:
             raise ValueError("tail key lengths do not add up")
         times_ms = times.astype(np.int64)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.kernel._numpy_keys import Bools, Column, chunks, equal, spread
-from dedup.kernel.arrays import I64, U8, U64
+from dedup.kernel.arrays import I64, U8, U64, offsets_of
 
 _INT64_MAX = np.iinfo(np.int64).max
 
@@ -124,9 +124,8 @@ def blocks_encode(
     same = uneven == 0
     key_bytes = np.diff(offsets[starts])
     head = 4 + np.where(same, 4, 4 * counts)
-    out_offsets = np.zeros(len(starts), np.int64)
     before_keys = head + (width + digest_bytes) * counts
-    np.cumsum(before_keys + key_bytes, out=out_offsets[1:])
+    out_offsets = offsets_of(before_keys + key_bytes)
     at = out_offsets[:-1]
     out = np.empty(int(out_offsets[-1]), np.uint8)
     flags = same * _ONE_LENGTH + (_WIDE_TIMES if wide_times else 0)
@@ -144,8 +143,7 @@ def blocks_encode(
 
 def blocks_decode(data: U8, block_offsets: I64) -> tuple[U8, I64, I64]:
     blocks = _Blocks(data, block_offsets)
-    offsets = np.zeros(len(blocks.lengths) + 1, np.int64)
-    np.cumsum(blocks.lengths, out=offsets[1:])
+    offsets = offsets_of(blocks.lengths)
     out = np.empty(int(offsets[-1]), np.uint8)
     sizes = blocks.ends - blocks.keys_at
     _copy(out, np.cumsum(sizes) - sizes, data, blocks.keys_at, sizes)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.kernel._numpy_hash import FEW, WORD_BYTES, words_of
-from dedup.kernel.arrays import I64, U8, U64
+from dedup.kernel.arrays import I64, U8, U64, offsets_of
 
 Bools = npt.NDArray[np.bool_]
 
@@ -131,10 +131,8 @@ def sort_keys(data: U8, offsets: I64, hashes: U64) -> I64:
 
 def take_keys(data: U8, offsets: I64, index: I64) -> tuple[U8, I64]:
     lengths = np.diff(offsets)[index]
-    out_offsets = np.zeros(len(index) + 1, np.int64)
-    np.cumsum(lengths, out=out_offsets[1:])
     row, position = spread(lengths)
-    return data[offsets[index][row] + position], out_offsets
+    return data[offsets[index][row] + position], offsets_of(lengths)
 
 
 # ---- UUID text ----
@@ -154,8 +152,7 @@ def encode_uuid(data: U8, offsets: I64) -> tuple[U8, I64]:
     uuids, nibbles = candidates[good], nibbles[good]
     sizes = lengths + 1
     sizes[uuids] = 17
-    out_offsets = np.zeros(n + 1, np.int64)
-    np.cumsum(sizes, out=out_offsets[1:])
+    out_offsets = offsets_of(sizes)
     out = np.zeros(int(out_offsets[-1]), np.uint8)
     at = out_offsets[uuids]
     out[at] = 1
@@ -184,8 +181,7 @@ def decode_uuid(data: U8, offsets: I64) -> tuple[U8, I64]:
     if len(bad):
         raise ValueError(f"key {bad[0]} is none that encode_uuid makes")
     widths = np.where(uuid, 36, lengths - filled)
-    out_offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(widths, out=out_offsets[1:])
+    out_offsets = offsets_of(widths)
     values = np.ones(len(data), np.bool_)
     values[first] = False  # tags
     from_uuid, to_uuid = np.repeat(uuid, lengths), np.repeat(uuid, widths)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dedup import kernel
-from dedup.core.arrays import I64, U64
+from dedup.core.arrays import I64, U64, offsets_of
 from dedup.spark.id_encoding import encode_ids
 
 #: Hash of a null. A value has the same hash with a probability of 2^-64.
@@ -72,9 +72,7 @@ def _hash_together(columns: list[U64], rows: int, key: bytes) -> U64:
 
 
 def _hash_runs(hashes: U64, lengths: I64, key: bytes) -> U64:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths * 8, out=offsets[1:])
-    return kernel.hash64(hashes.astype("<u8").view(np.uint8), offsets, key)
+    return kernel.hash64(hashes.astype("<u8").view(np.uint8), offsets_of(lengths * 8), key)
 
 
 def _canonical_floats(column: pa.Array) -> pa.Array:

@@ -37,6 +37,7 @@ import numpy as np
 import pyarrow as pa
 
 from dedup import kernel
+from dedup.core.arrays import offsets_of
 from dedup.core.clocks import Observed
 from dedup.core.keys import Keys
 from dedup.spark.plan import Plan
@@ -93,13 +94,11 @@ def write_keys(keys: Keys) -> pa.Buffer:
 
 def read_keys(data: bytes | memoryview | pa.Buffer, rows: int) -> Keys:
     """Return the keys that `write_keys` wrote for `rows` rows. They share the memory of `data`."""
-    offsets = np.zeros(rows + 1, np.int64)
     length = int(np.frombuffer(data, "<i4", 1)[0])
     if length == _OWN_LENGTHS:
-        np.cumsum(np.frombuffer(data, "<i4", rows, offset=4), out=offsets[1:])
+        offsets = offsets_of(np.frombuffer(data, "<i4", rows, offset=4))
         return Keys(np.frombuffer(data, np.uint8, offset=4 + 4 * rows), offsets)
-    offsets[:] = np.arange(rows + 1) * length
-    return Keys(np.frombuffer(data, np.uint8, offset=4), offsets)
+    return Keys(np.frombuffer(data, np.uint8, offset=4), np.arange(rows + 1) * length)
 
 
 def write_key_id(key_id: int) -> bytes:
