@@ -7,7 +7,7 @@ counted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dedup.catalog.gc.pending_lists import read_pending_list
@@ -53,24 +53,18 @@ class Named:
             pending.update(names)
         return cls(frozenset(pending), frozenset(manifest.names() - pending), complete)
 
-    def is_orphan(self, name: str, accepted_losses: Collection[str]) -> bool:
-        """Return whether an attempt that did not win left the segment or pending list behind.
-
-        A segment with an accepted loss is not in the manifest either, but only the user may delete
-        that segment. Unless `complete`, the result may be wrong.
-        """
-        return not (name in self.pending or name in self.others or name in accepted_losses)
-
 
 def find_stray(root: Root, query_id: str, shard: int, manifest: Manifest) -> Stray:
     named = Named.by(root, query_id, shard, manifest)
     files = root.list(shard_path(query_id, shard, "").rstrip("/"))
-    accepted = {file.parsed.segment or "" for file in files if file.parsed.kind == "accepted_loss"}
+    # Only the user may delete a segment whose loss was accepted, which no manifest names.
+    accepted = {file.parsed.segment for file in files if file.parsed.kind == "accepted_loss"}
+    kept = named.pending | named.others | accepted
     orphans = tuple(
         file
         for file in files
         if file.parsed.kind in ("segment", "sidecar", "pending_list")
-        and named.is_orphan(file.parsed.segment or "", accepted)
+        and file.parsed.segment not in kept
     )
     return Stray(orphans, sum(file.parsed.kind == "foreign" for file in files), named.complete)
 
