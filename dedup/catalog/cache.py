@@ -57,8 +57,8 @@ class LocalCache:
         directory: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
     ) -> None:
-        base = os.fspath(directory) if directory else _default_directory()
-        uid = os.getuid()
+        of_spark = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0].strip()
+        base, uid = directory or of_spark or tempfile.gettempdir(), os.getuid()
         self.top = Path(base) / f"dedup-cache-{uid}"
         self.folder = self.top / checked_query_id(query_id)
         with self._errors("create"):
@@ -185,11 +185,6 @@ class LocalCache:
                 "choose another cache directory.",
                 remedy="local-disk",
             ) from exc
-
-
-def _default_directory() -> str:
-    first = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0].strip()
-    return first or tempfile.gettempdir()
 
 
 def _children(folder: Path) -> list[Path]:
