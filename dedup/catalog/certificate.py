@@ -133,9 +133,8 @@ _DEFINITIONS = {"id_definitions", "timestamp_definition"}
 
 def load_certificate(root: Root, query_id: str) -> Certificate | None:
     """Return a query's certificate, or None. Raises CatalogError if it is damaged."""
-    name = certificate_path(query_id)
     try:
-        return read_certificate(root, name)
+        return read_certificate(root, certificate_path(query_id))
     except ObjectMissing:
         return None
 

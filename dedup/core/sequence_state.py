@@ -43,17 +43,15 @@ class SequenceState:
     def damaged(what: str) -> StateError:
         return StateError.damaged(what, with_catalog=False)
 
-    def _head(self) -> bytes:
+    def to_bytes(self) -> bytes:
         head: dict[str, Any] = {
             "epoch": self.epoch,
             "clocks": self.clocks.to_json(),
             "shard": list(self.shard),
             "made_of": list(self.made_of),
         }
-        return state_row.compressed(head)
-
-    def to_bytes(self) -> bytes:
-        return state_row.written(MAGIC, VERSION, 0, self._head(), self.producers.to_bytes())
+        body = self.producers.to_bytes()
+        return state_row.written(MAGIC, VERSION, 0, state_row.compressed(head), body)
 
     @staticmethod
     def from_bytes(data: bytes) -> SequenceState:

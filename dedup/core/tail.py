@@ -40,11 +40,8 @@ class Tail:
 
     @property
     def nbytes(self) -> int:
-        return _HEADER.size + len(self) * self._entry_bytes + len(self.keys.data)
-
-    @property
-    def _entry_bytes(self) -> int:
-        return _entry_bytes(digested=self.digests is not None)
+        entry_bytes = _entry_bytes(digested=self.digests is not None)
+        return _HEADER.size + len(self) * entry_bytes + len(self.keys.data)
 
     def take(self, index: I64) -> Tail:
         digests = None if self.digests is None else self.digests[index]

@@ -198,16 +198,12 @@ def _advised(facts: Facts) -> int:
 
 def _allowed(facts: Facts) -> tuple[int | None, int | None]:
     """Return the memory for Python on a machine, and the number of workers that share it."""
-    if facts.local:
-        return _beside_heap(facts), facts.cores
-    return _python_bytes(facts), _tasks(facts)
-
-
-def _beside_heap(facts: Facts) -> int | None:
+    if not facts.local:
+        return _python_bytes(facts), _tasks(facts)
     heap = size_bytes(facts.setting("spark.driver.memory", "1g"), unit="m")
     if facts.machine_bytes is None or heap is None:
-        return None
-    return max(0, facts.machine_bytes - heap)
+        return None, facts.cores
+    return max(0, facts.machine_bytes - heap), facts.cores
 
 
 def _tasks(facts: Facts) -> int | None:

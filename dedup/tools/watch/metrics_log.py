@@ -106,7 +106,8 @@ class MetricsLog:
         self, event: str, query_id: str, run_id: str, at_ms: int, error: str | None = None
     ) -> None:
         """Log the event ``started``, ``ended`` or, at most once every two minutes, ``idle``."""
-        if not self._is_known(query_id):
+        # A query may have a log that somebody has just removed.
+        if query_id not in self._writers and not self._exists(query_id):
             return
         if event != "idle":
             # The next sign of life must be logged, because it ends a failure.
@@ -131,10 +132,6 @@ class MetricsLog:
         except OSError:
             # If we may not list the folder, the writer reports the error.
             return False
-
-    def _is_known(self, query_id: str) -> bool:
-        """Return whether the query has a log, even if somebody has just removed it."""
-        return query_id in self._writers or self._exists(query_id)
 
     def _writer(self, query_id: str) -> _Writer:
         if query_id not in self._writers:
