@@ -12,14 +12,13 @@ from dedup.cli.terminal import wrapped
 from dedup.tools.check.findings import Finding, Level, in_order
 
 WIDTH = 80
-#: Badge and colour of each level.
-_BADGES = {
-    Level.BREAKS: ("BREAKS", "red"),
-    Level.COSTS: ("COSTS", "yellow"),
-    Level.UNKNOWN: ("UNKNOWN", "magenta"),
-    Level.FINE: ("FINE", "green"),
+_COLOURS = {
+    Level.BREAKS: "red",
+    Level.COSTS: "yellow",
+    Level.UNKNOWN: "magenta",
+    Level.FINE: "green",
 }
-_BADGE_CHARS = max(len(badge) for badge, _ in _BADGES.values())
+_BADGE_CHARS = max(map(len, Level.__members__))
 _INDENT = " " * (_BADGE_CHARS + 3)
 _OPTION = re.compile(r"--[a-z]+(?:-[a-z]+)*")
 
@@ -47,8 +46,7 @@ def summary_line(findings: Sequence[Finding]) -> Text:
     line = Text(f"{len(findings)} looked at: ")
     for level in Level:
         if counts[level]:
-            _, colour = _BADGES[level]
-            style = "dim" if level is Level.FINE else f"bold {colour}"
+            style = "dim" if level is Level.FINE else f"bold {_COLOURS[level]}"
             line.append(", " if line.spans else "").append(f"{counts[level]} {level}", style=style)
     return line
 
@@ -70,8 +68,7 @@ def _folded(findings: Sequence[Finding], width: int) -> Iterator[Text]:
 
 
 def _head(level: Level, title: str) -> Text:
-    badge, colour = _BADGES[level]
-    shown = (f" {badge:<{_BADGE_CHARS}} ", f"reverse bold {colour}")
+    shown = (f" {level.name:<{_BADGE_CHARS}} ", f"reverse bold {_COLOURS[level]}")
     return Text.assemble(shown, " ", (title, "bold"))
 
 
