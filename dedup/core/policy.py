@@ -7,7 +7,7 @@ holds the options that may never change.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 #: In a bucket that still grows, at most this many segments may hold one ID.
 MAX_OPEN_SEGMENTS = 16
@@ -22,7 +22,6 @@ MIN_FPR = 1e-6
 MIN_BUDGET_BYTES = 16 << 10
 #: How records are judged: exactly, by the filters without the catalog, or not at all.
 Guarantee: TypeAlias = Literal["exactly-once", "at-most-once", "at-least-once"]
-GUARANTEES: tuple[Guarantee, ...] = get_args(Guarantee)
 _HOUR_MS = 3_600_000
 
 

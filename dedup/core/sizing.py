@@ -68,12 +68,6 @@ def blocks_for(n: int, fpr: float) -> int:
     return z
 
 
-def bits_per_id(fpr: float) -> float:
-    """Return the bits of a large filter per distinct key, for ``fpr`` between 0 and 1."""
-    many = 1_000_000
-    return 256 * blocks_for(many, fpr) / many
-
-
 def least_bits_per_id(fpr: float) -> float:
     """Return log2(1 / fpr), the bits per key that a filter of any kind needs at least.
 

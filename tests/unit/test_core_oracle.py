@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup.core.policy import GUARANTEES, Policy
+from dedup.core.policy import Guarantee, Policy
 from dedup.errors import ConfigError
 from tests.support.shard_driver import Driver, Rec, is_untimed
 from tests.support.traces import BUDGETS, batches, policies, traces
@@ -73,7 +74,7 @@ def test_guarantee_changed_on_restart(
     for recs in trace:
         if data.draw(st.booleans()):
             driver.policy = data.draw(policies())
-        driver.retune(guarantee=data.draw(st.sampled_from(GUARANTEES)))
+        driver.retune(guarantee=data.draw(st.sampled_from(get_args(Guarantee))))
         now_ms += data.draw(st.sampled_from([10, 100, 400]))
         driver.feed(recs, now_ms)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.sizing import (
-    bits_per_id,
+    blocks_for,
     interval,
     least_bits_per_id,
     predicted_fpr,
@@ -65,7 +65,7 @@ def test_the_spread_widens_the_interval() -> None:
 
 @given(RATES)
 def test_no_filter_is_smaller_than_the_least(fpr: float) -> None:
-    assert bits_per_id(fpr) > least_bits_per_id(fpr)
+    assert 256 * blocks_for(1_000_000, fpr) / 1_000_000 > least_bits_per_id(fpr)
 
 
 @given(st.lists(st.floats(0, 1), max_size=20))
