@@ -225,17 +225,11 @@ _OVERCOME: dict[type[DedupError], frozenset[str | None]] = {
     SinkError: frozenset({None}),
     SourceError: frozenset({None, "poison-records"}),  # the registry or quarantine did not answer
     ClockError: frozenset({"clock"}),  # the right time catches up
-    ConfigError: frozenset(),
-    DataError: frozenset(),
-    OtherRelease: frozenset(),
-    ObjectMissing: frozenset(),
-    FilterDamaged: frozenset(),
-    SegmentDamaged: frozenset(),
-    StateError: frozenset(),
-    ExecutorError: frozenset(),
-    MachineError: frozenset(),
-    MissingExtraError: frozenset(),
-}
+} | dict.fromkeys(
+    (ConfigError, DataError, OtherRelease, ObjectMissing, FilterDamaged, SegmentDamaged,
+     StateError, ExecutorError, MachineError, MissingExtraError),
+    frozenset(),
+)  # fmt: skip
 
 
 def restart_helps(failure: BaseException | str) -> bool:
