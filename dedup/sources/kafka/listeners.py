@@ -21,7 +21,8 @@ from dedup.errors import DedupError, SourceError
 from dedup.sources.kafka.client_options import ClientSettings, client_settings
 from dedup.sources.kafka.clients import admin_client, confluent
 from dedup.sources.kafka.cluster import Cluster
-from dedup.sources.kafka.topic_ids import Checkpoint, offsets_in
+from dedup.sources.kafka.topic_ids import Checkpoint
+from dedup.spark.driver.checkpoint_log import kafka_offsets
 from dedup.spark.driver.fail_query import fail_query
 
 logger = logging.getLogger("dedup")
@@ -218,7 +219,7 @@ def end_offsets(progress: Any) -> dict[str, dict[int, int]]:
     for source in progress.sources:
         if not str(source.description).startswith("KafkaV2["):
             continue
-        for topic, partitions in offsets_in(source.endOffset).items():
+        for topic, partitions in kafka_offsets(source.endOffset).items():
             known = ends.setdefault(topic, {})
             for number, offset in partitions.items():
                 # Two sources may read one partition. An offset is done when both have read it.

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError, ObjectMissing, SourceError, StateError
 from dedup.sources.kafka.cluster import Topic
+from dedup.spark.driver.checkpoint_log import kafka_offsets
 
 #: Name of the file with the IDs of topics, in the checkpoint.
 FILE = "dedup-kafka-topics.json"
@@ -49,7 +49,7 @@ class Checkpoint:
             return None
         text = self._read(f"offsets/{numbers[-1]}") or b""
         lines = text.decode(errors="replace").splitlines()[2:]
-        return frozenset(topic for line in lines for topic in offsets_in(line[line.find("{") :]))
+        return frozenset(topic for line in lines for topic in kafka_offsets(line[line.find("{") :]))
 
     def topic_ids(self) -> dict[str, str]:
         text = self._read(FILE)
@@ -120,12 +120,3 @@ def checked_ids(
                 remedy="topic-made-anew",
             )
     return wanted
-
-
-def offsets_in(offset: Any) -> dict[str, dict[int, int]]:
-    """Return a source's offset by topic and partition, or an empty dict for other sources."""
-    try:
-        offset = json.loads(offset) if isinstance(offset, str) else offset
-        return {t: {int(n): int(at) for n, at in each.items()} for t, each in offset.items()}
-    except (ValueError, TypeError, AttributeError):
-        return {}

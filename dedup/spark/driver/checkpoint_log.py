@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -235,34 +236,22 @@ def _last_offsets(entries: Sequence[dict[str, str]]) -> Iterator[str]:
 
 
 def _source(offset: str) -> Source:
-    value = _json(offset)
-    topics = _kafka(value)
-    if topics is not None:
+    if (topics := kafka_offsets(offset)) and all(topics.values()):
         partitions = sum(map(len, topics.values()))
         return Source(kind="kafka", topics=tuple(topics), partitions=partitions)
-    if isinstance(value, dict) and value.keys() == {"logOffset"}:
-        return Source(kind="file")
+    with suppress(*_UNREADABLE):
+        if json.loads(offset).keys() == {"logOffset"}:
+            return Source(kind="file")
     return Source(kind=OTHER)
 
 
-def _kafka(value: Any) -> dict[str, dict[str, int]] | None:
-    """Return offsets by topic and partition, or None if `value` is not an offset of Kafka."""
-    if not isinstance(value, dict) or not value:
-        return None
-    for partitions in value.values():
-        if not isinstance(partitions, dict) or not partitions:
-            return None
-        for partition, offset in partitions.items():
-            if not partition.isdigit() or type(offset) is not int:
-                return None
-    return value
-
-
-def _json(text: str) -> Any:
+def kafka_offsets(offset: Any) -> dict[str, dict[int, int]]:
+    """Return a source's offset by topic and partition, or an empty dict for other sources."""
     try:
-        return json.loads(text)
-    except ValueError:
-        return None
+        offset = json.loads(offset) if isinstance(offset, str) else offset
+        return {t: {int(n): index(at) for n, at in each.items()} for t, each in offset.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _state_partitions(folder: _Folder, where: str, pinned: Mapping[str, str]) -> int | None:
