@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from dedup.errors import ConfigError
 from dedup.spark.driver.checkpoint_log import Source
 from dedup.spark.driver.columns import Resolved
+from dedup.spark.driver.expression import class_name, each
 from dedup.spark.driver.plan_steps import steps
 
 _RELATIONS = ("StreamingRelation", "StreamingRelationV2")
@@ -69,25 +70,20 @@ def stream_sources_of(df: DataFrame) -> tuple[Source, ...] | None:
     The sources are in the plan in the JVM, which is not a public interface of Spark.
     """
     try:
-        leaves = df._jdf.queryExecution().analyzed().collectLeaves()
-        plans = [leaves.apply(n) for n in range(leaves.size())]
-        found = [p for p in plans if p.getClass().getSimpleName() in _RELATIONS]
-        return tuple(_source(plan) for plan in found) or None
+        leaves = each(df._jdf.queryExecution().analyzed().collectLeaves())
+        return tuple(_source(plan) for plan in leaves if class_name(plan) in _RELATIONS) or None
     except Exception:  # Connect, or another Spark
         return None
 
 
 def _source(plan: Any) -> Source:
     name = str(plan.sourceName())
-    if plan.getClass().getSimpleName() == "StreamingRelationV2":
+    if class_name(plan) == "StreamingRelationV2":
         entries = plan.extraOptions().asCaseSensitiveMap().entrySet()
         options = {str(e.getKey()).lower(): str(e.getValue()) for e in entries}
     else:
-        pairs = plan.dataSource().options().iterator()
-        options = {}
-        while pairs.hasNext():
-            pair = pairs.next()
-            options[str(pair._1()).lower()] = str(pair._2())
+        pairs = each(plan.dataSource().options().toSeq())
+        options = {str(pair._1()).lower(): str(pair._2()) for pair in pairs}
     if name.startswith("FileSource"):
         return Source(kind="file", options=options, complete=True)
     topics, partitions = _topics(options) if name == "kafka" else ((), None)
