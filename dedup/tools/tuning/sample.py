@@ -117,17 +117,14 @@ def without_future(times_ms: I64, files: I64, now_ms: int) -> I64:
         return times_ms
     others = times_ms[~future]
     oldest = others.min() if len(others) else now_ms
-    newest = _newest_by_file(np.where(future, oldest, times_ms), files)
-    return np.where(future, newest[_file_index(files)], times_ms)
+    newest, file = _newest_by_file(np.where(future, oldest, times_ms), files)
+    return np.where(future, newest[file], times_ms)
 
 
-def _newest_by_file(times_ms: I64, files: I64) -> I64:
-    starts = np.searchsorted(files, np.unique(files))
-    return np.maximum.accumulate(np.maximum.reduceat(times_ms, starts))
-
-
-def _file_index(files: I64) -> npt.NDArray[np.intp]:
-    return np.searchsorted(np.unique(files), files)
+def _newest_by_file(times_ms: I64, files: I64) -> tuple[I64, npt.NDArray[np.intp]]:
+    """Return the newest timestamp up to the end of each file, and each record's file."""
+    _, starts, file = np.unique(files, return_index=True, return_inverse=True)
+    return np.maximum.accumulate(np.maximum.reduceat(times_ms, starts)), file
 
 
 def _newest_before(times_ms: I64, files: I64) -> I64:
@@ -135,9 +132,9 @@ def _newest_before(times_ms: I64, files: I64) -> I64:
 
     Records of the first file get the oldest timestamp of that file.
     """
-    newest = _newest_by_file(times_ms, files)
+    newest, file = _newest_by_file(times_ms, files)
     before = np.concatenate([[times_ms[files == files[0]].min()], newest[:-1]])
-    return before[_file_index(files)]
+    return before[file]
 
 
 def _ids_per_day(
