@@ -56,7 +56,7 @@ def encode_ids(columns: Sequence[pa.Array]) -> EncodedIds:
         prefix = np.empty((len(column), 5), np.uint8)
         prefix[:, 0] = ~null
         prefix[:, 1:] = component.lengths.astype("<u4").view(np.uint8).reshape(-1, 4)
-        parts += [_fixed(prefix), component.to_arrow()]
+        parts += [_fixed(prefix).to_arrow(), component.to_arrow()]
     joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
     every = np.logical_and.reduce(nulls)
     keys = Keys.from_arrow(joined)
@@ -72,10 +72,10 @@ def _null_mask(column: pa.Array) -> Bools:
     return mask
 
 
-def _fixed(rows: npt.NDArray[np.uint8]) -> pa.LargeBinaryArray:
+def _fixed(rows: npt.NDArray[np.uint8]) -> Keys:
     count, width = rows.shape
     offsets = np.arange(count + 1, dtype=np.int64) * width
-    return Keys(np.ascontiguousarray(rows).reshape(-1), offsets).to_arrow()
+    return Keys(np.ascontiguousarray(rows).reshape(-1), offsets)
 
 
 def _blank(keys: Keys, null: Bools) -> Keys:
@@ -85,25 +85,17 @@ def _blank(keys: Keys, null: Bools) -> Keys:
 
 def _component(column: pa.Array) -> Keys:
     kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        text = Keys.from_arrow(_bytes_of(column))
-        encoded = Keys(*kernel.encode_uuid(text.data, text.offsets))
-        return _blank(encoded, _null_mask(column)) if column.null_count else encoded
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return Keys.from_arrow(_bytes_of(column))
-    if pa.types.is_boolean(kind):
-        column = column.cast(pa.uint8())
-        kind = column.type
-    width = kind.bit_width // 8
-    raw = column.buffers()[1]
-    values = np.frombuffer(raw, np.uint8) if raw is not None else np.zeros(0, np.uint8)
-    values = values[column.offset * width : (column.offset + len(column)) * width]
-    keys = Keys.from_arrow(_fixed(values.reshape(-1, width)))
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if is_text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        keys = Keys.from_arrow(column.cast(pa.large_binary()).fill_null(b""))
+        if is_text:
+            keys = Keys(*kernel.encode_uuid(keys.data, keys.offsets))
+    else:
+        if pa.types.is_boolean(kind):
+            column = column.cast(pa.uint8())
+        width = column.type.bit_width // 8
+        raw = column.buffers()[1]
+        values = np.frombuffer(raw, np.uint8) if raw is not None else np.zeros(0, np.uint8)
+        values = values[column.offset * width : (column.offset + len(column)) * width]
+        keys = _fixed(values.reshape(-1, width))
     return _blank(keys, _null_mask(column)) if column.null_count else keys
-
-
-def _bytes_of(column: pa.Array) -> pa.Array:
-    large = column.cast(pa.large_binary())
-    if not large.null_count:
-        return large
-    return large.fill_null(b"")
