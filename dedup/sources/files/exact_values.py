@@ -84,27 +84,27 @@ def converted(column: pa.Array, target: pa.DataType, nanos: pa.Array | None = No
         column = column.storage
     if is_.is_large_list(column.type):
         column = column.cast(pa.list_(column.type.value_type))
-    if column.type == target and nanos is None:
+    nanos = column if nanos is None else nanos
+    if column.type == target == nanos.type:
         return column
     if is_.is_fixed_size_binary(column.type) and is_.is_string(target):
         return _uuid_texts(column)
     if is_.is_struct(target):
-        twins = [None if nanos is None else nanos.field(i) for i in range(len(target))]
         fields = [
-            converted(column.field(i), target.field(i).type, twin) for i, twin in enumerate(twins)
+            converted(column.field(i), field.type, nanos.field(i)) for i, field in enumerate(target)
         ]
         return pa.StructArray.from_arrays(fields, fields=list(target), mask=column.is_null())
     if is_.is_list(target):
-        inner = converted(column.values, target.value_type, None if nanos is None else nanos.values)
+        inner = converted(column.values, target.value_type, nanos.values)
         return _of_children(column, target, inner)
     if is_.is_map(target):
         entries = [
-            converted(column.keys, target.key_type, None if nanos is None else nanos.keys),
-            converted(column.items, target.item_type, None if nanos is None else nanos.items),
+            converted(column.keys, target.key_type, nanos.keys),
+            converted(column.items, target.item_type, nanos.items),
         ]
         both = pa.StructArray.from_arrays(entries, fields=[target.key_field, target.item_field])
         return _of_children(column, target, both)
-    if nanos is not None and nanos.type != column.type:
+    if nanos.type != column.type:
         column = _instants_of_int96(column, nanos)
     try:
         return column.cast(target)
