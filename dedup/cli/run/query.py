@@ -40,7 +40,11 @@ def schema_of(spark: SparkSession, job: Job) -> T.StructType:
     for name in ("id", "timestamp", "source_partition", "order_by", "check_payload"):
         given = getattr(options, name) or ()
         for column in (given,) if isinstance(given, str) else given:
-            _check_column(flag(name), column, schema.names)
+            if column.lower() not in map(str.lower, schema.names):
+                nearest = difflib.get_close_matches(column, schema.names, n=8, cutoff=0.0)
+                near = ", ".join(map(repr, nearest))
+                hint = f"its columns, the nearest first: {near}." if near else "it has none at all."
+                raise ConfigError(f"{flag(name)} {column}: INPUT has no such column; {hint}")
     if recorded is not None and schema is not recorded:
         check_new_schema(recorded, schema, options)
     return schema
@@ -86,13 +90,6 @@ def _has_no_text(kind: T.DataType, file_format: str) -> bool:
         return any(_has_no_text(field.dataType, file_format) for field in kind.fields)
     has_key = not isinstance(kind.keyType, (*nested, T.BinaryType))
     return not has_key or _has_no_text(kind.valueType, file_format)
-
-
-def _check_column(given: str, name: str, columns: list[str]) -> None:
-    if name.lower() not in (column.lower() for column in columns):
-        near = ", ".join(map(repr, difflib.get_close_matches(name, columns, n=8, cutoff=0.0)))
-        hint = f"its columns, the nearest first: {near}." if near else "it has none at all."
-        raise ConfigError(f"{given} {name}: INPUT has no such column; {hint}")
 
 
 def transform(

@@ -86,12 +86,14 @@ class BySequence(Call):
             other = "shard {} of {}".format(*base.shard)
             raise SequenceState.damaged(f"it belongs to {other}, and this is {shard} of {shards}")
         if base.made_of != made_of:
-            was, now = _differences(base.made_of, made_of)
+            was = [text for text in base.made_of if text not in made_of] or base.made_of
+            now = [text for text in made_of if text not in base.made_of] or made_of
             raise ConfigError(
-                f"This query was begun with {was}, and is started with {now}: its memory would be "
-                "compared with other numbers. Give the options that it was begun with (before the "
-                "operator, rename a column back by withColumnRenamed, or cast it back by "
-                "withColumn), or start over with another checkpoint.",
+                f"This query was begun with {', '.join(was)}, and is started with "
+                f"{', '.join(now)}: its memory would be compared with other numbers. Give the "
+                "options that it was begun with (before the operator, rename a column back by "
+                "withColumnRenamed, or cast it back by withColumn), or start over with another "
+                "checkpoint.",
                 remedy="changed-settings",
             )
         keys = base.producers.keys
@@ -113,9 +115,3 @@ class BySequence(Call):
             "expire_after_ms": policy.horizon_ms,
             "max_producers": self._numbering.rule.max_producers,
         }
-
-
-def _differences(was: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, str]:
-    only_was = [text for text in was if text not in now] or list(was)
-    only_now = [text for text in now if text not in was] or list(now)
-    return ", ".join(only_was), ", ".join(only_now)
