@@ -120,17 +120,16 @@ class Sidecars:
                 if os.preadv(fd, [buffer], offset) != len(buffer):
                     raise OSError(f"{path} ends too early")
 
-            def read(size: int) -> memoryview:
+            def read(size: int, offset: int = 0) -> memoryview:
                 data = memoryview(bytearray(size))
-                read_into(0, data)
+                read_into(offset, data)
                 return data
 
             blocks = blocks_of(read(HEADER_BYTES))
             data = read(head_bytes(blocks))
             head = FilterHead.from_bytes(data, hash_key_id=self._hash_key_id, head_crc32=head_crc32)
             if head_crc32 is None:
-                owner = memoryview(bytearray(_OWNER_BYTES))
-                read_into(head.nbytes + blocks * BLOCK_BYTES, owner)
+                owner = read(_OWNER_BYTES, head.nbytes + blocks * BLOCK_BYTES)
                 if owner != _owner(seg, data):
                     raise FilterDamaged(f"{path} was made for another segment than {seg.name}")
             if head.count != seg.count:
