@@ -39,7 +39,7 @@ def simulate(load: Load, batches: int) -> list[dict[str, Any]]:
     """Counts of one shard, micro-batch by micro-batch."""
     store = CountingStore()
     figures = []
-    for step in drive(load, batches, synthetic_keys(), lambda number: store):
+    for step in drive(load, batches, synthetic_keys(), store):
         manifest = step.state.manifest
         segments = list(manifest.segments())
         figures.append(

@@ -103,7 +103,7 @@ def states(asked: Demand, shards: int = 2) -> dict[int, ShardState]:
     made = {}
     for shard in range(shards):
         store = CountingStore()
-        for step in drive(load, 50, synthetic_keys(), lambda number, store=store: store):
+        for step in drive(load, 50, synthetic_keys(), store):
             made[shard] = step.state
     return made
 

@@ -91,7 +91,7 @@ def measure(keys: KeysOf, progress: Callable[[float], None], rows: int = 40_000)
         store = ShardStore(ShardFiles(root, cache, _QUERY, 0), Attempt(0, _QUERY, 0))
         hash_key, filters = derive_keys(_QUERY)[1], 0.0
         for step in drive(
-            load, _BATCHES, keys, lambda n: store, hash_key=hash_key, on_stage_end=on_stage_end
+            load, _BATCHES, keys, store, hash_key=hash_key, on_stage_end=on_stage_end
         ):
             done = store.counters.take()
             written = step.counts.get("ids_written", 0)

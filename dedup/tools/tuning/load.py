@@ -107,15 +107,15 @@ def drive(
     load: Load,
     batches: int,
     keys: KeysOf,
-    store_of: Callable[[int], SegmentStore],
+    store: SegmentStore,
     *,
     hash_key: bytes = HASH_KEY,
     on_stage_end: Callable[[str], None] = lambda stage: None,
 ) -> Iterator[Step]:
     """Let one shard judge micro-batches with known repeats, and yield a step after every one.
 
-    `store_of` returns the segment store for the number of a micro-batch. `hash_key` is the key of
-    the hash in filters. Calls `on_stage_end` with the name of every finished stage.
+    `hash_key` is the key of the hash in filters. Calls `on_stage_end` with the name of every
+    finished stage.
     """
     rng = np.random.default_rng(1)
     state = ShardState()
@@ -138,7 +138,7 @@ def drive(
             hash_key=hash_key,
         )  # fmt: skip
         on_stage_end("prepare")
-        outcome = process(state, records, load.policy, store_of(number), epoch, on_stage_end)
+        outcome = process(state, records, load.policy, store, epoch, on_stage_end)
         state = outcome.state
         passed = numbers[outcome.verdicts == Verdict.UNIQUE]
         # One copy of a new ID passes, and it may be any copy.

@@ -136,7 +136,7 @@ def run(load: Load, scale: float, keys: KeysOf, progress: Callable[[float], None
     batches = steady + max(4, -(-max(policy.bucket_ms, policy.horizon_ms // 4) // load.batch_ms))
     moments = np.unique(np.linspace(steady, batches - 1, _MOMENTS, dtype=int)).tolist()
     rows = 0
-    for step in drive(load, batches, keys, lambda number: store):
+    for step in drive(load, batches, keys, store):
         trial.passed_again += step.passed_again
         trial.wrongly_dropped += step.wrongly_dropped
         if step.number % max(1, batches // 120) == 0:
