@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -61,7 +62,7 @@ class FileLog:
 
     def _read(self, path: Path) -> dict[str, Taken]:
         found: dict[str, Taken] = {}
-        try:
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             lines = path.read_text(encoding="utf-8").split("\n")
             # Read from the end, because a compact entry begins with files that are already known.
             for line in reversed(lines[1:]):
@@ -71,8 +72,6 @@ class FileLog:
                     if taken.batch <= self._known:
                         break
                     found[local_path(entry["path"])] = taken
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            pass
         return found
 
     def rename(self, old: Path, new: Path) -> None:

@@ -88,10 +88,8 @@ class BytesDecoder(ABC):
     def _column(self, records: list[Any], causes: list[str | None]) -> pa.Array:
         """Return records as a column. A record that does not fit becomes null and gets a cause."""
         kind = self.type
-        try:
+        with suppress(*_NO_COLUMN):
             return pa.array(records, kind)
-        except _NO_COLUMN:
-            pass
         for index, record in enumerate(records):
             try:
                 pa.array([record], kind)
