@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -63,7 +64,7 @@ class Resolved:
     is_constant: bool = False
 
 
-@dataclass(slots=True)
+@dataclass
 class Columns:
     """The user's columns, and the helper columns that hold the values of expressions."""
 
@@ -72,14 +73,11 @@ class Columns:
     time_zone: str = "UTC"
     ansi: str = "true"
     helpers: list[Column] = field(default_factory=list)
-    _steps: Counter[str] | None = None
 
-    @property
+    @cached_property
     def steps(self) -> Counter[str]:
         """The steps of the DataFrame's plan. On Spark Connect they take a round trip."""
-        if self._steps is None:
-            self._steps = steps(self.df)
-        return self._steps
+        return steps(self.df)
 
     def resolve(self, given: str | Column | DerivedId, option: str) -> Resolved:
         """Return the column that an option names.
