@@ -291,13 +291,30 @@ class Options(_Options):
             why = "a record's time is its arrival, and no record is late."
             timed = ("lateness", "window_delay", "source_partition", "heartbeat")
             self._check_needs_time(why, *timed, "stable_timestamps")
-        self._check_lateness()
+        policy = self.policy()
+        if policy.lateness_ms > policy.horizon_ms:
+            warnings.warn(
+                f"lateness={self.lateness!r} is longer than the horizon "
+                f"({format_ms(policy.horizon_ms)}). The operator then remembers every ID for both "
+                "together, but only copies within the horizon of each other are duplicates. If "
+                "copies may come that far apart, give a longer horizon.",
+                DedupWarning,
+                stacklevel=4,
+            )
         if self.window_delay is not None and self.late == "emit":
             raise ConfigError(
                 f'window_delay={self.window_delay!r} needs late="drop": late="emit" passes late '
                 "records on, and the window drops them silently. To see them, add verdict=."
             )
-        self._check_guarantee()
+        if self.guarantee == "at-most-once":
+            warnings.warn(
+                'guarantee="at-most-once" lets the filters alone decide, and they are sized for '
+                f"fpr={self.fpr:g}: of every {round(1 / self.fpr):,} records with a new ID, up to "
+                "one is dropped as a duplicate although it is new. Choose a lower fpr, or "
+                '"exactly-once", which looks each hit up in the catalog and drops none.',
+                DedupWarning,
+                stacklevel=4,
+            )
         if self.check_payload is False and self.conflicts != "drop":
             raise ConfigError(
                 f"conflicts={self.conflicts!r} needs check_payload: without it nothing compares "
@@ -311,29 +328,6 @@ class Options(_Options):
         if self.cache_dir is not None:
             check_local(self.cache_dir, "cache_dir")
         object.__setattr__(self, "root", None if self.catalog is None else Root(self.catalog))
-
-    def _check_lateness(self) -> None:
-        policy = self.policy()
-        if policy.lateness_ms > policy.horizon_ms:
-            warnings.warn(
-                f"lateness={self.lateness!r} is longer than the horizon "
-                f"({format_ms(policy.horizon_ms)}). The operator then remembers every ID for both "
-                "together, but only copies within the horizon of each other are duplicates. If "
-                "copies may come that far apart, give a longer horizon.",
-                DedupWarning,
-                stacklevel=5,
-            )
-
-    def _check_guarantee(self) -> None:
-        if self.guarantee == "at-most-once":
-            warnings.warn(
-                'guarantee="at-most-once" lets the filters alone decide, and they are sized for '
-                f"fpr={self.fpr:g}: of every {round(1 / self.fpr):,} records with a new ID, up to "
-                "one is dropped as a duplicate although it is new. Choose a lower fpr, or "
-                '"exactly-once", which looks each hit up in the catalog and drops none.',
-                DedupWarning,
-                stacklevel=5,
-            )
 
     @property
     def handling(self) -> Handling:
