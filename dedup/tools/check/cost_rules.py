@@ -88,7 +88,7 @@ def batch_memory(facts: Facts) -> Assessment:
     change = f"{_SHARE}={_advised(facts)}"
     if facts.local:
         return costs(f"{need}, but {have}.", change)
-    if _fitting(allowed, workers) < _LEAST_SHARE:
+    if _fitting(allowed // workers) < _LEAST_SHARE:
         change = f"{_OVERHEAD}={workers_bytes(workers, _LEAST_SHARE) // _MIB}m\n{change}"
     return costs(
         f"{need}, but {have} ({_OVERHEAD}, {_PYSPARK}): with such a micro-batch the container is "
@@ -111,7 +111,7 @@ def pyspark_memory(facts: Facts) -> Assessment | None:
     if each >= _MAPPED_BYTES + _PER_SHARE_BYTE * share:
         return fine(f"{have}, enough for shares of a micro-batch of {share // _MIB:,} MiB.")
     change = f"{_SHARE}={_advised(facts)}"
-    fits = _mappable(each)
+    fits = _fitting(each, _MAPPED_BYTES)
     if fits >= _LEAST_SHARE:
         return costs(
             f"{have}: a share of a micro-batch of more than {fits // _MIB:,} MiB fails with a "
@@ -169,7 +169,7 @@ def _room(facts: Facts, allowed: int, tasks: int) -> str:
     records = -(-facts.batch_records_max // facts.shards)
     return (
         f" The largest of the recent micro-batches had about {records:,} records per shard. Memory "
-        f"is enough for {_fitting(allowed, tasks) // records:,} bytes of each."
+        f"is enough for {_fitting(allowed // tasks) // records:,} bytes of each."
     )
 
 
@@ -177,22 +177,18 @@ def workers_bytes(tasks: int, share: int) -> int:
     return tasks * (_WORKER_BYTES + _PER_SHARE_BYTE * share)
 
 
-def _fitting(allowed: int, tasks: int) -> int:
-    return max(0, (allowed // tasks - _WORKER_BYTES) // _PER_SHARE_BYTE // _MIB * _MIB)
-
-
-def _mappable(each: int) -> int:
-    """Return the largest share that fits a worker's address space, in bytes, in whole MiB."""
-    return (each - _MAPPED_BYTES) // _PER_SHARE_BYTE // _MIB * _MIB
+def _fitting(each: int, without_records: int = _WORKER_BYTES) -> int:
+    """Return the largest share that fits a worker's memory, in bytes, in whole MiB."""
+    return max(0, (each - without_records) // _PER_SHARE_BYTE // _MIB * _MIB)
 
 
 def _advised(facts: Facts) -> int:
     (allowed, workers), tasks, shares = _allowed(facts), _tasks(facts), []
     limit = size_bytes(facts.settings.get(_PYSPARK), unit="m")
     if limit is not None and tasks is not None:
-        shares.append(max(_mappable(limit // tasks), _LEAST_SHARE))
+        shares.append(max(_fitting(limit // tasks, _MAPPED_BYTES), _LEAST_SHARE))
     if allowed is not None and workers is not None:
-        shares.append(max(_fitting(allowed, workers), _MIB if facts.local else _LEAST_SHARE))
+        shares.append(max(_fitting(allowed // workers), _MIB if facts.local else _LEAST_SHARE))
     return min(shares)
 
 
