@@ -48,10 +48,8 @@ def rocks_errors() -> Iterator[None]:
     """Convert rocksdict's errors, which are plain `Exception`, into `RocksError`."""
     try:
         yield
-    except rocksdict.DbClosedError as exc:
-        raise RocksError(str(exc)) from exc
     except Exception as exc:
-        if type(exc) is not Exception:
+        if type(exc) not in (Exception, rocksdict.DbClosedError):
             raise
         raise RocksError(str(exc)) from exc
 
