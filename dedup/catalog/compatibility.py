@@ -92,7 +92,7 @@ def _change(
 
     Yields nothing if both definitions make the same bytes.
     """
-    if len(before) == len(after) and all(map(Definition.same_as, before, after)):
+    if [one.identity for one in before] == [one.identity for one in after]:
         return
     change = f"The {what} is {_listed(after, before)} now and was {_listed(before, after)}."
     old, new = ([encoded_kind(one.kind) for one in side] for side in (before, after))

@@ -38,11 +38,9 @@ class Definition:
     #: Value of ``spark.sql.ansi.enabled`` if the result may depend on it, else empty.
     ansi: str = ""
 
-    def same_as(self, other: Definition) -> bool:
-        """Return whether both definitions make the same bytes from the same record."""
-        return self._bytes() == other._bytes()
-
-    def _bytes(self) -> tuple[object, ...]:
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Values that are equal if two definitions make the same bytes from the same record."""
         settings = (self.time_zone, self.ansi)
         return self.expression, encoded_kind(self.kind), self.inputs, *settings
 
@@ -81,5 +79,5 @@ def change_token(before: Sequence[Definition], after: Sequence[Definition]) -> s
 
 def name_of_columns(definitions: Sequence[Definition]) -> str:
     """Return a name for a set of columns. Sets that make the same values have the same name."""
-    content = json.dumps([_PAYLOAD_ENCODING, *(definition._bytes() for definition in definitions)])
+    content = json.dumps([_PAYLOAD_ENCODING, *(definition.identity for definition in definitions)])
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()

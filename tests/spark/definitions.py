@@ -140,7 +140,11 @@ def mistaken(df: DataFrame) -> list[str]:
     def kept(given: Column) -> Definition:
         return Columns(df, case_sensitive=False).resolve(given, "id").definition
 
-    alike = [str(kept(one)) for one, other in look_alikes(df) if kept(one).same_as(kept(other))]
+    alike = [
+        str(kept(one))
+        for one, other in look_alikes(df)
+        if kept(one).identity == kept(other).identity
+    ]
     zoneless = [str(kept(one)) for one in zoned() if kept(one).time_zone != "UTC"]
     same = [(in_a_lambda(), in_a_lambda()), (df["p.a"], F.col("p.a")), (df["ps.a"], F.col("ps.a"))]
     unlike = [str(kept(one)) for one, other in same if kept(one) != kept(other)]
