@@ -83,14 +83,6 @@ class CheckpointLog:
     kafka_sinks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Offsets:
-    """An entry of the offset log, with settings and each source's offset as text."""
-
-    conf: dict[str, str]
-    sources: dict[str, str]
-
-
 def find_checkpoint(where: str) -> CheckpointLog | None:
     """Read a checkpoint as `read_checkpoint` does, or return None if there is no checkpoint."""
     return None if _Folder.at(where).read("metadata") is None else read_checkpoint(where)
@@ -107,18 +99,18 @@ def read_checkpoint(where: str) -> CheckpointLog:
     batches = folder.numbers("offsets")[-_RECENT:]
     if not batches:
         return CheckpointLog(query_id=query_id)
-    newest = _parsed(folder, f"offsets/{batches[-1]}", _offsets)
-    entries = [newest.sources]
+    pinned, newest = _parsed(folder, f"offsets/{batches[-1]}", _offsets)
+    entries = [newest]
     for number in reversed(batches[:-1]):
         with suppress(*_UNREADABLE):  # only the newest entry must be readable
-            entries.append(_offsets(folder.read(f"offsets/{number}") or "").sources)
+            entries.append(_offsets(folder.read(f"offsets/{number}") or "")[1])
     return CheckpointLog(
         query_id=query_id,
         batch_id=batches[-1],
         committed=bool(folder.numbers("commits")),
-        pinned=newest.conf,
+        pinned=pinned,
         sources=tuple(map(_source, _last_offsets(entries))),
-        state_partitions=_state_partitions(folder, where, newest.conf),
+        state_partitions=_state_partitions(folder, where, pinned),
         kafka_sinks=tuple(sorted(folder.names(SINKS))),
     )
 
@@ -212,7 +204,8 @@ def _parsed(folder: _Folder, name: str, parse: Callable[[str], T]) -> T:
         ) from None
 
 
-def _offsets(text: str) -> _Offsets:
+def _offsets(text: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the settings in an entry of the offset log, and the offset of each source as text."""
     version, about, *lines = text.split("\n")
     if version not in ("v1", "v2"):
         raise ValueError(version)
@@ -226,7 +219,7 @@ def _offsets(text: str) -> _Offsets:
     for line in named.values():
         if line.startswith("{"):
             json.loads(line)
-    return _Offsets(conf, named)
+    return conf, named
 
 
 def _last_offsets(entries: Sequence[dict[str, str]]) -> Iterator[str]:
