@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from dedup.catalog.backup import backup_is_due, read_adopted, write_backup
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.gc.housekeeping import housekeep
-from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.clocks import known_ms
@@ -59,16 +58,12 @@ class ById(Call):
             faults.point("backup.put.after")
         state, deleted = housekeep(root, task.query_id, self.epoch, base, policy)
         lap("upkeep")
-        store = self._store(root)
+        cache = LocalCache(task.query_id, self.plan.cache_dir, self.plan.cache_bytes)
+        files = ShardFiles(root, cache, task.query_id, shard, self.layout.secret)
+        store = ShardStore(files, Attempt(task.epoch, task.run_id, task.attempt_id))
         made = process(state, self.input.records(), policy, store, self.epoch, lap)
         counts = {**asdict(store.counters), **made.counts, "orphans_deleted": deleted}
         return replace(made, counts=counts)
-
-    def _store(self, root: Root) -> ShardStore:
-        plan, task = self.plan, self.task
-        cache = LocalCache(task.query_id, plan.cache_dir, plan.cache_bytes)
-        files = ShardFiles(root, cache, task.query_id, self.shard, self.layout.secret)
-        return ShardStore(files, Attempt(task.epoch, task.run_id, task.attempt_id))
 
     def levels(self, outcome: Outcome) -> dict[str, int | None]:
         state, policy = outcome.state, self.plan.policy

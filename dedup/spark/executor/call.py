@@ -79,13 +79,6 @@ class ShardInput:
             self.key_blobs.append(keys)
             self.blobs.append(body)
 
-    @property
-    def unpack_needs_keys(self) -> bool:
-        """Return whether the keys replace one of the user's columns, which unpack then restores."""
-        if self.schema_bytes is None:
-            return False
-        return wire.key_column(self.plan, wire.read_schema(self.schema_bytes)) is not None
-
     def records(self) -> Records:
         """Return the shard's records, in the order of the blobs."""
         plan, column = self.plan, self._column

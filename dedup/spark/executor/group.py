@@ -129,7 +129,9 @@ def _judged_rows(
     given = call.input
     rows, keys, bodies = [wire.CONTROL], list[bytes | None]([None]), [given.schema_bytes]
     judged_blobs: list[bytes | None] = [None]
-    needs_keys = given.unpack_needs_keys
+    schema = None if given.schema_bytes is None else wire.read_schema(given.schema_bytes)
+    # Unpack restores the user's column that the keys replace.
+    needs_keys = schema is not None and wire.key_column(call.plan, schema) is not None
     first = emitted = 0
     for head, key_blob, body in zip(given.heads, given.key_blobs, given.blobs, strict=True):
         judged = verdicts[first : first + head.num_rows]

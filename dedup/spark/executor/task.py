@@ -24,7 +24,6 @@ from pyspark import TaskContext
 from dedup.catalog.certificate import Certificate, load_certificate
 from dedup.catalog.compatibility import create_or_check
 from dedup.catalog.gc.runs import list_runs
-from dedup.catalog.layout import parse
 from dedup.catalog.root import Root
 from dedup.catalog.similar_queries import similar_queries, similar_query_warning
 from dedup.core.filter import hash_key_id
@@ -183,7 +182,7 @@ def layout(plan: Plan, task: Task, *, has_state: bool | None = None) -> Layout:
 
 def _just_adopted(root: Root, task: Task) -> bool:
     """Return whether the query adopted a catalog and has committed no rows since."""
-    adopted = any(parse(found.name).kind == "adopted" for found in root.list(task.query_id))
+    adopted = any(found.parsed.kind == "adopted" for found in root.list(task.query_id))
     return adopted and all(
         run.began_epoch >= task.epoch and run.through_epoch is None
         for run in list_runs(root, task.query_id)
