@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dedup.catalog.uri import scheme_of
-from dedup.core.option import Option, choice, read_options, switch, text, whole
+from dedup.core.option import (
+    REQUIRED,
+    Kind,
+    Option,
+    choice,
+    names,
+    read_options,
+    switch,
+    text,
+    whole,
+)
 from dedup.errors import ConfigError
 
 #: Option `name` of a sink. Its value becomes part of markers, folders and transactional IDs.
@@ -31,18 +41,8 @@ ACCEPT = (
 STAGING = Option(
     "staging", text(), help="shared folder for staged slices; default: in the checkpoint"
 )
-
-
 #: Modes of a sink into a table of a database.
 APPEND, UPSERT, ATOMIC = "append", "upsert", "atomic"
-MODE = Option("mode", choice(APPEND, UPSERT, ATOMIC), APPEND, help="see above")
-VERSION = Option(
-    "version", text(),
-    help="column that decides between rows of one key: the greatest stays, of equal ones the first",
-)  # fmt: skip
-TIMEOUT = Option(
-    "timeout.seconds", whole(1, 3600), 60, help="longest wait for a server, and a lock"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +102,27 @@ def database_texts(
 def named(name: str) -> Option:
     help_text = "name of the sink within its query; two sinks need two names"
     return Option("name", NAME, name, help_text)
+
+
+def database_options(
+    name: str, sql_name: Kind, *own: Option, unique: str, place: str
+) -> tuple[Option, ...]:
+    """Return the options of a sink into a table. `place` is what the server has for a schema."""
+    return (
+        Option("table", sql_name, REQUIRED, "the table, which must exist"),
+        Option("mode", choice(APPEND, UPSERT, ATOMIC), APPEND, help="see above"),
+        Option("key", names(), (), help=f"columns over which the table has {unique}"),
+        Option("version", text(),
+               help="column that decides between rows of one key: the greatest stays, of equal "
+                    "ones the first"),
+        Option("markers", sql_name, help=f"table of the markers; default: in the table's {place}"),
+        *own,
+        Option("timeout.seconds", whole(1, 3600), 60,
+               help="longest wait for a server, and a lock"),
+        STAGING,
+        named(name),
+        *ACCEPT,
+    )  # fmt: skip
 
 
 def sink_values(

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dedup.core.option import REQUIRED, Kind, Option, names, switch, text, whole
+from dedup.core.option import Kind, Option, switch, text, whole
 from dedup.errors import ConfigError
-from dedup.sinks.options import (
-    ACCEPT,
-    MODE,
-    STAGING,
-    TIMEOUT,
-    VERSION,
-    DatabaseOptions,
-    named,
-    sink_values,
-)
+from dedup.sinks.options import DatabaseOptions, database_options, sink_values
 
 FORMAT = "dedup_mysql"
 #: Options with this prefix are arguments of PyMySQL's ``connect``.
@@ -26,17 +17,7 @@ _PART = r"(?:`(?:[^`]|``)+`|[A-Za-z_$][\w$]*)"
 _SQL_NAME = text(
     rf"{_PART}(?:\.{_PART})?", "be a name as in SQL, such as orders, shop.orders or `Orders`."
 )
-OPTIONS = (
-    Option("table", _SQL_NAME, REQUIRED, "the table, which must exist"),
-    MODE,
-    Option("key", names(), (), help="columns over which the table has its only unique index"),
-    VERSION,
-    Option("markers", _SQL_NAME, help="table of the markers; default: in the table's database"),
-    TIMEOUT,
-    STAGING,
-    named("mysql"),
-    *ACCEPT,
-)
+OPTIONS = database_options("mysql", _SQL_NAME, unique="its only unique index", place="database")
 _EXACT = Kind(lambda value, name: value, str)  # a password may begin or end with a blank
 #: PyMySQL's arguments.
 CONNECT = {

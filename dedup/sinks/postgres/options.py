@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dedup.core.option import REQUIRED, Option, names, text
-from dedup.sinks.options import (
-    ACCEPT,
-    MODE,
-    STAGING,
-    TIMEOUT,
-    VERSION,
-    DatabaseOptions,
-    named,
-    sink_values,
-)
+from dedup.core.option import REQUIRED, Option, text
+from dedup.sinks.options import DatabaseOptions, database_options, sink_values
 
 FORMAT = "dedup_postgres"
 
@@ -25,16 +16,13 @@ _SQL_NAME = text(
 )
 OPTIONS = (
     Option("dsn", text(), REQUIRED, "how to connect, such as postgresql://user@host/database"),
-    Option("table", _SQL_NAME, REQUIRED, "the table, which must exist"),
-    MODE,
-    Option("key", names(), (), help="columns over which the table has a unique index"),
-    VERSION,
-    Option("markers", _SQL_NAME, help="table of the markers; default: in the table's schema"),
-    Option("quarantine", _SQL_NAME, help="table for rejected records"),
-    TIMEOUT,
-    STAGING,
-    named("postgres"),
-    *ACCEPT,
+    *database_options(
+        "postgres",
+        _SQL_NAME,
+        Option("quarantine", _SQL_NAME, help="table for rejected records"),
+        unique="a unique index",
+        place="schema",
+    ),
 )
 
 
