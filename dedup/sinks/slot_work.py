@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
@@ -23,17 +23,6 @@ from dedup.sinks.protocol import (
     publish_staged,
 )
 from dedup.sinks.work import SinkWork, TaskResult
-
-
-class SliceStaging(Protocol):
-    """The place where one sink of one query stages its slices."""
-
-    def write(self, batch_id: int, slot: int, rows: Iterable[pa.RecordBatch]) -> StagedSlice:
-        """Write the rows of a slice durably, and return the staged slice."""
-
-    def clean(self, batch_id: int) -> None:
-        """Delete the staged slices of a published micro-batch and of all earlier micro-batches."""
-
 
 S = TypeVar("S", bound=SlotPort)
 
@@ -54,7 +43,6 @@ class SlotRows:
         return sum(map(content_of, self._all()), Content())
 
     def stage(self) -> StagedSlice:
-        """Write all rows to a durable file or table that readers of the sink do not see."""
         assert self._stage is not None, "these are staged already"
         return self._stage(self._all())
 
@@ -75,10 +63,6 @@ class SlotWork(SinkWork, Generic[S]):
     @abstractmethod
     def slot(self, batch: Batch, number: int) -> S:
         """Return a handle of a slot for one attempt of a task."""
-
-    @abstractmethod
-    def staging(self, batch: Batch) -> SliceStaging:
-        """Return the place where the sink stages slices."""
 
     @abstractmethod
     def task_rows(

@@ -18,6 +18,7 @@ from dedup.sinks.figures import WorkCounts, counted, measured, note_fenced, repo
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.options import SinkOptions
 from dedup.sinks.protocol import Batch, Fenced, PublishedSlice, StagedBatch, StagedSlice
+from dedup.sinks.slice_store import SliceStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,11 @@ class SinkWork(ABC):
 
     def ledger(self, where: str, query_id: str) -> Ledger:
         return Ledger(where, query_id)
+
+    def staging(self, batch: Batch) -> SliceStore:
+        """Return the files in which tasks stage slices, if this sink stages them so."""
+        assert self.options.ledger is not None, "only sinks without markers have none"
+        return SliceStore(self.options.ledger, batch.query_id, self.room)
 
     @abstractmethod
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:

@@ -26,7 +26,6 @@ from dedup.sinks.kafka.slots import KafkaRows, KafkaSink, KafkaSlot
 from dedup.sinks.kafka.undelivered import Undelivered
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.protocol import Batch, PublishedSlice, StagedBatch, StagedSlice
-from dedup.sinks.slice_store import SliceStore
 from dedup.sinks.slot_work import SlotWork
 from dedup.sinks.work import TaskResult
 from dedup.sources.kafka.clients import confluent, producer_config
@@ -60,10 +59,6 @@ class KafkaWork(SlotWork[KafkaSlot]):
 
     def slot(self, batch: Batch, number: int) -> KafkaSlot:
         return KafkaSlot(self.options, batch.query_id, number)
-
-    def staging(self, batch: Batch) -> SliceStore:
-        assert self.options.ledger is not None, "only modes without transactions have none"
-        return SliceStore(self.options.ledger, batch.query_id, self.room)
 
     def task_rows(
         self,

@@ -14,7 +14,6 @@ from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.options import SinkOptions
 from dedup.sinks.protocol import Batch, StagedBatch, StagedSlice
-from dedup.sinks.slice_store import SliceStore
 from dedup.sinks.slot_work import SlotWork
 
 
@@ -39,10 +38,6 @@ class TransactionalWork(SlotWork[KitSlot]):
 
     def slot(self, batch: Batch, number: int) -> KitSlot:
         return KitSlot(self._slots(batch), self.identity, number)
-
-    def staging(self, batch: Batch) -> SliceStore:
-        assert self.options.ledger is not None, "a custom sink always has one"
-        return SliceStore(self.options.ledger, batch.query_id, self.room)
 
     def task_rows(
         self,

@@ -162,7 +162,7 @@ class WriteAheadWork(SinkWork):
     def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
         faults.point("kit.task.begin")
         faults.point("kit.stage.before")
-        staged = self._store(batch).write(batch.batch_id, slot, rows)
+        staged = self.staging(batch).write(batch.batch_id, slot, rows)
         faults.point("kit.stage.after")
         faults.point("kit.task.end")
         return TaskResult(batch, staged)
@@ -175,7 +175,8 @@ class WriteAheadWork(SinkWork):
         """Do nothing: if the markers are elsewhere, they lack the micro-batch of the ledger."""
 
     def publish(self, staged: StagedBatch) -> Callable[[], None]:
-        batch, markers, store = staged.batch, self._markers(staged.batch), self._store(staged.batch)
+        batch, store = staged.batch, self.staging(staged.batch)
+        markers = SentMarkers(str(self.options.ledger), batch.query_id)
         newest = markers.newest()
         staged.check_markers({} if newest is None else {BATCH_SLOT: newest}, store.decided())
         if newest is None or newest.batch_id < batch.batch_id:
@@ -230,16 +231,6 @@ class WriteAheadWork(SinkWork):
                 faults.point("kit.send.part")
         faults.point("kit.send.after")
         markers.write(marker)
-
-    def _store(self, batch: Batch) -> SliceStore:
-        return SliceStore(self._ledger(), batch.query_id, self.room)
-
-    def _markers(self, batch: Batch) -> SentMarkers:
-        return SentMarkers(self._ledger(), batch.query_id)
-
-    def _ledger(self) -> str:
-        assert self.options.ledger is not None, "the options of the kit always name one"
-        return self.options.ledger
 
 
 def write_ahead_work(
