@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dedup.errors import ConfigError, DataError, SinkError
 from dedup.sinks.columns import Unsuitable
+from dedup.sinks.foreach_batch import columns_of
+from dedup.sinks.inspection import SinkInspection, inspection_of
+from dedup.sinks.kind import SinkKind
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.kit.work import TransactionalWork
+from dedup.sinks.marker import Marker
 from dedup.sinks.options import DatabaseOptions
 from dedup.sinks.protocol import Aborted
+from dedup.spark.driver.checkpoint_log import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 C = TypeVar("C")
+O = TypeVar("O", bound=DatabaseOptions)  # noqa: E741
 
 NOTHING_WRITTEN = " Nothing of its slice was written."
 
@@ -108,6 +114,29 @@ def fitting_column(name: str, table: str) -> Iterator[None]:
         raise ConfigError(
             f"Column {name!r} of the stream does not go into table {table}: {why}."
         ) from None
+
+
+def database_kind(
+    format_name: str,
+    function_name: str,
+    parse: Callable[[Mapping[str, str]], O],
+    ready: Callable[[O, Sequence[tuple[str, str]]], TransactionalWork],
+    read_markers: Callable[[O], list[Marker]],
+) -> SinkKind[O]:
+    """Return the kind of a sink. `read_markers` returns the newest markers of all queries."""
+
+    def inspect(options: O, progress: Progress | None) -> SinkInspection:
+        with answering_server("Try again"):
+            return inspection_of(read_markers(options), progress)
+
+    return SinkKind(
+        format_name=format_name,
+        function_name=function_name,
+        parse=parse,
+        ready=lambda options, schema: ready(options, columns_of(schema)),
+        inspect=inspect,
+        takes_complete=lambda options: "key" in options,
+    )
 
 
 def database_work(

@@ -4,31 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dedup.sinks.database import answering_server
-from dedup.sinks.foreach_batch import SinkFunction, columns_of
-from dedup.sinks.inspection import SinkInspection, inspection_of
-from dedup.sinks.kind import SinkKind
+from dedup.sinks.database import database_kind
+from dedup.sinks.foreach_batch import SinkFunction
 from dedup.sinks.mysql.connections import mysql_library
-from dedup.sinks.mysql.options import FORMAT, PREFIX, MysqlOptions, mysql_options
+from dedup.sinks.mysql.options import FORMAT, PREFIX, mysql_options
 from dedup.sinks.mysql.sink import read_markers, ready
 from dedup.sinks.options import database_texts
-from dedup.spark.driver.checkpoint_log import Progress
 
-
-def inspect_mysql(options: MysqlOptions, progress: Progress | None) -> SinkInspection:
-    """Return what a sink with these options has published, for each query that used it."""
-    with answering_server("Try again"):
-        return inspection_of(read_markers(options), progress)
-
-
-MYSQL = SinkKind(
-    format_name=FORMAT,
-    function_name="mysql_sink",
-    parse=mysql_options,
-    ready=lambda options, schema: ready(options, columns_of(schema)),
-    inspect=inspect_mysql,
-    takes_complete=lambda options: "key" in options,
-)
+MYSQL = database_kind(FORMAT, "mysql_sink", mysql_options, ready, read_markers)
 
 
 def mysql_sink(

@@ -4,37 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dedup.sinks.database import answering_server
-from dedup.sinks.foreach_batch import SinkFunction, columns_of
-from dedup.sinks.inspection import SinkInspection, inspection_of
-from dedup.sinks.kind import SinkKind
+from dedup.sinks.database import database_kind
+from dedup.sinks.foreach_batch import SinkFunction
 from dedup.sinks.options import database_texts
-from dedup.sinks.postgres.connections import psycopg_library, transaction, translated_errors
-from dedup.sinks.postgres.options import FORMAT, PostgresOptions, postgres_options
+from dedup.sinks.postgres.connections import psycopg_library
+from dedup.sinks.postgres.options import FORMAT, postgres_options
 from dedup.sinks.postgres.sink import read_markers, ready
-from dedup.sinks.postgres.tables import schema_of
-from dedup.spark.driver.checkpoint_log import Progress
 
-
-def inspect_postgres(options: PostgresOptions, progress: Progress | None) -> SinkInspection:
-    """Return what a sink with these options has published, for each query that used it."""
-    with (
-        answering_server("Try again"),
-        translated_errors(options.table),
-        transaction(options) as connection,
-    ):
-        table = options.markers or f"{schema_of(connection, options.table)}.dedup_markers"
-        return inspection_of(read_markers(connection, table, options.name), progress)
-
-
-POSTGRES = SinkKind(
-    format_name=FORMAT,
-    function_name="postgres_sink",
-    parse=postgres_options,
-    ready=lambda options, schema: ready(options, columns_of(schema)),
-    inspect=inspect_postgres,
-    takes_complete=lambda options: "key" in options,
-)
+POSTGRES = database_kind(FORMAT, "postgres_sink", postgres_options, ready, read_markers)
 
 
 def postgres_sink(

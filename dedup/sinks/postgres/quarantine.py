@@ -32,7 +32,7 @@ from dedup.sinks.columns import record_as_json
 from dedup.sinks.marker import Marker
 from dedup.sinks.postgres.connections import psycopg_library, reason_of, translate_error
 from dedup.sinks.postgres.copy_rows import CopyRows
-from dedup.sinks.postgres.tables import TargetTable, make_own_table
+from dedup.sinks.postgres.tables import TargetTable
 
 if TYPE_CHECKING:
     import psycopg
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 #: wrong.
 MOST = 1000
 
-_COLUMNS = {
+COLUMNS = {
     "query_id": "text", "sink": "text", "batch_id": "bigint", "reason": "text", "record": "text",
 }  # fmt: skip
 #: Checks deferred constraints now, and all others that follow at once.
@@ -139,7 +139,7 @@ class RejectedRecords:
             into = into.replace("%", "%%")  # psycopg interprets a single %
             with self._connection.cursor() as cursor:
                 cursor.executemany(
-                    f"INSERT INTO {into} ({', '.join(_COLUMNS)}) VALUES (%s, %s, %s, %s, %s)",
+                    f"INSERT INTO {into} ({', '.join(COLUMNS)}) VALUES (%s, %s, %s, %s, %s)",
                     [(marker.query_id, marker.sink, marker.batch_id, *one) for one in records],
                 )
 
@@ -171,7 +171,3 @@ class RejectedRecords:
 def _in_ascii(text: str) -> str:
     """Return a text in which each character that is not ASCII is escaped as in JSON."""
     return re.sub(r"[^\x00-\x7f]", lambda one: json.dumps(one[0])[1:-1], text)
-
-
-def make_quarantine_table(connection: psycopg.Connection[Any], name: str) -> str:
-    return make_own_table(connection, name, _COLUMNS)

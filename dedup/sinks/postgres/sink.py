@@ -37,7 +37,7 @@ from dedup.sinks.postgres.connections import (
 )
 from dedup.sinks.postgres.copy_rows import CopyRows
 from dedup.sinks.postgres.options import PostgresOptions
-from dedup.sinks.postgres.quarantine import CHECK, RejectedRecords, make_quarantine_table
+from dedup.sinks.postgres.quarantine import CHECK, COLUMNS, RejectedRecords
 from dedup.sinks.postgres.tables import TargetTable, find_table, make_own_table, schema_of
 from dedup.sinks.protocol import Aborted
 
@@ -250,25 +250,25 @@ def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> Trans
         markers = make_own_table(connection, markers, _COLUMNS, _KEY)
         quarantine = options.quarantine
         if quarantine is not None:
-            quarantine = make_quarantine_table(connection, quarantine)
+            quarantine = make_own_table(connection, quarantine, COLUMNS)
         settled = replace(options, markers=markers, quarantine=quarantine)
         table = find_table(connection, settled, columns)
     return database_work(PostgresSink(settled, table), settled, options.dsn, table.name)
 
 
-def read_markers(connection: psycopg.Connection[Any], table: str, sink: str) -> list[Marker]:
-    """Return the newest marker of each slot that a sink has, in any query.
-
-    The result is empty if the table is missing.
-    """
-    if connection.execute("SELECT to_regclass(%s)", [table]).fetchone() == (None,):
-        return []
-    rows = connection.execute(
-        f"SELECT query_id, slot, marker FROM {table.replace('%', '%%')} "
-        "WHERE sink = %s AND marker IS NOT NULL",
-        [sink],
-    )
-    return [_parsed(table, f"{query_id}/{sink}/{slot}", text) for query_id, slot, text in rows]
+def read_markers(options: PostgresOptions) -> list[Marker]:
+    """Return the newest marker of each slot that a sink has, in any query."""
+    sink = options.name
+    with translated_errors(options.table), transaction(options) as connection:
+        table = options.markers or f"{schema_of(connection, options.table)}.dedup_markers"
+        if connection.execute("SELECT to_regclass(%s)", [table]).fetchone() == (None,):
+            return []
+        rows = connection.execute(
+            f"SELECT query_id, slot, marker FROM {table.replace('%', '%%')} "
+            "WHERE sink = %s AND marker IS NOT NULL",
+            [sink],
+        )
+        return [_parsed(table, f"{query_id}/{sink}/{slot}", text) for query_id, slot, text in rows]
 
 
 def _parsed(table: str, key: str, text: str) -> Marker:
