@@ -45,7 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from dedup.errors import SinkError
 from dedup.sinks.content import Content
@@ -286,11 +286,10 @@ def publish_staged(
     Raises SinkError if published rows differ or are of a later micro-batch. Raises Fenced if
     another run of the query has acquired the sink.
     """
-    driver = _Driver(staged, sink, atomic)
     reason: Exception | None = None
     for _ in range(ATTEMPTS):
         try:
-            driver.decide()
+            _decide(staged, sink, atomic)
         except (Aborted, Indefinite) as error:
             reason = error
             note_retry()
@@ -303,61 +302,56 @@ def publish_staged(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Driver(Generic[S]):
-    """The driver's work on one micro-batch. The fields are the parameters of `publish_staged`."""
+def _decide(
+    given: StagedBatch, sink: SinkPort[S], atomic: Callable[[], Sequence[StagedSlice]] | None
+) -> None:
+    """Acquire all slots, compare and revoke markers, and publish. Stop at a failed commit."""
+    batch, slices = given.batch, given.slices
+    staged = {each.slot: each for each in slices if isinstance(each, StagedSlice)}
+    # Acquire the batch slot in both modes, because an earlier run may have used the other mode.
+    newest = sink.acquire([BATCH_SLOT, *sorted(staged)])
+    given.check_markers(newest)
+    published = {n: m for n, m in newest.items() if m.batch_id == batch.batch_id}
+    _compare(given, published, is_atomic=atomic is not None)
+    if BATCH_SLOT in published:
+        return
+    if atomic and not published:
+        at_once = atomic()
+        _revoke(batch, sink, newest)
+        _publish(batch, BATCH_SLOT, sink, at_once, len(at_once))
+    elif missing := sorted(staged.keys() - published.keys()):
+        nothing = replace(batch.marker(BATCH_SLOT, Content()), batch_id=-1, run_id=NO_RUN)
+        _commit_marker(sink.slot(BATCH_SLOT), newest.get(BATCH_SLOT, nothing))
+        _revoke(batch, sink, newest)
+        # Sort the slots, so that two drivers with different slices collide at the first slot.
+        for number in missing:
+            _publish(batch, number, sink, [staged[number]], len(slices))
 
-    given: StagedBatch
-    sink: SinkPort[S]
-    atomic: Callable[[], Sequence[StagedSlice]] | None
 
-    def decide(self) -> None:
-        """Acquire all slots, compare and revoke markers, and publish. Stop at a failed commit."""
-        batch, slices, sink = self.given.batch, self.given.slices, self.sink
-        staged = {each.slot: each for each in slices if isinstance(each, StagedSlice)}
-        # Acquire the batch slot in both modes, because an earlier run may have used the other mode.
-        newest = self.sink.acquire([BATCH_SLOT, *sorted(staged)])
-        self.given.check_markers(newest)
-        published = {n: m for n, m in newest.items() if m.batch_id == batch.batch_id}
-        self._compare(published)
-        if BATCH_SLOT in published:
-            return
-        if self.atomic and not published:
-            at_once = self.atomic()
-            _revoke(batch, sink, newest)
-            _publish(batch, BATCH_SLOT, sink, at_once, len(at_once))
-        elif missing := sorted(staged.keys() - published.keys()):
-            nothing = replace(batch.marker(BATCH_SLOT, Content()), batch_id=-1, run_id=NO_RUN)
-            _commit_marker(sink.slot(BATCH_SLOT), newest.get(BATCH_SLOT, nothing))
-            _revoke(batch, sink, newest)
-            # Sort the slots, so that two drivers with different slices collide at the first slot.
-            for number in missing:
-                _publish(batch, number, sink, [staged[number]], len(slices))
-
-    def _compare(self, published: Mapping[int, Marker]) -> None:
-        """Raise SinkError if the slices differ from what is published of this micro-batch."""
-        slices = self.given.slices
-        if self.given.accept_difference:
-            return
-        if BATCH_SLOT in published:
-            if not self.atomic:
-                refuse_other_content(published[BATCH_SLOT], content_of_slices(slices))
-            return
-        now = {each.slot: each.content for each in slices}
-        for number, marker in sorted(published.items()):
-            if number in now:
-                refuse_other_content(marker, now[number])
-            elif marker.rows:  # an empty slice may be missing now
-                raise SinkError(
-                    f"Micro-batch {marker.batch_id} was published in part when it ran before: "
-                    f"slice {marker.slot} by {marker.writer or 'an earlier run'}, {marker.rows:,} "
-                    f"rows. Now it is divided into {len(now)} slices, and lacks slice "
-                    f"{marker.slot}. Nothing was published by this run. Start the query once with "
-                    "the settings that divided it then (cores, spark.sql.shuffle.partitions, "
-                    "spark.sql.files.maxPartitionBytes, adaptive execution), and change them "
-                    "after this micro-batch.",
-                    remedy="sink-differs",
-                )
+def _compare(given: StagedBatch, published: Mapping[int, Marker], *, is_atomic: bool) -> None:
+    """Raise SinkError if the slices differ from what is published of this micro-batch."""
+    slices = given.slices
+    if given.accept_difference:
+        return
+    if BATCH_SLOT in published:
+        if not is_atomic:
+            refuse_other_content(published[BATCH_SLOT], content_of_slices(slices))
+        return
+    now = {each.slot: each.content for each in slices}
+    for number, marker in sorted(published.items()):
+        if number in now:
+            refuse_other_content(marker, now[number])
+        elif marker.rows:  # an empty slice may be missing now
+            raise SinkError(
+                f"Micro-batch {marker.batch_id} was published in part when it ran before: "
+                f"slice {marker.slot} by {marker.writer or 'an earlier run'}, {marker.rows:,} "
+                f"rows. Now it is divided into {len(now)} slices, and lacks slice "
+                f"{marker.slot}. Nothing was published by this run. Start the query once with "
+                "the settings that divided it then (cores, spark.sql.shuffle.partitions, "
+                "spark.sql.files.maxPartitionBytes, adaptive execution), and change them "
+                "after this micro-batch.",
+                remedy="sink-differs",
+            )
 
 
 def _revoke(batch: Batch, sink: SinkPort[S], newest: Mapping[int, Marker]) -> None:
