@@ -297,18 +297,19 @@ def open_delta(options: LakeOptions, columns: pa.Schema | None = None) -> DeltaT
     """Return the newest version of the table, created first from `columns` if it is missing."""
     deltalake = delta_library()
     properties = dict(options.properties) or None
-    try:
+    with options.opening():
         if columns is not None:
             schema = deltalake.Schema.from_arrow(columns)
             deltalake.DeltaTable.create(
                 options.table, schema, mode="ignore", storage_options=properties
             )
-        table: DeltaTable = deltalake.DeltaTable(options.table, storage_options=properties)
-        return table
-    except Exception as error:
-        if columns is None and isinstance(error, deltalake.exceptions.TableNotFoundError):
-            raise options.missing() from None
-        raise options.unreadable(error) from None
+        try:
+            table: DeltaTable = deltalake.DeltaTable(options.table, storage_options=properties)
+            return table
+        except deltalake.exceptions.TableNotFoundError:
+            if columns is None:
+                raise options.missing() from None
+            raise
 
 
 def _shape_of(table: DeltaTable) -> str:

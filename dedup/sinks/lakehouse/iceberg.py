@@ -335,29 +335,21 @@ def iceberg_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> I
 def _create(options: LakeOptions, columns: pa.Schema) -> None:
     from pyiceberg.exceptions import TableAlreadyExistsError
 
-    try:
+    with options.opening(), suppress(TableAlreadyExistsError):
         catalog = _catalog(options)
-        with suppress(TableAlreadyExistsError):
-            catalog.create_namespace_if_not_exists(options.table.rpartition(".")[0])
-            catalog.create_table(options.table, columns)
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise options.unreadable(error) from None
+        catalog.create_namespace_if_not_exists(options.table.rpartition(".")[0])
+        catalog.create_table(options.table, columns)
 
 
 def open_iceberg(options: LakeOptions) -> Table:
     """Return the newest version of the table."""
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
-    try:
-        return _catalog(options).load_table(options.table)
-    except (NoSuchNamespaceError, NoSuchTableError):
-        raise options.missing() from None
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise options.unreadable(error) from None
+    with options.opening():
+        try:
+            return _catalog(options).load_table(options.table)
+        except (NoSuchNamespaceError, NoSuchTableError):
+            raise options.missing() from None
 
 
 def _catalog(options: LakeOptions) -> Catalog:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from dedup.catalog.uri import local_path, scheme_of, without_credentials
@@ -65,11 +66,18 @@ class LakeOptions(SinkOptions):
             "it, or let the option create=true make it from the columns of the stream."
         )
 
-    def unreadable(self, error: Exception) -> SinkError:
-        return SinkError(
-            f"Table {self.table} cannot be opened: {self.without_secrets(error)}. Start the query "
-            "again once it can. It finds a commit that has become visible."
-        )
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Turn errors of the library into a SinkError."""
+        try:
+            yield
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise SinkError(
+                f"Table {self.table} cannot be opened: {self.without_secrets(error)}. Start the "
+                "query again once it can. It finds a commit that has become visible."
+            ) from None
 
 
 def lake_options(format_name: str, given: Mapping[str, str]) -> LakeOptions:

@@ -123,10 +123,8 @@ class LakePort(TablePort, Generic[T]):
 
     def _check_files(self) -> None:
         table = self.target.options.table
-        try:
+        with self.target.options.opening():
             sizes = list(self._sizes())
-        except Exception as error:
-            raise self.target.options.unreadable(error) from None
         for file, size in zip(self.files, sizes, strict=True):
             if size != file.size_bytes:
                 raise SinkError(
