@@ -48,10 +48,7 @@ class SinkSource(DataSource):
                 "the result before by the newest one: in a function for foreachBatch, or with "
                 'format("dedup_postgres") or format("dedup_mysql") in mode upsert.'
             )
-        return SinkStreamWriter(self.work(schema))
-
-    def work(self, schema: StructType) -> SinkWork:
-        return self.kind.prepare(self.kind.parse(self.options), schema)
+        return SinkStreamWriter(self.kind.prepare(self.kind.parse(self.options), schema))
 
 
 def source_of(kind: SinkKind[Any]) -> type[SinkSource]:
