@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from dedup.catalog.document import from_document, to_document
-from dedup.core.parse import integer, record, text
+from dedup.core.parse import integer, mapping, text
 from dedup.errors import ConfigError, SinkError, faults
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.kit.transactional import TransactionalSink
@@ -70,20 +70,14 @@ class Stored:
         if not found:
             return cls()
         with reading(f"The marker {key}"):
-            _, fields = from_document(found.rstrip().encode(), version=_FORMAT)
-            return cls(**record(fields, {"owner": _owner, "marker": _marker, "slots": _slots}))
-
-
-def _owner(value: object) -> str | None:
-    return None if value is None else text(value)
-
-
-def _marker(value: object) -> Marker | None:
-    return None if value is None else Marker.from_json(value)
-
-
-def _slots(value: object) -> int:
-    return integer(value, 0)
+            _, document = from_document(found.rstrip().encode(), version=_FORMAT)
+            names = frozenset({"owner", "marker", "slots"})
+            value = mapping(document, needed=names, allowed=names)
+            return cls(
+                owner=None if value["owner"] is None else text(value["owner"]),
+                marker=None if value["marker"] is None else Marker.from_json(value["marker"]),
+                slots=integer(value["slots"], 0),
+            )
 
 
 @dataclass(frozen=True, slots=True)
