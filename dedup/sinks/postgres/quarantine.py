@@ -94,11 +94,10 @@ class RejectedRecords:
             self._move_all(f"; {CHECK.decode()}")
 
     def _move_all(self, check: str = "") -> None:
-        found = self._connection.execute(
+        [(count,)] = self._connection.execute(
             "SELECT pg_relation_size(%s) / current_setting('block_size')::int", [self._source]
-        ).fetchone()
-        assert found is not None
-        waiting = [(0, found[0])] if found[0] else []
+        ).fetchall()
+        waiting = [(0, count)] if count else []
         while waiting:
             begin, end = waiting.pop()
             blocks = f"WHERE ctid >= '({begin},0)' AND ctid < '({end},0)'"
@@ -119,11 +118,10 @@ class RejectedRecords:
             one = f"WHERE ctid = '{place}'"
             reason = self._move(one, check)
             if reason is not None:
-                row = self._connection.execute(
+                [(record,)] = self._connection.execute(
                     f"SELECT to_jsonb(one)::text FROM {self._source} AS one {one}".encode()
-                ).fetchone()
-                assert row is not None
-                self._add(reason, row[0])
+                ).fetchall()
+                self._add(reason, record)
 
     def _move(self, where: str, check: str) -> str | None:
         statement = self._table.merge_from(self._source, where) + check

@@ -124,13 +124,11 @@ class PostgresSink(TransactionalSink[PostgresTransaction]):
                     )
                     row = self._locked(connection, slot)
             if number == BATCH_SLOT:
-                found = connection.execute(
+                [(slots,)] = connection.execute(
                     f"SELECT coalesce(max(slot) + 1, 0) FROM {self._markers} "
                     "WHERE query_id = %s AND sink = %s",
                     (query_id, sink),
-                ).fetchone()
-                assert found is not None, "an aggregate has one row"
-                slots = found[0]
+                ).fetchall()
         owner, marker = row or (None, None)
         newest = marker and _parsed(str(self.options.markers), key, marker)
         return Stored(owner, newest, slots).to_text()

@@ -223,9 +223,8 @@ def _tables(options: PostgresOptions, name: str) -> list[str]:
 
 def _definition(connection: psycopg.Connection[Any], options: PostgresOptions, name: str) -> int:
     given = {"table": name, "tables": _tables(options, name)}
-    row = connection.execute(_HASH, given).fetchone()
-    assert row is not None, "a query without FROM has one row"
-    return int(row[0])
+    [(found,)] = connection.execute(_HASH, given).fetchall()
+    return int(found)
 
 
 def _check_tables(connection: psycopg.Connection[Any], tables: Sequence[str]) -> None:
