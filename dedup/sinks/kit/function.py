@@ -18,7 +18,7 @@ from dedup.sinks.kit.inspection import inspect_write_ahead
 from dedup.sinks.kit.slots import Slots
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.kit.work import TransactionalWork
-from dedup.sinks.kit.write_ahead import WriteAheadSink, write_ahead_work
+from dedup.sinks.kit.write_ahead import WriteAheadSink, WriteAheadWork
 from dedup.sinks.options import ACCEPT, STAGING, SinkOptions, named, sink_values
 from dedup.sinks.work import SinkWork
 from dedup.spark.driver.checkpoint_log import Progress
@@ -73,7 +73,8 @@ def kind_of(
     if isinstance(sink, TransactionalSink):
         return _transactional(sink)
     if isinstance(sink, WriteAheadSink):
-        return _kind(partial(write_ahead_work, sink, checkpoint), inspect_write_ahead)
+        work = partial(WriteAheadWork, sink=sink, checkpoint=checkpoint)
+        return _kind(sink, work, inspect_write_ahead)
     raise ConfigError(
         f"sink={sink!r:.80} must be an object of a subclass of TransactionalSink or WriteAheadSink."
     )
@@ -93,29 +94,27 @@ def _transactional(sink: TransactionalSink[Any]) -> SinkKind[SinkOptions]:
     sent = pickled(sink, "Spark has to send it to its tasks", "begin")
     identity = hashlib.blake2b(sent, digest_size=16).digest()
 
-    def prepare(options: SinkOptions, schema: StructType) -> SinkWork:
-        sink.check(schema)
-        return TransactionalWork(options, sink, identity)
-
     def inspect(options: SinkOptions, progress: Progress | None) -> SinkInspection:
         if progress is None:
             raise ConfigError("A custom sink is inspected with the checkpoint of its query.")
         found = Slots(sink, options, progress.query_id).all().values()
         return inspection_of((each.marker for each in found), progress)
 
-    return _kind(prepare, inspect)
+    return _kind(sink, partial(TransactionalWork, custom=sink, identity=identity), inspect)
 
 
 def _kind(
-    prepare: Callable[[SinkOptions, StructType], SinkWork],
+    sink: TransactionalSink[Any] | WriteAheadSink,
+    work: Callable[[SinkOptions], SinkWork],
     inspect: Callable[[SinkOptions, Progress | None], SinkInspection],
 ) -> SinkKind[SinkOptions]:
-    def checked(options: SinkOptions, schema: StructType) -> SinkWork:
+    def ready(options: SinkOptions, schema: StructType) -> SinkWork:
         refuse_twins(schema.names)
-        return prepare(options, schema)
+        sink.check(schema)
+        return work(options)
 
     return SinkKind(
-        format_name=_NAME, function_name="custom_sink", parse=_parse, ready=checked,
+        format_name=_NAME, function_name="custom_sink", parse=_parse, ready=ready,
         inspect=inspect,
     )  # fmt: skip
 

@@ -148,7 +148,7 @@ class SentMarkers:
 
 @dataclass(frozen=True)
 class WriteAheadWork(SinkWork):
-    """The work of a `WriteAheadSink`. The function `write_ahead_work` makes it."""
+    """The work of a `WriteAheadSink`."""
 
     options: SinkOptions
     sink: WriteAheadSink
@@ -231,14 +231,6 @@ class WriteAheadWork(SinkWork):
                 faults.point("kit.send.part")
         faults.point("kit.send.after")
         markers.write(marker)
-
-
-def write_ahead_work(
-    sink: WriteAheadSink, checkpoint: str, options: SinkOptions, schema: StructType
-) -> WriteAheadWork:
-    """Let the user's sink check columns and system, and return its work."""
-    sink.check(schema)
-    return WriteAheadWork(options, sink, checkpoint)
 
 
 def _refuse_sent(markers: SentMarkers, batch: Batch) -> None:
