@@ -158,8 +158,8 @@ class DeltaPort(LakePort[DeltaTarget]):
         return seen != (self.target.shape, self.target.table_id)
 
     def _marker(self) -> tuple[Marker | None, bool]:
-        shown, query_id, sink = self.target.options.table, self.batch.query_id, self.batch.sink
-        marker, version, self._found = delta_marker(self._table, shown, query_id, sink)
+        query_id = self.batch.query_id
+        marker, version, self._found = delta_marker(self._table, self.target.options, query_id)
         return marker, marker is None or not _is_rolled_back(self._table, version)
 
     def _commit(self, marker: Marker) -> None:
@@ -220,10 +220,10 @@ class DeltaPort(LakePort[DeltaTarget]):
 
 
 def delta_marker(
-    table: DeltaTable, shown: str, query_id: str, sink: str
+    table: DeltaTable, options: LakeOptions, query_id: str
 ) -> tuple[Marker | None, int, int | None]:
     """Return a sink's marker, the table version that holds the marker, and the ID of the commit."""
-    mine = app_id(query_id, sink)
+    mine = app_id(query_id, options.name)
     batch_id = table.transaction_version(mine)
     if batch_id is None:
         return None, 0, None
@@ -231,14 +231,14 @@ def delta_marker(
     numbers = [table.transaction_version(f"{mine}/{name}") for name in names]
     if None in numbers:
         raise SinkError(
-            f"The marker of micro-batch {batch_id} in table {shown} is incomplete, so the sink "
-            "cannot know what was published. Nothing was written.",
+            f"The marker of micro-batch {batch_id} in table {options.table} is incomplete, so the "
+            "sink cannot know what was published. Nothing was written.",
             remedy="sink-markers",
         )
     version, commit, rows, *pieces = (int(number or 0) for number in numbers)
     content = sum(piece << (_PIECE_BITS * place) for place, piece in enumerate(pieces))
     marker = Marker(
-        query_id=query_id, sink=sink, slot=BATCH_SLOT, batch_id=batch_id, rows=rows,
+        query_id=query_id, sink=options.name, slot=BATCH_SLOT, batch_id=batch_id, rows=rows,
         content=f"{content:032x}", run_id="",
     )  # fmt: skip
     return marker, version, commit

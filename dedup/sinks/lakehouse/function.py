@@ -27,13 +27,10 @@ def inspect_lake(options: LakeOptions, progress: Progress | None) -> SinkInspect
     if progress is None:
         raise ConfigError("Markers are found by the query's ID: give the checkpointLocation.")
     if options.format_name == DELTA:
-        table = open_delta(options)
-        marker = delta_marker(table, options.table, progress.query_id, options.name)[0]
+        marker = delta_marker(open_delta(options), options, progress.query_id)[0]
     else:
         iceberg_library()
-        marker = iceberg_marker(
-            open_iceberg(options), options.table, progress.query_id, options.name
-        )
+        marker = iceberg_marker(open_iceberg(options), options, progress.query_id)
     return inspection_of([marker], progress)
 
 

@@ -197,8 +197,7 @@ class IcebergPort(LakePort[IcebergTarget]):
         return _shape_of(self._table.metadata) != _shape_of(self.target.metadata)
 
     def _marker(self) -> tuple[Marker | None, bool]:
-        shown, query_id, sink = self.target.options.table, self.batch.query_id, self.batch.sink
-        marker = iceberg_marker(self._table, shown, query_id, sink)
+        marker = iceberg_marker(self._table, self.target.options, self.batch.query_id)
         return marker, marker is None or not _is_rolled_back(self._table, marker)
 
     def _commit(self, marker: Marker) -> None:
@@ -226,10 +225,10 @@ class IcebergPort(LakePort[IcebergTarget]):
         self._table.io.delete(path)
 
 
-def iceberg_marker(table: Table, shown: str, query_id: str, sink: str) -> Marker | None:
-    name = marker_property(query_id, sink)
+def iceberg_marker(table: Table, options: LakeOptions, query_id: str) -> Marker | None:
+    name = marker_property(query_id, options.name)
     text = table.properties.get(name)
-    where = f"property {name} of {shown}"
+    where = f"property {name} of {options.table}"
     return None if text is None else Marker.from_bytes(text.encode(), where)
 
 
