@@ -33,12 +33,10 @@ class OutputFile(ABC):
     path: Path
     columns: pa.Schema
     compression: str
-    rows: int = field(default=0, init=False)
     nbytes: int = field(default=0, init=False)
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows whose columns have the file's order. Raises DedupError if the disk is full."""
-        self.rows += rows.num_rows
         self._take(rows.rename_columns(self.columns.names).cast(self.columns))
 
     def finish(self) -> None:

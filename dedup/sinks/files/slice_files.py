@@ -69,7 +69,6 @@ class WrittenFile:
     path: str
     folder: str
     nbytes: int
-    rows: int
 
 
 @dataclass(slots=True)
@@ -101,9 +100,7 @@ class SliceFiles:
         for below in list(self._open):
             self._finish(below)
         faults.point("files.written")
-        return [
-            WrittenFile(str(file.path), below, file.nbytes, file.rows) for below, file in self._done
-        ]
+        return [WrittenFile(str(file.path), below, file.nbytes) for below, file in self._done]
 
     def _file(self, below: str) -> OutputFile:
         if below not in self._open:

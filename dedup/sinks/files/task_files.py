@@ -50,7 +50,7 @@ class TaskFiles:
         """Run the micro-batch, and move the files that its tasks wrote to `folder`."""
         written = batch.collect()
         faults.point("files.collected")
-        files = [WrittenFile(row["path"], row["folder"], row["bytes"], 0) for row in written]
+        files = [WrittenFile(row["path"], row["folder"], row["bytes"]) for row in written]
         gather(files, folder)
         for parent in {Path(file.path).parent for file in files}:
             # The remaining files are from attempts whose results Spark did not accept.
