@@ -39,7 +39,7 @@ from dedup.sinks.protocol import (
     content_of_slices,
     refuse_other_content,
 )
-from dedup.sinks.slice_store import SliceStore, batch_ids, batch_of
+from dedup.sinks.slice_store import SliceStore, batch_ids, clean
 from dedup.sinks.work import SinkWork, TaskResult
 
 if TYPE_CHECKING:
@@ -141,9 +141,7 @@ class SentMarkers:
         self._root.create_bytes(_sent(marker.batch_id), marker.to_bytes())
 
     def clean(self, batch_id: int) -> None:
-        """Delete the markers of earlier micro-batches, also those that a kill left unfinished."""
-        names = [each.name for each in self._root.list("sent")]
-        self._root.delete(name for name in names if batch_of(name) < batch_id)
+        clean(self._root, ("sent",), batch_id)
 
 
 @dataclass(frozen=True)
