@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -28,7 +28,9 @@ S = TypeVar("S", bound=SlotPort)
 
 
 class SlotRows:
-    """The rows of a slice. They can be read only once."""
+    """The rows of a slice. They can be read only once. `room` is the prefix of fault points."""
+
+    room: ClassVar[str]
 
     def __init__(
         self,
@@ -41,6 +43,15 @@ class SlotRows:
 
     def consume(self) -> Content:
         return sum(map(content_of, self._all()), Content())
+
+    def send_rest(self, slot: Any) -> Content:
+        content = Content() if self.first is None else content_of(self.first)
+        for batch in self.rows:
+            if batch.num_rows:
+                slot.send(batch)
+                content += content_of(batch)
+        faults.point(f"{self.room}.rows.sent")
+        return content
 
     def stage(self) -> StagedSlice:
         assert self._stage is not None, "these are staged already"

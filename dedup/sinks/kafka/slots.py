@@ -27,7 +27,6 @@ from typing import Any
 import pyarrow as pa
 
 from dedup.errors import ConfigError, faults
-from dedup.sinks.content import Content, content_of
 from dedup.sinks.kafka.client_errors import (
     client_log,
     describe_message,
@@ -319,6 +318,8 @@ class KafkaSlot:
 class KafkaRows(SlotRows):
     """Rows that have the columns of Kafka records. Implements `dedup.sinks.protocol.SliceRows`."""
 
+    room = "kafka"
+
     def send_first(self, slot: KafkaSlot) -> None:
         if self.first is None:
             self.first = next((batch for batch in self.rows if batch.num_rows), None)
@@ -328,14 +329,6 @@ class KafkaRows(SlotRows):
             faults.point("kafka.rows.first")
         elif not slot.is_just_owned:
             raise Aborted("a slice without rows cannot show whether its slot is still owned")
-
-    def send_rest(self, slot: KafkaSlot) -> Content:
-        content = Content() if self.first is None else content_of(self.first)
-        for batch in self.rows:
-            slot.send(batch)
-            content += content_of(batch)
-        faults.point("kafka.rows.sent")
-        return content
 
 
 class KafkaSink(SlotSink[KafkaSlot]):

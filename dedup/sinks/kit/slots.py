@@ -22,7 +22,6 @@ import pyarrow as pa
 from dedup.catalog.document import from_document, to_document
 from dedup.core.parse import integer, mapping, text
 from dedup.errors import ConfigError, SinkError, faults
-from dedup.sinks.content import Content, content_of
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.marker import BATCH_SLOT, Marker, reading
 from dedup.sinks.options import SinkOptions
@@ -262,8 +261,7 @@ class KitSlot:
             self._is_open = False
             self._slots.rollback(self._transaction)
 
-    def drop(self) -> None:
-        self.abort()
+    drop = abort
 
     def _not_stored(self) -> ConfigError:
         """Return the error for a sink that has lost the owner that it has just committed."""
@@ -279,17 +277,10 @@ class KitSlot:
 class KitRows(SlotRows):
     """The rows of a task, or of staged slices, for a `KitSlot`."""
 
+    room = "kit"
+
     def send_first(self, slot: KitSlot) -> None:
         """Send nothing. The open transaction already shows that this attempt owns the slot."""
-
-    def send_rest(self, slot: KitSlot) -> Content:
-        content = Content()
-        for batch in self.rows:
-            if batch.num_rows:
-                slot.send(batch)
-                content += content_of(batch)
-        faults.point("kit.rows.sent")
-        return content
 
 
 class KitSink(SlotSink[KitSlot]):
