@@ -107,7 +107,6 @@ def measured() -> Iterator[WorkCounts]:
 
 
 def note_retry() -> None:
-    """Count that the work in progress tries again."""
     if (figures := _current.get()) is not None:
         figures.retries += 1
 

@@ -169,7 +169,6 @@ class AvroEncoder:
         )
 
     def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield each batch with the encoded column."""
         for batch in batches:
             at = batch.schema.get_field_index(self.column)
             encoded = pa.array(self._encoded(batch.column(at)), pa.binary())

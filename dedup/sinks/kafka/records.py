@@ -207,7 +207,6 @@ class Sender:
         self.failure.first = self.failure.client = None
 
     def send(self, records: pa.RecordBatch, task: int) -> None:
-        """Pass the records of a task to the producer, in their order."""
         produce, poll = self.producer.produce, self.producer.poll
         for arguments in self._arguments(records, task):
             self._last = arguments

@@ -327,7 +327,6 @@ def _shape_of(table: DeltaTable) -> str:
 
 
 def _check_features(shown: str, table: DeltaTable) -> None:
-    """Raise ConfigError if the table needs features of its writers that this sink lacks."""
     features = set(table.protocol().writer_features or ())
     settings = table.metadata().configuration
     if _RETENTION in settings:

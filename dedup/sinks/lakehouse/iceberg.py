@@ -341,7 +341,6 @@ def _create(options: LakeOptions, columns: pa.Schema) -> None:
 
 
 def open_iceberg(options: LakeOptions) -> Table:
-    """Return the newest version of the table."""
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
     with options.opening():

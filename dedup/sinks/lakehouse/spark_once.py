@@ -134,7 +134,6 @@ class IcebergOnce(_Once):
         )
 
     def _newest(self, session: SparkSession, query_id: str) -> int | None:
-        """Return the newest micro-batch that the table's property or a snapshot names, or None."""
         # The session's catalog caches what it has read of a table, so refresh it first.
         session.sql(f"REFRESH TABLE {self._table}")
         mine, found = self._property(query_id), []

@@ -77,7 +77,6 @@ class LakePort(TablePort, Generic[T]):
         self.target, self.batch, self.files = target, batch, files
 
     def newest(self) -> Marker | None:
-        """Read the table's newest version, and return this sink's marker in it."""
         options = self.target.options
         if self._has_changed():
             raise ConfigError(

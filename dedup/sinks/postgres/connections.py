@@ -134,7 +134,6 @@ _PLACE = re.compile(r"COPY [^,\n]+, line (\d+)(?:, column [^:\n]+)?")
 
 
 def rejected_record(reason: str) -> DataError:
-    """Return the error for a record that the table rejects. `reason` consists of sentences."""
     return database.rejected_record(reason, "; or let the option quarantine set such records aside")
 
 
@@ -179,7 +178,6 @@ _PERMANENT = re.compile(
 
 
 def _may_pass(error: Any) -> bool:
-    """Return whether a later attempt to connect may succeed after this error."""
     if not isinstance(error, psycopg_library().OperationalError):
         return False  # such as a DSN that is not valid
     is_permanent = _PERMANENT.search(str(error)) is not None
@@ -203,7 +201,6 @@ def _no_connection(dsn: str, error: Any) -> DedupError:
 
 
 def without_password(dsn: str, text: str) -> str:
-    """Return `text` with the secrets of a DSN removed."""
     parts: dict[str, Any] = {}
     try:
         parts = psycopg_library().conninfo.conninfo_to_dict(dsn)
