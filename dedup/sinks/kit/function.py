@@ -70,13 +70,33 @@ def custom_sink(
 def kind_of(
     sink: TransactionalSink[Any] | WriteAheadSink, checkpoint: str
 ) -> SinkKind[SinkOptions]:
+    work: Callable[[SinkOptions], SinkWork]
+    inspect: Callable[[SinkOptions, Progress | None], SinkInspection]
     if isinstance(sink, TransactionalSink):
-        return _transactional(sink)
-    if isinstance(sink, WriteAheadSink):
+        sent = pickled(sink, "Spark has to send it to its tasks", "begin")
+        identity = hashlib.blake2b(sent, digest_size=16).digest()
+        work = partial(TransactionalWork, custom=sink, identity=identity)
+        inspect = partial(_inspect, sink)
+    elif isinstance(sink, WriteAheadSink):
         work = partial(WriteAheadWork, sink=sink, checkpoint=checkpoint)
-        return _kind(sink, work, inspect_write_ahead)
-    raise ConfigError(
-        f"sink={sink!r:.80} must be an object of a subclass of TransactionalSink or WriteAheadSink."
+        inspect = inspect_write_ahead
+    else:
+        raise ConfigError(
+            f"sink={sink!r:.80} must be an object of a subclass of TransactionalSink or "
+            "WriteAheadSink."
+        )
+
+    def ready(options: SinkOptions, schema: StructType) -> SinkWork:
+        refuse_twins(schema.names)
+        sink.check(schema)
+        return work(options)
+
+    return SinkKind(
+        format_name=_NAME,
+        function_name="custom_sink",
+        parse=lambda given: SinkOptions(**sink_values(_NAME, given, OPTIONS)),
+        ready=ready,
+        inspect=inspect,
     )
 
 
@@ -90,34 +110,10 @@ def pickled(sink: object, need: str, opens_in: str) -> bytes:
         ) from None
 
 
-def _transactional(sink: TransactionalSink[Any]) -> SinkKind[SinkOptions]:
-    sent = pickled(sink, "Spark has to send it to its tasks", "begin")
-    identity = hashlib.blake2b(sent, digest_size=16).digest()
-
-    def inspect(options: SinkOptions, progress: Progress | None) -> SinkInspection:
-        if progress is None:
-            raise ConfigError("A custom sink is inspected with the checkpoint of its query.")
-        found = Slots(sink, options, progress.query_id).all().values()
-        return inspection_of((each.marker for each in found), progress)
-
-    return _kind(sink, partial(TransactionalWork, custom=sink, identity=identity), inspect)
-
-
-def _kind(
-    sink: TransactionalSink[Any] | WriteAheadSink,
-    work: Callable[[SinkOptions], SinkWork],
-    inspect: Callable[[SinkOptions, Progress | None], SinkInspection],
-) -> SinkKind[SinkOptions]:
-    def ready(options: SinkOptions, schema: StructType) -> SinkWork:
-        refuse_twins(schema.names)
-        sink.check(schema)
-        return work(options)
-
-    return SinkKind(
-        format_name=_NAME, function_name="custom_sink", parse=_parse, ready=ready,
-        inspect=inspect,
-    )  # fmt: skip
-
-
-def _parse(given: Mapping[str, str]) -> SinkOptions:
-    return SinkOptions(**sink_values(_NAME, given, OPTIONS))
+def _inspect(
+    sink: TransactionalSink[Any], options: SinkOptions, progress: Progress | None
+) -> SinkInspection:
+    if progress is None:
+        raise ConfigError("A custom sink is inspected with the checkpoint of its query.")
+    found = Slots(sink, options, progress.query_id).all().values()
+    return inspection_of((each.marker for each in found), progress)
