@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -25,6 +25,8 @@ from dedup.sinks.protocol import (
 from dedup.sinks.work import SinkWork, TaskResult
 
 S = TypeVar("S", bound=SlotPort)
+#: Writes the rows of a task where readers of the sink do not see them.
+Stage: TypeAlias = Callable[[Iterable[pa.RecordBatch]], StagedSlice]
 
 
 class SlotRows:
@@ -32,11 +34,7 @@ class SlotRows:
 
     room: ClassVar[str]
 
-    def __init__(
-        self,
-        rows: Iterable[pa.RecordBatch],
-        stage: Callable[[Iterable[pa.RecordBatch]], StagedSlice] | None = None,
-    ) -> None:
+    def __init__(self, rows: Iterable[pa.RecordBatch], stage: Stage | None = None) -> None:
         self.rows, self._stage = iter(rows), stage
         #: The rows that were sent first. They may have to be sent again.
         self.first: pa.RecordBatch | None = None
@@ -76,11 +74,7 @@ class SlotWork(SinkWork, Generic[S]):
         """Return a handle of a slot for one attempt of a task."""
 
     @abstractmethod
-    def task_rows(
-        self,
-        rows: Iterable[pa.RecordBatch],
-        stage: Callable[[Iterable[pa.RecordBatch]], StagedSlice],
-    ) -> SliceRows[S]:
+    def task_rows(self, rows: Iterable[pa.RecordBatch], stage: Stage) -> SliceRows[S]:
         """Wrap the rows of a task. `stage` writes the rows if the slice has to be staged."""
 
     @abstractmethod

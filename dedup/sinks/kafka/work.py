@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from dedup.sinks.kafka.slots import KafkaRows, KafkaSink, KafkaSlot
 from dedup.sinks.kafka.undelivered import Undelivered
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.protocol import Batch, PublishedSlice, StagedBatch, StagedSlice
-from dedup.sinks.slot_work import SlotWork
+from dedup.sinks.slot_work import SlotWork, Stage
 from dedup.sinks.work import TaskResult
 from dedup.sources.kafka.clients import confluent, producer_config
 from dedup.sources.kafka.cluster import Cluster
@@ -60,11 +60,7 @@ class KafkaWork(SlotWork[KafkaSlot]):
     def slot(self, batch: Batch, number: int) -> KafkaSlot:
         return KafkaSlot(self.options, batch.query_id, number)
 
-    def task_rows(
-        self,
-        rows: Iterable[pa.RecordBatch],
-        stage: Callable[[Iterable[pa.RecordBatch]], StagedSlice],
-    ) -> KafkaRows:
+    def task_rows(self, rows: Iterable[pa.RecordBatch], stage: Stage) -> KafkaRows:
         return KafkaRows(_records(rows, self.shape), stage)
 
     def sink(self, batch: Batch) -> KafkaSink:

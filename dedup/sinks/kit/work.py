@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -13,8 +13,8 @@ from dedup.sinks.kit.slots import KitRows, KitSink, KitSlot, Slots
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.options import SinkOptions
-from dedup.sinks.protocol import Batch, StagedBatch, StagedSlice
-from dedup.sinks.slot_work import SlotWork
+from dedup.sinks.protocol import Batch, StagedBatch
+from dedup.sinks.slot_work import SlotWork, Stage
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,7 @@ class TransactionalWork(SlotWork[KitSlot]):
     def slot(self, batch: Batch, number: int) -> KitSlot:
         return KitSlot(self._slots(batch), self.identity, number)
 
-    def task_rows(
-        self,
-        rows: Iterable[pa.RecordBatch],
-        stage: Callable[[Iterable[pa.RecordBatch]], StagedSlice],
-    ) -> KitRows:
+    def task_rows(self, rows: Iterable[pa.RecordBatch], stage: Stage) -> KitRows:
         # Wait for Spark's first rows before a transaction opens: servers end idle transactions.
         first = list(islice(rows := iter(rows), 1))
         return KitRows(chain(first, rows), stage)
