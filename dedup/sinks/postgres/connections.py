@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dedup.errors import ConfigError, DataError, DedupError, SinkError
 from dedup.errors.lazy import library
@@ -17,6 +17,8 @@ from dedup.sinks.protocol import Aborted
 
 if TYPE_CHECKING:
     import psycopg
+
+Connection: TypeAlias = "psycopg.Connection[Any]"
 
 #: Connection defaults, which the DSN may override. They let a process that waits for an answer
 #: detect a dead server within half a minute (keepalives). A process that sends data waits up to two
@@ -36,7 +38,7 @@ def psycopg_library() -> ModuleType:
     return library("postgres", "Writing to PostgreSQL", "psycopg", "pgpq")
 
 
-def connected(dsn: str, timeout_s: float) -> psycopg.Connection[Any]:
+def connected(dsn: str, timeout_s: float) -> Connection:
     """Return a kept connection, or a new one.
 
     Raises SinkError if the server does not answer within `timeout_s`, or is still starting then.
@@ -44,10 +46,10 @@ def connected(dsn: str, timeout_s: float) -> psycopg.Connection[Any]:
     """
     library = psycopg_library()
 
-    def connect() -> psycopg.Connection[Any]:
+    def connect() -> Connection:
         given = library.conninfo.conninfo_to_dict(dsn)
         defaults = {name: value for name, value in _SESSION.items() if name not in given}
-        made: psycopg.Connection[Any] = library.connect(
+        made: Connection = library.connect(
             dsn, **defaults, client_encoding="UTF8", prepare_threshold=None
         )
         # A session that waited for a lock must see what the lock's holder committed.
@@ -60,7 +62,7 @@ def connected(dsn: str, timeout_s: float) -> psycopg.Connection[Any]:
         raise _no_connection(dsn, error) from None
 
 
-def give_back(dsn: str, connection: psycopg.Connection[Any]) -> None:
+def give_back(dsn: str, connection: Connection) -> None:
     if connection.info.transaction_status == psycopg_library().pq.TransactionStatus.ACTIVE:
         # It has an open COPY, and accepts no other command. To close it rolls the COPY back.
         connection.close()
@@ -69,7 +71,7 @@ def give_back(dsn: str, connection: psycopg.Connection[Any]) -> None:
 
 
 @contextmanager
-def transaction(options: PostgresOptions) -> Iterator[psycopg.Connection[Any]]:
+def transaction(options: PostgresOptions) -> Iterator[Connection]:
     """Yield a connection in a transaction. Commit if the block succeeds, and otherwise roll back.
 
     Raises the errors of `connected`.
@@ -82,7 +84,7 @@ def transaction(options: PostgresOptions) -> Iterator[psycopg.Connection[Any]]:
         give_back(options.dsn, connection)
 
 
-def refuse_read_only(connection: psycopg.Connection[Any], settings: str = "") -> None:
+def refuse_read_only(connection: Connection, settings: str = "") -> None:
     """Run the statements `settings`. If the connection only reads, close it and raise an error.
 
     The error is a ConfigError if the role, the database or the DSN says so. Otherwise it is a

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from dedup.errors import DataError
 from dedup.sinks.columns import shown_record
 from dedup.sinks.postgres.connections import (
+    Connection,
     copied_line,
     psycopg_library,
     reason_of,
@@ -19,9 +20,6 @@ from dedup.sinks.postgres.connections import (
     translate_error,
 )
 from dedup.sinks.postgres.tables import TargetTable
-
-if TYPE_CHECKING:
-    import psycopg
 
 #: Largest number of bytes and of rows that `CopyRows` encodes at a time.
 _BYTES, _ROWS = 4 << 20, 16_384
@@ -39,12 +37,7 @@ class CopyRows:
     """
 
     def __init__(
-        self,
-        connection: psycopg.Connection[Any],
-        table: TargetTable,
-        into: str,
-        *,
-        shows_record: bool = True,
+        self, connection: Connection, table: TargetTable, into: str, *, shows_record: bool = True
     ) -> None:
         self._table, self._shows_record = table, shows_record
         self._kept: deque[pa.RecordBatch] = deque()

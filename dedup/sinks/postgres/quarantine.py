@@ -23,19 +23,15 @@ import json
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dedup.errors import DataError
 from dedup.sinks.columns import record_as_json
 from dedup.sinks.marker import Marker
-from dedup.sinks.postgres.connections import psycopg_library, reason_of, translate_error
+from dedup.sinks.postgres.connections import Connection, psycopg_library, reason_of, translate_error
 from dedup.sinks.postgres.copy_rows import CopyRows
 from dedup.sinks.postgres.tables import TargetTable
-
-if TYPE_CHECKING:
-    import psycopg
 
 #: Largest number of rejected records of one transaction. If there are more, the table is probably
 #: wrong.
@@ -55,9 +51,7 @@ class RejectedRecords:
     to the target `table`.
     """
 
-    def __init__(
-        self, connection: psycopg.Connection[Any], table: TargetTable, source: str
-    ) -> None:
+    def __init__(self, connection: Connection, table: TargetTable, source: str) -> None:
         self._connection, self._table, self._source = connection, table, source
         self._records: list[tuple[str, str]] = []
 

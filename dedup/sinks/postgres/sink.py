@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from threading import Timer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -29,6 +29,7 @@ from dedup.sinks.kit.work import TransactionalWork
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.options import ATOMIC
 from dedup.sinks.postgres.connections import (
+    Connection,
     connected,
     give_back,
     refuse_read_only,
@@ -40,9 +41,6 @@ from dedup.sinks.postgres.options import PostgresOptions
 from dedup.sinks.postgres.quarantine import CHECK, COLUMNS, RejectedRecords
 from dedup.sinks.postgres.tables import TargetTable, find_table, make_own_table, schema_of
 from dedup.sinks.protocol import Aborted
-
-if TYPE_CHECKING:
-    import psycopg
 
 _COLUMNS = {
     "query_id": "text", "sink": "text", "slot": "integer", "owner": "uuid NOT NULL",
@@ -67,7 +65,7 @@ _INCOMING = "pg_temp.dedup_incoming"
 class PostgresTransaction:
     """An open transaction, and the rows that are on their way to the server in it."""
 
-    connection: psycopg.Connection[Any]
+    connection: Connection
     rows: CopyRows | RejectedRecords | None = None
 
 
@@ -133,9 +131,7 @@ class PostgresSink(TransactionalSink[PostgresTransaction]):
         newest = marker and _parsed(str(self.options.markers), key, marker)
         return Stored(owner, newest, slots).to_text()
 
-    def _locked(
-        self, connection: psycopg.Connection[Any], slot: tuple[str, str, int], how: str = ""
-    ) -> Any:
+    def _locked(self, connection: Connection, slot: tuple[str, str, int], how: str = "") -> Any:
         return connection.execute(
             f"SELECT nullif(owner, '{_NOBODY}')::text, marker FROM {self._markers} {_THIS_SLOT} "
             f"FOR UPDATE {how}",
@@ -143,7 +139,7 @@ class PostgresSink(TransactionalSink[PostgresTransaction]):
         ).fetchone()
 
     @contextmanager
-    def _ending_blockers(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+    def _ending_blockers(self, connection: Connection) -> Iterator[None]:
         """End the sessions that block statements of the ``with`` block for more than a second."""
         pid = connection.execute("SELECT pg_backend_pid()").fetchone()
 
@@ -168,7 +164,7 @@ class PostgresSink(TransactionalSink[PostgresTransaction]):
                 transaction.rows = self._begin_rows(transaction.connection)
             transaction.rows.send(rows)
 
-    def _begin_rows(self, connection: psycopg.Connection[Any]) -> CopyRows | RejectedRecords:
+    def _begin_rows(self, connection: Connection) -> CopyRows | RejectedRecords:
         """Begin to copy rows to the target, or to a temporary table for `_end_rows` to merge."""
         if not self.options.key and self.options.quarantine is None:
             return CopyRows(connection, self.table, self.table.name)
@@ -194,7 +190,7 @@ class PostgresSink(TransactionalSink[PostgresTransaction]):
             )
 
     def _end_rows(
-        self, connection: psycopg.Connection[Any], rows: CopyRows | RejectedRecords, marker: Marker
+        self, connection: Connection, rows: CopyRows | RejectedRecords, marker: Marker
     ) -> None:
         """Wait until the server has all rows, and has checked all constraints on them.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -12,11 +11,8 @@ from dedup.errors import ConfigError
 from dedup.sinks.columns import Unsuitable, check_names
 from dedup.sinks.database import fitting_column
 from dedup.sinks.postgres.columns import Encoding, check_compared, encoding, quoted
-from dedup.sinks.postgres.connections import psycopg_library, rejected_record
+from dedup.sinks.postgres.connections import Connection, psycopg_library, rejected_record
 from dedup.sinks.postgres.options import PostgresOptions
-
-if TYPE_CHECKING:
-    import psycopg
 
 _FIND = """
 SELECT n.nspname, c.relname
@@ -126,7 +122,7 @@ class TargetTable:
                 ) from None
         return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in self.columns])
 
-    def check_unchanged(self, connection: psycopg.Connection[Any]) -> None:
+    def check_unchanged(self, connection: Connection) -> None:
         """Raise ConfigError if the sink's tables are no longer as the sink needs them.
 
         The server would accept the bytes of a whole number for a date, for example. Call this in
@@ -175,9 +171,7 @@ class TargetTable:
 
 
 def find_table(
-    connection: psycopg.Connection[Any],
-    options: PostgresOptions,
-    columns: Sequence[tuple[str, str]],
+    connection: Connection, options: PostgresOptions, columns: Sequence[tuple[str, str]]
 ) -> TargetTable:
     """Return the table that the sink writes a stream to.
 
@@ -221,13 +215,13 @@ def _tables(options: PostgresOptions, name: str) -> list[str]:
     return [each for each in (name, options.markers, options.quarantine) if each is not None]
 
 
-def _definition(connection: psycopg.Connection[Any], options: PostgresOptions, name: str) -> int:
+def _definition(connection: Connection, options: PostgresOptions, name: str) -> int:
     given = {"table": name, "tables": _tables(options, name)}
     [(found,)] = connection.execute(_HASH, given).fetchall()
     return int(found)
 
 
-def _check_tables(connection: psycopg.Connection[Any], tables: Sequence[str]) -> None:
+def _check_tables(connection: Connection, tables: Sequence[str]) -> None:
     """Raise ConfigError if one of the tables, or a partition, may lose rows that others keep."""
     found = connection.execute(_UNSAFE, {"tables": tables}).fetchone()
     if found is not None:
@@ -237,7 +231,7 @@ def _check_tables(connection: psycopg.Connection[Any], tables: Sequence[str]) ->
         raise ConfigError(f"{what} {table} {why}, and start the query again.")
 
 
-def _check_key(connection: psycopg.Connection[Any], table: str, key: Sequence[str]) -> None:
+def _check_key(connection: Connection, table: str, key: Sequence[str]) -> None:
     """Raise ConfigError unless the table's unique indexes over a key compare bytes."""
     columns = ", ".join(map(quoted, key))
     found = connection.execute(_KEY_INDEXES, {"table": table, "key": list(key)}).fetchone()
@@ -256,16 +250,16 @@ def _check_key(connection: psycopg.Connection[Any], table: str, key: Sequence[st
         )
 
 
-def schema_of(connection: psycopg.Connection[Any], table: str) -> str:
+def schema_of(connection: Connection, table: str) -> str:
     return quoted(_find(connection, table)[0])
 
 
-def full_name(connection: psycopg.Connection[Any], table: str) -> str:
+def full_name(connection: Connection, table: str) -> str:
     """Return the name of a table with its schema, quoted for SQL."""
     return ".".join(map(quoted, _find(connection, table)))
 
 
-def _find(connection: psycopg.Connection[Any], table: str) -> tuple[str, str]:
+def _find(connection: Connection, table: str) -> tuple[str, str]:
     found: tuple[str, str] | None = connection.execute(_FIND, [table]).fetchone()
     if found is None:
         raise ConfigError(
@@ -276,10 +270,7 @@ def _find(connection: psycopg.Connection[Any], table: str) -> tuple[str, str]:
 
 
 def make_own_table(
-    connection: psycopg.Connection[Any],
-    name: str,
-    columns: Mapping[str, str],
-    key: Sequence[str] = (),
+    connection: Connection, name: str, columns: Mapping[str, str], key: Sequence[str] = ()
 ) -> str:
     """Create one of the sink's own tables if it is missing. Return its name with the schema."""
     if connection.execute(_FIND, [name]).fetchone() is None:
