@@ -70,7 +70,7 @@ def _is_alive(connection: Any) -> bool:
             cursor.execute("SELECT 1")
         connection.rollback()
         return True
-    _close(connection)
+    close(connection)
     return False
 
 
@@ -82,16 +82,16 @@ def give_back(address: Hashable, connection: Any) -> None:
         if len(free) < _KEPT:
             free.append(connection)
             return
-    _close(connection)
+    close(connection)
 
 
 def forget_connections() -> None:
     while _free:
         for connection in _free.popitem()[1]:
-            _close(connection)
+            close(connection)
 
 
-def _close(connection: Any) -> None:
+def close(connection: Any) -> None:
     with suppress(Exception):
         connection.close()
 
@@ -102,7 +102,7 @@ def answering_server(next_step: str) -> Iterator[None]:
     try:
         yield
     except Aborted as error:
-        raise SinkError(f"{error}. {next_step} once the server answers.") from None
+        raise SinkError(f"{error}. {next_step} once the server answers and takes writes.") from None
 
 
 @contextmanager

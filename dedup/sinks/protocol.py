@@ -65,6 +65,10 @@ class Aborted(Exception):
     """The transaction was aborted and will never be visible. The caller may try again."""
 
 
+class Disconnected(Aborted):
+    """The transaction was aborted because the connection to the server was lost."""
+
+
 class Indefinite(Exception):
     """A commit had no answer. To learn the outcome, the caller must acquire the slot again."""
 

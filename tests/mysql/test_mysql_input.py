@@ -14,6 +14,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup import mysql_ddl, mysql_sink
 from dedup.errors import ConfigError, DataError, DedupError, MissingExtraError, SinkError
+from dedup.sinks import database
 from dedup.sinks.database import forget_connections
 from dedup.sinks.mysql import tables
 from dedup.sinks.mysql.options import mysql_options
@@ -247,6 +248,9 @@ CHANGES = [
     ({}, "numbers ADD COLUMN new int NOT NULL", "Column 'new' of table numbers must have a value"),
     ({}, "numbers ENGINE = MEMORY, MODIFY text varchar(9)", "is of the engine MEMORY"),
     ({}, "dedup_markers ENGINE = Aria", "`dedup_markers` is of the engine Aria"),
+    ({}, "dedup_markers DROP PRIMARY KEY", "cannot hold markers.* primary key marker_key"),
+    ({}, f"dedup_markers MODIFY marker_key varchar(200) {UTF8} utf8mb4_general_ci", "hold markers"),
+    ({}, "dedup_markers MODIFY marker longtext", "columns marker_key, marker, holder of type VAR"),
     (UPSERT, "numbers ADD UNIQUE other (text(5))", "has another unique index, other"),
     (UPSERT, "numbers DROP PRIMARY KEY, ADD UNIQUE (n, text(5))", "has no unique index over the k"),
 ]
@@ -408,7 +412,7 @@ def test_texts_that_decide_have_the_one_collation_that_compares_code_points(
     assert len(refused) > 100
     for name, why in refused.items():
         assert f"Column 'c' of the options key and version has the collation {name} in" in why
-    run(where, why.rpartition("Change the collation: ")[2])
+    run(where, why.rpartition("if there are any: ")[2])
     made(where, tmp_path, columns, mode="atomic", **options)
 
 
@@ -422,6 +426,22 @@ def test_sessions_write_although_the_server_only_reads_by_default(
         sink.batch("run1", 0, [0])
     finally:
         run(where, "SET GLOBAL tx_read_only = 0")
+    assert len(run(where, "SELECT * FROM numbers")) == 1
+
+
+def test_a_connection_is_not_kept_after_an_error(where: Where, tmp_path: Path) -> None:
+    """After a switch-over the old server would keep the session, and only read."""
+    poor = as_user(where, f"ALL ON {where['database']}.*")
+    sink = Sink(poor, tmp_path)
+    forget_connections()
+    run(where, "SET GLOBAL read_only = 1")
+    try:
+        with pytest.raises(SinkError, match="--read-only"):
+            sink.batch("run1", 0, [0])
+        assert not database._free.get(sink.work.options.connect)
+    finally:
+        run(where, "SET GLOBAL read_only = 0")
+    sink.batch("run2", 0, [0])
     assert len(run(where, "SELECT * FROM numbers")) == 1
 
 

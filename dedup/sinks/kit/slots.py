@@ -25,7 +25,7 @@ from dedup.errors import ConfigError, SinkError, faults
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.marker import BATCH_SLOT, Marker, reading
 from dedup.sinks.options import SinkOptions
-from dedup.sinks.protocol import Aborted, Fenced, Indefinite, StagedSlice
+from dedup.sinks.protocol import Aborted, Disconnected, Fenced, Indefinite, StagedSlice
 from dedup.sinks.slice_store import SliceStore
 from dedup.sinks.slot_work import SlotRows, SlotSink
 
@@ -231,14 +231,14 @@ class KitSlot:
 
     @contextmanager
     def _after_a_pause(self) -> Iterator[None]:
-        """Name the pause before the statements of the ``with`` block if they are aborted."""
+        """Name the pause before statements of the ``with`` block that find no connection."""
         pause_s = time.monotonic() - self._used_s
         try:
             yield
-        except Aborted as error:
+        except Disconnected as error:
             if pause_s < _PAUSE_S:
                 raise
-            raise Aborted(
+            raise Disconnected(
                 f"{error}. Before that, the transaction waited {pause_s:,.0f} s for rows of Spark. "
                 "If the server or a proxy ends idle sessions sooner, raise its limit"
             ) from None

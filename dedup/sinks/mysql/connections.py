@@ -12,7 +12,7 @@ from dedup.errors.lazy import library
 from dedup.errors.redaction import without_secrets
 from dedup.sinks.database import give_back, rejected_record, take_connection
 from dedup.sinks.mysql.options import MysqlOptions
-from dedup.sinks.protocol import Aborted
+from dedup.sinks.protocol import Aborted, Disconnected
 
 #: Seconds that a statement may take, besides the wait for a lock, before its server counts as dead.
 _ANSWER_S = 120
@@ -82,8 +82,8 @@ _AWAY = frozenset({1040, 1047, 1053, 1077, 1203, 1226, 1927, 2002, 2003, 2006, 2
 _TRANSIENT = _AWAY | {1021, 1028, 1030, 1037, 1038, 1041, 1114, 1158, 1159, 1160, 1161, 1180, 1184,
                       1205, 1206, 1213, 1290, 1317, 1412, 1836, 1969, 3024, 3101}  # fmt: skip
 #: Codes of errors about users, tables, columns, triggers, privileges and settings.
-_CONFIG = frozenset({1044, 1045, 1046, 1049, 1054, 1064, 1095, 1098, 1115, 1136, 1142, 1143, 1146,
-                     1227, 1273, 1305, 1356, 1364, 1370, 1442, 1449, 1665})  # fmt: skip
+_CONFIG = frozenset({1044, 1045, 1046, 1049, 1054, 1064, 1066, 1095, 1098, 1115, 1136, 1142, 1143,
+                     1146, 1227, 1273, 1305, 1356, 1364, 1370, 1442, 1449, 1665})  # fmt: skip
 _LOCK_WAIT, _NO_SESSION = 1205, 1094
 #: Number of a row within its statement, which means nothing to the user.
 _ROW = re.compile(r" at row \d+$")
@@ -100,7 +100,9 @@ def translate_error(
     text = f"Table {options.table}: {_shown(options, error)}"
     if _code(error) in _CONFIG:
         return ConfigError(f"{text}. Nothing was written. Change the table or its privileges.")
-    if _code(error) in _TRANSIENT or _code(error) <= 0:
+    if _code(error) in _AWAY or _code(error) <= 0:
+        return Disconnected(text)
+    if _code(error) in _TRANSIENT:
         return Aborted(text)
     return rejected_record(f"{text}." + (f" The record is {record}." if record else ""))
 

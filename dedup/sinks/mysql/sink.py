@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dedup.sinks.database import answering_server, database_work, give_back
+from dedup.sinks.database import answering_server, close, database_work, give_back
 from dedup.sinks.kit.slots import Stored
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.kit.work import TransactionalWork
@@ -124,7 +124,8 @@ class MysqlSink(TransactionalSink[Any]):
         give_back(self.options.connect, transaction)
 
     def rollback(self, transaction: Any) -> None:
-        give_back(self.options.connect, transaction)
+        # Do not keep the connection: its server may have become a replica, which only reads.
+        close(transaction)
 
 
 def ready(options: MysqlOptions, columns: Sequence[tuple[str, str]]) -> TransactionalWork:

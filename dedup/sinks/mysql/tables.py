@@ -51,6 +51,7 @@ SELECT collation_name FROM information_schema.collations
 WHERE collation_name IN ('{COLLATIONS["mariadb"]}', '{COLLATIONS["mysql"]}')
 ORDER BY collation_name = '{COLLATIONS["mariadb"]}' DESC LIMIT 1
 """
+_MARKERS = ("marker_key", "marker", "holder")
 #: The part of ``SHOW CREATE TABLE`` that changes with the rows.
 _NEXT_NUMBER = re.compile(r" AUTO_INCREMENT=\d+")
 _NAME_PART = re.compile(r"`((?:[^`]|``)+)`|([\w$]+)")
@@ -235,8 +236,8 @@ def find_table(
     definition = _definition(cursor, full_name, options)
     for each in (options.table, str(options.markers)):
         exists(cursor, each)
-    cursor.execute(_COLUMNS, (database, table))
-    there = {row[0]: MysqlColumn(*row) for row in cursor.fetchall()}
+    _check_markers(cursor, str(options.markers))
+    there = _columns(cursor, (database, table))
     names = [name for name, _ in columns]
     for needed in {*options.key, options.version} - {None, *names}:
         raise ConfigError(
@@ -315,16 +316,42 @@ def located(cursor: Any, name: str) -> tuple[str, str]:
     return database, parts[0]
 
 
-def _check_key(
-    cursor: Any, options: MysqlOptions, place: tuple[str, str], there: dict[str, MysqlColumn]
-) -> None:
-    """Raise ConfigError unless the key is the table's only unique index, and keeps values apart."""
+def _columns(cursor: Any, place: tuple[str, str]) -> dict[str, MysqlColumn]:
+    cursor.execute(_COLUMNS, place)
+    return {row[0]: MysqlColumn(*row) for row in cursor.fetchall()}
+
+
+def _unique_indexes(
+    cursor: Any, place: tuple[str, str], there: dict[str, MysqlColumn]
+) -> dict[str, set[tuple[str, Any]]]:
+    """Return the columns of each unique index, each with the length of its prefix or None."""
     cursor.execute(_UNIQUE, place)
     indexes: dict[str, set[tuple[str, Any]]] = {}
     for index, column, prefix in cursor.fetchall():
         # MariaDB adds the end of a row's validity, which is the same for all current rows.
         if column not in there or there[column].computed_by != "ROW END":
             indexes.setdefault(index, set()).add((column, prefix))
+    return indexes
+
+
+def _check_markers(cursor: Any, name: str) -> None:
+    """Raise ConfigError unless a table keeps one marker of each key, and keeps keys apart."""
+    there = _columns(cursor, place := located(cursor, name))
+    kinds = {there[each].kind if each in there else None for each in _MARKERS}
+    key = {("marker_key", None)}
+    if kinds != {"varbinary"} or key not in _unique_indexes(cursor, place, there).values():
+        raise ConfigError(
+            f"Table {name} cannot hold markers. It needs the columns {', '.join(_MARKERS)} of type "
+            "VARBINARY, and the primary key marker_key. Change it, or name another table in the "
+            "option markers, which the sink creates."
+        )
+
+
+def _check_key(
+    cursor: Any, options: MysqlOptions, place: tuple[str, str], there: dict[str, MysqlColumn]
+) -> None:
+    """Raise ConfigError unless the key is the table's only unique index, and keeps values apart."""
+    indexes = _unique_indexes(cursor, place, there)
     wanted = {(name, None) for name in options.key}
     if wanted not in indexes.values():
         raise ConfigError(
@@ -343,6 +370,7 @@ def _check_key(
             raise ConfigError(
                 f"Column {column.name!r} of the options key and version has the collation "
                 f"{column.collation} in table {options.table}. This collation can take different "
-                "texts for equal, and the sink would merge their rows. Change the collation: "
+                "texts for equal, and the sink would merge their rows. Change it, and repeat the "
+                "column's DEFAULT and COMMENT if there are any: "
                 f"ALTER TABLE {options.table} MODIFY {column.with_collation(kept)}"
             )

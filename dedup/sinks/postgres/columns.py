@@ -204,7 +204,11 @@ def _uuid(values: pa.Array, any_case: bool) -> pa.Array:
     wrong = values.filter(pc.invert(is_uuid))
     if len(wrong):
         text = wrong[0].as_buffer().to_pybytes()[:100].decode(errors="backslashreplace")
-        in_lower_case = "" if any_case else " in lower case; two spellings would be one key"
+        in_lower_case = (
+            ""
+            if any_case
+            else " in lower case, and spellings of one UUID would be one key; use lower()"
+        )
         raise Unsuitable(f"{text!r} is not a UUID{in_lower_case}")
     text = pc.utf8_lower(values.cast(pa.string()))
     # Skip the first byte of a key, which tells UUIDs from other texts. Give the slice an end,

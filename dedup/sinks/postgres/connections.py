@@ -13,7 +13,7 @@ from dedup.errors.lazy import library
 from dedup.errors.redaction import without_secrets
 from dedup.sinks import database
 from dedup.sinks.postgres.options import PostgresOptions
-from dedup.sinks.protocol import Aborted
+from dedup.sinks.protocol import Aborted, Disconnected
 
 if TYPE_CHECKING:
     import psycopg
@@ -101,10 +101,11 @@ def refuse_read_only(connection: Connection, settings: str = "") -> None:
             f"this {source}. Nothing was written. Reset it (ALTER ROLE, ALTER DATABASE, or the "
             "options of the dsn), or use another role."
         )
+    why = "it is a standby" if is_standby else "default_transaction_read_only is on in its settings"
     raise SinkError(
-        f"PostgreSQL takes no writes now: the server is {'a' if is_standby else 'no'} standby, "
-        "and only reads. Nothing was written. Start the query again once it writes. "
-        "target_session_attrs=read-write in the dsn finds the primary among several hosts."
+        f"The server of PostgreSQL takes no writes now: {why}. Nothing was written. Start the "
+        "query again once it writes. target_session_attrs=read-write in the dsn finds the primary "
+        "among several hosts."
     )
 
 
@@ -161,7 +162,7 @@ def translate_error(error: Any, table: str) -> Exception:
             f"{text}.{detail} Nothing was written. Change the table or its privileges."
         )
     if _SERVER_CLASSES.fullmatch(state[:2]) and not (state == "08P01" and place):  # wrong bytes
-        return Aborted(text)
+        return (Disconnected if diag.severity in (None, "FATAL") else Aborted)(text)
     return rejected_record(f"{text}.{detail}")  # a trigger may raise any code
 
 

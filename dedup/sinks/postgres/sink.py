@@ -39,21 +39,26 @@ from dedup.sinks.postgres.connections import (
 from dedup.sinks.postgres.copy_rows import CopyRows
 from dedup.sinks.postgres.options import PostgresOptions
 from dedup.sinks.postgres.quarantine import CHECK, COLUMNS, RejectedRecords
-from dedup.sinks.postgres.tables import TargetTable, find_table, make_own_table, schema_of
+from dedup.sinks.postgres.tables import (
+    MARKERS_KEY,
+    TargetTable,
+    find_table,
+    make_own_table,
+    schema_of,
+)
 from dedup.sinks.protocol import Aborted
 
 _COLUMNS = {
     "query_id": "text", "sink": "text", "slot": "integer", "owner": "uuid NOT NULL",
     "marker": "text",
 }  # fmt: skip
-_KEY = ("query_id", "sink", "slot")
 _THIS_SLOT = "WHERE query_id = %s AND sink = %s AND slot = %s"
 #: Owner in a row that only locks its slot. Whoever commits the row writes another owner.
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 #: Seconds that an earlier owner of a slot may take to end its transaction.
 _PATIENCE_S = 1
 #: Time after which the server ends a session that is idle in a transaction, and may block others.
-_IDLE_IN_TRANSACTION = "10min"
+_IDLE_IN_TRANSACTION = "8h"
 _END_BLOCKERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE pid = ANY(pg_blocking_pids(%s)) AND datname = current_database() AND usename = current_user
@@ -241,7 +246,7 @@ def ready(options: PostgresOptions, columns: Sequence[tuple[str, str]]) -> Trans
     with answering, translated_errors(options.table), transaction(options) as connection:
         refuse_read_only(connection)
         markers = options.markers or f"{schema_of(connection, options.table)}.dedup_markers"
-        markers = make_own_table(connection, markers, _COLUMNS, _KEY)
+        markers = make_own_table(connection, markers, _COLUMNS, MARKERS_KEY)
         quarantine = options.quarantine
         if quarantine is not None:
             quarantine = make_own_table(connection, quarantine, COLUMNS)

@@ -42,7 +42,8 @@ _UNSAFE = f"""{_TREE}
 SELECT root::regclass::text, nullif(oid, root)::regclass::text, kind FROM (
     SELECT oid, root, CASE WHEN relkind NOT IN ('r', 'p') THEN relkind
         WHEN relpersistence = 't' OR relpersistence = 'u' AND relkind = 'r' THEN relpersistence
-        WHEN EXISTS (SELECT FROM pg_rewrite WHERE ev_class = tree.oid AND ev_type = '3') THEN 'R'
+        WHEN EXISTS (SELECT FROM pg_rewrite WHERE ev_class = tree.oid AND ev_type = '3')
+            AND oid = root THEN 'R'
     END AS kind FROM tree
 ) AS found WHERE kind IS NOT NULL LIMIT 1
 """
@@ -63,7 +64,8 @@ SELECT indexrelid::regclass::text,
 FROM pg_index, unnest(indkey::int2[], indcollation::oid[], indclass::oid[])
     WITH ORDINALITY AS part(number, collation_id, class_id, place)
 JOIN pg_opclass o ON o.oid = class_id LEFT JOIN pg_collation l ON l.oid = collation_id, LATERAL (
-    SELECT *, opcnamespace <> 'pg_catalog'::regnamespace OR NOT collisdeterministic AS differs
+    SELECT *, opcnamespace <> 'pg_catalog'::regnamespace OR opcintype = 'bpchar'::regtype
+        OR NOT collisdeterministic AS differs
     FROM pg_attribute WHERE attrelid = indrelid AND attnum = number
 ) AS found
 WHERE indrelid = %(table)s::regclass AND indisunique AND indisvalid AND indimmediate
@@ -76,12 +78,14 @@ _HASH = f"""{_TREE}
 SELECT hashtextextended(concat(
     (SELECT string_agg(DISTINCT concat(relkind, relpersistence), ',') FROM tree),
     (SELECT count(*) FROM tree JOIN pg_rewrite ON ev_class = tree.oid AND ev_type = '3'),
-    (SELECT string_agg(a::text, ',' ORDER BY attnum)
-     FROM pg_attribute a WHERE attrelid = %(table)s::regclass),
+    (SELECT string_agg(a::text, ',' ORDER BY attrelid, attnum)
+     FROM pg_attribute a WHERE attrelid = ANY(%(tables)s::regclass[]::oid[])),
     (SELECT string_agg(i::text, ',' ORDER BY indexrelid)
-     FROM pg_index i WHERE indrelid = %(table)s::regclass AND indisunique)
+     FROM pg_index i WHERE indrelid = ANY(%(tables)s::regclass[]::oid[]) AND indisunique)
 ), 0)
 """
+#: Primary key of the table of markers.
+MARKERS_KEY = ("query_id", "sink", "slot")
 #: Error codes if two sinks create a table at the same time: unique violation, duplicate table.
 _LOST_RACE = ("23505", "42P07")
 
@@ -200,6 +204,7 @@ def find_table(
                 check_compared(base, in_key=column in key)
                 encode = replace(encode, is_compared=True)
         encodings.append((column, encode))
+    _check_key(connection, str(options.markers), MARKERS_KEY)
     if key:
         _check_key(connection, table, key)
     return TargetTable(
@@ -216,8 +221,7 @@ def _tables(options: PostgresOptions, name: str) -> list[str]:
 
 
 def _definition(connection: Connection, options: PostgresOptions, name: str) -> int:
-    given = {"table": name, "tables": _tables(options, name)}
-    [(found,)] = connection.execute(_HASH, given).fetchall()
+    [(found,)] = connection.execute(_HASH, {"tables": _tables(options, name)}).fetchall()
     return int(found)
 
 
