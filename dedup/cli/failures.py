@@ -29,7 +29,7 @@ INTERRUPTED = 130
 EXIT_CODES: dict[int | str, str] = {
     OK: "ok", FAILED: "failed", USAGE: "usage", DAMAGE: "damage", UNSAFE: "unsafe settings",
     NOT_FOUND: "not found", CANNOT_TELL: "cannot tell", "10-15": "verdicts of watch",
-    TEMPORARY: "failed, start again", INTERRUPTED: "interrupted",
+    TEMPORARY: "failed for now", INTERRUPTED: "interrupted",
 }  # fmt: skip
 #: Errors of the system that stay until somebody changes the machine.
 _PERMANENT = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
@@ -74,7 +74,7 @@ def explain(error: BaseException) -> Failure:
 def _no_temporary_folder(text: str) -> Failure:
     """Return what to report if Python's tempfile, whose words `text` are, finds no folder."""
     tried = ast.literal_eval(text.partition(" found in ")[2])
-    full = next((folder for folder in tried if os.access(folder, os.W_OK)), None)
+    full = next((each for each in tried if os.path.isdir(each) and os.access(each, os.W_OK)), None)
     if full is not None:
         text += f". {full} is full: free some space."
         return Failure(text, TEMPORARY, "MachineError", "local-disk")

@@ -37,6 +37,12 @@ class Begun:
         names = (each.getPath().getName() for each in found)
         return [int(name) for name in names if name.isdigit()]  # a copy may have files like .7.crc
 
+    def is_elsewhere(self, batch_id: int) -> bool:
+        """Return whether only a function of the same kind with another path has begun it."""
+        kind = self._folder.getName().partition("-")[0]
+        others = self._path(self._folder.getParent(), f"{kind}-*/{batch_id}")
+        return not self._numbers() and bool(self._fs.globStatus(others))
+
     def note(self, batch_id: int) -> None:
         """Record a micro-batch, after the other place knows it and before its rows have effects."""
         self._fs.createNewFile(self._path(self._folder, str(batch_id)))

@@ -116,6 +116,22 @@ def fitting_column(name: str, table: str) -> Iterator[None]:
         ) from None
 
 
+def check_deciding(options: DatabaseOptions, names: Sequence[str]) -> None:
+    """Raise ConfigError if a column of the options key and version is not in the stream."""
+    for needed in {*options.key, options.version} - {None, *names}:
+        raise ConfigError(
+            f"The stream has no column {needed!r} of the options key and version; it has "
+            f"{', '.join(names)}."
+        )
+
+
+def changed_columns(table: str) -> ConfigError:
+    return ConfigError(
+        f"The columns of table {table} have other types than when the query started. Nothing was "
+        "written. Start the query again."
+    )
+
+
 def database_kind(
     format_name: str,
     function_name: str,

@@ -71,7 +71,14 @@ class BatchEffects(ABC):
             )
         shown = hashlib.blake2b(str(self).encode(), digest_size=8).hexdigest()
         begun = Begun(rows, query_id, f"{self.name}-{shown}")
-        begun.refuse_lost(self, self._refuse_older(query_id, batch_id))
+        begun.refuse_lost(self, newest := self._refuse_older(query_id, batch_id))
+        is_first = (start, batch_id) not in _returned.values()
+        if newest < 0 and is_first and begun.is_elsewhere(batch_id):
+            logger.warning(
+                "%s is new, and a function with another path has begun micro-batch %d before. If "
+                "you have moved `at` without its files, the function is called again.",
+                self, batch_id,
+            )  # fmt: skip
         self._run(query_id, rows, batch_id, begun)
         _returned[query_id, str(self)] = (start, batch_id)
 

@@ -82,7 +82,7 @@ def test_a_server_that_is_set_to_read_may_write_later(
     forget_connections()
     try:
         for attempt in (lambda: sink.task("run1", 1, 0, [1]), lambda: start(database, tmp_path)):
-            with pytest.raises(SinkError, match="default_transaction_read_only is on in its settings") as told:
+            with pytest.raises(SinkError, match="only is on in its settings") as told:
                 attempt()
             assert restart_helps(told.value)
     finally:

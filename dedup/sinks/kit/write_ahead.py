@@ -19,13 +19,14 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dedup.catalog.root import Root
-from dedup.errors import ObjectMissing, SinkError, faults
+from dedup.errors import ConfigError, ObjectMissing, SinkError, faults
 from dedup.sinks.begun import FOLDER
 from dedup.sinks.figures import note_retry
 from dedup.sinks.ledger import Ledger
@@ -166,8 +167,12 @@ class WriteAheadWork(SinkWork):
         return TaskResult(batch, staged)
 
     def ledger(self, where: str, query_id: str) -> Ledger:
-        """Return a ledger in another folder than slices, manifests and markers."""
-        return Ledger(f"{located(self.checkpoint)}/{FOLDER}/{self.name}", query_id)
+        """Return a ledger in another folder than slices, manifests and markers, if possible."""
+        apart = Ledger(f"{located(self.checkpoint)}/{FOLDER}/{self.name}", query_id)
+        with suppress(ConfigError):  # pyarrow does not know every file system of checkpoints
+            apart.differs({})
+            return apart
+        return Ledger(where, query_id)
 
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
         """Do nothing: if the markers are elsewhere, they lack the micro-batch of the ledger."""

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from dedup.errors import ConfigError, DataError
 from dedup.sinks.columns import Unsuitable, check_names, shown_record
-from dedup.sinks.database import fitting_column, rejected_record
+from dedup.sinks.database import changed_columns, check_deciding, fitting_column, rejected_record
 from dedup.sinks.mysql.columns import COLLATIONS, MysqlColumn, check_key_type, quoted
 from dedup.sinks.mysql.connections import mysql_library, translate_error
 from dedup.sinks.mysql.options import MysqlOptions
@@ -129,10 +129,7 @@ class MysqlTable:
         if _definition(cursor, self.name, self.options) == self.definition:
             return
         if find_table(cursor, self.options, self.stream).columns != self.columns:
-            raise ConfigError(
-                f"The columns of table {self.options.table} have other types than when the query "
-                "started. Nothing was written. Start the query again."
-            )
+            raise changed_columns(self.options.table)
 
     def _values(self, rows: pa.RecordBatch) -> list[list[Any]]:
         found = []
@@ -239,11 +236,7 @@ def find_table(
     _check_markers(cursor, str(options.markers))
     there = _columns(cursor, (database, table))
     names = [name for name, _ in columns]
-    for needed in {*options.key, options.version} - {None, *names}:
-        raise ConfigError(
-            f"The stream has no column {needed!r} of the options key and version; it has "
-            f"{', '.join(names)}."
-        )
+    check_deciding(options, names)
     check_names(options.table, {name: bool(c.is_required) for name, c in there.items()}, names)
     for name, spark in columns:
         with fitting_column(name, options.table):

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dedup.errors import ConfigError
 from dedup.sinks.columns import Unsuitable, check_names
-from dedup.sinks.database import fitting_column
+from dedup.sinks.database import changed_columns, check_deciding, fitting_column
 from dedup.sinks.postgres.columns import Encoding, check_compared, encoding, quoted
 from dedup.sinks.postgres.connections import Connection, psycopg_library, rejected_record
 from dedup.sinks.postgres.options import PostgresOptions
@@ -136,10 +136,7 @@ class TargetTable:
             return
         found = find_table(connection, self.options, self.stream)
         if replace(found, definition=self.definition) != self:
-            raise ConfigError(
-                f"The columns of table {self.options.table} have other types than when the query "
-                "started. Nothing of its slice was written. Start the query again."
-            )
+            raise changed_columns(self.options.table)
 
     def merge_from(self, source: str, where: str = "") -> str:
         """Return the statement that copies rows from `source`, a table with the same columns.
@@ -190,11 +187,7 @@ def find_table(
     there = {row[0]: row[1:] for row in connection.execute(_COLUMNS, [name])}
     names = [column for column, _ in columns]
     check_names(table, {column: found[2] for column, found in there.items()}, names)
-    if missing := {*key, options.version} - {None, *names}:
-        raise ConfigError(
-            f"Column {missing.pop()!r} of the options key and version is not in the stream, which "
-            f"has {', '.join(names)}. Correct the option, or add the column."
-        )
+    check_deciding(options, names)
     encodings = []
     for column, spark in columns:
         base, modifier, _ = there[column]

@@ -116,7 +116,7 @@ def checked_ids(
             raise SourceError(
                 f"Topic {topic} {become} (ID {ids}) since this query began to read it. The "
                 "checkpoint has offsets of the old topic, and from there the query would skip "
-                "records of the new one. It has not read any of them.",
+                "records of the new one.",
                 remedy="topic-made-anew",
             )
     return wanted

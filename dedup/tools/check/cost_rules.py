@@ -26,6 +26,8 @@ ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ARROW_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 #: Spark's defaults, and the value with which Spark does not measure rows.
 _ARROW_BATCH_BYTES, _ARROW_RECORDS_DEFAULT, NO_ARROW_LIMIT = 64 * _MIB, 10_000, (1 << 31) - 1
+#: Mean size of a batch that needs no limit, because large rows among small ones may lie together.
+_SMALL_BATCH_BYTES = 8 * _MIB
 
 
 def shuffle_partitions(facts: Facts) -> Assessment:
@@ -134,7 +136,8 @@ def arrow_batches(facts: Facts) -> Assessment | None:
     """
     if not facts.row_bytes:
         return None
-    rows = float(whole_number(facts.settings.get(_ARROW_RECORDS)) or _ARROW_RECORDS_DEFAULT)
+    given = facts.settings.get(_ARROW_RECORDS, str(_ARROW_RECORDS_DEFAULT))
+    rows = float(whole_number(given) or "inf")  # Spark takes 0 and less for no limit
     if not facts.local and facts.batch_records_max and facts.shards:
         # On a cluster the second pass may get all rows of a shard in one batch.
         rows = max(rows, facts.batch_records_max / facts.shards)
@@ -143,12 +146,13 @@ def arrow_batches(facts: Facts) -> Assessment | None:
         f"Rows have {facts.row_bytes:,.0f} bytes on average: {rows:,.0f} of them make a batch of "
         f"{nbytes / _MIB:,.1f} MiB for Python"
     )
-    is_small = nbytes <= _ARROW_BATCH_BYTES
-    if limit is not None and is_small == (size_bytes(limit) == NO_ARROW_LIMIT):
+    is_small, is_large = nbytes <= _SMALL_BATCH_BYTES, nbytes > _ARROW_BATCH_BYTES
+    is_limited = limit is not None and size_bytes(limit) != NO_ARROW_LIMIT
+    if limit is not None and not (is_small if is_limited else is_large):
         return fine(f"{have}. {ARROW_BYTES} fits that.")
-    harm = "a lower limit makes Spark measure the batch after each row"
-    if not is_small:
-        harm = "without a limit of bytes, Java and Python each hold such a batch"
+    harm = "without a limit of bytes, Java and Python each hold such a batch"
+    if is_small:
+        harm = "a limit of bytes makes Spark measure the batch after each row"
     change = f"{ARROW_BYTES}={NO_ARROW_LIMIT if is_small else _ARROW_BATCH_BYTES}"
     return (costs if limit is not None else unknown)(f"{have}; {harm}.", change, Takes.RESTART)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
@@ -32,8 +33,8 @@ _STRAY = 0.001
 #: Largest number of records in a sample. A larger source is thinned out by ID: the sample keeps
 #: all copies of some IDs.
 MAX_RECORDS = 2_000_000
-#: Number of rows that show the size of a row.
-_MEASURED_ROWS = 1000
+#: Number of rows that show the size of a row. They may be large, and all are in memory.
+_MEASURED_ROWS = 100
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,12 +233,15 @@ def read_sample(
     if timestamp is not None:
         times_ms = millis(table.column("time").combine_chunks())[rows]
         times_ms = without_future(times_ms, files[rows], time.time_ns() // 1_000_000)
-    first = frame.limit(_MEASURED_ROWS).toArrow()
+    row_bytes = 0.0
+    with suppress(Exception):  # Spark cannot pass all types
+        first = frame.limit(_MEASURED_ROWS).toArrow()
+        row_bytes = first.nbytes / max(1, first.num_rows)
     return Sample(
         keys=keys,
         times_ms=times_ms,
         files=files[rows],
         one_in=one_in,
         where=where,
-        row_bytes=first.nbytes / max(1, first.num_rows),
+        row_bytes=row_bytes,
     )
