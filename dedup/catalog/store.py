@@ -106,7 +106,6 @@ class ShardStore:
         return ref, built
 
     def _put(self, name: str, sst: Path, sidecar: Path) -> None:
-        """Put both files of a segment to the root, and keep local copies if the root is remote."""
         # The segment comes last, so that a segment at the root always has its sidecar.
         faults.point("sidecar.put.before", sidecar)
         self._root.put_file(self._files.path(name + SIDECAR_SUFFIX), sidecar)

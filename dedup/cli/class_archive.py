@@ -73,6 +73,5 @@ def _name(size_bytes: int) -> str:
 
 
 def _quoted(option: str, path: Path) -> str:
-    """Return an option of Java, with quotes and backslashes escaped for Spark."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{option}={text}"'

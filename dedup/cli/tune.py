@@ -167,7 +167,6 @@ def _sample(spark: SparkSession, job: Job, source: Job, where: str) -> Sample:
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Progress]:
-    """Show a progress bar if stderr is a terminal, else print a line for each step."""
     console = Terminal(stderr=True, quiet=quiet)
     if console.is_terminal and not quiet:
         columns = BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()

@@ -370,7 +370,6 @@ def _types(metrics: type) -> dict[str, Any]:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Return whether a value from JSON has the type ``kind`` of a field."""
     if kind is int or kind is float:
         # Excludes booleans, infinity, and integers of thousands of digits.
         return type(value) in {int, kind} and abs(value) < 2**63

@@ -255,7 +255,6 @@ class _Judgeable:
 
 
 def _returned_from_idle(records: Records, late: BOOL, base: Clocks, policy: Policy) -> int:
-    """Count the late records from source partitions that are idle or unknown."""
     if records.sources is None or records.source_hashes is None:
         return 0
     idle = base.idle_sources(policy)

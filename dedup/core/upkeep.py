@@ -161,7 +161,6 @@ class Upkeep:
                     room -= step_cost(share)
 
     def _deep(self, bucket: Bucket) -> bool:
-        """Return whether the bucket is close to the bound of its depth."""
         return bucket.depth >= DEEP and not self._closed(bucket)
 
     def _begin_merges(self) -> None:

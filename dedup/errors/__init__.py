@@ -143,7 +143,6 @@ class MachineError(DedupError):
 
 
 def _pip_line(extra: str) -> str | None:
-    """Return the command that installs an extra's packages, or None if the extra is unknown."""
     import shlex
     from importlib import metadata
 

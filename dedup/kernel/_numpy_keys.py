@@ -192,7 +192,6 @@ def decode_uuid(data: U8, offsets: I64) -> tuple[U8, I64]:
 
 
 def _uuid_text(data: U8) -> U8:
-    """Return the canonical text of UUIDs, one after another, from their keys."""
     count = len(data) // 17
     if not count:
         return np.empty(0, np.uint8)

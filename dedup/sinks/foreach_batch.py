@@ -118,7 +118,6 @@ class SinkFunction(NamedSink):
         return works[columns]
 
     def _refuse_another(self, query_id: str, start: str, batch_id: int) -> None:
-        """Refuse a micro-batch if another function has published it under this sink's name."""
         last_start, last_batch_id, token = _published.get((query_id, self.sink), ("", -1, ""))
         if start and (start, batch_id) == (last_start, last_batch_id) and token != self._token:
             raise same_name(self.sink)

@@ -102,7 +102,6 @@ def inspect_format(format_name: str, options: Mapping[str, str]) -> OutputInspec
 
 
 def _check_pyspark() -> None:
-    """Raise ConfigError on a PySpark that cannot pass Arrow batches to a streaming sink."""
     from pyspark.sql import datasource
 
     if not hasattr(datasource, "DataSourceStreamArrowWriter"):

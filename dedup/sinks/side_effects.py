@@ -290,6 +290,5 @@ def _run_to_the_end(rows: DataFrame) -> None:
 
 
 def _record(batch_id: int) -> bytes:
-    """Return the content of a record, for people."""
     body = {"batch_id": batch_id, "writer": this_process(), "time": iso(wall_clock_ms())}
     return to_document(body, version=FORMAT)

@@ -218,7 +218,6 @@ class _SinkQuery:
         return Counter(self.read(self.first.sink))
 
     def _check(self, due: Counter[int]) -> None:
-        """Raise AssertionError if numbers are lost, or repeated without a report."""
         found = self._numbers()
         lost, too_many = due - found, found - due
         wrong = f"lost {dict(lost)}, too many {dict(too_many)} (number: copies)"

@@ -178,7 +178,6 @@ class Drain:
         )
 
     def _write_record(self) -> None:
-        """Write the record of this run if it differs from the record in the output."""
         job, options, last = self.job, self.job.options, self.job.record
         schema = self.columns.schema.jsonValue()
         if last is not None:

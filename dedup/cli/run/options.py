@@ -390,7 +390,6 @@ def local_folder(option: str, value: str | Path) -> Path:
 
 
 def _check_folders(source: Path, output: Path, others: Mapping[str, Path]) -> None:
-    """Raise ConfigError if one folder of the run lies in another that would read or hide it."""
     places = {"--output": output, **others}
     for name, path in places.items():
         existing = next(place for place in (path, *path.parents) if place.exists())

@@ -129,7 +129,6 @@ def check_same(options: RunOptions, record: Record) -> None:
 
 
 def _is_moved(name: str, options: RunOptions, record: Record) -> bool:
-    """Return whether the query's folder was moved to the place that the option names."""
     if record.query_id is None:
         return False
     if name == "checkpoint":

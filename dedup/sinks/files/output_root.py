@@ -68,7 +68,6 @@ class OutputRoot(Root):
         return self._put_new(name, data) or self.read_bytes(name) == data
 
     def _put_new(self, name: str, data: bytes) -> bool:
-        """Create an object and return True, or return False if the object already exists."""
         assert self._uri is not None
         _, botocore = _boto3()
         bucket, folder, _ = parsed_s3(self._uri)

@@ -253,7 +253,6 @@ class Sender:
         return zip(topics, values, keys, places, none, none, times, headers, strict=False)
 
     def _chosen(self, records: pa.RecordBatch, task: int) -> Any:
-        """Return the partition that the option `partitioner` chooses for each record."""
         chooser = self._partitioner
         if chooser == BY_KEY:
             return repeat(_ANY_PARTITION)

@@ -121,7 +121,6 @@ class KafkaWork(SlotWork[KafkaSlot]):
             )
 
     def _warn_of_empty_partitions(self, tasks: int) -> None:
-        """Warn once if fewer tasks than partitions choose the partitions of the option `topic`."""
         options = self.options
         question = options.clients.servers, options.topic
         if options.partitioner != BY_TASK or options.topic is None or question in _warned:

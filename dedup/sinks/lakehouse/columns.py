@@ -156,7 +156,6 @@ def fit_columns(
 
 
 def _misfit(kind: str, arrow: pa.DataType) -> str:
-    """Return why an `arrow` column could lose or change values of `kind`, or an empty text."""
     try:
         there = spark_name(arrow)
     except NotWritten as error:

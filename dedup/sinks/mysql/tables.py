@@ -328,7 +328,6 @@ def _unique_indexes(
 
 
 def _check_markers(cursor: Any, name: str) -> None:
-    """Raise ConfigError unless a table keeps one marker of each key, and keeps keys apart."""
     there = _columns(cursor, place := located(cursor, name))
     kinds = {there[each].kind if each in there else None for each in _MARKERS}
     key = {("marker_key", None)}

@@ -161,5 +161,4 @@ class RejectedRecords:
 
 
 def _in_ascii(text: str) -> str:
-    """Return a text in which each character that is not ASCII is escaped as in JSON."""
     return re.sub(r"[^\x00-\x7f]", lambda one: json.dumps(one[0])[1:-1], text)

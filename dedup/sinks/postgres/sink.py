@@ -145,7 +145,6 @@ class PostgresSink(TransactionalSink[PostgresTransaction]):
 
     @contextmanager
     def _ending_blockers(self, connection: Connection) -> Iterator[None]:
-        """End the sessions that block statements of the ``with`` block for more than a second."""
         pid = connection.execute("SELECT pg_backend_pid()").fetchone()
 
         def end() -> None:

@@ -219,7 +219,6 @@ def _definition(connection: Connection, options: PostgresOptions, name: str) -> 
 
 
 def _check_tables(connection: Connection, tables: Sequence[str]) -> None:
-    """Raise ConfigError if one of the tables, or a partition, may lose rows that others keep."""
     found = connection.execute(_UNSAFE, {"tables": tables}).fetchone()
     if found is not None:
         table, part, kind = found
@@ -229,7 +228,6 @@ def _check_tables(connection: Connection, tables: Sequence[str]) -> None:
 
 
 def _check_key(connection: Connection, table: str, key: Sequence[str]) -> None:
-    """Raise ConfigError unless the table's unique indexes over a key compare bytes."""
     columns = ", ".join(map(quoted, key))
     found = connection.execute(_KEY_INDEXES, {"table": table, "key": list(key)}).fetchone()
     if found is None:

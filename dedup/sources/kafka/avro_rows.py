@@ -80,7 +80,6 @@ class AvroDecoder(BytesDecoder):
             raise Poison(f"It is not Avro of this schema: {line_of(error)}.") from None
 
     def _decoder(self, value: bytes) -> Decode | str:
-        """Return the function that decodes this value, or the reason why we cannot decode it."""
         if self.registry is None:
             return self._plain
         if len(value) < _HEADER_BYTES:

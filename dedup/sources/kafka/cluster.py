@@ -183,7 +183,6 @@ class Cluster:
             time.sleep(_POLL_S)
 
     def _answer(self, future: Future[T]) -> T:
-        """Return the answer to a request. Raises KafkaException if the broker refuses it."""
         deadline = time.monotonic() + self._timeout_s
         while not self._rejections():
             try:

@@ -118,7 +118,6 @@ def _of_place(column: Column, name: str) -> Column:
 
 
 def _field_names(records: DataFrame) -> list[str]:
-    """Return the names of the value's fields. A raw value has none."""
     if FIELDS not in records.columns:
         return []
     return list(records.schema[FIELDS].dataType.names)  # type: ignore[attr-defined]

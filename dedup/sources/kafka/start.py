@@ -117,7 +117,6 @@ def matching(pattern: str, topics: Iterable[str]) -> tuple[str, ...]:
 def _check_offsets(
     wanted: Mapping[int, int], name: str, topic: Topic | None, cluster: Cluster, origin: str
 ) -> None:
-    """Refuse offsets that Kafka lacks, and offsets of partitions that the query does not read."""
     begins = {} if topic is None else cluster.begins(topic)
     ends = {} if topic is None else cluster.ends(topic, committed=False)
     for number, offset in wanted.items():

@@ -241,7 +241,6 @@ def _recipe(
 
 
 def _text(value: Column, kind: T.DataType, name: str) -> Column:
-    """Return the canonical text of a value, which is never null. See `canonical`."""
     if isinstance(kind, T.BooleanType):
         text = F.when(value, "T").otherwise("F")
     elif isinstance(kind, T.StringType):

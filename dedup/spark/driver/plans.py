@@ -194,7 +194,6 @@ def _heartbeat(columns: Columns, options: Options | SequenceOptions) -> str | No
 
 
 def _payload(columns: Columns, options: Options, others: set[str | None]) -> list[Resolved]:
-    """Return the columns that `check_payload` compares, in a fixed order."""
     given = options.check_payload
     if given is False:
         return []

@@ -67,7 +67,6 @@ def _ask(jvm: Any, options: Mapping[str, str], topics: tuple[str, ...]) -> Topic
 
 
 def _matching(jvm: Any, admin: Any, pattern: str) -> tuple[str, ...]:
-    """Return the topics whose whole name matches a pattern of Java's regular expressions."""
     matches = jvm.java.util.regex.Pattern.compile(pattern).asMatchPredicate()
     return tuple(sorted(str(t) for t in admin.listTopics().names().get() if matches.test(t)))
 

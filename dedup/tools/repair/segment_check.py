@@ -134,7 +134,6 @@ def _opened(copy: Path) -> Iterator[View]:
 
 
 def _read(view: View) -> tuple[Keys, I64, I64]:
-    """Return the keys, their times, and the numbers of the blocks that hold them."""
     decoded = decode_all(view)
     entries = [(key, block) for key, block in view.db.items() if key != META_KEY]
     numbers = [int.from_bytes(key, "big") for key, _ in entries]

@@ -251,7 +251,6 @@ def charts(choice: Choice) -> dict[str, Spec]:
 
 
 def _cost(choice: Choice) -> Spec:
-    """Return the chart of time against bytes. The best choice is at the knee of the curve."""
     rows: list[Spec] = [
         {
             "gib": candidate.total_bytes / 2**30,

@@ -158,7 +158,6 @@ def _ids_per_day(
 
 
 def _without_strays(times_ms: I64) -> I64:
-    """Return the timestamps, sorted, without the share `_STRAY` of the oldest and of the newest."""
     strays = int(_STRAY * len(times_ms))
     return np.sort(times_ms)[strays : len(times_ms) - strays]
 

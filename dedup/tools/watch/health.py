@@ -263,7 +263,6 @@ def _advances(last: tuple[TimedBatch, ...]) -> bool:
 
 
 def _well(last: tuple[TimedBatch, ...], samples: Sequence[TimedBatch]) -> str:
-    """Return the reason text of a query without a problem, as far as the samples show one."""
     if len(last) < LEAST_EVIDENCE:
         return "no fault so far; its lag is judged from five micro-batches on"
     if not _shows_lag(last):
