@@ -13,10 +13,12 @@ from threading import Lock
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
 from dedup import WriteAheadSink
 from dedup.errors import SinkError
 from dedup.sinks.content import Content
+from dedup.sinks.kit.function import kind_of
 from dedup.sinks.protocol import StagedSlice
 from dedup.sinks.work import TaskResult
 from dedup.testing import faults
@@ -30,6 +32,19 @@ from tests.kit.sqlite_sink import rows
 def start(tmp_path: Path) -> Any:
     """Starts the query over a log file."""
     return partial(LineHarness, tmp_path / "log", tmp_path / "checkpoint")
+
+
+def test_a_checkpoint_that_only_spark_can_reach_keeps_no_ledger(tmp_path: Path) -> None:
+    """Then slices, markers and ledger are in the folder of the option `staging`."""
+    for checkpoint in (str(tmp_path), "viewfs://cluster/checkpoint"):
+        sink = LineSink(tmp_path / "log")
+        kind = kind_of(sink, checkpoint)
+        options = kind.parse({"checkpointLocation": str(tmp_path), "name": "lines"})
+        ledger = kind.prepare(options, StructType()).ledger(f"{tmp_path}/staging", QUERY)
+        ledger.note_published(7)
+        assert ledger.published() == 7
+    assert [*tmp_path.glob("dedup-begun/lines/*/published.json")]
+    assert [*tmp_path.glob("staging/*/published.json")]
 
 
 def test_keys_and_versions(start: Any) -> None:

@@ -212,6 +212,14 @@ def test_a_sample_may_have_any_column_and_a_timestamp_of_the_future(job: Job) ->
     assert not found.repeats.behind_ms.any()
 
 
+def test_a_sample_with_a_type_that_python_lacks_shows_no_size_of_rows(job: Job) -> None:
+    rows = job.spark.range(3).selectExpr("string(id) AS id", "interval '1' year AS span")
+    rows.write.parquet(str(job.files.folder / "rows"))
+    frame = job.spark.read.parquet(str(job.files.folder / "rows"))
+    sample = reading.read_sample(frame, "id")
+    assert (len(sample), sample.row_bytes) == (3, 0)
+
+
 def test_a_sample_of_one_file_leaves_its_neighbours_out(job: Job, tmp_path: Path) -> None:
     files = FileDrop(tmp_path / "of [may] {1}")
     for name in ("a", "b"):

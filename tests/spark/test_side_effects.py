@@ -407,6 +407,22 @@ def test_a_folder_that_is_moved_with_its_files_keeps_what_it_knows(query: Effect
     assert [number for number, _ in log.calls] == [0, 1]
 
 
+@pytest.mark.parametrize("make", [stable, once_per_batch])
+def test_a_function_whose_folder_was_moved_without_its_files_says_so(
+    query: Effects, caplog: pytest.LogCaptureFixture, make: Any
+) -> None:
+    """A relative path does the same in another working directory."""
+    log = Log()
+    with caplog.at_level(logging.WARNING, "dedup"):
+        query.start(make(log, at=query.at))
+        assert caplog.messages == []
+        forget_commits(query.checkpoint, 1)
+        query.start(make(log, at=f"{query.at}-2"))
+    [said] = caplog.messages
+    assert f"at='{query.at}-2') is new, and a function with another path has begun" in said
+    assert [number for number, _ in log.calls] == [0, 1, 1]
+
+
 @pytest.mark.slow
 def test_each_verdict_can_have_stable_rows(spark: SparkSession, tmp_path: Path) -> None:
     query = Query(spark, tmp_path, {"horizon": "1 day", "verdict": "verdict"})

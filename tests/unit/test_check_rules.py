@@ -243,6 +243,12 @@ CASES = {
              "76.3 MiB for Python; without a limit of bytes, Java", f"{ARROW}={64 * MIB}"),
         Case(settings(row_bytes=8000, settings={RECORDS: "1000"}), COSTS, "1,000 of them",
              f"{ARROW}={2**31 - 1}"),
+        # Large rows among small ones may lie together.
+        Case(settings(row_bytes=1000), FINE, "9.5 MiB"),
+        # Spark takes these for no limit.
+        *(Case(settings(row_bytes=8, settings={RECORDS: none}), FINE) for none in ("0", "-1")),
+        Case(settings(row_bytes=8, settings={RECORDS: "0", ARROW: str(2**31 - 1)}), COSTS,
+             "without a limit of bytes", f"{ARROW}={64 * MIB}"),
         # On a cluster, all rows of a shard may be in one batch.
         Case(settings(row_bytes=800, batch_records_max=1_000_000, shards=8), FINE, "95.4 MiB"),
         Case(settings(row_bytes=800, batch_records_max=1_000_000, shards=8, settings=LOCAL), COSTS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dedup.cli.app import app
+from dedup.cli.failures import FAILED, TEMPORARY, explain
 from dedup.cli.session import _lacking, _let_java_use, last_line
 from dedup.errors import ConfigError
 from dedup.spark.driver.checks import check_python
@@ -165,6 +167,16 @@ def test_a_log_shows_that_java_cannot_write_temporary_files(tmp_path: Path) -> N
     assert told.startswith("Java cannot write temporary files to /no where. Let TMPDIR name")
     log.write_text("Exception: something else\n")
     assert _lacking(log) is None
+
+
+def test_a_file_in_the_place_of_a_temporary_folder_does_not_count_as_full(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    tried = [str(tmp_path / "file"), "/nowhere"]
+    text = f"No usable temporary directory found in {tried}"
+    assert explain(FileNotFoundError(errno.ENOENT, text)).exit_code == FAILED
+    tried.append(str(tmp_path))
+    text = f"No usable temporary directory found in {tried}"
+    assert explain(FileNotFoundError(errno.ENOENT, text)).exit_code == TEMPORARY
 
 
 COMMANDS = {
