@@ -30,10 +30,10 @@ def function() -> SinkFunction:
     return kafka_sink("localhost:9", checkpoint="checkpoint", topic="out")
 
 
-def call(sink: SinkFunction, batch_id: int, *, fails: bool = False) -> str:
+def call(sink: SinkFunction, batch_id: int, *, fails: bool = False, start: str = "s") -> str:
     """What a call does around its Spark job."""
-    run = sink._run("q", batch_id)
-    sink._runs["q"] = (run, batch_id, not fails)
+    run = sink._run("q", batch_id, start)
+    sink._runs["q"] = (run, batch_id, not fails, start)
     return run
 
 
@@ -44,6 +44,13 @@ def test_a_repetition_or_a_gap_begins_another_run(batch_id: int) -> None:
     assert call(sink, 6) == first
     assert call(function(), 7) != first
     assert call(sink, batch_id) != first
+
+
+def test_another_start_begins_another_run_without_a_gap() -> None:
+    sink = function()
+    first = call(sink, 5)
+    assert call(sink, 6, start="another") != first
+    assert call(sink, 7, start="another") != first
 
 
 def test_a_failure_that_was_caught_is_not_passed_by() -> None:
