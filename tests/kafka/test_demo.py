@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -48,9 +49,18 @@ def test_every_figure_is_right(broker: str, tmp_path: Path, sink: str) -> None:
     assert block.count("ok") == len(names(block))
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path leaves room for names of sockets, which have about 100 bytes."""
+    with tempfile.TemporaryDirectory(prefix="dedup-") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("sink", ["kafka", "postgres", "mysql"])
 @pytest.mark.timeout(300)
-def test_a_demo_that_fails_ends_its_processes(broker: str, tmp_path: Path, sink: str) -> None:
+def test_a_demo_that_fails_ends_its_processes(
+    broker: str, tmp_path: Path, short_path: Path, sink: str
+) -> None:
     """The query cannot start, while producers wait for its next start and servers run."""
     if sink == "postgres":
         need_server()
@@ -60,14 +70,14 @@ def test_a_demo_that_fails_ends_its_processes(broker: str, tmp_path: Path, sink:
     log = tmp_path / "log"
     demo = Daemon.start(
         [sys.executable, "-m", "tests.kafka.demo", *flags], log,
-        os.environ | {"JAVA_HOME": str(tmp_path / "no-java"), "TMPDIR": str(tmp_path)},
+        os.environ | {"JAVA_HOME": str(tmp_path / "no-java"), "TMPDIR": str(short_path)},
     )  # fmt: skip
     try:
         assert demo.process.wait(240) == 1
         assert "The query ended with code" in log.read_text()
         assert not members(demo.process.pid)
         # Servers have their folders in their command lines.
-        wait_until(lambda: not any(f"{tmp_path}/dedup-demo-".encode() in c for c in commands()))
+        wait_until(lambda: not any(f"{short_path}/dedup-demo-".encode() in c for c in commands()))
     finally:
         demo.kill()
 

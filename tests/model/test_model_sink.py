@@ -27,6 +27,7 @@ _COMMIT = """    slot.pre_commit(batch.marker(number, content, tasks))
     slot.commit()
 """
 _ACQUIRED = "[BATCH_SLOT, *sorted(staged)]"
+_COMPARE = "    _compare(given, published, is_atomic=atomic is not None)\n"
 _SETTLE = """        if slot.acquire() != marker:
 """
 
@@ -106,12 +107,12 @@ MISTAKES = (
     ),
     _edited(
         "what is published is not compared with the division",
-        "            elif marker.rows:", "            elif False:",
+        "        elif marker.rows:", "        elif False:",
     ),
     _edited(
         "what is published is compared after the rest is published",
-        "        self._compare(published)\n",
-        "        self._compare({n: m for n, m in published.items() if n == BATCH_SLOT})\n",
+        "    _compare(given, published,",
+        "    _compare(given, {n: m for n, m in published.items() if n == BATCH_SLOT},",
     ),
     _edited(
         "other content is accepted",
@@ -132,13 +133,13 @@ MISTAKES = (
     Mistake("the driver does not own the slots of earlier runs", port=Variant(only_given=True)),
     _edited(
         "the driver reads only the markers of the division's slots",
-        f"self.sink.acquire({_ACQUIRED})",
-        "self.sink.acquire([BATCH_SLOT, *staged])\n"
-        "        newest = {n: m for n, m in newest.items() if n in (BATCH_SLOT, *staged)}",
+        f"sink.acquire({_ACQUIRED})",
+        "sink.acquire([BATCH_SLOT, *staged])\n"
+        "    newest = {n: m for n, m in newest.items() if n in (BATCH_SLOT, *staged)}",
     ),
     _edited(
         "markers are not revoked",
-        "            _revoke(batch, sink, newest)\n            # Sort", "            # Sort",
+        "        _revoke(batch, sink, newest)\n        # Sort", "        # Sort",
     ),
     _edited(
         "markers are revoked in the driver's own name",
@@ -166,9 +167,8 @@ MISTAKES = (
     Mistake(
         "a whole micro-batch is published again",
         Scope(first=(_WHOLE,), later=(Start(whole=True, variant=1),), batches=1),
-        edits=(("        self._compare(published)\n        if BATCH_SLOT in published:\n",
-                "        if False:\n"),
-               ("        if self.atomic and not published:\n", "        if self.atomic:\n")),
+        edits=((_COMPARE + "    if BATCH_SLOT in published:\n", "    if False:\n"),
+               ("    if atomic and not published:\n", "    if atomic:\n")),
     ),
 )  # fmt: skip
 
