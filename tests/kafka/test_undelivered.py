@@ -23,6 +23,7 @@ WORKER = """
 import os, signal, sys
 from pathlib import Path
 from tests.kafka.slots import Sink
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as Spark's daemon does; nohup ignores the signal
 address, topic, folder = sys.argv[1:]
 sink = Sink(address, topic, Path(folder), mode="none", kafka_linger_ms="60000")
 sink.send("run", 0, 0, [sink.rows(range(3))])
