@@ -1,0 +1,110 @@
+"""Converts columns of text to their types, with the values that `text_values` gives one by one.
+
+Arrow's parsers are fast but forgiving. So they get only texts in the *plain* spelling of a type, of
+which no parser can read more than one value. All other texts are converted one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dedup.core.arrays import BOOL
+from dedup.sources.files.text_values import FromText, Spelling, Unfit
+
+#: The plain spelling of days. In these years no offset leads to a year that Python lacks.
+_DAY = "[12][0-9]{3}-[01][0-9]-[0-3][0-9]"
+_MOMENT = f"{_DAY}[ T][012][0-9]:[0-5][0-9]:[0-5][0-9](?:[.][0-9]{{1,6}})?"
+_ZONE = "(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])"
+_FLOAT = r"^-?[0-9]{1,15}(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?$"
+#: Number of texts that are converted one by one if Arrow rejects one of them.
+_FEW = 32
+
+
+def converted(
+    texts: pa.StringArray, kind: pa.DataType, exact: FromText, spelling: Spelling
+) -> tuple[pa.Array, list[int]]:
+    """Return a column of type `kind`, and the rows whose texts do not fit, which become null.
+
+    `exact` converts single texts. Null stays null.
+    """
+    if pa.types.is_string(kind):
+        return texts, []
+    values, is_done = _plain(texts, kind, spelling)
+    left = np.flatnonzero(~is_done)
+    if not len(left):
+        return values, []
+    found: list[Any] = []
+    unfit = []
+    for row, text in zip(left.tolist(), texts.take(pa.array(left)).to_pylist(), strict=True):
+        try:
+            found.append(exact(text))
+        except Unfit:
+            found.append(None)
+            unfit.append(row)
+    return pc.replace_with_mask(values, pa.array(~is_done), pa.array(found, kind)), unfit
+
+
+def _plain(texts: pa.StringArray, kind: pa.DataType, spelling: Spelling) -> tuple[pa.Array, BOOL]:
+    """Return the values of texts in the plain spelling, and which rows are done. Nulls are done."""
+    is_ = pa.types
+    if is_.is_integer(kind):
+        return _cast(texts, r"^-?[0-9]{1,19}$", kind)
+    if is_.is_decimal(kind):
+        whole = max(1, kind.precision - kind.scale)
+        digits = rf"(?:\.[0-9]{{1,{kind.scale}}})?" if kind.scale > 0 else ""
+        return _cast(texts, f"^-?[0-9]{{1,{whole}}}{digits}$", kind)
+    if is_.is_floating(kind):
+        values, is_done = _cast(texts, _FLOAT, kind)
+        # Of the two, only FLOAT overflows.
+        return values, is_done & ~_flags(pc.is_inf(values))
+    if is_.is_boolean(kind):
+        return _cast(pc.ascii_lower(texts), "^(?:true|false)$", kind)
+    if is_.is_binary(kind):
+        return texts.cast(kind), np.ones(len(texts), np.bool_)
+    if spelling.pattern(kind) is not None:
+        return _cast(texts, "^$", kind)
+    if is_.is_date(kind):
+        return _cast(texts, f"^{_DAY}$", kind)
+    if kind.tz is None:
+        return _cast(texts, f"^{_MOMENT}$", kind)
+    values, is_done = _cast(texts, f"^{_MOMENT}{_ZONE}$", kind)
+    if is_done.all():
+        return values, is_done
+    local, is_local = _cast(texts, f"^{_MOMENT}$", pa.timestamp("us"))
+    try:
+        instants = pc.assume_timezone(
+            local, spelling.time_zone, ambiguous="earliest", nonexistent="raise"
+        )
+    except pa.ArrowException:  # a clock change left out one of the times, or Arrow lacks the zone
+        return values, is_done
+    return pc.coalesce(values, instants.cast(kind)), is_done | is_local
+
+
+def _cast(texts: pa.StringArray, form: str, kind: pa.DataType) -> tuple[pa.Array, BOOL]:
+    matches = pc.match_substring_regex(texts, form)
+    if pc.all(matches, min_count=0).as_py():
+        plain = texts
+    else:
+        plain = pc.if_else(matches, texts, pa.scalar(None, texts.type))
+    values = _cast_all(plain, kind)
+    return values, _flags(pc.or_(pc.is_valid(values), pc.is_null(texts)))
+
+
+def _cast_all(texts: pa.StringArray, kind: pa.DataType) -> pa.Array:
+    """Cast all texts that Arrow can cast, such as days that exist. Others become null."""
+    try:
+        return texts.cast(kind)
+    except pa.ArrowException:
+        if len(texts) <= _FEW:
+            return pa.nulls(len(texts), kind)
+    middle = len(texts) // 2
+    halves = [_cast_all(part, kind) for part in (texts[:middle], texts[middle:])]
+    return pa.concat_arrays(halves)
+
+
+def _flags(flags: pa.BooleanArray) -> BOOL:
+    return np.asarray(flags.fill_null(False))
