@@ -23,13 +23,12 @@ from dedup.cli.failures import DAMAGE, FAILED, OK
 from dedup.cli.findings import findings_lines
 from dedup.cli.flags import TuneFlags, pairs
 from dedup.cli.printing import say
-from dedup.cli.run.input.bad_rows import explained, good_rows
-from dedup.cli.run.input.column_check import ColumnCheck
+from dedup.cli.run.input.bad_rows import explained
 from dedup.cli.run.input.event_time import timestamp_column
 from dedup.cli.run.input.files import file_order
-from dedup.cli.run.input.source import InputColumns, read_files
+from dedup.cli.run.input.source import FILE, TIME, read_files
 from dedup.cli.run.job import Job, resolve
-from dedup.cli.run.options import COLUMNAR, RunOptions
+from dedup.cli.run.options import RunOptions
 from dedup.cli.run.query import schema_of
 from dedup.cli.run.record import log_of
 from dedup.cli.session import spark_session
@@ -148,14 +147,13 @@ def read_sample(
 def _sample(spark: SparkSession, job: Job, source: Job, where: str) -> Sample:
     """Read the files of `source`: the files of `job`, or copies that Spark can read."""
     run, schema = job.options, schema_of(spark, job)
-    columns = InputColumns(schema, schema)
-    ColumnCheck(spark, job, columns).check_text(job.files.paths)
-    frame = read_files(spark, source, columns)
-    if source.files.file_format not in COLUMNAR:
-        frame = good_rows(frame, job, columns)
+    frame = read_files(spark, source, schema)
     ids, time = [named_column(name) for name in run.id], timestamp_column(run, schema)
+    if TIME in frame.columns:
+        time = named_column(TIME)
     try:
-        return sample_of(frame, ids, time, where=where, order=file_order(run))
+        file = FILE if FILE in frame.columns else None
+        return sample_of(frame, ids, time, where=where, order=file_order(run), file=file)
     except Exception as error:
         way = "fix it, or take its file out of the sample"
         cause = explained(error, source, source.files.paths, way=way)

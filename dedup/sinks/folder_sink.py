@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -22,7 +22,6 @@ from dedup.errors import faults
 from dedup.sinks.batch_folders import STAGING, data_files, publish_folder
 from dedup.sinks.figures import WorkCounts, reported
 from dedup.sinks.foreach_batch import query_of, start_of
-from dedup.sinks.utf8 import exact_texts, naming_texts
 from dedup.sinks.work import new_batch
 
 if TYPE_CHECKING:
@@ -49,28 +48,20 @@ class RowsWriter(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
 class SparkRows:
-    """A `RowsWriter` that uses Spark's data source ``csv``, ``json`` or ``parquet``."""
-
-    file_format: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    """A `RowsWriter` that lets Spark write Parquet."""
 
     def write(self, batch: DataFrame, folder: Path, split_by: str | None) -> None:
-        rows = batch
-        if self.file_format != "parquet":
-            rows = exact_texts(batch, self.file_format, split_by, self.options)
-        writer = rows.write.format(self.file_format).options(**self.options)
+        writer = batch.write
         if split_by is not None:
             writer = writer.partitionBy(split_by)
-        with naming_texts(self.file_format):
-            writer.save(str(folder))
+        writer.parquet(str(folder))
 
     def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
         rows = batch if without is None else batch.drop(without)
         # Use a new DataFrame: Spark could compute the micro-batch again, even limited to no rows.
         empty = batch.sparkSession.createDataFrame([], rows.schema).coalesce(1)
-        empty.write.format(self.file_format).options(**self.options).save(str(folder))
+        empty.write.parquet(str(folder))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +141,10 @@ class StagedFiles:
             return
         folder = staged / "aside"
         rows.write.json(str(folder))
-        # A task without rows leaves an empty file.
-        if any(path.stat().st_size for path in data_files(folder)):
+        for path in data_files(folder):
+            if not path.stat().st_size:  # of a task without rows
+                path.unlink()
+        if data_files(folder):
             faults.point("sink.staged")
             publish_folder(folder, self.aside, batch_id)
             faults.point("sink.side.published")

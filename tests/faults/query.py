@@ -91,14 +91,14 @@ def run_by_id(
         else files.SourceFiles(place=str(folder / "input"), options=given),
         "not asked for"
         if config.get("by_spark")
-        else files.ParquetFolder(
+        else files.OutputFolder(
             staging=folder / "output" / STAGING, split_by="verdict" if side else None
         ),
     )
     assert (made.read_by_spark, made.written_by_spark) in {(None, None), ("not asked for",) * 2}
     sink = StagedFiles(
         output=folder / "output",
-        writer=made.writer or SparkRows("parquet"),
+        writer=made.writer or SparkRows(),
         duplicates=side,
         verdict="verdict",
         goes_on=frozenset({"unique", "late"}),
@@ -176,7 +176,7 @@ def _started(
     if config["numbered"] == "files":
         dedup.register(spark)
         return writer.format("dedup_files").option("path", str(output)).start()
-    sink = StagedFiles(output=output, writer=SparkRows("parquet"))
+    sink = StagedFiles(output=output, writer=SparkRows())
     sink.open()
     return writer.foreachBatch(sink).start()
 

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from dedup.errors import ConfigError, DataError
 from dedup.sinks.files.function import ready
 from dedup.sinks.files.options import files_options
-from dedup.sinks.files.text_lines import csv_lines, json_lines
+from dedup.sinks.files.text_lines import Dialect, csv_lines, json_lines
 from dedup.sinks.work import new_batch
 from tests.support.edge_values import (
     ALL,
@@ -234,7 +234,7 @@ def test_a_year_that_text_cannot_hold_is_named() -> None:
                       pa.scalar(-800_000, pa.date32())):  # fmt: skip
             rows = pa.record_batch({"i": pa.array([1]), "at": pa.array([value])})
             with pytest.raises(DataError, match="Column 'at' has a date or time outside"):
-                lines(rows)
+                lines(rows, Dialect())
 
 
 def test_slices_and_nothing_in_json() -> None:
@@ -244,8 +244,8 @@ def test_slices_and_nothing_in_json() -> None:
             "m": pa.array([[("a", 1)], None, [("b", None)], []], pa.map_(pa.string(), pa.int32())),
         }
     )
-    assert json_lines(rows.slice(1, 2)) == b'{}\n{"l":[2,null],"m":{"b":null}}\n'
-    assert json_lines(rows.slice(0, 0)) == b""
+    assert json_lines(rows.slice(1, 2), Dialect()) == b'{}\n{"l":[2,null],"m":{"b":null}}\n'
+    assert json_lines(rows.slice(0, 0), Dialect()) == b""
 
 
 # --- values at the edges of every type, read back by others than Spark

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
@@ -109,9 +110,9 @@ def test_what_the_metrics_say_of_clocks(spark: SparkSession, tmp_path: Path) -> 
 def test_micro_batches_without_records_have_no_catalog(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once there was a record, its absence is an error again."""
+    """Spark starts no task for an empty file. After a record, a missing catalog is an error."""
     monkeypatch.setattr(check_work, "reading_session", lambda: nullcontext(job.spark))
-    job.files.text("a.json", "")
+    job.files.text("a.orc", "")
     job(schema="id string")
     code, found = told(job.output, "--conf", "spark.master=local[2]")
     assert code == 0
@@ -121,11 +122,11 @@ def test_micro_batches_without_records_have_no_catalog(
     look = CliRunner().invoke(main, ["watch", str(job.output), "--once"])
     assert look.exit_code == 2
     assert "does not show any query" in look.output
-    job.files.text("b.json", '{"id": "a"}\n')
+    job.files.table("b.orc", pa.table({"id": ["a"]}))
     assert job(schema="id string").figures.counts["emitted"] == 1
     assert told(job.output, "--conf", "spark.master=local[2]")[0] == 0
     shutil.rmtree(job.output / "_catalog")
-    job.files.text("c.json", '{"id": "a"}\n')
+    job.files.table("c.orc", pa.table({"id": ["a"]}))
     assert job.fails(schema="id string").remedy == "missing-catalog"
     result = CliRunner().invoke(app, [str(job.output)])
     assert result.exit_code == 2

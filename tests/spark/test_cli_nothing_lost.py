@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from dedup.cli.failures import DAMAGE, FAILED
-from dedup.cli.run.input.csv_records import Counted, CsvRecords
 from dedup.cli.run.input.files import InputFiles
 from dedup.cli.run.work import plan
 from tests.support.cli_job import Job
@@ -212,24 +211,14 @@ def test_output_is_utf8_whatever_the_input_is(job: Job, kind: str) -> None:
     assert job.rows(kind) == [("caf\u00e9", "\u6f22"), *more]
 
 
-def test_csv_whose_rows_do_not_add_up(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For any reason: here quoting that two readers take differently."""
-    good = job.files.text("1.csv", "id,n\na,1\n")
-    path = job.files.text("2.csv", 'id,n\n""\\\nb\\"c\n')
-    ways = {"read_options": (("escape", "\\"), ("multiLine", "true")), "files_per_trigger": 2}
-
-    def count(_: CsvRecords, path: Path, stop: object) -> Counted:
-        return Counted(1 if path == good else 3, "id,n")
-
-    monkeypatch.setattr(CsvRecords, "count", count)
-    failure = job.fails(**ways, bad_records="skip")
-    assert failure.exit_code == FAILED
-    assert f"{path} has 3 records, and Spark returned " in failure.message
-    assert job.visible() == []
-    monkeypatch.undo()
-    path.write_text("id,n\nb,2\n")
-    job(**ways, bad_records="skip")
-    assert job.rows() == [("a", "1"), ("b", "2")]
+def test_csv_that_readers_take_differently_is_read_by_one_rule(job: Job) -> None:
+    """Line ends of several kinds, line ends in quotes, columns in any order, lines of blanks."""
+    job.files.text("1.csv", 'id\tn\r\na\t"1\r\n2"\n\t\n')
+    job.files.text("2.csv", 'N\tmore\tID\n5" pipe\tx\tb\n')
+    tabs = (("sep", "\\t"),)
+    done = job(read_options=tabs, new_columns="ignore", output_format="json")
+    assert done.figures.counts["records_in"] == 3
+    assert job.rows("json") == [("a", "1\r\n2"), ("b", '5" pipe'), (None, None)]
 
 
 def test_values_that_a_type_cannot_hold_exactly(job: Job, tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_csv_in_parquet_out(job: Job, tmp_path: Path) -> None:
     job.files.text("1.csv", "id,x\na,1\na,1\nb,\nc,1,1\n")
     options = {"output_format": "parquet", "bad_records": str(tmp_path / "bad")}
     told = plan(job.made(**options), spark=job.spark)
-    assert told["read_by"] == "Spark, because the input is csv"
+    assert told["read_by"] == "dedup"
     assert told["written_by"] == "dedup"
     job(duplicates=job.duplicates, **options)
     assert job.rows("parquet") == [("a", "1"), ("b", None)]

@@ -13,13 +13,16 @@ import pytest
 from pyarrow import orc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
 
-from dedup.cli.run.input.csv_values import CORRUPT, as_text, with_types
 from dedup.errors import DataError
-from dedup.sources.files.bypass import arrow_schema
+from dedup.sources.files.bypass import LeftToSpark, arrow_schema
+from dedup.sources.files.csv_input import CsvReader
+from dedup.sources.files.csv_records import CsvForm
+from dedup.sources.files.json_input import JsonReader
 from dedup.sources.files.orc_times import check_orc_times
 from dedup.sources.files.parquet_input import ParquetInput, spark_columns
+from dedup.sources.files.text_records import TextReader
+from dedup.sources.files.text_values import Spelling
 from dedup.sources.strict_json import CAUSE, FIELDS, NOT_STRICT, with_fields, with_tagged
 from tests.support.pages import Row, table
 
@@ -116,20 +119,37 @@ def test_old_times_of_orc_are_rejected_if_spark_would_shift_them(
     assert rows.selectExpr("*").first() == spark.sql(old).first()
 
 
+def read_text(
+    spark: SparkSession, row: Row, reader: TextReader, lines: Iterable[str]
+) -> list[str | None]:
+    """Values as tasks read them, as texts of Spark, null for those that are rejected."""
+    rows = reader.read("".join(f"{line}\n" for line in lines).encode()).good
+    columns = spark.createDataFrame([], f"number INT, v {row.kind}").schema
+    texts = spark.createDataFrame(pa.Table.from_batches([rows]), columns)
+    found = dict(texts.select("number", F.col("v").cast("string")).collect())
+    return [found.get(number) for number in range(len(examples(row)))]
+
+
 def read_csv(spark: SparkSession, row: Row, path: Path, **options: str) -> list[str | None]:
-    path.write_text("".join(f"{number},{text}\n" for number, text in enumerate(examples(row))))
-    settings = {"escape": '"'} | options
-    schema = spark.createDataFrame([], f"number INT, v {row.kind}").schema
-    reader = spark.read.options(**settings, columnNameOfCorruptRecord=CORRUPT)
-    rows = reader.schema(as_text(schema, ()).add(CORRUPT, T.StringType())).csv(str(path))
-    found = with_types(rows, schema, settings).orderBy("number")
-    value = F.when(F.col(CAUSE).isNull(), F.col("v").cast("string"))
-    return [one.value for one in found.select(value.alias("value")).collect()]
+    columns = arrow_schema(spark.createDataFrame([], f"number INT, v {row.kind}").schema, "UTC")
+    reader = CsvReader(columns, columns.names, CsvForm(), Spelling(**options))
+    lines = (f"{number},{text}" for number, text in enumerate(examples(row)))
+    return read_text(spark, row, reader, lines)
+
+
+def read_json_file(spark: SparkSession, row: Row, path: Path) -> list[str | None] | None:
+    try:
+        columns = arrow_schema(spark.createDataFrame([], f"number INT, v {row.kind}").schema, "UTC")
+    except LeftToSpark:
+        return None
+    reader = JsonReader(columns, Spelling())
+    lines = (f'{{"number": {n}, "v": {text}}}' for n, text in enumerate(examples(row)))
+    return read_text(spark, row, reader, lines)
 
 
 def test_a_name_of_no_number_may_look_like_one_of_java(spark: SparkSession, tmp_path: Path) -> None:
     row = Row("DOUBLE", [("-1.#IND", "NaN"), ("1.5", "1.5")], ["1D", "1.#IND"])
-    assert read_csv(spark, row, tmp_path / "1", nanvalue="-1.#IND") == ["NaN", "1.5", None, None]
+    assert read_csv(spark, row, tmp_path / "1", nan="-1.#IND") == ["NaN", "1.5", None, None]
 
 
 #: How a format reads the examples of a row.
@@ -144,6 +164,8 @@ def test_the_page_says_what_the_code_does(spark: SparkSession, tmp_path: Path, n
     for row in table(name):
         said = [value for _, value in row.kept] + [None] * len(row.rejected)
         assert list(READERS[name](spark, row, tmp_path / "1")) == said, row.kind
+        if name == "json":
+            assert read_json_file(spark, row, tmp_path / "1") in (said, None), row.kind
 
 
 NESTED = '{"a":' + "[" * 2000 + "]" * 2000 + "}"

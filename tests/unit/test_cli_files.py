@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from dedup.cli.run import work
-from dedup.cli.run.input import source
 from dedup.cli.run.input.as_read import NAME, FilesAsRead, warning
-from dedup.cli.run.input.files import Stamp, check_in_folders, find_files, line_of
-from dedup.cli.run.job import resolve
+from dedup.cli.run.input.files import Stamp, check_in_folders, find_files
 from dedup.cli.run.options import RunOptions
 from dedup.cli.run.record import (
     RECORD,
@@ -42,23 +35,6 @@ def options_for(folder: Path, *names: str, **options: object) -> RunOptions:
     source.mkdir(exist_ok=True)
     given = {"input": source, "id": ("a",), "horizon": "1 day", "output": folder / "out"}
     return RunOptions.make(**(given | options))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("names", "options", "is_unmeasured"),
-    [(("a.csv",), {}, True), (("a.json", "b.ndjson"), {}, True), (("a.csv", "b.csv.gz"), {}, False),
-     (("a.json",), {"read_options": (("multiLine", "true"),)}, False), (("a.orc",), {}, False)],
-)  # fmt: skip
-def test_spark_measures_rows_only_of_files_that_it_does_not_divide(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...],
-    options: dict[str, object], is_unmeasured: bool,
-) -> None:  # fmt: skip
-    """A task gets all of a file that is not divided, and its rows may be large."""
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(work, "spark_session", lambda **arguments: given.update(arguments))
-    work._session(resolve(options_for(tmp_path, *names, **options)), None, tmp_path / "log")
-    setting = {"spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1)}
-    assert given["more"] == (setting if is_unmeasured else {})
 
 
 @pytest.mark.parametrize(
@@ -108,14 +84,10 @@ def test_one_file_as_input(tmp_path: Path) -> None:
     assert files.place == str(tmp_path / "in" / "a\\[1\\].csv")
 
 
-def test_lz4_of_which_spark_might_read_nothing(tmp_path: Path) -> None:
-    """Hadoop's LZ4 has another form than the one of the tool `lz4` and of pyarrow."""
-    options = replace(options_for(tmp_path, "a.json.gz", "b.json.LZ4"), file_format="json")
-    path = tmp_path / "in" / "b.json.LZ4"
-    path.write_bytes(b"\0\0\1\2")  # as Spark writes it
-    assert path in find_files(options).paths
-    path.write_bytes(pa.compress(b"{}", codec="lz4", asbytes=True))
-    with pytest.raises(ConfigError, match=r"b\.json\.LZ4 has LZ4 frames, .* pack it with gzip"):
+@pytest.mark.parametrize("name", ["b.json.SNAPPY", "b.json.deflate"])
+def test_a_file_that_only_hadoop_unpacks_is_refused(tmp_path: Path, name: str) -> None:
+    options = replace(options_for(tmp_path, "a.json.gz", name), file_format="json")
+    with pytest.raises(ConfigError, match=f"{name} is packed in a way that only Hadoop reads"):
         find_files(options)
 
 
@@ -469,22 +441,3 @@ def test_rows_set_aside_alone_count_as_published(tmp_path: Path) -> None:
     (options.checkpoint / "metadata").write_text('{"id": "q1"}')
     with pytest.raises(ConfigError, match="holds micro-batches 1 to 1"):
         check_checkpoint(options, record)
-
-
-def test_lines_of_windows_in_text_mode_are_counted_once(tmp_path: Path) -> None:
-    path = tmp_path / "1.csv"
-    path.write_bytes(b"id,a\r\r\n1,x,y\r\r\n")
-    digest = hashlib.md5(b"1,x,y", usedforsecurity=False).hexdigest()
-    assert line_of(path, digest, bytes) == " It is line 2: 1,x,y."
-
-
-def test_of_no_files_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty list is not the whole input."""
-    job: Any = SimpleNamespace(files=SimpleNamespace(root="/in", place="/in/*"))
-    nothing: Any = SimpleNamespace(read=None)
-    read: list[Any] = []
-    monkeypatch.setattr(source, "read_settings", lambda _: {})
-    monkeypatch.setattr(source, "_read", lambda _, places, *rest: read.append(places))
-    source.read_files(nothing, job, nothing, [])
-    source.read_files(nothing, job, nothing)
-    assert read == [[], "/in/*"]

@@ -8,13 +8,15 @@ import pyarrow as pa
 import pytest
 
 from dedup.sinks.columns import Unsuitable
-from dedup.sinks.files.text_lines import csv_lines, json_lines
+from dedup.sinks.files.text_lines import Dialect, csv_lines, json_lines
 from dedup.sinks.postgres.columns import column_type, encoding
 from tests.support.edge_values import ALL, SCALARS, Edge
 
 UUIDS = Edge("string", pa.string(), ("00112233-4455-6677-8899-aabbccddeeff",
                                      "AABBCCDD-4455-6677-8899-AABBCCDDEEFF"))  # fmt: skip
 JSON = Edge("string", pa.string(), ("{}", '{"a": [1, null]}', '" "'))
+#: The dialect of `dedup run`.
+RUN = Dialect(header=True, escape='"', also_quoted="", null_fields=True)
 COUNTS = [1, 2, 3, 10, 1000]
 
 
@@ -53,11 +55,14 @@ def test_rows_of_postgresql(edge: Edge, kind: str, count: int) -> None:
     assert _encoded(edge, kind, values) == b"".join(one_by_one)
 
 
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(("dialect", "count"), [(RUN, 100), *((Dialect(), n) for n in COUNTS)])
 @pytest.mark.parametrize("lines", [json_lines, csv_lines], ids=["json", "csv"])
 @pytest.mark.parametrize("edge", ALL, ids=lambda each: each.spark)
-def test_lines(edge: Edge, lines: Callable[[pa.RecordBatch], bytes], count: int) -> None:
+def test_lines(
+    edge: Edge, lines: Callable[[pa.RecordBatch, Dialect], bytes], dialect: Dialect, count: int
+) -> None:
     if lines is csv_lines and edge not in SCALARS:
         return
     rows = pa.RecordBatch.from_arrays([slices(edge, count)], names=["c"])
-    assert lines(rows) == b"".join(lines(rows.slice(n, 1)) for n in range(count))
+    one_by_one = (lines(rows.slice(n, 1), dialect) for n in range(count))
+    assert lines(rows, dialect) == b"".join(one_by_one)

@@ -1,7 +1,8 @@
-"""What tasks write: Parquet as Spark would, in bounded pieces, whole or not there."""
+"""What tasks write: files as Spark would, in bounded pieces, whole or not there."""
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,11 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dedup.errors import DedupError
+from dedup.errors import DataError, DedupError
 from dedup.sinks.files import output_files
-from dedup.sinks.files.output_files import ParquetOutput, parquet_writer, with_spark_metadata
-from dedup.sinks.files.slice_files import FileShape, staging_folder
+from dedup.sinks.files.output_files import (
+    ParquetOutput,
+    TextOutput,
+    parquet_writer,
+    with_spark_metadata,
+)
+from dedup.sinks.files.slice_files import FileShape, SliceFiles, staging_folder
 from dedup.sinks.files.task_files import TaskFiles
+from dedup.sinks.files.text_lines import Dialect
 from tests.support.small_disk import small_disk
 
 N = pa.schema([("n", pa.int64())])
@@ -165,3 +172,68 @@ def test_a_micro_batch_without_rows(
     every = N.append(pa.field("v", pa.string()))
     writer_of(every).write_no_rows(nobody, tmp_path / "all", None)
     assert pq.read_table(tmp_path / "all").schema.names == ["n", "v"]
+
+
+# --- text
+
+RUN = Dialect(header=True, escape='"', also_quoted="", null_fields=True)
+PEOPLE = pa.record_batch(
+    {"id": ["a", None, "#"], "n": [1, 2, None], "v": ["unique", "late", "unique"]}
+)
+
+
+def text_of(path: Path) -> str:
+    data = path.read_bytes()
+    return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("file_format", ["csv", "json"])
+def test_text_files_by_folder(tmp_path: Path, file_format: str, compression: str) -> None:
+    columns = pa.schema([("id", pa.string()), ("n", pa.int64())])
+    shape = FileShape(
+        columns=columns,
+        compression=compression,
+        split_by=("v",),
+        file_format=file_format,
+        dialect=RUN,
+    )
+    with SliceFiles(tmp_path, shape, 7) as files:
+        for _ in range(2):
+            files.add(PEOPLE)
+        written = files.finish()
+    ending = f".{file_format}" + (".gz" if compression == "gzip" else "")
+    assert all(f.path.endswith(ending) and "part-00007-" in f.path for f in written)
+    assert [Path(f.path).stat().st_size for f in written] == [f.nbytes for f in written]
+    unique = {"csv": 'id,n\na,1\n"#",\na,1\n"#",\n',
+              "json": '{"id":"a","n":1}\n{"id":"#","n":null}\n' * 2}  # fmt: skip
+    late = {"csv": "id,n\n,2\n,2\n", "json": '{"id":null,"n":2}\n' * 2}
+    assert {f.folder: text_of(Path(f.path)) for f in written} == {
+        "v=unique": unique[file_format], "v=late": late[file_format],
+    }  # fmt: skip
+    nobody = cast(Any, SimpleNamespace())
+    TaskFiles(staging="unused", shape=shape).write_no_rows(nobody, tmp_path / "none", "v")
+    (none,) = (tmp_path / "none").iterdir()
+    assert none.name == f"part-none{ending}"
+    assert text_of(none) == {"csv": "id,n\n", "json": ""}[file_format]
+
+
+def test_lines_are_made_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row may be larger than a piece, but not without bound."""
+    monkeypatch.setattr(output_files, "_LINES_BYTES", 1000)
+    monkeypatch.setattr(output_files, "_LARGEST_BYTES", 1 << 20)
+    sizes = list[int]()
+
+    def lines(rows: pa.RecordBatch) -> bytes:
+        sizes.append(rows.nbytes)
+        return "".join(f"{text}\n" for text in rows["t"].to_pylist()).encode()
+
+    file = TextOutput(tmp_path / "x.csv", pa.schema([("t", pa.string())]), "none", lines)
+    texts = ["x" * 90] * 50 + ["y" * 5000] * 2 + ["z"]
+    file.add(pa.record_batch({"t": texts}))
+    file.add(pa.record_batch({"t": pa.array([], pa.string())}))
+    assert [size for size in sizes if size > 1000] == [5004, 5004]
+    with pytest.raises(DataError, match="A row has 2 MiB, and a line of text has space for 1"):
+        file.add(pa.record_batch({"t": ["x", "x" * (2 << 20)]}))
+    file.finish()
+    assert file.path.read_text().split() == [*texts, "x"]

@@ -20,11 +20,11 @@ from dedup.cli.run.input.columns import (
     schema_bytes,
     widens,
 )
-from dedup.cli.run.input.csv_records import csv_names
 from dedup.cli.run.input.event_time import arrival_note, time_columns
 from dedup.cli.run.input.json_files import are_known, json_names
+from dedup.cli.run.input.text import header_of
 from dedup.cli.run.options import RunOptions
-from dedup.errors import ConfigError
+from dedup.errors import ConfigError, DataError
 
 
 def ddl(**fields: T.DataType) -> T.StructType:
@@ -70,18 +70,22 @@ def test_what_has_a_place() -> None:
 @pytest.mark.parametrize(
     ("header", "fault"),
     [("id,x,", "has no name for column 3"), ("id,x,x", "has two columns named 'x'"),
-     ('"Id",x,id', "has two columns named 'id'")],
+     ('"Id",x,id', "has two columns named 'id'"), ('"id', "a value in quotes has no end"),
+     ('"id"x', "text behind the closing quote")],
 )  # fmt: skip
-def test_columns_without_a_name_of_their_own(header: str, fault: str) -> None:
-    with pytest.raises(ValueError, match=fault):
-        csv_names(header, ",", '"')
+def test_columns_without_a_name_of_their_own(tmp_path: Path, header: str, fault: str) -> None:
+    path = tmp_path / "f.csv"
+    path.write_text(f"{header}\n1,2,3\n")
+    with pytest.raises(DataError, match=fault):
+        header_of(path, {})
 
 
-def test_names_in_a_header() -> None:
-    assert csv_names('id;"a b"; ', ";", '"') == ["id", "a b", " "]
-    # These are for Spark to read.
-    assert csv_names("id||x", "||", '"') is None
-    assert csv_names("id,x\ry", ",", '"') is None
+def test_names_in_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_text('\n#no\nid||"a\nb"|| \n')
+    assert header_of(path, {"sep": "||", "comment": "#"}) == ["id", "a\nb", " "]
+    path.write_text("\n")
+    assert header_of(path, {}) == []
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])

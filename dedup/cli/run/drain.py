@@ -9,14 +9,12 @@ from functools import partial
 from itertools import chain
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as fn
+from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.figures import Figures
 from dedup.cli.run.input.as_read import FilesAsRead, some_of, warning
-from dedup.cli.run.input.bad_rows import ALL, METRIC, bad_rows, explained, files_of_batch
+from dedup.cli.run.input.bad_rows import bad_rows, explained, files_of_batch
 from dedup.cli.run.input.column_check import ColumnCheck
-from dedup.cli.run.input.json_files import FILE
-from dedup.cli.run.input.source import InputColumns, read_files, writer_options
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import DEFAULTS, flag
 from dedup.cli.run.progress import Reporter, RunProgress, publish_metrics
@@ -66,7 +64,7 @@ class Drain:
 
     spark: SparkSession
     job: Job
-    columns: InputColumns
+    columns: T.StructType
     check: ColumnCheck
     taken: FileLog
     reporter: Reporter
@@ -165,11 +163,11 @@ class Drain:
     def _sink(self, files_query: FilesQuery) -> StagedFiles:
         job, options = self.job, self.job.options
         rows_aside = None
-        if options.aside is not None:
-            rows_aside = partial(bad_rows, self.spark, job, self.columns, self.taken)
+        if options.aside is not None and files_query.scan is not None:
+            rows_aside = partial(bad_rows, self.spark, job, files_query.scan, self.taken)
         return StagedFiles(
             output=options.output,
-            writer=files_query.writer or SparkRows(*writer_options(job)),
+            writer=files_query.writer or SparkRows(),
             duplicates=options.duplicates,
             goes_on=Handling.of(options).passing,
             aside=options.aside,
@@ -179,7 +177,7 @@ class Drain:
 
     def _write_record(self) -> None:
         job, options, last = self.job, self.job.options, self.job.record
-        schema = self.columns.schema.jsonValue()
+        schema = self.columns.jsonValue()
         if last is not None:
             # Without --schema, keep the earlier schema and the options that were inferred with it.
             given = last.options if options.schema is None else options.fixed()
@@ -201,47 +199,11 @@ class Drain:
         options = self.job.options
         if batch_id in published_batches(options.output):
             return
-        self._check_rows(batch_id)
+        if self.job.files.file_format == "orc":
+            paths = files_of_batch(options, self.taken, batch_id)
+            check_orc_times(self.spark, paths, self.columns)
         if options.late == "drop" and not options.verdict:
             self._check_late(batch_id)
-
-    def _check_rows(self, batch_id: int) -> None:
-        """Raise DataError if Spark has lost rows of CSV files, or changes times in ORC files."""
-        job, spark = self.job, self.spark
-        if job.files.file_format not in ("csv", "orc"):
-            return
-        paths = files_of_batch(job.options, self.taken, batch_id)
-        if job.files.file_format == "orc":
-            check_orc_times(spark, paths, self.columns.read)
-            return
-        records = {str(path): self.check.records_of(path) for path in paths}
-        total, returned = sum(records.values()), None
-        with suppress(Exception):
-            # If the number of rows is unknown, count the rows by reading the files again.
-            returned = observed_so_far(spark, job.options.checkpoint, METRIC).get(ALL)
-        if returned == total:
-            return
-        rows = read_files(spark, job, self.columns, records)
-        # Read all columns, because Spark may return fewer or more rows if it reads only some.
-        whole = fn.max(fn.hash("*"))
-        by_file = rows.groupBy(FILE).agg(fn.count(fn.lit(1)), whole).collect()
-        rows_of = {path: count for path, count, _ in by_file}
-        for path, expected in records.items():
-            if rows_of.get(path, 0) != expected:
-                raise DataError(
-                    f"{path} has {expected:,} records, and Spark returned {rows_of.get(path, 0):,} "
-                    "rows of it. Nothing of its micro-batch was published. Write the file again "
-                    "under its name, with each value in quotes that has a quote, a blank, a "
-                    "separator or a line end, and run again.",
-                    remedy="bad-records",
-                )
-        if returned is not None:
-            raise DataError(
-                f"The files of micro-batch {batch_id} have {total:,} records, and Spark returned "
-                f"{returned:,} rows of them. Nothing of it was published. If a file was written "
-                "while Spark read it, run again.",
-                remedy="bad-records",
-            )
 
     def _check_late(self, batch_id: int) -> None:
         """Raise DataError before a micro-batch is published if too many of its records are late."""

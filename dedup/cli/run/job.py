@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dedup.cli.run.input.files import InputFiles, check_in_folders, find_files, folded
+from dedup.cli.run.input.files import InputFiles, check_in_folders, find_files
+from dedup.cli.run.input.text import check_read_options
 from dedup.cli.run.options import COLUMNAR, RunOptions
 from dedup.cli.run.record import Record, check_checkpoint, check_same, check_unfinished
 from dedup.errors import ConfigError
-from dedup.sources.strict_json import check_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,4 @@ def _check_strictness(options: RunOptions, file_format: str) -> None:
                 remedy="bad-records",
             )
         return
-    read = folded(dict(options.read_options))
-    skips = read.get("unescapedquotehandling", "").upper() == "SKIP_VALUE"
-    if "mode" in read or skips:
-        name = "mode=..." if "mode" in read else "unescapedQuoteHandling=SKIP_VALUE"
-        raise ConfigError(
-            f"--read-option {name} lets Spark change or leave out records without a count. Leave "
-            "it out: --bad-records decides about records that cannot be read.",
-            remedy="bad-records",
-        )
-    if file_format == "json":
-        check_options(dict(options.read_options), {}, "--read-option {}")
+    check_read_options(dict(options.read_options), file_format)

@@ -16,13 +16,13 @@ from rich.live import Live
 from rich.text import Text
 
 from dedup.cli.figures import Figures
-from dedup.cli.run.input.bad_rows import BAD, METRIC
+from dedup.cli.run.input.bad_rows import BAD
 from dedup.cli.run.options import RunOptions
 from dedup.cli.terminal import Terminal
 from dedup.core.duration import span
 from dedup.core.metrics import BatchMetrics
 from dedup.sources.files.file_log import FileLog
-from dedup.spark.observations import from_progress
+from dedup.spark.observations import from_progress, pack_name
 from dedup.tools.watch.listener import DedupListener
 
 #: Longest time to wait until the listener has heard of the end of the last query.
@@ -114,7 +114,8 @@ class RunProgress:
         last = query.lastProgress
         if last is not None and last.batchId not in self._done:
             for progress in query.recentProgress:
-                observed, metrics = progress.observedMetrics.get(METRIC), from_progress(progress)
+                observed = progress.observedMetrics.get(pack_name("dedup"))
+                metrics = from_progress(progress)
                 if metrics is not None:
                     metrics.check_together()
                 bad = 0 if observed is None else int(observed[BAD] or 0)

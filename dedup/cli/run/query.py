@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.cli.run.input.bad_rows import good_rows
 from dedup.cli.run.input.columns import check_new_schema
 from dedup.cli.run.input.event_time import timestamp_column
-from dedup.cli.run.input.source import InputColumns, read_schema, read_stream, stream_options
+from dedup.cli.run.input.files import folded, is_true, separator
+from dedup.cli.run.input.source import listed_files, plan_stream, read_schema
 from dedup.cli.run.job import Job
-from dedup.cli.run.options import COLUMNAR, RunOptions, flag
+from dedup.cli.run.options import RunOptions, flag
 from dedup.cli.run.record import check_finished
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import STAGING
-from dedup.sinks.files.query import FilesQuery, ParquetFolder, SourceFiles, query
+from dedup.sinks.files.query import FilesQuery, OutputFolder, query
+from dedup.sinks.files.text_lines import Dialect
 from dedup.sinks.folder_sink import VERDICT
+from dedup.sources.files.bypass import LeftToSpark, text_schema
 from dedup.spark.driver.columns import check_carried, named_column
 from dedup.spark.driver.operator import dedup_by_id
 from dedup.tools.check.check_query import check_resume
@@ -50,10 +53,10 @@ def schema_of(spark: SparkSession, job: Job) -> T.StructType:
     return schema
 
 
-def check_columns(options: RunOptions, columns: InputColumns) -> None:
+def check_columns(options: RunOptions, schema: T.StructType) -> None:
     """Reject columns that the output cannot hold, or whose names mean something else there."""
-    check_carried(columns.read)
-    names = {name.lower() for name in columns.schema.names}
+    check_carried(schema)
+    names = {name.lower() for name in schema.names}
     for name, added in (
         ("duplicates", VERDICT if options.duplicates is not None else None),
         ("verdict", options.verdict),
@@ -67,7 +70,7 @@ def check_columns(options: RunOptions, columns: InputColumns) -> None:
             "INPUT has a column 'batch', which the folders batch=<id> of --output would hide from "
             "readers; rename it in the input."
         )
-    for field in columns.schema.fields:
+    for field in schema.fields:
         if _has_no_text(field.dataType, options.output_format or "parquet"):
             others = "json or parquet" if options.output_format == "csv" else "parquet"
             raise ConfigError(
@@ -78,22 +81,28 @@ def check_columns(options: RunOptions, columns: InputColumns) -> None:
 
 
 def _has_no_text(kind: T.DataType, file_format: str) -> bool:
-    """Return whether Spark writes values of a type as text that cannot be read back."""
-    nested = (T.ArrayType, T.MapType, T.StructType, T.VariantType)
+    """Return whether values of a type have no text that can be read back."""
+    if file_format == "parquet":
+        return False
+    try:
+        text_schema(T.StructType([T.StructField("_", kind)]))
+    except LeftToSpark:
+        return True
+    nested = (T.ArrayType, T.MapType, T.StructType)
     if file_format == "csv":
         return isinstance(kind, (*nested, T.BinaryType))
-    if file_format == "parquet" or not isinstance(kind, nested[:3]):
-        return False
     if isinstance(kind, T.ArrayType):
         return _has_no_text(kind.elementType, file_format)
     if isinstance(kind, T.StructType):
         return any(_has_no_text(field.dataType, file_format) for field in kind.fields)
+    if not isinstance(kind, T.MapType):
+        return False
     has_key = not isinstance(kind.keyType, (*nested, T.BinaryType))
     return not has_key or _has_no_text(kind.valueType, file_format)
 
 
 def transform(
-    spark: SparkSession, job: Job, columns: InputColumns, new: Iterable[str]
+    spark: SparkSession, job: Job, schema: T.StructType, new: Iterable[str]
 ) -> FilesQuery:
     """Return the query over the new files, and check it against the checkpoint.
 
@@ -103,41 +112,37 @@ def transform(
     operator = dedup_by_id(
         list(map(named_column, options.id)),
         catalog=str(options.catalog),
-        timestamp=timestamp_column(options, columns.schema),
+        timestamp=timestamp_column(options, schema),
         source_partition=list(map(named_column, options.source_partition)),
         order_by=list(map(named_column, options.order_by)),
         check_payload=list(map(named_column, options.check_payload)) or False,
         verdict=VERDICT if options.duplicates is not None else options.verdict,
         **options.for_operator() | {"shards": job.shards},
     )
-    rows = read_stream(spark, job, columns)
-    if job.files.file_format not in COLUMNAR:
-        rows = good_rows(rows, job, columns)
-    elif columns.read != columns.schema:
-        rows = rows.select(list(map(named_column, columns.schema.names)))
+    rows = plan_stream(spark, job, schema)
     check_resume(rows, operator.options, str(options.checkpoint))
-    return query(rows, operator, *_ends(job, new))
+    source, sink = listed_files(spark, job, schema), _output_folder(job)
+    if isinstance(source, str) or source.text is not None:
+        return query(rows, operator, source, sink)
+    source = replace(source, paths=tuple(map(Path, new)))
+    by_spark = source.by_spark if sink.file_format == "parquet" else None
+    return query(rows, operator, source, by_spark or sink)
 
 
-def _ends(job: Job, new: Iterable[str]) -> tuple[SourceFiles | str, ParquetFolder | str]:
-    """Return how tasks read the input and write the output without Spark.
-
-    If Spark must read the files, the first value is the reason as text. If Spark must write, the
-    second value is.
-    """
+def _output_folder(job: Job) -> OutputFolder:
     options, files = job.options, job.files
-    by_spark = "--parquet spark is given" if options.parquet == "spark" else None
-    source: SourceFiles | str = f"the input is {files.file_format}"
-    if files.file_format == "parquet":
-        source = SourceFiles(
-            place=files.place,
-            options=stream_options(job),
-            folders=files.folder_columns if files.partitioned else frozenset(),
-            paths=tuple(map(Path, new)),
-            by_spark=by_spark,
-        )
-    sink: ParquetFolder | str = f"the output is {options.output_format}"
-    if options.output_format == "parquet":
-        split_by = VERDICT if options.duplicates is not None else None
-        sink = ParquetFolder(staging=options.output / STAGING, split_by=split_by)
-    return source, by_spark or sink
+    given = folded(dict(options.read_options)) if options.output_format == files.file_format else {}
+    return OutputFolder(
+        staging=options.output / STAGING,
+        split_by=VERDICT if options.duplicates is not None else None,
+        file_format=options.output_format or "parquet",
+        dialect=Dialect(
+            header=is_true({"header": "true"} | given, "header"),
+            separator=separator(given),
+            quote=given.get("quote", '"'),
+            escape=given.get("escape", given.get("quote", '"')),
+            also_quoted="",
+            null_fields=True,
+        ),
+        compression="gzip" if files.compressed else "none",
+    )

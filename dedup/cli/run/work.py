@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.run.drain import Drain, RunOutcome
 from dedup.cli.run.input.as_read import FilesAsRead, move_input, warning
 from dedup.cli.run.input.column_check import ColumnCheck, Note
 from dedup.cli.run.input.event_time import arrival_note, check_time_format
-from dedup.cli.run.input.files import file_order, is_divided
-from dedup.cli.run.input.source import InputColumns, writer_options
+from dedup.cli.run.input.files import file_order
 from dedup.cli.run.job import Job, resolve
 from dedup.cli.run.options import RunOptions
 from dedup.cli.run.progress import Reporter
@@ -26,15 +26,11 @@ from dedup.cli.run.query import check_columns, schema_of, transform
 from dedup.cli.run.record import LOG, exclusive, is_published, unfinished_batch
 from dedup.cli.session import spark_session
 from dedup.cli.stop import StopRequest
-from dedup.core.duration import size
 from dedup.errors import ConfigError, DedupWarning
 from dedup.sinks.files.query import FilesQuery
 from dedup.sinks.foreach_batch import columns_of
 from dedup.sources.files.file_log import FileLog
-from dedup.tools.check.cost_rules import ARROW_BYTES, NO_ARROW_LIMIT
 
-#: Total size of text files above which a check of these files takes some seconds.
-_MUCH_BYTES = 256 << 20
 #: Options of Spark's reader under which Spark may not see the columns of every file.
 _PARTIAL = {"samplingratio", "mergeschema", "mode"}
 
@@ -67,7 +63,7 @@ def run(
         session = stack.enter_context(_session(job, spark, options.output / LOG))
         taken = FileLog(options.checkpoint)
         columns, check = _columns(session, job, taken, reporter.note, stop)
-        clock = arrival_note(options, columns.schema)
+        clock = arrival_note(options, columns)
         if clock is not None and job.record is None:
             reporter.note(clock)
         queries = _queries(session, job, columns, taken, reporter.note)
@@ -100,20 +96,17 @@ def _plan(spark: SparkSession, job: Job) -> dict[str, Any]:
     options, notes = job.options, list[str]()
     taken = FileLog(options.checkpoint)
     columns, _ = _columns(spark, job, taken, notes.append)
-    clock = arrival_note(options, columns.schema)
+    clock = arrival_note(options, columns)
     changed = FilesAsRead(options.output).changed(job.files.stamps, taken)
     notes += [clock] if clock is not None else []
     notes += [warning(changed)] if changed else []
     queries = list(_queries(spark, job, columns, taken, notes.append))
     by_spark = [each.read_by_spark for each in queries if each.read_by_spark is not None]
-    file_format, settings = writer_options(job)
     return {
         **options.to_json(),
         "shards": job.shards,
-        "columns": dict(columns_of(columns.read)),
+        "columns": dict(columns_of(columns)),
         "output_columns": dict(columns_of(queries[0].columns)),
-        "output_format": file_format,
-        "output_options": settings,
         "read_by": _by(by_spark[0] if by_spark else None),
         "written_by": _by(queries[0].written_by_spark),
         "files": len(job.files.paths),
@@ -126,7 +119,7 @@ def _plan(spark: SparkSession, job: Job) -> dict[str, Any]:
 
 
 def _queries(
-    spark: SparkSession, job: Job, columns: InputColumns, taken: FileLog, note: Note
+    spark: SparkSession, job: Job, columns: T.StructType, taken: FileLog, note: Note
 ) -> Iterator[FilesQuery]:
     ahead, once = taken.ahead(job.files.stamps), cache(note)
     # The first query also reads the files of a micro-batch that an earlier run did not commit.
@@ -163,7 +156,7 @@ def _warnings_as_notes(note: Note) -> Iterator[None]:
 
 def _columns(
     spark: SparkSession, job: Job, taken: FileLog, note: Note, stop: StopRequest | None = None
-) -> tuple[InputColumns, ColumnCheck]:
+) -> tuple[T.StructType, ColumnCheck]:
     """Return the columns to read and write, and an object that checks files that arrive later."""
     options, stamps, file_format = job.options, job.files.stamps, job.files.file_format
     published: list[str] = []
@@ -173,17 +166,11 @@ def _columns(
         FilesAsRead(options.output).check_unfinished(taken, begun, is_published=shown)
         published = taken.unfinished() if shown else []
     schema = schema_of(spark, job)
-    current = InputColumns(schema, schema)
+    current = schema
     check_columns(options, current)
-    check_time_format(spark, options)
+    check_time_format(options)
     check = ColumnCheck(spark, job, current, stop=stop, published=published)
     new = {path: stamps[path] for path in taken.ahead(stamps)}
-    total = sum(stamp.size for stamp in new.values())
-    if file_format == "csv" and total > _MUCH_BYTES:
-        note(
-            f"{len(new):,} files ({size(total)}) are checked for records that Spark would lose, "
-            "before any is read."
-        )
     partial = _PARTIAL & {name.lower() for name, _ in options.read_options}
     if job.record is None and file_format != "csv" and options.schema is None and not partial:
         # Spark has inferred the columns from all files, so no file needs a check.
@@ -200,16 +187,12 @@ def _session(
     if spark is not None:
         return nullcontext(spark)
     options = job.options
-    by_tasks = job.files.file_format == options.output_format == "parquet"
     return spark_session(
         master=options.master,
         driver_memory=options.driver_memory,
         shards=job.shards,
         log=log,
-        # A task gets at most 128 MiB of a file that Spark divides. So a batch for Python stays
-        # small even if its rows are large, and Spark need not measure each row.
-        more={ARROW_BYTES: str(NO_ARROW_LIMIT)} if is_divided(job.files, options) else {},
-        is_idle=options.parquet == "auto" and by_tasks and not options.timestamp_format,
+        is_idle=options.parquet == "auto" and job.files.file_format != "orc",
     )
 
 

@@ -11,6 +11,7 @@ from dedup.sinks.columns import refuse_twins
 from dedup.sinks.files.options import FilesOptions
 from dedup.sinks.files.output_files import with_spark_metadata
 from dedup.sinks.files.slice_files import FileShape
+from dedup.sinks.files.text_lines import Dialect
 from dedup.sources.files.bypass import LeftToSpark, arrow_schema
 
 #: Column types whose values may name partition folders.
@@ -48,7 +49,7 @@ def file_shape(options: FilesOptions, schema: T.StructType) -> FileShape:
         compression=options.compression,
         split_by=options.partition_by,
         file_format=options.file_format,
-        header=options.header,
+        dialect=Dialect(header=options.header),
         target_bytes=options.target_bytes,
     )
 

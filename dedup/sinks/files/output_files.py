@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dedup.catalog.localfile import sync
-from dedup.errors import DedupError, faults
+from dedup.errors import DataError, DedupError, faults
 from dedup.sources.files.parquet_input import BatchBuffer
 
 #: Size of a row group in Arrow's memory. A task buffers one group for each folder it writes to.
@@ -24,6 +24,11 @@ GROUP_BYTES = 64 << 20
 _GROUP_ROWS = 1 << 20
 #: The writer samples this number of rows to decide which columns get a dictionary.
 _SAMPLE_ROWS = 16_384
+#: Size of the rows in Arrow's memory that are made text at once.
+_LINES_BYTES = 16 << 20
+#: Largest row. Arrow's functions crash if a text that they make has more than 2 GiB, and JSON makes
+#: six bytes of one.
+_LARGEST_BYTES = 256 << 20
 
 
 @dataclass(slots=True)
@@ -84,8 +89,8 @@ class ParquetOutput(OutputFile):
 
     def _close(self) -> None:
         self._write_group()
-        assert self._writer is not None
-        self._writer.close()
+        writer = self._writer or self._opened()  # a file without rows has columns too
+        writer.close()
 
     def _let_go(self) -> None:
         if self._writer is not None:
@@ -97,14 +102,17 @@ class ParquetOutput(OutputFile):
             return
         rows = pa.Table.from_batches(batches, self.columns)
         with refusing(self.path):
-            if self._writer is None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._writer = parquet_writer(
-                    self.path, rows.schema, self.compression, repeating=_repeating(rows)
-                )
-            self._writer.write_table(rows, row_group_size=rows.num_rows)
+            writer = self._writer or self._opened(repeating=_repeating(rows))
+            writer.write_table(rows, row_group_size=rows.num_rows)
             self.nbytes = self.path.stat().st_size
         faults.point("files.group", self.path)
+
+    def _opened(self, repeating: list[str] | bool = True) -> pq.ParquetWriter:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._writer = parquet_writer(
+            self.path, self.columns, self.compression, repeating=repeating
+        )
+        return self._writer
 
 
 @dataclass(slots=True)
@@ -117,11 +125,12 @@ class TextOutput(OutputFile):
     _out: BinaryIO | gzip.GzipFile | None = field(default=None, init=False)
 
     def _take(self, rows: pa.RecordBatch) -> None:
-        data = self.lines(rows)
-        with refusing(self.path):
-            self._opened().write(data)
-            assert self._raw is not None
-            self.nbytes = self._raw.tell()
+        for piece in _pieces(rows):
+            data = self.lines(piece)
+            with refusing(self.path):
+                self._opened().write(data)
+                assert self._raw is not None
+                self.nbytes = self._raw.tell()
         faults.point("files.group", self.path)
 
     def _opened(self) -> BinaryIO | gzip.GzipFile:
@@ -129,7 +138,7 @@ class TextOutput(OutputFile):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._raw = self._out = open(self.path, "xb")  # noqa: SIM115
             if self.compression == "gzip":
-                self._out = gzip.GzipFile(fileobj=self._raw, mode="wb", mtime=0)
+                self._out = gzip.GzipFile(fileobj=self._raw, mode="wb", compresslevel=6, mtime=0)
             self._out.write(self.head)
         return self._out
 
@@ -142,6 +151,23 @@ class TextOutput(OutputFile):
     def _let_go(self) -> None:
         if self._raw is not None:
             self._raw.close()
+
+
+def _pieces(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Divide rows into pieces of at most `_LINES_BYTES`, or of one row."""
+    if rows.nbytes <= _LINES_BYTES:
+        yield rows
+    elif rows.num_rows > 1:
+        half = rows.num_rows // 2
+        yield from _pieces(rows.slice(0, half))
+        yield from _pieces(rows.slice(half))
+    elif rows.nbytes <= _LARGEST_BYTES:
+        yield rows
+    else:
+        raise DataError(
+            f"A row has {rows.nbytes >> 20:,} MiB, and a line of text has space for "
+            f"{_LARGEST_BYTES >> 20}. Nothing of its micro-batch was published. Write Parquet."
+        )
 
 
 @contextmanager

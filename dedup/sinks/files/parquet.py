@@ -17,7 +17,7 @@ from dedup.catalog.uri import check_local, local_path
 from dedup.core.option import choice
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import STAGING, check_not_ahead
-from dedup.sinks.files.query import ParquetFolder, SourceFiles, query
+from dedup.sinks.files.query import OutputFolder, SourceFiles, query
 from dedup.sinks.folder_sink import VERDICT, SparkRows, StagedFiles
 from dedup.sinks.output_owner import own_output
 from dedup.sources.files.folder_columns import folder_names
@@ -99,7 +99,7 @@ def dedup_parquet(
         files.rows,
         operator,
         files.for_tasks() if source_format == "parquet" else f"the input is {source_format}",
-        ParquetFolder(
+        OutputFolder(
             staging=folders["output"] / STAGING,
             split_by=VERDICT if duplicates is not None else None,
         ),
@@ -109,7 +109,7 @@ def dedup_parquet(
     handling = operator.options.handling
     sink = StagedFiles(
         output=folders["output"],
-        writer=made.writer or SparkRows("parquet"),
+        writer=made.writer or SparkRows(),
         duplicates=folders.get("duplicates"),
         before_publishing=files.check_new_times if source_format == "orc" else None,
         goes_on=handling.emitted if duplicates is not None else handling.passing,

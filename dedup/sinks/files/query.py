@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from dedup.errors import DataError
 from dedup.sinks.files.output_files import with_spark_metadata
 from dedup.sinks.files.slice_files import FileShape
 from dedup.sinks.files.task_files import WRITTEN, TaskFiles
-from dedup.sources.files.bypass import LeftToSpark, arrow_schema, check_reading, codec_to_write
+from dedup.sinks.files.text_lines import Dialect
+from dedup.sources.files.bypass import (
+    LeftToSpark,
+    arrow_schema,
+    check_reading,
+    codec_to_write,
+    text_schema,
+)
+from dedup.sources.files.event_times import EventTime
 from dedup.sources.files.exact_values import WRITE_AGAIN, NotExact
 from dedup.sources.files.parquet_input import ParquetInput
-from dedup.sources.files.scan import Scan
+from dedup.sources.files.scan import Scan, TextSource
+from dedup.sources.files.text_input import PACKED
 from dedup.spark.driver import checks
 from dedup.spark.driver.build import MapPass, Operator, assemble, emitted_schema, prepare
 from dedup.spark.driver.columns import named_column
@@ -48,12 +58,13 @@ _LISTED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFiles:
-    """The Parquet files that are the input of a stream.
+    """The files that are the input of a stream: Parquet, or `text`.
 
     `place` is a folder, file or glob in the form that Spark's reader accepts. `folders` holds the
-    columns, in lower case, whose values are in the names of folders. Before the start the driver
-    checks that the files in `paths` have the stream's columns. Tasks check all other files.
-    `by_spark` is a reason for Spark to read the files even if tasks could, or None.
+    columns, in lower case, whose values are in the names of folders. `time` makes the operator's
+    timestamp if that is an expression. Before the start the driver checks that the Parquet files in
+    `paths` have the stream's columns. Tasks check all other files. `by_spark` is a reason for Spark
+    to read the files even if tasks could, or None. Spark never reads text.
     """
 
     place: str
@@ -61,17 +72,23 @@ class SourceFiles:
     folders: frozenset[str] = frozenset()
     paths: tuple[Path, ...] = ()
     by_spark: str | None = None
+    text: TextSource | None = None
+    time: EventTime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParquetFolder:
-    """The Parquet output of a stream.
+class OutputFolder:
+    """The output of a stream.
 
-    Tasks write below `staging`. The values of the column `split_by` name folders.
+    Tasks write below `staging`. The values of the column `split_by` name folders. `dialect` and
+    `compression` are for CSV and JSON: Parquet takes the session's compression.
     """
 
     staging: Path
     split_by: str | None = None
+    file_format: str = "parquet"
+    dialect: Dialect = field(default_factory=Dialect)
+    compression: str = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +96,15 @@ class FilesQuery:
     """A query that is built and not started yet.
 
     `columns` are the columns of the rows that the operator emits. `writer` writes the
-    micro-batches, or is None if Spark has to write them. `read_by_spark` and `written_by_spark`
-    give the reasons why Spark has to read and to write. Each is None if tasks do that work.
+    micro-batches, or is None if Spark has to write them. `scan` reads the files, or is None if
+    Spark has to read them. `read_by_spark` and `written_by_spark` give the reasons why Spark has to
+    read and to write. Each is None if tasks do that work.
     """
 
     stream: DataFrame
     columns: T.StructType
     writer: TaskFiles | None
+    scan: Scan | None
     read_by_spark: str | None
     written_by_spark: str | None
 
@@ -102,7 +121,7 @@ def query(
     rows: DataFrame,
     operator: Operator[Options],
     source: SourceFiles | str,
-    sink: ParquetFolder | str,
+    sink: OutputFolder | str,
 ) -> FilesQuery:
     """Build the query that reads files, applies the operator, and writes files.
 
@@ -137,6 +156,7 @@ def query(
         ),
         columns=given,
         writer=writer,
+        scan=first if isinstance(first, Scan) else None,
         read_by_spark=why_read,
         written_by_spark=why_written,
     )
@@ -150,16 +170,45 @@ def _scanned(
     if source.by_spark is not None:
         raise LeftToSpark(source.by_spark)
     spark = rows.sparkSession
-    check_reading(spark)
+    arrow = arrow_schema if source.text is None else text_schema
+    columns = arrow(rows.schema, checks.setting(spark, "spark.sql.session.timeZone", "UTC"))
+    folders = frozenset(name for name in columns.names if name.lower() in source.folders)
+    helpers = prepared.columns[len(rows.columns) :]
+    time_column = plan.time.column if source.time and plan.time.column in helpers else None
+    if helpers != [name for name in (time_column, plan.now_column) if name is not None]:
+        raise LeftToSpark("the record ID, timestamp or order is an expression")
+    by_spark: list[T.StructField] = []
+    if source.text is None:
+        _check_parquet(rows, columns, folders, source)
+        by_spark = [f for f in rows.schema.fields if f.name in folders]
+    scan = Scan(
+        columns=columns,
+        names=tuple(prepared.columns[: len(rows.columns)]),
+        folders=folders,
+        now_column=plan.now_column,
+        time_column=time_column,
+        time=source.time,
+        text=source.text,
+    )
+    listed = splits(
+        spark.readStream,
+        source.place,
+        source.options,
+        by_spark,
+        is_text=source.text is not None,
+        is_divisible=source.text is None or source.text.is_divisible,
+    )
+    return listed, scan
+
+
+def _check_parquet(
+    rows: DataFrame, columns: pa.Schema, folders: frozenset[str], source: SourceFiles
+) -> None:
+    """Raise LeftToSpark if only Spark may read the Parquet files."""
+    check_reading(rows.sparkSession)
     for name in source.options:
         if name.lower() not in _LISTING:
             raise LeftToSpark(f"the option {name} is one of Spark's own reader")
-    names = prepared.columns[: len(rows.columns)]
-    helpers = prepared.columns[len(rows.columns) :]
-    if helpers != ([] if plan.now_column is None else [plan.now_column]):
-        raise LeftToSpark("the record ID, timestamp or order is an expression")
-    columns = arrow_schema(rows.schema, checks.setting(spark, "spark.sql.session.timeZone", "UTC"))
-    folders = frozenset(name for name in columns.names if name.lower() in source.folders)
     for column in rows.schema.fields:
         if column.name in folders and isinstance(column.dataType, T.DecimalType):
             raise LeftToSpark(f"the column {column.name!r} of folders is a decimal")
@@ -170,42 +219,67 @@ def _scanned(
     wrong = _fault(source, lambda file: file.misfit(in_files), "pyarrow does not read such files")
     if wrong is not None:
         raise LeftToSpark(wrong)
-    scan = Scan(columns=columns, names=tuple(names), folders=folders, now_column=plan.now_column)
-    return _splits(spark, source, [f for f in rows.schema.fields if f.name in folders]), scan
 
 
-def _splits(spark: SparkSession, source: SourceFiles, folders: list[T.StructField]) -> DataFrame:
-    """Return the parts of files that each micro-batch reads, distributed over the tasks."""
+def splits(
+    reader: DataFrameReader | DataStreamReader,
+    place: str | list[str],
+    options: Mapping[str, str],
+    folders: Sequence[T.StructField] = (),
+    *,
+    is_text: bool = False,
+    is_divisible: bool = True,
+) -> DataFrame:
+    """Return the parts of files that each micro-batch reads, distributed over the tasks.
+
+    `folders` are the partition columns whose values Spark takes from the names of folders.
+    """
     listed = T.StructType([*(T.StructField(*column) for column in _LISTED.items()), *folders])
-    reader = spark.readStream.format("binaryFile").schema(listed).options(**source.options)
+    reader = reader.format("binaryFile").schema(listed).options(**options)
+    if is_text:  # whose tasks know the values in the names of folders
+        reader = reader.option("recursiveFileLookup", "true")
     # Take sizes and times from Spark's listing. Tasks fill the columns `length` and
     # `modificationTime` later. They would skip a file that was emptied in between, and Spark never
     # lists it again.
-    files = reader.load(source.place)
+    files = reader.load(place)  # type: ignore[arg-type]
     metadata = files.metadataColumn("_metadata")  # not hidden by a folder's column of this name
-    listed_size = metadata["file_size"]
-    files = files.where(listed_size > 0)
+    size = metadata["file_size"]
+    files = files.where(size > 0)
     shown = [named_column(f.name) for f in folders]
-    splits = files.select(
+    cores = files.sparkSession.sparkContext.defaultParallelism
+    count = F.ceil(size / SPLIT_BYTES)
+    if is_text:
+        # A task of CSV reads what is before its part, to know whether it is within quotes.
+        count = F.least(count, F.lit(2 * cores if is_divisible else 1))
+        count = F.when(F.lower("path").rlike(PACKED), 1).otherwise(count)
+    listed_files = files.select(
         "path",
-        listed_size.alias("size"),
+        size.alias("size"),
         F.unix_millis(metadata["file_modification_time"]).alias("mtime_ms"),
-        F.ceil(listed_size / SPLIT_BYTES).cast("int").alias("count"),
+        count.cast("int").alias("count"),
         F.current_timestamp().alias("now"),
         *([F.struct(*shown).alias("folders")] if shown else []),
     ).withColumn("number", F.explode(F.expr("sequence(0, `count` - 1)")))
     # One task deals the splits out evenly. Each of several tasks would start at a random place.
-    return splits.coalesce(1).repartition(spark.sparkContext.defaultParallelism)
+    return listed_files.coalesce(1).repartition(cores)
 
 
-def _writer(spark: SparkSession, rows: T.StructType, sink: ParquetFolder | str) -> TaskFiles:
+def _writer(spark: SparkSession, rows: T.StructType, sink: OutputFolder | str) -> TaskFiles:
     if isinstance(sink, str):
         raise LeftToSpark(sink)
-    compression = codec_to_write(spark)
     in_files = T.StructType([f for f in rows.fields if f.name != sink.split_by])
-    columns = with_spark_metadata(arrow_schema(in_files, "UTC"), in_files.json(), spark.version)
-    split_by = () if sink.split_by is None else (sink.split_by,)
-    shape = FileShape(columns=columns, compression=compression, split_by=split_by)
+    if sink.file_format == "parquet":
+        compression, columns = codec_to_write(spark), arrow_schema(in_files, "UTC")
+        columns = with_spark_metadata(columns, in_files.json(), spark.version)
+    else:
+        compression, columns = sink.compression, text_schema(in_files)
+    shape = FileShape(
+        columns=columns,
+        compression=compression,
+        split_by=() if sink.split_by is None else (sink.split_by,),
+        file_format=sink.file_format,
+        dialect=sink.dialect,
+    )
     return TaskFiles(staging=str(sink.staging), shape=shape)
 
 

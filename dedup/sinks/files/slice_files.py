@@ -11,6 +11,7 @@ import re
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from dedup.errors import DedupError, faults
 from dedup.sinks.files.output_files import GROUP_BYTES, OutputFile, ParquetOutput, TextOutput
-from dedup.sinks.files.text_lines import csv_head, csv_lines, json_lines
+from dedup.sinks.files.text_lines import Dialect, csv_head, csv_lines, json_lines
 from dedup.sources.files.folder_columns import parted
 
 #: How many files a task keeps open. To open one more, the task finishes the oldest file.
@@ -31,15 +32,15 @@ class FileShape:
     """The format and columns of an output's files.
 
     `columns` are the columns in the files, with the metadata that Spark writes. The columns in
-    `split_by` are not in the files, and their values name folders. If `header` is true, a CSV file
-    begins with the names of its columns. A task begins a new file once a file has `target_bytes`.
+    `split_by` are not in the files, and their values name folders. The `dialect` is for CSV and
+    JSON. A task begins a new file once a file has `target_bytes`.
     """
 
     columns: pa.Schema
     compression: str
     split_by: tuple[str, ...] = ()
     file_format: str = "parquet"
-    header: bool = False
+    dialect: Dialect = field(default_factory=Dialect)
     target_bytes: int | None = None
 
     @property
@@ -53,10 +54,10 @@ class FileShape:
             # A row group is smaller in the file than in memory.
             group = None if self.target_bytes is None else min(GROUP_BYTES, self.target_bytes)
             return ParquetOutput(path, self.columns, self.compression, group)
-        if self.file_format == "json":
-            return TextOutput(path, self.columns, self.compression, json_lines)
-        head = csv_head(self.columns) if self.header else b""
-        return TextOutput(path, self.columns, self.compression, csv_lines, head)
+        is_csv, dialect = self.file_format == "csv", self.dialect
+        lines = partial(csv_lines if is_csv else json_lines, dialect=dialect)
+        head = csv_head(self.columns, dialect) if is_csv else b""
+        return TextOutput(path, self.columns, self.compression, lines, head)
 
 
 @dataclass(frozen=True, slots=True)

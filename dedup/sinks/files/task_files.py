@@ -1,4 +1,4 @@
-"""Unpack the operator's result in tasks, and write the rows to Parquet files without the JVM."""
+"""Unpack the operator's result in tasks, and write the rows to files without the JVM."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from dedup.errors import faults
-from dedup.sinks.files.output_files import parquet_writer
 from dedup.sinks.files.slice_files import FileShape, SliceFiles, WrittenFile, gather, staging_folder
+from dedup.sinks.utf8 import only_utf8
 from dedup.spark.executor.task import Task
 from dedup.spark.executor.unpack import unpack
 from dedup.spark.plan import Plan
 
 #: Columns of a task's result. Each row describes a written file by path, partition folder and size.
 WRITTEN = "path string, folder string, bytes bigint"
+#: What to do about a text that is not UTF-8.
+_ADVICE = "Correct the record, or write Parquet (--output-format parquet), which keeps all bytes."
 _WRITTEN_ARROW = pa.schema([("path", pa.string()), ("folder", pa.string()), ("bytes", pa.int64())])
 
 
@@ -39,7 +41,8 @@ class TaskFiles:
         folder = Path(self.staging, staging_folder(task.epoch, task.run_id))
         with SliceFiles(folder, self.shape, task.partition) as files:
             for rows in unpack(plan, batches):
-                files.add(rows)
+                with only_utf8(self.shape.file_format.upper(), _ADVICE):
+                    files.add(rows)
             written = files.finish()
         yield pa.RecordBatch.from_pylist(
             [{"path": f.path, "folder": f.folder, "bytes": f.nbytes} for f in written],
@@ -57,7 +60,4 @@ class TaskFiles:
             shutil.rmtree(parent, ignore_errors=True)
 
     def write_no_rows(self, batch: DataFrame, folder: Path, without: str | None) -> None:
-        folder.mkdir(parents=True)
-        columns, path = self.shape.columns, folder / "part-none.parquet"
-        with parquet_writer(path, columns, self.shape.compression) as writer:
-            writer.write_table(columns.empty_table())
+        self.shape.new_file(folder / f"part-none{self.shape.ending}").finish()

@@ -1,12 +1,11 @@
-r"""Write rows as lines of JSON or CSV that Spark's readers read back without loss.
+r"""Write rows as lines of JSON or CSV, in UTF-8, that readers read back without loss.
 
-JSON lines leave out null fields of a row or a structure. Nulls in lists and maps are ``null``. NaN,
-infinity and binary values (in Base64) are texts.
+In JSON, NaN, infinity and binary values (in Base64) are texts. Nulls in lists and maps are
+``null``. The dialect decides whether other nulls are written.
 
-CSV lines are in Spark's dialect. Null is an empty field, and an empty text is ``""``. In a file of
-one column null is ``""`` too, because readers skip empty lines. A text is in quotes if it contains
-a comma, a quote, a backslash or a line end, or has a blank at either end. In quotes a ``\``
-precedes each quote and each ``\``.
+In CSV, null is an empty field, and an empty text is ``""``. In a file of one column null is ``""``
+too, because readers skip empty lines. A text is in quotes if it contains the separator, a quote or
+a line end, or begins the line with ``#``. In quotes the escape precedes each quote and each escape.
 
 In both formats times have six digits after the second. Spark's own writer keeps only three.
 """
@@ -15,6 +14,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +24,7 @@ import pyarrow.compute as pc
 from dedup.errors import DataError
 from dedup.sinks.utf8 import check_utf8
 
-_TO_QUOTE_IN_CSV = r'[",\n\r\\]|^\s|\s$|^$'
-_TO_ESCAPE_IN_JSON = r'["\\\x00-\x1f]'
+_TO_ESCAPE_IN_JSON = bytes([*range(32), *b'"\\'])
 #: 0001-01-01 and 10000-01-01 in days since 1970. Years between them have at most four digits.
 _FIRST_DAY, _END_DAY = -719_162, 2_932_897
 _DAY_US = 86_400_000_000
@@ -32,17 +32,49 @@ _DAY_US = 86_400_000_000
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
-def csv_head(columns: pa.Schema) -> bytes:
-    return _csv([pa.array([name]) for name in columns.names])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How lines are written. Spark's readers need no options for the default dialect.
+
+    With `header`, a CSV file begins with the names of its columns. Texts in which the regular
+    expression `also_quoted` matches are in quotes too. An empty `escape` stands for the quote. If
+    `quote` is empty, CSV cannot hold texts that need quotes. With `null_fields`, a line of JSON
+    also has the fields that are null.
+    """
+
+    header: bool = False
+    separator: str = ","
+    quote: str = '"'
+    escape: str = "\\"
+    also_quoted: str = r"\\|^\s|\s$"
+    null_fields: bool = False
+
+    @property
+    def to_quote(self) -> str:
+        """Regular expression that matches in texts that need quotes."""
+        # With the separator "||", a text that ends in "|" would move the separator.
+        marks = map(re.escape, (self.separator[0], self.quote))
+        return "|".join(filter(None, (r"[\n\r]|^$", *marks, self.also_quoted)))
 
 
-def csv_lines(rows: pa.RecordBatch) -> bytes:
-    """Return a CSV line for each row. Raises DataError for a year before 1 or after 9999."""
+def csv_head(columns: pa.Schema, dialect: Dialect) -> bytes:
+    if not dialect.header:
+        return b""
+    return _csv([(name, pa.array([name])) for name in columns.names], dialect)
+
+
+def csv_lines(rows: pa.RecordBatch, dialect: Dialect) -> bytes:
+    """Return a CSV line for each row.
+
+    Raises DataError for a year before 1 or after 9999, and for a text that needs quotes if the
+    dialect has none. Raises UnicodeDecodeError for a text that is not UTF-8.
+    """
+    check_utf8(rows)
     named = zip(rows.schema.names, rows.columns, strict=True)
-    return _csv([_texts(column, name) for name, column in named])
+    return _csv([(name, _texts(column, name)) for name, column in named], dialect)
 
 
-def json_lines(rows: pa.RecordBatch) -> bytes:
+def json_lines(rows: pa.RecordBatch, dialect: Dialect) -> bytes:
     """Return a JSON line for each row.
 
     Raises DataError for a year before 1 or after 9999. Raises UnicodeDecodeError for a text that is
@@ -51,25 +83,39 @@ def json_lines(rows: pa.RecordBatch) -> bytes:
     check_utf8(rows)
     if not rows.num_columns:
         return b"{}\n" * int(rows.num_rows)
-    fields = [
-        _field(name, _json(column, name))
-        for name, column in zip(rows.schema.names, rows.columns, strict=True)
-    ]
-    return _bytes(pc.binary_join_element_wise(_object(fields), "\n", ""))
+    named = zip(rows.schema.names, rows.columns, strict=True)
+    return _bytes(_object({n: _json(column, n, dialect) for n, column in named}, dialect, "}\n"))
 
 
-def _csv(columns: list[pa.Array]) -> bytes:
-    null = "" if len(columns) > 1 else '""'
-    lines = pc.binary_join_element_wise(*(_cells(c).fill_null(null) for c in columns), ",")
-    return "".join(f"{line}\n" for line in lines.to_pylist()).encode()
+def _csv(columns: list[tuple[str, pa.Array]], dialect: Dialect) -> bytes:
+    null = "" if len(columns) > 1 else 2 * (dialect.quote or '"')
+    line: list[pa.Array | str] = []
+    for name, texts in columns:
+        # Readers may skip a line that begins with "#", because they take it for a comment.
+        pattern = dialect.to_quote if line or not dialect.quote else f"^#|{dialect.to_quote}"
+        marks = f"\n\r#{dialect.separator}{dialect.quote}".encode()
+        shortest = pc.min(pc.binary_length(texts)).as_py()
+        if dialect.also_quoted or shortest == 0 or _has(texts, marks):
+            found = pc.match_substring_regex(texts, pattern).fill_null(False)
+            texts = pc.replace_with_mask(texts, found, _cells(texts.filter(found), name, dialect))
+        line += [texts.fill_null(null), dialect.separator]
+    return _bytes(_joined(*line[:-1], "\n"))
 
 
-def _cells(texts: pa.Array) -> pa.Array:
-    found = pc.match_substring_regex(texts, _TO_QUOTE_IN_CSV).fill_null(False)
-    if not pc.any(found, min_count=0).as_py():
-        return texts
-    inner = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
-    return pc.if_else(found, _quoted(inner), texts)
+def _cells(texts: pa.Array, name: str, dialect: Dialect) -> pa.Array:
+    quote, escape = dialect.quote, dialect.escape or dialect.quote
+    if quote:
+        for mark in dict.fromkeys((escape, quote)):
+            texts = pc.replace_substring(texts, mark, escape + mark)
+        return _joined(quote, texts, quote)
+    for text in texts.unique().to_pylist():
+        if text:
+            raise DataError(
+                f"Column {name!r} has a text with a separator or a line end, which CSV without "
+                f"quotes cannot hold: {text[:60]!r}. Nothing of its micro-batch was published. "
+                "Write JSON or Parquet into a new output."
+            )
+    return pa.repeat('""', len(texts))
 
 
 def _bytes(lines: pa.Array) -> bytes:
@@ -78,36 +124,44 @@ def _bytes(lines: pa.Array) -> bytes:
     return b"" if data is None else bytes(memoryview(data)[offsets[0] : offsets[-1]])
 
 
-def _object(fields: list[pa.Array]) -> pa.Array:
+def _has(texts: pa.Array, marks: bytes) -> bool:
+    """Return whether texts contain one of some bytes, faster than a regular expression does."""
+    data = _bytes(texts)
+    return len(data.translate(None, marks)) < len(data)
+
+
+def _joined(*parts: pa.Array | str) -> pa.Array:
+    return pc.binary_join_element_wise(*parts, "")
+
+
+def _object(fields: dict[str, pa.Array], dialect: Dialect, end: str = "}") -> pa.Array:
+    named = [(json.dumps(n, ensure_ascii=False) + ":", values) for n, values in fields.items()]
+    if dialect.null_fields:
+        cells = [part for name, values in named for part in (f",{name}", values.fill_null("null"))]
+        return _joined("{" + cells[0][1:], *cells[1:], end)
     # pyarrow returns null for rows that are null in every argument, so the first argument is "{".
-    begun = pa.repeat(pa.scalar("{"), len(fields[0]))
-    texts = pc.binary_join_element_wise(begun, *fields, ",", null_handling="skip")
-    texts = pc.replace_substring(texts, "{,", "{", max_replacements=1)
-    return pc.binary_join_element_wise(texts, "}", "")
+    begun = pa.repeat(pa.scalar("{"), len(named[0][1]))
+    inner = (_joined(name, values) for name, values in named)
+    texts = pc.binary_join_element_wise(begun, *inner, ",", null_handling="skip")
+    return _joined(pc.replace_substring(texts, "{,", "{", max_replacements=1), end)
 
 
-def _field(name: str, values: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(json.dumps(name, ensure_ascii=False) + ":", values, "")
-
-
-def _json(column: pa.Array, name: str) -> pa.Array:
+def _json(column: pa.Array, name: str, dialect: Dialect) -> pa.Array:
     kind = column.type
     if pa.types.is_map(kind):
         column = _compact(column)
         keys = _quoted(_escaped(_texts(column.keys, name)))
-        entries = pc.binary_join_element_wise(
-            keys, ":", _json(column.items, name).fill_null("null"), ""
-        )
-        return _joined(column, entries, "{", "}")
+        values = _json(column.items, name, dialect).fill_null("null")
+        return _list(column, _joined(keys, ":", values), "{", "}")
     if pa.types.is_list(kind):
         column = _compact(column)
-        return _joined(column, _json(column.values, name).fill_null("null"), "[", "]")
+        return _list(column, _json(column.values, name, dialect).fill_null("null"), "[", "]")
     if pa.types.is_struct(kind):
-        inner = [
-            _field(field.name, _json(values, f"{name}.{field.name}"))
+        inner = {
+            field.name: _json(values, f"{name}.{field.name}", dialect)
             for field, values in zip(kind, column.flatten(), strict=True)
-        ]
-        return pc.if_else(column.is_valid(), _object(inner), pa.scalar(None, pa.string()))
+        }
+        return pc.if_else(column.is_valid(), _object(inner, dialect), pa.scalar(None, pa.string()))
     texts = _texts(column, name)
     if pa.types.is_string(kind):
         return _quoted(_escaped(texts))
@@ -124,23 +178,22 @@ def _compact(column: pa.Array) -> pa.Array:
     return column.take(pa.array(np.arange(len(column))))
 
 
-def _joined(column: pa.Array, values: pa.Array, begin: str, end: str) -> pa.Array:
+def _list(column: pa.Array, values: pa.Array, begin: str, end: str) -> pa.Array:
     lists = pa.ListArray.from_arrays(column.offsets, values)
-    joined = pc.binary_join_element_wise(begin, pc.binary_join(lists, ","), end, "")
+    joined = _joined(begin, pc.binary_join(lists, ","), end)
     return pc.if_else(column.is_valid(), joined, pa.scalar(None, pa.string()))
 
 
 def _quoted(texts: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise('"', texts, '"', "")
+    return _joined('"', texts, '"')
 
 
 def _escaped(texts: pa.Array) -> pa.Array:
-    found = pc.match_substring_regex(texts, _TO_ESCAPE_IN_JSON).fill_null(False)
-    which = texts.filter(found).to_pylist()
-    if not which:
+    if not _has(texts, _TO_ESCAPE_IN_JSON):
         return texts
-    escaped = pa.array([json.dumps(text, ensure_ascii=False)[1:-1] for text in which], pa.string())
-    return pc.replace_with_mask(texts, found, escaped)
+    found = pc.match_substring_regex(texts, r'["\\\x00-\x1f]').fill_null(False)
+    escaped = [json.dumps(t, ensure_ascii=False)[1:-1] for t in texts.filter(found).to_pylist()]
+    return pc.replace_with_mask(texts, found, pa.array(escaped, pa.string()))
 
 
 def _texts(column: pa.Array, name: str) -> pa.Array:
@@ -166,7 +219,7 @@ def _numbers(column: pa.Array) -> pa.Array:
     texts = column.cast(pa.string())
     # Add a fraction to whole numbers, so that readers infer a floating-point column.
     whole = pc.match_substring_regex(texts, r"^-?\d+$")
-    texts = pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
+    texts = pc.if_else(whole, _joined(texts, ".0"), texts)
     if pc.all(pc.is_finite(column), min_count=0).as_py():
         return texts
     for text, in_java in _NOT_FINITE.items():
@@ -179,7 +232,7 @@ def _times(column: pa.Array, name: str) -> pa.Array:
     numbers = column.view(pa.int64())
     _check_years(numbers, _DAY_US, name)
     texts = pc.replace_substring(numbers.view(pa.timestamp("us")).cast(pa.string()), " ", "T")
-    return texts if column.type.tz is None else pc.binary_join_element_wise(texts, "Z", "")
+    return texts if column.type.tz is None else _joined(texts, "Z")
 
 
 def _check_years(numbers: pa.Array, per_day: int, name: str) -> None:
@@ -191,5 +244,5 @@ def _check_years(numbers: pa.Array, per_day: int, name: str) -> None:
         raise DataError(
             f"Column {name!r} has a date or time outside the years 1 to 9999 "
             f"({at // per_day:,} days from 1970-01-01), which readers of JSON and CSV do not take. "
-            "Nothing of its micro-batch was published. Correct it in the query, or write Parquet."
+            "Nothing of its micro-batch was published. Correct it before, or write Parquet."
         )

@@ -5,7 +5,9 @@ They may do so only if pyarrow reads and writes the same values as Spark.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -85,6 +87,24 @@ def arrow_schema(columns: T.StructType, time_zone: str) -> pa.Schema:
     column's type.
     """
     return pa.schema([_field(field, field.name, time_zone) for field in columns.fields])
+
+
+def text_types(columns: T.StructType) -> T.StructType:
+    """Return the columns as files of text have them: without lengths, collations and field IDs."""
+
+    def plain(each: dict[str, Any]) -> dict[str, Any]:
+        kind = each.get("type")
+        if isinstance(kind, str) and kind.startswith(("char(", "varchar(")):
+            each = each | {"type": "string"}
+        return each | {"metadata": {}} if "metadata" in each else each
+
+    fields = json.loads(columns.json(), object_hook=plain)
+    return T.StructType.fromJson(fields)
+
+
+def text_schema(columns: T.StructType, time_zone: str = "UTC") -> pa.Schema:
+    """Return the Arrow schema of columns in files of text. Raises what `arrow_schema` raises."""
+    return arrow_schema(text_types(columns), time_zone)
 
 
 def _field(field: T.StructField, path: str, time_zone: str) -> pa.Field:

@@ -22,10 +22,20 @@ _LONGEST_BYTES = 255
 
 def folder_names(path: Path, root: Path) -> Iterator[str]:
     """Yield the names of partition columns in the folders between a root and a file."""
+    for name, _ in folder_values(path, root):
+        yield name
+
+
+def folder_values(path: Path, root: Path) -> Iterator[tuple[str, str | None]]:
+    """Yield the names and values of partition columns in the folders from a root to a file."""
     for part in path.relative_to(root).parts[:-1]:
         if "=" in part:
             # Spark writes %3A for a colon, character by character.
-            yield _ESCAPED.sub(lambda match: chr(int(match[1], 16)), part.partition("=")[0])
+            name, _, value = (
+                _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
+                for text in part.partition("=")
+            )
+            yield name, None if value == _NO_VALUE else value
 
 
 def parted(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -8,6 +8,7 @@ the driver need not read the file's footer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,10 +18,32 @@ from typing import Any
 import pyarrow as pa
 
 from dedup.errors import DataError, faults
+from dedup.sources.files.event_times import EventTime
 from dedup.sources.files.exact_values import WRITE_AGAIN, NotExact, unreadable
+from dedup.sources.files.folder_columns import folder_values
 from dedup.sources.files.parquet_input import ParquetInput, positions
+from dedup.sources.files.text_input import Located, TextFormat, TextInput
+from dedup.sources.files.text_records import BadRecord, Unreadable
+from dedup.sources.files.text_values import Spelling, from_text
 from dedup.spark.executor.pack import pack
 from dedup.spark.plan import Plan
+
+#: Number of characters of a bad record that an error shows.
+_SHOWN_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSource:
+    """CSV or JSON below the folder `root`. With `skips_bad`, bad records are only counted."""
+
+    root: Path
+    format: TextFormat
+    spelling: Spelling
+    skips_bad: bool = False
+
+    @property
+    def is_divisible(self) -> bool:
+        return self.format.is_divisible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,30 +58,88 @@ class Scan:
     folders: frozenset[str]
     #: The plan's name for the column with the micro-batch's time, or None without that column.
     now_column: str | None
+    #: The plan's name for the column of event times, or None if the times are one of `columns`.
+    time_column: str | None = None
+    time: EventTime | None = None
+    #: Name of an added column with the file's modification time in ms, a blank, and its URI.
+    file_column: str | None = None
+    #: None for Parquet.
+    text: TextSource | None = None
 
     def __call__(self, plan: Plan, splits: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the packed rows of one task. Raises what `pack` and `rows` raise."""
-        yield from pack(plan, self.rows(splits))
+        bad = Counter[str]()
+        yield from pack(plan, self.rows(splits, bad), lambda: bad.total())
 
-    def rows(self, splits: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the splits, with the time of the micro-batch.
+    def rows(
+        self, splits: Iterator[pa.RecordBatch], bad: Counter[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the splits, with their event times and the time of the micro-batch.
 
-        Raises DataError for a file that is missing, damaged, or changed since Spark listed it.
+        Counts the bad records of each file in `bad`. Raises DataError for a file that is missing,
+        damaged, or changed since Spark listed it, and for a bad record that may not be skipped.
         """
-        names = [*self.names, *([] if self.now_column is None else [self.now_column])]
-        for batch in splits:
-            nows = batch.column("now")
-            for split, now in zip(batch.drop_columns(["now"]).to_pylist(), nows, strict=True):
-                for rows in self._rows(split):
-                    if self.now_column is not None:
-                        rows.append(pa.repeat(now, len(rows[0])))
-                    yield pa.RecordBatch.from_arrays(rows, names=names)
+        every = self.time_column, self.now_column, self.file_column
+        added = [name for name in every if name is not None]
+        for split, now in _each(splits):
+            for rows in self._rows(split, Counter() if bad is None else bad):
+                if self.now_column is not None:
+                    rows.append(pa.repeat(now, len(rows[0])))
+                if self.file_column is not None:
+                    name = f"{split['mtime_ms']} {_path(split).as_uri()}"
+                    rows.append(pa.repeat(pa.scalar(name), len(rows[0])))
+                yield pa.RecordBatch.from_arrays(rows, names=[*self.names, *added])
 
-    def _rows(self, split: dict[str, Any]) -> Iterator[list[pa.Array]]:
+    def bad_records(self, splits: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the bad records of the splits: file, line, reason and text."""
+        for split, _ in _each(splits):
+            path = _path(split)
+            for located in self._located(path, split):
+                lines, records = zip(*located.bad, strict=True) if located.bad else ((), ())
+                yield pa.RecordBatch.from_pydict(
+                    {
+                        "file": [str(path)] * len(lines),
+                        "line": pa.array(lines, pa.int64()),
+                        "reason": pa.array([record.reason for record in records], pa.string()),
+                        "record": pa.array(
+                            [record.text.decode(errors="replace") for record in records],
+                            pa.string(),
+                        ),
+                    }
+                )
+
+    def _rows(self, split: dict[str, Any], bad: Counter[str]) -> Iterator[list[pa.Array]]:
         faults.point("scan.begin")
-        # The path is not URL-encoded.
-        path = Path("/" + split["path"].removeprefix("file:").lstrip("/"))
-        with _as_listed(path, split), ParquetInput(str(path)) as file:
+        path = _path(split)
+        if self.text is None:
+            yield from self._parquet(path, split)
+            return
+        by_folder = {name.lower(): value for name, value in folder_values(path, self.text.root)}
+        folders = {}
+        for column in self.columns:
+            if column.name in self.folders:
+                value = by_folder.get(column.name.lower())
+                convert = from_text(column.type, self.text.spelling)
+                folders[column.name] = pa.scalar(value and convert(value), column.type)
+        for located in self._located(path, split):
+            for line, record in located.bad:
+                if not self.text.skips_bad:
+                    raise DataError(_fault(path, line, record) + ".", remedy="bad-records")
+                bad[str(path)] += 1
+            if located.good.num_rows:
+                ordered = self._ordered(located.good, folders)
+                yield [*ordered, *(located.times or self._times(path, ordered))]
+
+    def _located(self, path: Path, split: dict[str, Any]) -> Iterator[Located]:
+        assert self.text is not None
+        time = None if self.time_column is None else self.time
+        if time is not None and time.column in self.folders:
+            time = None
+        with _as_listed(path, split), TextInput(path, self.text.format, time) as file:
+            yield from file.rows(split["number"], split["count"])
+
+    def _parquet(self, path: Path, split: dict[str, Any]) -> Iterator[list[pa.Array]]:
+        with _as_listed(path, split, "Parquet"), ParquetInput(str(path)) as file:
             in_file = pa.schema([c for c in self.columns if c.name not in self.folders])
             problem = file.misfit(in_file)
             if problem is not None:
@@ -75,20 +156,62 @@ class Scan:
                     continue
                 for batch in file.batches(part, there):
                     rows -= batch.num_rows
-                    yield [
-                        pa.repeat(folders[column.name], batch.num_rows)
-                        if column.name in folders
-                        else batch.column(column.name)
-                        if column.name in there.names
-                        else pa.nulls(batch.num_rows, column.type)
-                        for column in self.columns
-                    ]
+                    ordered = self._ordered(batch, folders)
+                    yield [*ordered, *self._times(path, ordered)]
                 if rows:
                     raise pa.ArrowInvalid(f"its rows and its footer differ by {abs(rows)}")
 
+    def _ordered(self, batch: pa.RecordBatch, folders: dict[str, pa.Scalar]) -> list[pa.Array]:
+        return [
+            pa.repeat(folders[column.name], batch.num_rows)
+            if column.name in folders
+            else batch.column(column.name)
+            if column.name in batch.schema.names
+            else pa.nulls(batch.num_rows, column.type)
+            for column in self.columns
+        ]
+
+    def _times(self, path: Path, columns: list[pa.Array]) -> list[pa.Array]:
+        if self.time_column is None or self.time is None:
+            return []
+        (place,) = positions(self.columns, self.time.column)
+        times, unfit = self.time.of(columns[place])
+        if unfit:
+            value = columns[place][unfit[0]]
+            raise DataError(
+                f"{path} cannot be read: {self.time.column} is not a time: {value}.",
+                remedy="bad-records",
+            )
+        return [times]
+
+
+def first_bad_record(path: Path, text_format: TextFormat) -> str | None:
+    """Return what is wrong with the first bad record of a file, or None if all are good."""
+    with TextInput(path, text_format) as file:
+        for located in file.rows():
+            for line, record in located.bad:
+                return _fault(path, line, record)
+    return None
+
+
+def _fault(path: Path, line: int, record: BadRecord) -> str:
+    shown = record.text.decode(errors="replace")[:_SHOWN_CHARS]
+    return f"{path} cannot be read: {record.reason} It is line {line:,}: {shown}"
+
+
+def _each(splits: Iterator[pa.RecordBatch]) -> Iterator[tuple[dict[str, Any], pa.Scalar]]:
+    for batch in splits:
+        nows = batch.column("now")
+        yield from zip(batch.drop_columns(["now"]).to_pylist(), nows, strict=True)
+
+
+def _path(split: dict[str, Any]) -> Path:
+    # The path is not URL-encoded.
+    return Path("/" + split["path"].removeprefix("file:").lstrip("/"))
+
 
 @contextmanager
-def _as_listed(path: Path, split: dict[str, Any]) -> Iterator[None]:
+def _as_listed(path: Path, split: dict[str, Any], file_format: str | None = None) -> Iterator[None]:
     """Check, before and after the body runs, that a file is still as Spark listed it."""
     _check(path, split)
     try:
@@ -96,7 +219,11 @@ def _as_listed(path: Path, split: dict[str, Any]) -> Iterator[None]:
     except (OSError, pa.ArrowException) as error:
         _check(path, split)
         why = str(error).rstrip(".")
-        raise unreadable(path, why, file_format="Parquet") from error
+        raise unreadable(path, why, file_format=file_format) from error
+    except Unreadable as error:
+        _check(path, split)
+        line, why = error.args
+        raise unreadable(path, f"{why}, in the record at line {line:,}") from None
     except NotExact as error:
         raise DataError(f"{path}: {error}. {WRITE_AGAIN}", remedy="bad-records") from None
     _check(path, split)

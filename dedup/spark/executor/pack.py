@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,8 +38,13 @@ MAX_BLOB_ROWS = 65_536
 BUFFER_BYTES = 32 << 20
 
 
-def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the packed rows of one map task: blobs when they are full, control rows at the end."""
+def pack(
+    plan: Plan, batches: Iterator[pa.RecordBatch], bad_records: Callable[[], int] = int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the packed rows of one map task: blobs when they are full, control rows at the end.
+
+    `bad_records` returns how many records are no rows, when all `batches` are read.
+    """
     if plan.streaming:
         check_executor()
     freeze_gc()
@@ -63,7 +68,7 @@ def pack(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         yield from _sent(packer.flush(), watch)
     control = packer.control_rows()
     watch.lap("pack")
-    yield _with_figures(control, watch.us["pack"], bytes_in)
+    yield _with_figures(control, watch.us["pack"], bytes_in, bad_records())
     faults.point("pack.end")
     del control, packer
     release_memory()
@@ -73,7 +78,7 @@ def _sent(rows: Iterator[pa.RecordBatch], watch: Stopwatch) -> Iterator[pa.Recor
     """Yield packed rows, and stop the watch until Spark asks for the next row."""
     for row in rows:
         watch.lap("pack")
-        yield _with_figures(row, None, None)
+        yield _with_figures(row, *[None] * len(wire.PACK_FIGURES))
         watch.resume()
 
 

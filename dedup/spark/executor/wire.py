@@ -51,8 +51,9 @@ PACKED_ARROW = pa.schema(
         ("body", pa.binary()),
     ]
 )
-#: What pack measures: the time that the task took, and the bytes of the rows that it received.
-PACK_FIGURES = ("pack_us", "bytes_in")
+#: What pack measures: the time that the task took, the bytes of the rows that it received, and the
+#: records of files that are no rows.
+PACK_FIGURES = ("pack_us", "bytes_in", "bad_records")
 #: Columns that pack sends. The task's figures are in its first control row. The driver drops these
 #: columns before the shuffle, because shuffled bytes must not differ between attempts (invariant
 #: 6).

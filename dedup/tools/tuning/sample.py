@@ -169,6 +169,7 @@ def read_sample(
     *,
     where: str = "the sample",
     order: FileOrder | None = None,
+    file: str | None = None,
 ) -> Sample:
     """Return a sample from a batch DataFrame that reads files. Records without an ID are skipped.
 
@@ -184,6 +185,9 @@ def read_sample(
         Name of the source, for messages.
     order : FileOrder, optional
         Order of the files. Default: the order of `dedup run`.
+    file : str, optional
+        Column with the milliseconds of the file's modification, a blank, and the file's URI.
+        Default: taken from Spark's metadata.
 
     Raises
     ------
@@ -209,9 +213,12 @@ def read_sample(
         check_time_type(columns.resolve(timestamp, "--timestamp"))
         moment = fn.col(timestamp) if isinstance(timestamp, str) else timestamp
         selected.append(moment.alias("time"))
-    file = frame.metadataColumn("_metadata")
-    modified = fn.unix_millis(file["file_modification_time"]).cast("string")
-    selected.append(fn.concat_ws(" ", modified, file["file_path"]).alias("file"))
+    if file is None:
+        metadata = frame.metadataColumn("_metadata")
+        modified = fn.unix_millis(metadata["file_modification_time"]).cast("string")
+        selected.append(fn.concat_ws(" ", modified, metadata["file_path"]).alias("file"))
+    else:
+        selected.append(fn.col(file).alias("file"))
     picked = frame.select(*selected)
     picked = picked.where(~reduce(and_, (fn.col(name).isNull() for name in names)))
     if timestamp is not None:

@@ -2,89 +2,61 @@
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as fn
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
+from dedup.catalog.uri import literal
 from dedup.cli.failures import explain
 from dedup.cli.run.input.as_read import some_of
-from dedup.cli.run.input.csv_values import BETWEEN, KEY
-from dedup.cli.run.input.event_time import is_no_time
-from dedup.cli.run.input.files import folded, is_true, line_of, separator
-from dedup.cli.run.input.json_files import FILE, TEXT
-from dedup.cli.run.input.source import InputColumns, read_files, read_settings
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import RunOptions, flag
 from dedup.cli.run.record import observed_so_far
 from dedup.errors import DataError, DedupError, StateError
 from dedup.errors.cause import own_error, unreadable_file
+from dedup.sinks.files.query import splits
 from dedup.sources.files.exact_values import unreadable
 from dedup.sources.files.file_log import FileLog
-from dedup.sources.strict_json import CAUSE, is_good
-from dedup.spark.driver.columns import named_column
+from dedup.sources.files.scan import Scan
+from dedup.spark.driver.shipping import shipped
+from dedup.spark.observations import pack_name
 
-#: Name of the metric with which Spark counts bad rows and all rows, and names of the two counts.
-METRIC, BAD, ALL = "dedup_bad", "rows", "all"
-#: Matches an error of `good_rows`, which names the file of a record and the hash of its text.
-_NAMED_RECORD = re.compile(r"(.*?)( cannot be read: .*) \[([0-9a-f]{32})\]")
+#: Name of the figure of bad records in the observation of the first pass.
+BAD = "bad_records"
+#: Matches an error of `Scan` about a single record.
+_OF_RECORD = re.compile(r"(?s).* cannot be read: .* It is line [\d,]+: .*")
 #: Matches the option that the operator's error about a null names.
 _NULL_OPTION = re.compile(r"\b(null_\w+)=")
 _TIME_ERROR = re.compile(r"\[(CANNOT_PARSE_TIMESTAMP|CAST_INVALID_INPUT|INVALID_TIMESTAMP)")
 _WAY = "fix it, or give --bad-records skip, or --bad-records DIR to set such records aside"
 
 
-def good_rows(rows: DataFrame, job: Job, columns: InputColumns) -> DataFrame:
-    """Return the rows that can be read, with the columns of the output.
-
-    Spark counts all other rows. With ``--bad-records error``, the first such row stops the query.
-    """
-    bad = _is_bad(job, columns)
-    # The observation also stops Spark from pushing the filter down and parsing the text twice.
-    counts = fn.count(fn.when(bad, 1)).alias(BAD), fn.count(fn.lit(1)).alias(ALL)
-    counted = rows.observe(METRIC, *counts)
-    good = ~bad
-    if job.options.bad_records == "error":
-        digest = fn.md5(KEY if KEY in rows.columns else TEXT)
-        text = fn.format_string("%s cannot be read: %s [%s]", FILE, CAUSE, digest)
-        good = is_good("bad-records", text)
-    return counted.where(good).select(list(map(named_column, columns.schema.names)))
-
-
-def _is_bad(job: Job, columns: InputColumns) -> Column:
-    broken, timeless = fn.col(CAUSE).isNotNull(), is_no_time(job.options, columns.schema)
-    return broken if timeless is None else broken | timeless
-
-
 def bad_rows(
-    spark: SparkSession, job: Job, columns: InputColumns, log: FileLog, batch_id: int
+    spark: SparkSession, job: Job, scan: Scan, log: FileLog, batch_id: int
 ) -> DataFrame | None:
-    """Return the bad rows of a micro-batch, or None if there are none.
+    """Return the bad records of a micro-batch, or None if there are none.
 
-    A row holds the file, the reason, and the text of the record. The files are read again, because
-    only good rows pass the operator. Raises StateError if Spark's logs do not show the files.
+    A row holds the file, the line, the reason, and the text of the record. The files are read
+    again, because only good rows pass the operator. Raises StateError if Spark's logs do not show
+    the files.
     """
-    options = job.options
     with suppress(Exception):
-        # If the number of bad rows is unknown, read the files to find out.
-        if observed_so_far(spark, options.checkpoint, METRIC)[BAD] == 0:
+        # If the number of bad records is unknown, read the files to find out.
+        if observed_so_far(spark, job.options.checkpoint, pack_name("dedup"))[BAD] == 0:
             return None
-    rows = read_files(spark, job, columns, files_of_batch(options, log, batch_id))
-    no_time = fn.lit(f"{options.timestamp} is not a time.")
-    described = rows.where(_is_bad(job, columns)).select(
-        fn.col(FILE).alias("file"),
-        fn.coalesce(fn.col(CAUSE), no_time).alias("reason"),
-        fn.col(TEXT).alias("record"),
-    )
-    # If a file is one JSON array, every row holds the text of the whole file.
-    settings = folded(dict(options.read_options))
-    is_whole_file = job.files.file_format == "json" and is_true(settings, "multiline")
-    return described.dropDuplicates() if is_whole_file else described
+    places = [literal(str(path)) for path in files_of_batch(job.options, log, batch_id)]
+    load = shipped(scan)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return load().bad_records(batches)
+
+    assert scan.text is not None
+    listed = splits(spark.read, places, {}, is_text=True, is_divisible=scan.text.is_divisible)
+    return listed.mapInArrow(read, "file string, line bigint, reason string, record string")
 
 
 def files_of_batch(options: RunOptions, log: FileLog, batch_id: int) -> list[Path]:
@@ -107,7 +79,7 @@ def explained(error: Exception, job: Job, paths: Sequence[object], *, way: str =
     text = str(error)
     ours = own_error(text)
     if ours is not None and ours.topic == "bad-records":
-        return DataError(_of_record(ours.message, job, way), remedy="bad-records")
+        return DataError(_of_record(ours.message, way), remedy="bad-records")
     file = unreadable_file(text)
     if "nanos > 999999999" in text:  # Spark does not always name the file in this error
         return DataError(
@@ -119,14 +91,7 @@ def explained(error: Exception, job: Job, paths: Sequence[object], *, way: str =
         )
     if file is not None:
         path, reason = file
-        if "CSV header" not in reason:
-            return unreadable(path, reason.rstrip("."))
-        fault = re.sub(r";? *CSV file: \S+", "", f"{path} cannot be read: {reason.rstrip('.')}.")
-        return DataError(
-            f"{fault} The first line of every CSV file must name the columns of the first, in "
-            "their order. Fix the file under its name, and run again.",
-            remedy="bad-records",
-        )
+        return unreadable(path, reason.rstrip("."))
     if timestamp is not None and _TIME_ERROR.search(text):
         cause = re.split(r" (?:Correct the value|Use `)", explain(error).message)[0]
         return DataError(
@@ -138,22 +103,9 @@ def explained(error: Exception, job: Job, paths: Sequence[object], *, way: str =
     return error
 
 
-def _of_record(message: str, job: Job, way: str) -> str:
-    """Add the number of the line, or the flag to give, to an error about a record."""
-    record = _NAMED_RECORD.fullmatch(message)
-    if record is not None:
-        settings = folded(read_settings(job))
-        key = partial(_csv_key, settings) if job.files.file_format == "csv" else bytes
-        line = line_of(Path(record[1]), record[3], key)
-        return f"{record[1]}{record[2]}{line} {way[0].upper()}{way[1:]}, and run again."
+def _of_record(message: str, way: str) -> str:
+    """Add the flag to give to an error about a record."""
+    if _OF_RECORD.fullmatch(message):
+        return f"{message} {way[0].upper()}{way[1:]}, and run again."
     rejecting = _NULL_OPTION.search(message)
     return f"{message} Here the option is {flag(rejecting[1])}." if rejecting else message
-
-
-def _csv_key(settings: Mapping[str, str], line: bytes) -> bytes:
-    text = line.decode(settings.get("encoding", settings.get("charset", "utf-8")), "replace")
-    with suppress(csv.Error, TypeError, StopIteration):
-        mark = settings.get("quote", '"') or None
-        values = next(csv.reader([text], delimiter=separator(settings), quotechar=mark))
-        return BETWEEN.join(values).encode()
-    return line

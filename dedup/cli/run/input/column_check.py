@@ -20,11 +20,11 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.catalog.uri import literal
 from dedup.cli.run.input.columns import Change, changes, fault, joined, schema_bytes, type_text
-from dedup.cli.run.input.csv_records import Counted, CsvRecords, csv_names
 from dedup.cli.run.input.csv_values import spelled_alike
-from dedup.cli.run.input.files import Stamp, folded, separator
+from dedup.cli.run.input.files import Stamp, folded
 from dedup.cli.run.input.json_files import are_known, json_names
-from dedup.cli.run.input.source import InputColumns, exact_columns, schema_reader
+from dedup.cli.run.input.source import exact_columns, schema_reader
+from dedup.cli.run.input.text import header_of
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import COLUMNAR
 from dedup.cli.stop import StopRequest
@@ -71,7 +71,7 @@ class ColumnCheck:
         self,
         spark: SparkSession,
         job: Job,
-        columns: InputColumns,
+        columns: T.StructType,
         *,
         stop: StopRequest | None = None,
         published: Container[str] = (),
@@ -83,21 +83,22 @@ class ColumnCheck:
         self._columns = columns
         self._format = job.files.file_format
         self._settings = folded(job.files.reader_options | dict(job.options.read_options))
-        #: Path of a CSV file whose header has the known columns, or None.
-        self._alike: Path | None = None
-        self._csv: dict[str, Counted] = {}
         self._seen: dict[str, Stamp] = {}
 
-    def settle(self, columns: InputColumns, stamps: Mapping[str, Stamp]) -> None:
+    def settle(self, columns: T.StructType, stamps: Mapping[str, Stamp]) -> None:
         """Replace the known columns. Files in `stamps` are not compared with these columns."""
         self._columns = columns
         self._seen.update(stamps)
 
-    def agree(self, columns: InputColumns, stamps: Mapping[str, Stamp], note: Note) -> InputColumns:
+    def agree(self, columns: T.StructType, stamps: Mapping[str, Stamp], note: Note) -> T.StructType:
         """Compare the files of this run, and return the columns to read and write."""
         mismatches = self._mismatches(stamps)
         if mismatches:
             columns = self._decide(columns, mismatches, note)
+        if self._format == "csv" and columns != self._columns:
+            # Each file of the run needs the columns that some of them add.
+            self._columns = columns
+            self._refuse([*self._file_mismatches(list(map(Path, stamps)))])
         self.settle(columns, stamps)
         return columns
 
@@ -109,44 +110,16 @@ class ColumnCheck:
                 stamps[path] = Stamp.of(path)
         self._refuse(self._mismatches(stamps), may_add=False)
 
-    def check_text(self, paths: Sequence[Path]) -> None:
-        """Raise DataError if Spark would misread a CSV file."""
-        if self._format == "csv":
-            fresh = [path for path in paths if str(path) not in self._published]
-            with ThreadPoolExecutor(self._job.options.cores) as pool:
-                for _ in pool.map(self._counted, fresh):
-                    pass
-
-    def records_of(self, path: Path) -> int:
-        """Return the number of records in a CSV file, or raise DataError if it is unknown."""
-        counted = self._csv.get(str(path)) or self._counted(path)
-        if counted is None:
-            raise DataError(
-                f"{path} is compressed in a way that only Spark can read, so its text cannot be "
-                "checked. Nothing of it was published. Replace it by a file that is packed with "
-                "gzip, or not at all, and run again.",
-                remedy="bad-records",
-            )
-        return counted.rows
-
-    def _counted(self, path: Path) -> Counted | None:
-        """Return the number of rows and the header of a CSV file, or None if it is unreadable."""
-        passed = (DataError,) if str(path) in self._published else ()
-        with suppress(OSError, pa.ArrowException, *passed):
-            self._csv[str(path)] = CsvRecords(self._settings).count(path, self._stop)
-        return self._csv.get(str(path))
-
     def _mismatches(self, stamps: Mapping[str, Stamp]) -> list[Mismatch]:
         fresh = [Path(path) for path, stamp in stamps.items() if self._seen.get(path) != stamp]
         if not fresh:
             return []
-        self.check_text(fresh)
         mismatches = [*self._folder_mismatches(fresh), *self._file_mismatches(fresh)]
         self._seen.update(stamps)
         return mismatches
 
     def _folder_mismatches(self, paths: Sequence[Path]) -> Iterator[Mismatch]:
-        names = {name.lower() for name in self._columns.schema.names}
+        names = {name.lower() for name in self._columns.names}
         first: dict[str, Path] = {}
         for path in paths:
             for name in folder_names(path, self._job.files.root):
@@ -156,7 +129,7 @@ class ColumnCheck:
             yield Mismatch(path, None, (Change(name, "added", None, T.StringType()),))
 
     def _file_mismatches(self, paths: Sequence[Path]) -> Iterator[Mismatch]:
-        known, folders = self._columns.read.fields, self._job.files.partitions
+        known, folders = self._columns.fields, self._job.files.partitions
         own = T.StructType([field for field in known if field.name.lower() not in folders])
         inferred: dict[str | bytes, T.StructType | None] = {}
         with ThreadPoolExecutor(self._job.options.cores) as pool:
@@ -166,24 +139,15 @@ class ColumnCheck:
                 continue
             # Infer the columns once for all files with the same signature.
             if signature not in inferred:
-                inferred[signature] = self._inferred([path])
+                inferred[signature] = self._inferred([path], signature)
             columns = inferred[signature]
-            if columns is None and self._format != "csv":
+            if columns is None:
                 raise unreadable(path, fault(path, self._format))
             # Only Spark's reader of JSON distinguishes upper and lower case in names.
             every = changes(own, columns or own, exact=self._format == "json")
             differ = tuple(c for c in every if c.kind in _KINDS.get(self._format, _KINDS_COLUMNAR))
             if differ:
                 yield Mismatch(path, columns, differ)
-            elif columns is not None and self._format == "csv":
-                if _lower(columns.names) != _lower(own.names):
-                    raise DataError(
-                        f"{path} has the columns {', '.join(columns.names)}, and the first file or "
-                        f"the output has them in another order: {', '.join(own.names)}. Nothing of "
-                        "it was taken. Write the file again under its name, in that order.",
-                        remedy="new-columns",
-                    )
-                self._alike = path
 
     def _signature(self, own: T.StructType, path: Path) -> str | bytes | None:
         """Return a value that is equal for files with the same columns, or None if none is new."""
@@ -205,27 +169,22 @@ class ColumnCheck:
         """Return a CSV file's header, or None if it has the known columns or does not matter."""
         if (self._settings["header"], self._settings["enforceschema"]) != ("true", "false"):
             return None
-        counted = self._csv.get(str(path)) or self._counted(path)
-        if counted is None or counted.header is None:
-            return None
-        quote = self._settings.get("quote", '"')
         try:
-            names = csv_names(counted.header, separator(self._settings), quote)
-        except ValueError as error:
-            raise DataError(
-                f"The header of {path} {error}, and a CSV file is read by its header. Nothing of "
-                "it was taken. Fix its first line under its name. Or give, with a new --output, "
-                "--schema with a name for every column, and --read-option enforceSchema=true to "
-                "ignore the header.",
-                remedy="new-columns",
-            ) from None
-        if names is None or _lower(names) != _lower(own.names):
-            return counted.header
-        self._alike = path
-        return None
+            names = header_of(path, self._settings)
+        except DataError:
+            if str(path) in self._published:
+                return None
+            raise
+        is_known = {name.lower() for name in names} == {name.lower() for name in own.names}
+        return None if is_known or not names else "\0".join(names)
 
-    def _inferred(self, paths: Sequence[Path]) -> T.StructType | None:
+    def _inferred(
+        self, paths: Sequence[Path], signature: str | bytes | None = None
+    ) -> T.StructType | None:
         """Return the columns that Spark infers, or None if it cannot, so that reading fails too."""
+        if self._format == "csv" and not self._job.options.infer:
+            names = str(signature).split("\0")
+            return T.StructType([T.StructField(name, T.StringType()) for name in names])
         reader = schema_reader(self._spark, self._job, skips_bad=True)
         places = [literal(str(path)) for path in paths]
         try:
@@ -237,8 +196,8 @@ class ColumnCheck:
         return exact_columns(schema, self._job, paths) if self._format == "json" else schema
 
     def _decide(
-        self, columns: InputColumns, mismatches: Sequence[Mismatch], note: Note
-    ) -> InputColumns:
+        self, columns: T.StructType, mismatches: Sequence[Mismatch], note: Note
+    ) -> T.StructType:
         policy = self._job.options.new_columns
         self._refuse(mismatches)
         for each in mismatches:
@@ -250,16 +209,14 @@ class ColumnCheck:
                     remedy="new-columns",
                 )
         in_files = [each for each in mismatches if each.columns is not None]
-        if in_files and self._format == "csv":
-            columns = self._one_header(columns, in_files)
-        elif in_files and policy == "add":
+        if in_files and policy == "add":
             columns = self._with_all(columns, in_files)
         done = "added to the output" if policy == "add" else "left out"
         note(f"Columns that are new in the input are {done}: {_listed(mismatches)}.")
         return columns
 
-    def _with_all(self, columns: InputColumns, mismatches: Sequence[Mismatch]) -> InputColumns:
-        joint: T.DataType = columns.schema
+    def _with_all(self, columns: T.StructType, mismatches: Sequence[Mismatch]) -> T.StructType:
+        joint: T.DataType = columns
         merged = self._inferred([e.path for e in mismatches]) if self._format == "json" else None
         for new in [merged] if merged is not None else [each.columns for each in mismatches]:
             if new is not None:
@@ -271,27 +228,7 @@ class ColumnCheck:
                 every = changes(joint, each.columns or joint)
                 other = tuple(change for change in every if change.kind == "other")
                 self._refuse([replace(each, changes=other)])
-        return InputColumns(joint, joint)
-
-    def _one_header(self, columns: InputColumns, mismatches: Sequence[Mismatch]) -> InputColumns:
-        """Return the columns to read and write. Raises ConfigError if CSV headers differ."""
-        first, header = mismatches[0].path, mismatches[0].columns
-        assert header is not None
-        different = (each.path for each in mismatches if each.columns != header)
-        other = self._alike or next(different, None)
-        if other is not None:
-            raise ConfigError(
-                f"{first} and {other} have different headers, and CSV files of one run must have "
-                "the same one. Move the files of one kind elsewhere, run, move them back, and run "
-                "again.",
-                remedy="new-columns",
-            )
-        fields = {field.name.lower(): field for field in columns.schema.fields}
-        own = [fields.pop(field.name.lower(), field) for field in header.fields]
-        # The remaining columns come from the names of folders.
-        read = T.StructType([*own, *fields.values()])
-        adds = self._job.options.new_columns == "add"
-        return InputColumns(read if adds else columns.schema, read)
+        return joint
 
     def _refuse(self, mismatches: Sequence[Mismatch], *, may_add: bool = True) -> None:
         record, options = self._job.record, self._job.options
@@ -333,10 +270,6 @@ class ColumnCheck:
                 "them out, or --schema with the columns that you want.",
                 remedy="new-columns",
             )
-
-
-def _lower(names: Sequence[str]) -> list[str]:
-    return [name.lower() for name in names]
 
 
 def _listed(mismatches: Sequence[Mismatch]) -> str:

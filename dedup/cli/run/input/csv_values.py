@@ -12,27 +12,28 @@ from collections.abc import Container, Mapping, Sequence
 from functools import reduce
 from operator import or_
 
-from pyspark.sql import Column, DataFrame, DataFrameReader
+from pyspark.sql import Column, DataFrameReader
 from pyspark.sql import functions as fn
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.run.input.files import separator
-from dedup.cli.run.input.json_files import FILE, OF_TIMES, TEXT, with_file
-from dedup.sources.strict_json import CAUSE, TOO_FINE, decimal
+from dedup.sources.strict_json import TOO_FINE, decimal
 from dedup.spark.driver.columns import named_column
 from dedup.spark.plan import HELPER_PREFIX
 
-#: Helper column that identifies a record: its values joined by `BETWEEN`, or its whole text if it
-#: has too many or too few values.
-KEY = f"{HELPER_PREFIX}key"
-#: Helper column with the text of a record that cannot be read.
-CORRUPT = f"{HELPER_PREFIX}corrupt"
 _TYPED = f"{HELPER_PREFIX}typed"
-_RAGGED = "It has more or fewer columns than the header."
-#: Options of Spark's reader that are needed to write a bad record as it was.
-_FORM = ("sep", "delimiter", "quote", "escape")
 #: Options of Spark's reader that affect how the text of a value is read.
-_MEANING = (*OF_TIMES, "nanvalue", "positiveinf", "negativeinf")
+_MEANING = (
+    "dateformat",
+    "timestampformat",
+    "timestampntzformat",
+    "timezone",
+    "locale",
+    "enabledatetimeparsingfallback",
+    "nanvalue",
+    "positiveinf",
+    "negativeinf",
+)
 BETWEEN = "\x1f"
 #: Matches numbers that Java parses fast. Java needs minutes for very many digits or a large
 #: exponent.
@@ -62,37 +63,6 @@ def as_text(schema: T.StructType, folders: Container[str]) -> T.StructType:
             for field in schema.fields
         ]
     )
-
-
-def with_types(rows: DataFrame, schema: T.StructType, settings: Mapping[str, str]) -> DataFrame:
-    """Return the columns with the types of the schema, then `CAUSE`, `TEXT`, `KEY` and `FILE`.
-
-    `rows` have the columns of `as_text` and `CORRUPT`. `settings` are options of Spark's reader, by
-    name in lower case.
-    """
-    known = {field.name: field for field in schema.fields}
-    own = [name for name in rows.columns if name != CORRUPT]
-    typed = [known[name] for name in own if known[name].dataType != rows.schema[name].dataType]
-    values = dict(zip([f.name for f in typed], _exact(typed, settings), strict=True))
-    causes = [
-        fn.when(
-            named_column(name).isNotNull() & value.isNull(),
-            fn.lit(f"{name} does not fit {known[name].dataType.simpleString()}."),
-        )
-        for name, value in values.items()
-    ]
-    ragged = fn.when(fn.col(CORRUPT).isNotNull(), fn.lit(_RAGGED))
-    cause = fn.coalesce(ragged, fn.nullif(fn.concat_ws(" ", *causes), fn.lit("")))
-    form = {name: value for name, value in settings.items() if name in _FORM}
-    form |= {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
-    text = fn.coalesce(fn.col(CORRUPT), fn.to_csv(fn.struct(*map(named_column, own)), form))
-    rows = with_file(rows)
-    if typed:
-        rows = rows.withColumn(_TYPED, _parsed(typed, settings))
-    chosen = [values[name].alias(name) if name in values else named_column(name) for name in own]
-    texts = [fn.coalesce(named_column(name), fn.lit("")) for name in own]
-    key = fn.coalesce(fn.col(CORRUPT), fn.concat_ws(BETWEEN, *texts))
-    return rows.select(*chosen, cause.alias(CAUSE), text.alias(TEXT), key.alias(KEY), FILE)
 
 
 def spelled_alike(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column
 from pyspark.sql import functions as fn
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.cli.failures import explain
 from dedup.cli.run.options import RunOptions
 from dedup.errors import ConfigError
+from dedup.sources.files.event_times import EPOCH_UNITS, EventTime
+from dedup.sources.files.time_pattern import TimePattern
 from dedup.spark.driver.columns import named_column
 
 #: Units that `--timestamp-format` accepts for numbers that count since 1970. A number that does not
@@ -24,13 +24,11 @@ _TIME_NAME = re.compile(
 )
 
 
-def timestamp_column(
-    options: RunOptions, schema: T.StructType, *, or_null: bool = False
-) -> Column | None:
+def timestamp_column(options: RunOptions, schema: T.StructType) -> Column | None:
     """Return the column with the event time, or None if ``--timestamp`` is not given.
 
-    A time that cannot be read causes an error in Spark, or becomes null with `or_null`. Raises
-    ConfigError if the column holds numbers and their unit is unknown.
+    Spark computes it only if it reads the files; otherwise `event_time` does. Raises ConfigError if
+    the column holds numbers and their unit is unknown.
     """
     if options.timestamp is None:
         return None
@@ -38,8 +36,7 @@ def timestamp_column(
     kinds = {field.name.lower(): field.dataType for field in schema.fields}
     kind = kinds[options.timestamp.lower()]
     if pattern in _EPOCH_UNITS:
-        cast = column.try_cast if or_null else column.cast
-        count = cast(_EPOCH_UNITS[pattern])
+        count = column.cast(_EPOCH_UNITS[pattern])
         if pattern == "seconds":
             return fn.timestamp_seconds(count)
         return fn.timestamp_millis(count.cast("bigint"))
@@ -50,18 +47,20 @@ def timestamp_column(
         )
     if pattern is not None or isinstance(kind, T.StringType):
         text, formats = (_dated(column), []) if pattern is None else (column, [pattern])
-        if or_null:
-            return fn.try_to_timestamp(text, *map(fn.lit, formats))
         return fn.to_timestamp(text, *formats)
     return column.cast("timestamp") if isinstance(kind, T.DateType) else column
 
 
-def is_no_time(options: RunOptions, schema: T.StructType) -> Column | None:
-    """Return whether a row's event time cannot be read, or None without ``--timestamp``."""
-    time = timestamp_column(options, schema, or_null=True)
-    if options.timestamp is None or time is None:
+def event_time(options: RunOptions, schema: T.StructType, time_zone: str) -> EventTime | None:
+    """Return how tasks make the event times, or None if the column has them or only Spark can."""
+    if options.timestamp is None:
         return None
-    return named_column(options.timestamp).isNotNull() & time.isNull()
+    (field,) = (f for f in schema.fields if f.name.lower() == options.timestamp.lower())
+    if options.timestamp_format is None and isinstance(
+        field.dataType, (T.TimestampType, T.TimestampNTZType)
+    ):
+        return None
+    return EventTime(column=field.name, form=options.timestamp_format, time_zone=time_zone)
 
 
 def _dated(text: Column) -> Column:
@@ -69,17 +68,13 @@ def _dated(text: Column) -> Column:
     return fn.regexp_replace(text, r"^\s*(T?\d+:|[+-]?\d{4,7}(-\d\d?)?\s*$)", "no date: $0")
 
 
-def check_time_format(spark: SparkSession, options: RunOptions) -> None:
-    if options.timestamp_format is None or options.timestamp_format in _EPOCH_UNITS:
+def check_time_format(options: RunOptions) -> None:
+    if options.timestamp_format is None or options.timestamp_format in EPOCH_UNITS:
         return
-    text, pattern = fn.lit("2024-05-01 00:00:00"), fn.lit(options.timestamp_format)
     try:
-        spark.range(1).select(fn.try_to_timestamp(text, pattern)).collect()
-    except PySparkException as error:
-        raise ConfigError(
-            f"--timestamp-format {options.timestamp_format} is not a pattern of Spark's: "
-            f"{explain(error).message.rstrip('.')}."
-        ) from None
+        TimePattern(options.timestamp_format)
+    except ValueError as error:
+        raise ConfigError(f"--timestamp-format cannot be used: {error}.") from None
 
 
 def time_columns(schema: T.StructType, ids: tuple[str, ...]) -> list[str]:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
-
-import pyarrow as pa
 
 from dedup.catalog.uri import literal
 from dedup.cli.run.options import COLUMNAR, RunOptions
@@ -29,13 +24,8 @@ _SUFFIXES = {
 }
 #: Options with which Spark reads CSV by RFC 4180. All files must have the same header.
 _CSV_READ = {"header": "true", "enforceSchema": "false", "escape": '"'}
-#: First bytes of a file that the program lz4 wrote. Spark cannot read such a file, because it reads
-#: Hadoop's lz4 format.
-_LZ4_FRAMES = (b"\x04\x22\x4d\x18", b"\x02\x21\x4c\x18")
-#: Suffixes of compressed files that Hadoop can unpack and pyarrow cannot.
-_ONLY_HADOOP = (".deflate", ".snappy", ".lz4", ".lzo", ".lzo_deflate")
-_LINE_END = re.compile(rb"\r\r\n|\r\n|\n|\r")
-_SEARCHED_BYTES, _SHOWN_CHARS = 64 << 20, 200
+#: Suffixes of files that pyarrow cannot unpack.
+_ONLY_HADOOP = (".deflate", ".snappy", ".lzo", ".lzo_deflate")
 
 
 class Stamp(NamedTuple):
@@ -189,19 +179,11 @@ def _refuse_unreadable(files: Iterable[Path], stamps: Mapping[Path, Stamp]) -> N
                 f"is a link to {os.readlink(path)}, which does not exist; restore that file, or "
                 "remove the link"
             )
-        elif path.suffix.lower() == ".lz4" and _has_lz4_frames(path):
-            wrong = (
-                "has LZ4 frames, which Spark reads as no rows; pack it with gzip or zstd instead"
-            )
+        elif path.suffix.lower() in _ONLY_HADOOP:
+            wrong = "is packed in a way that only Hadoop reads; pack it with gzip or zstd instead"
         else:
             continue
         raise ConfigError(f"INPUT: {shown} {wrong}.", remedy="input-names")
-
-
-def _has_lz4_frames(path: Path) -> bool:
-    with suppress(OSError), path.open("rb") as file:
-        return file.read(4) in _LZ4_FRAMES
-    return False
 
 
 def check_in_folders(files: InputFiles) -> None:
@@ -276,12 +258,6 @@ def folded(settings: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in settings.items()}
 
 
-def is_divided(files: InputFiles, options: RunOptions) -> bool:
-    """Return whether Spark divides all files among its tasks, as it divides plain lines."""
-    suffixes, given = {path.suffix for path in files.paths}, folded(dict(options.read_options))
-    return suffixes <= {".csv", ".json", ".jsonl", ".ndjson"} and not is_true(given, "multiline")
-
-
 def is_true(settings: Mapping[str, str], name: str) -> bool:
     """Return whether an option of Spark's reader is true. Names are in lower case."""
     return settings.get(name, "").lower() == "true"
@@ -291,34 +267,3 @@ def separator(settings: Mapping[str, str]) -> str:
     """Return the separator of CSV values. Names in `settings` are in lower case."""
     given = settings.get("sep", settings.get("delimiter", ","))
     return {"\\t": "\t", "\\\\": "\\"}.get(given, given)
-
-
-def open_text(path: Path) -> pa.NativeFile:
-    """Open a file, and unpack it if its suffix names a compression, in upper or lower case.
-
-    Raises OSError if the file cannot be opened, or if only Hadoop can unpack it.
-    """
-    name = path.name.lower()
-    if name.endswith(_ONLY_HADOOP):
-        raise OSError(f"{path} is compressed in a way that pyarrow does not know")
-    compression = "gzip" if name.endswith(".gz") else "detect"
-    return pa.input_stream(str(path), compression=compression)
-
-
-def line_of(path: Path, digest: str, key: Callable[[bytes], bytes]) -> str:
-    """Return a sentence with the number of the line whose key has this MD5, or "".
-
-    `key` returns the key of a line. Only the first 64 MiB of the file are searched.
-    """
-    try:
-        with open_text(path) as stream:
-            text = stream.read(_SEARCHED_BYTES)
-    except (OSError, pa.ArrowException):
-        return ""
-    lines = _LINE_END.split(text.removeprefix(b"\xef\xbb\xbf"))
-    for number, line in enumerate(lines, start=1):
-        keys = (key(line), line) if len(lines) > 1 else ()
-        if digest in [hashlib.md5(each, usedforsecurity=False).hexdigest() for each in keys]:
-            shown = line.decode("utf-8", errors="replace")[:_SHOWN_CHARS]
-            return f" It is line {number}: {shown}."
-    return ""

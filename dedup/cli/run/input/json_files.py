@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.json
-from pyspark.sql import DataFrame, DataFrameReader
-from pyspark.sql import functions as fn
 from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from dedup.cli.run.input.files import folded, is_true, open_text
-from dedup.sources.strict_json import CAUSE, FIELDS, TAGGED, elements, with_fields, with_tagged
-from dedup.spark.driver.columns import named_column
-from dedup.spark.plan import HELPER_PREFIX
+from dedup.sources.files.text_input import open_text
 
-#: Names of helper columns with the text of a record and the path of its file.
-TEXT, FILE = f"{HELPER_PREFIX}text", f"{HELPER_PREFIX}file"
-#: Options of Spark's readers that affect how the text of a time is read.
-OF_TIMES = (
-    "dateformat",
-    "timestampformat",
-    "timestampntzformat",
-    "timezone",
-    "locale",
-    "enabledatetimeparsingfallback",
-)
-_BLANK = "^[ \t\r\n]*$"
-_BYTE_ORDER_MARK = "\ufeff"
 _EMPTY_OBJECT = re.compile(rb"\{\s*\}")
 #: Largest number of blanks in an empty object. Two blocks of a file overlap by this many bytes.
 _LONGEST_BLANKS = 64
@@ -41,53 +22,6 @@ _BLOCK_BYTES = 8 << 20
 #: Names of fields, each with the names of the fields inside it. An array has the names of its
 #: elements.
 Names: TypeAlias = dict[str, "Names"]
-
-
-def read_json(
-    reader: DataFrameReader | DataStreamReader,
-    place: Any,
-    by_folder: Container[str],
-    columns: T.StructType,
-    settings: Mapping[str, str],
-) -> DataFrame:
-    """Return the rows of JSON files, with the given columns and `CAUSE`, `TEXT` and `FILE`.
-
-    `place` is a path or a list of paths. `settings` are options of Spark's JSON reader. `by_folder`
-    holds the names of the columns that folders name. `columns` includes these columns.
-    """
-    given = folded(settings)
-    is_whole = is_true(given, "multiline")
-    own = [field for field in columns.fields if field.name.lower() not in by_folder]
-    folders = [field for field in columns.fields if field.name.lower() in by_folder]
-    text_only = T.StructType([T.StructField(TEXT, T.StringType()), *folders])
-    reader = reader.format("text").schema(text_only)
-    reader = reader.options(**settings, wholetext=str(is_whole).lower())
-    rows = with_file(reader.load(place))
-    encoding = given.get("encoding", given.get("charset", "UTF-8"))
-    if encoding.upper() not in ("UTF-8", "UTF8"):
-        rows = rows.withColumn(TEXT, fn.decode(fn.col(TEXT).cast("binary"), encoding))
-    text = fn.col(TEXT)
-    if is_whole:
-        without_mark = fn.when(text.startswith(_BYTE_ORDER_MARK), fn.substr(text, fn.lit(2)))
-        rows = rows.withColumn(TEXT, without_mark.otherwise(text))
-    rows = with_tagged(rows.where(~text.rlike(_BLANK)), text)
-    rows = rows.withColumn(TAGGED, fn.explode(elements(fn.col(TAGGED))))
-    formats = {name: value for name, value in settings.items() if name.lower() in OF_TIMES}
-    rows = with_fields(rows, T.StructType(own), formats)
-    selected = [
-        named_column(field.name)
-        if field in folders
-        else fn.col(FIELDS).getField(field.name).alias(field.name)
-        for field in columns.fields
-    ]
-    return rows.select(*selected, CAUSE, TEXT, FILE)
-
-
-def with_file(rows: DataFrame) -> DataFrame:
-    """Add the path of the file to every row, even if the user has a column `_metadata`."""
-    uri = rows.metadataColumn("_metadata")["file_path"]
-    path = fn.regexp_replace(fn.regexp_replace(uri, "^file:/+", "/"), r"\+", "%2B")
-    return rows.withColumn(FILE, fn.url_decode(path))
 
 
 def with_empty_objects(

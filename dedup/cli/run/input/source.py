@@ -1,58 +1,37 @@
-"""Read the input as rows without losing or changing a value, and find its columns."""
+"""Find the columns of the input, and how its files are read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import pyarrow as pa
 from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-from pyspark.sql import functions as fn
 from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from dedup.catalog.uri import literal
 from dedup.cli.failures import explain
 from dedup.cli.run.input.columns import first_fault
-from dedup.cli.run.input.csv_values import CORRUPT, as_text, spelled_alike, with_types
-from dedup.cli.run.input.files import folded, is_true, line_of
-from dedup.cli.run.input.json_files import FILE, TEXT, read_json, with_empty_objects
+from dedup.cli.run.input.csv_values import spelled_alike
+from dedup.cli.run.input.event_time import event_time
+from dedup.cli.run.input.files import folded, is_true
+from dedup.cli.run.input.json_files import with_empty_objects
+from dedup.cli.run.input.text import OF_FILES, header_of, json_options, session_zone, text_source
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import COLUMNAR
-from dedup.errors import ConfigError, DataError
+from dedup.errors import ConfigError, DataError, DedupError
+from dedup.sinks.files.query import SourceFiles, splits
+from dedup.sources.files.bypass import text_schema, text_types
+from dedup.sources.files.json_input import JsonFormat
 from dedup.sources.files.parquet_input import spark_columns
-from dedup.sources.strict_json import CAUSE
+from dedup.sources.files.scan import Scan, first_bad_record
+from dedup.sources.files.text_records import Unreadable
+from dedup.spark.driver.shipping import shipped
+from dedup.spark.plan import HELPER_PREFIX
 
-#: Formats with which Spark writes microseconds. Spark's default formats end at milliseconds.
-_MICROSECONDS = {
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
-_WRITE = {
-    "csv": {
-        **_MICROSECONDS,
-        "header": "true",
-        "escape": '"',
-        "ignoreLeadingWhiteSpace": "false",
-        "ignoreTrailingWhiteSpace": "false",
-    },
-    "json": {"ignoreNullFields": "false", **_MICROSECONDS},
-    "parquet": {},
-}
-
-
-@dataclass(frozen=True, slots=True)
-class InputColumns:
-    """Columns of the output (`schema`), and columns that Spark reads (`read`).
-
-    Spark reads further columns if a CSV header has columns that the output leaves out.
-    """
-
-    schema: T.StructType
-    read: T.StructType
+#: Names of added columns, see `read_files`.
+FILE, TIME = f"{HELPER_PREFIX}file", f"{HELPER_PREFIX}time"
 
 
 def read_schema(spark: SparkSession, job: Job) -> T.StructType:
@@ -61,12 +40,14 @@ def read_schema(spark: SparkSession, job: Job) -> T.StructType:
     is_csv = files.file_format == "csv"
     try:
         if is_csv and not options.infer and options.schema is None:
-            schema = _header(reader, job)
+            schema = reader.schema(_header(job)).load(files.place).schema
         else:
             schema = spark_columns(reader, files.place, files.paths, files.root)
         if is_csv and options.infer:
             settings = folded(read_settings(job))
             schema = spelled_alike(reader, files.place, schema, files.partitions, settings)
+    except DedupError:
+        raise
     except Exception as error:
         raise _unreadable(error, spark, job) from None
     if files.file_format == "json" and options.schema is None:
@@ -75,11 +56,6 @@ def read_schema(spark: SparkSession, job: Job) -> T.StructType:
         # Spark infers no type if the oldest file is in a folder k=__HIVE_DEFAULT_PARTITION__.
         if field.dataType.typeName() == "void":
             field.dataType = T.StringType()
-        if is_csv and field.dataType.typeName() == "variant":
-            raise ConfigError(
-                f"--schema makes the column {field.name!r} VARIANT, and Spark would guess a type "
-                "for each text: 007 would become 7. Declare it STRING."
-            )
     return schema
 
 
@@ -128,7 +104,7 @@ def _unreadable(error: Exception, spark: SparkSession, job: Job) -> DataError:
         reason = first_fault(paths, file_format) or reason
         way = "Write the file again under its name, or give --schema without such a column."
     elif file_format == "json":
-        reason = _bad_json(spark, job) or reason
+        reason = _bad_json(job) or reason
         way = (
             "Fix the file. Or give --read-option multiLine=true if a record has several lines, or "
             "--bad-records if single records are wrong."
@@ -157,87 +133,106 @@ def exact_columns(inferred: T.StructType, job: Job, paths: Iterable[Path]) -> T.
     )
 
 
-def read_stream(spark: SparkSession, job: Job, columns: InputColumns) -> DataFrame:
+def _bad_json(job: Job) -> str | None:
+    columns = pa.schema([("_", pa.string())])
+    text_format = JsonFormat(columns=columns, **json_options(dict(job.options.read_options)))
+    for path in job.files.paths:
+        with suppress(OSError, pa.ArrowException, Unreadable):
+            if (fault := first_bad_record(path, text_format)) is not None:
+                return fault
+    return None
+
+
+def _header(job: Job) -> T.StructType:
+    """Return the columns of the oldest file with records. They are text."""
+    names: list[str] = []
+    for path in job.files.paths:
+        if names := header_of(path, dict(job.options.read_options)):
+            break
+    return T.StructType([T.StructField(name, T.StringType()) for name in names])
+
+
+def plan_stream(spark: SparkSession, job: Job, schema: T.StructType) -> DataFrame:
     """Return a stream of the files' rows, the oldest file first. It ends with the known files.
 
-    Rows of JSON and CSV have additional columns that `good_rows` needs.
+    Spark reads it only if the files are ORC, or Parquet that tasks cannot read.
     """
-    return _read(spark.readStream, job.files.place, job, columns, stream_options(job))
+    reader = spark.readStream.format(job.files.file_format).options(**stream_options(job))
+    columns = schema if job.files.file_format in COLUMNAR else text_types(schema)
+    return reader.schema(columns).load(job.files.place)
 
 
-def read_files(
-    spark: SparkSession, job: Job, columns: InputColumns, paths: Iterable[str | Path] | None = None
-) -> DataFrame:
-    """Return the rows of some files, or of all files, with the columns of `read_stream`."""
-    settings = read_settings(job) | {"basePath": str(job.files.root)}
-    places = job.files.place if paths is None else [literal(str(path)) for path in paths]
-    return _read(spark.read, places, job, columns, settings)
+def read_files(spark: SparkSession, job: Job, schema: T.StructType) -> DataFrame:
+    """Return the rows of all files. Tasks read text, and Spark reads other formats.
+
+    Text has more columns: `FILE`, with the modification time in ms and URI of a row's file, and
+    `TIME`, with the event time if the column of ``--timestamp`` has to be converted.
+    """
+    files = job.files
+    if files.file_format in COLUMNAR:
+        return (
+            spark.read.format(files.file_format)
+            .options(**read_settings(job))
+            .schema(schema)
+            .load(files.place)
+        )
+    columns = text_schema(schema, session_zone(spark))
+    folders = frozenset(name for name in columns.names if name.lower() in files.partitions)
+    source = text_source(spark, job, schema)
+    time = event_time(job.options, schema, session_zone(spark))
+    scan = Scan(
+        columns=columns,
+        names=tuple(columns.names),
+        folders=folders,
+        now_column=None,
+        time_column=None if time is None else TIME,
+        time=time,
+        file_column=FILE,
+        text=source,
+    )
+    load = shipped(scan)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return load().rows(batches)
+
+    listed = splits(
+        spark.read,
+        files.place,
+        listing_options(job),
+        is_text=True,
+        is_divisible=source.is_divisible,
+    )
+    times = [] if time is None else [T.StructField(TIME, T.TimestampType())]
+    added = T.StructType([*text_types(schema).fields, *times, T.StructField(FILE, T.StringType())])
+    return listed.mapInArrow(read, added)
 
 
-def _read(
-    source: DataFrameReader | DataStreamReader,
-    places: Any,
-    job: Job,
-    columns: InputColumns,
-    settings: dict[str, str],
-) -> DataFrame:
-    file_format, folders = job.files.file_format, job.files.partitions
-    if file_format == "json":
-        return read_json(source, places, folders, columns.read, settings)
-    reader = source.format(file_format).options(**settings)
-    if file_format != "csv":
-        return reader.schema(columns.read).load(places)
-    texts = as_text(columns.read, folders)
-    # The column CORRUPT receives the text of a record with too many or too few values.
-    reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=CORRUPT)
-    rows = reader.schema(texts.add(CORRUPT, T.StringType())).load(places)
-    return with_types(rows, columns.read, folded(settings))
+def listed_files(spark: SparkSession, job: Job, schema: T.StructType) -> SourceFiles | str:
+    """Return how tasks read the files, or why only Spark can read them."""
+    options, files = job.options, job.files
+    if files.file_format == "orc":
+        return "the input is orc"
+    is_text = files.file_format != "parquet"
+    return SourceFiles(
+        place=files.place,
+        options=stream_options(job),
+        folders=files.partitions,
+        by_spark="--parquet spark is given" if options.parquet == "spark" and not is_text else None,
+        text=text_source(spark, job, schema) if is_text else None,
+        time=event_time(options, schema, session_zone(spark)),
+    )
 
 
 def stream_options(job: Job) -> dict[str, str]:
-    return read_settings(job) | {"maxFilesPerTrigger": str(job.options.files_per_trigger)}
+    settings = listing_options(job) if job.files.file_format not in COLUMNAR else read_settings(job)
+    return settings | {"maxFilesPerTrigger": str(job.options.files_per_trigger)}
+
+
+def listing_options(job: Job) -> dict[str, str]:
+    """Return the options with which Spark lists files, without those for reading them."""
+    given = {k: v for k, v in job.options.read_options if k.lower() in OF_FILES}
+    return job.files.reader_options | given
 
 
 def read_settings(job: Job) -> dict[str, str]:
-    settings = job.files.reader_options | dict(job.options.read_options)
-    if job.files.file_format in ("csv", "json"):
-        # By default Spark takes a user's column with the name `_corrupt_record` for its own column.
-        settings = {"columnNameOfCorruptRecord": CORRUPT} | settings
-    if job.options.bad_records != "error":
-        settings |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    return settings
-
-
-def writer_options(job: Job) -> tuple[str, dict[str, str]]:
-    """Return the format and Spark's options of the output, which is always in UTF-8."""
-    options, files = job.options, job.files
-    file_format = options.output_format or files.file_format
-    settings = dict(_WRITE[file_format])
-    if file_format == files.file_format:
-        shared = {"sep", "delimiter", "quote", "escape", "header"}
-        settings |= {k: v for k, v in options.read_options if k in shared}
-    if files.compressed and file_format != "parquet":
-        settings["compression"] = "gzip"
-    return file_format, settings
-
-
-def _bad_json(spark: SparkSession, job: Job) -> str | None:
-    columns = T.StructType([T.StructField("_", T.StringType())])
-    rows = read_files(spark, job, InputColumns(columns, columns))
-    bad = None
-    with suppress(Exception):
-        bad = rows.where(rows[CAUSE].isNotNull()).select(FILE, CAUSE, fn.md5(TEXT)).first()
-    if bad is None:
-        return None
-    file, cause, digest = bad
-    return f"{file}: {cause}{line_of(Path(file), digest, bytes)}".rstrip(".")
-
-
-def _header(reader: DataFrameReader, job: Job) -> T.StructType:
-    """Return the columns of the oldest file with a header. All other files must have the same."""
-    reader = reader.option("basePath", str(job.files.root))
-    for path in job.files.paths:
-        schema = reader.load(literal(str(path))).schema
-        if path.stat().st_size and schema.fields:
-            break
-    return schema
+    return job.files.reader_options | dict(job.options.read_options)
