@@ -234,7 +234,7 @@ def test_a_sample_of_one_file_leaves_its_neighbours_out(job: Job, tmp_path: Path
         ("1.json", b'{"id": "a", "id": "b"}\n', "a key occurs twice in an object"),
         ("1.json", b'{"id": "a"}\n{"id": "b"} x\n', "It is line 2"),
         ("1.csv", b"id,v\na,1\nb,1.5\n", "v does not fit int. It is line 3: b,1.5."),
-        ("1.csv", b"id,v\ncaf\xe9,1\n", "bytes in line 2 that are not UTF-8"),
+        ("1.csv", b"id,v\ncaf\xe9,1\n", "It is not valid UTF-8. It is line 2: caf"),
     ],
     ids=["key twice", "behind the value", "type", "bytes"],
 )
