@@ -91,7 +91,7 @@ def test_a_micro_batch_without_tasks_counts_nothing(spark: SparkSession, tmp_pat
     (progress,) = running.recentProgress
     told = {name: row.asDict() for name, row in progress.observedMetrics.items()}
     assert told["dedup"]["shards"] == 0
-    assert told["dedup_pack"] == {"pack_us": 0, "bytes_in": 0}
+    assert told["dedup_pack"] == {"pack_us": 0, "bytes_in": 0, "bad_records": 0}
     assert {told["dedup"][name] for name in (*NAMES.counted, *NAMES.stage_columns)} == {0}
     assert {told["dedup"][name] for name in (*NAMES.held, *NAMES.greatest, *NAMES.times)} == {None}
 

@@ -462,13 +462,16 @@ def test_figures_of_pack_leave_before_the_shuffle(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(pack, "layout", lambda *_: layout())
     monkeypatch.setattr(pack, "Task", SimpleNamespace(current=lambda _: None))
     batch = rows(600)
-    sent = list(pack.pack(plan(), iter([batch.slice(0, 300), batch.slice(300)])))
+    sent = list(pack.pack(plan(), iter([batch.slice(0, 300), batch.slice(300)]), lambda: 7))
     assert all(piece.schema == wire.SENT_ARROW for piece in sent)
+    told = {}
     for name in wire.PACK_FIGURES:
         figures = [figure for piece in sent for figure in piece.column(name).to_pylist()]
+        told[name] = max(filter(None, figures))
         given = [figure is not None for figure in figures]
         assert given == [False] * (len(figures) - SHARDS) + [True] + [False] * (SHARDS - 1)
-    assert max(filter(None, figures)) == batch.slice(0, 300).nbytes + batch.slice(300).nbytes
+    assert told["bytes_in"] == batch.slice(0, 300).nbytes + batch.slice(300).nbytes
+    assert told["bad_records"] == 7
     kept = [piece.drop_columns(list(wire.PACK_FIGURES)) for piece in sent]
     shuffled = [row for piece in kept for row in piece.to_pylist()]
     assert shuffled == packed([batch])
