@@ -1,9 +1,9 @@
 """Reads JSON at two speeds: by pyarrow what it cannot misread, and record by record the rest.
 
 pyarrow gets only *regular* lines, which begin with ``{`` and end with ``}``. In JSON no ``{``
-follows a ``}``, and no text goes on in the next line. So if pyarrow finds as many rows as there are
-lines, each line is one object. pyarrow rejects repeated keys and wrong syntax, but not in fields
-that it skips, so it reads all fields. Everything else that pyarrow forgives is found before
+follows a ``}``, and no text continues in the next line. So if pyarrow finds as many rows as there
+are lines, each line is one object. pyarrow rejects repeated keys and wrong syntax, but not in
+fields that it skips, so it reads all fields. Everything else that pyarrow forgives is found before
 (`_by_pyarrow`) or in the values (`dedup.sources.files.json_columns`).
 """
 

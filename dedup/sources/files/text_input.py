@@ -1,4 +1,4 @@
-"""Reads files of CSV or JSON in blocks, so that memory is bounded whatever the file.
+"""Reads files of CSV or JSON in blocks, so that memory is bounded for every file.
 
 Several tasks may share a file that is not compressed. The record that begins in a task's range of
 bytes belongs to the task.

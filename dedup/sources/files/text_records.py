@@ -23,7 +23,7 @@ class BadRecord:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of some data, in its order, and the records of the data that are no rows.
+    """The rows of some data, in its order, and the records of the data that are not rows.
 
     `nbytes` is the number of bytes that were read, which end with a record. `spans` returns where
     the record of each row begins and ends.

@@ -43,7 +43,7 @@ def pack(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the packed rows of one map task: blobs when they are full, control rows at the end.
 
-    `bad_records` returns how many records are no rows, when all `batches` are read.
+    `bad_records` returns how many records are not rows, when all `batches` are read.
     """
     if plan.streaming:
         check_executor()

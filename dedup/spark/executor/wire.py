@@ -52,7 +52,7 @@ PACKED_ARROW = pa.schema(
     ]
 )
 #: What pack measures: the time that the task took, the bytes of the rows that it received, and the
-#: records of files that are no rows.
+#: records of files that are not rows.
 PACK_FIGURES = ("pack_us", "bytes_in", "bad_records")
 #: Columns that pack sends. The task's figures are in its first control row. The driver drops these
 #: columns before the shuffle, because shuffled bytes must not differ between attempts (invariant
