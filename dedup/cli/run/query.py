@@ -12,8 +12,8 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.run.input.columns import check_new_schema
 from dedup.cli.run.input.event_time import timestamp_column
-from dedup.cli.run.input.files import folded, is_true, separator
 from dedup.cli.run.input.source import listed_files, plan_stream, read_schema
+from dedup.cli.run.input.text import csv_options
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import RunOptions, flag
 from dedup.cli.run.record import check_finished
@@ -131,16 +131,18 @@ def transform(
 
 def _output_folder(job: Job) -> OutputFolder:
     options, files = job.options, job.files
-    given = folded(dict(options.read_options)) if options.output_format == files.file_format else {}
+    is_same = options.output_format == files.file_format
+    given = csv_options(dict(options.read_options) if is_same else {})
+    form = given["form"]
     return OutputFolder(
         staging=options.output / STAGING,
         split_by=VERDICT if options.duplicates is not None else None,
         file_format=options.output_format or "parquet",
         dialect=Dialect(
-            header=is_true({"header": "true"} | given, "header"),
-            separator=separator(given),
-            quote=given.get("quote", '"'),
-            escape=given.get("escape", given.get("quote", '"')),
+            header=given["has_header"],
+            separator=form.separator,
+            quote=form.quote,
+            escape=form.escape,
             also_quoted="",
             null_fields=True,
         ),

@@ -165,8 +165,7 @@ def _columns(
         shown = is_published(begun, options, job.record)
         FilesAsRead(options.output).check_unfinished(taken, begun, is_published=shown)
         published = taken.unfinished() if shown else []
-    schema = schema_of(spark, job)
-    current = schema
+    current = schema_of(spark, job)
     check_columns(options, current)
     check_time_format(options)
     check = ColumnCheck(spark, job, current, stop=stop, published=published)

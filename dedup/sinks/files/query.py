@@ -187,17 +187,10 @@ def _scanned(
         folders=folders,
         now_column=plan.now_column,
         time_column=time_column,
-        time=source.time,
+        time=source.time if time_column is not None else None,
         text=source.text,
     )
-    listed = splits(
-        spark.readStream,
-        source.place,
-        source.options,
-        by_spark,
-        is_text=source.text is not None,
-        is_divisible=source.text is None or source.text.is_divisible,
-    )
+    listed = splits(spark.readStream, source.place, source.options, by_spark, text=source.text)
     return listed, scan
 
 
@@ -227,16 +220,16 @@ def splits(
     options: Mapping[str, str],
     folders: Sequence[T.StructField] = (),
     *,
-    is_text: bool = False,
-    is_divisible: bool = True,
+    text: TextSource | None = None,
 ) -> DataFrame:
     """Return the parts of files that each micro-batch reads, distributed over the tasks.
 
-    `folders` are the partition columns whose values Spark takes from the names of folders.
+    `folders` are the partition columns whose values Spark takes from the names of folders. `text`
+    is None for Parquet.
     """
     listed = T.StructType([*(T.StructField(*column) for column in _LISTED.items()), *folders])
     reader = reader.format("binaryFile").schema(listed).options(**options)
-    if is_text:  # whose tasks know the values in the names of folders
+    if text is not None:  # whose tasks know the values in the names of folders
         reader = reader.option("recursiveFileLookup", "true")
     # Take sizes and times from Spark's listing. Tasks fill the columns `length` and
     # `modificationTime` later. They would skip a file that was emptied in between, and Spark never
@@ -248,9 +241,9 @@ def splits(
     shown = [named_column(f.name) for f in folders]
     cores = files.sparkSession.sparkContext.defaultParallelism
     count = F.ceil(size / SPLIT_BYTES)
-    if is_text:
+    if text is not None:
         # A task of CSV reads what is before its part, to know whether it is within quotes.
-        count = F.least(count, F.lit(2 * cores if is_divisible else 1))
+        count = F.least(count, F.lit(2 * cores if text.format.is_divisible else 1))
         count = F.when(F.lower("path").rlike(PACKED), 1).otherwise(count)
     listed_files = files.select(
         "path",

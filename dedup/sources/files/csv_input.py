@@ -15,17 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-from pyspark.sql.pandas.types import from_arrow_type
 
 from dedup.core.arrays import BOOL, I64
-from dedup.sources.files.csv_records import CsvForm, CsvScanner, Unclosed
+from dedup.sources.files.csv_records import CsvForm, CsvScanner
 from dedup.sources.files.text_columns import converted
 from dedup.sources.files.text_input import is_utf8
-from dedup.sources.files.text_records import BadRecord, Rows, Unreadable
+from dedup.sources.files.text_records import BadRecord, Rows, Unreadable, type_name
 from dedup.sources.files.text_values import Spelling, from_text
 
 RAGGED = "It has more or fewer columns than the header."
-UNCLOSED = "a value in quotes has no end"
 _LINE_FEED, _RETURN = 10, 13
 #: Number of bytes that are searched for plain records behind a record that is not plain.
 _WINDOW_BYTES = 64 << 10
@@ -109,10 +107,7 @@ def header(begin: bytes, form: CsvForm, *, is_last: bool) -> tuple[list[str], in
         at = end
     if at == len(begin):
         return ([], at) if is_last else None
-    try:
-        record = scanner.record(begin, at, is_last=is_last)
-    except Unclosed:
-        raise Unreadable(at, UNCLOSED) from None
+    record = scanner.record(begin, at, is_last=is_last)
     if record is None:
         return None
     if record.reason is not None:
@@ -135,10 +130,7 @@ class CsvReader:
         self._places = [places[name.lower()] for name in columns.names]
         self._exact = [from_text(column.type, spelling) for column in columns]
         self._scanner, self._spelling = CsvScanner(form), spelling
-        kinds = (from_arrow_type(column.type).simpleString() for column in columns)
-        self._misfits = [
-            f"{name} does not fit {kind}." for name, kind in zip(columns.names, kinds, strict=True)
-        ]
+        self._misfits = [f"{c.name} does not fit {type_name(c.type)}." for c in columns]
         self._is_edge = np.zeros(256, np.bool_)
         if form.is_plain:
             self._is_edge[list(f"{form.separator}\n\r{form.quote}".encode())] = True
@@ -162,10 +154,7 @@ class CsvReader:
         skipped = self._scanner.skip(data, 0, is_last=is_last) if data else 0
         if skipped or not data:
             return skipped or None
-        try:
-            record = self._scanner.record(data, 0, is_last=is_last)
-        except Unclosed:
-            raise Unreadable(0, UNCLOSED) from None
+        record = self._scanner.record(data, 0, is_last=is_last)
         return None if record is None else record.end
 
     def _found(self, data: bytes, *, is_last: bool, has_plain: bool) -> _Found:
@@ -180,10 +169,7 @@ class CsvReader:
             if (skipped := scanner.skip(data, at, is_last=is_last)) > at:
                 at = skipped
                 continue
-            try:
-                record = scanner.record(data, at, is_last=is_last)
-            except Unclosed:
-                raise Unreadable(at, UNCLOSED) from None
+            record = scanner.record(data, at, is_last=is_last)
             if record is None:
                 break
             reason = record.reason

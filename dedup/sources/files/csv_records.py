@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-NOT_UTF8 = "It is not valid UTF-8."
+from dedup.sources.files.text_records import NOT_UTF8, Unreadable
+
 TEXT_BEHIND_QUOTE = "It has text behind the closing quote of a value."
 
 
@@ -56,10 +57,6 @@ class CsvRecord(NamedTuple):
     reason: str | None = None
 
 
-class Unclosed(Exception):
-    """A value in quotes has no end."""
-
-
 class CsvScanner:
     """Finds single records, for every form."""
 
@@ -98,7 +95,8 @@ class CsvScanner:
     def record(self, data: bytes, at: int, *, is_last: bool) -> CsvRecord | None:
         """Return the record at an offset, or None if its end is not in the data.
 
-        `is_last` says that the file ends with the data. Raises Unclosed.
+        `is_last` says that the file ends with the data. Raises Unreadable for a value in quotes
+        without an end.
         """
         if self._has_usual_lines and (end := data.find(b"\n", at)) >= 0:
             line = data[at:end].removesuffix(b"\r")
@@ -121,7 +119,7 @@ class CsvScanner:
                 quoted = self._quoted.match(data, at)
                 if quoted is None:
                     if is_last:
-                        raise Unclosed
+                        raise Unreadable(begin, "a value in quotes has no end")
                     return None
                 values.append(self._escaped.sub(self._plain, quoted[1]))
                 match = self._end.match(data, quoted.end())

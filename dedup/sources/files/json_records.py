@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_type
 
 from dedup.sources.files.json_text import BLANKS, deep_recursion, parsed
-from dedup.sources.files.text_records import BadRecord
+from dedup.sources.files.text_records import BadRecord, type_name
 from dedup.sources.files.text_values import Lacks, Spelling, Unfit, structs
 
 _BLANKS = BLANKS.encode()
@@ -34,10 +33,7 @@ class JsonRecords:
 
     def __init__(self, columns: pa.Schema, spelling: Spelling) -> None:
         self._columns = columns
-        self._types = {
-            c.name: from_arrow_type(c.type, prefer_timestamp_ntz=True).simpleString()
-            for c in columns
-        }
+        self._types = {c.name: type_name(c.type) for c in columns}
         self._fields: Callable[[Any], dict[str, Any]] = structs(pa.struct(list(columns)), spelling)
 
     def read(self, texts: Iterable[tuple[int, bytes]]) -> JsonRows:

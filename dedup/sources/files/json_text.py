@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from dedup.sources.files.text_records import NOT_UTF8
 from dedup.sources.files.text_values import Number, Unfit, json_text
 
 NOT_STRICT = (
@@ -36,7 +37,7 @@ def parsed(data: bytes) -> Any:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise Unfit("It is not valid UTF-8.") from None
+        raise Unfit(NOT_UTF8) from None
     if text.count("{") + text.count("[") <= _FEW_LEVELS or (levels := _levels(text)) <= _FEW_LEVELS:
         return _parsed(text)
     if levels > _MAX_LEVELS:

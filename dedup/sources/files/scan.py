@@ -24,7 +24,7 @@ from dedup.sources.files.folder_columns import folder_values
 from dedup.sources.files.parquet_input import ParquetInput, positions
 from dedup.sources.files.text_input import Located, TextFormat, TextInput
 from dedup.sources.files.text_records import BadRecord, Unreadable
-from dedup.sources.files.text_values import Spelling, from_text
+from dedup.sources.files.text_values import from_text
 from dedup.spark.executor.pack import pack
 from dedup.spark.plan import Plan
 
@@ -38,12 +38,7 @@ class TextSource:
 
     root: Path
     format: TextFormat
-    spelling: Spelling
     skips_bad: bool = False
-
-    @property
-    def is_divisible(self) -> bool:
-        return self.format.is_divisible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +53,8 @@ class Scan:
     folders: frozenset[str]
     #: The plan's name for the column with the micro-batch's time, or None without that column.
     now_column: str | None
-    #: The plan's name for the column of event times, or None if the times are one of `columns`.
+    #: The plan's name for the column of event times, and how they are made. Both are None if the
+    #: times are one of `columns`.
     time_column: str | None = None
     time: EventTime | None = None
     #: Name of an added column with the file's modification time in ms, a blank, and its URI.
@@ -119,7 +115,7 @@ class Scan:
         for column in self.columns:
             if column.name in self.folders:
                 value = by_folder.get(column.name.lower())
-                convert = from_text(column.type, self.text.spelling)
+                convert = from_text(column.type, self.text.format.spelling)
                 folders[column.name] = pa.scalar(value and convert(value), column.type)
         for located in self._located(path, split):
             for line, record in located.bad:
@@ -132,9 +128,8 @@ class Scan:
 
     def _located(self, path: Path, split: dict[str, Any]) -> Iterator[Located]:
         assert self.text is not None
-        time = None if self.time_column is None else self.time
-        if time is not None and time.column in self.folders:
-            time = None
+        is_in_file = self.time is not None and self.time.column not in self.folders
+        time = self.time if is_in_file else None
         with _as_listed(path, split), TextInput(path, self.text.format, time) as file:
             yield from file.rows(split["number"], split["count"])
 
@@ -172,7 +167,7 @@ class Scan:
         ]
 
     def _times(self, path: Path, columns: list[pa.Array]) -> list[pa.Array]:
-        if self.time_column is None or self.time is None:
+        if self.time is None:
             return []
         (place,) = positions(self.columns, self.time.column)
         times, unfit = self.time.of(columns[place])

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from dedup.sources.files.event_times import EventTime
 from dedup.sources.files.text_records import BadRecord, Rows, TextReader, Unreadable, line_ends
+from dedup.sources.files.text_values import Spelling
 
 #: Number of bytes that are read at a time.
 BLOCK_BYTES = 8 << 20
@@ -34,6 +35,9 @@ class TextFormat(Protocol):
 
     @property
     def encoding(self) -> str: ...
+
+    @property
+    def spelling(self) -> Spelling: ...
 
     @property
     def is_divisible(self) -> bool:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type
+
+NOT_UTF8 = "It is not valid UTF-8."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,11 @@ class TextReader(Protocol):
 
         A line without a record counts as a record.
         """
+
+
+def type_name(kind: pa.DataType) -> str:
+    """Return the name that Spark gives to a type, for reasons of bad records."""
+    return str(from_arrow_type(kind, prefer_timestamp_ntz=True).simpleString())
 
 
 def line_ends(data: bytes, stop: int) -> int:

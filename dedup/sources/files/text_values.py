@@ -175,7 +175,7 @@ def structs(kind: pa.StructType, spelling: Spelling) -> FromJson:
 
     def read(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
-            raise Unfit("It is JSON, but not an object.")
+            raise Unfit
         found = {}
         for name, nullable, convert in fields:
             one = value.get(name)

@@ -54,8 +54,7 @@ def bad_rows(
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return load().bad_records(batches)
 
-    assert scan.text is not None
-    listed = splits(spark.read, places, {}, is_text=True, is_divisible=scan.text.is_divisible)
+    listed = splits(spark.read, places, {}, text=scan.text)
     return listed.mapInArrow(read, "file string, line bigint, reason string, record string")
 
 

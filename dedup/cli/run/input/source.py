@@ -117,10 +117,8 @@ def _unreadable(error: Exception, spark: SparkSession, job: Job) -> DataError:
 
 def exact_columns(inferred: T.StructType, job: Job, paths: Iterable[Path]) -> T.StructType:
     """Return the columns that Spark inferred from JSON, with types that hold every value."""
-    settings = folded(dict(job.options.read_options))
-    if not {"samplingratio", "dropfieldifallnull"} & set(settings):
-        is_whole = is_true(settings, "multiline")
-        inferred = with_empty_objects(inferred, paths, is_whole=is_whole)
+    is_whole = is_true(folded(dict(job.options.read_options)), "multiline")
+    inferred = with_empty_objects(inferred, paths, is_whole=is_whole)
     ids = {name.lower() for name in job.options.id}
     return T.StructType(
         [
@@ -195,13 +193,7 @@ def read_files(spark: SparkSession, job: Job, schema: T.StructType) -> DataFrame
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return load().rows(batches)
 
-    listed = splits(
-        spark.read,
-        files.place,
-        listing_options(job),
-        is_text=True,
-        is_divisible=source.is_divisible,
-    )
+    listed = splits(spark.read, files.place, listing_options(job), text=source)
     times = [] if time is None else [T.StructField(TIME, T.TimestampType())]
     added = T.StructType([*text_types(schema).fields, *times, T.StructField(FILE, T.StringType())])
     return listed.mapInArrow(read, added)

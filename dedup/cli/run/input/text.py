@@ -118,8 +118,7 @@ def session_zone(spark: SparkSession) -> str:
     return checks.setting(spark, "spark.sql.session.timeZone", "UTC")
 
 
-def csv_form(read_options: Mapping[str, str]) -> CsvForm:
-    given = folded(read_options)
+def _csv_form(given: Mapping[str, str]) -> CsvForm:
     quote = given.get("quote", '"')
     return CsvForm(
         separator=separator(given),
@@ -138,7 +137,7 @@ def csv_options(read_options: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of `CsvFormat` that say how files are divided into values."""
     given = folded(read_options)
     return {
-        "form": csv_form(given),
+        "form": _csv_form(given),
         "encoding": _encoding(given),
         "has_header": given.get("header", "true").lower() == "true",
         "ignores_header": is_true(given, "enforceschema"),
@@ -191,7 +190,7 @@ def header_of(path: Path, read_options: Mapping[str, str]) -> list[str]:
 
 def text_source(spark: SparkSession, job: Job, schema: T.StructType) -> TextSource:
     """Return how tasks read the files. Raises ConfigError for a type that text cannot hold."""
-    file_format, given = job.files.file_format, folded(dict(job.options.read_options))
+    file_format, given = job.files.file_format, dict(job.options.read_options)
     spelled = spelling(spark, given)
     columns = pa.schema([*_columns(job, schema, spelled)])
     text_format: CsvFormat | JsonFormat
@@ -200,10 +199,7 @@ def text_source(spark: SparkSession, job: Job, schema: T.StructType) -> TextSour
     else:
         text_format = JsonFormat(columns=columns, spelling=spelled, **json_options(given))
     return TextSource(
-        root=job.files.root,
-        format=text_format,
-        spelling=spelled,
-        skips_bad=job.options.bad_records != "error",
+        root=job.files.root, format=text_format, skips_bad=job.options.bad_records != "error"
     )
 
 
