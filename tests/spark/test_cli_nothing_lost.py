@@ -290,6 +290,12 @@ def test_names_that_spark_uses_itself(job: Job, tmp_path: Path) -> None:
     assert "Column '__Dedup_text': names beginning '__dedup_' are" in failure.message
 
 
+def test_types_are_inferred_beside_a_name_that_spark_uses_itself(job: Job) -> None:
+    job.files.text("1.csv", "id,_corrupt_record,n\na,5,1\nb,6,2\n")
+    job(infer=True, output_format="parquet")
+    assert job.rows("parquet") == [("a", 5, 1), ("b", 6, 2)]
+
+
 def test_other_rules_wait_until_it_is_finished(job: Job) -> None:
     job.files.text("1.csv", "id,x\na,1\nb,1\n")
     job(horizon="1 day")

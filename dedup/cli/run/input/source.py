@@ -32,6 +32,7 @@ from dedup.spark.plan import HELPER_PREFIX
 
 #: Names of added columns, see `read_files`.
 FILE, TIME = f"{HELPER_PREFIX}file", f"{HELPER_PREFIX}time"
+_CORRUPT = f"{HELPER_PREFIX}corrupt"
 
 
 def read_schema(spark: SparkSession, job: Job) -> T.StructType:
@@ -227,4 +228,7 @@ def listing_options(job: Job) -> dict[str, str]:
 
 
 def read_settings(job: Job) -> dict[str, str]:
-    return job.files.reader_options | dict(job.options.read_options)
+    # By default Spark takes a user's column with the name `_corrupt_record` for its own column.
+    corrupt = {"columnNameOfCorruptRecord": _CORRUPT}
+    own = {} if job.files.file_format in COLUMNAR else corrupt
+    return own | job.files.reader_options | dict(job.options.read_options)
