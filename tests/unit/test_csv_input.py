@@ -1,4 +1,4 @@
-"""Plain records by Arrow and all others one by one give the same rows, whatever the text."""
+"""Plain records by Arrow and all others one by one give the same rows for any text."""
 
 from __future__ import annotations
 
@@ -409,6 +409,16 @@ def test_a_truncated_gzip_file_stops_the_run(tmp_path: Path) -> None:
         read(path)
     path.write_bytes(packed)
     assert len(read(path)[0]) == 100_000
+
+
+@pytest.mark.parametrize(("name", "codec"), [("f.csv.GZ", "gzip"), ("f.csv.BZ2", "bz2"),
+                                             ("f.csv.Zst", "zstd"), ("f.LZ4", "lz4")])  # fmt: skip
+def test_a_packed_file_is_unpacked_by_its_suffix_in_any_case(
+    tmp_path: Path, name: str, codec: str
+) -> None:
+    with pa.CompressedOutputStream(str(tmp_path / name), codec) as file:
+        file.write(b"a,b\n1,2\n")
+    assert read(tmp_path / name) == ([("1", "2")], [])
 
 
 def test_a_record_that_is_too_long_is_bad_and_costs_no_other(

@@ -27,6 +27,7 @@ _KEPT_BYTES = 64 << 10
 TOO_LONG = f"It is longer than {MAX_RECORD_BYTES >> 20} MiB."
 #: Matches the name, in lower case, of a file that is unpacked when it is opened.
 PACKED = r"\.(gz|bz2|zst|lz4)$"
+_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _MARK = codecs.BOM_UTF8
 
 
@@ -76,7 +77,7 @@ def open_text(path: Path) -> pa.NativeFile:
 
     Raises OSError.
     """
-    compression = "gzip" if path.name.lower().endswith(".gz") else "detect"
+    compression = _CODECS.get(path.suffix.lower(), "detect")
     return pa.input_stream(str(path), compression=compression)
 
 
