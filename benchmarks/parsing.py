@@ -32,7 +32,7 @@ FIELDS_OF_ORDER = {
     "paid": T.BooleanType(), "ordered_at": T.TimestampType(), "city": T.StringType(),
 }  # fmt: skip
 SCHEMA = T.StructType([T.StructField(*each) for each in FIELDS_OF_ORDER.items()])
-#: One record in so many is none that Arrow may read.
+#: Arrow may not read one record in so many.
 ODD = {"plain": 0, "one in 1,000": 1000, "all": 1}
 WARM_UP = 2
 

@@ -801,7 +801,7 @@ MUTANTS = (
         "unit/test_csv_input.py",
     ),
     _mutant(
-        "an event time that cannot be read is none",
+        "an event time that cannot be read is null",
         "sources/files/text_input.py",
         "            if unfit:",
         "            if False:",

@@ -103,7 +103,7 @@ def microseconds(fraction: str | None) -> int:
 def zone_of(name: str) -> tzinfo:
     """Return the time zone of a name such as ``Z``, ``+02:00``, ``UTC+2`` or ``Europe/Berlin``.
 
-    Raises ValueError if there is none.
+    Raises ValueError for an unknown name.
     """
     if name in ("Z", "UTC", "GMT", "UT"):
         return UTC

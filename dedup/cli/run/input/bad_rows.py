@@ -38,14 +38,14 @@ _WAY = "fix it, or give --bad-records skip, or --bad-records DIR to set such rec
 def bad_rows(
     spark: SparkSession, job: Job, scan: Scan, log: FileLog, batch_id: int
 ) -> DataFrame | None:
-    """Return the bad records of a micro-batch, or None if there are none.
+    """Return the bad records of a micro-batch, or None without bad records.
 
     A row holds the file, the line, the reason, and the text of the record. The files are read
     again, because only good rows pass the operator. Raises StateError if Spark's logs do not show
     the files.
     """
     with suppress(Exception):
-        # If the number of bad records is unknown, read the files to find out.
+        # If the number of bad records is unknown, read the files.
         if observed_so_far(spark, job.options.checkpoint, pack_name("dedup"))[BAD] == 0:
             return None
     places = [literal(str(path)) for path in files_of_batch(job.options, log, batch_id)]
