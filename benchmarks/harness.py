@@ -252,7 +252,7 @@ def data_folder(given: str | None, events: Events) -> Path:
 
 def filling(live: float, rows: int, duplicates: float = 0.05) -> tuple[Events, int]:
     """Events, and how many micro-batches of them bring so many million live IDs in one horizon."""
-    batches = round(live * 1e6 / (rows * (1 - duplicates)))
+    batches = max(1, round(live * 1e6 / (rows * (1 - duplicates))))
     return Events(rows=rows, duplicates=duplicates, batch_ms=HORIZON_MS // batches), batches
 
 

@@ -1,6 +1,6 @@
 from dedup.core.metrics import BatchMetrics as BatchMetrics
+from dedup.sinks.files.folder import dedup_folder as dedup_folder
 from dedup.sinks.files.function import files_sink as files_sink
-from dedup.sinks.files.parquet import dedup_parquet as dedup_parquet
 from dedup.sinks.files.plans import published_files as published_files
 from dedup.sinks.formats import register as register
 from dedup.sinks.kafka.confluent_avro import to_confluent_avro as to_confluent_avro

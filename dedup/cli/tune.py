@@ -33,8 +33,7 @@ from dedup.cli.run.query import schema_of
 from dedup.cli.run.record import log_of
 from dedup.cli.session import spark_session
 from dedup.cli.terminal import Terminal, lines_width, wrapped
-from dedup.errors import ConfigError, DataError
-from dedup.sources.files.parquet_input import copies_for_spark
+from dedup.errors import ConfigError
 from dedup.spark.driver.columns import named_column
 from dedup.tools import TuneOptions
 from dedup.tools.repair.opening import open_root
@@ -128,39 +127,26 @@ def read_sample(
         job = resolve(run)
         if not job.files.paths:
             raise ConfigError(f"--sample {run.input} holds no {job.files.file_format} files.")
-        files, copy = job.files, Path(scratch, "input")
-        source = job
-        if files.file_format == "parquet" and run.schema is None:
-            names = {name.lower() for name in (*id, timestamp or "")}
-            if copies_for_spark(files.paths, files.root, copy, names):
-                source = replace(job, files=resolve(replace(run, input=copy)).files)
         log = Path(scratch, "spark.log")
         own = spark_session(
             master=run.master, driver_memory=run.driver_memory, shards=run.cores, log=log
         )
         with own if spark is None else nullcontext(spark) as session:
-            sample = _sample(session, job, source, input)
-            # Copies lack columns.
-            return sample if source is job else replace(sample, row_bytes=0)
+            return _sample(session, job, input)
 
 
-def _sample(spark: SparkSession, job: Job, source: Job, where: str) -> Sample:
-    """Read the files of `source`: the files of `job`, or copies that Spark can read."""
+def _sample(spark: SparkSession, job: Job, where: str) -> Sample:
     run, schema = job.options, schema_of(spark, job)
-    frame = read_files(spark, source, schema)
-    ids, time = [named_column(name) for name in run.id], timestamp_column(run, schema)
-    if TIME in frame.columns:
-        time = named_column(TIME)
     try:
+        frame = read_files(spark, job, schema)
+        ids, time = [named_column(name) for name in run.id], timestamp_column(run, schema)
+        if TIME in frame.columns:
+            time = named_column(TIME)
         file = FILE if FILE in frame.columns else None
         return sample_of(frame, ids, time, where=where, order=file_order(run), file=file)
     except Exception as error:
         way = "fix it, or take its file out of the sample"
-        cause = explained(error, source, source.files.paths, way=way)
-        if isinstance(cause, DataError):  # name the user's file instead of the copy
-            text = cause.text.replace(str(source.files.root), str(job.files.root))
-            cause = DataError(text, remedy=cause.remedy)
-        raise cause from None
+        raise explained(error, job, job.files.paths, way=way) from None
 
 
 @contextmanager

@@ -50,13 +50,13 @@ class WorkCounts:
 class SinkMetrics(Metrics):
     """Metrics of one sink in one micro-batch.
 
-    `dedup_parquet`, ``dedup run``, `delta_once` and `iceberg_once` have no tasks of their own that
+    `dedup_folder`, ``dedup run``, `delta_once` and `iceberg_once` have no tasks of their own that
     count. Their figures are None if only such a task would know them.
 
     Parameters
     ----------
     sink : str
-        The sink's option `name`. ``files`` for `dedup_parquet` and ``dedup run``.
+        The sink's option `name`. ``files`` for `dedup_folder` and ``dedup run``.
     rows, bytes : int or None
         Rows of the micro-batch, and their size as Arrow bytes, before the sink encodes them. Rows
         that were published before count as well. For the four above these are the rows and bytes

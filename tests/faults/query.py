@@ -86,9 +86,11 @@ def run_by_id(
     made = files.query(
         records,
         operator,
-        "not asked for"
-        if config.get("by_spark")
-        else files.SourceFiles(place=str(folder / "input"), options=given),
+        files.SourceFiles(
+            place=str(folder / "input"),
+            options=given,
+            by_spark="not asked for" if config.get("by_spark") else None,
+        ),
         "not asked for"
         if config.get("by_spark")
         else files.OutputFolder(

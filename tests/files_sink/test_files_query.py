@@ -128,7 +128,7 @@ def test_a_value_that_text_cannot_hold_stops_the_query(spark: SparkSession, tmp_
 def test_the_page(spark: SparkSession, tmp_path: Path) -> None:
     page = Path(dedup.__file__).with_name("sinks") / "files/README.md"
     snippets = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    assert len(snippets) == 3  # the last one is of `dedup_parquet`
+    assert len(snippets) == 3  # the last one is of `dedup_folder`
     query = FilesQuery(spark, "unused", tmp_path)
     query.numbers(range(30))
     given = {"spark": spark, "orders": query.rows()}

@@ -147,7 +147,7 @@ def test_what_is_damaged_is_said(tmp_path: Path) -> None:
 
 
 def test_an_output_without_plans_is_known_by_its_folders(tmp_path: Path) -> None:
-    """As `dedup_parquet` has them."""
+    """As `dedup_folder` has them."""
     sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
     sink.batch("run1", 0, [0])
     shutil.rmtree(tmp_path / "out/_batches")

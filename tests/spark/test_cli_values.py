@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup import dedup_by_id, dedup_parquet
+from dedup import dedup_by_id, dedup_folder
 from dedup.errors import DataError
 from tests.support.cli_job import Job
 from tests.support.edge_values import (
@@ -120,7 +120,7 @@ def test_the_same_from_python(job: Job, tmp_path: Path) -> None:
     )
     spark: SparkSession = job.spark
     operator = dedup_by_id("id", horizon="1 day", catalog=str(tmp_path / "catalog"))
-    writer = dedup_parquet(spark, job.files.folder, operator, output=job.output)
+    writer = dedup_folder(spark, job.files.folder, operator, output=job.output)
     query = (
         writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
@@ -132,7 +132,7 @@ def test_the_same_from_python(job: Job, tmp_path: Path) -> None:
     spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
     try:
         with pytest.raises(DataError, match="column 'id' holds UUIDs, which Spark does not read"):
-            dedup_parquet(spark, job.files.folder, operator, output=job.output)
+            dedup_folder(spark, job.files.folder, operator, output=job.output)
     finally:
         spark.conf.set("spark.sql.files.ignoreCorruptFiles", "false")
 
@@ -192,7 +192,7 @@ def test_nanoseconds_of_orc_stop_a_query_from_python(job: Job, tmp_path: Path) -
     """Also in a file that comes later."""
     job.files.table("1.orc", table(MAY).select(["id", "t"]))
     operator = dedup_by_id("id", horizon="1 day", catalog=str(tmp_path / "catalog"))
-    writer = dedup_parquet(
+    writer = dedup_folder(
         job.spark, job.files.folder, operator, output=job.output, source_format="orc"
     )
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()

@@ -248,6 +248,23 @@ def test_another_meaning_is_refused(
     assert message in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("file_format", "lost"),
+    [
+        ("csv", ("multiLine", "true")), ("csv", ("mode", "FAILFAST")),
+        ("json", ("samplingRatio", "0.5")), ("json", ("primitivesAsString", "true")),
+        ("parquet", ("mode", "FAILFAST")),
+    ],
+)  # fmt: skip
+def test_an_option_that_lost_its_meaning_need_not_be_repeated(
+    tmp_path: Path, file_format: str, lost: tuple[str, str]
+) -> None:
+    now = options_for(tmp_path, file_format=file_format)
+    check_same(now, record_of(replace(now, read_options=(lost,))))
+    with pytest.raises(ConfigError, match="--read-option is"):
+        check_same(now, record_of(replace(now, read_options=(("encoding", "UTF-16"),))))
+
+
 def test_policies_may_change(tmp_path: Path) -> None:
     record = record_of(options_for(tmp_path, timestamp="t"))
     given = {"horizon": "9 days", "late": "drop", "lateness": "1 hour", "files_per_trigger": 3,

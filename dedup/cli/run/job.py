@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dedup.cli.run.input.files import InputFiles, check_in_folders, find_files
-from dedup.cli.run.input.text import check_read_options
 from dedup.cli.run.options import COLUMNAR, RunOptions
 from dedup.cli.run.record import Record, check_checkpoint, check_same, check_unfinished
 from dedup.errors import ConfigError
+from dedup.sources.files.text_options import check_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,4 +57,4 @@ def _check_strictness(options: RunOptions, file_format: str) -> None:
                 remedy="bad-records",
             )
         return
-    check_read_options(dict(options.read_options), file_format)
+    check_options(dict(options.read_options), file_format, shown="--read-option {}")

@@ -13,16 +13,13 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.cli.run.input.columns import check_new_schema
 from dedup.cli.run.input.event_time import timestamp_column
 from dedup.cli.run.input.source import listed_files, plan_stream, read_schema
-from dedup.cli.run.input.text import csv_options
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import RunOptions, flag
 from dedup.cli.run.record import check_finished
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import STAGING
-from dedup.sinks.files.query import FilesQuery, OutputFolder, query
-from dedup.sinks.files.text_lines import Dialect
+from dedup.sinks.files.query import FilesQuery, OutputFolder, can_write, query, read_back_by
 from dedup.sinks.folder_sink import VERDICT
-from dedup.sources.files.bypass import LeftToSpark, text_schema
 from dedup.spark.driver.columns import check_carried, named_column
 from dedup.spark.driver.operator import dedup_by_id
 from dedup.tools.check.check_query import check_resume
@@ -71,34 +68,13 @@ def check_columns(options: RunOptions, schema: T.StructType) -> None:
             "readers; rename it in the input."
         )
     for field in schema.fields:
-        if _has_no_text(field.dataType, options.output_format or "parquet"):
+        if not can_write(field.dataType, options.output_format or "parquet"):
             others = "json or parquet" if options.output_format == "csv" else "parquet"
             raise ConfigError(
                 f"--output-format {options.output_format} has no text for the column "
                 f"{field.name!r} ({field.dataType.simpleString()}); give {others}, or --schema "
                 "with the column as STRING."
             )
-
-
-def _has_no_text(kind: T.DataType, file_format: str) -> bool:
-    """Return whether values of a type have no text that can be read back."""
-    if file_format == "parquet":
-        return False
-    try:
-        text_schema(T.StructType([T.StructField("_", kind)]))
-    except LeftToSpark:
-        return True
-    nested = (T.ArrayType, T.MapType, T.StructType)
-    if file_format == "csv":
-        return isinstance(kind, (*nested, T.BinaryType))
-    if isinstance(kind, T.ArrayType):
-        return _has_no_text(kind.elementType, file_format)
-    if isinstance(kind, T.StructType):
-        return any(_has_no_text(field.dataType, file_format) for field in kind.fields)
-    if not isinstance(kind, T.MapType):
-        return False
-    has_key = not isinstance(kind.keyType, (*nested, T.BinaryType))
-    return not has_key or _has_no_text(kind.valueType, file_format)
 
 
 def transform(
@@ -122,29 +98,20 @@ def transform(
     rows = plan_stream(spark, job, schema)
     check_resume(rows, operator.options, str(options.checkpoint))
     source, sink = listed_files(spark, job, schema), _output_folder(job)
-    if isinstance(source, str) or source.text is not None:
+    if not source.paths:
         return query(rows, operator, source, sink)
     source = replace(source, paths=tuple(map(Path, new)))
-    by_spark = source.by_spark if sink.file_format == "parquet" else None
-    return query(rows, operator, source, by_spark or sink)
+    is_spark = options.parquet == "spark" and sink.file_format == "parquet"
+    return query(rows, operator, source, str(source.by_spark) if is_spark else sink)
 
 
 def _output_folder(job: Job) -> OutputFolder:
     options, files = job.options, job.files
     is_same = options.output_format == files.file_format
-    given = csv_options(dict(options.read_options) if is_same else {})
-    form = given["form"]
     return OutputFolder(
         staging=options.output / STAGING,
         split_by=VERDICT if options.duplicates is not None else None,
         file_format=options.output_format or "parquet",
-        dialect=Dialect(
-            header=given["has_header"],
-            separator=form.separator,
-            quote=form.quote,
-            escape=form.escape,
-            also_quoted="",
-            null_fields=True,
-        ),
+        dialect=read_back_by(dict(options.read_options) if is_same else {}),
         compression="gzip" if files.compressed else "none",
     )

@@ -17,6 +17,7 @@ from dedup.core import parse
 from dedup.errors import ConfigError, DedupError
 from dedup.sinks.batch_folders import check_not_ahead, published_batches
 from dedup.sources.files.file_log import last_number
+from dedup.sources.files.text_options import with_meaning
 from dedup.spark.machine import home_path
 
 if TYPE_CHECKING:
@@ -112,10 +113,8 @@ def check_same(options: RunOptions, record: Record) -> None:
     before = DEFAULTS | record.options | {"shards": record.shards}
     # `check_new_schema` compares --schema. With --schema the inference of types no longer matters.
     ignored = {"schema"} if options.schema is None else {"schema", "infer"}
-    # Ignore Spark's option `mode`, which older releases took and --bad-records replaces.
     for given in (now, before):
-        read = given["read_options"]
-        given["read_options"] = {k: v for k, v in read.items() if k.lower() != "mode"}
+        given["read_options"] = with_meaning(given["read_options"], options.file_format)
     for name, value in now.items():
         if name in ignored or before.get(name) == value or _is_moved(name, options, record):
             continue

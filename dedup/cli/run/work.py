@@ -17,10 +17,10 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.cli.run.drain import Drain, RunOutcome
 from dedup.cli.run.input.as_read import FilesAsRead, move_input, warning
 from dedup.cli.run.input.column_check import ColumnCheck, Note
-from dedup.cli.run.input.event_time import arrival_note, check_time_format
+from dedup.cli.run.input.event_time import arrival_note, time_format_fault
 from dedup.cli.run.input.files import file_order
 from dedup.cli.run.job import Job, resolve
-from dedup.cli.run.options import RunOptions
+from dedup.cli.run.options import COLUMNAR, RunOptions
 from dedup.cli.run.progress import Reporter
 from dedup.cli.run.query import check_columns, schema_of, transform
 from dedup.cli.run.record import LOG, exclusive, is_published, unfinished_batch
@@ -167,7 +167,8 @@ def _columns(
         published = taken.unfinished() if shown else []
     current = schema_of(spark, job)
     check_columns(options, current)
-    check_time_format(options)
+    if file_format not in COLUMNAR and (fault := time_format_fault(options)) is not None:
+        raise ConfigError(f"--timestamp-format cannot be used: {fault}.")
     check = ColumnCheck(spark, job, current, stop=stop, published=published)
     new = {path: stamps[path] for path in taken.ahead(stamps)}
     partial = _PARTIAL & {name.lower() for name, _ in options.read_options}

@@ -63,7 +63,7 @@ class FilesInspection:
         Whether readers see all of this micro-batch.
     rows, files, nbytes : int or None
         Figures from the micro-batch's plan. None in an output without plans, such as an output of
-        `dedup_parquet`.
+        `dedup_folder`.
     run_id, writer : str or None
         The start of the query that planned the micro-batch, and the host and process of that start.
     time_ms : int or None
@@ -104,7 +104,7 @@ def inspect_files(
     Parameters
     ----------
     output : path or str
-        Output of the file sink or of `dedup_parquet`: a path, or an ``s3://`` URI.
+        Output of the file sink or of `dedup_folder`: a path, or an ``s3://`` URI.
     checkpoint : str, optional
         Checkpoint of the query: a path, or a URI that pyarrow knows. Needed to predict the next
         start.
@@ -112,7 +112,7 @@ def inspect_files(
     Raises
     ------
     ConfigError
-        If the folder is not the output of a file sink or of `dedup_parquet`, or if the checkpoint
+        If the folder is not the output of a file sink or of `dedup_folder`, or if the checkpoint
         is missing or belongs to another query.
     CatalogError
         If the storage cannot be reached.
@@ -131,7 +131,7 @@ def inspect_folder(path: str, progress: Progress | None) -> FilesInspection:
         what = "nothing is published there" if other is None else f"it was made by {other}"
         raise ConfigError(
             f"{root.url()} is not an output of a query of format('dedup_files'), files_sink or "
-            f"dedup_parquet: {what}. Give the folder that its option path names."
+            f"dedup_folder: {what}. Give the folder that its option path names."
         )
     if progress is not None and progress.query_id != owner[0]:
         raise ConfigError(

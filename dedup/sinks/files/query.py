@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,15 +25,18 @@ from dedup.sources.files.bypass import (
     check_reading,
     codec_to_write,
     text_schema,
+    text_types,
 )
 from dedup.sources.files.event_times import EventTime
 from dedup.sources.files.exact_values import WRITE_AGAIN, NotExact
 from dedup.sources.files.parquet_input import ParquetInput
 from dedup.sources.files.scan import Scan, TextSource
 from dedup.sources.files.text_input import PACKED
+from dedup.sources.files.text_options import OF_FILES, OF_STREAMS, csv_options
 from dedup.spark.driver import checks
 from dedup.spark.driver.build import MapPass, Operator, assemble, emitted_schema, prepare
 from dedup.spark.driver.columns import named_column
+from dedup.spark.driver.shipping import shipped
 from dedup.spark.executor.pack import pack
 from dedup.spark.executor.unpack import unpack
 from dedup.spark.options import Options
@@ -42,11 +45,7 @@ from dedup.spark.plan import Plan
 #: Size of the part of a file that one task reads. Most writers' row groups have about this size.
 SPLIT_BYTES = 128 << 20
 #: Options of Spark's reader that select files, and do not change how it reads them.
-_LISTING = frozenset({
-    "basepath", "cleansource", "filenameonly", "latestfirst", "maxbytespertrigger",
-    "maxfileage", "maxfilespertrigger", "mergeschema", "mode", "modifiedafter",
-    "modifiedbefore", "pathglobfilter", "recursivefilelookup", "sourcearchivedir",
-})  # fmt: skip
+_LISTING = OF_FILES | OF_STREAMS | {"mergeschema", "mode"}
 #: Columns of the table in which Spark lists files. These columns do not make Spark read the files.
 _LISTED = {
     "path": T.StringType(),
@@ -63,8 +62,9 @@ class SourceFiles:
     `place` is a folder, file or glob in the form that Spark's reader accepts. `folders` holds the
     columns, in lower case, whose values are in the names of folders. `time` makes the operator's
     timestamp if that is an expression. Before the start the driver checks that the Parquet files in
-    `paths` have the stream's columns. Tasks check all other files. `by_spark` is a reason for Spark
-    to read the files even if tasks could, or None. Spark never reads text.
+    `paths` have the stream's columns. Tasks check all other files.
+    `by_spark` is a reason for Spark to read the files even if tasks could, or None. Spark never
+    reads text.
     """
 
     place: str
@@ -118,15 +118,12 @@ class FilesQuery:
 
 
 def query(
-    rows: DataFrame,
-    operator: Operator[Options],
-    source: SourceFiles | str,
-    sink: OutputFolder | str,
+    rows: DataFrame, operator: Operator[Options], source: SourceFiles, sink: OutputFolder | str
 ) -> FilesQuery:
     """Build the query that reads files, applies the operator, and writes files.
 
-    `rows` is the input as Spark reads it. `source` and `sink` describe input and output. If one of
-    them is a text, the text is the reason why Spark has to read or to write.
+    `rows` is the input as Spark reads it, or as `read_rows` does. `source` and `sink` describe
+    input and output. If the sink is a text, the text is the reason why Spark has to write.
     """
     prepared, plan = prepare(rows, operator.options)
     given = emitted_schema(rows, plan)
@@ -136,8 +133,8 @@ def query(
     try:
         frame, first = _scanned(rows, prepared, plan, source)
     except LeftToSpark as error:
-        why_read = str(error)
-        if isinstance(source, SourceFiles):
+        if source.text is None:  # otherwise `rows` are what tasks read
+            why_read = str(error)
             _check_spark_reads(source, rows.schema, why_read)
     writer = None
     try:
@@ -163,24 +160,15 @@ def query(
 
 
 def _scanned(
-    rows: DataFrame, prepared: DataFrame, plan: Plan, source: SourceFiles | str
+    rows: DataFrame, prepared: DataFrame, plan: Plan, source: SourceFiles
 ) -> tuple[DataFrame, Scan]:
-    if isinstance(source, str):
-        raise LeftToSpark(source)
     if source.by_spark is not None:
         raise LeftToSpark(source.by_spark)
-    spark = rows.sparkSession
-    arrow = arrow_schema if source.text is None else text_schema
-    columns = arrow(rows.schema, checks.setting(spark, "spark.sql.session.timeZone", "UTC"))
-    folders = frozenset(name for name in columns.names if name.lower() in source.folders)
     helpers = prepared.columns[len(rows.columns) :]
     time_column = plan.time.column if source.time and plan.time.column in helpers else None
     if helpers != [name for name in (time_column, plan.now_column) if name is not None]:
         raise LeftToSpark("the record ID, timestamp or order is an expression")
-    by_spark: list[T.StructField] = []
-    if source.text is None:
-        _check_parquet(rows, columns, folders, source)
-        by_spark = [f for f in rows.schema.fields if f.name in folders]
+    columns, folders, listed = _listed(rows.sparkSession.readStream, rows.schema, source)
     scan = Scan(
         columns=columns,
         names=tuple(prepared.columns[: len(rows.columns)]),
@@ -190,25 +178,75 @@ def _scanned(
         time=source.time if time_column is not None else None,
         text=source.text,
     )
-    listed = splits(spark.readStream, source.place, source.options, by_spark, text=source.text)
     return listed, scan
 
 
+def read_rows(
+    reader: DataFrameReader | DataStreamReader,
+    columns: T.StructType,
+    source: SourceFiles,
+    *,
+    time_column: str | None = None,
+    file_column: str | None = None,
+) -> DataFrame:
+    """Return the rows of files, which tasks read and hand to Spark.
+
+    `columns` are those of the files, and of folders. `time_column` is added for ``source.time``,
+    and `file_column` as `Scan` says. Raises LeftToSpark if only Spark may read the files.
+    """
+    schema, folders, listed = _listed(reader, columns, source)
+    scan = Scan(
+        columns=schema,
+        names=tuple(columns.names),
+        folders=folders,
+        now_column=None,
+        time_column=time_column,
+        time=source.time if time_column is not None else None,
+        file_column=file_column,
+        text=source.text,
+    )
+    load = shipped(scan)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return load().rows(batches)
+
+    added = [(time_column, T.TimestampType()), (file_column, T.StringType())]
+    fields = [T.StructField(name, kind) for name, kind in added if name is not None]
+    given = columns if source.text is None else text_types(columns)
+    return listed.mapInArrow(read, T.StructType([*given.fields, *fields]))
+
+
+def _listed(
+    reader: DataFrameReader | DataStreamReader, columns: T.StructType, source: SourceFiles
+) -> tuple[pa.Schema, frozenset[str], DataFrame]:
+    """Return Arrow's columns, the names of those of folders, and the splits of the files."""
+    spark = reader._spark
+    arrow = arrow_schema if source.text is None else text_schema
+    schema = arrow(columns, checks.time_zone(spark))
+    folders = frozenset(name for name in columns.names if name.lower() in source.folders)
+    by_spark: list[T.StructField] = []
+    if source.text is None:
+        _check_parquet(spark, columns, schema, source)
+        by_spark = [f for f in columns.fields if f.name in folders]
+    listed = splits(reader, source.place, source.options, by_spark, text=source.text)
+    return schema, folders, listed
+
+
 def _check_parquet(
-    rows: DataFrame, columns: pa.Schema, folders: frozenset[str], source: SourceFiles
+    spark: SparkSession, columns: T.StructType, schema: pa.Schema, source: SourceFiles
 ) -> None:
     """Raise LeftToSpark if only Spark may read the Parquet files."""
-    check_reading(rows.sparkSession)
+    check_reading(spark)
     for name in source.options:
         if name.lower() not in _LISTING:
             raise LeftToSpark(f"the option {name} is one of Spark's own reader")
-    for column in rows.schema.fields:
-        if column.name in folders and isinstance(column.dataType, T.DecimalType):
+    for column in columns.fields:
+        if column.name.lower() in source.folders and isinstance(column.dataType, T.DecimalType):
             raise LeftToSpark(f"the column {column.name!r} of folders is a decimal")
     clash = source.folders & {name.lower() for name in _LISTED}
     if clash:
         raise LeftToSpark(f"a folder names a column {min(clash)!r}, as Spark's list of files does")
-    in_files = pa.schema([f for f in columns if f.name not in folders])
+    in_files = pa.schema([f for f in schema if f.name.lower() not in source.folders])
     wrong = _fault(source, lambda file: file.misfit(in_files), "pyarrow does not read such files")
     if wrong is not None:
         raise LeftToSpark(wrong)
@@ -274,6 +312,41 @@ def _writer(spark: SparkSession, rows: T.StructType, sink: OutputFolder | str) -
         dialect=sink.dialect,
     )
     return TaskFiles(staging=str(sink.staging), shape=shape)
+
+
+def can_write(kind: T.DataType, file_format: str) -> bool:
+    """Return whether files can hold values of a type, so that they can be read back."""
+    if file_format == "parquet":
+        return True
+    try:
+        text_schema(T.StructType([T.StructField("_", kind)]))
+    except LeftToSpark:
+        return False
+    nested = (T.ArrayType, T.MapType, T.StructType)
+    if file_format == "csv":
+        return not isinstance(kind, (*nested, T.BinaryType))
+    if isinstance(kind, T.ArrayType):
+        return can_write(kind.elementType, file_format)
+    if isinstance(kind, T.StructType):
+        return all(can_write(field.dataType, file_format) for field in kind.fields)
+    if not isinstance(kind, T.MapType):
+        return True
+    has_key = not isinstance(kind.keyType, (*nested, T.BinaryType))
+    return has_key and can_write(kind.valueType, file_format)
+
+
+def read_back_by(options: Mapping[str, str]) -> Dialect:
+    """Return the dialect of lines that tasks read back with these options of Spark's readers."""
+    given = csv_options(options)
+    form = given["form"]
+    return Dialect(
+        header=given["has_header"],
+        separator=form.separator,
+        quote=form.quote,
+        escape=form.escape,
+        also_quoted="",
+        null_fields=True,
+    )
 
 
 def _fault(

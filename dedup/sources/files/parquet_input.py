@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,8 +24,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrameReader
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.errors import DataError
-from dedup.sources.files.exact_values import WRITE_AGAIN, NotExact, converted, spark_type
+from dedup.sources.files.exact_values import NotExact, converted, spark_type
 
 #: Largest number of rows in a batch, and its approximate number of bytes.
 BATCH_ROWS = 65_536
@@ -279,41 +278,3 @@ def _stand_in(path: Path, place: Path) -> None:
             place.symlink_to(path)
         else:
             pq.write_table(known.empty_table(), place, store_schema=False)
-
-
-def copies_for_spark(
-    paths: Sequence[Path], root: Path, folder: Path, names: Collection[str]
-) -> bool:
-    """Fill a folder with links to files, and with copies of the files that Spark cannot read.
-
-    Returns whether the folder has a copy. A copy has only the columns of `names`, which are in
-    lower case. Raises DataError for a value that its column's type cannot hold.
-    """
-    has_copies = False
-    for path in paths:
-        place = folder / path.relative_to(root)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        is_copy = False
-        try:
-            with ParquetInput(str(path)) as file:
-                columns = pa.schema([c for c in file.spark_schema if c.name.lower() in names])
-                if file.unread_by_spark(columns) is not None:
-                    _copy(file, columns, place)
-                    is_copy = True
-        except NotExact as error:
-            raise DataError(f"{path}: {error}. {WRITE_AGAIN}", remedy="bad-records") from None
-        except (OSError, pa.ArrowException):  # Spark reports the fault when it reads the file
-            place.unlink(missing_ok=True)
-        if is_copy:
-            os.utime(place, ns=(0, path.stat().st_mtime_ns))
-        else:
-            place.symlink_to(path)
-        has_copies |= is_copy
-    return has_copies
-
-
-def _copy(file: ParquetInput, columns: pa.Schema, place: Path) -> None:
-    with pq.ParquetWriter(place, columns, store_schema=False) as copy:
-        for part in range(len(file.parts)):
-            for batch in file.batches(part, columns):
-                copy.write_batch(batch)

@@ -23,8 +23,8 @@ from dedup.sources.files.exact_values import WRITE_AGAIN, NotExact, unreadable
 from dedup.sources.files.folder_columns import folder_values
 from dedup.sources.files.parquet_input import ParquetInput, positions
 from dedup.sources.files.text_input import Located, TextFormat, TextInput
-from dedup.sources.files.text_records import BadRecord, Unreadable
-from dedup.sources.files.text_values import from_text
+from dedup.sources.files.text_records import BadRecord, Unreadable, type_name
+from dedup.sources.files.text_values import Unfit, from_text
 from dedup.spark.executor.pack import pack
 from dedup.spark.plan import Plan
 
@@ -110,13 +110,7 @@ class Scan:
         if self.text is None:
             yield from self._parquet(path, split)
             return
-        by_folder = {name.lower(): value for name, value in folder_values(path, self.text.root)}
-        folders = {}
-        for column in self.columns:
-            if column.name in self.folders:
-                value = by_folder.get(column.name.lower())
-                convert = from_text(column.type, self.text.format.spelling)
-                folders[column.name] = pa.scalar(value and convert(value), column.type)
+        folders = self._folder_values(path, self.text)
         for located in self._located(path, split):
             for line, record in located.bad:
                 if not self.text.skips_bad:
@@ -125,6 +119,25 @@ class Scan:
             if located.good.num_rows:
                 ordered = self._ordered(located.good, folders)
                 yield [*ordered, *(located.times or self._times(path, ordered))]
+
+    def _folder_values(self, path: Path, text: TextSource) -> dict[str, pa.Scalar]:
+        found = {name.lower(): value for name, value in folder_values(path, text.root)}
+        values = {}
+        for column in self.columns:
+            if column.name not in self.folders:
+                continue
+            value = found.get(column.name.lower())
+            try:
+                one = value and from_text(column.type, text.format.spelling)(value)
+            except Unfit:
+                raise DataError(
+                    f"{path} cannot be read: its folder {column.name}={value} does not fit "
+                    f"{type_name(column.type)}. Rename the folder, and run again. Or give a new "
+                    "output, and a schema with another type for the column.",
+                    remedy="input-names",
+                ) from None
+            values[column.name] = pa.scalar(one, column.type)
+        return values
 
     def _located(self, path: Path, split: dict[str, Any]) -> Iterator[Located]:
         assert self.text is not None

@@ -55,6 +55,11 @@ def setting(spark: SparkSession, name: str, default: str) -> str:
     return default if value is None else str(value)
 
 
+def time_zone(spark: SparkSession) -> str:
+    """Return the session's time zone."""
+    return setting(spark, "spark.sql.session.timeZone", "UTC")
+
+
 def check_settings(spark: SparkSession, *, window: bool) -> None:
     """Raise ConfigError for a setting that breaks the operator, or, if any, the window after it."""
     for name, why in (_REQUIRED | (_OF_WINDOWS if window else {})).items():

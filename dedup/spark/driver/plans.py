@@ -43,7 +43,7 @@ def user_columns(df: DataFrame, options: Options | SequenceOptions) -> Columns:
     check_carried(df.schema)
     if verdict is not None and verdict.lower() in map(str.lower, df.columns):
         raise ConfigError(f"verdict={verdict!r} is already a column; choose another name.")
-    zone = checks.setting(df.sparkSession, "spark.sql.session.timeZone", "UTC")
+    zone = checks.time_zone(df.sparkSession)
     ansi = checks.setting(df.sparkSession, "spark.sql.ansi.enabled", "true")
     return Columns(df, case_sensitive, zone, ansi.lower())
 

@@ -196,9 +196,10 @@ def read_sample(
     """
     from pyspark.sql import functions as fn
 
-    from dedup.spark.driver.columns import Columns, check_id_type, check_time_type
+    from dedup.spark.driver.columns import Columns, check_id_type, check_time_type, named_column
     from dedup.spark.executor.pack import millis
     from dedup.spark.id_encoding import encode_ids
+    from dedup.spark.plan import HELPER_PREFIX
 
     ids = [id] if isinstance(id, str) else list(id)
     columns = Columns(frame, case_sensitive=False)
@@ -241,7 +242,8 @@ def read_sample(
         times_ms = without_future(times_ms, files[rows], time.time_ns() // 1_000_000)
     row_bytes = 0.0
     with suppress(Exception):  # Spark cannot pass all types
-        first = frame.limit(_MEASURED_ROWS).toArrow()
+        own = [name for name in frame.columns if not name.startswith(HELPER_PREFIX)]
+        first = frame.select(*map(named_column, own)).limit(_MEASURED_ROWS).toArrow()
         row_bytes = first.nbytes / max(1, first.num_rows)
     return Sample(
         keys=keys,

@@ -21,10 +21,9 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.catalog.uri import literal
 from dedup.cli.run.input.columns import Change, changes, fault, joined, schema_bytes, type_text
 from dedup.cli.run.input.csv_values import spelled_alike
-from dedup.cli.run.input.files import Stamp, folded
+from dedup.cli.run.input.files import Stamp
 from dedup.cli.run.input.json_files import are_known, json_names
 from dedup.cli.run.input.source import exact_columns, schema_reader
-from dedup.cli.run.input.text import header_of
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import COLUMNAR
 from dedup.cli.stop import StopRequest
@@ -32,6 +31,7 @@ from dedup.errors import ConfigError, DataError
 from dedup.sources.files.exact_values import unreadable
 from dedup.sources.files.folder_columns import folder_names
 from dedup.sources.files.parquet_input import spark_columns
+from dedup.sources.files.text_options import folded, header_of
 
 #: Options of Spark's JSON reader with which a file may be other than UTF-8 with a value per line.
 _JSON_SYNTAX = ("multiline", "linesep", "encoding", "charset")

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrameReader
 from pyspark.sql import functions as fn
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.cli.run.input.files import separator
+from dedup.sources.files.text_options import _separator as separator
 from dedup.sources.strict_json import TOO_FINE, decimal
 from dedup.spark.driver.columns import named_column
 from dedup.spark.plan import HELPER_PREFIX

@@ -68,13 +68,14 @@ def _dated(text: Column) -> Column:
     return fn.regexp_replace(text, r"^\s*(T?\d+:|[+-]?\d{4,7}(-\d\d?)?\s*$)", "no date: $0")
 
 
-def check_time_format(options: RunOptions) -> None:
-    if options.timestamp_format is None or options.timestamp_format in EPOCH_UNITS:
-        return
-    try:
-        TimePattern(options.timestamp_format)
-    except ValueError as error:
-        raise ConfigError(f"--timestamp-format cannot be used: {error}.") from None
+def time_format_fault(options: RunOptions) -> str | None:
+    """Return why tasks cannot use ``--timestamp-format``, or None if they can."""
+    if options.timestamp_format is not None and options.timestamp_format not in EPOCH_UNITS:
+        try:
+            TimePattern(options.timestamp_format)
+        except ValueError as error:
+            return str(error)
+    return None
 
 
 def time_columns(schema: T.StructType, ids: tuple[str, ...]) -> list[str]:

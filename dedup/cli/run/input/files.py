@@ -15,6 +15,7 @@ from dedup.cli.run.options import COLUMNAR, RunOptions
 from dedup.errors import ConfigError
 from dedup.sources.files.file_order import FileOrder
 from dedup.sources.files.folder_columns import folder_names
+from dedup.sources.files.text_options import folded, is_true
 
 _SUFFIXES = {
     "csv": (".csv", ".csv.gz"),
@@ -251,19 +252,3 @@ def _guess(root: Path, kinds: Counter[str | None]) -> str:
 
 def _in_any_case(suffix: str) -> str:
     return "".join(f"[{c}{c.upper()}]" if c.isalpha() else c for c in suffix)
-
-
-def folded(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return options of Spark's reader with their names in lower case."""
-    return {name.lower(): value for name, value in settings.items()}
-
-
-def is_true(settings: Mapping[str, str], name: str) -> bool:
-    """Return whether an option of Spark's reader is true. Names are in lower case."""
-    return settings.get(name, "").lower() == "true"
-
-
-def separator(settings: Mapping[str, str]) -> str:
-    """Return the separator of CSV values. Names in `settings` are in lower case."""
-    given = settings.get("sep", settings.get("delimiter", ","))
-    return {"\\t": "\t", "\\\\": "\\"}.get(given, given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,20 +14,26 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.cli.failures import explain
 from dedup.cli.run.input.columns import first_fault
 from dedup.cli.run.input.csv_values import spelled_alike
-from dedup.cli.run.input.event_time import event_time
-from dedup.cli.run.input.files import folded, is_true
+from dedup.cli.run.input.event_time import event_time, time_format_fault
 from dedup.cli.run.input.json_files import with_empty_objects
-from dedup.cli.run.input.text import OF_FILES, header_of, json_options, session_zone, text_source
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import COLUMNAR
 from dedup.errors import ConfigError, DataError, DedupError
-from dedup.sinks.files.query import SourceFiles, splits
-from dedup.sources.files.bypass import text_schema, text_types
+from dedup.sinks.files.query import SourceFiles, read_rows
+from dedup.sources.files.bypass import LeftToSpark
 from dedup.sources.files.json_input import JsonFormat
 from dedup.sources.files.parquet_input import spark_columns
-from dedup.sources.files.scan import Scan, first_bad_record
+from dedup.sources.files.scan import TextSource, first_bad_record
+from dedup.sources.files.text_options import (
+    folded,
+    header_of,
+    is_true,
+    json_options,
+    listing_options,
+    text_format,
+)
 from dedup.sources.files.text_records import Unreadable
-from dedup.spark.driver.shipping import shipped
+from dedup.spark.driver import checks
 from dedup.spark.plan import HELPER_PREFIX
 
 #: Names of added columns, see `read_files`.
@@ -156,75 +162,65 @@ def plan_stream(spark: SparkSession, job: Job, schema: T.StructType) -> DataFram
 
     Spark reads it only if the files are ORC, or Parquet that tasks cannot read.
     """
-    reader = spark.readStream.format(job.files.file_format).options(**stream_options(job))
-    columns = schema if job.files.file_format in COLUMNAR else text_types(schema)
-    return reader.schema(columns).load(job.files.place)
+    if job.files.file_format not in COLUMNAR:
+        return read_rows(spark.readStream, schema, listed_files(spark, job, schema))
+    reader = spark.readStream.format(job.files.file_format).options(**_stream_options(job))
+    return reader.schema(schema).load(job.files.place)
 
 
 def read_files(spark: SparkSession, job: Job, schema: T.StructType) -> DataFrame:
-    """Return the rows of all files. Tasks read text, and Spark reads other formats.
+    """Return the rows of all files. Spark reads only what `dedup run` leaves to it.
 
-    Text has more columns: `FILE`, with the modification time in ms and URI of a row's file, and
-    `TIME`, with the event time if the column of ``--timestamp`` has to be converted.
+    If tasks read the files, rows have more columns: `FILE`, with the modification time in ms and
+    URI of a row's file, and `TIME`, with the event time if ``--timestamp`` has to be converted.
     """
-    files = job.files
-    if files.file_format in COLUMNAR:
-        return (
-            spark.read.format(files.file_format)
-            .options(**read_settings(job))
-            .schema(schema)
-            .load(files.place)
-        )
-    columns = text_schema(schema, session_zone(spark))
-    folders = frozenset(name for name in columns.names if name.lower() in files.partitions)
-    source = text_source(spark, job, schema)
-    time = event_time(job.options, schema, session_zone(spark))
-    scan = Scan(
-        columns=columns,
-        names=tuple(columns.names),
-        folders=folders,
-        now_column=None,
-        time_column=None if time is None else TIME,
-        time=time,
-        file_column=FILE,
-        text=source,
-    )
-    load = shipped(scan)
-
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return load().rows(batches)
-
-    listed = splits(spark.read, files.place, listing_options(job), text=source)
-    times = [] if time is None else [T.StructField(TIME, T.TimestampType())]
-    added = T.StructType([*text_types(schema).fields, *times, T.StructField(FILE, T.StringType())])
-    return listed.mapInArrow(read, added)
+    source = listed_files(spark, job, schema)
+    with suppress(LeftToSpark):
+        if source.by_spark is None:
+            time = None if source.time is None else TIME
+            return read_rows(spark.read, schema, source, time_column=time, file_column=FILE)
+    reader = spark.read.format(job.files.file_format).options(**read_settings(job))
+    return reader.schema(schema).load(job.files.place)
 
 
-def listed_files(spark: SparkSession, job: Job, schema: T.StructType) -> SourceFiles | str:
-    """Return how tasks read the files, or why only Spark can read them."""
+def listed_files(spark: SparkSession, job: Job, schema: T.StructType) -> SourceFiles:
+    """Return how tasks read the files."""
     options, files = job.options, job.files
-    if files.file_format == "orc":
-        return "the input is orc"
-    is_text = files.file_format != "parquet"
+    by_spark, text = None, None
+    if files.file_format not in COLUMNAR:
+        in_files = [f for f in schema.fields if f.name.lower() not in files.partitions]
+        text = TextSource(
+            root=files.root,
+            format=text_format(
+                T.StructType(in_files),
+                files.file_format,
+                dict(options.read_options),
+                checks.time_zone(spark),
+            ),
+            skips_bad=options.bad_records != "error",
+        )
+    elif files.file_format == "orc":
+        by_spark = "the input is orc"
+    elif options.parquet == "spark":
+        by_spark = "--parquet spark is given"
+    elif (fault := time_format_fault(options)) is not None:
+        by_spark = f"tasks cannot use --timestamp-format, because {fault}"
     return SourceFiles(
         place=files.place,
-        options=stream_options(job),
+        options=_stream_options(job),
         folders=files.partitions,
-        by_spark="--parquet spark is given" if options.parquet == "spark" and not is_text else None,
-        text=text_source(spark, job, schema) if is_text else None,
-        time=event_time(options, schema, session_zone(spark)),
+        paths=files.paths if files.file_format == "parquet" else (),
+        by_spark=by_spark,
+        text=text,
+        time=event_time(options, schema, checks.time_zone(spark)),
     )
 
 
-def stream_options(job: Job) -> dict[str, str]:
-    settings = listing_options(job) if job.files.file_format not in COLUMNAR else read_settings(job)
+def _stream_options(job: Job) -> dict[str, str]:
+    settings = read_settings(job)
+    if job.files.file_format not in COLUMNAR:
+        settings = job.files.reader_options | listing_options(dict(job.options.read_options))
     return settings | {"maxFilesPerTrigger": str(job.options.files_per_trigger)}
-
-
-def listing_options(job: Job) -> dict[str, str]:
-    """Return the options with which Spark lists files, without those for reading them."""
-    given = {k: v for k, v in job.options.read_options if k.lower() in OF_FILES}
-    return job.files.reader_options | given
 
 
 def read_settings(job: Job) -> dict[str, str]:

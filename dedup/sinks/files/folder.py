@@ -1,10 +1,10 @@
-"""`dedup_parquet`: the public function that de-duplicates a folder of files into Parquet files."""
+"""`dedup_folder`: the public function that de-duplicates a folder of files into another folder."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +17,27 @@ from dedup.catalog.uri import check_local, local_path
 from dedup.core.option import choice
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import STAGING, check_not_ahead
-from dedup.sinks.files.query import OutputFolder, SourceFiles, query
+from dedup.sinks.files.query import (
+    OutputFolder,
+    SourceFiles,
+    can_write,
+    query,
+    read_back_by,
+    read_rows,
+)
 from dedup.sinks.folder_sink import VERDICT, SparkRows, StagedFiles
 from dedup.sinks.output_owner import own_output
 from dedup.sources.files.folder_columns import folder_names
 from dedup.sources.files.orc_times import check_orc_times
 from dedup.sources.files.parquet_input import spark_columns
+from dedup.sources.files.scan import TextSource
+from dedup.sources.files.text_options import (
+    OF_FILES,
+    OF_STREAMS,
+    check_options,
+    header_of,
+    text_format,
+)
 from dedup.spark.driver import checks
 from dedup.spark.driver.build import Operator
 from dedup.spark.machine import home_path
@@ -35,7 +50,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dedup")
 
 
-def dedup_parquet(
+def dedup_folder(
     spark: SparkSession,
     source: str | os.PathLike[str],
     operator: Operator[Options],
@@ -43,16 +58,18 @@ def dedup_parquet(
     output: str | os.PathLike[str],
     duplicates: str | os.PathLike[str] | None = None,
     source_format: str = "parquet",
+    output_format: str = "parquet",
     schema: T.StructType | str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataStreamWriter:
-    """Return a query that reads a folder of files and writes the unique rows as Parquet files.
+    """Return a query that reads a folder of files and writes the unique rows into another folder.
 
     Set ``option("checkpointLocation", ...)``, a trigger and a name, and call ``start()``. Each
-    micro-batch appears whole and once, as the folder ``batch=<number>`` of the output. If pyarrow
-    can read and write the files exactly as Spark would, the query's tasks use pyarrow, and no row
-    goes through the JVM. Otherwise Spark reads or writes, and the logger ``dedup`` warns and gives
-    the reason. Spark always reads ORC.
+    micro-batch appears whole and once, as the folder ``batch=<number>`` of the output. The query's
+    tasks read and write the files with pyarrow, so no row goes through the JVM. Only ORC, and
+    Parquet that pyarrow cannot read or write exactly as Spark would, is left to Spark, and the
+    logger ``dedup`` warns and gives the reason. CSV and JSON are read by the rules of `dedup run`:
+    a record that cannot be read stops the query, with its file and line.
 
     Parameters
     ----------
@@ -69,12 +86,15 @@ def dedup_parquet(
     duplicates : path, optional
         A second output, for the rows that do not pass. In it each micro-batch has folders
         ``dedup_verdict=<verdict>``.
-    source_format : {"parquet", "orc"}, default "parquet"
+    source_format : {"parquet", "orc", "csv", "json"}, default "parquet"
         Format of the input.
+    output_format : {"parquet", "csv", "json"}, default "parquet"
+        Format of the output.
     schema : StructType or DDL, optional
-        Columns of the input. Default: the columns of the existing files.
+        Columns of the input. Default: the columns of the existing files. Columns of CSV are text.
     options : mapping of str to str, optional
-        Options of Spark's file source, such as ``maxFilesPerTrigger``.
+        Options of Spark's file source, such as ``maxFilesPerTrigger``. For CSV and JSON also the
+        options of Spark's readers that `dedup run` knows, such as ``sep`` and ``timestampFormat``.
 
     Raises
     ------
@@ -84,7 +104,8 @@ def dedup_parquet(
         If the catalog cannot be written.
     """
     _check_classic(spark)
-    choice("parquet", "orc").check(source_format, "source_format")
+    choice("parquet", "orc", "csv", "json").check(source_format, "source_format")
+    choice("parquet", "csv", "json").check(output_format, "output_format")
     folders = _folders(source=source, output=output, duplicates=duplicates)
     _check_shared(spark, operator, folders["output"])
     if duplicates is not None:
@@ -94,14 +115,24 @@ def dedup_parquet(
                 "of them."
             )
         operator = Operator(replace(operator.options, verdict=VERDICT))
-    files = _InputFiles(spark, folders["source"], source_format, dict(options or {}), schema)
+    given = dict(options or {})
+    files = _InputFiles(spark, folders["source"], source_format, given, schema)
+    for column in files.rows.schema.fields:
+        if not can_write(column.dataType, output_format):
+            raise ConfigError(
+                f"output_format={output_format!r} has no text for the column {column.name!r} "
+                f"({column.dataType.simpleString()}); give 'parquet', or a schema with the column "
+                "as STRING."
+            )
     made = query(
         files.rows,
         operator,
-        files.for_tasks() if source_format == "parquet" else f"the input is {source_format}",
+        files.source,
         OutputFolder(
             staging=folders["output"] / STAGING,
             split_by=VERDICT if duplicates is not None else None,
+            file_format=output_format,
+            dialect=read_back_by(given if output_format == source_format else {}),
         ),
     )
     for line in made.left_to_spark():
@@ -119,32 +150,58 @@ def dedup_parquet(
 
 @dataclass(slots=True)
 class _InputFiles:
-    """The input of a query. Spark lists the files, and `rows` is the stream as Spark reads it."""
+    """The input of a query. Spark lists the files. `rows` is the stream of their rows."""
 
     spark: SparkSession
     folder: Path
     file_format: str
     options: Mapping[str, str]
     schema: T.StructType | str | None
-    paths: tuple[Path, ...] = field(init=False)
+    source: SourceFiles = field(init=False)
     rows: DataFrame = field(init=False)
     _checked: set[Path] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        self.paths = self._listed()
-        if self.schema is None:
-            self.schema = spark_columns(self._reader(), str(self.folder), self.paths, self.folder)
-        stream = self.spark.readStream.format(self.file_format).schema(self.schema)
-        self.rows = stream.options(**self.options).load(str(self.folder))
-
-    def for_tasks(self) -> SourceFiles:
-        names = (name for path in self.paths for name in folder_names(path, self.folder))
-        return SourceFiles(
+        is_text = self.file_format in ("csv", "json")
+        if is_text:
+            about = {k: v for k, v in self.options.items() if k.lower() not in OF_STREAMS}
+            check_options(about, self.file_format)
+        paths = self._listed()
+        names = {name.lower() for path in paths for name in folder_names(path, self.folder)}
+        self.source = SourceFiles(
             place=str(self.folder),
             options=self.options,
-            folders=frozenset(name.lower() for name in names),
-            paths=self.paths,
+            folders=frozenset(names),
+            paths=paths if self.file_format == "parquet" else (),
+            by_spark="the input is orc" if self.file_format == "orc" else None,
         )
+        if self.schema is None:
+            self.schema = self._found(paths)
+        reader = self.spark.readStream.format(self.file_format).schema(self.schema)
+        self.rows = reader.options(**self.options).load(str(self.folder))
+        if is_text:
+            self._read_in_tasks()
+
+    def _found(self, paths: Sequence[Path]) -> T.StructType:
+        """Return the columns of the files. Those of folders may be missing in text."""
+        if self.file_format == "csv":
+            headers = (header_of(path, self.options) for path in paths)
+            texts = [
+                T.StructField(name, T.StringType()) for name in next(filter(None, headers), ())
+            ]
+            return T.StructType(texts)
+        return spark_columns(self._reader(), str(self.folder), paths, self.folder)
+
+    def _read_in_tasks(self) -> None:
+        columns = self.rows.schema
+        in_files = [f for f in columns.fields if f.name.lower() not in self.source.folders]
+        zone = checks.time_zone(self.spark)
+        text = text_format(T.StructType(in_files), self.file_format, self.options, zone)
+        listing = {k: v for k, v in self.options.items() if k.lower() in OF_FILES | OF_STREAMS}
+        self.source = replace(
+            self.source, options=listing, text=TextSource(root=self.folder, format=text)
+        )
+        self.rows = read_rows(self.spark.readStream, columns, self.source)
 
     def check_new_times(self, _: int) -> None:
         """Check the times in new ORC files, among which are all files of this micro-batch."""
@@ -171,7 +228,7 @@ class _OwnedOutput:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         if query_id is None:
-            raise ConfigError("dedup_parquet works inside a streaming query alone: start it.")
+            raise ConfigError("dedup_folder works inside a streaming query alone: start it.")
         if self._owner != query_id:
             # Check the owner first, because another query may be staging files in the output.
             own_output(Root(self.sink.output), query_id)
@@ -190,7 +247,7 @@ def _check_classic(spark: SparkSession) -> None:
         spark.sparkContext  # noqa: B018
     except Exception:
         raise ConfigError(
-            "dedup_parquet needs a classic session: over Spark Connect it can neither see the "
+            "dedup_folder needs a classic session: over Spark Connect it can neither see the "
             "files nor know its query. Start Spark in this program, without remote()."
         ) from None
 

@@ -1,32 +1,25 @@
-"""How the options of `dedup run` say that tasks read CSV and JSON."""
+"""How the options of Spark's readers say that tasks read CSV and JSON."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.cli.run.input.files import folded, is_true, separator
 from dedup.errors import ConfigError, DataError
 from dedup.sources.files.bypass import LeftToSpark, text_schema
 from dedup.sources.files.csv_input import CsvFormat, CsvReader
 from dedup.sources.files.csv_records import CsvForm
 from dedup.sources.files.exact_values import unreadable
 from dedup.sources.files.json_input import JsonFormat
-from dedup.sources.files.scan import TextSource
 from dedup.sources.files.text_input import TextInput
 from dedup.sources.files.text_records import Unreadable
 from dedup.sources.files.text_values import Spelling, from_json, from_text
 from dedup.sources.files.time_pattern import zone_of
-from dedup.spark.driver import checks
-
-if TYPE_CHECKING:
-    from dedup.cli.run.job import Job
 
 #: Options of Spark's readers that tasks honour, by format, with their names in lower case.
 _OF_BOTH = {
@@ -38,68 +31,103 @@ _HONOURED = {
         "sep", "delimiter", "header", "enforceschema", "quote", "escape", "comment", "nullvalue",
         "emptyvalue", "ignoreleadingwhitespace", "ignoretrailingwhitespace", "nanvalue",
         "positiveinf", "negativeinf",
+        "multiline",  # values in quotes may always have several lines
     },
     "json": _OF_BOTH | {"multiline"},
 }  # fmt: skip
-#: Options that change nothing, because what they allow is always allowed.
-NEEDLESS = {"csv": {"multiline"}, "json": set[str]()}
-#: Options that choose files.
+#: Options of Spark's file source that choose files, and those that divide a stream of files.
 OF_FILES = {
     "basepath", "filenameonly", "latestfirst", "maxfileage", "modifiedafter", "modifiedbefore",
     "pathglobfilter", "recursivefilelookup",
 }  # fmt: skip
-_INSTEAD = {
+OF_STREAMS = {"cleansource", "maxbytespertrigger", "maxfilespertrigger", "sourcearchivedir"}
+#: Options that only had a meaning when the columns of a first run were inferred, or that an option
+#: of `dedup run` replaced. Outputs of earlier runs may have recorded them.
+_FORGOTTEN = {
     "mode": "--bad-records decides about records that cannot be read",
     "columnnameofcorruptrecord": "--bad-records DIR keeps records that cannot be read",
-    "unescapedquotehandling": "a quote within a value must be written twice",
     "inferschema": "give --infer",
-    "samplingratio": "all records are read to find the columns; give --schema to read none",
-    "primitivesasstring": "give --schema with the columns as STRING",
-    "prefersdecimal": "give --schema with the columns as DECIMAL",
-    "prefersdate": "give --schema",
-    "dropfieldifallnull": "give --schema without these columns",
-    "singlevariantcolumn": "give --schema",
-    "maxfilespertrigger": "give --files-per-trigger",
+    "samplingratio": "all records are read to find the columns; give a schema to read none",
+    "primitivesasstring": "give a schema with the columns as STRING",
+    "prefersdecimal": "give a schema with the columns as DECIMAL",
+    "prefersdate": "give a schema",
+    "dropfieldifallnull": "give a schema without these columns",
+}
+_INSTEAD = _FORGOTTEN | {
+    "unescapedquotehandling": "a quote within a value must be written twice",
+    "singlevariantcolumn": "give a schema",
     "compression": "the suffix of a file says how it is compressed",
+    "maxfilespertrigger": "give --files-per-trigger",
 }
 
 
-def check_read_options(read_options: Mapping[str, str], file_format: str) -> None:
-    """Raise ConfigError for an option of Spark's reader that tasks do not honour."""
-    for name, value in read_options.items():
+def check_options(
+    options: Mapping[str, str], file_format: str, *, shown: str = "Option {}"
+) -> None:
+    """Raise ConfigError for an option of Spark's reader that tasks do not honour.
+
+    `shown` is how users write an option, such as ``--read-option {}``.
+    """
+    for name, value in options.items():
         lower = name.lower()
-        if lower in _HONOURED[file_format] | NEEDLESS[file_format] | OF_FILES:
+        if lower in _HONOURED[file_format] | OF_FILES:
             continue
         way = _INSTEAD.get(lower)
         if lower.startswith("allow") and file_format == "json":
             way = "the text must be strict JSON"
         raise ConfigError(
-            f"--read-option {name}={value} has no meaning for {file_format.upper()}"
+            f"{shown.format(name)}={value} has no meaning for {file_format.upper()}"
             f"{'' if way is None else f': {way}'}. Leave it out.",
             remedy="bad-records",
         )
-    given = folded(read_options)
+    given = folded(options)
     for name in ("encoding", "charset"):
         try:
             codecs.lookup(given.get(name, "UTF-8"))
         except LookupError:
             raise ConfigError(
-                f"--read-option {name}={given[name]} is no encoding that is known; give one such "
+                f"{shown.format(name)}={given[name]} is no encoding that is known; give one such "
                 "as UTF-8, UTF-16 or ISO-8859-1."
             ) from None
 
 
-def spelling(spark: SparkSession, read_options: Mapping[str, str]) -> Spelling:
-    """Return how dates, times and numbers are spelled. Raises ConfigError."""
-    given = folded(read_options)
+def with_meaning(options: Mapping[str, str], file_format: str | None) -> dict[str, str]:
+    """Return the recorded options of an output without those that mean nothing any more."""
+    lost = {*_FORGOTTEN} if file_format in _HONOURED else {"mode"}
+    if file_format == "csv":
+        lost.add("multiline")
+    return {name: value for name, value in options.items() if name.lower() not in lost}
+
+
+def listing_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with which Spark lists files, without those for reading them."""
+    return {name: value for name, value in options.items() if name.lower() in OF_FILES}
+
+
+def folded(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return options of Spark's reader with their names in lower case."""
+    return {name.lower(): value for name, value in settings.items()}
+
+
+def is_true(settings: Mapping[str, str], name: str) -> bool:
+    """Return whether an option of Spark's reader is true. Names are in lower case."""
+    return settings.get(name, "").lower() == "true"
+
+
+def _separator(settings: Mapping[str, str]) -> str:
+    given = settings.get("sep", settings.get("delimiter", ","))
+    return {"\\t": "\t", "\\\\": "\\"}.get(given, given)
+
+
+def _spelling(given: Mapping[str, str], time_zone: str) -> Spelling:
     is_english = given.get("locale", "en").lower().startswith("en")
-    zone = given.get("timezone") or session_zone(spark)
+    zone = given.get("timezone") or time_zone
     try:
         zone_of(zone)
     except ValueError:
         raise ConfigError(
             f"The time zone {zone} is not known; give a name such as Europe/Berlin, or an offset "
-            "such as +02:00, by --read-option timeZone=... or spark.sql.session.timeZone."
+            "such as +02:00, by the option timeZone or spark.sql.session.timeZone."
         ) from None
     return Spelling(
         time_zone=zone,
@@ -110,18 +138,14 @@ def spelling(spark: SparkSession, read_options: Mapping[str, str]) -> Spelling:
         positive_inf=given.get("positiveinf", "Inf"),
         negative_inf=given.get("negativeinf", "-Inf"),
         # A comma separates thousands only in English. Elsewhere it may be the decimal sign.
-        has_groups=is_english and separator(given) != ";",
+        has_groups=is_english and _separator(given) != ";",
     )
-
-
-def session_zone(spark: SparkSession) -> str:
-    return checks.setting(spark, "spark.sql.session.timeZone", "UTC")
 
 
 def _csv_form(given: Mapping[str, str]) -> CsvForm:
     quote = given.get("quote", '"')
     return CsvForm(
-        separator=separator(given),
+        separator=_separator(given),
         quote=quote,
         escape=given.get("escape", quote),
         comment=given.get("comment", ""),
@@ -188,36 +212,32 @@ def header_of(path: Path, read_options: Mapping[str, str]) -> list[str]:
     return names
 
 
-def text_source(spark: SparkSession, job: Job, schema: T.StructType) -> TextSource:
-    """Return how tasks read the files. Raises ConfigError for a type that text cannot hold."""
-    file_format, given = job.files.file_format, dict(job.options.read_options)
-    spelled = spelling(spark, given)
-    columns = pa.schema([*_columns(job, schema, spelled)])
-    text_format: CsvFormat | JsonFormat
+def text_format(
+    columns: T.StructType, file_format: str, options: Mapping[str, str], time_zone: str
+) -> CsvFormat | JsonFormat:
+    """Return how tasks read files with these columns, apart from columns that folders name.
+
+    `time_zone` is that of the session. Raises ConfigError for a type or a pattern that text cannot
+    have.
+    """
+    spelling = _spelling(folded(options), time_zone)
+    schema = pa.schema([*_columns(columns, file_format, spelling)])
     if file_format == "csv":
-        text_format = CsvFormat(columns=columns, spelling=spelled, **csv_options(given))
-    else:
-        text_format = JsonFormat(columns=columns, spelling=spelled, **json_options(given))
-    return TextSource(
-        root=job.files.root, format=text_format, skips_bad=job.options.bad_records != "error"
-    )
+        return CsvFormat(columns=schema, spelling=spelling, **csv_options(options))
+    return JsonFormat(columns=schema, spelling=spelling, **json_options(options))
 
 
-def _columns(job: Job, schema: T.StructType, spelled: Spelling) -> Iterator[pa.Field]:
-    """Yield the columns in the files, as Arrow types."""
-    file_format = job.files.file_format
+def _columns(columns: T.StructType, file_format: str, spelling: Spelling) -> Iterator[pa.Field]:
     convert = from_text if file_format == "csv" else from_json
-    for field in schema.fields:
-        if field.name.lower() in job.files.partitions:
-            continue
+    for field in columns.fields:
         try:
             (column,) = text_schema(T.StructType([field]))
-            convert(column.type, spelled)
+            convert(column.type, spelling)
         except (LeftToSpark, TypeError):
             raise ConfigError(
                 f"The column {field.name!r} is {field.dataType.simpleString()}, which a value of "
-                f"{file_format.upper()} cannot be. Declare it STRING in --schema, which keeps all "
-                "of it."
+                f"{file_format.upper()} cannot be. Declare it STRING in the schema, which keeps "
+                "all of it."
             ) from None
         except ValueError as error:
             raise ConfigError(

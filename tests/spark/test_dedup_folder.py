@@ -1,9 +1,10 @@
-"""`dedup_parquet` on real Spark: a folder in, a folder out, for one query."""
+"""`dedup_folder` on real Spark: a folder in, a folder out, for one query."""
 
 from __future__ import annotations
 
 import logging
 import re
+from datetime import date
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
 import dedup
-from dedup import DedupListener, dedup_by_id, dedup_parquet
+from dedup import DedupListener, dedup_by_id, dedup_folder
 from dedup.errors import ConfigError
 from dedup.sinks.figures import SinkMetrics
 from dedup.sinks.files.task_files import TaskFiles
@@ -23,6 +24,8 @@ from tests.support.cli_job import FileDrop
 from tests.support.spark_query import listening
 from tests.support.waiting import wait_until
 
+DAY = date(2024, 5, 1)
+
 
 @pytest.fixture
 def run(spark: SparkSession, files: FileDrop, tmp_path: Path) -> Any:
@@ -30,15 +33,16 @@ def run(spark: SparkSession, files: FileDrop, tmp_path: Path) -> Any:
     spark.conf.set("spark.sql.shuffle.partitions", "2")
 
     def run(checkpoint: str = "checkpoint", **options: Any) -> list[tuple[Any, ...]]:
-        given = options.pop("operator", {})
+        given, folder = options.pop("operator", {}), options.pop("folder", "out")
         operator = dedup_by_id(
-            given.pop("id", "id"), horizon="1 day", catalog=tmp_path / "catalog", **given
+            given.pop("id", "id"), horizon="1 day", catalog=tmp_path / f"{folder}-catalog", **given
         )
-        output = tmp_path / "out"
-        writer = dedup_parquet(spark, files.folder, operator, output=output, **options)
+        output = tmp_path / folder
+        writer = dedup_folder(spark, files.folder, operator, output=output, **options)
         query = writer.option("checkpointLocation", str(tmp_path / checkpoint))
         query.trigger(availableNow=True).start().awaitTermination()
-        frame = spark.read.parquet(str(output)).drop("batch")
+        frame = spark.read.format(options.get("output_format", "parquet")).load(str(output))
+        frame = frame.drop("batch")
         return sorted((tuple(row) for row in frame.collect()), key=repr)
 
     return run
@@ -128,6 +132,54 @@ def test_an_expression_leaves_reading_to_spark(
     ) in caplog.messages
 
 
+@pytest.mark.parametrize(
+    ("source_format", "lines", "schema"),
+    [
+        ("csv", ["id,n", '"a\nb",1', "A,2", "a,3"], None),
+        ("json", ['{"id":"a\\nb","n":"1"}', '{"n":"2","id":"A"}', '{"id":"a","n":"3"}'],
+         "id STRING, n STRING, day DATE"),
+    ],
+)  # fmt: skip
+def test_tasks_read_and_write_text(
+    run: Any,
+    files: FileDrop,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    source_format: str,
+    lines: list[str],
+    schema: str | None,
+) -> None:
+    """Also if the record ID is an expression, which only Spark computes."""
+    (files.folder / "day=2024-05-01").mkdir()
+    files.text(f"day=2024-05-01/1.{source_format}", "\n".join(lines) + "\n")
+    given = {"source_format": source_format, "schema": schema}
+    with caplog.at_level(logging.WARNING, "dedup"):
+        found = run(**given)
+        run("other", **given, operator={"id": fn.lower("id")}, folder="lower")
+    assert found == [("A", "2", DAY), ("a", "3", DAY), ("a\nb", "1", DAY)]
+    assert caplog.messages == []
+    run("third", **given, folder="text", output_format="csv")
+    texts = [path.read_text() for path in (tmp_path / "text").glob("batch=0/*.csv")]
+    assert all(text.startswith("id,n,day\n") for text in texts)
+    lines = ['"a', 'b",1,2024-05-01', "A,2,2024-05-01", "a,3,2024-05-01"]
+    assert sorted("".join(text[9:] for text in texts).splitlines()) == sorted(lines)
+
+
+def test_text_is_refused_with_its_place(run: Any, files: FileDrop) -> None:
+    files.text("1.csv", "id,n\na,1\nb\n")
+    with pytest.raises(Exception, match=r"1.csv cannot be read: .*It is line 3: b"):
+        run(source_format="csv")
+    with pytest.raises(ConfigError, match="Option mode=PERMISSIVE has no meaning for CSV"):
+        run(source_format="csv", options={"mode": "PERMISSIVE"})
+    files.text("1.csv", "id,n\na,1\n")
+    (files.folder / "p=1.005").mkdir()
+    files.text("p=1.005/2.csv", "id,n\na,1\n")
+    with pytest.raises(Exception, match=r"its folder p=1.005 does not fit decimal\(3,2\)"):
+        run(source_format="csv", schema="id STRING, n INT, p DECIMAL(3,2)")
+    with pytest.raises(ConfigError, match="has no text for the column 'a'"):
+        run(schema="id STRING, a ARRAY<INT>", output_format="csv")
+
+
 def test_an_output_belongs_to_one_query(run: Any, files: FileDrop, tmp_path: Path) -> None:
     files.table("1.parquet", pa.table({"id": ["a"]}))
     run()
@@ -198,4 +250,4 @@ def test_a_session_of_spark_connect_is_refused() -> None:
 
     operator = dedup_by_id("id", horizon="1 day", catalog="catalog")
     with pytest.raises(ConfigError, match="needs a classic session"):
-        dedup_parquet(cast(Any, Connect()), "in", operator, output="out")
+        dedup_folder(cast(Any, Connect()), "in", operator, output="out")
