@@ -22,6 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dedup.sinks.files.text_lines import Dialect, csv_head, csv_lines, json_lines
+
 _NARROW = "event_id string, ts timestamp, user_id long, amount double, country string"
 TEXTS = 20
 TEXT_CHARACTERS = 32
@@ -123,17 +125,30 @@ class Events:
                 columns[f"text_{number:02d}"] = _texts(_mix(mixed, number), TEXT_CHARACTERS)
         return pa.table(columns)
 
-    def write(self, folder: Path, number: int, files: int = 2) -> list[Path]:
-        """A micro-batch as Parquet files, made once."""
-        paths = [folder / f"b{number:04d}-{part}-of-{files}.parquet" for part in range(files)]
+    def write(
+        self, folder: Path, number: int, files: int = 2, file_format: str = "parquet"
+    ) -> list[Path]:
+        """A micro-batch as files of Parquet, CSV or JSON, made once."""
+        paths = [folder / f"b{number:04d}-{part}-of-{files}.{file_format}" for part in range(files)]
         if not all(path.exists() for path in paths):
             folder.mkdir(parents=True, exist_ok=True)
             table = self.batch(number)
             share = -(-self.rows // files)
             for part, path in enumerate(paths):
-                pq.write_table(table.slice(part * share, share), path.with_suffix(".tmp"))
+                _write(table.slice(part * share, share), path.with_suffix(".tmp"), file_format)
                 path.with_suffix(".tmp").rename(path)
         return paths
+
+
+def _write(rows: pa.Table, path: Path, file_format: str) -> None:
+    if file_format == "parquet":
+        pq.write_table(rows, path)
+        return
+    (batch,) = rows.combine_chunks().to_batches()
+    dialect = Dialect(header=True)
+    lines = csv_lines if file_format == "csv" else json_lines
+    head = csv_head(rows.schema, dialect) if file_format == "csv" else b""
+    path.write_bytes(head + lines(batch, dialect))
 
 
 def _mix(values: npt.NDArray[np.generic], salt: int) -> npt.NDArray[np.uint64]:

@@ -1,6 +1,7 @@
-"""Whole runs over a folder of Parquet files, each in a separate process, with its start.
+"""Whole runs over a folder of files, each in a separate process, with its start.
 
 python -m benchmarks.runs --shape wide --files 10
+python -m benchmarks.runs --format csv --rows 100000 --files 20
 
 A program that writes more or fewer rows than there are IDs fails the benchmark. One that fails, or
 takes many times as long as ours, is not run again, and the result records it.
@@ -31,7 +32,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Seconds of each contender's runs, in turn."""
     events = Events(rows=arguments.rows, shape=arguments.shape)
     unique, all_rows = events.unique(arguments.files), events.rows * arguments.files
-    wanted = {name: PROGRAMS[name] for name in arguments.only or PROGRAMS}
+    is_parquet = arguments.format == "parquet"
+    able = {name: each for name, each in PROGRAMS.items() if is_parquet or not each.for_parquet}
+    wanted = {name: able[name] for name in arguments.only or able}
     if FLINK in wanted:
         fetch_flink()
     if any(program.prepared for program in wanted.values()):
@@ -48,8 +51,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 patience_s = arguments.patience * min(seconds.get(OURS) or [float("inf")])
                 with tempfile.TemporaryDirectory(dir=scratch) as folder:
                     job = Job(
-                        source, Path(folder), arguments.cores, arguments.memory, events.schema
-                    )
+                        source, Path(folder), arguments.cores, arguments.memory, events.schema,
+                        arguments.format, arguments.infer,
+                    )  # fmt: skip
                     took_s, why = timed(wanted[name], job, patience_s)
                     if why:
                         stopped[name] = why
@@ -59,6 +63,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 print(name, why or took_s, file=sys.stderr)
     return {
         "shape": arguments.shape,
+        "format": arguments.format,
+        "infer": arguments.infer,
         "rows": all_rows,
         "live_ids": unique,
         "files": arguments.files,
@@ -86,7 +92,7 @@ def collect(source: Path, events: Events, arguments: argparse.Namespace) -> None
     data = data_folder(arguments.data, events)
     source.mkdir()
     for number in range(arguments.files):
-        for path in events.write(data, number, files=1):
+        for path in events.write(data, number, files=1, file_format=arguments.format):
             (source / path.name).symlink_to(path)
             path.read_bytes()
 
@@ -119,7 +125,7 @@ def last_words(log: str) -> str:
 
 def check(name: str, job: Job, right: int) -> None:
     """End the benchmark where there are other rows than there must be."""
-    rows = ds.dataset(job.output, format="parquet").count_rows()
+    rows = ds.dataset(job.output, format=job.file_format).count_rows()
     if rows != right:
         raise SystemExit(f"{name}: {rows:,} rows, must be {right:,}")
 
@@ -127,7 +133,8 @@ def check(name: str, job: Job, right: int) -> None:
 def table(result: dict[str, Any]) -> str:
     """Medians, and the ratios to the first round by round."""
     first = next(times for times in result["seconds"].values() if times)
-    lines = [f"{result['rows']:,} {result['shape']} rows{'':20}{'s':>8}{'/ first':>10}"]
+    kind = result.get("format", "parquet")
+    lines = [f"{result['rows']:,} {result['shape']} rows, {kind:13}{'s':>8}{'/ first':>10}"]
     for name, times in result["seconds"].items():
         if times:
             ratio = median([own / other for own, other in zip(times, first, strict=False)])
@@ -144,12 +151,15 @@ def main() -> None:
     options.add_argument("--memory", default="2g", help="of a JVM's heap")
     options.add_argument("--shape", choices=SCHEMAS, default="narrow")
     options.add_argument("--only", nargs="*", choices=PROGRAMS)
+    options.add_argument("--format", choices=["parquet", "csv", "json"], default="parquet")
+    options.add_argument("--infer", action="store_true", help="programs find the columns of text")
     options.add_argument("--name", help="of the result; by default runs and the shape")
     options.add_argument(
         "--patience", type=float, default=20, help="stop what takes so many times as long as ours"
     )
     arguments = options.parse_args()
-    usual = "runs" if arguments.shape == "narrow" else f"runs-{arguments.shape}"
+    parts = arguments.shape, arguments.format, "infer" if arguments.infer else "parquet"
+    usual = "-".join(["runs", *(part for part in parts if part not in ("narrow", "parquet"))])
     finish(arguments.name or usual, run(arguments), table)
 
 
