@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,10 +19,9 @@ from dedup.cli.run.input.columns import (
     widens,
 )
 from dedup.cli.run.input.event_time import arrival_note, time_columns
-from dedup.cli.run.input.json_files import are_known, json_names
+from dedup.sources.files.text_options import header_of
 from dedup.cli.run.options import RunOptions
 from dedup.errors import ConfigError, DataError
-from dedup.sources.files.text_options import header_of
 
 
 def ddl(**fields: T.DataType) -> T.StructType:
@@ -32,39 +29,6 @@ def ddl(**fields: T.DataType) -> T.StructType:
 
 
 STRING, INT, LONG = T.StringType(), T.IntegerType(), T.LongType()
-
-
-@pytest.mark.parametrize("name", ["x.json", "x.json.gz"])
-def test_names_in_json(tmp_path: Path, name: str) -> None:
-    lines = [
-        '{"id": 1, "s": {"a": [{"b": 1}]}}', "", '{"id": "text", "n": null}', "{broken",
-        '[{"id": 2, "listed": 1}]', '{"id": 3, "s": {"a": [{"c": {}}]}}',
-    ]  # fmt: skip
-    text = "\n".join(lines).encode()
-    path = tmp_path / name
-    pack = gzip.compress if name.endswith("gz") else bytes
-    path.write_bytes(pack(text))
-    names = {"id": {}, "s": {"a": {"b": {}, "c": {}}}, "n": {}, "listed": {}}
-    assert json_names(path) == names
-    path.write_bytes(pack(text + b"\n{'quoted': 1}"))
-    assert json_names(path) == names
-    path.write_bytes(path.read_bytes()[:-8] if name.endswith("gz") else b"")
-    assert json_names(path) == (None if name.endswith("gz") else {})
-
-
-def test_names_behind_the_first_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dedup.cli.run.input.json_files._BLOCK_BYTES", 64)
-    path = tmp_path / "x.json"
-    path.write_text("".join(json.dumps({f"c{n}": "x" * n}) + "\n" for n in range(90)))
-    assert json_names(path) == {f"c{n}": {} for n in range(90)}
-
-
-def test_what_has_a_place() -> None:
-    known = ddl(id=STRING, s=ddl(a=T.ArrayType(ddl(b=INT))), m=T.MapType(STRING, INT))
-    assert are_known({"id": {"any": {}}, "s": {"a": {"b": {}}}, "m": {"key": {}}}, known)
-    assert not are_known({"s": {"a": {"c": {}}}}, known)
-    # Spark matches JSON names case-sensitively.
-    assert not are_known({"ID": {}}, known)
 
 
 @pytest.mark.parametrize(

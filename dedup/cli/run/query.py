@@ -16,6 +16,7 @@ from dedup.cli.run.input.source import listed_files, plan_stream, read_schema
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import RunOptions, flag
 from dedup.cli.run.record import check_finished
+from dedup.cli.stop import StopRequest
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import STAGING
 from dedup.sinks.files.query import FilesQuery, OutputFolder, can_write, query, read_back_by
@@ -25,7 +26,7 @@ from dedup.spark.driver.operator import dedup_by_id
 from dedup.tools.check.check_query import check_resume
 
 
-def schema_of(spark: SparkSession, job: Job) -> T.StructType:
+def schema_of(spark: SparkSession, job: Job, stop: StopRequest | None = None) -> T.StructType:
     """Return the columns of the input, from --schema, the record of the first run, or the files."""
     record, options = job.record, job.options
     recorded = None if record is None else T.StructType.fromJson(record.schema)
@@ -33,7 +34,7 @@ def schema_of(spark: SparkSession, job: Job) -> T.StructType:
         if record is not None:
             # Compare the text of --schema, because files may have added columns since.
             check_finished(options, "schema", options.schema, record.options["schema"], record)
-        schema = read_schema(spark, job)
+        schema = read_schema(spark, job, stop)
     else:
         assert recorded is not None
         schema = recorded

@@ -31,9 +31,6 @@ from dedup.sinks.files.query import FilesQuery
 from dedup.sinks.foreach_batch import columns_of
 from dedup.sources.files.file_log import FileLog
 
-#: Options of Spark's reader under which Spark may not see the columns of every file.
-_PARTIAL = {"samplingratio", "mergeschema", "mode"}
-
 
 def run(
     options: RunOptions,
@@ -165,15 +162,16 @@ def _columns(
         shown = is_published(begun, options, job.record)
         FilesAsRead(options.output).check_unfinished(taken, begun, is_published=shown)
         published = taken.unfinished() if shown else []
-    current = schema_of(spark, job)
+    current = schema_of(spark, job, stop)
     check_columns(options, current)
     if file_format not in COLUMNAR and (fault := time_format_fault(options)) is not None:
         raise ConfigError(f"--timestamp-format cannot be used: {fault}.")
     check = ColumnCheck(spark, job, current, stop=stop, published=published)
     new = {path: stamps[path] for path in taken.ahead(stamps)}
-    partial = _PARTIAL & {name.lower() for name, _ in options.read_options}
-    if job.record is None and file_format != "csv" and options.schema is None and not partial:
-        # Spark has inferred the columns from all files, so no file needs a check.
+    # With mergeSchema=false Spark does not see the columns of every file.
+    is_partial = "mergeschema" in {name.lower() for name, _ in options.read_options}
+    if job.record is None and file_format != "csv" and options.schema is None and not is_partial:
+        # The columns come from all files, so no file needs a check.
         check.settle(current, stamps)
         return current, check
     columns = check.agree(current, new, note)

@@ -71,7 +71,7 @@ def csv_lines(rows: pa.RecordBatch, dialect: Dialect) -> bytes:
     """
     check_utf8(rows)
     named = zip(rows.schema.names, rows.columns, strict=True)
-    return _csv([(name, _texts(column, name)) for name, column in named], dialect)
+    return _csv([(name, texts_of(column, name)) for name, column in named], dialect)
 
 
 def json_lines(rows: pa.RecordBatch, dialect: Dialect) -> bytes:
@@ -150,7 +150,7 @@ def _json(column: pa.Array, name: str, dialect: Dialect) -> pa.Array:
     kind = column.type
     if pa.types.is_map(kind):
         column = _compact(column)
-        keys = _quoted(_escaped(_texts(column.keys, name)))
+        keys = _quoted(_escaped(texts_of(column.keys, name)))
         values = _json(column.items, name, dialect).fill_null("null")
         return _list(column, _joined(keys, ":", values), "{", "}")
     if pa.types.is_list(kind):
@@ -162,7 +162,7 @@ def _json(column: pa.Array, name: str, dialect: Dialect) -> pa.Array:
             for field, values in zip(kind, column.flatten(), strict=True)
         }
         return pc.if_else(column.is_valid(), _object(inner, dialect), pa.scalar(None, pa.string()))
-    texts = _texts(column, name)
+    texts = texts_of(column, name)
     if pa.types.is_string(kind):
         return _quoted(_escaped(texts))
     if pa.types.is_floating(kind):
@@ -196,7 +196,7 @@ def _escaped(texts: pa.Array) -> pa.Array:
     return pc.replace_with_mask(texts, found, pa.array(escaped, pa.string()))
 
 
-def _texts(column: pa.Array, name: str) -> pa.Array:
+def texts_of(column: pa.Array, name: str) -> pa.Array:
     """Convert the values of a column to texts. The column is not nested, and null stays null."""
     kind = column.type
     if pa.types.is_string(kind):

@@ -175,9 +175,8 @@ def _base64(column: pa.StringArray, kind: pa.DataType, spelling: Spelling) -> tu
     return pa.array(found, kind), np.array(odd, np.int64)
 
 
-def long_numbers(kind: pa.DataType) -> list[str]:
-    """Return patterns of all records in which a DECIMAL has an exponent, or too many digits."""
-    names = set(named(kind, pa.types.is_decimal))
+def long_numbers(names: set[str]) -> list[str]:
+    """Return patterns of all records in which these fields have an exponent, or too many digits."""
     if not names:
         return []
     # A key may be spelled with escapes.

@@ -107,7 +107,8 @@ class JsonReader:
         self._max_fields = json_columns.width(self._kind) + _MAX_OTHERS
         self._odd_integers = json_columns.odd_integers(self._kind)
         #: Patterns of lines that are read one by one.
-        self._suspicions = json_columns.long_numbers(self._kind)
+        decimals = set(json_columns.named(self._kind, pa.types.is_decimal))
+        self._suspicions = json_columns.long_numbers(decimals)
         #: Patterns that came from errors of pyarrow.
         self._tried = set[str]()
         #: Number of lines to read one by one after pyarrow has rejected one. It doubles each time.
@@ -207,18 +208,7 @@ class JsonReader:
 
     def _run(self, lines: Lines, own: I64) -> tuple[_Run, I64]:
         """Read lines by pyarrow. Return the rows, and which of them may have other values."""
-        data = lines.joined(own)
-        table = pa.json.read_json(
-            pa.BufferReader(data),
-            pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-            pa.json.ParseOptions(
-                explicit_schema=pa.schema(list(self._read_type or ())),
-                unexpected_field_behavior="error",
-            ),
-        )
-        if len(table) != len(own):
-            raise ValueError("a line has several values")
-        (batch,) = table.combine_chunks().to_batches()
+        batch = read_lines(lines, own, self._read_type)
         rows, odd = json_columns.converted(batch.to_struct_array(), self._kind, self._spelling)
         return _Run(own, pa.RecordBatch.from_arrays(rows.flatten(), schema=self.columns)), odd
 
@@ -262,3 +252,19 @@ class JsonReader:
             return list(zip(offsets.tolist(), stops.tolist(), strict=True))
 
         return Rows(good, read.bad, lines.nbytes, spans)
+
+
+def read_lines(lines: Lines, own: I64, kind: pa.StructType) -> pa.RecordBatch:
+    """Read objects by pyarrow, one in each line. Raises ValueError or pyarrow.ArrowException."""
+    data = lines.joined(own)
+    table = pa.json.read_json(
+        pa.BufferReader(data),
+        pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+        pa.json.ParseOptions(
+            explicit_schema=pa.schema(list(kind)), unexpected_field_behavior="error"
+        ),
+    )
+    if len(table) != len(own):
+        raise ValueError("a line has several values")
+    (batch,) = table.combine_chunks().to_batches()
+    return batch

@@ -193,13 +193,20 @@ class Scan:
         return [times]
 
 
-def first_bad_record(path: Path, text_format: TextFormat) -> str | None:
-    """Return what is wrong with the first bad record of a file, or None if all are good."""
-    with TextInput(path, text_format) as file:
-        for located in file.rows():
-            for line, record in located.bad:
-                return _fault(path, line, record)
-    return None
+def good_rows(
+    path: Path, text_format: TextFormat, number: int, count: int, *, skips_bad: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of part `number` of `count` parts of a file.
+
+    Raises DataError for a file that cannot be read, and for a bad record that may not be skipped.
+    """
+    status = path.stat()
+    now = {"size": status.st_size, "mtime_ms": status.st_mtime_ns // 1_000_000}
+    with _as_listed(path, now), TextInput(path, text_format) as file:
+        for located in file.rows(number, count):
+            if located.bad and not skips_bad:
+                raise DataError(_fault(path, *located.bad[0]) + ".", remedy="bad-records")
+            yield located.good
 
 
 def _fault(path: Path, line: int, record: BadRecord) -> str:

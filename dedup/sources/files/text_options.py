@@ -183,10 +183,7 @@ def _encoding(given: Mapping[str, str]) -> str:
 
 
 def header_of(path: Path, read_options: Mapping[str, str]) -> list[str]:
-    """Return the names in a file's header. A file without records has none.
-
-    Raises DataError, OSError or pyarrow.ArrowException.
-    """
+    """Return the names in a file's header. A file without records has none. Raises DataError."""
     options = csv_options(read_options)
     text_format = CsvFormat(columns=pa.schema([]), spelling=Spelling(), **options)
     try:
@@ -194,6 +191,8 @@ def header_of(path: Path, read_options: Mapping[str, str]) -> list[str]:
             reader = file.begin()
     except Unreadable as error:
         raise unreadable(path, error.args[1]) from None
+    except (OSError, pa.ArrowException) as error:
+        raise unreadable(path, str(error).rstrip(".")) from error
     assert isinstance(reader, CsvReader)
     names = list(reader.header)
     lower = [name.lower() for name in names]

@@ -6,13 +6,14 @@ columns are the columns that Spark reads.
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -20,21 +21,19 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.catalog.uri import literal
 from dedup.cli.run.input.columns import Change, changes, fault, joined, schema_bytes, type_text
-from dedup.cli.run.input.csv_values import spelled_alike
 from dedup.cli.run.input.files import Stamp
-from dedup.cli.run.input.json_files import are_known, json_names
-from dedup.cli.run.input.source import exact_columns, schema_reader
+from dedup.cli.run.input.inference import Inference
+from dedup.cli.run.input.source import read_settings
+from dedup.sources.files.text_options import folded, header_of
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import COLUMNAR
 from dedup.cli.stop import StopRequest
 from dedup.errors import ConfigError, DataError
 from dedup.sources.files.exact_values import unreadable
 from dedup.sources.files.folder_columns import folder_names
+from dedup.sources.files.json_types import Shape
 from dedup.sources.files.parquet_input import spark_columns
-from dedup.sources.files.text_options import folded, header_of
 
-#: Options of Spark's JSON reader with which a file may be other than UTF-8 with a value per line.
-_JSON_SYNTAX = ("multiline", "linesep", "encoding", "charset")
 #: Kinds of changes that matter, by format. Types do not matter in JSON, whose values are judged
 #: record by record, and in CSV, whose types are given.
 _KINDS = {"csv": ("added", "removed"), "json": ("added", "respelled")}
@@ -42,6 +41,8 @@ _KINDS_COLUMNAR = ("added", "other")
 #: Largest number of columns or files that a message names.
 _SHOWN = 3
 
+#: A file, its columns, and what its text is.
+_Found: TypeAlias = tuple[Path, T.StructType, Shape]
 #: Function that prints a message to the user.
 Note = Callable[[str], None]
 
@@ -54,6 +55,8 @@ class Mismatch:
     #: All columns of the file, or None if only the names of its folders differ.
     columns: T.StructType | None
     changes: tuple[Change, ...]
+    #: What its text is.
+    shape: Shape = None
 
     def of_kind(self, kind: str) -> list[Change]:
         return [change for change in self.changes if change.kind == kind]
@@ -76,7 +79,6 @@ class ColumnCheck:
         stop: StopRequest | None = None,
         published: Container[str] = (),
     ) -> None:
-        self._stop = stop
         self._published = published
         self._spark = spark
         self._job = job
@@ -84,6 +86,8 @@ class ColumnCheck:
         self._format = job.files.file_format
         self._settings = folded(job.files.reader_options | dict(job.options.read_options))
         self._seen: dict[str, Stamp] = {}
+        if self._format not in COLUMNAR:
+            self._inference = Inference(spark, job, stop, skips_bad=True)
 
     def settle(self, columns: T.StructType, stamps: Mapping[str, Stamp]) -> None:
         """Replace the known columns. Files in `stamps` are not compared with these columns."""
@@ -131,41 +135,51 @@ class ColumnCheck:
     def _file_mismatches(self, paths: Sequence[Path]) -> Iterator[Mismatch]:
         known, folders = self._columns.fields, self._job.files.partitions
         own = T.StructType([field for field in known if field.name.lower() not in folders])
-        inferred: dict[str | bytes, T.StructType | None] = {}
+        files = {"csv": self._csv, "json": self._json}.get(self._format, self._columnar)
+        for path, columns, shape in files(own, paths):
+            # Only the reader of JSON distinguishes upper and lower case in names.
+            every = changes(own, columns, exact=self._format == "json")
+            differ = tuple(c for c in every if c.kind in _KINDS.get(self._format, _KINDS_COLUMNAR))
+            if differ:
+                yield Mismatch(path, columns, differ, shape)
+
+    def _csv(self, own: T.StructType, paths: Sequence[Path]) -> Iterator[_Found]:
         with ThreadPoolExecutor(self._job.options.cores) as pool:
-            signatures = list(pool.map(partial(self._signature, own), paths))
+            headers = pool.map(partial(self._header, own), paths)
+            found = {path: names for path, names in zip(paths, headers, strict=True) if names}
+        for (path, names), shape in zip(
+            found.items(), self._inference.shapes([*found]), strict=True
+        ):
+            yield path, self._inference.columns([shape], names), shape
+
+    def _json(self, own: T.StructType, paths: Sequence[Path]) -> Iterator[_Found]:
+        for path, shape in zip(paths, self._inference.shapes(paths), strict=True):
+            yield path, self._inference.columns([shape]), shape
+
+    def _columnar(self, own: T.StructType, paths: Sequence[Path]) -> Iterator[_Found]:
+        inferred: dict[bytes, T.StructType] = {}
+        reader = self._spark.read.format(self._format).options(**read_settings(self._job))
+        with ThreadPoolExecutor(self._job.options.cores) as pool:
+            signatures = list(pool.map(self._signature, paths))
         for path, signature in zip(paths, signatures, strict=True):
             if signature is None:
                 continue
             # Infer the columns once for all files with the same signature.
             if signature not in inferred:
-                inferred[signature] = self._inferred([path], signature)
-            columns = inferred[signature]
-            if columns is None:
-                raise unreadable(path, fault(path, self._format))
-            # Only Spark's reader of JSON distinguishes upper and lower case in names.
-            every = changes(own, columns or own, exact=self._format == "json")
-            differ = tuple(c for c in every if c.kind in _KINDS.get(self._format, _KINDS_COLUMNAR))
-            if differ:
-                yield Mismatch(path, columns, differ)
+                try:
+                    inferred[signature] = spark_columns(reader, [literal(str(path))], [path])
+                except Exception:
+                    raise unreadable(path, fault(path, self._format)) from None
+            yield path, inferred[signature], None
 
-    def _signature(self, own: T.StructType, path: Path) -> str | bytes | None:
-        """Return a value that is equal for files with the same columns, or None if none is new."""
-        if self._format == "csv":
-            return self._header(own, path)
-        if self._format == "json":
-            if any(name in _JSON_SYNTAX for name in self._settings):
-                return str(path)
-            names = json_names(path)
-            if names is None:
-                return str(path)
-            return None if are_known(names, own) else json.dumps(names, sort_keys=True)
+    def _signature(self, path: Path) -> bytes | None:
+        """Return bytes that are equal for files with the same columns, or None without columns."""
         try:
             return schema_bytes(path, self._format)
         except (OSError, pa.ArrowException):
-            return str(path)  # let Spark read the columns of this file
+            return os.fsencode(path)  # let Spark read the columns of this file
 
-    def _header(self, own: T.StructType, path: Path) -> str | None:
+    def _header(self, own: T.StructType, path: Path) -> list[str] | None:
         """Return a CSV file's header, or None if it has the known columns or does not matter."""
         if (self._settings["header"], self._settings["enforceschema"]) != ("true", "false"):
             return None
@@ -176,24 +190,7 @@ class ColumnCheck:
                 return None
             raise
         is_known = {name.lower() for name in names} == {name.lower() for name in own.names}
-        return None if is_known or not names else "\0".join(names)
-
-    def _inferred(
-        self, paths: Sequence[Path], signature: str | bytes | None = None
-    ) -> T.StructType | None:
-        """Return the columns that Spark infers, or None if it cannot, so that reading fails too."""
-        if self._format == "csv" and not self._job.options.infer:
-            names = str(signature).split("\0")
-            return T.StructType([T.StructField(name, T.StringType()) for name in names])
-        reader = schema_reader(self._spark, self._job, skips_bad=True)
-        places = [literal(str(path)) for path in paths]
-        try:
-            schema = spark_columns(reader, places, paths)
-            if self._format == "csv" and self._job.options.infer:
-                schema = spelled_alike(reader, places, schema, (), self._settings)
-        except Exception:
-            return None
-        return exact_columns(schema, self._job, paths) if self._format == "json" else schema
+        return None if is_known else names
 
     def _decide(
         self, columns: T.StructType, mismatches: Sequence[Mismatch], note: Note
@@ -217,10 +214,14 @@ class ColumnCheck:
 
     def _with_all(self, columns: T.StructType, mismatches: Sequence[Mismatch]) -> T.StructType:
         joint: T.DataType = columns
-        merged = self._inferred([e.path for e in mismatches]) if self._format == "json" else None
-        for new in [merged] if merged is not None else [each.columns for each in mismatches]:
-            if new is not None:
-                joint = joined(joint, new)
+        new = [each.columns for each in mismatches if each.columns is not None]
+        if self._format not in COLUMNAR:
+            # Values of the same new column may need another type in each file.
+            names = [name for columns in new for name in columns.names]
+            shapes = [each.shape for each in mismatches]
+            new = [self._inference.columns(shapes, names if self._format == "csv" else None)]
+        for columns in new:
+            joint = joined(joint, columns)
         assert isinstance(joint, T.StructType)
         if self._format in COLUMNAR:
             # Two files may have the same new column with different types.

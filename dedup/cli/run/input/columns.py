@@ -119,8 +119,6 @@ def type_text(kind: T.DataType | None) -> str:
 
 
 def fault(path: Path, file_format: str) -> str:
-    if file_format not in COLUMNAR:
-        return "it is damaged, or compressed in another way than named"
     try:
         schema = _schema(path, file_format)
     except (OSError, pa.ArrowException) as error:

@@ -1,0 +1,201 @@
+"""Finds the types that hold all values of JSON, at two speeds.
+
+The *shape* of some values is None if all are null, a dict with the shapes of the fields of objects,
+a list with the shape of the elements of arrays, or a set with the names of all types that hold each
+of the values exactly. Values that no such type holds are text, with an empty set.
+
+pyarrow reads lines in the types that are known so far, and rejects lines with another field or kind
+of value. From some of these lines, which are read one by one, the types become wider, and pyarrow
+tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_type
+
+from dedup.core.arrays import BOOL, I64
+from dedup.sources.files import json_columns
+from dedup.sources.files.json_input import JsonFormat, JsonReader, read_lines
+from dedup.sources.files.json_lines import Lines
+from dedup.sources.files.json_records import JsonRecords
+from dedup.sources.files.text_values import Number, Spelling, Unfit, from_json
+
+Shape: TypeAlias = "frozenset[str] | dict[str, Shape] | list[Shape] | None"
+
+TEXT = frozenset[str]()
+#: The types of single values, the preferred first.
+KINDS = {
+    "int": pa.int32(), "bigint": pa.int64(), "decimal(38,0)": pa.decimal128(38, 0),
+    "double": pa.float64(), "decimal(38,18)": pa.decimal128(38, 18), "boolean": pa.bool_(),
+    "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"),
+}  # fmt: skip
+#: Shapes of numbers of at most `json_columns.DIGITS` digits, and the functions for longer ones.
+_FRACTION = frozenset({"double", "decimal(38,18)"})
+_WHOLE = _FRACTION | {"bigint", "decimal(38,0)"}
+_EXACT = {name: from_json(KINDS[name], Spelling()) for name in _WHOLE - {"double"}}
+#: Every whole number up to this one is a DOUBLE.
+_MAX_EXACT = 1 << 53
+#: Values with more levels are text, and so are objects with more fields, which may be data.
+_MAX_LEVELS, _MAX_FIELDS = 50, 10_000
+#: Number of lines to read one by one if pyarrow rejects one of them.
+_FEW = 16
+#: Largest number of values, with nulls, that pyarrow reads at once.
+_MAX_VALUES = 1 << 22
+
+
+def merged(one: Shape, other: Shape) -> Shape:
+    """Return the shape of the values of two shapes, of which the first may change."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name, shape in other.items():
+            one[name] = merged(one.get(name), shape)
+        return one if len(one) <= _MAX_FIELDS else TEXT
+    if isinstance(one, list) and isinstance(other, list):
+        return [merged(one[0], other[0])]
+    if isinstance(one, Set) and isinstance(other, Set):
+        return one & other
+    return other if one is None else one if other is None else TEXT
+
+
+def column_type(shape: Shape, *, is_id: bool = False) -> T.DataType:
+    """Return the preferred type of a shape. Nulls, and objects without fields, are text.
+
+    No fraction is an ID, because programs may spell it in several ways.
+    """
+    if isinstance(shape, dict) and 0 < len(shape) <= _MAX_FIELDS:
+        return T.StructType([T.StructField(n, column_type(shape[n])) for n in sorted(shape)])
+    if isinstance(shape, list):
+        return T.ArrayType(column_type(shape[0]))
+    # The spelling of times is behind the names of their types.
+    names = {name.partition(" ")[0] for name in shape or ()} - (_FRACTION if is_id else TEXT)
+    kind = next((kind for name, kind in KINDS.items() if name in names), pa.string())
+    return from_arrow_type(kind)
+
+
+class _Records(JsonRecords):
+    """Reads records for their shape, and makes no rows."""
+
+    shape: Shape = None
+
+    def _row(self, record: Any) -> dict[str, Any]:
+        row = super()._row(record)
+        self.shape = merged(self.shape, _shape(record))
+        return row
+
+
+class JsonTypes(JsonReader):
+    """Reads one file for the shape of its good records. Implements `text_input.TextFormat` too."""
+
+    def __init__(self, given: JsonFormat) -> None:
+        super().__init__(
+            given.columns, given.spelling, line_end=given.line_end, is_whole=given.is_whole
+        )
+        self.encoding, self.spelling, self.quote = given.encoding, given.spelling, given.quote
+        self.line_end, self.is_divisible = given.line_end, given.is_divisible
+        self._records = self.records = _Records(given.columns, given.spelling)
+
+    def reader(self, begin: bytes, *, is_last: bool) -> tuple[JsonReader, int]:
+        """See `TextFormat`."""
+        return self, 0
+
+    def _by_pyarrow(self, lines: Lines) -> tuple[list[Any], I64]:
+        is_regular = lines.are_objects() & lines.are_utf8()
+        slow, waiting = [np.flatnonzero(~is_regular)], [np.flatnonzero(is_regular)]
+        odd = dict[str, BOOL]()
+        while waiting:
+            own, kind = waiting.pop(), _read_type(self.records.shape or {})
+            most = max(_FEW, _MAX_VALUES // max(1, json_columns.width(kind)))
+            doubles = set(json_columns.named(kind, pa.types.is_floating))
+            pattern = "|".join(json_columns.long_numbers(doubles)) or "^$"
+            if pattern not in odd:
+                odd[pattern] = lines.matches(pattern)
+            is_odd = odd[pattern][own]
+            if len(own) <= _FEW:
+                slow.append(self._bad(lines, own))
+            elif len(own) > most:
+                waiting += [own[most:], own[:most]]
+            elif is_odd.any():
+                slow.append(self._bad(lines, own[is_odd]))
+                waiting.append(own[~is_odd])
+            else:
+                try:
+                    seen = _seen(read_lines(lines, own, kind).to_struct_array())
+                    self.records.shape = merged(self.records.shape, seen)
+                except (pa.ArrowException, ValueError):
+                    slow.append(self._bad(lines, own[:_FEW]))
+                    rest = own[_FEW:]
+                    is_new = _read_type(self.records.shape or {}) != kind
+                    middle = 0 if is_new else len(rest) // 2
+                    waiting += [rest[middle:], rest[:middle]]
+        return [], np.unique(np.concatenate(slow))
+
+    def _bad(self, lines: Lines, own: I64) -> I64:
+        """Read lines one by one, and return which of them are bad."""
+        bad = self.records.read(lines.texts(own)).bad
+        return np.searchsorted(lines.starts, [record.offset for record in bad])
+
+
+def _shape(value: Any, levels: int = _MAX_LEVELS) -> Shape:
+    kind = type(value)
+    if kind is dict and levels:
+        return {name: _shape(one, levels - 1) for name, one in value.items()}
+    if kind is list and levels:
+        inner: Shape = None
+        for one in value:
+            inner = merged(inner, _shape(one, levels - 1))
+        return [inner]
+    if kind is Number:
+        return _number(value)
+    return None if value is None else frozenset({"boolean"}) if kind is bool else TEXT
+
+
+def _number(text: str) -> frozenset[str]:
+    is_whole = text.removeprefix("-").isdecimal()
+    if len(text) <= json_columns.DIGITS and "e" not in text and "E" not in text:
+        return _WHOLE if is_whole else _FRACTION
+    found = set()
+    for name in _EXACT if is_whole else _EXACT.keys() & _FRACTION:
+        with suppress(Unfit):
+            _EXACT[name](text)
+            found.add(name)
+    with suppress(ArithmeticError):  # an exponent of very many digits
+        number = Decimal(text)
+        # Infinity differs from every number.
+        if Decimal(repr(float(text))) == number and (not is_whole or abs(number) <= _MAX_EXACT):
+            found.add("double")
+    return frozenset(found)
+
+
+def _read_type(shape: Shape) -> pa.DataType:
+    """Return the type in which pyarrow reads values of a shape."""
+    if isinstance(shape, dict):
+        return pa.struct([(name, _read_type(inner)) for name, inner in shape.items()])
+    if isinstance(shape, list):
+        return pa.list_(_read_type(shape[0]))
+    if not shape:
+        return pa.null() if shape is None else pa.string()
+    if "boolean" in shape:
+        return pa.bool_()
+    return pa.int64() if "decimal(38,0)" in shape else pa.float64()
+
+
+def _seen(column: pa.Array) -> Shape:
+    """Return what the values that pyarrow read add to their shape. Raises ValueError for NaN."""
+    is_ = pa.types
+    if is_.is_struct(column.type):
+        return {inner.name: _seen(column.field(at)) for at, inner in enumerate(column.type)}
+    if is_.is_list(column.type):
+        return [_seen(column.values)]
+    if is_.is_floating(column.type) and pc.all(pc.is_finite(column)).as_py() is False:
+        raise ValueError("JSON has no NaN and no infinity")
+    ends = pc.min_max(column).as_py().values() if is_.is_integer(column.type) else ()
+    is_exact = all(end is None or abs(end) <= _MAX_EXACT for end in ends)
+    return None if is_exact else _WHOLE - {"double"}
