@@ -19,9 +19,9 @@ from dedup.cli.run.input.columns import (
     widens,
 )
 from dedup.cli.run.input.event_time import arrival_note, time_columns
-from dedup.sources.files.text_options import header_of
 from dedup.cli.run.options import RunOptions
 from dedup.errors import ConfigError, DataError
+from dedup.sources.files.text_options import header_of
 
 
 def ddl(**fields: T.DataType) -> T.StructType:

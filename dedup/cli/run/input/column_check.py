@@ -24,7 +24,6 @@ from dedup.cli.run.input.columns import Change, changes, fault, joined, schema_b
 from dedup.cli.run.input.files import Stamp
 from dedup.cli.run.input.inference import Inference
 from dedup.cli.run.input.source import read_settings
-from dedup.sources.files.text_options import folded, header_of
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import COLUMNAR
 from dedup.cli.stop import StopRequest
@@ -33,6 +32,7 @@ from dedup.sources.files.exact_values import unreadable
 from dedup.sources.files.folder_columns import folder_names
 from dedup.sources.files.json_types import Shape
 from dedup.sources.files.parquet_input import spark_columns
+from dedup.sources.files.text_options import folded, header_of
 
 #: Kinds of changes that matter, by format. Types do not matter in JSON, whose values are judged
 #: record by record, and in CSV, whose types are given.

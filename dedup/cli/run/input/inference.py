@@ -16,7 +16,7 @@ from dataclasses import replace
 from datetime import UTC
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +24,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
 
-from dedup.cli.run.input.text import header_of, text_source
 from dedup.cli.run.job import Job
 from dedup.cli.stop import StopRequest
 from dedup.errors import ConfigError
@@ -36,7 +35,9 @@ from dedup.sources.files.json_types import KINDS, TEXT, JsonTypes, Shape, column
 from dedup.sources.files.scan import good_rows
 from dedup.sources.files.text_columns import converted
 from dedup.sources.files.text_input import PACKED
+from dedup.sources.files.text_options import header_of, text_format
 from dedup.sources.files.text_values import Spelling, from_text
+from dedup.spark.driver import checks
 
 #: Whole numbers that one of these types holds are also in the next one.
 _WHOLE = ("int", "bigint", "decimal(38,0)")
@@ -59,9 +60,15 @@ class Inference:
         self, spark: SparkSession, job: Job, stop: StopRequest | None, *, skips_bad: bool
     ) -> None:
         self._job, self._stop, self._skips_bad = job, stop, skips_bad
+        self._options = dict(job.options.read_options)
+        self._infers = job.options.infer or job.files.file_format == "json"
         times = T.StructType([T.StructField(name, from_arrow_type(KINDS[name])) for name in _TIMES])
-        given = text_source(spark, job, times if job.options.infer else T.StructType())
-        self._format = cast(CsvFormat | JsonFormat, given.format)
+        self._format = text_format(
+            times if job.options.infer else T.StructType(),
+            job.files.file_format,
+            self._options,
+            checks.time_zone(spark),
+        )
 
     def shapes(self, paths: Sequence[Path], names: Sequence[str] = ()) -> list[Shape]:
         """Return the shape of each file. The columns of CSV have their names in lower case.
@@ -69,7 +76,7 @@ class Inference:
         `names` are the columns of CSV if no header tells them. Raises KeyboardInterrupt or
         DataError.
         """
-        if isinstance(self._format, CsvFormat) and not self._job.options.infer:
+        if not self._infers:
             return [{}] * len(paths)
         parts = [(path, at, n) for path in paths for n in [self._count(path)] for at in range(n)]
         found: dict[Path, Shape] = dict.fromkeys(paths)
@@ -114,7 +121,7 @@ class Inference:
             form = JsonTypes(self._format)
         else:
             if self._format.has_header and not self._format.ignores_header:
-                names = header_of(path, dict(self._job.options.read_options))
+                names = header_of(path, self._options)
             form = replace(self._format, columns=pa.schema([(name, pa.string()) for name in names]))
         found = dict[str, Any]()
         for rows in good_rows(path, form, number, count, skips_bad=self._skips_bad):
