@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -14,7 +15,10 @@ import pytest
 
 from dedup.cli.failures import DAMAGE, FAILED
 from dedup.cli.run.input.files import InputFiles
+from dedup.cli.run.input.inference import Inference
+from dedup.cli.run.job import resolve
 from dedup.cli.run.work import plan
+from dedup.cli.stop import StopRequest
 from tests.support.cli_job import Job
 from tests.support.needs import long
 
@@ -92,7 +96,7 @@ def test_json_columns_are_inferred_without_a_loss(job: Job) -> None:
     first = rows["9007199254740993"]
     assert (first.e, first.s.e, first.s.x, first.day) == ("{}", "{}", 1, "1")
     assert (first._corrupt_record, first._metadata) == ("c", "m")
-    assert (rows["9007199254740992"]._dedup_corrupt, rows["9007199254740992"].l) == ("d", "[{}]")
+    assert (rows["9007199254740992"]._dedup_corrupt, rows["9007199254740992"].l) == ("d", ["{}"])
     # Likewise columns of later files.
     job.files.text("day=1/2.json", '{"id":1,"new":{}}\n')
     assert "2.json has 'new' (string)" in job.fails(**options).message
@@ -277,8 +281,7 @@ def test_names_that_spark_uses_itself(job: Job, tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("bad/batch=0/*.json"))) == 1
     lines = job.files.text("lines/value=1/1.csv", "id\na\n").parent.parent
     lines_into = {"input": lines, "output": job.output.with_name("lines")}
-    assert "Give --schema" in job.fails(**lines_into).message
-    job(**lines_into, schema="id STRING, value INT")
+    job(**lines_into)
     assert job.rows(folder=lines_into["output"]) == [("a", "1")]
     (job.files.folder / "parquet" / "_metadata=m").mkdir(parents=True)
     job.files.table("parquet/_metadata=m/1.parquet", pa.table({"id": ["a"]}))
@@ -290,10 +293,53 @@ def test_names_that_spark_uses_itself(job: Job, tmp_path: Path) -> None:
     assert "Column '__Dedup_text': names beginning '__dedup_' are" in failure.message
 
 
-def test_types_are_inferred_beside_a_name_that_spark_uses_itself(job: Job) -> None:
-    job.files.text("1.csv", "id,_corrupt_record,n\na,5,1\nb,6,2\n")
-    job(infer=True, output_format="parquet")
-    assert job.rows("parquet") == [("a", 5, 1), ("b", 6, 2)]
+def test_types_are_inferred_from_all_files(job: Job) -> None:
+    """Columns are in any order and case, some rows are bad, and Spark knows a name otherwise."""
+    job.files.text("1.csv", "id,_corrupt_record,n\na,5,1\nb,6\n")
+    job.files.text("2.csv", "N,ID,_corrupt_record,k\nx,c,7,1\n")
+    options = {"infer": True, "new_columns": "ignore", "output_format": "parquet"}
+    assert "header. It is line 3: b,6." in job.fails(**options).message
+    job(**options, bad_records="skip")
+    assert job.rows("parquet") == [("a", 5, "1"), ("c", 7, "x")]
+    job.files.text("3.csv", "id,n,_corrupt_record,new\nd,2,8,1.5\n")
+    job.files.text("4.csv", "id,n,_corrupt_record,new\ne,2,9,1\n")
+    job(infer=True, new_columns="add", output_format="parquet", bad_records="skip")
+    rows = job.spark.read.parquet(str(job.output / "batch=2"), str(job.output / "batch=3"))
+    assert sorted(row.new for row in rows.collect()) == ["1", "1.5"]
+
+
+@pytest.mark.parametrize("name", ["csv", "json"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_types_of_a_large_file(
+    job: Job, monkeypatch: pytest.MonkeyPatch, name: str, packed: bool
+) -> None:
+    """In parts, if it is not packed."""
+    monkeypatch.setattr("dedup.cli.run.input.inference.SPLIT_BYTES", 100)
+    lines = [f'{{"id":{n},"x":{n}.5}}' if name == "json" else f"{n},{n}.5" for n in range(99)]
+    lines += ['{"id":2,"x":9007199254740993}' if name == "json" else "2,x"]
+    text = "\n".join(lines if name == "json" else ["id,x", *lines]).encode()
+    path = job.files.folder / (f"1.{name}.gz" if packed else f"1.{name}")
+    path.write_bytes(gzip.compress(text) if packed else text)
+    inference = Inference(job.spark, resolve(job.made(infer=name == "csv")), None, skips_bad=False)
+    (shape,) = inference.shapes([path])
+    columns = inference.columns([shape], ["id", "x"]).simpleString()
+    number, mixed = ("int", "string") if name == "csv" else ("bigint", "decimal(38,18)")
+    assert columns == f"struct<id:{number},x:{mixed}>"
+
+
+def test_a_request_to_stop_ends_the_reading_for_types(job: Job) -> None:
+    job.files.text("1.json", '{"id":1}\n')
+    stop = StopRequest()
+    stop.set()
+    with pytest.raises(KeyboardInterrupt):
+        job(stop=stop)
+
+
+def test_names_that_differ_only_in_case(job: Job) -> None:
+    job.files.text("1.json", '{"id":1,"n":1}\n{"N":2}\n')
+    message = job.fails().message
+    assert "The columns of INPUT" in message
+    assert "`n`" in message
 
 
 def test_other_rules_wait_until_it_is_finished(job: Job) -> None:

@@ -32,7 +32,6 @@ from dedup.sources.files.exact_values import unreadable
 from dedup.sources.files.folder_columns import folder_names
 from dedup.sources.files.json_types import Shape
 from dedup.sources.files.parquet_input import spark_columns
-from dedup.sources.files.text_options import folded, header_of
 
 #: Kinds of changes that matter, by format. Types do not matter in JSON, whose values are judged
 #: record by record, and in CSV, whose types are given.
@@ -84,7 +83,6 @@ class ColumnCheck:
         self._job = job
         self._columns = columns
         self._format = job.files.file_format
-        self._settings = folded(job.files.reader_options | dict(job.options.read_options))
         self._seen: dict[str, Stamp] = {}
         if self._format not in COLUMNAR:
             self._inference = Inference(spark, job, stop, skips_bad=True)
@@ -135,28 +133,25 @@ class ColumnCheck:
     def _file_mismatches(self, paths: Sequence[Path]) -> Iterator[Mismatch]:
         known, folders = self._columns.fields, self._job.files.partitions
         own = T.StructType([field for field in known if field.name.lower() not in folders])
-        files = {"csv": self._csv, "json": self._json}.get(self._format, self._columnar)
-        for path, columns, shape in files(own, paths):
+        found = self._columnar(paths) if self._format in COLUMNAR else self._text(own, paths)
+        for path, columns, shape in found:
             # Only the reader of JSON distinguishes upper and lower case in names.
             every = changes(own, columns, exact=self._format == "json")
             differ = tuple(c for c in every if c.kind in _KINDS.get(self._format, _KINDS_COLUMNAR))
             if differ:
                 yield Mismatch(path, columns, differ, shape)
 
-    def _csv(self, own: T.StructType, paths: Sequence[Path]) -> Iterator[_Found]:
-        with ThreadPoolExecutor(self._job.options.cores) as pool:
-            headers = pool.map(partial(self._header, own), paths)
-            found = {path: names for path, names in zip(paths, headers, strict=True) if names}
-        for (path, names), shape in zip(
-            found.items(), self._inference.shapes([*found]), strict=True
-        ):
-            yield path, self._inference.columns([shape], names), shape
+    def _text(self, own: T.StructType, paths: Sequence[Path]) -> Iterator[_Found]:
+        names: dict[Path, list[str] | None] = dict.fromkeys(paths)
+        if self._format == "csv":
+            with ThreadPoolExecutor(self._job.options.cores) as pool:
+                headers = pool.map(partial(self._header, own), paths)
+                names = {path: given for path, given in zip(paths, headers, strict=True) if given}
+        shapes = self._inference.shapes([*names])
+        for (path, given), shape in zip(names.items(), shapes, strict=True):
+            yield path, self._inference.columns([shape], given), shape
 
-    def _json(self, own: T.StructType, paths: Sequence[Path]) -> Iterator[_Found]:
-        for path, shape in zip(paths, self._inference.shapes(paths), strict=True):
-            yield path, self._inference.columns([shape]), shape
-
-    def _columnar(self, own: T.StructType, paths: Sequence[Path]) -> Iterator[_Found]:
+    def _columnar(self, paths: Sequence[Path]) -> Iterator[_Found]:
         inferred: dict[bytes, T.StructType] = {}
         reader = self._spark.read.format(self._format).options(**read_settings(self._job))
         with ThreadPoolExecutor(self._job.options.cores) as pool:
@@ -181,10 +176,10 @@ class ColumnCheck:
 
     def _header(self, own: T.StructType, path: Path) -> list[str] | None:
         """Return a CSV file's header, or None if it has the known columns or does not matter."""
-        if (self._settings["header"], self._settings["enforceschema"]) != ("true", "false"):
+        if not self._inference.reads_headers:
             return None
         try:
-            names = header_of(path, self._settings)
+            names = self._inference.header(path)
         except DataError:
             if str(path) in self._published:
                 return None

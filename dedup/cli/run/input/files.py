@@ -23,8 +23,6 @@ _SUFFIXES = {
     "parquet": (".parquet",),
     "orc": (".orc",),
 }
-#: Options with which Spark reads CSV by RFC 4180. All files must have the same header.
-_CSV_READ = {"header": "true", "enforceSchema": "false", "escape": '"'}
 #: Suffixes of files that pyarrow cannot unpack.
 _ONLY_HADOOP = (".deflate", ".snappy", ".lzo", ".lzo_deflate")
 
@@ -100,12 +98,9 @@ class InputFiles:
     def reader_options(self) -> dict[str, str]:
         """Options with which Spark's file source finds these files, and files that arrive later."""
         options = {
-            "mode": "FAILFAST",
             # By default Spark silently skips files that are a week older than the newest file.
-            "maxFileAge": "36500d",
+            "maxFileAge": "36500d"
         }
-        if self.file_format == "csv":
-            options |= _CSV_READ
         if self.file_format in COLUMNAR:
             options["mergeSchema"] = "true"
         if self.pattern is not None:

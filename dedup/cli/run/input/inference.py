@@ -70,6 +70,16 @@ class Inference:
             checks.time_zone(spark),
         )
 
+    @property
+    def reads_headers(self) -> bool:
+        """Whether the columns of a file have the names in its header."""
+        form = self._format
+        return isinstance(form, CsvFormat) and form.has_header and not form.ignores_header
+
+    def header(self, path: Path) -> list[str]:
+        """Return what `header_of` returns."""
+        return header_of(path, self._options)
+
     def shapes(self, paths: Sequence[Path], names: Sequence[str] = ()) -> list[Shape]:
         """Return the shape of each file. The columns of CSV have their names in lower case.
 
@@ -120,8 +130,8 @@ class Inference:
         if isinstance(self._format, JsonFormat):
             form = JsonTypes(self._format)
         else:
-            if self._format.has_header and not self._format.ignores_header:
-                names = header_of(path, self._options)
+            if self.reads_headers:
+                names = self.header(path)
             form = replace(self._format, columns=pa.schema([(name, pa.string()) for name in names]))
         found = dict[str, Any]()
         for rows in good_rows(path, form, number, count, skips_bad=self._skips_bad):

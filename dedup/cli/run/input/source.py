@@ -20,7 +20,7 @@ from dedup.sinks.files.query import SourceFiles, read_rows
 from dedup.sources.files.bypass import LeftToSpark
 from dedup.sources.files.parquet_input import spark_columns
 from dedup.sources.files.scan import TextSource
-from dedup.sources.files.text_options import header_of, listing_options, text_format
+from dedup.sources.files.text_options import listing_options, text_format
 from dedup.spark.driver import checks
 from dedup.spark.plan import HELPER_PREFIX
 
@@ -65,8 +65,7 @@ def _inferred(spark: SparkSession, job: Job, stop: StopRequest | None) -> T.Stru
     inference = Inference(spark, job, stop, skips_bad=job.options.bad_records != "error")
     names, paths = None, job.files.paths
     if job.files.file_format == "csv":  # its names are in the oldest file with records
-        headers = (header_of(path, dict(job.options.read_options)) for path in paths)
-        names = next(filter(None, headers), [])
+        names = next(filter(None, map(inference.header, paths)), [])
     return inference.columns(inference.shapes(paths, names or ()), names)
 
 
