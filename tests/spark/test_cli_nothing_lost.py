@@ -335,6 +335,15 @@ def test_a_request_to_stop_ends_the_reading_for_types(job: Job) -> None:
         job(stop=stop)
 
 
+def test_types_of_columns_without_names_of_their_own(job: Job) -> None:
+    """The oldest file names the columns, and headers of other files are ignored."""
+    job.files.text("1.csv", "id,n\n1,2\n")
+    job.files.text("2.csv", "other,names\n3,4\n")
+    ignored = (("enforceSchema", "true"),)
+    job(infer=True, read_options=ignored, output_format="parquet")
+    assert job.rows("parquet") == [(1, 2), (3, 4)]
+
+
 def test_names_that_differ_only_in_case(job: Job) -> None:
     job.files.text("1.json", '{"id":1,"n":1}\n{"N":2}\n')
     message = job.fails().message
