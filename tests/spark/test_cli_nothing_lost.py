@@ -342,6 +342,9 @@ def test_types_of_columns_without_names_of_their_own(job: Job) -> None:
     ignored = (("enforceSchema", "true"),)
     job(infer=True, read_options=ignored, output_format="parquet")
     assert job.rows("parquet") == [(1, 2), (3, 4)]
+    job.output = job.output.with_name("no header")
+    failure = job.fails(infer=True, read_options=(("header", "false"),), output=job.output)
+    assert "INPUT has no such column; it has none at all" in failure.message
 
 
 def test_names_that_differ_only_in_case(job: Job) -> None:

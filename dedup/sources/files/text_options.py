@@ -184,7 +184,7 @@ def _encoding(given: Mapping[str, str]) -> str:
 
 def header_of(path: Path, read_options: Mapping[str, str]) -> list[str]:
     """Return the names in a file's header. A file without records has none. Raises DataError."""
-    options = csv_options(read_options)
+    options = csv_options(read_options) | {"ignores_header": False}
     text_format = CsvFormat(columns=pa.schema([]), spelling=Spelling(), **options)
     try:
         with TextInput(path, text_format) as file:

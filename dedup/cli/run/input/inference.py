@@ -132,6 +132,8 @@ class Inference:
         else:
             if self.reads_headers:
                 names = self.header(path)
+            if not names:
+                return {}
             form = replace(self._format, columns=pa.schema([(name, pa.string()) for name in names]))
         found = dict[str, Any]()
         for rows in good_rows(path, form, number, count, skips_bad=self._skips_bad):
