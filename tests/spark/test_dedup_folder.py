@@ -176,6 +176,8 @@ def test_text_is_refused_with_its_place(run: Any, files: FileDrop) -> None:
     files.text("p=1.005/2.csv", "id,n\na,1\n")
     with pytest.raises(Exception, match=r"its folder p=1.005 does not fit decimal\(3,2\)"):
         run(source_format="csv", schema="id STRING, n INT, p DECIMAL(3,2)")
+    with pytest.raises(ConfigError, match="source_format='json' needs schema="):
+        run(source_format="json")
     with pytest.raises(ConfigError, match="has no text for the column 'a'"):
         run(schema="id STRING, a ARRAY<INT>", output_format="csv")
 

@@ -91,7 +91,8 @@ def dedup_folder(
     output_format : {"parquet", "csv", "json"}, default "parquet"
         Format of the output.
     schema : StructType or DDL, optional
-        Columns of the input. Default: the columns of the existing files. Columns of CSV are text.
+        Columns of the input. JSON needs them. Default: the columns of the existing files. Those of
+        CSV are text.
     options : mapping of str to str, optional
         Options of Spark's file source, such as ``maxFilesPerTrigger``. For CSV and JSON also the
         options of Spark's readers that `dedup run` knows, such as ``sep`` and ``timestampFormat``.
@@ -175,6 +176,8 @@ class _InputFiles:
             paths=paths if self.file_format == "parquet" else (),
             by_spark="the input is orc" if self.file_format == "orc" else None,
         )
+        if self.schema is None and self.file_format == "json":
+            raise ConfigError("source_format='json' needs schema=, the columns of the records.")
         if self.schema is None:
             self.schema = self._found(paths)
         reader = self.spark.readStream.format(self.file_format).schema(self.schema)
