@@ -31,16 +31,29 @@ class Scripted(Pipeline):
         self.batch_ms.append(self._to_come.pop(0))
 
 
-@pytest.mark.parametrize("engine", [oneoff.duckdb, oneoff.polars])
-def test_one_off_engines_write_each_record_once(tmp_path: Path, engine: Any) -> None:
-    events = Events(rows=2000, duplicates=0.2, shape="kafka")
+@pytest.mark.parametrize(
+    ("engine", "file_format", "shape"),
+    [
+        (oneoff.duckdb, "parquet", "kafka"), (oneoff.polars, "parquet", "kafka"),
+        (oneoff.duckdb, "csv", "narrow"), (oneoff.duckdb, "json", "narrow"),
+    ],
+)  # fmt: skip
+def test_one_off_engines_write_each_record_once(
+    tmp_path: Path, engine: Any, file_format: str, shape: str
+) -> None:
+    events = Events(rows=2000, duplicates=0.2, shape=shape)
     for number in range(2):
-        events.write(tmp_path / "in", number)
-    engine(tmp_path / "in", tmp_path / "out", tmp_path, 2)
-    found = ds.dataset(tmp_path / "out").to_table().to_pylist()
-    records = ds.dataset(tmp_path / "in").to_table().to_pylist()
-    assert len(found) == events.unique(2)
-    assert {tuple(r.values()) for r in found} == {tuple(r.values()) for r in records}
+        events.write(tmp_path / "in", number, file_format=file_format)
+    engine(tmp_path / "in", tmp_path / "out", tmp_path, 2, file_format)
+    found, records = (
+        ds.dataset(tmp_path / folder, format=file_format).to_table() for folder in ("out", "in")
+    )
+    ids = [record["event_id"] for record in found.to_pylist()]
+    assert len(ids) == events.unique(2)
+    assert set(ids) == {record["event_id"] for record in records.to_pylist()}
+    if file_format == "parquet":
+        rows = ({tuple(row.values()) for row in table.to_pylist()} for table in (found, records))
+        assert next(rows) == next(rows)
 
 
 def test_wrong_answers_end_a_benchmark(tmp_path: Path) -> None:
@@ -50,7 +63,9 @@ def test_wrong_answers_end_a_benchmark(tmp_path: Path) -> None:
     contender.unique = False
     with pytest.raises(SystemExit, match="theirs: 190 rows, must be 200"):
         pipelines.check(contender, events, 2)
-    oneoff.duckdb(events.write(tmp_path / "in", 0)[0].parent, tmp_path / "out", tmp_path, 1)
+    oneoff.duckdb(
+        events.write(tmp_path / "in", 0)[0].parent, tmp_path / "out", tmp_path, 1, "parquet"
+    )
     with pytest.raises(SystemExit, match="theirs: 95 rows, must be 96"):
         runs.check("theirs", Job(tmp_path, tmp_path, 1, "1g", ""), 96)
 
