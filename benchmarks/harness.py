@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -254,6 +254,12 @@ def filling(live: float, rows: int, duplicates: float = 0.05) -> tuple[Events, i
     """Events, and how many micro-batches of them bring so many million live IDs in one horizon."""
     batches = max(1, round(live * 1e6 / (rows * (1 - duplicates))))
     return Events(rows=rows, duplicates=duplicates, batch_ms=HORIZON_MS // batches), batches
+
+
+def numbers(metrics: BatchMetrics) -> dict[str, Any]:
+    """What a micro-batch counted, without its lists."""
+    figures = {each.name: getattr(metrics, each.name) for each in fields(metrics)}
+    return {name: value for name, value in figures.items() if not isinstance(value, tuple | list)}
 
 
 def bytes_in(folder: Path) -> int:

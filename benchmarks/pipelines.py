@@ -17,7 +17,15 @@ from typing import Any
 
 from benchmarks.contenders import contenders
 from benchmarks.events import SCHEMAS, Events
-from benchmarks.harness import BASE_SETTINGS, HORIZON, Pipeline, comparison, data_folder, parser
+from benchmarks.harness import (
+    BASE_SETTINGS,
+    HORIZON,
+    Pipeline,
+    comparison,
+    data_folder,
+    numbers,
+    parser,
+)
 from benchmarks.results import finish
 
 OURS = "dedup_by_id"
@@ -48,7 +56,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     }
     last = next((p.metrics[-1] for p in wanted if p.metrics and p.metrics[-1]), None)
     if last is not None:
-        result["last"] = {k: getattr(last, k) for k in last.__slots__ if k != "stage_us"}
+        result["last"] = {k: v for k, v in numbers(last).items() if k != "stage_us"}
     return result
 
 

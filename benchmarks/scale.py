@@ -29,13 +29,13 @@ from benchmarks.harness import (
     data_folder,
     drop_page_cache,
     filling,
+    numbers,
     parser,
     session,
     side_by_side,
 )
 from benchmarks.memory import Sampler, usage
 from benchmarks.results import finish, median
-from dedup.core.metrics import BatchMetrics
 
 #: Million live IDs at which is looked.
 TARGETS = (1, 3, 10, 30, 100)
@@ -105,12 +105,6 @@ def feed(
         "metrics": numbers(last) if last is not None else None,
         "memory": memory(spark, sampler) if sampler is not None else None,
     }
-
-
-def numbers(metrics: BatchMetrics) -> dict[str, Any]:
-    """What a micro-batch counted, without its lists."""
-    figures = {name: getattr(metrics, name) for name in metrics.__slots__}
-    return {name: value for name, value in figures.items() if not isinstance(value, tuple | list)}
 
 
 def cold_start(

@@ -11,9 +11,10 @@ import pytest
 
 from benchmarks import lines, oneoff, pipelines, runs
 from benchmarks.events import SCHEMAS, Events
-from benchmarks.harness import Pipeline
+from benchmarks.harness import Pipeline, numbers
 from benchmarks.lines import Line
 from benchmarks.programs import PROGRAMS, Job, Program
+from tests.support.batch_metrics import batch
 
 _NO_END = float("inf")
 
@@ -68,6 +69,11 @@ def test_wrong_answers_end_a_benchmark(tmp_path: Path) -> None:
     )
     with pytest.raises(SystemExit, match="theirs: 95 rows, must be 96"):
         runs.check("theirs", Job(tmp_path, tmp_path, 1, "1g", ""), 96)
+
+
+def test_the_figures_of_a_micro_batch_include_those_of_all_operators() -> None:
+    found = numbers(batch(1))
+    assert (found["shards"], "live_ids" in found) == (4, True)
 
 
 def test_hopeless_contenders_are_fed_no_further() -> None:
