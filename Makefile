@@ -79,7 +79,7 @@ OLDER_TESTS := $(patsubst %,tests/spark/test_%.py,operator_pack operator_semanti
 	operator_restart operator_checks sequence_operator golden) tests/spark/test_cli_run.py::test_formats \
 	$(patsubst %,tests/spark/test_%.py,files record_id values cli_order) \
 	$(patsubst %,tests/unit/test_%.py,daemon keycolumn keys rowhash sources files_scan files_write catalog_root \
-	catalog_store segment_store)
+	catalog_store kafka_source_json segment_store)
 
 .PHONY: test-older
 test-older: java $(OLDER)/.ready-test ## the operator's tests on an older PySpark, and the oldest pandas and pyarrow

@@ -15,7 +15,7 @@ from dedup.cli.failures import FAILED, USAGE
 from dedup.cli.run import drain
 from dedup.sinks.batch_folders import published_batches
 from dedup.sinks.folder_sink import StagedFiles
-from dedup.sources.strict_json import NOT_STRICT
+from dedup.sources.files.json_text import NOT_STRICT
 from tests.support.cli_job import Job
 from tests.support.needs import long
 

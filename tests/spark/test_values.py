@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -14,24 +14,24 @@ from pyarrow import orc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup.errors import DataError
-from dedup.sources.files.bypass import LeftToSpark, arrow_schema
+from dedup.errors import ConfigError, DataError
+from dedup.sources.files.bypass import arrow_schema
 from dedup.sources.files.csv_input import CsvReader
 from dedup.sources.files.csv_records import CsvForm
-from dedup.sources.files.json_input import JsonReader
 from dedup.sources.files.orc_times import check_orc_times
 from dedup.sources.files.parquet_input import ParquetInput, spark_columns
 from dedup.sources.files.text_records import TextReader
 from dedup.sources.files.text_values import Spelling
-from dedup.sources.strict_json import CAUSE, FIELDS, NOT_STRICT, with_fields, with_tagged
+from dedup.sources.kafka.decoder import CAUSE, FIELDS
+from dedup.sources.kafka.values import Json, parser
 from tests.support.pages import Row, table
 
 
-def parsed(spark: SparkSession, texts: list[str | bytes | None], schema: str) -> DataFrame:
-    rows = [(text.encode() if isinstance(text, str) else text,) for text in texts]
-    records = spark.createDataFrame(rows, "value binary").coalesce(1)
-    columns = spark.createDataFrame([], schema).schema
-    return with_fields(with_tagged(records, F.col("value").cast("string")), columns, {})
+def parsed(spark: SparkSession, texts: list[str], given: Json) -> DataFrame:
+    parse = parser(spark, given, ())
+    assert parse is not None
+    records = spark.createDataFrame([(text.encode(),) for text in texts], "value binary")
+    return parse(records.coalesce(1))
 
 
 def examples(row: Row) -> list[str]:
@@ -40,7 +40,7 @@ def examples(row: Row) -> list[str]:
 
 def read_json(spark: SparkSession, row: Row, path: Path) -> list[str | None]:
     """Values of all examples of a row as texts, null for those that are rejected."""
-    found = parsed(spark, [f'{{"v": {text}}}' for text in examples(row)], f"v {row.kind}")
+    found = parsed(spark, [f'{{"v": {text}}}' for text in examples(row)], Json(f"v {row.kind}"))
     value = F.when(F.col(CAUSE).isNull(), F.col(FIELDS)["v"].cast("string"))
     return [one.value for one in found.select(value.alias("value")).collect()]
 
@@ -137,16 +137,6 @@ def read_csv(spark: SparkSession, row: Row, path: Path, **options: str) -> list[
     return read_text(spark, row, reader, lines)
 
 
-def read_json_file(spark: SparkSession, row: Row, path: Path) -> list[str | None] | None:
-    try:
-        columns = arrow_schema(spark.createDataFrame([], f"number INT, v {row.kind}").schema, "UTC")
-    except LeftToSpark:
-        return None
-    reader = JsonReader(columns, Spelling())
-    lines = (f'{{"number": {n}, "v": {text}}}' for n, text in enumerate(examples(row)))
-    return read_text(spark, row, reader, lines)
-
-
 def test_a_name_of_no_number_may_look_like_one_of_java(spark: SparkSession, tmp_path: Path) -> None:
     row = Row("DOUBLE", [("-1.#IND", "NaN"), ("1.5", "1.5")], ["1D", "1.#IND"])
     assert read_csv(spark, row, tmp_path / "1", nan="-1.#IND") == ["NaN", "1.5", None, None]
@@ -164,67 +154,40 @@ def test_the_page_says_what_the_code_does(spark: SparkSession, tmp_path: Path, n
     for row in table(name):
         said = [value for _, value in row.kept] + [None] * len(row.rejected)
         assert list(READERS[name](spark, row, tmp_path / "1")) == said, row.kind
-        if name == "json":
-            assert read_json_file(spark, row, tmp_path / "1") in (said, None), row.kind
 
 
-NESTED = '{"a":' + "[" * 2000 + "]" * 2000 + "}"
-NOT_JSON = [
-    '{"a":"x"}}', '{"a":"x"}{"a":"y"}', '{"a":"x"} y', '{"a":"x"},"_value":{"a":"y"}',
-    '{"a":"x"}\0',
-    '{"a":1,"a":2}', '{"b":{"c":1,"c":2}}', '{"a":1,"\\u0061":2}', '{"a":"x\\ud800"}',
-    '{"a":"\\udc00x"}', '{"\\ud801":1}', '{"a":NaN}', "{'a':1}", '{"a":01}', '{"a":1.}', '{"a":.5}',
-    '{"a":+1}', '{"a":1,}', "{a:1}", '{"a":1}//', '{5:1}', '{"a":"\t"}', '{"a":"x"', "\0",
-    '1],["a"', "1,2", '\ufeff{"a":1}', NESTED, '{"a":' + "9" * 1001 + "}",
-]  # fmt: skip
+def test_options_of_json_say_how_times_are_spelled(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    text = '{"d": "01/05/2024", "t": "01.05.2024 10", "n": "2024-05-01", "z": 1714521600}'
+    schema = "d DATE, t TIMESTAMP, n TIMESTAMP_NTZ NOT NULL, z TIMESTAMP"
+    patterns = {"dateFormat": "dd/MM/yyyy", "TimestampFormat": "dd.MM.yyyy HH"}
+    for options, time in (
+        (patterns, "2024-05-01 10:00:00"),
+        (patterns | {"timeZone": "Asia/Tokyo"}, "2024-04-30 21:00:00"),
+    ):
+        found = parsed(spark, [text], Json(schema, options))
+        nullable = spark.createDataFrame([], schema.replace(" NOT NULL", "")).schema
+        assert found.schema[FIELDS].dataType == nullable
+        texts = [F.col(FIELDS)[name].cast("string") for name in nullable.names]
+        said = ("2024-05-01", time, "2024-05-01 00:00:00", "2024-04-30 20:00:00")
+        assert found.select(*texts).first() == said
 
 
-def test_what_is_not_exactly_one_json_value_is_rejected(spark: SparkSession) -> None:
-    said = parsed(spark, NOT_JSON, "a STRING").select(CAUSE, FIELDS).collect()
-    assert [row[CAUSE] for row in said] == [NOT_STRICT] * len(NOT_JSON)
-    assert {row[FIELDS] for row in said} == {None}
-    raw = [b'{"a":"\xff"}', b'{"a":"\xed\xa0\x80"}', b"\xff\xfe{\0}\0"]
-    causes = parsed(spark, raw, "a STRING").select(CAUSE).collect()
-    assert {row[CAUSE] for row in causes} == {"It is not valid UTF-8."}
-
-
-def test_a_session_that_allows_repeated_keys_is_refused(spark: SparkSession) -> None:
-    spark.conf.set("spark.sql.variant.allowDuplicateKeys", "true")
-    try:
-        with pytest.raises(Exception, match=r"ConfigError: .*allowDuplicateKeys to false"):
-            parsed(spark, ['{"a":1}'], "a STRING").collect()
-    finally:
-        spark.conf.unset("spark.sql.variant.allowDuplicateKeys")
-
-
-def test_a_text_column_keeps_what_looks_like_our_own_marks(spark: SparkSession) -> None:
-    values = ["|", "5|", "|5", '"5|"', '\\"5|"', "a|", "5", "\\", "{}", "true", "\u0000|", "$1", ""]
-    texts: list[str | bytes | None] = [
-        json.dumps({"a": value, "|a": "no", "b": {value: [value, 5]}}) for value in values
-    ]
-    found = parsed(spark, texts, "a STRING, b STRING").select(f"{FIELDS}.*").collect()
-    assert [row.a for row in found] == values
-    assert [json.loads(row.b) for row in found] == [{value: [value, 5]} for value in values]
-
-
-def test_surrogates_in_pairs_are_text(spark: SparkSession) -> None:
-    pairs = [r"\ud83d\ude00", r"\\ud800", r"\\\\udc00", r"\uD83D\uDE00\ud83d\ude00", "\U0001f600"]
-    halves = [
-        r"\ud83d\ud83d\ude00",
-        r"\ud83d\ude00\ude00",
-        r"\\ud83d\ude00",
-        r"\\\ud800",
-        r"\uDFFF",
-    ]
-    texts: list[str | bytes | None] = [f'{{"a":"{text}"}}' for text in [*pairs, *halves]]
-    found = parsed(spark, texts, "a STRING").select(F.col(FIELDS)["a"].alias("a"), CAUSE).collect()
-    assert [row.a for row in found] == [json.loads(f'"{text}"') for text in pairs] + [None] * 5
-    assert [row[CAUSE] for row in found] == [None] * len(pairs) + [NOT_STRICT] * len(halves)
-
-
-def test_columns_may_have_any_name(spark: SparkSession) -> None:
-    names = ["_corrupt_record", "_metadata", "_dedup_corrupt", "value", "none", "a.b", "|a", "x y"]
-    schema = ", ".join(f"`{name}` STRING" for name in names)
-    text = json.dumps({name: name for name in names})
-    (row,) = parsed(spark, [text], schema).select(f"{FIELDS}.*").collect()
-    assert list(row) == names
+@pytest.mark.parametrize(
+    ("schema", "options", "said"),
+    [
+        ("a VARIANT", {}, "column 'Json.a' is variant. Declare it STRING"),
+        ("a ARRAY<STRUCT<b: INTERVAL DAY>>", {}, "column 'Json.a[].b' is interval day"),
+        ("a MAP<INT, INT>", {}, "JSON has no map with keys that are int32"),
+        ("a STRUCT<b: INT, b: INT>", {}, "JSON has no object with two fields of one name"),
+        ("t DATE", {"dateFormat": "EEE"}, "the pattern 'EEE' has EEE"),
+        ("t TIMESTAMP", {"timeZone": "Nowhere"}, "the time zone Nowhere is not known"),
+        ("a INT", {"locale": "de"}, "Option locale=de has no meaning for Json"),
+        ("a INT", {"allowComments": "false"}, "Option allowComments=false has no meaning"),
+    ],
+)
+def test_what_json_cannot_give_is_refused_on_the_driver(
+    spark: SparkSession, schema: str, options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        parser(spark, Json(schema, options), ())

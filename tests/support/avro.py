@@ -9,8 +9,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from dedup.sources.kafka.decoder import BytesDecoder
-from dedup.sources.strict_json import CAUSE, FIELDS
+from dedup.sources.kafka.decoder import CAUSE, FIELDS, BytesDecoder
 
 
 def record(*fields: Any, **more: Any) -> str:
@@ -30,7 +29,7 @@ def encoded(schema: str, value: Any) -> bytes:
 def decoded(decoder: BytesDecoder, *values: bytes | None) -> tuple[list[Any], list[str | None]]:
     """The rows and the causes for values, of which the poison ones keep their bytes."""
     batch = pa.record_batch({"value": pa.array(values, pa.binary()), "offset": range(len(values))})
-    [found] = decoder.batches([batch])
+    found = pa.Table.from_batches(decoder.batches([batch]))
     rows, causes = found.column(FIELDS).to_pylist(), found.column(CAUSE).to_pylist()
     kept = found.column("value").to_pylist()
     assert kept == [v if c else None for v, c in zip(values, causes, strict=True)]

@@ -124,13 +124,7 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-EXAMPLES = [row for row in pages.table("json") if row.kind in TYPES]
-
-
-def test_the_page_has_one_type_that_files_cannot_have() -> None:
-    assert {row.kind for row in pages.table("json")} - TYPES.keys() == {"INTERVAL DAY TO SECOND"}
-    with pytest.raises(TypeError):
-        JsonReader(column(pa.month_day_nano_interval()), SPELLING)
+EXAMPLES = pages.table("json")
 
 
 @pytest.mark.parametrize(

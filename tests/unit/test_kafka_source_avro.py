@@ -16,7 +16,7 @@ import pytest
 from dedup.errors import ConfigError
 from dedup.sources.kafka.avro_rows import AvroDecoder
 from dedup.sources.kafka.avro_types import reader_schema
-from dedup.sources.strict_json import FIELDS
+from dedup.sources.kafka.decoder import FIELDS
 from tests.support.avro import decoded, encoded, record
 from tests.support.pages import Row, table
 

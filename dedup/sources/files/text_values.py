@@ -171,6 +171,8 @@ def _from_json(kind: pa.DataType, spelling: Spelling) -> FromJson:
 
 def structs(kind: pa.StructType, spelling: Spelling) -> FromJson:
     """Return the function for an object. Its `Unfit` names the field that does not fit."""
+    if len({f.name for f in kind}) < kind.num_fields:
+        raise TypeError(f"JSON has no object with two fields of one name: {kind}")
     fields = [(f.name, f.nullable, _from_json(f.type, spelling)) for f in kind]
 
     def read(value: Any) -> dict[str, Any]:

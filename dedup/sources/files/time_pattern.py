@@ -112,9 +112,9 @@ def zone_of(name: str) -> tzinfo:
         try:
             return ZoneInfo(name)
         except (OSError, KeyError):  # the name may be that of a folder
-            raise ValueError from None
+            raise ValueError(f"the time zone {name} is not known") from None
     hours, minutes, seconds = (int(part or 0) for part in offset.groups()[1:])
     length = timedelta(hours=hours, minutes=minutes, seconds=seconds)
     if length > _LONGEST_OFFSET or minutes > 59 or seconds > 59:
-        raise ValueError
+        raise ValueError(f"the time zone {name} is not known")
     return timezone(-length if offset[1] == "-" else length)

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Row
@@ -17,13 +19,17 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import ConfigError, SourceError
 from dedup.errors.lazy import library
-from dedup.sources.files.bypass import PLAIN
-from dedup.sources.strict_json import CAUSE, FIELDS
+from dedup.sources.files.bypass import LeftToSpark, text_schema, text_types
 from dedup.spark.plan import HELPER_PREFIX
 
-#: Names of added columns, like `FIELDS` and `CAUSE`, for the record's key.
+#: Names of added columns. `FIELDS` holds the fields of a good record, and is null for a bad record.
+#: `CAUSE` is the reason why a record is bad, and is null for a good record.
+FIELDS, CAUSE = f"{HELPER_PREFIX}fields", f"{HELPER_PREFIX}cause"
+#: The same for the record's key.
 KEY_FIELDS, KEY_CAUSE = f"{HELPER_PREFIX}key_fields", f"{HELPER_PREFIX}key_cause"
 _CAUSE_CHARS = 300
+#: Number of bytes of keys or values that are decoded at a time.
+_PIECE_BYTES = 2 << 20
 _FLOAT = struct.Struct("f")
 _NO_COLUMN = pa.ArrowException, OverflowError, TypeError, ValueError
 
@@ -57,21 +63,23 @@ class BytesDecoder(ABC):
         Column ``value`` keeps the bytes of poison records, and becomes null in other rows if it is
         decoded.
         """
-        for batch in batches:
+        for batch in (piece for whole in batches for piece in _pieces(whole, column)):
             data = batch.column(column)
-            fields, cause = self._decoded(data.to_pylist())
+            fields, causes = self.decoded(data.to_pylist())
+            cause = pa.array(causes, pa.string())
             names, columns = batch.schema.names, list(batch.columns)
             if column == "value":
-                is_poison = pc.is_valid(cause)
+                is_good = pc.is_null(cause)
                 if KEY_CAUSE in names:
-                    is_poison = pc.or_(is_poison, pc.is_valid(batch.column(KEY_CAUSE)))
-                kept = pc.if_else(is_poison, data, pa.scalar(None, data.type))
-                columns[names.index(column)] = kept
+                    is_good = pc.and_(is_good, pc.is_null(batch.column(KEY_CAUSE)))
+                good = is_good.to_numpy(zero_copy_only=False)
+                columns[names.index(column)] = data.take(pa.array(np.arange(len(data)), mask=good))
             yield pa.RecordBatch.from_arrays(
                 [*columns, fields, cause], names=[*names, FIELDS, CAUSE]
             )
 
-    def _decoded(self, values: list[bytes | None]) -> tuple[pa.Array, pa.Array]:
+    def decoded(self, values: list[bytes | None]) -> tuple[pa.Array, list[str | None]]:
+        """Return the values as a column, and for each one that is poison the cause."""
         records: list[Any] = []
         causes: list[str | None] = []
         for value in values:
@@ -83,7 +91,7 @@ class BytesDecoder(ABC):
                     cause = str(poison)
             records.append(record)
             causes.append(cause)
-        return self._column(records, causes), pa.array(causes, pa.string())
+        return self._column(records, causes), causes
 
     def _column(self, records: list[Any], causes: list[str | None]) -> pa.Array:
         """Return records as a column. A record that does not fit becomes null and gets a cause."""
@@ -99,6 +107,15 @@ class BytesDecoder(ABC):
         return pa.array(records, kind)
 
 
+def _pieces(batch: pa.RecordBatch, column: str) -> Iterator[pa.RecordBatch]:
+    """Divide a batch, so that memory is bounded for values of any length."""
+    lengths = pc.binary_length(batch.column(column)).fill_null(0).to_numpy()
+    blocks = np.cumsum(lengths, dtype=np.int64) // _PIECE_BYTES
+    cuts = (np.flatnonzero(np.diff(blocks)) + 1).tolist()
+    for begin, end in pairwise([0, *cuts, len(batch)]):
+        yield batch.slice(begin, end - begin)
+
+
 def _misfit(record: Any, kind: pa.DataType) -> str:
     """Return the name and value of the field that does not fit, if the record has fields."""
     for field in kind if isinstance(record, dict) else ():
@@ -109,13 +126,24 @@ def _misfit(record: Any, kind: pa.DataType) -> str:
     return ""
 
 
+def fields_type(schema: T.StructType, owner: str) -> pa.StructType:
+    """Return the Arrow type of fields. Raises ConfigError for a type that `owner` cannot fill."""
+    try:
+        (whole,) = text_schema(T.StructType([T.StructField(owner, schema)]))
+    except LeftToSpark as error:
+        raise ConfigError(
+            f"The schema of {owner} cannot be used: {error}. Declare it STRING, which keeps all of "
+            "a value, and convert it with Spark."
+        ) from None
+    return whole.type
+
+
 def line_of(error: Exception) -> str:
     """Return an error's text as one line without a full stop, cut to a bearable length."""
     text = " ".join(str(error).split()).rstrip(".") or "the bytes end too early"
     return text if len(text) <= _CAUSE_CHARS else f"{text[:_CAUSE_CHARS]}..."
 
 
-_LEAVES = {**PLAIN, T.StringType: pa.string(), T.TimestampType: pa.timestamp("us", "UTC")}
 #: The Python types of values of these types of Spark.
 _PYTHON: dict[type[T.DataType], tuple[type, ...]] = {
     T.BooleanType: (bool,),
@@ -133,8 +161,8 @@ class FunctionDecoder(BytesDecoder):
     """Decodes by a user's function from bytes to a dict or Row with the fields of `schema`."""
 
     def __init__(self, function: Callable[[bytes], Any], schema: T.StructType) -> None:
-        self._function, self._schema = function, schema
-        self.type = _arrow_type(schema, "")
+        self._function, self._schema = function, text_types(schema)
+        self.type = fields_type(schema, "Decoder")
 
     def decode(self, data: bytes) -> Any:
         try:
@@ -149,27 +177,6 @@ class FunctionDecoder(BytesDecoder):
             raise Poison(f"{error}.") from None
         except Exception as error:  # objects that the function returns may raise any as well
             raise Poison(f"Its result raised {type(error).__name__}: {line_of(error)}.") from None
-
-
-def _arrow_type(kind: T.DataType, path: str) -> pa.DataType:
-    """Return Arrow's type. Raises ConfigError for a type that a function cannot return."""
-    if isinstance(kind, T.StructType):
-        return pa.struct(
-            [(f.name, _arrow_type(f.dataType, f"{path}.{f.name}")) for f in kind.fields]
-        )
-    if isinstance(kind, T.ArrayType):
-        return pa.list_(_arrow_type(kind.elementType, f"{path}[]"))
-    if isinstance(kind, T.MapType):
-        inside = (_arrow_type(one, f"{path}[]") for one in (kind.keyType, kind.valueType))
-        return pa.map_(*inside)
-    if isinstance(kind, T.DecimalType):
-        return pa.decimal128(kind.precision, kind.scale)
-    if type(kind) not in _LEAVES:
-        raise ConfigError(
-            f"Field {path.lstrip('.')} of the schema of Decoder is {kind.simpleString()}, which a "
-            "function cannot return. Return a string or binary, and convert it with Spark."
-        )
-    return _LEAVES[type(kind)]
 
 
 def _checked(value: Any, kind: T.DataType, path: str, nullable: bool = True) -> Any:

@@ -23,7 +23,8 @@ from pyspark.sql.pandas.functions import pandas_udf
 from dedup.catalog.location import FileSystemFactory
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError, SourceError, faults
-from dedup.sources.strict_json import CAUSE, is_good
+from dedup.errors.cause import LINK
+from dedup.sources.kafka.decoder import CAUSE
 from dedup.spark.driver.shipping import shipped
 from dedup.spark.observations import as_dict
 
@@ -96,7 +97,10 @@ def refused(records: DataFrame) -> DataFrame:
         'its micro-batch was skipped. on_error="quarantine" sets such records aside.',
         *("offset", "partition", "topic", CAUSE),
     )
-    return records.where(is_good("poison-records", text))
+    # The text begins on a line of its own, like the error of a Python task.
+    error = F.concat(F.lit("\ndedup.errors.DataError: "), text, F.lit(f"\n{LINK}poison-records"))
+    is_good = F.when(F.col(CAUSE).isNull(), True).otherwise(F.raise_error(error).cast("boolean"))
+    return records.where(is_good)
 
 
 def quarantined(records: DataFrame, quarantine: Quarantine) -> DataFrame:

@@ -12,8 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup.errors import ConfigError
-from dedup.sources.kafka.decoder import KEY_FIELDS
-from dedup.sources.strict_json import FIELDS
+from dedup.sources.kafka.decoder import FIELDS, KEY_FIELDS
 from dedup.spark.driver.stream_sources import PLACE_IN_KAFKA
 
 #: The columns of Spark's Kafka source without the value, in the order of the source.

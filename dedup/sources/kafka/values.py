@@ -14,24 +14,31 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from dedup.errors import ConfigError
 from dedup.errors.cause import spark_cause
-from dedup.sources import strict_json
+from dedup.sources.files.bypass import text_types
+from dedup.sources.files.text_values import Spelling
 from dedup.sources.kafka.decoder import (
+    CAUSE,
+    FIELDS,
     KEY_CAUSE,
     KEY_FIELDS,
     BytesDecoder,
     FunctionDecoder,
+    fields_type,
     need_fastavro,
 )
+from dedup.sources.kafka.json_decoder import JsonDecoder
 from dedup.sources.kafka.registry import Registry
-from dedup.sources.strict_json import CAUSE, FIELDS
+from dedup.spark.driver import checks
 from dedup.spark.driver.shipping import shipped
 
 if TYPE_CHECKING:
     from dedup.sources.kafka.avro_rows import AvroDecoder
 
-_ONE_OBJECT = "a value is one JSON object in UTF-8, and on_error= decides about others"
-#: Options of `from_json` that would change what counts as a poison record.
-_FIXED = dict.fromkeys(("mode", "multiline", "encoding", "charset", "linesep"), _ONE_OBJECT)
+#: Options of `Json`, in lower case, and the fields of `Spelling` that they set.
+_JSON_OPTIONS = {
+    "dateformat": "date", "timestampformat": "timestamp", "timestampntzformat": "timestamp_ntz",
+    "timezone": "time_zone",
+}  # fmt: skip
 #: Adds two columns to records. `FIELDS` is null for a missing key or value and for a poison record.
 #: `CAUSE` is the reason why a record is poison, and is null for other records.
 Parser: TypeAlias = Callable[[DataFrame], DataFrame]
@@ -47,7 +54,9 @@ class Json:
         Schema of the fields, as DDL or as Spark's type. Fields that are not in the schema are
         ignored. A ``NOT NULL`` field must be present.
     options : mapping of str to str
-        Options of Spark's `from_json`, such as ``timestampFormat``.
+        Any of ``dateFormat``, ``timestampFormat``, ``timestampNTZFormat``, whose patterns have the
+        letters that ``dedup/cli/VALUES.md`` lists, and ``timeZone``, for times without a zone.
+        Default: ISO 8601, and the session's time zone.
     """
 
     schema: str | T.StructType
@@ -141,14 +150,8 @@ def parser(
 ) -> Parser | None:
     """Return the function that parses "value" or "key" of records, or None for raw bytes."""
     if isinstance(given, Json):
-        strict_json.check_options(given.options, _FIXED, "Option {}")
-        schema, options = _spark_schema(spark, given.schema, "Json"), given.options
-
-        def parse_json(records: DataFrame) -> DataFrame:
-            tagged = strict_json.with_tagged(records, F.col(part).cast("string"))
-            return strict_json.with_fields(tagged, schema, options)
-
-        return parse_json
+        schema = text_types(_spark_schema(spark, given.schema, "Json"))
+        return _in_tasks(_json_decoder(spark, schema, given), schema.toNullable(), part)
     if isinstance(given, Decoder):
         schema = _spark_schema(spark, given.schema, "Decoder")
         return _in_tasks(FunctionDecoder(given.function, schema), schema, part)
@@ -199,6 +202,23 @@ def _spark_schema(spark: SparkSession, schema: str | T.StructType, owner: str) -
         raise ConfigError(
             f"The schema {schema!r} of {owner} cannot be used: {spark_cause(str(error))}"
         ) from None
+
+
+def _json_decoder(spark: SparkSession, schema: T.StructType, given: Json) -> JsonDecoder:
+    zone = checks.setting(spark, "spark.sql.session.timeZone", "UTC")
+    spelled: dict[str, Any] = {"time_zone": zone}
+    for name, value in given.options.items():
+        if name.lower() not in _JSON_OPTIONS:
+            raise ConfigError(
+                f"Option {name}={value} has no meaning for Json: a value is one JSON object in "
+                "UTF-8, and on_error= decides about others. Leave it out."
+            )
+        spelled[_JSON_OPTIONS[name.lower()]] = value
+    kind = fields_type(schema, "Json")
+    try:
+        return JsonDecoder(kind, Spelling(**spelled))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"The schema or an option of Json cannot be used: {error}.") from None
 
 
 def _avro(
