@@ -180,7 +180,7 @@ def refused(job: Job, given: Files, options: dict[str, Any], said: str, exit_cod
         (JSON, option("allowComments", "true"), "--read-option allowComments="),
         (JSON, option("mode", "DROPMALFORMED"), "--read-option mode="),
         (ONE, option("unescapedQuoteHandling", "SKIP_VALUE"), "must be written twice"),
-        (ONE, option("encoding", "klingon"), "encoding=klingon is no encoding that is known"),
+        (ONE, option("encoding", "klingon"), "encoding=klingon is not a known encoding"),
         (ONE, {"schema": "id STRING, t DATE", **option("dateFormat", "DDD")},
          "of the column 't' cannot be read: the pattern 'DDD' has DDD"),
         ({"1.json": '{"id":"a","at":1704067200}\n'}, {"timestamp": "at"},

@@ -278,6 +278,17 @@ def test_times_that_are_numbers(job: Job, unit: str, times: list[str], file_form
     assert done.figures.levels["newest_ms"] == 1704067200500
 
 
+def test_spark_reads_parquet_with_a_time_format_that_tasks_do_not_know(job: Job) -> None:
+    given = {"timestamp": "at", "timestamp_format": "d MMMM yyyy G"}
+    job.files.table("1.parquet", pa.table({"id": ["a"], "at": ["2 January 2024 AD"]}))
+    planned = plan(job.made(**given), spark=job.spark)
+    assert "tasks cannot use --timestamp-format, because the pattern" in planned["read_by"]
+    assert job(**given).figures.levels["newest_ms"] == 1704153600000
+    job.files.text("2.csv", "id,at\na,2 January 2024 AD\n")
+    failure = job.fails(**given, input=job.files.folder / "2.csv", output=job.output / "other")
+    assert "--timestamp-format cannot be used: the pattern" in failure.message
+
+
 def test_days_are_taken_from_their_beginning(job: Job) -> None:
     job.files.text("1.csv", "id,day\na,2024-01-02\n")
     done = job(timestamp="day", schema="id STRING, day DATE")

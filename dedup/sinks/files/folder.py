@@ -91,8 +91,8 @@ def dedup_folder(
     output_format : {"parquet", "csv", "json"}, default "parquet"
         Format of the output.
     schema : StructType or DDL, optional
-        Columns of the input. JSON needs them. Default: the columns of the existing files. Those of
-        CSV are text.
+        Columns of the input. JSON needs them. Default: the columns of the existing files, which
+        are text in CSV.
     options : mapping of str to str, optional
         Options of Spark's file source, such as ``maxFilesPerTrigger``. For CSV and JSON also the
         options of Spark's readers that `dedup run` knows, such as ``sep`` and ``timestampFormat``.
@@ -186,7 +186,7 @@ class _InputFiles:
             self._read_in_tasks()
 
     def _found(self, paths: Sequence[Path]) -> T.StructType:
-        """Return the columns of the files. Those of folders may be missing in text."""
+        """Return the columns of the files. For CSV, columns that folders name may be missing."""
         if self.file_format == "csv":
             headers = (header_of(path, self.options) for path in paths)
             texts = [

@@ -191,7 +191,7 @@ def read_rows(
 ) -> DataFrame:
     """Return the rows of files, which tasks read and hand to Spark.
 
-    `columns` are those of the files, and of folders. `time_column` is added for ``source.time``,
+    `columns` are the columns of the files and folders. `time_column` is added for ``source.time``,
     and `file_column` as `Scan` says. Raises LeftToSpark if only Spark may read the files.
     """
     schema, folders, listed = _listed(reader, columns, source)

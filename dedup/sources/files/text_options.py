@@ -86,8 +86,8 @@ def check_options(
             codecs.lookup(given.get(name, "UTF-8"))
         except LookupError:
             raise ConfigError(
-                f"{shown.format(name)}={given[name]} is no encoding that is known; give one such "
-                "as UTF-8, UTF-16 or ISO-8859-1."
+                f"{shown.format(name)}={given[name]} is not a known encoding; give one such as "
+                "UTF-8, UTF-16 or ISO-8859-1."
             ) from None
 
 
@@ -216,8 +216,8 @@ def text_format(
 ) -> CsvFormat | JsonFormat:
     """Return how tasks read files with these columns, apart from columns that folders name.
 
-    `time_zone` is that of the session. Raises ConfigError for a type or a pattern that text cannot
-    have.
+    `time_zone` is the session's time zone. Raises ConfigError for a type or pattern that text
+    cannot have.
     """
     spelling = _spelling(folded(options), time_zone)
     schema = pa.schema([*_columns(columns, file_format, spelling)])
