@@ -25,8 +25,8 @@ BLOCK_BYTES = 8 << 20
 MAX_RECORD_BYTES = 64 << 20
 _KEPT_BYTES = 64 << 10
 TOO_LONG = f"It is longer than {MAX_RECORD_BYTES >> 20} MiB."
-#: Matches the name, in lower case, of a file that is unpacked when it is opened.
-PACKED = r"\.(gz|bz2|zst|lz4)$"
+#: Matches the name of a file that is unpacked when it is opened.
+PACKED = r"(?i)\.(gz|bz2|zst|lz4)$"
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _MARK = codecs.BOM_UTF8
 

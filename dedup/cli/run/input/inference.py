@@ -118,7 +118,7 @@ class Inference:
 
     def _count(self, path: Path) -> int:
         """Return into how many parts a file is divided."""
-        if re.search(PACKED, path.name.lower()) or not self._format.is_divisible:
+        if re.search(PACKED, path.name) or not self._format.is_divisible:
             return 1
         return max(1, min(2 * self._job.options.cores, path.stat().st_size // SPLIT_BYTES))
 
