@@ -94,10 +94,10 @@ class TextInput:
         if not is_utf8(text_format.encoding):
             self._decode = _decoder(text_format.encoding)
         self._data, self._is_last = b"", False
-        #: Offset of the data in the file, and number of line ends before it. The number is None if
-        #: they are not counted.
+        #: Offset of the data in the file, and number of line ends before it. They are only counted
+        #: from the first bad record on, or if the file has another encoding than the data.
         self._at: int = 0
-        self._lines: int | None = 0
+        self._lines: int | None = None if self._decode is None else 0
 
     def __enter__(self) -> Self:
         return self
@@ -140,11 +140,8 @@ class TextInput:
         """Go to the first record that begins at this offset of the file, or behind it."""
         if not self._format.quote:
             # A line that begins here is behind a line end.
-            self._at, self._lines, self._is_last = (
-                begin - max(1, len(self._format.line_end)),
-                None,
-                False,
-            )
+            self._at = begin - max(1, len(self._format.line_end))
+            self._is_last = False
             self._stream.seek(self._at)
             self._data = b""
         while self._at < begin:
