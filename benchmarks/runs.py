@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 print(name, why or took_s, file=sys.stderr)
     return {
         "shape": arguments.shape,
-        "format": arguments.format,
+        "file_format": arguments.format,
         "infer": arguments.infer,
         "rows": all_rows,
         "live_ids": unique,
@@ -133,7 +133,7 @@ def check(name: str, job: Job, right: int) -> None:
 def table(result: dict[str, Any]) -> str:
     """Medians, and the ratios to the first round by round."""
     first = next(times for times in result["seconds"].values() if times)
-    kind = result.get("format", "parquet")
+    kind = result["file_format"]
     lines = [f"{result['rows']:,} {result['shape']} rows, {kind:13}{'s':>8}{'/ first':>10}"]
     for name, times in result["seconds"].items():
         if times:

@@ -98,7 +98,8 @@ def _runs(name: str) -> str:
     found = result(name)
     middle = {way: median(times) for way, times in found["seconds"].items() if times}
     base = middle["dedup run"]
-    head = [f"{found['rows'] / 1e6:.0f} M rows, {found['shape']}", "s", "/ `dedup run`"]
+    of = f", {found['file_format'].upper()}" if "file_format" in found else ""
+    head = [f"{found['rows'] / 1e6:.0f} M rows, {found['shape']}{of}", "s", "/ `dedup run`"]
     ordered = sorted(middle.items(), key=lambda item: item[1])
     return rows(head, ([way, f"{s:.1f}", f"{s / base:.2f}x"] for way, s in ordered))
 
@@ -223,6 +224,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "runs-wide": lambda: _runs("runs-wide"),
     "runs-wide-prepared": lambda: _runs("runs-wide-prepared"),
     "runs-3m": lambda: _runs("runs-3m"),
+    "runs-csv": lambda: _runs("runs-csv"),
+    "runs-json": lambda: _runs("runs-json"),
     "starts": starts,
     "scale": scale,
     "cores": cores,
