@@ -96,14 +96,14 @@ def transform(
         verdict=VERDICT if options.duplicates is not None else options.verdict,
         **options.for_operator() | {"shards": job.shards},
     )
-    rows = plan_stream(spark, job, schema)
-    check_resume(rows, operator.options, str(options.checkpoint))
     source, sink = listed_files(spark, job, schema), _output_folder(job)
+    rows = plan_stream(spark, job, schema, source)
+    check_resume(rows, operator.options, str(options.checkpoint))
     if not source.paths:
         return query(rows, operator, source, sink)
     source = replace(source, paths=tuple(map(Path, new)))
     is_spark = options.parquet == "spark" and sink.file_format == "parquet"
-    return query(rows, operator, source, str(source.by_spark) if is_spark else sink)
+    return query(rows, operator, source, (source.by_spark if is_spark else None) or sink)
 
 
 def _output_folder(job: Job) -> OutputFolder:

@@ -32,10 +32,10 @@ from dedup.sources.files.orc_times import check_orc_times
 from dedup.sources.files.parquet_input import spark_columns
 from dedup.sources.files.scan import TextSource
 from dedup.sources.files.text_options import (
-    OF_FILES,
     OF_STREAMS,
     check_options,
     header_of,
+    listing_options,
     text_format,
 )
 from dedup.spark.driver import checks
@@ -197,12 +197,12 @@ class _InputFiles:
 
     def _read_in_tasks(self) -> None:
         columns = self.rows.schema
-        in_files = [f for f in columns.fields if f.name.lower() not in self.source.folders]
-        zone = checks.time_zone(self.spark)
-        text = text_format(T.StructType(in_files), self.file_format, self.options, zone)
-        listing = {k: v for k, v in self.options.items() if k.lower() in OF_FILES | OF_STREAMS}
+        zone, folders = checks.time_zone(self.spark), self.source.folders
+        text = text_format(columns, self.file_format, self.options, zone, folders)
         self.source = replace(
-            self.source, options=listing, text=TextSource(root=self.folder, format=text)
+            self.source,
+            options=listing_options(self.options),
+            text=TextSource(root=self.folder, format=text),
         )
         self.rows = read_rows(self.spark.readStream, columns, self.source)
 

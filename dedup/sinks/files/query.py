@@ -62,9 +62,8 @@ class SourceFiles:
     `place` is a folder, file or glob in the form that Spark's reader accepts. `folders` holds the
     columns, in lower case, whose values are in the names of folders. `time` makes the operator's
     timestamp if that is an expression. Before the start the driver checks that the Parquet files in
-    `paths` have the stream's columns. Tasks check all other files.
-    `by_spark` is a reason for Spark to read the files even if tasks could, or None. Spark never
-    reads text.
+    `paths` have the stream's columns. Tasks check all other files. `by_spark` is a reason for Spark
+    to read the files even if tasks could, or None. Spark never reads text.
     """
 
     place: str
@@ -168,17 +167,14 @@ def _scanned(
     time_column = plan.time.column if source.time and plan.time.column in helpers else None
     if helpers != [name for name in (time_column, plan.now_column) if name is not None]:
         raise LeftToSpark("the record ID, timestamp or order is an expression")
-    columns, folders, listed = _listed(rows.sparkSession.readStream, rows.schema, source)
-    scan = Scan(
-        columns=columns,
-        names=tuple(prepared.columns[: len(rows.columns)]),
-        folders=folders,
+    return _listed_and_scan(
+        rows.sparkSession.readStream,
+        rows.schema,
+        source,
+        names=prepared.columns[: len(rows.columns)],
         now_column=plan.now_column,
         time_column=time_column,
-        time=source.time if time_column is not None else None,
-        text=source.text,
     )
-    return listed, scan
 
 
 def read_rows(
@@ -194,16 +190,8 @@ def read_rows(
     `columns` are the columns of the files and folders. `time_column` is added for ``source.time``,
     and `file_column` as `Scan` says. Raises LeftToSpark if only Spark may read the files.
     """
-    schema, folders, listed = _listed(reader, columns, source)
-    scan = Scan(
-        columns=schema,
-        names=tuple(columns.names),
-        folders=folders,
-        now_column=None,
-        time_column=time_column,
-        time=source.time if time_column is not None else None,
-        file_column=file_column,
-        text=source.text,
+    listed, scan = _listed_and_scan(
+        reader, columns, source, time_column=time_column, file_column=file_column
     )
     load = shipped(scan)
 
@@ -216,10 +204,20 @@ def read_rows(
     return listed.mapInArrow(read, T.StructType([*given.fields, *fields]))
 
 
-def _listed(
-    reader: DataFrameReader | DataStreamReader, columns: T.StructType, source: SourceFiles
-) -> tuple[pa.Schema, frozenset[str], DataFrame]:
-    """Return Arrow's columns, the names of those of folders, and the splits of the files."""
+def _listed_and_scan(
+    reader: DataFrameReader | DataStreamReader,
+    columns: T.StructType,
+    source: SourceFiles,
+    *,
+    names: Sequence[str] | None = None,
+    now_column: str | None = None,
+    time_column: str | None = None,
+    file_column: str | None = None,
+) -> tuple[DataFrame, Scan]:
+    """Return the splits of the files, and how tasks read them. The names are described in `Scan`.
+
+    `names` are by default the names of the columns. Raises LeftToSpark.
+    """
     spark = reader._spark
     arrow = arrow_schema if source.text is None else text_schema
     schema = arrow(columns, checks.time_zone(spark))
@@ -228,8 +226,17 @@ def _listed(
     if source.text is None:
         _check_parquet(spark, columns, schema, source)
         by_spark = [f for f in columns.fields if f.name in folders]
-    listed = splits(reader, source.place, source.options, by_spark, text=source.text)
-    return schema, folders, listed
+    scan = Scan(
+        columns=schema,
+        names=tuple(columns.names if names is None else names),
+        folders=folders,
+        now_column=now_column,
+        time_column=time_column,
+        time=None if time_column is None else source.time,
+        file_column=file_column,
+        text=source.text,
+    )
+    return splits(reader, source.place, source.options, by_spark, text=source.text), scan
 
 
 def _check_parquet(

@@ -53,8 +53,8 @@ class Scan:
     folders: frozenset[str]
     #: The plan's name for the column with the micro-batch's time, or None without that column.
     now_column: str | None
-    #: The plan's name for the column of event times, and how they are made. Both are None if the
-    #: times are one of `columns`.
+    #: The plan's name for the column of event times, and how they are made. Neither is given if
+    #: the times are one of `columns`.
     time_column: str | None = None
     time: EventTime | None = None
     #: Name of an added column with the file's modification time in ms, a blank, and its URI.

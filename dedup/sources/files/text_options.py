@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,8 @@ def with_meaning(options: Mapping[str, str], file_format: str | None) -> dict[st
 
 def listing_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options with which Spark lists files, without those for reading them."""
-    return {name: value for name, value in options.items() if name.lower() in OF_FILES}
+    listing = OF_FILES | OF_STREAMS
+    return {name: value for name, value in options.items() if name.lower() in listing}
 
 
 def folded(settings: Mapping[str, str]) -> dict[str, str]:
@@ -212,23 +213,30 @@ def header_of(path: Path, read_options: Mapping[str, str]) -> list[str]:
 
 
 def text_format(
-    columns: T.StructType, file_format: str, options: Mapping[str, str], time_zone: str
+    columns: T.StructType,
+    file_format: str,
+    options: Mapping[str, str],
+    time_zone: str,
+    folders: Container[str] = (),
 ) -> CsvFormat | JsonFormat:
     """Return how tasks read files with these columns, apart from columns that folders name.
 
-    `time_zone` is the session's time zone. Raises ConfigError for a type or pattern that text
-    cannot have.
+    `folders` are the names of such columns in lower case. `time_zone` is the session's time zone.
+    Raises ConfigError for a type or pattern that text cannot have.
     """
     spelling = _spelling(folded(options), time_zone)
-    schema = pa.schema([*_columns(columns, file_format, spelling)])
+    in_files = [field for field in columns.fields if field.name.lower() not in folders]
+    schema = pa.schema([*_columns(in_files, file_format, spelling)])
     if file_format == "csv":
         return CsvFormat(columns=schema, spelling=spelling, **csv_options(options))
     return JsonFormat(columns=schema, spelling=spelling, **json_options(options))
 
 
-def _columns(columns: T.StructType, file_format: str, spelling: Spelling) -> Iterator[pa.Field]:
+def _columns(
+    fields: Sequence[T.StructField], file_format: str, spelling: Spelling
+) -> Iterator[pa.Field]:
     convert = from_text if file_format == "csv" else from_json
-    for field in columns.fields:
+    for field in fields:
         try:
             (column,) = text_schema(T.StructType([field]))
             convert(column.type, spelling)

@@ -205,7 +205,7 @@ def _spark_schema(spark: SparkSession, schema: str | T.StructType, owner: str) -
 
 
 def _json_decoder(spark: SparkSession, schema: T.StructType, given: Json) -> JsonDecoder:
-    zone = checks.setting(spark, "spark.sql.session.timeZone", "UTC")
+    zone = checks.time_zone(spark)
     spelled: dict[str, Any] = {"time_zone": zone}
     for name, value in given.options.items():
         if name.lower() not in _JSON_OPTIONS:

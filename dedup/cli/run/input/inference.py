@@ -150,7 +150,7 @@ def types_of(
 ) -> frozenset[str] | None:
     """Return the names of the types from which all texts come back, of those in `known`.
 
-    None stands for all types, and is the result if there are only nulls.
+    None means all types, and is the result if there are only nulls.
     """
     texts = texts.drop_null()
     if not len(texts) or known == TEXT:

@@ -81,13 +81,16 @@ def _unreadable(error: Exception, job: Job) -> DataError:
     )
 
 
-def plan_stream(spark: SparkSession, job: Job, schema: T.StructType) -> DataFrame:
+def plan_stream(
+    spark: SparkSession, job: Job, schema: T.StructType, source: SourceFiles
+) -> DataFrame:
     """Return a stream of the files' rows, the oldest file first. It ends with the known files.
 
-    Spark reads it only if the files are ORC, or Parquet that tasks cannot read.
+    `source` is what `listed_files` returns. Spark reads the files only if they are ORC, or Parquet
+    that tasks cannot read.
     """
     if job.files.file_format not in COLUMNAR:
-        return read_rows(spark.readStream, schema, listed_files(spark, job, schema))
+        return read_rows(spark.readStream, schema, source)
     reader = spark.readStream.format(job.files.file_format).options(**_stream_options(job))
     return reader.schema(schema).load(job.files.place)
 
@@ -112,15 +115,10 @@ def listed_files(spark: SparkSession, job: Job, schema: T.StructType) -> SourceF
     options, files = job.options, job.files
     by_spark, text = None, None
     if files.file_format not in COLUMNAR:
-        in_files = [f for f in schema.fields if f.name.lower() not in files.partitions]
+        given, zone = dict(options.read_options), checks.time_zone(spark)
         text = TextSource(
             root=files.root,
-            format=text_format(
-                T.StructType(in_files),
-                files.file_format,
-                dict(options.read_options),
-                checks.time_zone(spark),
-            ),
+            format=text_format(schema, files.file_format, given, zone, files.partitions),
             skips_bad=options.bad_records != "error",
         )
     elif files.file_format == "orc":
@@ -141,11 +139,12 @@ def listed_files(spark: SparkSession, job: Job, schema: T.StructType) -> SourceF
 
 
 def _stream_options(job: Job) -> dict[str, str]:
-    settings = read_settings(job)
-    if job.files.file_format not in COLUMNAR:
-        settings = job.files.reader_options | listing_options(dict(job.options.read_options))
-    return settings | {"maxFilesPerTrigger": str(job.options.files_per_trigger)}
+    return read_settings(job) | {"maxFilesPerTrigger": str(job.options.files_per_trigger)}
 
 
 def read_settings(job: Job) -> dict[str, str]:
-    return job.files.reader_options | dict(job.options.read_options)
+    """Return the options of Spark's reader. Spark only lists files of text."""
+    given = dict(job.options.read_options)
+    if job.files.file_format not in COLUMNAR:
+        given = listing_options(given)
+    return job.files.reader_options | given
