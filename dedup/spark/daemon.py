@@ -4,6 +4,7 @@ Spark starts a daemon on each machine and forks its Python workers from the daem
 daemon has no modules loaded and finds PySpark in a zip file, which Python compiles in each process.
 A new query's first micro-batch needs two workers per core, and each worker takes a second of CPU
 until its first row. This daemon reads PySpark unzipped and loads all modules once, before it forks.
+With `start_workers` it does so while the driver still plans the query.
 
 Set ``spark.python.daemon.module=dedup.spark.daemon``. Then every machine that runs tasks needs the
 package. Other Python code of the session works as before. If a library starts threads, as numpy
@@ -19,9 +20,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
 
-#: Modules of the three passes over a micro-batch.
-_LOADED = ("dedup.spark.executor.pack", "dedup.spark.executor.group", "dedup.spark.executor.unpack")
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+#: Modules of the three passes over a micro-batch, also from files to files.
+_LOADED = (
+    "dedup.spark.executor.pack",
+    "dedup.spark.executor.group",
+    "dedup.spark.executor.unpack",
+    "dedup.sources.files.scan",
+    "dedup.sinks.files.task_files",
+)
 #: Code that runs Spark's own daemon. The search path is in the code, because programs that a task
 #: starts would inherit a path in the environment.
 _INSTEAD = "import sys; sys.path[:] = {!r}; from pyspark.daemon import manager; manager()"
@@ -49,6 +62,24 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     import_module("pyspark.daemon").manager()
+
+
+def start_workers(spark: SparkSession) -> None:
+    """Start the daemon and a worker per core in the background.
+
+    Otherwise the first micro-batch waits for them, while the driver's planning leaves cores idle.
+    """
+
+    def start() -> None:
+        with suppress(Exception):  # the session may end first; the query reports other errors
+            cores = spark.sparkContext.defaultParallelism
+            spark.range(cores, numPartitions=cores).mapInArrow(_no_rows, "id LONG").collect()
+
+    Thread(target=start, name="dedup-workers", daemon=True).start()
+
+
+def _no_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return iter(())
 
 
 def unzipped(path: list[str]) -> list[str]:

@@ -152,6 +152,27 @@ def test_interrupted_and_continued(run: Run) -> None:
     assert (run.output / "_dedup.log").stat().st_size > 0
 
 
+def test_workers_start_before_the_query(files: FileDrop, tmp_path: Path) -> None:
+    files.text("1.csv", "id\na\n")
+    log = tmp_path / "events"
+    log.mkdir()
+    (tmp_path / "spark-defaults.conf").write_text(
+        f"spark.eventLog.enabled true\nspark.eventLog.dir {log.as_uri()}\n"
+        "spark.eventLog.rolling.enabled false\nspark.eventLog.compress false\n"
+    )
+    command = ["run", str(files.folder), "--id", "id", "--horizon", "1 day", "--quiet"]
+    done = dedup(
+        *command, "--output", tmp_path / "out", "--master", "local[2]",
+        SPARK_CONF_DIR=str(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    [path] = log.iterdir()
+    events = map(json.loads, path.read_text().splitlines())
+    jobs = [each for each in events if each["Event"] == "SparkListenerJobStart"]
+    assert ["sql.streaming.queryId" in each["Properties"] for each in jobs] == [False, True]
+    assert [stage["Number of Tasks"] for stage in jobs[0]["Stage Infos"]] == [2]
+
+
 @pytest.mark.parametrize("more", ["--dry-run", long("--quiet")])
 def test_a_run_on_a_read_only_root_keeps_temporary_files_where_tmpdir_says(
     files: FileDrop, tmp_path: Path, more: str

@@ -30,6 +30,7 @@ from dedup.errors import ConfigError, DedupWarning
 from dedup.sinks.files.query import FilesQuery
 from dedup.sinks.foreach_batch import columns_of
 from dedup.sources.files.file_log import FileLog
+from dedup.spark.daemon import start_workers
 
 
 def run(
@@ -58,6 +59,8 @@ def run(
                 "and are left out."
             )
         session = stack.enter_context(_session(job, spark, options.output / LOG))
+        if spark is None:
+            start_workers(session)
         taken = FileLog(options.checkpoint)
         columns, check = _columns(session, job, taken, reporter.note, stop)
         clock = arrival_note(options, columns)
