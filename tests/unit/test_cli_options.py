@@ -136,6 +136,27 @@ def test_options_with_which_spark_would_change_values_are_refused(
         resolve(RunOptions.make(**given, read_options=(option,)))
 
 
+@pytest.mark.parametrize(
+    ("mib", "more", "files"),
+    [
+        (0, {}, 1_000),
+        (30, {}, 17),  # of 15 MiB on average
+        (1_000, {}, 1),
+        (30, {"shards": 8}, 17),
+        (30, {"shards": 1}, 8),
+        (30, {"files_per_trigger": 20}, 20),
+    ],
+)
+def test_micro_batches_of_a_size_that_workers_can_hold(
+    given: dict[str, Any], mib: int, more: dict[str, int], files: int
+) -> None:
+    for name, size in (("a", mib << 20), ("b", 0)):
+        with Path(given["input"], f"{name}.csv").open("wb") as file:
+            file.truncate(size)
+    job = resolve(RunOptions.make(**(given | {"master": "local[2]"} | more)))
+    assert job.files_per_trigger == files
+
+
 @pytest.mark.parametrize("option", ["output", "duplicates"])
 @pytest.mark.parametrize("list_of_theirs", ["_spark_metadata", "_delta_log"])
 def test_folders_whose_readers_go_by_a_list(

@@ -10,6 +10,10 @@ from dedup.cli.run.record import Record, check_checkpoint, check_same, check_unf
 from dedup.errors import ConfigError
 from dedup.sources.files.text_options import check_options
 
+#: Size of a micro-batch's files for each core, of which a worker holds its share in memory.
+_CORE_BYTES = 128 << 20
+_MAX_FILES = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -19,6 +23,14 @@ class Job:
     files: InputFiles
     record: Record | None
     shards: int
+
+    @property
+    def files_per_trigger(self) -> int:
+        """The number of files of a micro-batch, from their mean size if no option gives it."""
+        stamps = self.files.stamps.values()
+        size = sum(stamp.size for stamp in stamps) // max(1, len(stamps))
+        most = _CORE_BYTES * min(self.shards, self.options.cores) // max(1, size)
+        return self.options.files_per_trigger or min(max(1, most), _MAX_FILES)
 
 
 def resolve(options: RunOptions) -> Job:

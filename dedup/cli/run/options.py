@@ -106,8 +106,11 @@ class RunOptions:
         kept=_RULE,
     )
     null_ids: str = _operators("null_ids", "emit", panel=_INPUT, kept=_RULE)
-    files_per_trigger: int = option(
-        "N", "Files a micro-batch.", default=10, panel=_INPUT, kind=whole()
+    files_per_trigger: int | None = option(
+        "N",
+        "Files a micro-batch. Default: as many as have 128 MiB a core.",
+        panel=_INPUT,
+        kind=whole(),
     )
     order_files: str = order_files_flag(panel=_INPUT, kind=choice(*ORDERS))
     timestamp: str | None = option(

@@ -104,6 +104,7 @@ def _plan(spark: SparkSession, job: Job) -> dict[str, Any]:
     by_spark = [each.read_by_spark for each in queries if each.read_by_spark is not None]
     return {
         **options.to_json(),
+        "files_per_trigger": job.files_per_trigger,
         "shards": job.shards,
         "columns": dict(columns_of(columns)),
         "output_columns": dict(columns_of(queries[0].columns)),
@@ -125,7 +126,7 @@ def _queries(
     # The first query also reads the files of a micro-batch that an earlier run did not commit.
     begun = [path for path in ahead if path in taken.taken]
     new = {path: job.files.stamps[path].mtime_ms for path in ahead if path not in taken.taken}
-    stretches = list(file_order(job.options).stretches(new, job.options.files_per_trigger))
+    stretches = list(file_order(job.options).stretches(new, job.files_per_trigger))
     for listed in stretches or [()]:
         part = replace(job, files=replace(job.files, listed=listed))
         with _warnings_as_notes(once):

@@ -139,7 +139,7 @@ def listed_files(spark: SparkSession, job: Job, schema: T.StructType) -> SourceF
 
 
 def _stream_options(job: Job) -> dict[str, str]:
-    return read_settings(job) | {"maxFilesPerTrigger": str(job.options.files_per_trigger)}
+    return read_settings(job) | {"maxFilesPerTrigger": str(job.files_per_trigger)}
 
 
 def read_settings(job: Job) -> dict[str, str]:
