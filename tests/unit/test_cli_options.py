@@ -137,21 +137,23 @@ def test_options_with_which_spark_would_change_values_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("mib", "more", "files"),
+    ("ending", "mib", "more", "files"),
     [
-        (0, {}, 1_000),
-        (30, {}, 17),  # of 15 MiB on average
-        (1_000, {}, 1),
-        (30, {"shards": 8}, 17),
-        (30, {"shards": 1}, 8),
-        (30, {"files_per_trigger": 20}, 20),
+        ("csv", 0, {}, 1_000),
+        ("csv", 60, {}, 17),  # of 30 MiB on average
+        ("csv", 2_000, {}, 1),
+        ("csv", 60, {"shards": 8}, 17),
+        ("csv", 60, {"shards": 1}, 8),
+        ("csv", 60, {"files_per_trigger": 20}, 20),
+        ("csv.gz", 60, {}, 4),
+        ("parquet", 60, {}, 4),
     ],
 )
 def test_micro_batches_of_a_size_that_workers_can_hold(
-    given: dict[str, Any], mib: int, more: dict[str, int], files: int
+    given: dict[str, Any], ending: str, mib: int, more: dict[str, int], files: int
 ) -> None:
     for name, size in (("a", mib << 20), ("b", 0)):
-        with Path(given["input"], f"{name}.csv").open("wb") as file:
+        with Path(given["input"], f"{name}.{ending}").open("wb") as file:
             file.truncate(size)
     job = resolve(RunOptions.make(**(given | {"master": "local[2]"} | more)))
     assert job.files_per_trigger == files

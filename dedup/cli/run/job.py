@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from dedup.cli.run.input.files import InputFiles, check_in_folders, find_files
 from dedup.cli.run.options import COLUMNAR, RunOptions
 from dedup.cli.run.record import Record, check_checkpoint, check_same, check_unfinished
 from dedup.errors import ConfigError
+from dedup.sources.files.text_input import PACKED
 from dedup.sources.files.text_options import check_options
 
-#: Size of a micro-batch's files for each core, of which a worker holds its share in memory.
-_CORE_BYTES = 128 << 20
+#: Size of a micro-batch's files for each core, which a worker holds in memory. Parquet, ORC and
+#: compressed text grow when they are read.
+_CORE_BYTES, _PACKED_CORE_BYTES = 256 << 20, 64 << 20
 _MAX_FILES = 1_000
 
 
@@ -29,7 +32,10 @@ class Job:
         """The number of files of a micro-batch, from their mean size if no option gives it."""
         stamps = self.files.stamps.values()
         size = sum(stamp.size for stamp in stamps) // max(1, len(stamps))
-        most = _CORE_BYTES * min(self.shards, self.options.cores) // max(1, size)
+        packed = any(re.search(PACKED, path) for path in self.files.stamps)
+        is_packed = packed or self.files.file_format in COLUMNAR
+        per_core = _PACKED_CORE_BYTES if is_packed else _CORE_BYTES
+        most = per_core * min(self.shards, self.options.cores) // max(1, size)
         return self.options.files_per_trigger or min(max(1, most), _MAX_FILES)
 
 

@@ -108,7 +108,7 @@ class RunOptions:
     null_ids: str = _operators("null_ids", "emit", panel=_INPUT, kept=_RULE)
     files_per_trigger: int | None = option(
         "N",
-        "Files a micro-batch. Default: as many as have 128 MiB a core.",
+        "Files a micro-batch. Default: 256 MiB of text a core, 64 MiB if packed.",
         panel=_INPUT,
         kind=whole(),
     )
