@@ -152,7 +152,9 @@ def test_tasks_read_and_write_text(
     """Also if the record ID is an expression, which only Spark computes."""
     (files.folder / "day=2024-05-01").mkdir()
     files.text(f"day=2024-05-01/1.{source_format}", "\n".join(lines) + "\n")
-    given = {"source_format": source_format, "schema": schema}
+    # Patterns are for the text in files, and not for the names of folders.
+    options = {"dateFormat": "dd/MM/yyyy"}
+    given = {"source_format": source_format, "schema": schema, "options": options}
     with caplog.at_level(logging.WARNING, "dedup"):
         found = run(**given)
         run("other", **given, operator={"id": fn.lower("id")}, folder="lower")

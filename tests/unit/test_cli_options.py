@@ -137,6 +137,26 @@ def test_options_with_which_spark_would_change_values_are_refused(
 
 
 @pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("header", "yes", "header=yes must be true or false"),
+        ("ignoreLeadingWhiteSpace", "1", "=1 must be true or false"),
+        ("sep", "", "sep must be at least one character"),
+        ("quote", "ab", "quote=ab must be one character or none"),
+        ("escape", "ab", "escape=ab must be one character or none"),
+        ("encoding", "rot13", "encoding=rot13 is not a known encoding"),
+        ("encoding", "idna", "encoding=idna is not a known encoding"),
+    ],
+)
+def test_values_of_read_options_that_tasks_could_mistake(
+    given: dict[str, Any], option: str, value: str, message: str
+) -> None:
+    Path(given["input"], "a.csv").write_text("id,n\n1,2\n")
+    with pytest.raises(ConfigError, match=message):
+        resolve(RunOptions.make(**given, read_options=((option, value),)))
+
+
+@pytest.mark.parametrize(
     ("ending", "mib", "more", "files"),
     [
         ("csv", 0, {}, 1_000),

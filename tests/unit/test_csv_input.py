@@ -421,13 +421,123 @@ def test_a_packed_file_is_unpacked_by_its_suffix_in_any_case(
     assert read(tmp_path / name) == ([("1", "2")], [])
 
 
-def test_a_record_that_is_too_long_is_bad_and_costs_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def short_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_input, "BLOCK_BYTES", 100)
     monkeypatch.setattr(text_input, "MAX_RECORD_BYTES", 1000)
+
+
+@pytest.mark.usefixtures("short_records")
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("line_end", ["\n", "\r", "\r\n"])
+@pytest.mark.parametrize("is_json", [False, True])
+def test_a_record_that_is_too_long_is_bad_and_costs_no_other(
+    tmp_path: Path, line_end: str, is_json: bool, count: int
+) -> None:
+    path = tmp_path / "f"
+    first, last = ("a,b", "4,5") if not is_json else ('{"a":"1","b":"2"}', '{"a":"4","b":"5"}')
+    lines = [first, "x" * 2000, *[last] * 100]
+    path.write_text(line_end.join(lines) + line_end, newline="")
+    made = JsonFormat(columns=TEXTS, spelling=Spelling()) if is_json else text_format()
+    good, [(line, text)] = read(path, count, made)
+    assert good == [("1", "2")] * is_json + [("4", "5")] * 100
+    assert (line, text[:5]) == (2, b"xxxxx")
+
+
+@pytest.mark.usefixtures("short_records")
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("record", ['"{}",3', '"{}', 'x" {}y,3', '"a\\"{}",3'])
+def test_no_record_is_looked_for_behind_a_long_record_with_quotes(
+    tmp_path: Path, record: str, count: int
+) -> None:
     path = tmp_path / "f.csv"
-    path.write_text('a,b\n1,2\n"' + "x\n" * 2000 + '",3\n4,5\n')
-    good, [(line, text)] = read(path)
-    assert good == [("1", "2"), ("4", "5")]
-    assert (line, text[:5]) == (3, b'"x\nx\n')
+    long = record.format("x" * 2000) if record[0] == "x" else record.format("7,8\n" * 700)
+    path.write_text(f"a,b\n1,2\n{long}\n" + "4,5\n" * 300)
+    form = CsvForm(escape="\\")
+    made = CsvFormat(columns=TEXTS, form=form, spelling=Spelling())
+    with pytest.raises(Unreadable, match="a record with quotes is longer than") as raised:
+        read(path, count, made)
+    assert raised.value.args[0] == 3
+
+
+@pytest.mark.usefixtures("short_records")
+def test_a_header_that_is_too_long_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_text("a,b" + "x" * 5000)
+    with pytest.raises(Unreadable, match="its header is longer than"):
+        read(path)
+
+
+def test_a_mark_of_the_byte_order_within_a_file_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_text("a,b\n\ufeff1,x\n2,y\n")
+    assert read(path) == ([("\ufeff1", "x"), ("2", "y")], [])
+
+
+@pytest.mark.parametrize("block", [1, 2, 5, 100])
+@pytest.mark.parametrize("line_end", ["|", "||"])
+def test_lines_without_a_record_at_the_end_of_a_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line_end: str, block: int
+) -> None:
+    monkeypatch.setattr(text_input, "BLOCK_BYTES", block)
+    path = tmp_path / "f.csv"
+    path.write_text(line_end.join(["a,b", "1,2", "", "#x,y", "3,4", ""]))
+    form = CsvForm(line_end=line_end, comment="#")
+    made = CsvFormat(columns=TEXTS, form=form, spelling=Spelling())
+    assert read(path, 1, made) == ([("1", "2"), ("3", "4")], [])
+
+
+def test_bytes_without_a_character_make_a_record_bad(tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_bytes(b"a,b\n1,\xc3\xa5\n1,2\n")  # together they would be UTF-8
+    good, bad = read(path, encoding="ISO-8859-3")
+    assert (good, [line for line, _ in bad]) == ([("1", "2")], [2])
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "spelling", "value"),
+    [
+        ("6.942", pa.decimal128(38, 38), Spelling(), Unfit),
+        ("0.5", pa.decimal128(38, 38), Spelling(), Decimal("0.5")),
+        (
+            "2040-07-01 12:00:00",
+            pa.timestamp("us", "UTC"),
+            Spelling(time_zone="Europe/Berlin"),
+            datetime(2040, 7, 1, 10, tzinfo=UTC),
+        ),
+        ("0000-01-01", pa.date32(), Spelling(date="yyyy-MM-dd"), Unfit),
+        ("00-01-01", pa.date32(), Spelling(date="yy-MM-dd"), date(2000, 1, 1)),
+        ("5:00", pa.timestamp("us"), Spelling(timestamp_ntz="h:mm[ a]"), Unfit),
+        (
+            "5:00 PM",
+            pa.timestamp("us"),
+            Spelling(timestamp_ntz="h:mm[ a]"),
+            datetime(1970, 1, 1, 17),
+        ),
+    ],
+)  # fmt: skip
+def test_values_that_are_easily_read_as_others(
+    text: str, kind: pa.DataType, spelling: Spelling, value: Any
+) -> None:
+    exact = from_text(kind, spelling)
+    values, unfit = converted(pa.array([text]), kind, exact, spelling)
+    assert (values.to_pylist(), unfit) == (([None], [0]) if value is Unfit else ([value], []))
+    if value is Unfit:
+        with pytest.raises(Unfit):
+            exact(text)
+    else:
+        assert exact(text) == value
+
+
+def test_event_times_of_days_that_a_zone_will_have() -> None:
+    time = EventTime(column="t", form=None, time_zone="Europe/Berlin")
+    made, unfit = time.of(pa.array([date(2040, 7, 1), date(2024, 1, 1), None]))
+    assert unfit == []
+    assert made.cast(pa.timestamp("us", "UTC")).to_pylist() == [
+        datetime(2040, 6, 30, 22, tzinfo=UTC), datetime(2023, 12, 31, 23, tzinfo=UTC), None,
+    ]  # fmt: skip
+
+
+def test_a_number_with_a_huge_exponent_is_no_time() -> None:
+    time = EventTime(column="t", form="seconds", time_zone="UTC")
+    assert time.of(pa.array(["1e999999999", "1"]))[1] == [0]

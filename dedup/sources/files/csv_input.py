@@ -7,6 +7,7 @@ Both ways give the same values.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -218,6 +219,8 @@ class CsvReader:
 
     def _plain_end(self, data: bytes, at: int, stop: int, *, is_last: bool) -> int:
         """Return the end of the plain records at an offset, or the offset if there are none."""
+        if data.startswith(codecs.BOM_UTF8, at):  # Arrow would skip it
+            return at
         ends_file = is_last and stop == len(data)
         end = stop if ends_file else 1 + data.rfind(b"\n", at, stop)
         quote = self._form.quote.encode()

@@ -81,7 +81,7 @@ class CsvScanner:
         self._bare = re.compile(rb"(?!%s)(%s)%s" % (begin, bare, end), re.DOTALL)
         self._rest = re.compile(rb"(%s)%s" % (bare, end), re.DOTALL)
         self._end = re.compile((rb"[ \t]*" if form.trims_right else b"") + end)
-        self._skipped = re.compile(line_end)
+        self._skipped, self._line_end = re.compile(line_end), form.line_end.encode() or b"\n"
         self._first_of_skipped = f"\n\r{form.line_end[:1]}{form.comment}".encode()
         if form.comment:
             comment = re.escape(form.comment.encode())
@@ -146,9 +146,10 @@ class CsvScanner:
         if data[at] not in self._first_of_skipped:
             return at
         match = self._skipped.match(data, at)
-        if match is None or (not is_last and match.end() == len(data) and match[0][-1:] != b"\n"):
+        if match is None:
             return at
-        return match.end()
+        may_go_on = match.end() == len(data) and not match[0].endswith(self._line_end)
+        return match.end() if is_last or not may_go_on else at
 
     def _trimmed(self, value: bytes) -> bytes:
         left, right = self._sides

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Decimal
 from functools import partial
 
 import numpy as np
@@ -41,17 +41,12 @@ class EventTime:
         is_ = pa.types
         if self.form in EPOCH_UNITS:
             return self._counted(column, EPOCH_UNITS[self.form])
+        if is_.is_date(column.type):
+            column = column.cast(pa.string())
         if is_.is_string(column.type):
             texts = pc.replace_substring_regex(column, _FINER, r"\1")
             spelling = Spelling(time_zone=self.time_zone, timestamp=self.form)
             return converted(texts, self.type, from_text(self.type, spelling), spelling)
-        if is_.is_date(column.type):
-            column = pc.assume_timezone(
-                column.cast(pa.timestamp("us")),
-                self.time_zone,
-                ambiguous="earliest",
-                nonexistent="latest",
-            )
         return column.cast(self.type), []
 
     def _counted(self, column: pa.Array, scale: int) -> tuple[pa.Array, list[int]]:
@@ -82,6 +77,6 @@ def _rounded(scale: int, text: str) -> Decimal:
         number = Decimal(text.strip())
         if abs(number) <= _LAST_US:  # false for NaN
             return number.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP)
-    except InvalidOperation:
+    except ArithmeticError:
         pass
     raise Unfit

@@ -24,7 +24,7 @@ from dedup.sources.files.folder_columns import folder_values
 from dedup.sources.files.parquet_input import ParquetInput, positions
 from dedup.sources.files.text_input import Located, TextFormat, TextInput
 from dedup.sources.files.text_records import BadRecord, Unreadable, type_name
-from dedup.sources.files.text_values import Unfit, from_text
+from dedup.sources.files.text_values import Spelling, Unfit, from_text
 from dedup.spark.executor.pack import pack
 from dedup.spark.plan import Plan
 
@@ -122,13 +122,14 @@ class Scan:
 
     def _folder_values(self, path: Path, text: TextSource) -> dict[str, pa.Scalar]:
         found = {name.lower(): value for name, value in folder_values(path, text.root)}
-        values = {}
+        # Patterns are for the text in files.
+        values, spelling = {}, Spelling(time_zone=text.format.spelling.time_zone)
         for column in self.columns:
             if column.name not in self.folders:
                 continue
             value = found.get(column.name.lower())
             try:
-                one = value and from_text(column.type, text.format.spelling)(value)
+                one = None if value is None else from_text(column.type, spelling)(value)
             except Unfit:
                 raise DataError(
                     f"{path} cannot be read: its folder {column.name}={value} does not fit "

@@ -17,7 +17,10 @@ from dedup.sources.files.text_values import FromText, Spelling, Unfit
 
 #: The plain spelling of days. In these years no offset leads to a year that Python lacks.
 _DAY = "[12][0-9]{3}-[01][0-9]-[0-3][0-9]"
-_MOMENT = f"{_DAY}[ T][012][0-9]:[0-5][0-9]:[0-5][0-9](?:[.][0-9]{{1,6}})?"
+_CLOCK = "[ T][012][0-9]:[0-5][0-9]:[0-5][0-9](?:[.][0-9]{1,6})?"
+_MOMENT = _DAY + _CLOCK
+#: Local times before 2037, because Arrow knows no later change of a clock.
+_LOCAL = f"(?:1[0-9]{{3}}|20[0-2][0-9]|203[0-6])-[01][0-9]-[0-3][0-9]{_CLOCK}"
 _ZONE = "(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])"
 _FLOAT = r"^-?[0-9]{1,15}(?:\.[0-9]{1,15})?(?:[eE][+-]?[0-9]{1,2})?$"
 #: Number of texts that are converted one by one if Arrow rejects one of them.
@@ -54,9 +57,10 @@ def _plain(texts: pa.StringArray, kind: pa.DataType, spelling: Spelling) -> tupl
     if is_.is_integer(kind):
         return _cast(texts, r"^-?[0-9]{1,19}$", kind)
     if is_.is_decimal(kind):
-        whole = max(1, kind.precision - kind.scale)
+        # Arrow overflows at a whole digit that the type does not have.
+        whole = f"[0-9]{{1,{n}}}" if (n := kind.precision - kind.scale) > 0 else "0"
         digits = rf"(?:\.[0-9]{{1,{kind.scale}}})?" if kind.scale > 0 else ""
-        return _cast(texts, f"^-?[0-9]{{1,{whole}}}{digits}$", kind)
+        return _cast(texts, f"^-?{whole}{digits}$", kind)
     if is_.is_floating(kind):
         values, is_done = _cast(texts, _FLOAT, kind)
         # Of the two, only FLOAT overflows.
@@ -74,7 +78,7 @@ def _plain(texts: pa.StringArray, kind: pa.DataType, spelling: Spelling) -> tupl
     values, is_done = _cast(texts, f"^{_MOMENT}{_ZONE}$", kind)
     if is_done.all():
         return values, is_done
-    local, is_local = _cast(texts, f"^{_MOMENT}$", pa.timestamp("us"))
+    local, is_local = _cast(texts, f"^{_LOCAL}$", pa.timestamp("us"))
     try:
         instants = pc.assume_timezone(
             local, spelling.time_zone, ambiguous="earliest", nonexistent="raise"

@@ -132,6 +132,8 @@ class TextInput:
             begun = self._format.reader(self._data, is_last=self._is_last)
             if begun is not None:
                 break
+            if len(self._data) >= MAX_RECORD_BYTES:
+                raise Unreadable(0, f"its header is longer than {MAX_RECORD_BYTES >> 20} MiB")
         reader, nbytes = begun
         self._take(nbytes)
         return reader
@@ -152,8 +154,10 @@ class TextInput:
                 end = reader.first_end(self._data, is_last=self._is_last)
                 if end is not None:
                     self._take(end)
-                elif self._is_last or self._skip_long() is not None:
+                elif self._is_last or self._skip_long(reader) is not None:
                     return
+            elif not whole:
+                self._skip_long(reader)
 
     def _rows(self, reader: TextReader, stop: int | None) -> Iterator[Located]:
         while stop is None or self._at < stop:
@@ -170,7 +174,7 @@ class TextInput:
                 self._take(rows.nbytes)
             elif self._is_last:
                 return
-            elif (long := self._skip_long()) is not None:
+            elif (long := self._skip_long(reader)) is not None:
                 yield Located(pa.RecordBatch.from_pylist([], reader.columns), [long], [])
             else:
                 self._more()
@@ -183,7 +187,8 @@ class TextInput:
             if unfit:
                 spans, keep = rows.spans(), np.ones(good.num_rows, np.bool_)
                 reason = f"{self._time.column} is not a time."
-                for begin, end in map(spans.__getitem__, unfit):
+                # An array of JSON in one line has several rows.
+                for begin, end in dict.fromkeys(map(spans.__getitem__, unfit)):
                     bad.append(BadRecord(begin, self._data[begin:end], reason))
                 bad.sort(key=lambda record: record.offset)
                 keep[unfit] = False
@@ -191,25 +196,24 @@ class TextInput:
             times = [made]
         return Located(good, [(self._line(record.offset), record) for record in bad], times)
 
-    def _skip_long(self) -> tuple[int, BadRecord] | None:
+    def _skip_long(self, reader: TextReader) -> tuple[int, BadRecord] | None:
         """Skip a record that is too long, and return its line and begin, or None."""
         if len(self._data) < MAX_RECORD_BYTES:
             return None
         long = self._line(0), BadRecord(0, self._data[:_KEPT_BYTES], TOO_LONG)
-        mark, quote = self._format.line_end[-1:] or b"\n", self._format.quote
-        is_open = False
-        while self._data:
-            text = np.frombuffer(self._data, np.uint8)
-            quotes = np.flatnonzero(text == quote[0]) if quote else np.empty(0, np.int64)
-            feeds = np.flatnonzero(text == mark[0])
-            outside = feeds[np.searchsorted(quotes, feeds) % 2 == is_open]
-            if len(outside):
-                self._take(int(outside[0]) + 1)
-                break
-            is_open ^= bool(len(quotes) % 2)
-            self._take(len(self._data))
+        while True:
+            end = reader.first_end(self._data, is_last=self._is_last)
+            # The last bytes may be a part of a line end.
+            kept = max(1, len(self._format.line_end))
+            nbytes = max(0, len(self._data) - kept) if end is None else end
+            if self._format.quote and self._format.quote in self._data[:nbytes]:
+                # Line ends within quotes end no record, and the quotes may be the fault.
+                reason = f"a record with quotes is longer than {MAX_RECORD_BYTES >> 20} MiB"
+                raise Unreadable(0, reason)
+            self._take(nbytes)
+            if end is not None or self._is_last:
+                return long
             self._more()
-        return long
 
     def _more(self) -> None:
         chunk = self._stream.read(BLOCK_BYTES)
@@ -245,4 +249,4 @@ def _decoder(encoding: str) -> Callable[[bytes], bytes]:
     encoding = codecs.lookup(encoding).name
     errors = "surrogatepass" if encoding.startswith("utf") else "surrogateescape"
     decoder = codecs.getincrementaldecoder(encoding)(errors)
-    return lambda data: decoder.decode(data, final=not data).encode("utf-8", errors)
+    return lambda data: decoder.decode(data, final=not data).encode("utf-8", "surrogatepass")

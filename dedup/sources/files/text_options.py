@@ -35,6 +35,13 @@ _HONOURED = {
     },
     "json": _OF_BOTH | {"multiline"},
 }  # fmt: skip
+_FLAGS = {
+    "header", "enforceschema", "ignoreleadingwhitespace", "ignoretrailingwhitespace", "multiline"
+}  # fmt: skip
+#: Python's codecs that do not decode bytes to text, or not in pieces.
+_NO_ENCODINGS = {
+    "base64", "bz2", "hex", "idna", "punycode", "quopri", "rot-13", "undefined", "uu", "zlib"
+}  # fmt: skip
 #: Options of Spark's file source that choose files, and those that divide a stream of files.
 OF_FILES = {
     "basepath", "filenameonly", "latestfirst", "maxfileage", "modifiedafter", "modifiedbefore",
@@ -81,9 +88,18 @@ def check_options(
             remedy="bad-records",
         )
     given = folded(options)
+    for name in sorted(_FLAGS & given.keys()):
+        if given[name].lower() not in ("true", "false"):
+            raise ConfigError(f"{shown.format(name)}={given[name]} must be true or false.")
+    for name in ("quote", "escape", "comment"):
+        if len(given.get(name, "")) > 1:
+            raise ConfigError(f"{shown.format(name)}={given[name]} must be one character or none.")
+    if not _separator(given):
+        raise ConfigError(f"{shown.format('sep')} must be at least one character.")
     for name in ("encoding", "charset"):
         try:
-            codecs.lookup(given.get(name, "UTF-8"))
+            if codecs.lookup(given.get(name, "UTF-8")).name in _NO_ENCODINGS:
+                raise LookupError
         except LookupError:
             raise ConfigError(
                 f"{shown.format(name)}={given[name]} is not a known encoding; give one such as "

@@ -74,13 +74,14 @@ class TimePattern:
         if match is None:
             raise ValueError
         found = match.groupdict()
-        year = int(found.get("year") or 0) or (
-            2000 + int(found["short_year"]) if found.get("short_year") else 1970
-        )
+        short_year = found.get("short_year")
+        year = int(found.get("year") or (f"20{short_year}" if short_year else 1970))
         name, half = found.get("month_name"), found.get("half")
         month = _MONTHS.index(name.lower()) + 1 if name else int(found.get("month") or 1)
         hour = int(found.get("hour") or 0)
-        if half:
+        if half or found.get("hour12"):
+            if not half or not found["hour12"]:
+                raise ValueError
             hour = int(found["hour12"])
             if not 1 <= hour <= 12:
                 raise ValueError
