@@ -57,6 +57,14 @@ class CsvRecord(NamedTuple):
     reason: str | None = None
 
 
+def _until(ends: bytes, first: bytes) -> bytes:
+    """Return a pattern for the text before one of the ends, whose first bytes are `first`.
+
+    It has no possessive quantifier, which Python 3.11.2 matches wrongly within a group.
+    """
+    return rb"[^%s]*(?:(?!%s).[^%s]*)*" % (first, ends, first)
+
+
 class CsvScanner:
     """Finds single records, for every form."""
 
@@ -66,18 +74,21 @@ class CsvScanner:
         quote, escape = (re.escape(mark.encode()) for mark in (form.quote, form.escape))
         blanks = rb"[ \t]*" if form.trims_left else b""
         begin = blanks + (quote or rb"(?!)")
-        inside = rb"[^%s]++|%s%s" % (quote or rb"\n", quote, quote)
+        others = rb"[^%s]*" % (quote or rb"\n")
+        inside = rb"(%s(?:%s%s)*)%s(?!%s)" % (others, quote * 2, others, quote, quote)
         self._escaped, self._plain = re.compile(quote * 2), form.quote.encode()
         if form.escape not in ("", form.quote):
-            inside = rb"[^%s%s]++|%s." % (quote, escape, escape)
+            others = rb"[^%s%s]*" % (quote, escape)
+            inside = rb"(%s(?:%s.%s)*)%s" % (others, escape, others, quote)
             self._escaped = re.compile(rb"%s([%s%s])" % (escape, quote, escape))
             self._plain = rb"\1"
-        bare = rb"(?:(?!%s|%s).)*+" % (separator, line_end)
-        if len(separator) == 1 and not form.line_end:
-            bare = rb"[^%s\r\n]*+" % separator
+        first = re.escape(form.line_end[:1].encode()) or rb"\r\n"
+        text = _until(line_end, first)
+        first += re.escape(form.separator.encode()[:1])
+        bare = _until(rb"%s|%s" % (separator, line_end), first)
         end = rb"(%s|%s|\Z)" % (separator, line_end)
         self._separator = form.separator
-        self._quoted = re.compile(rb"%s((?:%s)*+)%s" % (begin, inside, quote), re.DOTALL)
+        self._quoted = re.compile(begin + inside, re.DOTALL)
         self._bare = re.compile(rb"(?!%s)(%s)%s" % (begin, bare, end), re.DOTALL)
         self._rest = re.compile(rb"(%s)%s" % (bare, end), re.DOTALL)
         self._end = re.compile((rb"[ \t]*" if form.trims_right else b"") + end)
@@ -86,7 +97,7 @@ class CsvScanner:
         if form.comment:
             comment = re.escape(form.comment.encode())
             self._skipped = re.compile(
-                rb"%s|%s(?:(?!%s).)*+(?:%s|\Z)" % (line_end, comment, line_end, line_end), re.DOTALL
+                rb"%s|%s%s(?:%s|\Z)" % (line_end, comment, text, line_end), re.DOTALL
             )
         self._has_usual_lines = not (form.line_end or form.trims_left or form.trims_right)
         self._quote = form.quote.encode() or b"\n"

@@ -24,7 +24,7 @@ BLANKS = " \t\r\n"
 _MAX_LEVELS = 1000
 #: Number of levels for which Python's usual limit of recursion is enough.
 _FEW_LEVELS = 200
-_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _NO_BRACKETS = re.compile(r"[^][}{]+")
 _LIMIT_CHANGES = Lock()
 
