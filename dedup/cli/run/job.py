@@ -26,17 +26,7 @@ class Job:
     files: InputFiles
     record: Record | None
     shards: int
-
-    @property
-    def files_per_trigger(self) -> int:
-        """The number of files of a micro-batch, from their mean size if no option gives it."""
-        stamps = self.files.stamps.values()
-        size = sum(stamp.size for stamp in stamps) // max(1, len(stamps))
-        packed = any(re.search(PACKED, path) for path in self.files.stamps)
-        is_packed = packed or self.files.file_format in COLUMNAR
-        per_core = _PACKED_CORE_BYTES if is_packed else _CORE_BYTES
-        most = per_core * min(self.shards, self.options.cores) // max(1, size)
-        return self.options.files_per_trigger or min(max(1, most), _MAX_FILES)
+    files_per_trigger: int
 
 
 def resolve(options: RunOptions) -> Job:
@@ -61,7 +51,19 @@ def resolve(options: RunOptions) -> Job:
     _check_strictness(options, file_format)
     check_checkpoint(options, record)
     shards = options.shards or (record.shards if record else options.cores)
-    return Job(options, files, record, shards)
+    return Job(options, files, record, shards, _files_per_trigger(options, files, shards))
+
+
+def _files_per_trigger(options: RunOptions, files: InputFiles, shards: int) -> int:
+    """Return the number of files of a micro-batch, from their mean size if no option gives it."""
+    if options.files_per_trigger is not None:
+        return options.files_per_trigger
+    stamps = files.stamps.values()
+    size = sum(stamp.size for stamp in stamps) // max(1, len(stamps))
+    is_packed = files.file_format in COLUMNAR or any(re.search(PACKED, p) for p in files.stamps)
+    per_core = _PACKED_CORE_BYTES if is_packed else _CORE_BYTES
+    most = per_core * min(shards, options.cores) // max(1, size)
+    return min(max(1, most), _MAX_FILES)
 
 
 def _check_strictness(options: RunOptions, file_format: str) -> None:
