@@ -28,6 +28,9 @@ from dedup.errors.cause import out_of_memory
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: Times without a zone are read in this one on every machine.
+SESSION_TIME_ZONE = "UTC"
+
 
 @contextmanager
 def spark_session(
@@ -171,8 +174,7 @@ def stream_settings(shards: int) -> dict[str, str]:
     """Return the settings of the Spark session that affect results."""
     return {
         "spark.sql.shuffle.partitions": str(shards),
-        # Read times without a zone as UTC on every machine.
-        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.session.timeZone": SESSION_TIME_ZONE,
         "spark.sql.ansi.enabled": "true",
         "spark.sql.files.ignoreCorruptFiles": "false",
         "spark.sql.files.ignoreMissingFiles": "false",

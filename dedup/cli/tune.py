@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from dedup.cli.printing import say
 from dedup.cli.run.input.bad_rows import explained
 from dedup.cli.run.input.event_time import timestamp_column
 from dedup.cli.run.input.files import file_order
+from dedup.cli.run.input.inference import Inference
 from dedup.cli.run.input.source import FILE, TIME, read_files
 from dedup.cli.run.job import Job, resolve
 from dedup.cli.run.options import RunOptions
@@ -34,6 +35,7 @@ from dedup.cli.run.record import log_of
 from dedup.cli.session import spark_session
 from dedup.cli.terminal import Terminal, lines_width, wrapped
 from dedup.errors import ConfigError
+from dedup.spark.driver.checks import time_zone
 from dedup.spark.driver.columns import named_column
 from dedup.tools import TuneOptions
 from dedup.tools.repair.opening import open_root
@@ -136,7 +138,8 @@ def read_sample(
 
 
 def _sample(spark: SparkSession, job: Job, where: str) -> Sample:
-    run, schema = job.options, schema_of(spark, job)
+    with closing(Inference(job, time_zone(spark))) as inference:
+        run, schema = job.options, schema_of(spark, job, inference)
     try:
         frame = read_files(spark, job, schema)
         ids, time = [named_column(name) for name in run.id], timestamp_column(run, schema)

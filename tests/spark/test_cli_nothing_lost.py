@@ -6,12 +6,15 @@ import gzip
 import json
 import os
 import shutil
+from contextlib import AbstractContextManager, closing, nullcontext
 from datetime import datetime
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from dedup.cli.failures import DAMAGE, FAILED
 from dedup.cli.run.input.files import InputFiles
@@ -19,6 +22,7 @@ from dedup.cli.run.input.inference import Inference
 from dedup.cli.run.job import resolve
 from dedup.cli.run.work import plan
 from dedup.cli.stop import StopRequest
+from dedup.sources.files.json_types import Shape
 from tests.support.cli_job import Job
 from tests.support.needs import long
 
@@ -320,8 +324,8 @@ def test_types_of_a_large_file(
     text = "\n".join(lines if name == "json" else ["id,x", *lines]).encode()
     path = job.files.folder / (f"1.{name}.gz" if packed else f"1.{name}")
     path.write_bytes(gzip.compress(text) if packed else text)
-    inference = Inference(job.spark, resolve(job.made(infer=name == "csv")), None, skips_bad=False)
-    (shape,) = inference.shapes([path])
+    with closing(Inference(resolve(job.made(infer=name == "csv")), "UTC")) as inference:
+        (shape,) = inference.shapes([path])
     columns = inference.columns([shape], ["id", "x"]).simpleString()
     number, mixed = ("int", "string") if name == "csv" else ("bigint", "decimal(38,18)")
     assert columns == f"struct<id:{number},x:{mixed}>"
@@ -333,6 +337,28 @@ def test_a_request_to_stop_ends_the_reading_for_types(job: Job) -> None:
     stop.set()
     with pytest.raises(KeyboardInterrupt):
         job(stop=stop)
+
+
+@pytest.mark.parametrize("name", ["csv", "json"])
+def test_values_are_read_for_types_while_spark_starts(
+    job: Job, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    read, shape = Event(), Inference._shape
+
+    def noted(*given: Any) -> Shape:
+        found = shape(*given)
+        read.set()
+        return found
+
+    def session(*_: object) -> AbstractContextManager[SparkSession]:
+        assert read.wait(30), "nothing was read before Spark's start"
+        return nullcontext(job.spark)
+
+    monkeypatch.setattr(Inference, "_shape", noted)
+    monkeypatch.setattr("dedup.cli.run.work._session", session)
+    job.files.text(f"1.{name}", "id,n\na,1\n" if name == "csv" else '{"id":"a","n":1}\n')
+    job(infer=name == "csv", output_format="parquet")
+    assert job.rows("parquet") == [("a", 1)]
 
 
 def test_types_of_columns_without_names_of_their_own(job: Job) -> None:

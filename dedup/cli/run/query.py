@@ -12,11 +12,11 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.cli.run.input.columns import check_new_schema
 from dedup.cli.run.input.event_time import timestamp_column
+from dedup.cli.run.input.inference import Inference
 from dedup.cli.run.input.source import listed_files, plan_stream, read_schema
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import RunOptions, flag
 from dedup.cli.run.record import check_finished
-from dedup.cli.stop import StopRequest
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import STAGING
 from dedup.sinks.files.query import FilesQuery, OutputFolder, can_write, query, read_back_by
@@ -26,7 +26,7 @@ from dedup.spark.driver.operator import dedup_by_id
 from dedup.tools.check.check_query import check_resume
 
 
-def schema_of(spark: SparkSession, job: Job, stop: StopRequest | None = None) -> T.StructType:
+def schema_of(spark: SparkSession, job: Job, inference: Inference) -> T.StructType:
     """Return the columns of the input, from --schema, the record of the first run, or the files."""
     record, options = job.record, job.options
     recorded = None if record is None else T.StructType.fromJson(record.schema)
@@ -34,7 +34,7 @@ def schema_of(spark: SparkSession, job: Job, stop: StopRequest | None = None) ->
         if record is not None:
             # Compare the text of --schema, because files may have added columns since.
             check_finished(options, "schema", options.schema, record.options["schema"], record)
-        schema = read_schema(spark, job, stop)
+        schema = read_schema(spark, job, inference)
     else:
         assert recorded is not None
         schema = recorded

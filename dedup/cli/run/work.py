@@ -5,7 +5,14 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,18 +26,20 @@ from dedup.cli.run.input.as_read import FilesAsRead, move_input, warning
 from dedup.cli.run.input.column_check import ColumnCheck, Note
 from dedup.cli.run.input.event_time import arrival_note, time_format_fault
 from dedup.cli.run.input.files import file_order
+from dedup.cli.run.input.inference import Inference
 from dedup.cli.run.job import Job, resolve
 from dedup.cli.run.options import COLUMNAR, RunOptions
 from dedup.cli.run.progress import Reporter
 from dedup.cli.run.query import check_columns, schema_of, transform
 from dedup.cli.run.record import LOG, exclusive, is_published, unfinished_batch
-from dedup.cli.session import spark_session
+from dedup.cli.session import SESSION_TIME_ZONE, spark_session
 from dedup.cli.stop import StopRequest
 from dedup.errors import ConfigError, DedupWarning
 from dedup.sinks.files.query import FilesQuery
 from dedup.sinks.foreach_batch import columns_of
 from dedup.sources.files.file_log import FileLog
 from dedup.spark.daemon import start_workers
+from dedup.spark.driver import checks
 
 
 def run(
@@ -58,16 +67,16 @@ def run(
                 f"{job.files.left_out} files in INPUT are not named as {job.files.file_format} "
                 "and are left out."
             )
+        stop, taken = stop or StopRequest(), FileLog(options.checkpoint)
+        inference = stack.enter_context(_inference(job, taken, spark, stop))
         session = stack.enter_context(_session(job, spark, options.output / LOG))
         if spark is None:
             start_workers(session)
-        taken = FileLog(options.checkpoint)
-        columns, check = _columns(session, job, taken, reporter.note, stop)
+        columns, check = _columns(session, job, taken, inference, reporter.note)
         clock = arrival_note(options, columns)
         if clock is not None and job.record is None:
             reporter.note(clock)
         queries = _queries(session, job, columns, taken, reporter.note)
-        stop = stop or StopRequest()
         return Drain(session, job, columns, check, taken, reporter, stop).run(queries)
 
 
@@ -82,20 +91,23 @@ def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str,
         )
     job, places = resolve(options), (options.output, options.catalog, options.checkpoint)
     missing = {p for path in places for p in (path, *path.parents) if not p.exists()}
+    taken = FileLog(options.checkpoint)
     with tempfile.TemporaryDirectory(prefix="dedup-log-") as scratch:
         try:
-            with _session(job, spark, Path(scratch) / LOG) as session:
-                return _plan(session, job)
+            with (
+                _inference(job, taken, spark) as inference,
+                _session(job, spark, Path(scratch) / LOG) as session,
+            ):
+                return _plan(session, job, taken, inference)
         finally:
             for folder in sorted(missing, key=lambda path: len(path.parts), reverse=True):
                 with suppress(OSError):  # the folder does not exist, or is not empty
                     folder.rmdir()
 
 
-def _plan(spark: SparkSession, job: Job) -> dict[str, Any]:
+def _plan(spark: SparkSession, job: Job, taken: FileLog, inference: Inference) -> dict[str, Any]:
     options, notes = job.options, list[str]()
-    taken = FileLog(options.checkpoint)
-    columns, _ = _columns(spark, job, taken, notes.append)
+    columns, _ = _columns(spark, job, taken, inference, notes.append)
     clock = arrival_note(options, columns)
     changed = FilesAsRead(options.output).changed(job.files.stamps, taken)
     notes += [clock] if clock is not None else []
@@ -156,7 +168,7 @@ def _warnings_as_notes(note: Note) -> Iterator[None]:
 
 
 def _columns(
-    spark: SparkSession, job: Job, taken: FileLog, note: Note, stop: StopRequest | None = None
+    spark: SparkSession, job: Job, taken: FileLog, inference: Inference, note: Note
 ) -> tuple[T.StructType, ColumnCheck]:
     """Return the columns to read and write, and an object that checks files that arrive later."""
     options, stamps, file_format = job.options, job.files.stamps, job.files.file_format
@@ -166,11 +178,11 @@ def _columns(
         shown = is_published(begun, options, job.record)
         FilesAsRead(options.output).check_unfinished(taken, begun, is_published=shown)
         published = taken.unfinished() if shown else []
-    current = schema_of(spark, job, stop)
+    current = schema_of(spark, job, inference)
     check_columns(options, current)
     if file_format not in COLUMNAR and (fault := time_format_fault(options)) is not None:
         raise ConfigError(f"--timestamp-format cannot be used: {fault}.")
-    check = ColumnCheck(spark, job, current, stop=stop, published=published)
+    check = ColumnCheck(spark, job, current, inference, published=published)
     new = {path: stamps[path] for path in taken.ahead(stamps)}
     # With mergeSchema=false Spark does not see the columns of every file.
     is_partial = "mergeschema" in {name.lower() for name, _ in options.read_options}
@@ -181,6 +193,17 @@ def _columns(
     columns = check.agree(current, new, note)
     check_columns(options, columns)
     return columns, check
+
+
+@contextmanager
+def _inference(
+    job: Job, taken: FileLog, spark: SparkSession | None, stop: StopRequest | None = None
+) -> Iterator[Inference]:
+    """Yield an inference that has begun to read the new files."""
+    time_zone = SESSION_TIME_ZONE if spark is None else checks.time_zone(spark)
+    with closing(Inference(job, time_zone, stop)) as inference:
+        inference.begin(taken.ahead(job.files.stamps))
+        yield inference
 
 
 def _session(

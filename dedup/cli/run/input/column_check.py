@@ -26,7 +26,6 @@ from dedup.cli.run.input.inference import Inference
 from dedup.cli.run.input.source import read_settings
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import COLUMNAR
-from dedup.cli.stop import StopRequest
 from dedup.errors import ConfigError, DataError
 from dedup.sources.files.exact_values import unreadable
 from dedup.sources.files.folder_columns import folder_names
@@ -64,9 +63,8 @@ class Mismatch:
 class ColumnCheck:
     """Compares the columns of every file once with the known columns.
 
-    A request to `stop` ends the check with KeyboardInterrupt. `published` are files whose rows are
-    published, but whose micro-batch is not committed. Users must not change these files, so errors
-    in them are ignored.
+    `published` are files whose rows are published, but whose micro-batch is not committed. Users
+    must not change these files, so errors in them are ignored.
     """
 
     def __init__(
@@ -74,8 +72,8 @@ class ColumnCheck:
         spark: SparkSession,
         job: Job,
         columns: T.StructType,
+        inference: Inference,
         *,
-        stop: StopRequest | None = None,
         published: Container[str] = (),
     ) -> None:
         self._published = published
@@ -83,9 +81,8 @@ class ColumnCheck:
         self._job = job
         self._columns = columns
         self._format = job.files.file_format
+        self._inference = inference
         self._seen: dict[str, Stamp] = {}
-        if self._format not in COLUMNAR:
-            self._inference = Inference(spark, job, stop, skips_bad=True)
 
     def settle(self, columns: T.StructType, stamps: Mapping[str, Stamp]) -> None:
         """Replace the known columns. Files in `stamps` are not compared with these columns."""

@@ -10,17 +10,16 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC
-from functools import partial, reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
 
@@ -37,7 +36,6 @@ from dedup.sources.files.text_columns import converted
 from dedup.sources.files.text_input import PACKED
 from dedup.sources.files.text_options import header_of, text_format
 from dedup.sources.files.text_values import Spelling, from_text
-from dedup.spark.driver import checks
 
 #: Whole numbers that one of these types holds are also in the next one.
 _WHOLE = ("int", "bigint", "decimal(38,0)")
@@ -51,23 +49,44 @@ _CLASSES = {"Nd": "[0-9]", "Ll": "[a-z]", "Lu": "[A-Z]"}
 
 
 class Inference:
-    """Reads all values of files of text, in threads. A request to `stop` ends a reading.
+    """Reads all values of files of text, in threads.
 
-    Without `skips_bad`, a bad record raises DataError.
+    `time_zone` is the session's time zone. A request to `stop` ends a reading with
+    KeyboardInterrupt.
     """
 
-    def __init__(
-        self, spark: SparkSession, job: Job, stop: StopRequest | None, *, skips_bad: bool
-    ) -> None:
-        self._job, self._stop, self._skips_bad = job, stop, skips_bad
+    def __init__(self, job: Job, time_zone: str, stop: StopRequest | None = None) -> None:
+        self._job, self._time_zone, self._stop = job, time_zone, stop or StopRequest()
         self._options = dict(job.options.read_options)
         self._infers = job.options.infer or job.files.file_format == "json"
+        #: Whether the columns of the output come from the files.
+        self._is_first = job.record is None and job.options.schema is None
+        self._skips_bad = job.options.bad_records != "error" or not self._is_first
+        self._pool = ThreadPoolExecutor(job.options.cores)
+        self._closed = StopRequest()
+        #: The parts of each file that is read in the background.
+        self._begun: dict[Path, list[Future[Shape]]] = {}
+
+    def begin(self, new: Iterable[str]) -> None:
+        """Begin to read the files whose values the run will need, while Spark starts.
+
+        `new` are the files that earlier runs have not read.
+        """
+        if self._job.files.file_format == "json" or (self._infers and self._is_first):
+            self._begin(list(map(Path, new)), self._first_names() or ())
+
+    def close(self) -> None:
+        self._closed.set()
+        self._pool.shutdown(cancel_futures=True)
+
+    @cached_property
+    def _format(self) -> CsvFormat | JsonFormat:
         times = T.StructType([T.StructField(name, from_arrow_type(KINDS[name])) for name in _TIMES])
-        self._format = text_format(
-            times if job.options.infer else T.StructType(),
-            job.files.file_format,
+        return text_format(
+            times if self._job.options.infer else T.StructType(),
+            self._job.files.file_format,
             self._options,
-            checks.time_zone(spark),
+            self._time_zone,
         )
 
     @property
@@ -88,18 +107,20 @@ class Inference:
         """
         if not self._infers:
             return [{}] * len(paths)
-        parts = [(path, at, n) for path in paths for n in [self._count(path)] for at in range(n)]
-        found: dict[Path, Shape] = dict.fromkeys(paths)
-        failed = StopRequest()
-        with ThreadPoolExecutor(self._job.options.cores) as pool:
-            try:
-                each = pool.map(partial(self._shape, names, (failed, self._stop or failed)), parts)
-                for (path, _, _), shape in zip(parts, each, strict=True):
-                    found[path] = merged(found[path], shape)
-            except BaseException:
-                failed.set()
-                raise
-        return list(found.values())
+        self._begin([path for path in paths if path not in self._begun], names)
+        parts = [self._begun.pop(path) for path in paths]
+        return [reduce(merged, (part.result() for part in each), None) for each in parts]
+
+    def first_columns(self) -> T.StructType:
+        """Return columns that hold all values of all files."""
+        paths, names = self._job.files.paths, self._first_names()
+        return self.columns(self.shapes(paths, names or ()), names)
+
+    def _first_names(self) -> list[str] | None:
+        """Return the columns of CSV, from the oldest file with records, or None for JSON."""
+        if self._job.files.file_format == "json":
+            return None
+        return next(filter(None, map(self.header, self._job.files.paths)), [])
 
     def columns(self, shapes: Iterable[Shape], names: Sequence[str] | None = None) -> T.StructType:
         """Return columns with these names, or with all names in their order."""
@@ -116,16 +137,21 @@ class Inference:
             columns.add(name, column_type(shape, is_id=key in ids))
         return columns
 
+    def _begin(self, paths: Iterable[Path], names: Sequence[str]) -> None:
+        for path in paths:
+            count = self._count(path)
+            self._begun[path] = [
+                self._pool.submit(self._shape, names, path, number, count)
+                for number in range(count)
+            ]
+
     def _count(self, path: Path) -> int:
         """Return into how many parts a file is divided."""
         if re.search(PACKED, path.name) or not self._format.is_divisible:
             return 1
         return max(1, min(2 * self._job.options.cores, path.stat().st_size // SPLIT_BYTES))
 
-    def _shape(
-        self, names: Sequence[str], stops: Sequence[StopRequest], part: tuple[Path, int, int]
-    ) -> Shape:
-        path, number, count = part
+    def _shape(self, names: Sequence[str], path: Path, number: int, count: int) -> Shape:
         form: CsvFormat | JsonTypes
         if isinstance(self._format, JsonFormat):
             form = JsonTypes(self._format)
@@ -137,7 +163,7 @@ class Inference:
             form = replace(self._format, columns=pa.schema([(name, pa.string()) for name in names]))
         found = dict[str, Any]()
         for rows in good_rows(path, form, number, count, skips_bad=self._skips_bad):
-            if any(stop.is_set() for stop in stops):
+            if self._stop.is_set() or self._closed.is_set():
                 raise KeyboardInterrupt
             for name, texts in zip(rows.schema.names, rows.columns, strict=True):
                 known = found.get(name.lower())

@@ -14,7 +14,6 @@ from dedup.cli.run.input.event_time import event_time, time_format_fault
 from dedup.cli.run.input.inference import Inference
 from dedup.cli.run.job import Job
 from dedup.cli.run.options import COLUMNAR
-from dedup.cli.stop import StopRequest
 from dedup.errors import ConfigError, DataError
 from dedup.sinks.files.query import SourceFiles, read_rows
 from dedup.sources.files.bypass import LeftToSpark
@@ -28,11 +27,8 @@ from dedup.spark.plan import HELPER_PREFIX
 FILE, TIME = f"{HELPER_PREFIX}file", f"{HELPER_PREFIX}time"
 
 
-def read_schema(spark: SparkSession, job: Job, stop: StopRequest | None = None) -> T.StructType:
-    """Return the columns of the input, including columns that folders name.
-
-    A request to `stop` raises KeyboardInterrupt.
-    """
+def read_schema(spark: SparkSession, job: Job, inference: Inference) -> T.StructType:
+    """Return the columns of the input, including columns that folders name."""
     options, files = job.options, job.files
     reader = spark.read.format(files.file_format).options(**_stream_options(job))
     if options.schema is not None:
@@ -49,7 +45,7 @@ def read_schema(spark: SparkSession, job: Job, stop: StopRequest | None = None) 
             "add files, or give --schema."
         )
     elif files.file_format not in COLUMNAR:
-        reader = reader.schema(_inferred(spark, job, stop))
+        reader = reader.schema(inference.first_columns())
     try:
         schema = spark_columns(reader, files.place, files.paths, files.root)
     except Exception as error:
@@ -59,14 +55,6 @@ def read_schema(spark: SparkSession, job: Job, stop: StopRequest | None = None) 
         if field.dataType.typeName() == "void":
             field.dataType = T.StringType()
     return schema
-
-
-def _inferred(spark: SparkSession, job: Job, stop: StopRequest | None) -> T.StructType:
-    inference = Inference(spark, job, stop, skips_bad=job.options.bad_records != "error")
-    names, paths = None, job.files.paths
-    if job.files.file_format == "csv":  # its names are in the oldest file with records
-        names = next(filter(None, map(inference.header, paths)), [])
-    return inference.columns(inference.shapes(paths, names or ()), names)
 
 
 def _unreadable(error: Exception, job: Job) -> DataError:
