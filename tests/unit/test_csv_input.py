@@ -98,6 +98,11 @@ def test_a_text_has_one_reading(data: bytes, rows: list[tuple[Any, ...]]) -> Non
         (CsvForm(empty="none"), b'"",\n', [("none", None)]),
         (CsvForm(line_end="|"), b"1,a\nb|2,c\r|", [("1", "a\nb"), ("2", "c\r")]),
         (CsvForm(trims_left=True, trims_right=True), b'1, "a" \n 2 ,b\n', [("1", "a"), ("2", "b")]),
+        (
+            CsvForm(separator="\t", trims_left=True, trims_right=True),
+            b'1\t \n\t"b" \n\t\n 2\tc\n',
+            [("1", None), (None, "b"), (None, None), ("2", "c")],
+        ),
     ],
 )  # fmt: skip
 def test_options_say_how_a_text_is_divided(
@@ -219,6 +224,20 @@ MUTATED = st.tuples(
 KINDS = [*(TYPES[name] for name in TYPES if not pa.types.is_nested(TYPES[name])),
          pa.timestamp("us", "Europe/Berlin"), pa.timestamp("us", "+08:00"), pa.decimal128(2, 2),
          pa.decimal128(5, 0)]  # fmt: skip
+
+
+def test_odd_records_are_seldom_searched_for_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, search, searched = reader(), CsvReader._plain_end, list[int]()
+
+    def noted(self: CsvReader, data: bytes, at: int, *given: Any, **more: Any) -> int:
+        searched.append(at)
+        return search(self, data, at, *given, **more)
+
+    monkeypatch.setattr(CsvReader, "_plain_end", noted)
+    odd, plain = b'1,5" pipe\n', b"1,2\n"
+    assert len(values(made.read(1_000 * odd + 100_000 * plain))) == 101_000
+    assert len(searched) < 30
+    assert searched[-1] > 1_000 * len(odd) + 50_000 * len(plain)
 
 
 @settings(max_examples=200, deadline=None)

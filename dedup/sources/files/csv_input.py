@@ -28,6 +28,8 @@ RAGGED = "It has more or fewer columns than the header."
 _LINE_FEED, _RETURN = 10, 13
 #: Number of bytes that are searched for plain records behind a record that is not plain.
 _WINDOW_BYTES = 64 << 10
+#: Largest number of records that are read one by one before plain records are searched again.
+_MOST_SINGLE = 64
 
 
 @dataclass(slots=True)
@@ -160,13 +162,20 @@ class CsvReader:
 
     def _found(self, data: bytes, *, is_last: bool, has_plain: bool) -> _Found:
         found, at, window, scanner = _Found(), 0, len(data), self._scanner
+        # A search that finds little is in vain, and twice as many records go without the next one.
+        single, left = 1, 0 if has_plain else len(data)
         while at < len(data):
-            stop = min(len(data), at + window)
-            if has_plain and (end := self._plain_end(data, at, stop, is_last=is_last)) > at:
-                found.stretches.append((at, end))
-                at, window = end, 4 * window
-                continue
-            window = _WINDOW_BYTES
+            if not left:
+                begin, stop = at, min(len(data), at + window)
+                at = self._plain_end(data, begin, stop, is_last=is_last)
+                if at > begin:
+                    found.stretches.append((begin, at))
+                    if data.find(b"\n", at, stop) < 0:
+                        window *= 4
+                        continue
+                single = 1 if at - begin > _WINDOW_BYTES // 2 else min(2 * single, _MOST_SINGLE)
+                window, left = _WINDOW_BYTES, single
+            left -= 1
             if (skipped := scanner.skip(data, at, is_last=is_last)) > at:
                 at = skipped
                 continue

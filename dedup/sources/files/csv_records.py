@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from dedup.sources.files.text_records import NOT_UTF8, Unreadable
 
+#: How far the end of a usual record is searched. Data with CR as line end may have no LF at all.
+_USUAL_BYTES = 4 << 10
 TEXT_BEHIND_QUOTE = "It has text behind the closing quote of a value."
 
 
@@ -72,8 +74,9 @@ class CsvScanner:
         separator = re.escape(form.separator.encode())
         line_end = re.escape(form.line_end.encode()) or rb"\r\n|\r|\n"
         quote, escape = (re.escape(mark.encode()) for mark in (form.quote, form.escape))
-        blanks = rb"[ \t]*" if form.trims_left else b""
-        begin = blanks + (quote or rb"(?!)")
+        self._blanks = b" \t".replace(form.separator.encode(), b"")
+        blanks = b"[%s]*" % self._blanks
+        begin = (blanks if form.trims_left else b"") + (quote or rb"(?!)")
         others = rb"[^%s]*" % (quote or rb"\n")
         inside = rb"(%s(?:%s%s)*)%s(?!%s)" % (others, quote * 2, others, quote, quote)
         self._escaped, self._plain = re.compile(quote * 2), form.quote.encode()
@@ -91,7 +94,7 @@ class CsvScanner:
         self._quoted = re.compile(begin + inside, re.DOTALL)
         self._bare = re.compile(rb"(?!%s)(%s)%s" % (begin, bare, end), re.DOTALL)
         self._rest = re.compile(rb"(%s)%s" % (bare, end), re.DOTALL)
-        self._end = re.compile((rb"[ \t]*" if form.trims_right else b"") + end)
+        self._end = re.compile((blanks if form.trims_right else b"") + end)
         self._skipped, self._line_end = re.compile(line_end), form.line_end.encode() or b"\n"
         self._first_of_skipped = f"\n\r{form.line_end[:1]}{form.comment}".encode()
         if form.comment:
@@ -109,7 +112,7 @@ class CsvScanner:
         `is_last` says that the file ends with the data. Raises Unreadable for a value in quotes
         without an end.
         """
-        if self._has_usual_lines and (end := data.find(b"\n", at)) >= 0:
+        if self._has_usual_lines and (end := data.find(b"\n", at, at + _USUAL_BYTES)) >= 0:
             line = data[at:end].removesuffix(b"\r")
             if self._quote not in line and b"\r" not in line:
                 stop = at + len(line)
@@ -164,5 +167,5 @@ class CsvScanner:
 
     def _trimmed(self, value: bytes) -> bytes:
         left, right = self._sides
-        value = value.lstrip(b" \t") if left else value
-        return value.rstrip(b" \t") if right else value
+        value = value.lstrip(self._blanks) if left else value
+        return value.rstrip(self._blanks) if right else value
