@@ -14,9 +14,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as T  # noqa: N812
 
+from dedup.core.arrays import I64
 from dedup.sources.files import json_types
 from dedup.sources.files.bypass import text_schema
 from dedup.sources.files.json_input import JsonFormat
+from dedup.sources.files.json_lines import Lines
 from dedup.sources.files.json_text import NOT_STRICT, parsed
 from dedup.sources.files.json_types import JsonTypes, Shape, column_type, merged
 from dedup.sources.files.text_values import Number, Spelling, Unfit, structs
@@ -166,6 +168,25 @@ def test_one_odd_line_among_many(odd: str, at: int) -> None:
     lines[at] = odd
     data = "\n".join(lines).encode()
     assert fast(data) == exact(data) == shape_of(data, 16)
+
+
+def test_long_fractions_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_by_one, read = list[int](), JsonTypes._bad
+
+    def noted(self: JsonTypes, lines: Lines, own: I64) -> I64:
+        one_by_one.extend(own.tolist())
+        return read(self, lines, own)
+
+    monkeypatch.setattr(JsonTypes, "_bad", noted)
+    draw = random.Random(7)
+    lines = [f'{{"x":{draw.random()!r},"s":{{"y":{-draw.random()!r}}}}}' for _ in range(1_000)]
+    lines[700:] = [f'{{"x":{n}e-3}}' for n in range(300)]
+    data = "\n".join(lines).encode()
+    found = shape_of(data, 16)
+    monkeypatch.undo()
+    assert found == exact(data)
+    assert set(one_by_one) >= set(range(700, 1_000))
+    assert len(one_by_one) < 400
 
 
 NUMBERS = st.one_of(

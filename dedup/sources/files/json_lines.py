@@ -98,10 +98,13 @@ class Lines:
 
     def matches(self, pattern: str) -> BOOL:
         """Return which lines have a match of a regular expression."""
+        return np.array(pc.match_substring_regex(self.array(), pattern))
+
+    def array(self) -> pa.BinaryArray:
+        """Return the lines with their line ends. Empty lines are at the end of others."""
         offsets = np.append(self.starts, len(self.data)).astype(np.int32)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
-        texts = pa.Array.from_buffers(pa.binary(), len(self), buffers)
-        return np.asarray(pc.match_substring_regex(texts, pattern))
+        return pa.Array.from_buffers(pa.binary(), len(self), buffers)
 
 
 def first_line_end(data: bytes, separator: bytes, *, is_last: bool) -> int | None:

@@ -42,6 +42,8 @@ _FRACTION = frozenset({"double", "decimal(38,18)"})
 _WHOLE = _FRACTION | {"bigint", "decimal(38,0)"}
 _BOOLEAN = frozenset({"boolean"})
 _EXACT = {name: from_json(KINDS[name], Spelling()) for name in _WHOLE - {"double"}}
+#: Every text of so many characters with a point is a DECIMAL(38,18).
+_MAX_CHARS = 20
 #: Every whole number up to this one is a DOUBLE.
 _MAX_EXACT = 1 << 53
 #: Values with more levels are text, and so are objects with more fields, which may be data.
@@ -117,6 +119,7 @@ class JsonTypes(JsonReader):
             pattern = "|".join(json_columns.long_numbers(doubles)) or "^$"
             if pattern not in odd:
                 odd[pattern] = lines.matches(pattern)
+                odd[pattern][_exact_doubles(lines, np.flatnonzero(odd[pattern]), doubles)] = False
             is_odd = odd[pattern][own]
             if len(own) <= _FEW:
                 slow.append(self._bad(lines, own))
@@ -141,6 +144,28 @@ class JsonTypes(JsonReader):
         """Read lines one by one, and return which of them are bad."""
         bad = self.records.read(lines.texts(own)).bad
         return np.searchsorted(lines.starts, [record.offset for record in bad])
+
+
+def _exact_doubles(lines: Lines, own: I64, names: set[str]) -> I64:
+    """Return those of some lines in which long numbers of these fields are of the `_FRACTION`s.
+
+    Lines with an escape or twice the same key are not among them.
+    """
+    exact, texts = np.ones(len(own), np.bool_), lines.array().take(pa.array(own))
+    for name in names:
+        long, escape = json_columns.long_numbers({name})
+        key = json_columns.key_pattern({name})
+        found = pc.extract_regex(texts, rf"{key}(?P<number>-?[0-9]{{1,18}}\.[0-9]{{1,18}})[\s,}}]")
+        number = found.flatten()[0].cast(pa.string())
+        is_exact = pc.and_(
+            pc.equal(number.cast(pa.float64()).cast(pa.string()), number),
+            pc.less_equal(pc.binary_length(number), _MAX_CHARS),
+        )
+        once = pc.and_(is_exact, pc.equal(pc.count_substring_regex(texts, key), 1))
+        suspicious = pc.match_substring_regex(texts, f"{escape}|{long}")
+        exact &= np.asarray(pc.or_(pc.invert(suspicious), pc.fill_null(once, False)))
+        exact &= ~np.asarray(pc.match_substring_regex(texts, escape))
+    return own[exact]
 
 
 def _with(shape: Shape, value: Any, levels: int = _MAX_LEVELS) -> Shape:
@@ -168,7 +193,7 @@ def _number(text: str) -> frozenset[str]:
     if is_plain and len(text) <= json_columns.DIGITS:
         return _WHOLE if is_whole else _FRACTION
     spelled = repr(float(text))  # infinity differs from every number
-    if is_plain and len(text) <= 20 and spelled == text:
+    if is_plain and len(text) <= _MAX_CHARS and spelled == text:
         return _FRACTION
     found = set()
     for name in _EXACT if is_whole else _EXACT.keys() & _FRACTION:
