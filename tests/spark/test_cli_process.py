@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -150,6 +151,82 @@ def test_interrupted_and_continued(run: Run) -> None:
     assert "WARN" not in done.stderr
     assert "\x1b" not in done.stderr + done.stdout
     assert (run.output / "_dedup.log").stat().st_size > 0
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A run with duplicates and bad records aside, one micro-batch for each of twelve files."""
+
+    source: Path
+    folder: Path
+
+    @property
+    def command(self) -> list[str]:
+        folders = ("output", "duplicates", "bad-records")
+        return [
+            *_RUN, str(self.source), "--id", "id", "--horizon", "1 day", "--quiet",
+            *(f"--{name}={self.folder / name}" for name in folders),
+            *("--schema", "id STRING, n INT, x STRING", "--files-per-trigger", "1"),
+            *("--master", "local[2]", "--driver-memory", "512m"),
+        ]  # fmt: skip
+
+    def kill(self, wait_s: float) -> bool:
+        """Start it, kill it after its next micro-batch begins, and return whether it still ran."""
+        begun = self.folder / "output/_checkpoint/offsets"
+        before = len(list(begun.glob("[0-9]*")))
+        with subprocess.Popen(
+            self.command, stderr=subprocess.DEVNULL, start_new_session=True
+        ) as running:
+            wait_until(
+                lambda: running.poll() is not None or len(list(begun.glob("[0-9]*"))) > before, 120
+            )
+            time.sleep(wait_s)
+            for pid in commands_of_session(running.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return running.wait() == -signal.SIGKILL
+
+    def published(self) -> dict[str, list[str]]:
+        """The lines of each micro-batch and folder."""
+        return {
+            str(batch.relative_to(self.folder)): sorted(
+                line
+                for file in batch.rglob("*")
+                if file.is_file()
+                for line in file.read_text().splitlines()
+            )
+            for batch in self.folder.glob("*/batch=*")
+        }
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.slow
+@pytest.mark.parametrize("file_format", ["csv", "json"])
+def test_killed_at_any_time(files: FileDrop, tmp_path: Path, file_format: str) -> None:
+    """The same rows are published as if nothing had happened."""
+    bad = {"csv": 'bad,x,"5"" pipe\nof two lines"\nr,1\n', "json": '{"id":"bad","n":"x"}\n[}\n'}
+    for number in range(12):
+        rows = [(f"k{number}-{n}", n, f'"quoted" {n}') for n in range(40)]
+        rows += [(f"k{number - 1}-{n}", -n, "again") for n in range(20)]
+        lines = {
+            "csv": [
+                "id,n,x",
+                *(f'{i},{n},"{x.replace(chr(34), 2 * chr(34))}"' for i, n, x in rows),
+            ],
+            "json": [json.dumps({"id": i, "n": n, "x": x}) for i, n, x in rows],
+        }[file_format]
+        files.text(f"{number:02d}.{file_format}", "\n".join(lines) + "\n" + bad[file_format])
+    whole = Killed(files.folder, tmp_path / "whole")
+    done = python(*whole.command[1:])
+    assert done.returncode == 0, done.stderr
+    killed, draw = Killed(files.folder, tmp_path / "killed"), random.Random(file_format)
+    kills = sum(killed.kill(draw.uniform(0, 2)) for _ in range(8))
+    assert kills >= 6
+    done = python(*killed.command[1:])
+    assert done.returncode == 0, done.stderr
+    published = killed.published()
+    assert published == whole.published()
+    assert len(published) == 3 * 12
 
 
 def test_workers_start_before_the_query(files: FileDrop, tmp_path: Path) -> None:
