@@ -300,9 +300,19 @@ class Driver:
             return np.zeros(len(records.flags), bool)
         # A new option is judged by all that was heard before.
         is_new = last >= 0 and self.bound.ends_ms[last] is None
-        bound_ms = self.bound.at_end(last if is_new else last - 1, delay_ms)
+        bound_ms = self.bound.at_end(last, delay_ms) if is_new else self._before_last(self.bound)
         own, future = self._own(records)
         return own & (future | (records.times_ms < bound_ms))
+
+    def _before_last(self, watermark: SparkWatermark) -> int:
+        """The watermark that the micro-batch before the last one left.
+
+        If the option was new in the last one, it counts with the delay of then.
+        """
+        last = self.batch - 1
+        delays_ms = (self.policies[last].window_delay_ms if last >= 0 else None,
+                     self.policy.window_delay_ms)  # fmt: skip
+        return watermark.at_end(last - 1, next(d for d in delays_ms if d is not None))
 
     def _move_windows(self, records: Records, outcome: Outcome) -> None:
         """Check that the window drops nothing that passed, and move Spark's watermark."""
@@ -311,7 +321,7 @@ class Driver:
         delay_ms = self.policy.window_delay_ms
         if delay_ms is not None:
             counted = records.times_ms[own & passed]
-            assert (counted >= self.watermark.at_end(self.batch - 2, delay_ms)).all()
+            assert (counted >= self._before_last(self.watermark)).all()
             assert not (future & passed).any(), "it would close every window"
         emitted, heard = (
             max(records.times_ms[mask & ~future].tolist(), default=NEVER_MS)
