@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -339,10 +340,10 @@ def test_a_request_to_stop_ends_the_reading_for_types(job: Job) -> None:
         job(stop=stop)
 
 
-@pytest.mark.parametrize("name", ["csv", "json"])
-def test_values_are_read_for_types_while_spark_starts(
-    job: Job, monkeypatch: pytest.MonkeyPatch, name: str
+def start_after_reading(
+    job: Job, monkeypatch: pytest.MonkeyPatch, then: Callable[[], object] = lambda: None
 ) -> None:
+    """Let Spark start only once a file has been read for types."""
     read, shape = Event(), Inference._shape
 
     def noted(*given: Any) -> Shape:
@@ -352,13 +353,33 @@ def test_values_are_read_for_types_while_spark_starts(
 
     def session(*_: object) -> AbstractContextManager[SparkSession]:
         assert read.wait(30), "nothing was read before Spark's start"
+        then()
         return nullcontext(job.spark)
 
     monkeypatch.setattr(Inference, "_shape", noted)
     monkeypatch.setattr("dedup.cli.run.work._session", session)
+
+
+@pytest.mark.parametrize("name", ["csv", "json"])
+def test_values_are_read_for_types_while_spark_starts(
+    job: Job, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    start_after_reading(job, monkeypatch)
     job.files.text(f"1.{name}", "id,n\na,1\n" if name == "csv" else '{"id":"a","n":1}\n')
     job(infer=name == "csv", output_format="parquet")
     assert job.rows("parquet") == [("a", 1)]
+
+
+@pytest.mark.parametrize("name", ["csv", "json"])
+def test_a_file_that_changes_while_spark_starts_is_read_again_for_types(
+    job: Job, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    text = "id,n\na,{}\n" if name == "csv" else '{{"id":"a","n":{}}}\n'
+    changed = text.format("x1" if name == "csv" else '"x1"')
+    start_after_reading(job, monkeypatch, lambda: job.files.text(f"1.{name}", changed))
+    job.files.text(f"1.{name}", text.format(1))
+    job(infer=name == "csv", output_format="parquet")
+    assert job.rows("parquet") == [("a", "x1")]
 
 
 def test_types_of_columns_without_names_of_their_own(job: Job) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dedup.sources.files import csv_input, text_input
 from dedup.sources.files.csv_input import CsvFormat, CsvReader
-from dedup.sources.files.csv_records import CsvForm
+from dedup.sources.files.csv_records import CsvForm, CsvRecord, CsvScanner
 from dedup.sources.files.event_times import EventTime
 from dedup.sources.files.json_input import JsonFormat
 from dedup.sources.files.text_columns import converted
@@ -96,6 +96,7 @@ def test_a_text_has_one_reading(data: bytes, rows: list[tuple[Any, ...]]) -> Non
         (CsvForm(comment="#"), b"#1,2\n3,#4\n", [("3", "#4")]),
         (CsvForm(null="NA"), b'NA,""\n"NA",\n', [(None, ""), (None, None)]),
         (CsvForm(empty="none"), b'"",\n', [("none", None)]),
+        (CsvForm(null="NA"), b'x,y\n"q",', [("x", "y"), ("q", None)]),
         (CsvForm(line_end="|"), b"1,a\nb|2,c\r|", [("1", "a\nb"), ("2", "c\r")]),
         (CsvForm(trims_left=True, trims_right=True), b'1, "a" \n 2 ,b\n', [("1", "a"), ("2", "b")]),
         (
@@ -238,6 +239,15 @@ def test_odd_records_are_seldom_searched_for_plain_ones(monkeypatch: pytest.Monk
     assert len(values(made.read(1_000 * odd + 100_000 * plain))) == 101_000
     assert len(searched) < 30
     assert searched[-1] > 1_000 * len(odd) + 50_000 * len(plain)
+    singles, record = list[int](), CsvScanner.record
+
+    def counted(self: CsvScanner, data: bytes, at: int, **more: Any) -> CsvRecord | None:
+        singles.append(at)
+        return record(self, data, at, **more)
+
+    monkeypatch.setattr(CsvScanner, "record", counted)
+    assert len(values(made.read(100 * (odd + 600 * plain)))) == 60_100
+    assert len(singles) < 300
 
 
 @settings(max_examples=200, deadline=None)

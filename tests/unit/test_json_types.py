@@ -187,6 +187,9 @@ def test_long_fractions_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch)
     assert found == exact(data)
     assert set(one_by_one) >= set(range(700, 1_000))
     assert len(one_by_one) < 400
+    wide = [json.dumps({f"f{n}": draw.random() for n in range(40)}) for _ in range(50)]
+    data = "\n".join(wide).encode()
+    assert shape_of(data, 16) == exact(data)
 
 
 NUMBERS = st.one_of(

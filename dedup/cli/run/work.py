@@ -83,7 +83,7 @@ def run(
 def plan(options: RunOptions, *, spark: SparkSession | None = None) -> dict[str, Any]:
     """Check everything that `run` would check, and return what `run` would do.
 
-    The function reads no rows, and leaves no output folder behind.
+    The function publishes no rows, and leaves no output folder behind.
     """
     if options.moved_from is not None:
         raise ConfigError(

@@ -28,6 +28,8 @@ RAGGED = "It has more or fewer columns than the header."
 _LINE_FEED, _RETURN = 10, 13
 #: Number of bytes that are searched for plain records behind a record that is not plain.
 _WINDOW_BYTES = 64 << 10
+#: A search for plain records that finds no more bytes costs more than to read them one by one.
+_VAIN_BYTES = 2 << 10
 #: Largest number of records that are read one by one before plain records are searched again.
 _MOST_SINGLE = 64
 
@@ -162,7 +164,7 @@ class CsvReader:
 
     def _found(self, data: bytes, *, is_last: bool, has_plain: bool) -> _Found:
         found, at, window, scanner = _Found(), 0, len(data), self._scanner
-        # A search that finds little is in vain, and twice as many records go without the next one.
+        # After a search in vain, twice as many records as before are read one by one.
         single, left = 1, 0 if has_plain else len(data)
         while at < len(data):
             if not left:
@@ -173,7 +175,7 @@ class CsvReader:
                     if data.find(b"\n", at, stop) < 0:
                         window *= 4
                         continue
-                single = 1 if at - begin > _WINDOW_BYTES // 2 else min(2 * single, _MOST_SINGLE)
+                single = 1 if at - begin > _VAIN_BYTES else min(2 * single, _MOST_SINGLE)
                 window, left = _WINDOW_BYTES, single
             left -= 1
             if (skipped := scanner.skip(data, at, is_last=is_last)) > at:
@@ -270,6 +272,8 @@ class CsvReader:
         """Return the columns of plain records as text, and whether some records are ragged."""
         if not plain:
             return [pa.array([], pa.string()) for _ in self._places], False
+        if not plain.endswith((b"\n", b"\r")):
+            plain += b"\n"  # otherwise Arrow reads an empty last value as a text
         ragged = list[Any]()
 
         def skip(row: Any) -> str:

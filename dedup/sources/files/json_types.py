@@ -48,6 +48,8 @@ _MAX_CHARS = 20
 _MAX_EXACT = 1 << 53
 #: Values with more levels are text, and so are objects with more fields, which may be data.
 _MAX_LEVELS, _MAX_FIELDS = 50, 10_000
+#: Largest number of fields whose long numbers are searched in each line.
+_MAX_SEARCHED = 16
 #: Number of lines to read one by one if pyarrow rejects one of them.
 _FEW = 16
 #: Largest number of values, with nulls, that pyarrow reads at once.
@@ -149,11 +151,15 @@ class JsonTypes(JsonReader):
 def _exact_doubles(lines: Lines, own: I64, names: set[str]) -> I64:
     """Return those of some lines in which long numbers of these fields are of the `_FRACTION`s.
 
-    Lines with an escape or twice the same key are not among them.
+    Lines with an escape, and with twice the key of a long number, are not among them.
     """
-    exact, texts = np.ones(len(own), np.bool_), lines.array().take(pa.array(own))
+    if not 0 < len(names) <= _MAX_SEARCHED:
+        return own[:0]
+    texts = lines.array().take(pa.array(own))
+    *_, escape = json_columns.long_numbers(names)
+    exact: BOOL = ~np.asarray(pc.match_substring_regex(texts, escape))
     for name in names:
-        long, escape = json_columns.long_numbers({name})
+        long, _ = json_columns.long_numbers({name})
         key = json_columns.key_pattern({name})
         found = pc.extract_regex(texts, rf"{key}(?P<number>-?[0-9]{{1,18}}\.[0-9]{{1,18}})[\s,}}]")
         number = found.flatten()[0].cast(pa.string())
@@ -162,9 +168,8 @@ def _exact_doubles(lines: Lines, own: I64, names: set[str]) -> I64:
             pc.less_equal(pc.binary_length(number), _MAX_CHARS),
         )
         once = pc.and_(is_exact, pc.equal(pc.count_substring_regex(texts, key), 1))
-        suspicious = pc.match_substring_regex(texts, f"{escape}|{long}")
-        exact &= np.asarray(pc.or_(pc.invert(suspicious), pc.fill_null(once, False)))
-        exact &= ~np.asarray(pc.match_substring_regex(texts, escape))
+        is_short = pc.invert(pc.match_substring_regex(texts, long))
+        exact &= np.asarray(pc.or_(is_short, pc.fill_null(once, False)))
     return own[exact]
 
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC
 from functools import cached_property, reduce
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type
 
+from dedup.cli.run.input.files import Stamp
 from dedup.cli.run.job import Job
 from dedup.cli.stop import StopRequest
 from dedup.errors import ConfigError
@@ -64,8 +66,8 @@ class Inference:
         self._skips_bad = job.options.bad_records != "error" or not self._is_first
         self._pool = ThreadPoolExecutor(job.options.cores)
         self._closed = StopRequest()
-        #: The parts of each file that is read in the background.
-        self._begun: dict[Path, list[Future[Shape]]] = {}
+        #: Each file that is read in the background as it was then, and its parts.
+        self._begun: dict[Path, tuple[Stamp, list[Future[Shape]]]] = {}
 
     def begin(self, new: Iterable[str]) -> None:
         """Begin to read the files whose values the run will need, while Spark starts.
@@ -107,8 +109,8 @@ class Inference:
         """
         if not self._infers:
             return [{}] * len(paths)
-        self._begin([path for path in paths if path not in self._begun], names)
-        parts = [self._begun.pop(path) for path in paths]
+        self._begin(filterfalse(self._is_begun, paths), names)
+        parts = [self._begun.pop(path)[1] for path in paths]
         return [reduce(merged, (part.result() for part in each), None) for each in parts]
 
     def first_columns(self) -> T.StructType:
@@ -139,11 +141,18 @@ class Inference:
 
     def _begin(self, paths: Iterable[Path], names: Sequence[str]) -> None:
         for path in paths:
-            count = self._count(path)
-            self._begun[path] = [
-                self._pool.submit(self._shape, names, path, number, count)
-                for number in range(count)
-            ]
+            stamp, count = Stamp.of(path), self._count(path)
+            self._begun[path] = (
+                stamp,
+                [
+                    self._pool.submit(self._shape, names, path, number, count)
+                    for number in range(count)
+                ],
+            )
+
+    def _is_begun(self, path: Path) -> bool:
+        """Return whether a file is read in the background, and has not changed since."""
+        return path in self._begun and self._begun[path][0] == Stamp.of(path)
 
     def _count(self, path: Path) -> int:
         """Return into how many parts a file is divided."""
