@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from zlib import crc32
 
-from dedup.catalog.document import canonical, from_document, to_document
+from dedup.catalog.document import from_document, to_document
 from dedup.catalog.layout import ACCEPTED_LOSS_SUFFIX, shard_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.parse import integer, name, record
 from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError
 
-ACCEPTED_LOSS_FORMAT = 2
+ACCEPTED_LOSS_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +27,7 @@ class AcceptedLoss:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> AcceptedLoss:
-        _, fields = from_document(
-            data, version=ACCEPTED_LOSS_FORMAT, before={1: lambda fields: crc32(canonical(fields))}
-        )
+        fields = from_document(data, version=ACCEPTED_LOSS_FORMAT)
         return cls(**record(fields, {"segment": name, "start_ms": _time, "end_ms": _time}))
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.gc.runs import read_lineage
-from dedup.catalog.layout import ADOPTED_FILE, MANIFEST_FILE, shard_path
+from dedup.catalog.layout import ADOPTED_FILE, BACKUP_FILE, shard_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.lineage import Run
 from dedup.core.parse import count, name, record
@@ -21,11 +21,11 @@ from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.errors import CatalogError, OtherRelease
 
-BACKUP_FORMAT = 3
+BACKUP_FORMAT = 1
 
 
 def write_backup(root: Root, query_id: str, shard: int, state: ShardState) -> None:
-    root.put_bytes(shard_path(query_id, shard, MANIFEST_FILE), _to_bytes(query_id, shard, state))
+    root.put_bytes(shard_path(query_id, shard, BACKUP_FILE), _to_bytes(query_id, shard, state))
 
 
 def read_backup(root: Root, query_id: str, shard: int) -> ShardState | None:
@@ -62,7 +62,7 @@ def backup_is_due(root: Root, query_id: str, shard: int, base: ShardState, run_i
 
 def check_backup(root: Root, query_id: str, shard: int) -> ShardState:
     """Return a shard's manifest backup. Raises ObjectMissing, or ValueError if damaged."""
-    path = shard_path(query_id, shard, MANIFEST_FILE)
+    path = shard_path(query_id, shard, BACKUP_FILE)
     return root.read(path, lambda data: _from_bytes(data, query_id, shard))
 
 
@@ -104,7 +104,7 @@ def _from_bytes(data: bytes, query_id: str, shard: int) -> ShardState:
 
     Raises ValueError if the bytes are damaged, or belong to another shard or query.
     """
-    _, fields = from_document(data, version=BACKUP_FORMAT)
+    fields = from_document(data, version=BACKUP_FORMAT)
     read = record(fields, {"query_id": name, "shard": count, "state": ShardState.from_head})
     if (read["query_id"], read["shard"]) != (query_id, shard):
         raise ValueError(f"it belongs to shard {read['shard']} of query {read['query_id']}")

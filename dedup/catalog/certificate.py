@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dedup.catalog.definition import Definition
-from dedup.catalog.document import checksum, from_document, to_document
-from dedup.catalog.layout import certificate_path
+from dedup.catalog.document import from_document, to_document
+from dedup.catalog.layout import certificate_path, old_certificate_path
 from dedup.catalog.root import ObjectMissing, Root
 from dedup.core.parse import (
     OtherVersion,
@@ -27,12 +27,9 @@ from dedup.core.parse import (
     text,
     tuple_of,
 )
-from dedup.errors import CatalogError, ConfigError, OtherRelease
+from dedup.errors import CatalogError, ConfigError, OtherRelease, before_release
 
-#: Format that this release writes. The release also reads the older formats 1 and 2.
-CERTIFICATE_FORMAT = 3
-_WITHOUT_SECRET = 2
-_WITHOUT_DEFINITIONS = 1
+CERTIFICATE_FORMAT = 1
 SECRET_BYTES = 16
 
 
@@ -57,39 +54,24 @@ class Certificate:
     hash_key_id: int
     #: First micro-batch of the catalog. It may differ from that in the settings of a later task.
     birth_batch: int
-    #: Definition of each column of the ID. None in a certificate of format 1, which has only names.
-    id_definitions: tuple[Definition, ...] | None = None
-    #: Definition of the timestamp, or None if `id_definitions` is None.
-    timestamp_definition: Definition | None = None
+    #: Definition of each column of the ID.
+    id_definitions: tuple[Definition, ...]
+    timestamp_definition: Definition
     #: Random bytes from which, with the query ID, all hash keys derive. No screen, log or error
-    #: shows it. Empty in formats 1 and 2.
-    secret: bytes = field(default=b"", repr=False)
+    #: shows it.
+    secret: bytes = field(repr=False)
 
     def to_bytes(self) -> bytes:
         """Return canonical JSON: the same bytes from every creator."""
-        fields, version = asdict(self), CERTIFICATE_FORMAT
-        fields["secret"] = self.secret.hex()
-        if not self.secret:
-            version = _WITHOUT_SECRET
-            del fields["secret"]
-        if self.id_definitions is None:
-            version = _WITHOUT_DEFINITIONS
-            for name in _DEFINITIONS:
-                del fields[name]
-        # Write text, because some readers round JSON numbers above 2**53.
-        fields["hash_key_id"] = f"{self.hash_key_id:016x}"
-        return to_document(fields, version=version)
+        # Write the ID as text, because some readers round JSON numbers above 2**53.
+        texts = {"secret": self.secret.hex(), "hash_key_id": f"{self.hash_key_id:016x}"}
+        return to_document(asdict(self) | texts, version=CERTIFICATE_FORMAT)
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Certificate:
         """Return the certificate, or raise CatalogError, which calls the bytes ``where``."""
         try:
-            version, fields = from_document(
-                data,
-                version=CERTIFICATE_FORMAT,
-                before={_WITHOUT_SECRET: checksum, _WITHOUT_DEFINITIONS: checksum},
-            )
-            return cls._from_fields(version, fields)
+            return cls._from_fields(from_document(data, version=CERTIFICATE_FORMAT))
         except OtherVersion as exc:
             raise OtherRelease.at(f"the birth certificate {where}", exc) from exc
         except ValueError as exc:
@@ -100,14 +82,11 @@ class Certificate:
             ) from exc
 
     @classmethod
-    def _from_fields(cls, version: int, fields: dict[str, Any]) -> Certificate:
-        absent = {"secret"} if version < CERTIFICATE_FORMAT else set()
-        absent |= _DEFINITIONS if version == _WITHOUT_DEFINITIONS else set()
-        parsers = {name: parse for name, parse in _PARSERS.items() if name not in absent}
-        read = cls(**record(fields, parsers))
-        if len(read.secret) != (0 if "secret" in absent else SECRET_BYTES):
+    def _from_fields(cls, fields: dict[str, Any]) -> Certificate:
+        read = cls(**record(fields, _PARSERS))
+        if len(read.secret) != SECRET_BYTES:
             raise ValueError(f"its secret has {len(read.secret)} bytes")
-        if read.id_definitions is not None and len(read.id_definitions) != len(read.id_columns):
+        if len(read.id_definitions) != len(read.id_columns):
             raise ValueError(f"{len(read.id_columns)} ID columns, but not as many definitions")
         if len(read.slot_keys) != read.shards or len(set(read.slot_keys)) != read.shards:
             raise ValueError(f"{read.shards} shards, but {len(set(read.slot_keys))} slot keys")
@@ -128,14 +107,19 @@ _PARSERS: dict[str, Parser] = {
     "timestamp_definition": Definition.from_json,
     "secret": lambda value: bytes.fromhex(text(value)),
 }
-_DEFINITIONS = {"id_definitions", "timestamp_definition"}
 
 
 def load_certificate(root: Root, query_id: str) -> Certificate | None:
-    """Return a query's certificate, or None. Raises CatalogError if it is damaged."""
+    """Return a query's certificate, or None.
+
+    Raises CatalogError if it is damaged, or from before the first release.
+    """
     try:
         return read_certificate(root, certificate_path(query_id))
     except ObjectMissing:
+        if root.exists(old_certificate_path(query_id)):
+            where = f"The catalog {root.url(query_id)}"
+            raise OtherRelease(before_release(where), remedy="other-version") from None
         return None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dedup.catalog.certificate import Certificate, read_certificate
+from dedup.catalog.certificate import Certificate, load_certificate, read_certificate
 from dedup.catalog.definition import Definition, change_token, encoded_kind
 from dedup.catalog.layout import certificate_path
 from dedup.catalog.root import Root
@@ -43,11 +43,12 @@ def create_or_check(
     read or written.
     """
     name = certificate_path(wanted.query_id)
-    if not root.exists(name):
+    found = load_certificate(root, wanted.query_id)
+    if found is None:
         faults.point("certificate.put.before")
         root.create_bytes(name, wanted.to_bytes())
         faults.point("certificate.put.after")
-    found = read_certificate(root, name)
+        found = read_certificate(root, name)
     if found.secret != wanted.secret:
         raise began_twice(root)
     check_fit(found, wanted, where=root.url(name), accepted=accepted or Accepted())
@@ -70,10 +71,9 @@ def check_fit(
     State and catalog were created with the settings `found`, the certificate at `where`. The error
     names both values of each different setting, and what to do.
     """
-    old_id, old_time = _definitions(found, wanted)
-    new_id, new_time = _definitions(wanted, found)
+    old_time, new_time = ([one.timestamp_definition] for one in (found, wanted))
     texts = [
-        *_change("ID", old_id, new_id, accepted.id),
+        *_change("ID", found.id_definitions, wanted.id_definitions, accepted.id),
         *_change("timestamp", old_time, new_time, accepted.timestamp),
         *_other_changes(found, wanted),
     ]
@@ -125,19 +125,6 @@ def _other_changes(found: Certificate, wanted: Certificate) -> Iterator[str]:
             "Another release of rolling-dedup created the memory, and encodes IDs or spreads "
             "shards differently; install that release."
         )
-
-
-def _definitions(
-    one: Certificate, beside: Certificate
-) -> tuple[Sequence[Definition], Sequence[Definition]]:
-    """Return the definitions of ID and timestamp in ``one``, or only names for a comparison.
-
-    If ``one`` or ``beside`` lacks definitions, only names can be compared.
-    """
-    if one.id_definitions and one.timestamp_definition and beside.id_definitions:
-        return one.id_definitions, [one.timestamp_definition]
-    ids = [Definition(expression=name, kind=kind) for name, kind in one.id_columns]
-    return ids, [Definition(expression=one.timestamp_source, kind="")]
 
 
 def _listed(definitions: Sequence[Definition], others: Sequence[Definition]) -> str:

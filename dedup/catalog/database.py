@@ -205,7 +205,7 @@ def _decode(view: View, blocks: Iterable[tuple[U8, I64]]) -> Decoded:
         data, offsets, part_ms = kernel.blocks_decode(*part)
         keys.append(Keys(data, offsets))
         offsets_ms.append(part_ms)
-        if view.meta.digested:
+        if view.meta.has_digests:
             digests.append(kernel.blocks_digests(*part))
     times_ms = np.concatenate(offsets_ms) + view.meta.start_ms
     return Decoded(Keys.concat(keys), times_ms, np.concatenate(digests) if digests else None)

@@ -10,28 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dedup.core.parse import OtherVersion, parse_json
-
-#: Function that computes an object's checksum as releases before this envelope did.
-Checksum = Callable[[dict[str, Any]], object]
 
 
 def to_document(fields: Mapping[str, Any], *, version: int) -> bytes:
     """Return the bytes of an object, with a line feed at the end. Equal fields make equal bytes."""
     body = {**fields, "format": version}
-    return canonical({**body, "checksum": checksum(body)}) + b"\n"
+    return canonical({**body, "checksum": _checksum(body)}) + b"\n"
 
 
-def from_document(
-    data: bytes, *, version: int, before: Mapping[int, Checksum] | None = None
-) -> tuple[int, dict[str, Any]]:
-    """Return the format of an object, and its fields without ``format`` and ``checksum``.
-
-    ``version`` is the format that this release writes. ``before`` maps the older formats that this
-    release reads to their checksum functions.
+def from_document(data: bytes, *, version: int) -> dict[str, Any]:
+    """Return the fields of an object of this format, without ``format`` and ``checksum``.
 
     Raises OtherVersion if the object is intact, but of another format. Raises ValueError if it is
     damaged, or of another kind.
@@ -41,14 +33,12 @@ def from_document(
         raise ValueError("it is not a JSON object of this library")
     if canonical(fields) != data.removesuffix(b"\n"):
         raise ValueError("it is not canonical JSON")
-    found, stored = fields["format"], fields.pop("checksum", None)
-    checksums = {version: checksum, **(before or {})}
-    if type(found) is not int or stored != checksums.get(found, checksum)(fields):
+    stored = fields.pop("checksum", None)
+    if type(fields["format"]) is not int or stored != _checksum(fields):
         raise ValueError("its checksum does not match")
-    if found not in checksums:
+    if (found := fields.pop("format")) != version:
         raise OtherVersion(found, version)
-    del fields["format"]
-    return found, fields
+    return fields
 
 
 def canonical(fields: Mapping[str, Any]) -> bytes:
@@ -60,6 +50,6 @@ def canonical(fields: Mapping[str, Any]) -> bytes:
     return text.encode()
 
 
-def checksum(fields: dict[str, Any]) -> str:
+def _checksum(fields: dict[str, Any]) -> str:
     """Return the checksum of an object's fields, including ``format``."""
     return hashlib.blake2b(canonical(fields), digest_size=16).hexdigest()

@@ -11,10 +11,10 @@ from dedup.errors import ConfigError
 
 SEGMENT_SUFFIX = ".sst"
 SIDECAR_SUFFIX = ".filter"
-ACCEPTED_LOSS_SUFFIX = ".forgotten"
-PENDING_LIST_SUFFIX = ".expired"
+ACCEPTED_LOSS_SUFFIX = ".accepted-loss"
+PENDING_LIST_SUFFIX = ".pending-list"
 #: Name of a shard's manifest backup.
-MANIFEST_FILE = "manifest.json"
+BACKUP_FILE = "backup.json"
 #: Name of the adopted state that a shard of a new checkpoint starts with.
 ADOPTED_FILE = "adopted.json"
 #: Folder for the objects of a query's runs, and for the marks of starts (see `start_path`).
@@ -24,8 +24,8 @@ STARTS_FOLDER = "starts"
 TEMP_SUFFIX = ".tmp"
 
 Kind: TypeAlias = Literal[
-    "certificate", "segment", "sidecar", "accepted_loss", "pending_list", "manifest", "adopted",
-    "run", "start", "temp", "foreign",
+    "certificate", "old_certificate", "segment", "sidecar", "accepted_loss", "pending_list",
+    "backup", "adopted", "run", "start", "temp", "foreign",
 ]  # fmt: skip
 
 _RUN_ID = "[A-Za-z0-9_][A-Za-z0-9._-]*"
@@ -35,12 +35,13 @@ _SHARD = rf"{_QUERY}shard=(?P<shard>\d{{5,}})/"
 _PATTERNS: dict[Kind, str] = {
     "segment": rf"{_SHARD}{_SEGMENT}\.sst",
     "sidecar": rf"{_SHARD}{_SEGMENT}\.filter",
-    "accepted_loss": rf"{_SHARD}{_SEGMENT}\.forgotten",
-    "pending_list": rf"{_SHARD}{_SEGMENT}\.expired",
-    "manifest": rf"{_SHARD}manifest\.json",
+    "accepted_loss": rf"{_SHARD}{_SEGMENT}\.accepted-loss",
+    "pending_list": rf"{_SHARD}{_SEGMENT}\.pending-list",
+    "backup": rf"{_SHARD}backup\.json",
     "adopted": rf"{_SHARD}adopted\.json",
     "temp": rf"{_QUERY}(.*/)?\.[^/]*\.tmp",
-    "certificate": rf"{_QUERY}catalog\.json",
+    "certificate": rf"{_QUERY}certificate\.json",
+    "old_certificate": rf"{_QUERY}catalog\.json",
     "start": f"{STARTS_FOLDER}/{NAME.pattern}",
     "run": rf"{_QUERY}{RUNS_FOLDER}/(?P<epoch>\d{{12}})-(?P<run_id>{_RUN_ID}?)"
     r"\.(json|through-(?P<through_epoch>\d{12}))",
@@ -84,6 +85,11 @@ def checked_query_id(query_id: str) -> str:
 
 
 def certificate_path(query_id: str) -> str:
+    return f"{checked_query_id(query_id)}/certificate.json"
+
+
+def old_certificate_path(query_id: str) -> str:
+    """Return the name that the certificate had before the first release."""
     return f"{checked_query_id(query_id)}/catalog.json"
 
 

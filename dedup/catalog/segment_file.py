@@ -21,9 +21,7 @@ from dedup.core.parse import OtherVersion, parse_json
 from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.errors import CatalogError, faults
 
-SEGMENT_FORMAT = 2
-#: Format with a digest of the payload beside each ID. Used if the segment has digests.
-WITH_DIGESTS = 3
+SEGMENT_FORMAT = 1
 #: Entry key of the metadata, which sorts after every block number.
 META_KEY = b"\xff\xff\xff\xffmeta"
 
@@ -66,14 +64,11 @@ class SegmentMeta:
     nblocks: int
     hash_key_id: str
     time_bytes: int
-    parts: int
-    part: int
+    hash_ranges: int
+    range_index: int
+    #: Whether a digest of the payload is stored beside each ID.
+    has_digests: bool
     format: int = SEGMENT_FORMAT
-
-    @property
-    def digested(self) -> bool:
-        """Whether a digest of the payload is stored beside each ID."""
-        return self.format == WITH_DIGESTS
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
@@ -85,8 +80,8 @@ class SegmentMeta:
         shown = f"metadata {data[:200].decode(errors='replace')}"
         if not isinstance(fields, dict) or type(fields.get("format")) is not int:
             raise ValueError(f"{shown} does not describe a segment")
-        if fields["format"] not in (SEGMENT_FORMAT, WITH_DIGESTS):
-            raise OtherVersion(fields["format"], WITH_DIGESTS)
+        if fields["format"] != SEGMENT_FORMAT:
+            raise OtherVersion(fields["format"], SEGMENT_FORMAT)
         try:
             meta = cls(**fields)
             consistent = meta.to_bytes() == data and meta.nblocks == block_count(meta.count)
@@ -105,8 +100,8 @@ class SegmentMeta:
             "end_ms": seg.end_ms,
             "count": seg.count,
             "hash_key_id": f"{hash_key_id:016x}",
-            "parts": seg.hash_ranges,
-            "part": seg.range_index,
+            "hash_ranges": seg.hash_ranges,
+            "range_index": seg.range_index,
         }
         for field, value in wanted.items():
             if (found := getattr(self, field)) != value:
@@ -160,9 +155,9 @@ def write_segment_file(
         nblocks,
         f"{hash_key_id:016x}",
         time_bytes=8 if wide_times else 4,
-        parts=plan.hash_ranges,
-        part=plan.range_index,
-        format=WITH_DIGESTS if digested else SEGMENT_FORMAT,
+        hash_ranges=plan.hash_ranges,
+        range_index=plan.range_index,
+        has_digests=digested,
     )
     try:
         with rocks_errors():

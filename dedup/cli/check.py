@@ -190,7 +190,7 @@ def _with_catalog(facts: Facts, where: str, log: CheckpointLog, checkpoint: str)
     # Micro-batches without records create neither a catalog nor state.
     if certificate is None and log.committed and _has_state(checkpoint):
         raise no_catalog(root, log.query_id)
-    place = root.local_path("catalog.json")
+    place = root.local_path("certificate.json")
     facts = replace(facts, catalog_local=None if place is None else str(place.parent))
     if certificate is None:
         return facts

@@ -9,7 +9,7 @@ Serialised form, little-endian: a header of 64 bytes, a checksum of every page, 
 offset type  content
 ====== ===== ===========================================================
 0      4s    magic ``DSBF``
-4      u16   version, 2
+4      u16   version, 1
 6      u16   reserved, 0
 8      u64   z, number of 32-byte blocks, 1 to 2**31 - 1
 16     u64   number of hashes added, repetitions included
@@ -58,7 +58,7 @@ WINDOW_PAGES = 256
 ReadInto = Callable[[int, memoryview], None]
 
 _MAGIC = b"DSBF"
-_VERSION = 2
+_VERSION = 1
 _HEADER = struct.Struct("<4sHHQQQdI16sI")
 _KEY_ID_INPUT = b"dedup hash-key id v1"
 

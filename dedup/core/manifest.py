@@ -149,7 +149,7 @@ class Manifest:
         return {
             "buckets": [bucket.to_json() for bucket in self.buckets],
             "expired": [list(astuple(entry)) for entry in self.expired],
-            "graves": [list(astuple(listed)) for listed in self.pending_lists],
+            "pending_lists": [list(astuple(listed)) for listed in self.pending_lists],
         }
 
     @staticmethod
@@ -158,12 +158,12 @@ class Manifest:
         return Manifest(
             fields["buckets"],
             tuple(Expired(*entry) for entry in fields["expired"]),
-            tuple(PendingList(*entry) for entry in fields["graves"]),
+            tuple(PendingList(*entry) for entry in fields["pending_lists"]),
         )
 
 
 _PARSERS = {
     "buckets": tuple_of(Bucket.from_json),
     "expired": tuple_of(row(name, integer, integer)),
-    "graves": tuple_of(row(name, count, integer, integer)),
+    "pending_lists": tuple_of(row(name, count, integer, integer)),
 }

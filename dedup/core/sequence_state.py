@@ -57,7 +57,7 @@ class SequenceState:
     def from_bytes(data: bytes) -> SequenceState:
         """Return the state in a row."""
         found = state_row.read(
-            data, MAGIC, (VERSION,), content="producers", damaged=SequenceState.damaged
+            data, MAGIC, VERSION, content="producers", damaged=SequenceState.damaged
         )
         try:
             head = found.fields()

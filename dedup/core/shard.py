@@ -17,6 +17,7 @@ from dedup.core.admission import FLAG_FUTURE, FLAG_NULL_ID, FLAG_NULL_TIME, FLAG
 from dedup.core.arrays import BOOL, I64, U8, U64
 from dedup.core.arrival import Verdict, judge
 from dedup.core.clocks import NEVER_MS, Clocks
+from dedup.core.filter import hash_key_id
 from dedup.core.keys import Keys
 from dedup.core.lookup import Matches, distinct_ids, lookup
 from dedup.core.payload import Digested, compare, digests_of, numbered
@@ -149,7 +150,9 @@ def process(
     advanced = clocks.advance(
         records.observed, now_ms=epoch.now_ms, run_id=epoch.run_id, policy=policy
     )
-    upkeep = judging.upkeep(replace(state, epoch=epoch.number, clocks=advanced))
+    key_id = hash_key_id(epoch.hash_key)
+    state = replace(state, epoch=epoch.number, clocks=advanced, hash_key_id=key_id)
+    upkeep = judging.upkeep(state)
     for segment in lost:
         upkeep.drop_lost(segment)
     state = upkeep.run()

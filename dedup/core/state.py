@@ -25,15 +25,8 @@ from dedup.core.parse import Parser, count, hash_key_id, integer, record, row, t
 from dedup.core.tail import Tail
 from dedup.errors import FilterDamaged, StateError
 
-MAGIC = b"DDST"
-#: Format that adds digests of payloads and their sets of columns. Used if the row has digests.
-WITH_PAYLOADS = 4
-VERSION = 3
-#: The same two formats with the ID of the hash key added. Used if the query has a secret.
-WITH_KEY, WITH_KEY_AND_PAYLOADS = 5, 6
-#: Older format without the fields `run_began` and `branches`.
-_BEFORE = 2
-_VERSIONS = (_BEFORE, VERSION, WITH_PAYLOADS, WITH_KEY, WITH_KEY_AND_PAYLOADS)
+MAGIC = b"DDID"
+VERSION = 1
 _CRC = struct.Struct("<I")
 
 _HEAD: dict[str, Parser] = {
@@ -41,8 +34,8 @@ _HEAD: dict[str, Parser] = {
     "bucket_ms": count,
     "clocks": Clocks.from_json,
     "manifest": Manifest.from_json,
-    "slices": tuple_of(text),
-    "forgotten": count,
+    "filters": tuple_of(text),
+    "segments_lost": count,
     "stray_files": row(count, count),
     "run_began": count,
     "branches": count,
@@ -50,8 +43,6 @@ _HEAD: dict[str, Parser] = {
     "payloads": tuple_of(text),
     "hash_key_id": hash_key_id,
 }
-#: Fields that a head may lack. Format 2 never has the first two.
-_OPTIONAL = ("run_began", "branches", "payloads", "hash_key_id")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,10 +70,11 @@ class ShardState:
     #: IDs with times before this may be forgotten already, although the GC watermark has not passed
     #: them. An earlier policy that dropped late records allowed that.
     forgotten_before_ms: int = NEVER_MS
-    #: All sets of columns that digests of payloads cover (see `dedup.core.payload`).
+    #: All sets of columns that digests of payloads cover (see `dedup.core.payload`). The tail has
+    #: digests if there are any.
     payloads: tuple[str, ...] = ()
-    #: ID of the key of the hashes for filters and segments. None if the query has no secret.
-    hash_key_id: int | None = None
+    #: ID of the key of the hashes for filters and segments.
+    hash_key_id: int = 0
 
     @property
     def live_buckets(self) -> int:
@@ -98,23 +90,20 @@ class ShardState:
 
     def head(self) -> dict[str, Any]:
         """Return the head as JSON values: everything except the tail and the bytes of filters."""
-        head = {
+        return {
             "epoch": self.epoch,
             "bucket_ms": self.bucket_ms,
             "clocks": self.clocks.to_json(),
             "manifest": self.manifest.to_json(),
-            "slices": list(self.filters),
-            "forgotten": self.segments_lost,
+            "filters": list(self.filters),
+            "segments_lost": self.segments_lost,
             "stray_files": list(self.stray_files),
             "run_began": self.run_began,
             "branches": self.branches,
             "forgotten_before_ms": self.forgotten_before_ms,
+            "payloads": list(self.payloads),
+            "hash_key_id": f"{self.hash_key_id:016x}",
         }
-        if self.payloads:
-            head["payloads"] = list(self.payloads)
-        if self.hash_key_id is not None:
-            head["hash_key_id"] = f"{self.hash_key_id:016x}"
-        return head
 
     @staticmethod
     def from_head(head: object) -> ShardState:
@@ -122,26 +111,23 @@ class ShardState:
 
         Raises ValueError if the method `head` cannot have returned the value.
         """
-        fields = record(head, _HEAD, _OPTIONAL)
-        del fields["slices"]
-        return ShardState(segments_lost=fields.pop("forgotten"), **fields)
+        fields = record(head, _HEAD)
+        del fields["filters"]
+        return ShardState(**fields)
 
     def check_key(self, hash_key_id: int) -> None:
-        if self.hash_key_id not in (None, hash_key_id):
+        if self.hash_key_id != hash_key_id:
             raise StateError.of_another_catalog()
 
     def _head(self) -> bytes:
         return state_row.compressed(self.head())
 
     def to_bytes(self) -> bytes:
-        version = WITH_PAYLOADS if self.payloads else VERSION
-        if self.hash_key_id is not None:
-            version += WITH_KEY - VERSION
         tail = self.tail
         if self.payloads and tail.digests is None:
             tail = replace(tail, digests=np.zeros(len(tail), np.uint64))
         filters = [built.to_bytes() for built in self.filters.values()]
-        parts = [state_row.written(MAGIC, version, len(filters), self._head(), tail.to_bytes())]
+        parts = [state_row.written(MAGIC, VERSION, len(filters), self._head(), tail.to_bytes())]
         for data in filters:
             parts += (_CRC.pack(len(data)), data)
         return b"".join(parts)
@@ -153,22 +139,17 @@ class ShardState:
         Raises StateError if another part of the row is damaged, if its version is unknown, or if
         another operator or another hash key made it.
         """
-        found = state_row.read(data, MAGIC, _VERSIONS, content="manifest and tail")
-        with_payloads = found.version in (WITH_PAYLOADS, WITH_KEY_AND_PAYLOADS)
+        found = state_row.read(data, MAGIC, VERSION, content="manifest and tail")
         try:
             head = found.fields()
             state = ShardState.from_head(head)
-            tail = Tail.from_bytes(found.body, digested=with_payloads)
-            if bool(state.payloads) != with_payloads:
-                raise ValueError("its version does not match its sets of columns")
-            if (state.hash_key_id is not None) != (found.version >= WITH_KEY):
-                raise ValueError("its version does not match the ID of its hash key")
+            tail = Tail.from_bytes(found.body, digested=bool(state.payloads))
             if len(tail) and state.bucket_ms == 0:
                 raise ValueError("it holds IDs, but buckets have no length")
         except (ValueError, zlib.error) as exc:
             raise StateError.damaged(f"its manifest or tail contradicts itself: {exc}") from exc
         state.check_key(hash_key_id)
-        names: list[str] = head["slices"]
+        names: list[str] = head["filters"]
         filters = _filters(found.rest, names[: found.parts], state.manifest, hash_key_id)
         return replace(state, tail=tail, filters=filters)
 

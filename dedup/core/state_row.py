@@ -16,7 +16,9 @@ from dedup.core.parse import parse_json
 from dedup.errors import StateError
 
 #: Operator by magic, the first four bytes of its rows.
-_OPERATORS = {b"DDST": "dedup_by_id", b"DDSQ": "dedup_by_sequence"}
+_OPERATORS = {b"DDID": "dedup_by_id", b"DDSQ": "dedup_by_sequence"}
+#: Magic of the rows of `dedup_by_id` before the first release.
+_BEFORE_RELEASE = b"DDST"
 _HEADER = struct.Struct("<4sHHIII")
 _CRC = struct.Struct("<I")
 #: Size of the header, which comes before the head.
@@ -29,7 +31,6 @@ _MAX_HEAD_BYTES = 1 << 28
 class StateRow:
     """A row with correct checksums."""
 
-    version: int
     parts: int
     head: memoryview
     body: memoryview
@@ -61,16 +62,18 @@ def written(magic: bytes, version: int, parts: int, head: bytes, body: bytes) ->
 def read(
     data: bytes,
     magic: bytes,
-    versions: tuple[int, ...],
+    version: int,
     *,
     content: str,
     damaged: Callable[[str], StateError] = StateError.damaged,
 ) -> StateRow:
     """Check a row, and return its parts.
 
-    ``versions`` are the known formats, the newest last. Errors call head and body ``content``.
+    ``version`` is the format that this release reads. Errors call head and body ``content``.
     """
     view = memoryview(data)
+    if data[:4] == _BEFORE_RELEASE:
+        raise StateError.before_release()
     if len(data) < HEADER_BYTES or data[:4] not in _OPERATORS:
         raise damaged(f"it does not begin like a state row of {_OPERATORS[magic]}")
     if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(view[: _HEADER.size]):
@@ -82,15 +85,15 @@ def read(
             "Nothing was emitted, changed or lost.",
             remedy="changed-settings",
         )
-    _, version, parts, head_bytes, body_bytes, crc = _HEADER.unpack_from(data)
-    if version not in versions:
+    _, found, parts, head_bytes, body_bytes, crc = _HEADER.unpack_from(data)
+    if found != version:
         raise StateError(
-            f"A state row in the checkpoint has format {version}; this release of rolling-dedup "
-            f"reads format {versions[-1]}. Install the release that wrote it, or a newer one.",
+            f"A state row in the checkpoint has format {found}; this release of rolling-dedup "
+            f"reads format {version}. Install the release that wrote it, or a newer one.",
             remedy="other-version",
         )
     whole = view[HEADER_BYTES : HEADER_BYTES + head_bytes + body_bytes]
     if len(whole) != head_bytes + body_bytes or zlib.crc32(whole) != crc:
         raise damaged(f"the checksum of its {content} is wrong")
     rest = view[HEADER_BYTES + len(whole) :]
-    return StateRow(version, parts, whole[:head_bytes], whole[head_bytes:], rest)
+    return StateRow(parts, whole[:head_bytes], whole[head_bytes:], rest)

@@ -7,6 +7,8 @@ import traceback
 
 from dedup.errors.cause import LINK, own_error
 
+#: The newest commit that reads what was written before the first release, 0.1.0.
+LAST_BEFORE_RELEASE = "5d5cc9096d00"
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
@@ -70,6 +72,15 @@ class OtherRelease(CatalogError):
         )
 
 
+def before_release(what: str) -> str:
+    """Return the message about data from before the first release."""
+    return (
+        f"{what} was written before 0.1.0, the first release, which does not read it. Start "
+        "with a new checkpoint and a new catalog folder, or continue with commit "
+        f"{LAST_BEFORE_RELEASE}. Nothing was changed or lost."
+    )
+
+
 class ObjectMissing(CatalogError):
     """An object is missing at the catalog root."""
 
@@ -100,12 +111,17 @@ class StateError(DedupError):
         )
 
     @classmethod
+    def before_release(cls) -> StateError:
+        """Return the error for a state row from before the first release."""
+        return cls(before_release("This checkpoint"), remedy="other-version")
+
+    @classmethod
     def of_another_catalog(cls) -> StateError:
         """Return the error for a state whose catalog has another birth certificate."""
         return cls(
             "The catalog does not belong to this checkpoint: the state was made with another hash "
-            "key than the one in the query's catalog.json. Nothing was emitted or lost. Restore "
-            "the catalog that the checkpoint last used.",
+            "key than the one in the query's certificate.json. Nothing was emitted or lost. "
+            "Restore the catalog that the checkpoint last used.",
             remedy="missing-catalog",
         )
 

@@ -102,7 +102,7 @@ def read_document(root: Root, name: str, parse: Callable[[dict[str, Any]], T]) -
     If `parse` raises ValueError, this raises SinkError.
     """
     with reading(root.url(name), "Restore it from a copy of the checkpoint.", "storage"):
-        return root.read(name, lambda data: parse(from_document(data, version=FORMAT)[1]))
+        return root.read(name, lambda data: parse(from_document(data, version=FORMAT)))
 
 
 def _without_credentials(value: Any) -> Any:

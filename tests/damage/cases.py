@@ -20,7 +20,6 @@ import numpy as np
 from dedup.catalog.accepted_loss import read_accepted_loss
 from dedup.catalog.backup import read_adopted, read_backup
 from dedup.catalog.compatibility import Accepted
-from dedup.catalog.definition import Definition
 from dedup.catalog.gc.pending_lists import read_pending_list
 from dedup.catalog.gc.runs import read_lineage
 from dedup.catalog.layout import shard_path
@@ -122,16 +121,16 @@ def object_cases(world: World, stranger: World) -> list[Case]:
     return [
         case("birth certificate", World.certificate_path, _read_certificate),
         case(
-            "accepted_loss", lambda w: w.segment_path(0, 0, ".forgotten"), _read_accepted_loss,
-            sibling=world.segment_path(0, 1, ".forgotten"),
+            "accepted_loss", lambda w: w.segment_path(0, 0, ".accepted-loss"), _read_accepted_loss,
+            sibling=world.segment_path(0, 1, ".accepted-loss"),
         ),
         case(
             "pending_list", lambda w: w.pending_list_path(0), _read_pending_list,
             sibling=world.pending_list_path(0, 1), other_shard=world.pending_list_path(1),
         ),
         case(
-            "manifest backup", in_shard("manifest.json"), _read_backup,
-            other_shard=in_shard("manifest.json", 1)(world),
+            "manifest backup", in_shard("backup.json"), _read_backup,
+            other_shard=in_shard("backup.json", 1)(world),
         ),
         case(
             "adopted.json", in_shard("adopted.json"), _read_adopted,
@@ -150,12 +149,8 @@ def _read_certificate(world: World) -> str:
     plan: Any = SimpleNamespace(
         root=world.root,
         id_columns=tuple((n, n, kind) for n, kind in world.certificate.id_columns),
-        id_definitions=tuple(
-            Definition(expression=n, kind=k) for n, k in world.certificate.id_columns
-        ),
-        time=TimeSource(
-            world.certificate.timestamp_source, Definition(expression="ts", kind="timestamp")
-        ),
+        id_definitions=world.certificate.id_definitions,
+        time=TimeSource(world.certificate.timestamp_source, world.certificate.timestamp_definition),
         accepted=Accepted(),
         policy=SimpleNamespace(stable_timestamps=False),
         shards=None,
@@ -171,7 +166,7 @@ def _read_accepted_loss(world: World) -> str:
     segment = world.segment(0)
     found = read_accepted_loss(world.root, world.query_id, 0, segment)
     if found is None:  # without consent the query stops and explains how to give it
-        there = world.file(world.segment_path(0, 0, ".forgotten")).exists()
+        there = world.file(world.segment_path(0, 0, ".accepted-loss")).exists()
         need(not there, "a missed accepted loss")
         return "left out"
     need((found.segment, found.start_ms) == (segment.name, segment.start_ms), found)

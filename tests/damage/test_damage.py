@@ -170,7 +170,7 @@ def sidecar(world: World) -> bytes:
 @pytest.mark.parametrize("harm", ["flipped", "removed"])
 def test_adopt_does_not_forget_a_shard_whose_copy_is_damaged(tmp_path: Path, harm: str) -> None:
     world, _ = worlds(tmp_path)
-    path = world.file(f"{world.query_id}/shard=00000/manifest.json")
+    path = world.file(f"{world.query_id}/shard=00000/backup.json")
     data = path.read_bytes()
     path.unlink()
     if harm == "flipped":
@@ -192,7 +192,7 @@ def world(tmp_path: Path) -> World:
 def row(world: World, head: bytes, tail: bytes | None = None) -> bytes:
     tail = world.states[0].tail.to_bytes() if tail is None else tail
     header = struct.pack(
-        "<4sHHIII", b"DDST", 3, 0, len(head), len(tail), zlib.crc32(tail, zlib.crc32(head))
+        "<4sHHIII", b"DDID", 1, 0, len(head), len(tail), zlib.crc32(tail, zlib.crc32(head))
     )
     return header + struct.pack("<I", zlib.crc32(header)) + head + tail
 
@@ -210,7 +210,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "unknown field 'later'": lambda head: head.update(later=1),
     "lacks epoch": lambda head: head.pop("epoch"),
     "1.0 is not an integer": lambda head: head.update(epoch=1.0),
-    "True is not an integer": lambda head: head.update(forgotten=True),
+    "True is not an integer": lambda head: head.update(segments_lost=True),
     "None is not a list": lambda head: head["manifest"].update(buckets=None),
     "is not a list of 5": lambda head: bucket(head).pop(),
     "is not a bucket": lambda head: bucket(head).__setitem__(1, bucket(head)[0]),

@@ -131,7 +131,7 @@ def test_another_partitions_state_is_told(
 @pytest.mark.parametrize(
     ("name", "outcome"),
     [("*.sst", "refused: SegmentDamaged"), ("*.filter", "right"),
-     ("catalog.json", "refused: CatalogError")],
+     ("certificate.json", "refused: CatalogError")],
 )  # fmt: skip
 def test_damage_at_the_root(
     finished: dict[str, Query], tmp_path: Path, name: str, outcome: str

@@ -116,7 +116,7 @@ def test_the_command_reports_a_damage_of_every_file(
     for case in (*object_cases(world, stranger), *segment_cases(world, stranger)):
         if not case.is_json:
             # The segment's own accepted loss is the user's word that its loss is known.
-            world.file(world.segment_path(0, 0, ".forgotten")).unlink(missing_ok=True)
+            world.file(world.segment_path(0, 0, ".accepted-loss")).unlink(missing_ok=True)
         data = case.path.read_bytes()
         with harmed(case.path, Harm("truncated", "to a half", data[: len(data) // 2])):
             code, body = command(arguments)

@@ -33,7 +33,7 @@ from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.spark.id_encoding import ENCODING
 from dedup.tools.repair.segment_check import write_accepted_loss
-from tests.support.catalog import Content, DirectoryFileSystem, certificate
+from tests.support.catalog import SECRET, Content, DirectoryFileSystem, certificate
 
 QUERY, OTHER_QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff", "0d4a1185-0000-4d01-b42d-00cf4fc964ff"
 RUN, OLD_RUN = "11111111-2222-4333-8444-555555555555", "99999999-2222-4333-8444-555555555555"
@@ -98,7 +98,11 @@ class World:
         self.close()
         return ShardStore(
             ShardFiles(
-                self.root, LocalCache(self.query_id, self.cache_folder), self.query_id, shard
+                self.root,
+                LocalCache(self.query_id, self.cache_folder),
+                self.query_id,
+                shard,
+                SECRET,
             ),
             Attempt(EPOCH - 2, RUN, self.stores),
             self.open_views,
@@ -131,7 +135,7 @@ class World:
     def content(self, label: str, n: int, start_ms: int) -> Content:
         rng = np.random.default_rng([self.seed, len(label), n])
         keys = Keys.from_list([f"{label}-{self.seed}-{i:04d}".encode() for i in range(n)])
-        hashes = kernel.hash64(keys.data, keys.offsets, derive_keys(self.query_id)[1])
+        hashes = kernel.hash64(keys.data, keys.offsets, derive_keys(self.query_id, SECRET)[1])
         return Content(keys, hashes, rng.integers(start_ms, start_ms + BUCKET_MS, n))
 
     def _fill(self, shard: int) -> None:
@@ -174,6 +178,7 @@ class World:
             segments_lost=1,
             stray_files=(2, 3),
             run_began=7,
+            hash_key_id=self.certificate.hash_key_id,
             payloads=("columns",) if shard in self.digested_shards else (),
         )
         self.states[shard] = state
@@ -199,7 +204,7 @@ class World:
 def state_content(state: ShardState) -> Mapping[str, object]:
     """All that a state says, comparable, without its filters."""
     return {
-        "head": {**state.head(), "slices": None},
+        "head": {**state.head(), "filters": None},
         "tail": [
             list(state.tail.keys),
             state.tail.times_ms.tolist(),

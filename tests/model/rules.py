@@ -18,8 +18,8 @@ from dedup.core.state import ShardState
 from dedup.errors import CatalogError, SegmentDamaged, StateError
 from dedup.tools.repair.vacuum import carry_out, plan_vacuum
 from tests.model.history import SOURCES, Checkpoint, Item
-from tests.model.world import KEY_ID, World
-from tests.support.catalog import QUERY
+from tests.model.world import World
+from tests.support.catalog import KEY_ID, QUERY
 
 MAX_CHECKPOINTS = 3
 

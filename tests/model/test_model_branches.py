@@ -107,7 +107,8 @@ def test_vacuum_waits_for_a_micro_batch_that_deleted_a_pending_list_and_died(wor
         pending_lists = world.state(line.base, 0).manifest.pending_lists
         commit, _ = world.attempt(line, [item], Random(1))
         if any(
-            (0, f"{pending_list.name}.expired") not in world.files for pending_list in pending_lists
+            (0, f"{pending_list.name}.pending-list") not in world.files
+            for pending_list in pending_lists
         ):
             break  # the attempt dies before its commit
         line.commit(commit)

@@ -33,7 +33,6 @@ from dedup.core.clocks import Observed
 from dedup.core.policy import MAX_OPEN_SEGMENTS, Policy
 from dedup.core.records import Epoch
 from dedup.core.shard import process
-from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from tests.model.history import (
     BIRTH,
@@ -49,9 +48,8 @@ from tests.model.history import (
     pack,
     shuffled,
 )
-from tests.support.catalog import HASH_KEY, QUERY, DirectoryFileSystem
+from tests.support.catalog import HASH_KEY, KEY_ID, QUERY, SECRET, DirectoryFileSystem
 
-KEY_ID = filter_key_id(QUERY)
 #: Later than every real clock, so that files are as old as the model says and not younger.
 BEGIN_MS = 4_102_444_800_000
 #: Budgets from here on hold the head of every state that the model makes.
@@ -247,7 +245,11 @@ class World:
         run_id, now_ms = line.run_ids[-1], self.now_ms
         store = ShardStore(
             ShardFiles(
-                root, LocalCache(QUERY, self.folder / "cache", self.cache_bytes), QUERY, shard
+                root,
+                LocalCache(QUERY, self.folder / "cache", self.cache_bytes),
+                QUERY,
+                shard,
+                SECRET,
             ),
             Attempt(line.batch, run_id, self.attempts),
             self.views,
@@ -342,7 +344,7 @@ class World:
         for shard, name in self.files.keys() - seen:
             came_ms = self.files.pop((shard, name))
             stem, _, suffix = name.rpartition(".")
-            if suffix not in ("sst", "filter", "expired"):
+            if suffix not in ("sst", "filter", "pending-list"):
                 continue
             epoch, run_id = int(stem.split("-")[0]), stem.split("-")[1]
             for other in self.checkpoints:
@@ -356,7 +358,7 @@ class World:
                 continue
             self.tally["deletions audited"] += 1
             assert run_id in line.run_ids, f"{name} is deleted by {line.run_ids}"
-            if suffix != "expired":  # a pending list may be younger than what it names
+            if suffix != "pending-list":  # a pending list may be younger than what it names
                 assert line.batch - epoch > policy.retain_epochs, f"{name} is deleted too soon"
                 last_ms = max(came_ms, line.named_ms.get((shard, stem), came_ms))
                 age_ms = self.now_ms - last_ms

@@ -542,9 +542,15 @@ MUTANTS = (
         DAMAGE,
     ),
     Mutant(
+        "a catalog from before the first release is ignored",
+        "catalog/certificate.py",
+        (("if root.exists(old_certificate_path(query_id)):\n", "if False:\n"),),
+        ("unit/test_catalog_certificate.py",),
+    ),
+    Mutant(
         "an object with a wrong checksum is used",
         "catalog/document.py",
-        (("or stored != checksums.get(found, checksum)(fields):\n", "or False:\n"),),
+        (("or stored != _checksum(fields):\n", "or False:\n"),),
         ("unit/test_catalog_certificate.py", "unit/test_formats.py"),
     ),
     _mutant(

@@ -95,7 +95,7 @@ def test_without_a_checkpoint_nothing_is_called_live(filled: Filled) -> None:
     # All but what the last micro-batch wrote: no one has seen that it was committed.
     epochs = {s.name: int(s.name[:12]) for s in filled.live}
     assert set(listed) >= {name for name, epoch in epochs.items() if epoch < 2} != set()
-    for advice in (filled.job.output / "_catalog").rglob("manifest.json"):
+    for advice in (filled.job.output / "_catalog").rglob("backup.json"):
         advice.write_bytes(b"{}")
     (query,) = command("inspect", str(filled.job.output / "_catalog"))[1]["queries"]
     assert set(query["segments"]) == {"unknown"}
@@ -151,7 +151,7 @@ def test_ids_are_found_where_they_are(spark: SparkSession, tmp_path: Path) -> No
     last = run.metrics[-1].late_watermark_ms
     assert last is not None
     rows = [row for batch in (3, 4) for row in run.rows[batch] if row["verdict"] == "unique"]
-    for row in rows[:: len(rows) // 15]:
+    for row in rows[:: len(rows) // 40]:
         told = explain(root, [row["id"]], known)
         body = told.to_json()
         at = BASE.timestamp() + row["at"]

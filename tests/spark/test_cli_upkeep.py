@@ -177,12 +177,12 @@ def test_what_adopt_refuses(old: Query, tmp_path: Path) -> None:
     for path in segments:
         path.with_suffix(".away").rename(path)
     assert not (tmp_path / "a").exists()
-    for path in old.catalog.rglob("manifest.json"):
+    for path in old.catalog.rglob("backup.json"):
         path.write_bytes(b"damage")
     code, body = command("adopt", root, "--checkpoint", str(tmp_path / "a"))
     assert code == DAMAGE
     assert "manifest backup of shard 0 is missing or damaged" in body["message"]
-    for path in (*old.catalog.rglob("manifest.json"), *segments):
+    for path in (*old.catalog.rglob("backup.json"), *segments):
         path.unlink()
     code, body = command("adopt", root, "--checkpoint", str(tmp_path / "a"))
     assert code == USAGE

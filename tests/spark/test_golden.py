@@ -42,7 +42,7 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_there_are_some() -> None:
-    assert VERSIONS == ["v2", "v3"]
+    assert VERSIONS == ["v1"]
     assert SEQUENCES == ["sequences-v1"]
 
 

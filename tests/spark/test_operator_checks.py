@@ -216,7 +216,7 @@ def test_a_catalog_from_a_function(spark: SparkSession, tmp_path: Path) -> None:
 
     run = trace(spark, tmp_path, [["a@0"], ["a@1", "b@1"]], horizon="1 day", catalog=catalog)
     assert run.told() == [["a@0 unique"], ["a@1 duplicate", "b@1 unique"]]
-    assert len(list(Path(where).rglob("catalog.json"))) == 1
+    assert len(list(Path(where).rglob("certificate.json"))) == 1
 
 
 # --- the session and the query

@@ -74,7 +74,7 @@ def test_what_the_certificate_holds_may_not_change(spark: SparkSession, tmp_path
     changed = born.copy(tmp_path / "changed")
     changed.options["shards"] = 3
     stopped(changed, "dedup.errors.ConfigError: The query was started with other settings than its "
-            "memory in .*catalog.json was made with: The query has 3 shards now")  # fmt: skip
+            "memory in .*certificate.json was made with: The query has 3 shards now")  # fmt: skip
     # Refused, not harmed: with the old options it continues.
     del changed.options["shards"]
     assert changed.run().told() == [["a@1 duplicate", "z@0 unique"]]
@@ -147,7 +147,7 @@ def test_what_the_driver_can_ask_of_a_checkpoint(spark: SparkSession, tmp_path: 
     shutil.move(made.catalog, tmp_path / "away")
     made.add("a@2")
     stopped(made, "The catalog of this query is missing: .*restore it together with the checkpoint")
-    assert not [*made.catalog.rglob("catalog.json")]
+    assert not [*made.catalog.rglob("certificate.json")]
 
 
 @pytest.mark.slow
@@ -296,7 +296,7 @@ def test_two_queries_on_one_catalog(spark: SparkSession, tmp_path: Path) -> None
         assert run.told("v") == [["a@0 unique"], ["a@1 duplicate"]]
         # It may replace a query whose checkpoint was lost.
         assert [m.other_queries for m in run.metrics] == [int(name == "two"), 0]
-    assert len([*(tmp_path / "c").glob("*/catalog.json")]) == 2
+    assert len([*(tmp_path / "c").glob("*/certificate.json")]) == 2
 
 
 def certificate(query: Query) -> Certificate:

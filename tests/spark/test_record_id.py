@@ -128,7 +128,7 @@ def test_a_replay_in_another_layout_finds_every_copy(spark: SparkSession, tmp_pa
     for part in (rows[60:], rows[:60]):
         query.add_table(pa.Table.from_pylist(part[::-1]))
     assert query.run().rows[1] == []
-    (certificate,) = query.catalog.rglob("catalog.json")
+    (certificate,) = query.catalog.rglob("certificate.json")
     assert '"record_id 1(key, amount, tags)"' in certificate.read_text()
 
 

@@ -16,6 +16,7 @@ import pytest
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import Certificate
+from dedup.catalog.definition import Definition
 from dedup.catalog.open_views import OpenViews
 from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
@@ -30,7 +31,10 @@ from dedup.errors import CatalogError, SegmentDamaged
 
 QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 RUN = "11111111-2222-4333-8444-555555555555"
-HASH_KEY = derive_keys(QUERY)[1]
+#: What no certificate lacks.
+SECRET = b"a test's secret."
+HASH_KEY = derive_keys(QUERY, SECRET)[1]
+KEY_ID = filter_key_id(QUERY, SECRET)
 START_MS, END_MS = 1_700_000_000_000, 1_700_000_600_000
 
 
@@ -46,18 +50,27 @@ class Content:
         return len(self.keys)
 
 
-def certificate(query_id: str = QUERY, *, shards: int = 2, **changes: Any) -> Certificate:
-    """The birth certificate of a query with an ID of text."""
+def certificate(
+    query_id: str = QUERY,
+    *,
+    shards: int = 2,
+    id_columns: tuple[tuple[str, str], ...] = (("id", "string"),),
+    **changes: Any,
+) -> Certificate:
+    """The birth certificate of a query with an ID of text, or of these columns."""
     made = Certificate(
         query_id=query_id,
-        id_columns=(("id", "string"),),
+        id_columns=id_columns,
         encoding="v1",
+        id_definitions=tuple(Definition(expression=name, kind=kind) for name, kind in id_columns),
         timestamp_source="column ts",
+        timestamp_definition=Definition(expression="ts", kind="timestamp"),
         stable_timestamps=False,
         shards=shards,
         slot_keys=slot_keys(shards, shards),
-        hash_key_id=filter_key_id(query_id),
+        hash_key_id=filter_key_id(query_id, SECRET),
         birth_batch=0,
+        secret=SECRET,
     )
     return replace(made, **changes)
 
@@ -109,7 +122,7 @@ class Bench:
         """A store as a new process has it: nothing open, nothing loaded."""
         self.attempts += 1
         return ShardStore(
-            ShardFiles(root or self.root, cache or self.cache(), QUERY, shard),
+            ShardFiles(root or self.root, cache or self.cache(), QUERY, shard, SECRET),
             Attempt(7, RUN, self.attempts),
             OpenViews(max_views),
         )

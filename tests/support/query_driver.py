@@ -22,13 +22,12 @@ from dedup.core.keys import Keys
 from dedup.core.policy import Policy
 from dedup.core.records import Epoch, Records
 from dedup.core.shard import process
-from dedup.core.sharding import derive_keys, filter_key_id, shards_of
+from dedup.core.sharding import derive_keys, shards_of
 from dedup.core.state import ShardState
 from dedup.spark.id_encoding import ENCODING
-from tests.support.catalog import QUERY, certificate
+from tests.support.catalog import KEY_ID, QUERY, SECRET, certificate
 
-SHARD_KEY, HASH_KEY = derive_keys(QUERY)
-KEY_ID = filter_key_id(QUERY)
+SHARD_KEY, HASH_KEY = derive_keys(QUERY, SECRET)
 
 DAY_MS = 86_400_000
 POLICY = Policy(
@@ -107,7 +106,7 @@ class QueryDriver:
         base, _ = housekeep(self.root, QUERY, epoch, base, policy)
         views = OpenViews(8)
         store = ShardStore(
-            ShardFiles(self.root, LocalCache(QUERY, self.folder / "cache"), QUERY, shard),
+            ShardFiles(self.root, LocalCache(QUERY, self.folder / "cache"), QUERY, shard, SECRET),
             Attempt(self.epoch, self.run_id, self.attempts),
             views,
         )

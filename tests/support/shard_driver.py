@@ -133,7 +133,9 @@ class Driver:
         """Run one micro-batch, check it against the oracle, return its verdicts."""
         self.now_ms = self.now_ms if now_ms is None else now_ms
         recs = [rec for rec in given if not rec.heartbeat]
-        base = ShardState.from_bytes(self.state.to_bytes(), hash_key_id=hash_key_id(self.hash_key))
+        key_id = hash_key_id(self.hash_key)
+        row = replace(self.state, hash_key_id=key_id).to_bytes()
+        base = ShardState.from_bytes(row, hash_key_id=key_id)
         records = self._records(recs, [rec for rec in given if rec.heartbeat])
         epoch = Epoch(
             number=self.batch,

@@ -163,7 +163,7 @@ def test_a_pending_list_that_was_emptied_since_is_named_no_more(tmp_path: Path) 
         for number in range(60):
             told = read_backup(query.root, QUERY, 0)
             lists = {listed.name for listed in (told.manifest.pending_lists if told else ())}
-            gone = lists - {path.stem for path in (tmp_path / "root").rglob("*.expired")}
+            gone = lists - {path.stem for path in (tmp_path / "root").rglob("*.pending-list")}
             if gone:
                 break
             query.now_ms += 60_000

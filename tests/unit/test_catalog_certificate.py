@@ -7,27 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from dedup.catalog.certificate import Certificate, load_certificate
+from dedup.catalog.certificate import Certificate, certificate_of, load_certificate
 from dedup.catalog.compatibility import create_or_check
-from dedup.catalog.definition import Definition
 from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
 from dedup.core.sharding import derive_keys, payload_key, slot_keys, spark_hash_int
 from dedup.errors import CatalogError, ConfigError
 from tests.support.catalog import QUERY, certificate
 
+BEFORE = Path(__file__).parents[1] / "golden" / "before-0.1.0"
 WANTED = certificate(
     shards=3,
     id_columns=(("order", "STRING"), ("ligne n\u00ba", "DECIMAL(38,9)")),
     encoding="composite-v1",
 )
-#: What a certificate of the newest format has besides.
-DEFINED = {
-    "id_definitions": tuple(
-        Definition(expression=name, kind=kind) for name, kind in WANTED.id_columns
-    ),
-    "timestamp_definition": Definition(expression="ts", kind="timestamp"),
-}
 
 
 def test_the_first_creates_it_and_later_ones_find_it(tmp_path: Path) -> None:
@@ -52,9 +45,7 @@ def test_bytes_are_canonical_and_checked(tmp_path: Path) -> None:
     ("changed", "message"),
     [
         ({"shards": 4}, r"has 4 shards now and had 3; set shards=3"),
-        ({"id_columns": (("other", "STRING"),)}, r"ID is other .STRING. now and was order .STR"),
         ({"encoding": "utf8-v1"}, r"Another release of rolling-dedup created"),
-        ({"timestamp_source": "processing time"}, r"is processing time now and was column ts\."),
         ({"stable_timestamps": True}, r"stable_timestamps is True now and was False"),
         ({"slot_keys": (1, 2, 3)}, r"Another release of rolling-dedup .*spreads shards"),
         ({"hash_key_id": 1}, r"Another release of rolling-dedup"),
@@ -67,7 +58,7 @@ def test_other_settings_are_refused_with_both_values(
     create_or_check(root, WANTED)
     with pytest.raises(ConfigError, match=message) as caught:
         create_or_check(root, replace(WANTED, **changed))
-    assert "catalog.json" in str(caught.value)
+    assert "certificate.json" in str(caught.value)
     assert load_certificate(root, QUERY) == WANTED
 
 
@@ -75,15 +66,15 @@ def test_other_settings_are_refused_with_both_values(
     "damage",
     [lambda data: b"", lambda data: data[:-20],
      lambda data: data.replace(b'"shards":3', b'"shards":4'),
-     lambda data: data.replace(b'"format":1', b'"format":2'),
+     lambda data: data.replace(b'"format":1', b'"format":3'),
      lambda data: b'{"title": "a catalog of something else"}', lambda data: b"[1, 2]",
      lambda data: b"\xff\xfe not text"],
 )  # fmt: skip
 def test_damaged_or_foreign_certificates_stop_the_query(tmp_path: Path, damage) -> None:
     root = Root(tmp_path)
-    root.put_bytes(f"{QUERY}/catalog.json", damage(WANTED.to_bytes()))
+    root.put_bytes(f"{QUERY}/certificate.json", damage(WANTED.to_bytes()))
     for action in (lambda: create_or_check(root, WANTED), lambda: load_certificate(root, QUERY)):
-        with pytest.raises(CatalogError, match=r"catalog\.json cannot be used.*Restore it"):
+        with pytest.raises(CatalogError, match=r"certificate\.json cannot be used.*Restore it"):
             action()
 
 
@@ -109,28 +100,41 @@ def test_a_secret_makes_other_keys() -> None:
     drawn = derive_keys(QUERY, b"s" * 16)
     assert not {*drawn} & {*derive_keys(QUERY), *derive_keys(QUERY, b"t" * 16)}
     assert payload_key(QUERY, b"s" * 16) != payload_key(QUERY)
-    made = replace(WANTED, secret=b"s" * 16, **DEFINED)
-    data = made.to_bytes()
-    assert json.loads(data)["format"] == 3
-    assert Certificate.from_bytes(data, "here") == made
+    made = replace(WANTED, secret=b"s" * 16)
+    assert Certificate.from_bytes(made.to_bytes(), "here") == made
     assert "ssss" not in repr(made)
     assert (b"s" * 16).hex() not in repr(made)
+
+
+def test_a_catalog_from_before_the_first_release_stops_the_query(tmp_path: Path) -> None:
+    root, old = Root(tmp_path), (BEFORE / "catalog.json").read_bytes()
+    root.put_bytes(f"{QUERY}/catalog.json", old)
+    for action in (
+        lambda: load_certificate(root, QUERY),
+        lambda: create_or_check(root, WANTED),
+        lambda: certificate_of(root, QUERY),
+    ):
+        with pytest.raises(CatalogError, match=r"before 0\.1\.0.* with commit") as caught:
+            action()
+        assert caught.value.remedy == "other-version"
+    assert not root.exists(f"{QUERY}/certificate.json")
+    assert root.read_bytes(f"{QUERY}/catalog.json") == old
 
 
 def test_a_secret_of_another_start_is_refused(tmp_path: Path) -> None:
     """Of two starts that begin one query, only one continues."""
     root = Root(tmp_path)
-    create_or_check(root, replace(WANTED, secret=b"s" * 16, **DEFINED))
+    create_or_check(root, replace(WANTED, secret=b"s" * 16))
     with pytest.raises(CatalogError, match="Another start of this query created its catalog"):
-        create_or_check(root, replace(WANTED, secret=b"t" * 16, **DEFINED))
+        create_or_check(root, replace(WANTED, secret=b"t" * 16))
 
 
 @pytest.mark.parametrize("secret", ["", "00", "zz" * 16, 7])
 def test_a_certificate_with_a_strange_secret_is_damaged(secret: object) -> None:
-    fields = json.loads(replace(WANTED, secret=b"s" * 16, **DEFINED).to_bytes())
+    fields = json.loads(WANTED.to_bytes())
     del fields["checksum"], fields["format"]
     with pytest.raises(CatalogError, match="cannot be used"):
-        Certificate.from_bytes(to_document({**fields, "secret": secret}, version=3), "here")
+        Certificate.from_bytes(to_document({**fields, "secret": secret}, version=1), "here")
 
 
 KEYS_OF_Q = ["9ffa05e0adcf9eb02d774153e45a69dc", "4d0769687426f7ca42015dd5ad49d891"]

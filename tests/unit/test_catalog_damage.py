@@ -232,7 +232,7 @@ def test_a_sidecar_serves_while_only_the_segment_is_gone(bench: Bench) -> None:
 
 def test_a_loss_is_accepted_by_a_accepted_loss_only(bench: Bench) -> None:
     seg = write(bench.store(), fixed(500))
-    bench.root.put_bytes(f"{QUERY}/catalog.json", b"{}")
+    bench.root.put_bytes(f"{QUERY}/certificate.json", b"{}")
     assert not bench.store().loss_accepted(seg)
     written = write_accepted_loss(bench.root, QUERY, 0, seg.name)
     assert (written.start_ms, written.end_ms) == (seg.start_ms, seg.end_ms)
@@ -243,7 +243,7 @@ def test_a_loss_is_accepted_by_a_accepted_loss_only(bench: Bench) -> None:
 @pytest.mark.parametrize("harm", ["missing", "damaged"])
 def test_a_lost_segment_can_be_forgotten_without_its_bucket(bench: Bench, harm: str) -> None:
     seg = write(bench.store(), fixed(500))
-    bench.root.put_bytes(f"{QUERY}/catalog.json", b"{}")
+    bench.root.put_bytes(f"{QUERY}/certificate.json", b"{}")
     if harm == "missing":
         bench.file(seg).unlink()
     else:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.catalog.certificate import Certificate, load_certificate
-from dedup.catalog.compatibility import Accepted, check_fit, create_or_check
+from dedup.catalog.compatibility import Accepted, check_fit
 from dedup.catalog.definition import Definition, change_token, encoded_kind
 from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
@@ -23,17 +23,14 @@ ORDER = Definition(expression="order_id", kind="string")
 TIME = Definition(expression="ts", kind="timestamp")
 BORN = certificate(
     id_columns=(("order_id", "string"),),
-    id_definitions=(ORDER,),
     encoding="dedup-id-1",
     timestamp_source="column ts timestamp",
     timestamp_definition=TIME,
 )
-#: The golden checkpoint's, of before there were definitions.
-BEFORE = Path(__file__).parents[1] / "golden" / "v2" / "catalog"
 
 
 def fits(wanted: Certificate, found: Certificate = BORN, **accepted: str) -> None:
-    check_fit(found, wanted, where="catalog.json", accepted=Accepted(**accepted))
+    check_fit(found, wanted, where="certificate.json", accepted=Accepted(**accepted))
 
 
 def with_id(*definitions: Definition) -> Certificate:
@@ -137,32 +134,6 @@ def test_all_that_changed_is_told_at_once() -> None:
     assert "start over with a new checkpoint" in text
 
 
-def test_a_certificate_without_definitions_is_read_and_compared_by_name(tmp_path: Path) -> None:
-    """Certificates of earlier releases are read forever, and never rewritten."""
-    (path,) = BEFORE.glob("*/catalog.json")
-    data = path.read_bytes()
-    old = Certificate.from_bytes(data, "here")
-    assert json.loads(data)["format"] == 1
-    assert old.id_definitions is None
-    assert old.to_bytes() == data
-    root = Root(tmp_path)
-    root.put_bytes(f"{old.query_id}/catalog.json", data)
-    now = replace(
-        old,
-        id_definitions=(Definition(expression="id", kind="string"),),
-        timestamp_definition=Definition(expression="timestamp", kind="timestamp"),
-    )
-    assert create_or_check(root, now) == old
-    for change, told in (
-        ({"id_columns": (("key", "string"),)}, "The ID is key (string) now and was id (string)."),
-        ({"timestamp_source": "column at timestamp"},
-         "The timestamp is column at timestamp now and was column timestamp"),
-    ):  # fmt: skip
-        refused = refusal(replace(now, **change), old)
-        assert told in refused
-        assert ("accept_changed" in refused) == ("id_columns" in change)
-
-
 texts = st.text(max_size=12)
 definitions = st.builds(
     Definition,
@@ -201,6 +172,6 @@ def test_definitions_that_make_no_sense_stop_the_query(tmp_path: Path, broken: d
     version = fields.pop("format")
     del fields["checksum"]
     root = Root(tmp_path)
-    root.put_bytes(f"{QUERY}/catalog.json", to_document(fields, version=version))
+    root.put_bytes(f"{QUERY}/certificate.json", to_document(fields, version=version))
     with pytest.raises(CatalogError, match="cannot be used"):
         load_certificate(root, QUERY)

@@ -9,17 +9,29 @@ import pytest
 
 from dedup.catalog import segment_file
 from dedup.catalog.blocks import encode_blocks
+from dedup.catalog.layout import certificate_path
 from dedup.core.arrays import I64, U64
 from dedup.core.entries import Entries
 from dedup.core.hash_ranges import hash_range
 from dedup.core.keys import Keys
 from dedup.core.segment import SegmentPlan
 from dedup.tools.repair.segment_check import verify_segment, write_accepted_loss
-from tests.support.catalog import END_MS, QUERY, RUN, START_MS, Bench, fixed, flip, varied, write
+from tests.support.catalog import (
+    END_MS,
+    QUERY,
+    RUN,
+    START_MS,
+    Bench,
+    certificate,
+    fixed,
+    flip,
+    varied,
+    write,
+)
 
 
 def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:
-    bench.root.put_bytes(f"{QUERY}/catalog.json", b"{}")
+    bench.root.put_bytes(f"{QUERY}/certificate.json", b"{}")
     runs = [f"{QUERY}/runs/{3:012d}-{RUN}{end}" for end in (".json", ".through-000000000017")]
     adopted = f"{QUERY}/shard=00002/adopted.json"
     for name in (*runs, adopted, "starts/8a-1"):
@@ -35,13 +47,13 @@ def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:
     files = {file.name: file for file in bench.root.list()}
     kinds = {name: file.parsed.kind for name, file in files.items()}
     assert kinds == {
-        f"{QUERY}/catalog.json": "certificate",
+        f"{QUERY}/certificate.json": "certificate",
         **dict.fromkeys(runs, "run"),
         adopted: "adopted",
         "starts/8a-1": "start",
         f"{shard}/{seg.name}.sst": "segment",
         f"{shard}/{seg.name}.filter": "sidecar",
-        f"{shard}/{seg.name}.forgotten": "accepted_loss",
+        f"{shard}/{seg.name}.accepted-loss": "accepted_loss",
         f"{shard}/.{seg.name}.sst.1-abcd.tmp": "temp",
         **dict.fromkeys(strange, "foreign"),
     }
@@ -53,6 +65,14 @@ def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:
     assert (parsed.query_id, parsed.shard) == (QUERY, 2)
     assert (parsed.segment, parsed.run_id) == (seg.name, RUN)
     assert "README" not in {file.name for file in bench.root.list(QUERY)}
+
+
+@pytest.fixture
+def bench(bench: Bench) -> Bench:
+    """A catalog whose certificate holds the key of its segments."""
+    for root in (bench.root, bench.remote):
+        root.create_bytes(certificate_path(QUERY), certificate().to_bytes())
+    return bench
 
 
 @pytest.mark.parametrize("n", [0, 1, 65, 20_000])

@@ -32,12 +32,12 @@ def root(tmp_path: Path) -> Root:
     order = (("order_id", "string"),)
     for query_id, day in ((OWN, 9), (EARLIER, 1), (LAST, 2)):
         born(root, query_id, order)
-        os.utime(tmp_path / query_id / "catalog.json", (day * DAY_S, day * DAY_S))
+        os.utime(tmp_path / query_id / "certificate.json", (day * DAY_S, day * DAY_S))
     root.create_bytes(f"{LAST}/runs/000000000000-r.through-000000000007", b"")
     os.utime(tmp_path / LAST / "runs/000000000000-r.through-000000000007", (3 * DAY_S, 3 * DAY_S))
     born(root, "other-type", (("order_id", "bigint"),))
     born(root, "other-column", (("id", "string"),))
-    root.put_bytes("damaged/catalog.json", b"{}")
+    root.put_bytes("damaged/certificate.json", b"{}")
     root.put_bytes("starts/some", b"")
     root.put_bytes("not a query/x", b"")
     return root

@@ -118,7 +118,7 @@ def test_a_run_writes_its_lineage_and_how_far_it_is(root: Root) -> None:
 
 def test_orphans_of_the_lineage_go_once_nothing_can_name_them(root: Root) -> None:
     gone = [
-        orphan(root, 4), orphan(root, 5, suffix=".filter"), orphan(root, 6, suffix=".expired"),
+        orphan(root, 4), orphan(root, 5, suffix=".filter"), orphan(root, 6, suffix=".pending-list"),
         orphan(root, 39, NEW),
     ]  # fmt: skip
     kept = [
@@ -150,13 +150,13 @@ def test_a_listing_that_was_cut_short_deletes_nothing(
 
 
 EXPIRED, SPILLED, LOST, LEFT = (segment_name(n, OLD, 7, n) for n in (1, 2, 3, 4))
-PENDING_LIST = shard_path(QUERY, 0, segment_name(3, OLD, 8, 0) + ".expired")
+PENDING_LIST = shard_path(QUERY, 0, segment_name(3, OLD, 8, 0) + ".pending-list")
 
 
 def named(root: Root) -> Manifest:
     """A manifest that names what is expired and spilled; of what is lost there is a note."""
     listed = segment_name(3, OLD, 8, 0)
-    put(root, shard_path(QUERY, 0, LOST + ".forgotten"))
+    put(root, shard_path(QUERY, 0, LOST + ".accepted-loss"))
     write_pending_list(root, QUERY, 0, listed, [SPILLED])
     return Manifest(
         expired=(Expired(EXPIRED, 4, 0),), pending_lists=(PendingList(listed, 1, 4, 0),)

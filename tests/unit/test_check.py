@@ -480,7 +480,7 @@ def test_a_catalog_that_is_not_there(
 
 def test_a_damaged_certificate(tmp_path: Path, place: Path) -> None:
     catalog = make_catalog(tmp_path / "catalog")
-    (catalog / QUERY / "catalog.json").write_text("{")
+    (catalog / QUERY / "certificate.json").write_text("{")
     assert "certificate" in refused(3, place, "--catalog", catalog)
 
 

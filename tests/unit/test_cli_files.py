@@ -182,7 +182,7 @@ def test_places_below_the_output_move_with_it(tmp_path: Path) -> None:
     assert kept["rules"]["duplicates"] == "_dup"
     assert kept["rules"]["bad_records"] == str(tmp_path / "bad")
     (there / "_catalog" / "q1").mkdir(parents=True)
-    (there / "_catalog" / "q1" / "catalog.json").touch()
+    (there / "_catalog" / "q1" / "certificate.json").touch()
     (there / "_checkpoint").mkdir()
     (there / "_checkpoint" / "metadata").write_text('{"id": "q1"}')
     there.rename(to)

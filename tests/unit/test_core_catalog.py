@@ -16,7 +16,7 @@ from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.policy import Policy
 from dedup.core.segment import SegmentRef
-from tests.support.catalog import HASH_KEY, QUERY, RUN, Bench
+from tests.support.catalog import HASH_KEY, QUERY, RUN, SECRET, Bench
 from tests.support.shard_driver import Driver, Rec
 from tests.support.traces import batches, policies, traces
 
@@ -40,7 +40,7 @@ class CatalogDriver(Driver):
         assert self.bench is not None
         self.attempts += 1
         return ShardStore(
-            ShardFiles(self.bench.root, self.cache, QUERY, self.shard),
+            ShardFiles(self.bench.root, self.cache, QUERY, self.shard, SECRET),
             Attempt(self.batch, RUN, self.attempts),
             self.views,
         )

@@ -102,12 +102,12 @@ def test_a_record_that_was_dropped_as_late_is_not_compared_with() -> None:
 
 def test_the_state_row_holds_digests_from_the_first_on() -> None:
     driver = comparing()
-    assert driver.state.to_bytes()[4] == 3
+    assert ShardState.from_bytes(driver.state.to_bytes(), hash_key_id=0).tail.digests is None
     driver.feed([Rec(X, 0, payload=1)])
     row = driver.state.to_bytes()
-    assert row[4] == 4
     back = ShardState.from_bytes(row, hash_key_id=KEY_ID)
     assert back.payloads == ("all",)
+    assert back.tail.digests is not None
     assert back.tail.digests is not None
     assert back.tail.digests.tolist() == digests_of(np.array([256], np.uint64), 1).tolist()
     assert back.to_bytes() == row

@@ -6,11 +6,12 @@ import json
 import struct
 import zlib
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dedup.core.state import MAGIC, WITH_KEY_AND_PAYLOADS, ShardState
+from dedup.core.state import MAGIC, VERSION, ShardState
 from dedup.errors import StateError
 from tests.support.memory_store import KEY_ID
 from tests.support.shard_driver import Driver, Rec, drive
@@ -28,7 +29,7 @@ def content(state: ShardState) -> dict[str, Any]:
         "keys": list(state.tail.keys),
         "times": state.tail.times_ms.tolist(),
         "clamped": state.tail.clamped.tolist(),
-        "forgotten": state.segments_lost,
+        "segments_lost": state.segments_lost,
         "stray": state.stray_files,
         "began": state.run_began,
         "branches": state.branches,
@@ -59,7 +60,10 @@ def state() -> ShardState:
     assert len(kept) >= 3
     assert made.manifest.expired
     assert len(made.tail) == 2
-    return replace(made, filters=kept, segments_lost=2, stray_files=(3, 4), run_began=5, branches=6)
+    return replace(
+        made, filters=kept, segments_lost=2, stray_files=(3, 4), run_began=5, branches=6,
+        hash_key_id=KEY_ID,
+    )  # fmt: skip
 
 
 def test_round_trip(state: ShardState) -> None:
@@ -70,24 +74,9 @@ def test_round_trip(state: ShardState) -> None:
     assert again.to_bytes() == state.to_bytes()
 
 
-def test_the_format_before(state: ShardState) -> None:
-    """Version 2 knew neither runs nor branches."""
-    data = state.to_bytes()
-    *_, head_bytes, tail_bytes, _ = struct.unpack_from("<4sHHIII", data)
-    head = json.loads(zlib.decompress(data[24 : 24 + head_bytes]))
-    del head["run_began"], head["branches"]
-    before = zlib.compress(json.dumps(head).encode())
-    body = before + data[24 + head_bytes : 24 + head_bytes + tail_bytes]
-    count = len(state.filters)
-    header = struct.pack("<4sHHIII", b"DDST", 2, count, len(before), tail_bytes, zlib.crc32(body))
-    rest = data[24 + head_bytes + tail_bytes :]
-    old = read(header + struct.pack("<I", zlib.crc32(header)) + body + rest)
-    assert content(old) == content(replace(state, run_began=0, branches=0))
-    assert filters(old) == filters(state)
-
-
 def test_newborn_round_trip() -> None:
-    assert content(read(ShardState().to_bytes())) == content(ShardState())
+    newborn = ShardState(hash_key_id=KEY_ID)
+    assert content(read(newborn.to_bytes())) == content(newborn)
 
 
 def test_every_flipped_byte_is_noticed_or_harmless(state: ShardState) -> None:
@@ -138,18 +127,16 @@ def test_a_damaged_filter_alone_is_left_out(state: ShardState) -> None:
     assert content(again) == content(state)
 
 
-def test_another_hash_key_leaves_the_filters_out(state: ShardState) -> None:
-    again = ShardState.from_bytes(state.to_bytes(), hash_key_id=KEY_ID ^ 1)
+def test_filters_of_another_hash_key_are_left_out(state: ShardState) -> None:
+    named = replace(state, hash_key_id=KEY_ID ^ 1)
+    again = ShardState.from_bytes(named.to_bytes(), hash_key_id=KEY_ID ^ 1)
     assert again.filters == {}
-    assert content(again) == content(state)
+    assert content(again) == content(named)
 
 
 def test_a_row_that_names_another_hash_key_is_refused(state: ShardState) -> None:
-    named = replace(state, hash_key_id=KEY_ID)
-    data = named.to_bytes()
-    assert struct.unpack_from("<H", data, 4) == (5,)
+    data = state.to_bytes()
     assert read(data).hash_key_id == KEY_ID
-    assert content(read(data)) == content(named)
     with pytest.raises(StateError, match="does not belong to this checkpoint"):
         ShardState.from_bytes(data, hash_key_id=KEY_ID ^ 1)
 
@@ -159,12 +146,11 @@ def test_filters_of_segments_that_the_manifest_does_not_name(state: ShardState) 
     assert filters(read(replace(state, filters=stranger).to_bytes())) == filters(state)
 
 
-@pytest.mark.parametrize("version", [0, WITH_KEY_AND_PAYLOADS + 1, 0xFFFF])
+@pytest.mark.parametrize("version", [0, VERSION + 1, 0xFFFF])
 def test_an_unknown_version(state: ShardState, version: int) -> None:
     data = state.to_bytes()
     header = data[:4] + struct.pack("<H", version) + data[6:20]
-    newest = WITH_KEY_AND_PAYLOADS
-    with pytest.raises(StateError, match=f"format {version};.*reads format {newest}"):
+    with pytest.raises(StateError, match=f"format {version};.*reads format {VERSION}"):
         read(header + struct.pack("<I", zlib.crc32(header)) + data[24:])
 
 
@@ -174,15 +160,22 @@ def test_not_ours(data: bytes) -> None:
         read(data)
 
 
+def test_a_row_from_before_the_first_release() -> None:
+    old = Path(__file__).parents[1] / "golden" / "before-0.1.0" / "state-0.bin"
+    with pytest.raises(StateError, match=r"before 0\.1\.0.*or continue with commit") as caught:
+        read(old.read_bytes())
+    assert caught.value.remedy == "other-version"
+
+
 def test_layout(state: ShardState) -> None:
     data = state.to_bytes()
     magic, version, count, head_bytes, tail_bytes, crc = struct.unpack_from("<4sHHIII", data)
-    assert (magic, version, count) == (b"DDST", 3, len(state.filters))
+    assert (magic, version, count) == (MAGIC, VERSION, len(state.filters))
     assert struct.unpack_from("<I", data, 20)[0] == zlib.crc32(data[:20])
     body = data[24 : 24 + head_bytes + tail_bytes]
     assert crc == zlib.crc32(body)
     head = json.loads(zlib.decompress(body[:head_bytes]))
-    assert head["slices"] == list(state.filters)
+    assert head["filters"] == list(state.filters)
     assert body[head_bytes:] == state.tail.to_bytes()
     rest = data[24 + head_bytes + tail_bytes :]
     for piece in filters(state).values():

@@ -127,7 +127,7 @@ def test_bytes_as_documented() -> None:
     made = build(100)
     raw = made.to_bytes()
     assert len(raw) == made.nbytes == 64 + 8 + 32 * made.blocks
-    assert raw[:8] == b"DSBF\x02\x00\x00\x00"
+    assert raw[:8] == b"DSBF\x01\x00\x00\x00"
     assert struct.unpack_from("<QQQd", raw, 8) == (made.blocks, 100, KEY_ID, 0.01)
     assert struct.unpack_from("<I", raw, 40) == (zlib.crc32(raw[64:72]),)
     assert raw[44:60] == bytes(16)
@@ -172,7 +172,7 @@ def resealed(raw: bytes, at: int, field: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     ("at", "field", "text"),
-    [(0, b"DSBG", "does not begin as a filter"), (4, struct.pack("<H", 1), "has format 1"),
+    [(0, b"DSBG", "does not begin as a filter"), (4, struct.pack("<H", 2), "has format 2"),
      (6, struct.pack("<H", 1), "leaves empty"), (8, struct.pack("<Q", 0), "do not fit 0 blocks"),
      (8, struct.pack("<Q", 2**40), "do not fit"),
      (24, struct.pack("<Q", 7), "hash key 0000000000000007"),

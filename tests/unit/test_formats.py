@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from dedup.catalog import certificate as certificates
 from dedup.catalog import segment_file as segments
 from dedup.catalog.accepted_loss import accepted_loss_path, read_accepted_loss
 from dedup.catalog.backup import check_backup, read_adopted, read_backup
+from dedup.catalog.blocks import encode_blocks
 from dedup.catalog.certificate import certificate_of
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.gc import pending_lists, runs
@@ -31,13 +32,11 @@ from dedup.core import filter as filters
 from dedup.core.lineage import Run
 from dedup.core.parse import OtherVersion
 from dedup.core.segment import SegmentRef
-from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, SegmentDamaged
-from dedup.tools.repair.adopt import adopt
 from dedup.tools.repair.damage import verify_objects
 from dedup.tools.repair.segment_check import verify_segment
-from tests.support.catalog import QUERY, RUN, Bench, written
+from tests.support.catalog import KEY_ID, QUERY, RUN, Bench, certificate, written
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 WITH_OBJECTS = sorted(path.parent.name for path in GOLDEN.glob("v*/objects"))
@@ -51,9 +50,7 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Root, dict[
     made = tmp_path / "objects"
     shutil.copytree(GOLDEN / request.param / "objects", made)
     states = {
-        shard: ShardState.from_bytes(
-            (made / f"state-{shard}.bin").read_bytes(), hash_key_id=filter_key_id(QUERY)
-        )
+        shard: ShardState.from_bytes((made / f"state-{shard}.bin").read_bytes(), hash_key_id=KEY_ID)
         for shard in (0, 1)
     }
     return Root(str(made / "root")), states
@@ -63,7 +60,7 @@ def test_golden_objects_are_of_every_kind(objects: tuple[Root, dict[int, ShardSt
     root, _ = objects
     kinds = {file.parsed.kind for file in root.list(QUERY)}
     assert kinds == {
-        "certificate", "segment", "sidecar", "accepted_loss", "pending_list", "manifest", "adopted",
+        "certificate", "segment", "sidecar", "accepted_loss", "pending_list", "backup", "adopted",
         "run",
     }  # fmt: skip
 
@@ -77,7 +74,7 @@ def test_golden_objects_are_read(objects: tuple[Root, dict[int, ShardState]]) ->
     for shard, state in states.items():
         assert len(state.tail) == 20
         assert set(state.filters) == {segment.name for segment in state.manifest.segments()}
-        assert check_backup(root, QUERY, shard).head() == {**state.head(), "slices": []}
+        assert check_backup(root, QUERY, shard).head() == {**state.head(), "filters": []}
         adopted = read_adopted(root, QUERY, shard)
         assert adopted is not None
         assert adopted.epoch == -1
@@ -90,23 +87,12 @@ def test_golden_objects_are_read(objects: tuple[Root, dict[int, ShardState]]) ->
             assert report.count == segment.count
 
 
-def test_the_first_backups_are_of_a_format_that_no_release_reads() -> None:
-    """No release wrote it: `adopt` reports that, and not damage."""
-    catalog = GOLDEN / "v2" / "catalog"
-    (query,) = (path.name for path in catalog.iterdir())
-    with pytest.raises(CatalogError, match=r"has format 1, .* reads format 3") as refused:
-        adopt(Root(str(catalog)), "/nonexistent/checkpoint", query)
-    assert refused.value.remedy == "other-version"
-    assert "damaged or missing" not in refused.value.text
-
-
 def test_the_page_names_the_versions_that_are_written() -> None:
     page = (Path(segments.__file__).parent / "FORMATS.md").read_text()
-    table = page.partition("| object | format written |")[2].partition("\n\n")[0]
+    table = page.partition("| object | format |")[2].partition("\n\n")[0]
     rows = dict(re.findall(r"^\| ([^|]+?) \| (\d+) \|", table, re.MULTILINE))
     assert {kind: int(version) for kind, version in rows.items()} == {
         "segment (its metadata)": segments.SEGMENT_FORMAT,
-        "segment with digests of payloads": segments.WITH_DIGESTS,
         "block in a segment": 1,
         "filter sidecar": filters._VERSION,
         "birth certificate": certificates.CERTIFICATE_FORMAT,
@@ -120,7 +106,7 @@ def test_the_page_names_the_versions_that_are_written() -> None:
 READERS: dict[str, tuple[str, Callable[[Root], object]]] = {
     "certificate": (certificate_path(QUERY), lambda root: certificate_of(root, QUERY)),
     "pending list": (
-        shard_path(QUERY, 0, f"{SEGMENT}.expired"),
+        shard_path(QUERY, 0, f"{SEGMENT}.pending-list"),
         lambda root: read_pending_list(root, QUERY, 0, SEGMENT),
     ),
     "accepted loss": (
@@ -128,7 +114,7 @@ READERS: dict[str, tuple[str, Callable[[Root], object]]] = {
         lambda root: read_accepted_loss(root, QUERY, 0, REF),
     ),
     "backup": (
-        shard_path(QUERY, 0, "manifest.json"),
+        shard_path(QUERY, 0, "backup.json"),
         lambda root: read_backup(root, QUERY, 0),
     ),
     "adopted": (
@@ -143,14 +129,14 @@ READERS: dict[str, tuple[str, Callable[[Root], object]]] = {
 def test_an_object_of_a_later_format_is_named(tmp_path: Path, kind: str) -> None:
     root = Root(str(tmp_path))
     name, read = READERS[kind]
-    root.put_bytes(name, to_document({"what": "nobody knows"}, version=99))
-    with pytest.raises(CatalogError, match=r"has format 99, .* reads format") as refused:
+    root.put_bytes(name, to_document({"what": "nobody knows"}, version=2))
+    with pytest.raises(CatalogError, match=r"has format 2, .* reads format 1") as refused:
         read(root)
     assert root.url(name) in refused.value.text
     assert refused.value.remedy == "other-version"
     problems = [p.problem for p in verify_objects(root, QUERY) if p.name == name]
     assert len(problems) == 1
-    assert "has format 99" in problems[0]
+    assert "has format 2" in problems[0]
     assert "damaged:" not in problems[0]
 
 
@@ -170,7 +156,7 @@ def test_documents_are_read_back() -> None:
     data = to_document({"b": [1, "\u00e9"], "a": None}, version=2)
     assert data.endswith(b"\n")
     assert data.isascii()
-    assert from_document(data, version=2) == (2, {"b": [1, "\u00e9"], "a": None})
+    assert from_document(data, version=2) == {"b": [1, "\u00e9"], "a": None}
     with pytest.raises(OtherVersion):
         from_document(data, version=1)
 
@@ -191,8 +177,14 @@ def test_no_depth_is_more_than_damage() -> None:
 
 
 def later_metadata(meta: segments.SegmentMeta) -> bytes:
-    fields: dict[str, Any] = {"format": segments.WITH_DIGESTS + 1, "name": meta.name}
+    fields: dict[str, Any] = {"format": segments.SEGMENT_FORMAT + 1, "name": meta.name}
     return json.dumps(fields).encode()
+
+
+def later_blocks(*given: Any, **more: Any) -> Iterator[tuple[bytes, bytes]]:
+    for entry_key, block in encode_blocks(*given, **more):
+        assert block[0] == 1
+        yield entry_key, bytes([2]) + block[1:]
 
 
 def test_a_segment_of_a_later_format_is_named(
@@ -200,25 +192,27 @@ def test_a_segment_of_a_later_format_is_named(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(segments.SegmentMeta, "to_bytes", later_metadata)
+        patch.setattr(segments, "encode_blocks", later_blocks)
         made, seg = written(bench.store(), 50)
-    with pytest.raises(CatalogError, match="written by another release: it has format 4") as said:
+    bench.root.put_bytes(certificate_path(QUERY), certificate().to_bytes())
+    with pytest.raises(CatalogError, match="written by another release: it has format 2") as said:
         bench.store().lookup(seg, made.keys, made.hashes)
     assert not isinstance(said.value, SegmentDamaged)
     assert said.value.remedy == "other-version"
     report = verify_segment(bench.root, QUERY, 0, seg.name, seg)
     assert [p for p in report.problems if "damaged" in p] == []
-    assert "the segment was written by another release: it has format 4" in report.problems[0]
+    assert "the segment was written by another release: it has format 2" in report.problems[0]
 
 
 def test_a_sidecar_of_a_later_format_is_made_again_from_its_segment(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(filters, "_VERSION", 3)
+        patch.setattr(filters, "_VERSION", 2)
         made, seg = written(bench.store(), 50)
     store = bench.store()
     order = np.argsort(made.hashes)
     assert store.may_hold(seg, made.hashes[order]).all()
     assert store.counters.filters_rebuilt == 1
     report = verify_segment(bench.root, QUERY, 0, seg.name, seg)
-    assert any("it has format 3, and this release" in problem for problem in report.problems)
+    assert any("it has format 2, and this release" in problem for problem in report.problems)

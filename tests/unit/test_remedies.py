@@ -222,7 +222,7 @@ def test_an_error_without_a_topic_takes_no_other_s() -> None:
 def test_one_error_in_another_has_one_link(tmp_path: Path) -> None:
     """Problems that verify lists are lines; the error that names a reason has its own link."""
     root = Root(tmp_path)
-    root.put_bytes("q/catalog.json", b"{}")
+    root.put_bytes("q/certificate.json", b"{}")
     done = CliRunner().invoke(app, ["catalog", "verify", str(tmp_path)])
     assert done.exit_code == DAMAGE
     assert done.stderr.count(LINK) == 1
@@ -272,4 +272,4 @@ def test_json_output_has_the_topic(tmp_path: Path) -> None:
     assert done.stderr == f"error: {body['message']}\n{LINK}missing-catalog\n"
     done = CliRunner().invoke(app, ["remedies", "x", "--json"])
     assert "remedy" not in json.loads(done.stdout)
-    assert accepted_loss_path("q", 0, "s").endswith(".forgotten"), "as damaged-segment has it"
+    assert accepted_loss_path("q", 0, "s").endswith(".accepted-loss"), "as damaged-segment has it"

@@ -84,7 +84,8 @@ FINAL = ("ConfigError", "DataError")
 ELSEWHERE = [("SinkError", "storage")]
 #: What methods of the classes make.
 BY_METHODS = [
-    StateError.damaged("x"), StateError.of_another_catalog(), OtherRelease.at("place", "reason")
+    StateError.damaged("x"), StateError.of_another_catalog(), StateError.before_release(),
+    OtherRelease.at("place", "reason")
 ]  # fmt: skip
 
 

@@ -6,16 +6,14 @@ into an immutable object, and the manifest holds the object's name.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from typing import Any
 
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.layout import PENDING_LIST_SUFFIX, shard_path
 from dedup.catalog.root import ObjectMissing, Root
-from dedup.core.parse import array, name, record, text, tuple_of
+from dedup.core.parse import name, record, text, tuple_of
 
-PENDING_LIST_FORMAT = 3
+PENDING_LIST_FORMAT = 1
 
 
 def write_pending_list(
@@ -50,13 +48,8 @@ def check_pending_list(root: Root, query_id: str, shard: int, pending_list: str)
 
 
 def _names(data: bytes, place: str) -> list[str]:
-    _, fields = from_document(data, version=PENDING_LIST_FORMAT, before={2: _checksum_of_names})
+    fields = from_document(data, version=PENDING_LIST_FORMAT)
     read = record(fields, {"place": text, "segments": tuple_of(name)})
     if read["place"] != place:
         raise ValueError(f"it was written as {read['place']}")
     return list(read["segments"])
-
-
-def _checksum_of_names(fields: dict[str, Any]) -> str:
-    names = [str(fields.get("place")), *map(str, array(fields.get("segments")))]
-    return hashlib.blake2b("\n".join(names).encode(), digest_size=16).hexdigest()

@@ -8,11 +8,8 @@ branched.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
 
 from dedup.catalog.document import from_document, to_document
 from dedup.catalog.layout import RUNS_FOLDER, ObjectName, checked_query_id, run_path
@@ -21,7 +18,7 @@ from dedup.core.lineage import Lineage, Run
 from dedup.core.parse import count, name, record, row, tuple_of
 from dedup.core.state import ShardState
 
-RUN_FORMAT = 2
+RUN_FORMAT = 1
 
 
 def list_runs(root: Root, query_id: str) -> list[Run]:
@@ -77,7 +74,7 @@ def lineage_from(root: Root, query_id: str, base: ShardState, run: Run) -> Linea
 
 
 def _lineage(data: bytes, run: Run) -> Lineage:
-    _, fields = from_document(data, version=RUN_FORMAT, before={1: _checksum_of_runs})
+    fields = from_document(data, version=RUN_FORMAT)
     listed = record(fields, {"runs": tuple_of(row(name, count))})["runs"]
     runs = tuple(Run(*entry) for entry in listed)
     if runs[-1:] != (Run(run.run_id, run.began_epoch),):
@@ -119,7 +116,3 @@ def _traces(root: Root, query_id: str) -> list[ObjectName]:
 
 def _folder(query_id: str) -> str:
     return f"{checked_query_id(query_id)}/{RUNS_FOLDER}"
-
-
-def _checksum_of_runs(fields: dict[str, Any]) -> str:
-    return hashlib.blake2b(json.dumps(fields.get("runs")).encode(), digest_size=16).hexdigest()

@@ -79,7 +79,7 @@ class BatchPlans:
         except ObjectMissing:
             return None
         with reading(self._root.url(name)):
-            _, body = from_document(data, version=_FORMAT)
+            body = from_document(data, version=_FORMAT)
             return _plan(body, batch_id, is_local=self._root.local_path(name) is not None)
 
     def newest(self, batch_id: int, known_batch_id: int | None = None) -> BatchPlan | None:

@@ -69,7 +69,7 @@ class Stored:
         if not found:
             return cls()
         with reading(f"The marker {key}"):
-            _, document = from_document(found.rstrip().encode(), version=_FORMAT)
+            document = from_document(found.rstrip().encode(), version=_FORMAT)
             names = frozenset({"owner", "marker", "slots"})
             value = mapping(document, needed=names, allowed=names)
             return cls(

@@ -123,7 +123,7 @@ def local_cores(spark: SparkSession) -> int | None:
 
 def is_mount(spark: SparkSession, root: Root) -> bool:
     """Return whether the catalog root is a local path and Spark runs on a cluster."""
-    return root.local_path("catalog.json") is not None and local_cores(spark) is None
+    return root.local_path("certificate.json") is not None and local_cores(spark) is None
 
 
 def a_stream_needs_a_catalog() -> ConfigError:

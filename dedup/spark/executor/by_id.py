@@ -16,7 +16,7 @@ from dedup.core.metrics import NAMES
 from dedup.core.ports import SegmentStore
 from dedup.core.shard import Outcome, process
 from dedup.core.state import ShardState
-from dedup.errors import StateError, faults
+from dedup.errors import faults
 from dedup.spark.executor.call import Call
 from dedup.spark.executor.task import warn_of_others
 
@@ -34,16 +34,14 @@ class ById(Call):
             return ShardState(), {}
         if row is not None:
             base = ShardState.from_bytes(row, hash_key_id=lay.key_id)
-            if lay.secret and base.hash_key_id is None:
-                raise StateError.of_another_catalog()
             task.check_follows(base.epoch)
             return base, {}
         adopted = read_adopted(root, task.query_id, self.shard)
-        base = adopted or ShardState()
-        base.check_key(lay.key_id)
+        if adopted is not None:
+            adopted.check_key(lay.key_id)
         is_born = self.shard == 0 and adopted is None
         counts = {"other_queries": warn_of_others(root, task.query_id)} if is_born else {}
-        return replace(base, hash_key_id=lay.key_id if lay.secret else None), counts
+        return adopted or ShardState(), counts
 
     def judge(self, base: ShardState) -> Outcome:
         root, task, shard, policy = self.plan.root, self.task, self.shard, self.plan.policy

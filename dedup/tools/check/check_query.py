@@ -135,7 +135,7 @@ def check_query(
     )
     if isinstance(options, SequenceOptions):
         return _of_sequences(facts, options, checkpoint)
-    place = None if options.root is None else options.root.local_path("catalog.json")
+    place = None if options.root is None else options.root.local_path("certificate.json")
     findings = advise(
         replace(
             facts,

@@ -15,7 +15,13 @@ from typing import Any
 from dedup.catalog.backup import read_backup, write_adopted, write_backup
 from dedup.catalog.certificate import certificate_of
 from dedup.catalog.gc.runs import drop_runs, list_runs, read_lineage
-from dedup.catalog.layout import MANIFEST_FILE, SEGMENT_SUFFIX, run_path, shard_path
+from dedup.catalog.layout import (
+    ACCEPTED_LOSS_SUFFIX,
+    BACKUP_FILE,
+    SEGMENT_SUFFIX,
+    run_path,
+    shard_path,
+)
 from dedup.catalog.root import CatalogFile, Root
 from dedup.core.clocks import FIRST_WINDOW_WATERMARKS_MS
 from dedup.core.lineage import Lineage
@@ -156,11 +162,11 @@ def _check_backups(
 ) -> None:
     """Raise CatalogError if a shard has files but no backup, because it would start empty."""
     for file in files:
-        if file.parsed.kind in ("manifest", "segment") and file.parsed.shard in lacking:
+        if file.parsed.kind in ("backup", "segment") and file.parsed.shard in lacking:
             raise CatalogError(
                 f"the manifest backup of shard {file.parsed.shard} is missing or damaged, but "
                 f"{root.url(file.name)} exists: all IDs of the shard would pass again. Restore "
-                f"{shard_path(query_id, file.parsed.shard or 0, MANIFEST_FILE)} from a copy of the "
+                f"{shard_path(query_id, file.parsed.shard or 0, BACKUP_FILE)} from a copy of the "
                 "catalog. A shard writes it in the micro-batch after its first segment. If the "
                 "query stopped before that, delete the shard's folder; its IDs are forgotten then.",
                 remedy="lost-checkpoint",
@@ -227,7 +233,7 @@ def _check_complete(
         for segment in state.manifest.segments()
         if sizes.get(shard_path(query_id, shard, segment.name + SEGMENT_SUFFIX))
         != segment.sst_bytes
-        and shard_path(query_id, shard, segment.name + ".forgotten") not in sizes
+        and shard_path(query_id, shard, segment.name + ACCEPTED_LOSS_SUFFIX) not in sizes
     ]
     if missing:
         raise CatalogError(

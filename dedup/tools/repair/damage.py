@@ -13,7 +13,7 @@ from dedup.catalog.gc.pending_lists import check_pending_list
 from dedup.catalog.gc.runs import check_lineage
 from dedup.catalog.layout import (
     ADOPTED_FILE,
-    MANIFEST_FILE,
+    BACKUP_FILE,
     PENDING_LIST_SUFFIX,
     certificate_path,
     shard_path,
@@ -215,7 +215,7 @@ def _required(query_id: str, shard: int, state: ShardState) -> Iterator[tuple[st
         )
     # If a micro-batch writes segments, the shard writes the backup in the next micro-batch.
     if any(f"{state.epoch:012d}" > segment.name[:12] for segment in state.manifest.segments()):
-        yield shard_path(query_id, shard, MANIFEST_FILE), f"missing: {_BACKUP_LOST}"
+        yield shard_path(query_id, shard, BACKUP_FILE), f"missing: {_BACKUP_LOST}"
 
 
 def _problem(root: Root, file: CatalogFile) -> str:
@@ -265,7 +265,7 @@ _CHECKS: dict[str, tuple[Callable[[Root, CatalogFile], object], str]] = {
         lambda root, file: check_pending_list(root, *_owner(file), file.parsed.segment or ""),
         _PENDING_LIST_LOST,
     ),
-    "manifest": (lambda root, file: check_backup(root, *_owner(file)), _BACKUP_LOST),
+    "backup": (lambda root, file: check_backup(root, *_owner(file)), _BACKUP_LOST),
     # The error of `read_adopted` states the consequence.
     "adopted": (lambda root, file: read_adopted(root, *_owner(file)), ""),
     "run": (_lineage, _LINEAGE_LOST),

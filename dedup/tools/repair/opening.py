@@ -38,7 +38,15 @@ Where = str | os.PathLike[str] | FileSystemFactory | Root
 #: The folder of a checkpoint, or the snapshot read from it.
 Checkpoint = str | os.PathLike[str] | Snapshot
 #: Kinds of catalog files whose names carry the ID of a query.
-_QUERY_FILES = ("certificate", "segment", "sidecar", "manifest", "adopted", "pending_list")
+_QUERY_FILES = (
+    "certificate",
+    "old_certificate",
+    "segment",
+    "sidecar",
+    "backup",
+    "adopted",
+    "pending_list",
+)
 
 
 def open_root(where: Where) -> Root:
@@ -47,7 +55,7 @@ def open_root(where: Where) -> Root:
         return where
     root = Root(where)
     # Ask for one object first, because to list a large catalog may exceed the limit of `reach`.
-    reach(root, lambda: root.exists("catalog.json"))
+    reach(root, lambda: root.exists("certificate.json"))
     if not queries_in(root.list()):
         raise ConfigError(
             f"{root.url()} holds no catalog of dedup_by_id. Give the value of the option `catalog` "
@@ -65,7 +73,7 @@ def queries_in(files: Sequence[CatalogFile]) -> list[str]:
 def only_query(root: Root) -> str:
     """Return the ID of a catalog's only query. Raises ConfigError, which lists all IDs."""
     queries = sorted(
-        {f.parsed.query_id or "" for f in root.list() if f.parsed.kind == "certificate"}
+        {f.parsed.query_id or "" for f in root.list() if "certificate" in f.parsed.kind}
     )
     if len(queries) != 1:
         raise ConfigError(

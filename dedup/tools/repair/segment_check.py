@@ -72,15 +72,16 @@ def verify_segment(
         unspread = kernel.hash64(keys.data, keys.offsets, derive_keys(query_id, secret)[1])
         if meta.hash_key_id == f"{key_id:016x}":
             expected = ref or SegmentRef(
-                segment, meta.start_ms, meta.end_ms, meta.count, 0, 0, 0, 0, meta.parts, meta.part
-            )
-            hashes = spread_hashes(unspread, meta.parts)
+                segment, meta.start_ms, meta.end_ms, meta.count, 0, 0, 0, 0,
+                meta.hash_ranges, meta.range_index,
+            )  # fmt: skip
+            hashes = spread_hashes(unspread, meta.hash_ranges)
             meta.check(expected, shard=shard, hash_key_id=key_id)
             problems += _content_problems(expected, meta.nblocks, keys, unspread, times_ms, numbers)
         else:
             problems.append(
                 "the segment was made with another hash key than the one in the query's "
-                "catalog.json: restore that file from a copy first, then verify again"
+                "certificate.json: restore that file from a copy first, then verify again"
             )
     except ObjectMissing:
         problems.append("the segment is missing")
