@@ -90,11 +90,12 @@ test-lakehouse: java $(OLDER)/.ready-test ## Delta Lake's and Iceberg's own conn
 	@$(OLDER)/bin/python -m pytest tests/lakehouse/native --timeout 900 $(TEST_ARGS)
 
 .PHONY: lint
-lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, the layers, and the C code with warnings as errors
+lint: $(VENV)/.ready-test $(VENV)/.ready-lint ## ruff, strict mypy, the layers, the size, and the C code with warnings as errors
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
+	$(PY) -m tests.support.statements
 	@mkdir -p build/lint
 	for c in native/*.c; do \
 		$(CC) -std=c11 -O2 -Wall -Wextra -Werror -fPIC -DPy_LIMITED_API=0x030B0000 \
