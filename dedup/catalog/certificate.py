@@ -118,8 +118,9 @@ def load_certificate(root: Root, query_id: str) -> Certificate | None:
         return read_certificate(root, certificate_path(query_id))
     except ObjectMissing:
         if root.exists(old_certificate_path(query_id)):
-            where = f"The catalog {root.url(query_id)}"
-            raise OtherRelease(before_release(where), remedy="other-version") from None
+            raise OtherRelease(
+                before_release(f"The catalog {root.url(query_id)}"), remedy="other-version"
+            ) from None
         return None
 
 

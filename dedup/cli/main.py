@@ -33,10 +33,11 @@ def main() -> None:
     except MissingExtraError as error:
         _fail(str(error))
     except ModuleNotFoundError as error:
-        extra = _EXTRA_OF.get((error.name or "").partition(".")[0])
-        if extra is None:
+        module = (error.name or "").partition(".")[0]
+        # A module that is there may lack a part, as in another release.
+        if module not in _EXTRA_OF or sys.modules.get(module):
             raise
-        _fail(str(MissingExtraError(extra, "The dedup command")))
+        _fail(str(MissingExtraError(_EXTRA_OF[module], "The dedup command")))
     except SystemExit as end:
         _exit_at_once(end)
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pkgutil
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
@@ -39,7 +40,8 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
         try:
             return getattr(import_module(home_of[name]), name)
         except ModuleNotFoundError as error:
-            if error.name and error.name.partition(".")[0] == "pyspark":
+            # If it is there, only a part is missing, as in another release.
+            if (error.name or "").startswith("pyspark") and not sys.modules.get("pyspark"):
                 from dedup.errors import MissingExtraError
 
                 raise MissingExtraError("spark", f"{package}.{name}") from None

@@ -51,6 +51,20 @@ def test_the_library_without_spark(name: str) -> None:
     assert done.stderr.count("Traceback") == 1
 
 
+def test_a_module_that_pyspark_lacks_is_no_missing_extra(tmp_path: Path) -> None:
+    """As in another release of PySpark."""
+    arguments = ["run", str(tmp_path), "--id", "a", "--horizon", "1 day", "--format", "csv"]
+    done = without("pyspark.sql.datasource", *arguments, "--output", f"{tmp_path}-out")
+    assert done.returncode == 1
+    assert "import of pyspark.sql.datasource halted" in done.stderr
+    assert "needs the extra" not in done.stderr
+    code = (
+        "import sys, pyspark; sys.modules['pyspark.sql.datasource'] = None\n"
+        "from dedup import postgres_sink"
+    )
+    assert "import of pyspark.sql.datasource halted" in python("-c", code).stderr
+
+
 def test_without_java(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "one.csv").write_text("a\n1\n")
