@@ -20,7 +20,7 @@ from dedup.cli.terminal import lines_width
 from dedup.core.duration import duration_ms
 from dedup.core.policy import default_lateness_ms
 from dedup.core.sequence_metrics import SequenceMetrics
-from dedup.errors import ConfigError, DedupError
+from dedup.errors import ConfigError, DedupError, StateError
 from dedup.spark.driver.checkpoint_log import CheckpointLog, read_checkpoint
 from dedup.spark.machine import machine_bytes, shuffle_partitions
 from dedup.spark.options import BY_ID
@@ -202,5 +202,7 @@ def _has_state(checkpoint: str) -> bool:
     try:
         with reading_session() as session:
             return has_state(session, checkpoint)
+    except StateError:
+        raise
     except DedupError:
         return True

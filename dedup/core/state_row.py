@@ -59,6 +59,12 @@ def written(magic: bytes, version: int, parts: int, head: bytes, body: bytes) ->
     return b"".join((header, _CRC.pack(zlib.crc32(header)), head, body))
 
 
+def refuse_before_release(row: bytes) -> None:
+    """Raise StateError for a row from before the first release."""
+    if row[:4] == _BEFORE_RELEASE:
+        raise StateError.before_release()
+
+
 def read(
     data: bytes,
     magic: bytes,
@@ -72,8 +78,7 @@ def read(
     ``version`` is the format that this release reads. Errors call head and body ``content``.
     """
     view = memoryview(data)
-    if data[:4] == _BEFORE_RELEASE:
-        raise StateError.before_release()
+    refuse_before_release(data)
     if len(data) < HEADER_BYTES or data[:4] not in _OPERATORS:
         raise damaged(f"it does not begin like a state row of {_OPERATORS[magic]}")
     if _CRC.unpack_from(data, _HEADER.size)[0] != zlib.crc32(view[: _HEADER.size]):

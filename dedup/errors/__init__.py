@@ -76,8 +76,8 @@ def before_release(what: str) -> str:
     """Return the message about data from before the first release."""
     return (
         f"{what} was written before 0.1.0, the first release, which does not read it. Start "
-        "with a new checkpoint and a new catalog folder, or continue with commit "
-        f"{LAST_BEFORE_RELEASE}. Nothing was changed or lost."
+        "with a new checkpoint and a new catalog folder (dedup run: with a new --output), or "
+        f"continue with commit {LAST_BEFORE_RELEASE}. Nothing was changed or lost."
     )
 
 

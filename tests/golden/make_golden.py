@@ -1,6 +1,6 @@
 """Makes the golden data that later versions must be able to read.
 
-    PYSPARK_PYTHON=.venv/bin/python .venv/bin/python -m tests.golden.make_golden tests/golden/v1
+    PYSPARK_PYTHON=.venv/bin/python .venv/bin/python -m tests.golden.make_golden tests/golden/v2
 
 Run it before a format changes, into a new folder; the old ones stay. ``checkpoint`` and ``catalog``
 are of a query that continues from there; ``objects`` has a catalog with every kind of object in

@@ -13,7 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dedup.catalog.root import Root
-from dedup.tools.repair.opening import read_checkpoint
+from dedup.core import state_row
+from dedup.core.state import MAGIC
+from dedup.errors import StateError
+from dedup.tools.repair.opening import has_state, read_checkpoint
 from dedup.tools.repair.segment_check import verify_segment
 from tests.golden import make_golden
 from tests.support.sequence_model import SequenceModel
@@ -61,6 +64,19 @@ def test_state_and_catalog_are_read(spark: SparkSession, golden: Path) -> None:
         report = verify_segment(root, snapshot.query_id, shard, segment.name, segment)
         assert report.ok, report.problems
         assert report.count == segment.count
+
+
+@pytest.mark.parametrize("golden", VERSIONS, indirect=True)
+def test_a_state_from_before_the_first_release_is_named_without_its_catalog(
+    spark: SparkSession, golden: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_row, "_BEFORE_RELEASE", MAGIC)
+    (certificate,) = (golden / "catalog").glob("*/certificate.json")
+    certificate.unlink()
+    with pytest.raises(StateError, match=r"before 0\.1\.0"):
+        has_state(spark, str(golden / "checkpoint"))
+    with pytest.raises(StateError, match=r"before 0\.1\.0"):
+        read_checkpoint(Root(str(golden / "catalog")), str(golden / "checkpoint"), spark)
 
 
 @pytest.mark.parametrize("golden", VERSIONS, indirect=True)

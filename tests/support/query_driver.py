@@ -88,11 +88,10 @@ class QueryDriver:
 
     def _shard(self, shard: int, records: Records, policy: Policy) -> np.ndarray:
         self.attempts += 1
-        base = (
-            self.state(shard)
-            if self.rows[shard]
-            else read_adopted(self.root, QUERY, shard) or ShardState()
-        )
+        adopted = None if self.rows[shard] else read_adopted(self.root, QUERY, shard)
+        if adopted is not None:
+            adopted.check_key(KEY_ID)
+        base = self.state(shard) if self.rows[shard] else adopted or ShardState()
         if backup_is_due(self.root, QUERY, shard, base, self.run_id):
             write_backup(self.root, QUERY, shard, base)
         epoch = Epoch(

@@ -134,7 +134,9 @@ class Driver:
         self.now_ms = self.now_ms if now_ms is None else now_ms
         recs = [rec for rec in given if not rec.heartbeat]
         key_id = hash_key_id(self.hash_key)
-        row = replace(self.state, hash_key_id=key_id).to_bytes()
+        is_new = self.state.epoch < 0
+        first = replace(self.state, hash_key_id=key_id) if is_new else self.state
+        row = first.to_bytes()
         base = ShardState.from_bytes(row, hash_key_id=key_id)
         records = self._records(recs, [rec for rec in given if rec.heartbeat])
         epoch = Epoch(

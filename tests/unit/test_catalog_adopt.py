@@ -78,6 +78,16 @@ def test_a_job_of_one_micro_batch_a_run_that_was_put_back(tmp_path: Path, commit
         assert set(run(query, range(15, 28))) == {"UNIQUE"}, "they were undone"
 
 
+def test_a_shard_without_a_backup_starts_empty(tmp_path: Path) -> None:
+    query = QueryDriver(tmp_path, POLICY, shards=2)
+    run(query, range(15))
+    (tmp_path / "root" / QUERY / "shard=00001").rename(tmp_path / "lost")
+    done = adopt(query.root, tmp_path / "new", QUERY)
+    assert (done.shards, done.unknown_shards) == (2, 1)
+    query.begin_adopted("next")
+    assert set(run(query, range(15, 28))) == {"UNIQUE"}
+
+
 def test_a_start_that_was_given_up_long_ago_is_no_branch(tmp_path: Path) -> None:
     query = QueryDriver(tmp_path, POLICY)
     run(query, range(15))

@@ -17,6 +17,7 @@ import pandas as pd
 
 from dedup.core.arrays import U8
 from dedup.core.records import Epoch
+from dedup.core.state_row import refuse_before_release
 from dedup.errors import faults
 from dedup.spark.executor import wire
 from dedup.spark.executor.bodies import BodyFile, drop_earlier, handed_on
@@ -50,9 +51,11 @@ def _judge_stream(plan: Plan, key: Any, frames: Iterable[pd.DataFrame], state: A
     task = Task.current(plan)
     if plan.bodies == "group":
         drop_earlier(task)
+    row = bytes(state.get[0]) if state.exists else None
+    refuse_before_release(row or b"")
     lay = layout(plan, task, has_state=state.exists)
     call = _call(plan, task, lay, key, frames, state.getCurrentProcessingTimeMs())
-    base, counts = call.base(bytes(state.get[0]) if state.exists else None)
+    base, counts = call.base(row)
     call.watch.lap("read")
     faults.point("group.read")
     outcome = call.judge(base)

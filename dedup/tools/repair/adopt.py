@@ -106,7 +106,8 @@ def adopt(
     newest = max(states.values(), key=_progress)
     pending = {file.parsed.segment for file in files if file.parsed.kind == "pending_list"}
     for shard, state in backups.items():
-        first = _first_state(state or ShardState(), newest, pending)
+        unknown = ShardState(hash_key_id=newest.hash_key_id)
+        first = _first_state(state or unknown, newest, pending)
         write_adopted(root, query_id, shard, first)
         if state is not None:
             # The new checkpoint numbers micro-batches from 0, so the backup must not name old ones.

@@ -15,6 +15,7 @@ from dedup.catalog.root import CatalogFile, Root
 from dedup.catalog.timeouts import reach
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
+from dedup.core.state_row import refuse_before_release
 from dedup.errors import ConfigError
 from dedup.spark.machine import home_path, wall_clock_ms
 
@@ -132,6 +133,8 @@ def read_checkpoint(
         query_id: str = json.loads(text[0])["id"] if text else ""
         table = spark.read.format("statestore").load(place)
         rows = table.select("key.shard", "value.groupState.shard_state").collect()
+    for _, row in rows:
+        refuse_before_release(bytes(row))
     if not rows and load_certificate(root, query_id) is None:
         raise ConfigError(
             f"checkpoint={place}: query {query_id} has no state and no catalog, because none of "
@@ -151,9 +154,17 @@ def snapshot_of(root: Root, checkpoint: Checkpoint | None) -> Snapshot | None:
 
 
 def has_state(spark: SparkSession, checkpoint: str) -> bool:
-    """Return whether a query has state, or raise ConfigError if Spark cannot read it."""
+    """Return whether a query has state.
+
+    Raises ConfigError if Spark cannot read it, and StateError if it is from before the first
+    release.
+    """
     with _reading(checkpoint):
-        return bool(spark.read.format("statestore").load(checkpoint).head(1))
+        table = spark.read.format("statestore").load(checkpoint)
+        rows = table.select("value.groupState.shard_state").head(1)
+    for (row,) in rows:
+        refuse_before_release(bytes(row))
+    return bool(rows)
 
 
 @contextmanager
