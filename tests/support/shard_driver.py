@@ -134,9 +134,7 @@ class Driver:
         self.now_ms = self.now_ms if now_ms is None else now_ms
         recs = [rec for rec in given if not rec.heartbeat]
         key_id = hash_key_id(self.hash_key)
-        is_new = self.state.epoch < 0
-        first = replace(self.state, hash_key_id=key_id) if is_new else self.state
-        row = first.to_bytes()
+        row = replace(self.state, hash_key_id=self.state.hash_key_id or key_id).to_bytes()
         base = ShardState.from_bytes(row, hash_key_id=key_id)
         records = self._records(recs, [rec for rec in given if rec.heartbeat])
         epoch = Epoch(
@@ -150,6 +148,7 @@ class Driver:
         orphaned = process(base, records, self.policy, self.attempt(), epoch)
         outcome = process(base, records, self.policy, self.attempt(), epoch)
         assert outcome.verdicts.tolist() == orphaned.verdicts.tolist(), "a replay answers the same"
+        assert outcome.state.hash_key_id == key_id
         self.policies.append(self.policy)
         self._judge(recs, records, base, outcome)
         self._move_windows(records, outcome)
