@@ -73,7 +73,7 @@ class ShardState:
     #: All sets of columns that digests of payloads cover (see `dedup.core.payload`). The tail has
     #: digests if there are any.
     payloads: tuple[str, ...] = ()
-    #: ID of the key of the hashes for filters and segments.
+    #: ID of the key of the hashes for filters and segments, or 0 before the first micro-batch.
     hash_key_id: int = 0
 
     @property

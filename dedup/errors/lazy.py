@@ -41,7 +41,7 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
             return getattr(import_module(home_of[name]), name)
         except ModuleNotFoundError as error:
             # If it is there, only a part is missing, as in another release.
-            if (error.name or "").startswith("pyspark") and not sys.modules.get("pyspark"):
+            if str(error.name).partition(".")[0] == "pyspark" and not sys.modules.get("pyspark"):
                 from dedup.errors import MissingExtraError
 
                 raise MissingExtraError("spark", f"{package}.{name}") from None

@@ -98,7 +98,7 @@ class Lines:
 
     def matches(self, pattern: str) -> BOOL:
         """Return which lines have a match of a regular expression."""
-        return np.array(pc.match_substring_regex(self.array(), pattern))
+        return np.asarray(pc.match_substring_regex(self.array(), pattern))
 
     def array(self) -> pa.BinaryArray:
         """Return the lines with their line ends. Empty lines are at the end of others."""

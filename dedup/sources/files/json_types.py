@@ -149,9 +149,9 @@ class JsonTypes(JsonReader):
 
 
 def _exact_doubles(lines: Lines, own: I64, names: set[str]) -> I64:
-    """Return those of some lines in which long numbers of these fields are of the `_FRACTION`s.
+    """Return the lines in `own` in which all long numbers of these fields have shape `_FRACTION`.
 
-    Lines with an escape, and with twice the key of a long number, are not among them.
+    The result omits lines with an escape, and lines with twice the key of a long number.
     """
     if not 0 < len(names) <= _MAX_SEARCHED:
         return own[:0]

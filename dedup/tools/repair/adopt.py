@@ -105,8 +105,8 @@ def adopt(
     # micro-batches may restart at 0.
     newest = max(states.values(), key=_progress)
     pending = {file.parsed.segment for file in files if file.parsed.kind == "pending_list"}
+    unknown = ShardState(hash_key_id=newest.hash_key_id)
     for shard, state in backups.items():
-        unknown = ShardState(hash_key_id=newest.hash_key_id)
         first = _first_state(state or unknown, newest, pending)
         write_adopted(root, query_id, shard, first)
         if state is not None:

@@ -40,14 +40,8 @@ Where = str | os.PathLike[str] | FileSystemFactory | Root
 Checkpoint = str | os.PathLike[str] | Snapshot
 #: Kinds of catalog files whose names carry the ID of a query.
 _QUERY_FILES = (
-    "certificate",
-    "old_certificate",
-    "segment",
-    "sidecar",
-    "backup",
-    "adopted",
-    "pending_list",
-)
+    "certificate", "old_certificate", "segment", "sidecar", "backup", "adopted", "pending_list",
+)  # fmt: skip
 
 
 def open_root(where: Where) -> Root:
@@ -74,7 +68,7 @@ def queries_in(files: Sequence[CatalogFile]) -> list[str]:
 def only_query(root: Root) -> str:
     """Return the ID of a catalog's only query. Raises ConfigError, which lists all IDs."""
     queries = sorted(
-        {f.parsed.query_id or "" for f in root.list() if "certificate" in f.parsed.kind}
+        {f.parsed.query_id or "" for f in root.list() if f.parsed.kind.endswith("certificate")}
     )
     if len(queries) != 1:
         raise ConfigError(

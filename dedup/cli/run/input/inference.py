@@ -66,7 +66,7 @@ class Inference:
         self._skips_bad = job.options.bad_records != "error" or not self._is_first
         self._pool = ThreadPoolExecutor(job.options.cores)
         self._closed = StopRequest()
-        #: Each file that is read in the background as it was then, and its parts.
+        #: For each file that is read in the background, its stamp when it began, and its parts.
         self._begun: dict[Path, tuple[Stamp, list[Future[Shape]]]] = {}
 
     def begin(self, new: Iterable[str]) -> None:
@@ -75,7 +75,7 @@ class Inference:
         `new` are the files that earlier runs have not read.
         """
         if self._job.files.file_format == "json" or (self._infers and self._is_first):
-            self._begin(list(map(Path, new)), self._first_names() or ())
+            self._begin(map(Path, new), self._first_names() or ())
 
     def close(self) -> None:
         self._closed.set()
@@ -144,10 +144,7 @@ class Inference:
             stamp, count = Stamp.of(path), self._count(path)
             self._begun[path] = (
                 stamp,
-                [
-                    self._pool.submit(self._shape, names, path, number, count)
-                    for number in range(count)
-                ],
+                [self._pool.submit(self._shape, names, path, n, count) for n in range(count)],
             )
 
     def _is_begun(self, path: Path) -> bool:
