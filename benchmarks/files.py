@@ -24,7 +24,7 @@ from benchmarks.harness import (
     work_folder,
 )
 from benchmarks.results import finish, median
-from dedup import published_files
+from dedup.sinks import published_files
 
 FORMATS, CORES = ("parquet", "json", "csv"), 2
 

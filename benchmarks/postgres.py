@@ -30,7 +30,7 @@ import dedup
 from benchmarks.events import SCHEMAS, Events
 from benchmarks.harness import Pipeline, Sink, data_folder, parser, session, work_folder
 from benchmarks.results import finish, median
-from dedup import postgres_ddl
+from dedup.sinks import postgres_ddl
 from tests.postgres.server import Server
 
 BARE, JDBC, SPARK_ALONE = "bare COPY", "Spark's JDBC, at least once", "Spark into no sink"

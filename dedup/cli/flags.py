@@ -213,32 +213,27 @@ class RemediesFlags(Flags):
 
 @dataclass(frozen=True, kw_only=True)
 class InspectSinkFlags(Flags):
-    """Show what a sink of Kafka, or a folder of files, has published, and what is unfinished.
+    """Show what a sink has published, what is unfinished, and what the next start does.
 
-    Kafka: each slice, and whether open transactions hold readers back.
-
-    Folder: its owner, its last micro-batch, and the staged files.
+    Kafka: also whether open transactions hold readers back. Folder: also the staged files.
 
     It changes nothing, and a query may write at the same time.
     """
 
     work = "dedup.cli.sink:inspect"
-    example = "dedup sink inspect localhost:9092 orders-once --checkpoint checkpoint"
+    example = "dedup sink inspect dedup_files path=orders --checkpoint checkpoint"
 
-    where: str = argument(
-        "SERVERS|FOLDER",
-        "Kafka's addresses, host:port, with commas; or the path or s3:// URI of a folder of files.",
+    format_name: str = argument(
+        "FORMAT", "Format, such as dedup_kafka; dedup_files for an OUTPUT of `dedup run`."
     )
-    topic: str | None = argument(
-        "[TOPIC]", "Topic that the sink writes to; leave it out for a folder.", default=None
+    options: list[str] | None = argument(
+        "[KEY=VALUE...]", "The sink's options, such as topic=orders.", default=None
     )
-    markers: str | None = option("TOPIC", "Topic of its markers; else TOPIC-markers.")
     checkpoint: str | None = option(
         "DIR", "Checkpoint of the query: shows what its next start does."
     )
-    query: str | None = _only_query()
-    command_config: str | None = option(
-        "FILE", "Client's properties (security.protocol=...), as for Kafka's tools."
+    properties: str | None = option(
+        "FILE", "More of the sink's options, such as kafka.sasl.password=..., one a line."
     )
 
 

@@ -8,10 +8,9 @@ from typing import Any
 from dedup import tools
 from dedup.cli.commands import Done
 from dedup.cli.failures import OK
-from dedup.cli.flags import InspectSinkFlags, read_properties
+from dedup.cli.flags import InspectSinkFlags, pairs, read_properties
 from dedup.cli.terminal import wrapped
 from dedup.core.duration import counted, size
-from dedup.errors import ConfigError
 
 #: Description of staged files, by their role.
 _ROLES = {
@@ -23,26 +22,12 @@ _ROLES = {
 
 
 def inspect(flags: InspectSinkFlags) -> Done:
-    if flags.topic is None:
-        for flag in ("markers", "query", "command_config"):
-            if getattr(flags, flag) is not None:
-                raise ConfigError(
-                    f"--{flag.replace('_', '-')} is for Kafka, and without TOPIC {flags.where} is "
-                    "a folder of files: give the topic, or leave the flag out."
-                )
-        body = tools.inspect_files(flags.where, checkpoint=flags.checkpoint).to_json()
-        return Done(OK, body, folder_lines(body))
-    config = flags.command_config
-    properties = {} if config is None else read_properties(config, "--command-config")
-    body = tools.inspect_sink(
-        flags.where,
-        flags.topic,
-        markers=flags.markers,
-        checkpoint=flags.checkpoint,
-        query=flags.query,
-        options={f"kafka.{name}": value for name, value in properties.items()},
-    ).to_json()
-    return Done(OK, body, sink_lines(body))
+    of_file = read_properties(flags.properties, "--properties") if flags.properties else {}
+    options = of_file | pairs(flags.options, "The option")
+    if flags.checkpoint is not None:
+        options["checkpointLocation"] = flags.checkpoint
+    body = tools.inspect_output(flags.format_name, options).to_json()
+    return Done(OK, body, folder_lines(body) if "staged" in body else sink_lines(body))
 
 
 def sink_lines(body: dict[str, Any]) -> Iterator[str]:
@@ -52,11 +37,11 @@ def sink_lines(body: dict[str, Any]) -> Iterator[str]:
         yield from wrapped(sink["restart"])
         yield ""
     if not body["sinks"]:
-        yield f"Topic {body['markers']} has no markers: nothing is published."
+        yield "There are no markers: nothing is published."
         yield ""
-    if not body["held_back"]:
+    if body.get("held_back") == []:
         yield "No open transaction holds readers of committed records back."
-    for held in body["held_back"]:
+    for held in body.get("held_back", ()):
         yield from _held(held, body)
 
 

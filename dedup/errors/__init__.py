@@ -7,6 +7,27 @@ import traceback
 
 from dedup.errors.cause import LINK, own_error
 
+__all__ = [
+    "CatalogError",
+    "ClockError",
+    "ConfigError",
+    "DataError",
+    "DedupError",
+    "DedupWarning",
+    "ExecutorError",
+    "FilterDamaged",
+    "MachineError",
+    "MissingExtraError",
+    "ObjectMissing",
+    "OtherRelease",
+    "SegmentDamaged",
+    "SinkError",
+    "SourceError",
+    "StateError",
+    "cause",
+    "restart_helps",
+]
+
 #: The newest commit that reads what was written before the first release, 0.1.0.
 LAST_BEFORE_RELEASE = "5d5cc9096d00"
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep

@@ -114,7 +114,7 @@ def _refused_by_spark(text: str) -> str | None:
         return (
             f"Spark rejects outputMode('update') for dedup_{name}, as for every format in Python. "
             "Use the function of this sink, with the same checkpoint: "
-            f"df.writeStream.outputMode('update').foreachBatch(dedup.{name}_sink(...)). "
+            f"df.writeStream.outputMode('update').foreachBatch(dedup.sinks.{name}_sink(...)). "
             f"{_UPDATES.get(name, _UPDATES_OF_A_DATABASE)}"
         )
     return next((advice for sign, advice in _REFUSED_BY_SPARK.items() if sign in text), None)

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-import ast
-import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 
-def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` for the package with the name `package`.
+def lazily(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` for the package with the name `package`.
 
     They import a public name when somebody first uses it, so that importing the package does not
-    import Spark. The names are in the package's stub ``__init__.pyi``, which type checkers read as
-    well. In a stub, a relative import is of a module that is itself public, and an annotated name
-    is in the package.
+    import Spark. `homes` maps each public name to its module. A name that its module does not have
+    stands for the module itself. Type checkers read the same names in the stub ``__init__.pyi``.
     """
-    home_of: dict[str, str] = {}
-    modules: dict[str, str] = {}
-    own: list[str] = []
-    for node in ast.parse(pkgutil.get_data(package, "__init__.pyi") or b"").body:
-        if isinstance(node, ast.ImportFrom):
-            for name in (each.name for each in node.names):
-                if node.level:
-                    modules[name] = ".".join(filter(None, (package, node.module, name)))
-                else:
-                    home_of[name] = str(node.module)
-        elif isinstance(node, ast.AnnAssign):
-            own.append(ast.unparse(node.target))
 
     def load(name: str) -> Any:
-        if name in modules:
-            return import_module(modules[name])
-        if name not in home_of:
+        if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
-            return getattr(import_module(home_of[name]), name)
+            module = import_module(homes[name])
         except ModuleNotFoundError as error:
             # If it is there, only a part is missing, as in another release.
             if str(error.name).partition(".")[0] == "pyspark" and not sys.modules.get("pyspark"):
@@ -46,9 +31,9 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
 
                 raise MissingExtraError("spark", f"{package}.{name}") from None
             raise
+        return getattr(module, name, module)
 
-    public = sorted([*modules, *home_of, *own])
-    return load, lambda: public, public
+    return load, lambda: list(sys.modules[package].__all__)
 
 
 def library(extra: str, purpose: str, *modules: str) -> ModuleType:

@@ -72,22 +72,32 @@ def check_sink(
             )
 
 
-def inspect_format(format_name: str, options: Mapping[str, str]) -> OutputInspection:
-    """Return what a sink has published, and what the next start of its query will do.
+def inspect_output(format_name: str, options: Mapping[str, str]) -> OutputInspection:
+    """Return what an output holds, what is unfinished, and what the next start of its query does.
+
+    The method `inspect` of a function such as `postgres_sink` returns the same.
 
     Parameters
     ----------
     format_name : str
-        A format of this package, such as ``dedup_postgres``.
+        A format of this package, such as ``dedup_postgres``. Use ``dedup_files`` also for the
+        output of `dedup_folder` or of ``dedup run``.
     options : mapping of str to str
-        The options that the sink has in the query, including ``checkpointLocation``.
+        The options of the sink in the query. Without ``checkpointLocation`` the result covers the
+        sink's markers of all queries (of a table of Delta Lake: of all queries in its history), and
+        does not know which micro-batch the next start runs.
 
     Raises
     ------
     ConfigError
-        If the format or an option is unknown, or the output or checkpoint does not exist.
+        If the format or an option is unknown or missing, if the output or the checkpoint does not
+        exist, or if the checkpoint belongs to another query than the folder of files.
     SinkError
         If the output cannot be read, or a marker is damaged.
+    CatalogError
+        If the storage of a folder of files cannot be reached.
+    MissingExtraError
+        If the format's extra is not installed.
     """
     from dedup.sinks.options import located
     from dedup.spark.driver.checkpoint_log import read_progress
@@ -96,8 +106,9 @@ def inspect_format(format_name: str, options: Mapping[str, str]) -> OutputInspec
     if format_name not in kinds:
         raise ConfigError(f"Format {format_name!r} is unknown. Formats are {', '.join(kinds)}.")
     kind = kinds[format_name]
-    parsed = kind.parse(options)
     where = {name.lower(): value for name, value in options.items()}.get("checkpointlocation")
+    # Nothing reads this checkpoint: only a running sink needs the folder of its ledger, below it.
+    parsed = kind.parse(options if where else {**options, "checkpointLocation": "/_"})
     return kind.inspect(parsed, read_progress(located(where)) if where else None)
 
 
@@ -108,9 +119,9 @@ def _check_pyspark() -> None:
         raise ConfigError(
             f"PySpark {version('pyspark')} hands a streaming sink single rows; the formats "
             "dedup_delta, dedup_files, dedup_iceberg, dedup_kafka, dedup_mysql and dedup_postgres "
-            "need PySpark 4.1 or newer. Use writeStream.foreachBatch(dedup.kafka_sink(...)), or "
-            "postgres_sink, mysql_sink, files_sink, delta_sink or iceberg_sink of dedup, which do "
-            "the same."
+            "need PySpark 4.1 or newer. Use writeStream.foreachBatch(kafka_sink(...)), or "
+            "postgres_sink, mysql_sink, files_sink, delta_sink or iceberg_sink, which do the same: "
+            "all of them are in dedup.sinks."
         )
 
 

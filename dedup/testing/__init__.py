@@ -25,18 +25,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dedup.core.duration import duration_ms
 from dedup.core.policy import default_lateness_ms
+from dedup.errors.lazy import lazily
 
 if TYPE_CHECKING:
-    from dedup.testing.sink_faults import check_sink as check_sink
+    from dedup.testing.sink_faults import check_sink
 
+__all__ = ["Oracle", "Record", "SmallQuery", "check_sink", "faults", "sinks", "small_query"]
 
-def __getattr__(name: str) -> Any:
-    """Import `check_sink` on first use, because it needs pytest."""
-    if name == "check_sink":
-        from dedup.testing.sink_faults import check_sink
-
-        return check_sink
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# They need pytest, or are for tests alone.
+_HOMES = {
+    "check_sink": "dedup.testing.sink_faults",
+    "faults": "dedup.testing.faults",
+    "sinks": "dedup.testing.sinks",
+}
+__getattr__, __dir__ = lazily(__name__, _HOMES)
 
 
 #: A record's ID and its time: a datetime, or milliseconds since 1970.

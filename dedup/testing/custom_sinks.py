@@ -40,7 +40,7 @@ class CustomSink(SinkHarness):
         """Return how often a reader sees each number."""
         return Counter(self._read(self.sink))
 
-    def inspected(self, checkpoint: Path) -> list[dict[str, Any]]:
+    def inspected(self, checkpoint: Path | None) -> list[dict[str, Any]]:
         """Return what the sink has published."""
         found: list[dict[str, Any]] = self.function.inspect().to_json()["sinks"]
         return found

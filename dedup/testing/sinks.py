@@ -27,9 +27,10 @@ import pytest
 from dedup.errors import SinkError
 from dedup.sinks.protocol import Batch
 from dedup.sinks.work import TaskResult, new_batch
-from dedup.tools import inspect_format
+from dedup.tools import inspect_output
 
 QUERY = "11111111-2222-3333-4444-555555555555"
+_CHECKPOINT = "checkpointLocation"
 
 
 class SinkHarness(ABC):
@@ -78,10 +79,12 @@ class SinkHarness(ABC):
         """Run a micro-batch, one task for each slice."""
         self.finish(self.tasks(run_id, batch_id, *slices))
 
-    def inspected(self, checkpoint: Path) -> list[dict[str, Any]]:
+    def inspected(self, checkpoint: Path | None) -> list[dict[str, Any]]:
         """Return what the sinks of the output have published, from the options of this one."""
-        given = self.given | {"checkpointLocation": str(checkpoint)}
-        found: list[dict[str, Any]] = inspect_format(self.format, given).to_json()["sinks"]
+        given = {name: value for name, value in self.given.items() if name != _CHECKPOINT}
+        if checkpoint is not None:
+            given[_CHECKPOINT] = str(checkpoint)
+        found: list[dict[str, Any]] = inspect_output(self.format, given).to_json()["sinks"]
         return found
 
     def forget(self) -> None:  # noqa: B027 - most sinks remember nothing
@@ -317,6 +320,8 @@ class SinkContract:
         assert (found["query_id"], found["sink"]) == (sink.query, sink.work.name)
         assert sum(slot["rows"] for slot in found["slots"] if slot["batch_id"] == 1) == 3
         assert "micro-batch 2 again, of which nothing is published" in found["restart"]
+        (without_checkpoint,) = sink.inspected(None)
+        assert without_checkpoint["slots"] == found["slots"]
 
     def test_two_sinks_of_one_query(self, output: SinkOutput) -> None:
         if not output.shared:

@@ -13,4 +13,39 @@ from __future__ import annotations
 
 from dedup.errors.lazy import lazily
 
-__getattr__, __dir__, __all__ = lazily(__name__)
+__all__ = [
+    "ExponentialDelay",
+    "FailureRate",
+    "FixedDelay",
+    "TuneOptions",
+    "accept_loss",
+    "adopt",
+    "explain",
+    "inspect",
+    "inspect_output",
+    "read_checkpoint",
+    "read_sample",
+    "run_with_restarts",
+    "tune",
+    "vacuum",
+    "verify",
+]
+
+_HOMES = {
+    "ExponentialDelay": "dedup.tools.restarts",
+    "FailureRate": "dedup.tools.restarts",
+    "FixedDelay": "dedup.tools.restarts",
+    "TuneOptions": "dedup.tools.tuning.options",
+    "accept_loss": "dedup.tools.repair.damage",
+    "adopt": "dedup.tools.repair.adopt",
+    "explain": "dedup.tools.repair.explain",
+    "inspect": "dedup.tools.repair.contents",
+    "inspect_output": "dedup.sinks.formats",
+    "read_checkpoint": "dedup.tools.repair.opening",
+    "read_sample": "dedup.tools.tuning.sample",
+    "run_with_restarts": "dedup.tools.restarts",
+    "tune": "dedup.tools.tuning.tune",
+    "vacuum": "dedup.tools.repair.vacuum",
+    "verify": "dedup.tools.repair.damage",
+}
+__getattr__, __dir__ = lazily(__name__, _HOMES)

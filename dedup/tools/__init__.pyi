@@ -1,6 +1,4 @@
-from dedup.sinks.files.inspection import inspect_files as inspect_files
-from dedup.sinks.formats import inspect_format as inspect_format
-from dedup.sinks.kafka.inspection import inspect_sink as inspect_sink
+from dedup.sinks.formats import inspect_output as inspect_output
 from dedup.tools.repair.adopt import adopt as adopt
 from dedup.tools.repair.contents import inspect as inspect
 from dedup.tools.repair.damage import accept_loss as accept_loss
@@ -8,6 +6,10 @@ from dedup.tools.repair.damage import verify as verify
 from dedup.tools.repair.explain import explain as explain
 from dedup.tools.repair.opening import read_checkpoint as read_checkpoint
 from dedup.tools.repair.vacuum import vacuum as vacuum
+from dedup.tools.restarts import ExponentialDelay as ExponentialDelay
+from dedup.tools.restarts import FailureRate as FailureRate
+from dedup.tools.restarts import FixedDelay as FixedDelay
+from dedup.tools.restarts import run_with_restarts as run_with_restarts
 from dedup.tools.tuning.options import TuneOptions as TuneOptions
 from dedup.tools.tuning.sample import read_sample as read_sample
 from dedup.tools.tuning.tune import tune as tune

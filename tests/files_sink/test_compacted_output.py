@@ -7,7 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dedup import published_files, tools
+from dedup import tools
+from dedup.sinks import published_files
 from tests.files_sink.folder_sink import FolderSink, once, seen_locally
 
 
@@ -20,12 +21,12 @@ def test_a_micro_batch_is_its_folder_whatever_files_it_has(tmp_path: Path) -> No
     for file in files:
         file.unlink()
     pq.write_table(rows, output / "batch=0" / "part-compacted.parquet")
-    found = tools.inspect_files(output)
+    found = tools.inspect_output("dedup_files", {"path": str(output)})
     assert (found.status, found.batch_id, found.rows) == ("ok", 0, 20)
     sink = FolderSink(output, tmp_path / "checkpoint")
     assert len(published_files(output)) == 1
     sink.batch("run2", 0, range(10), range(10, 20))
     sink.batch("run2", 1, [20])
     assert seen_locally(str(output)) == once(21)
-    found = tools.inspect_files(output)
+    found = tools.inspect_output("dedup_files", {"path": str(output)})
     assert (found.status, found.batch_id, found.staged) == ("ok", 1, ())

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import dedup
-from dedup import DedupListener, dedup_by_id, files_sink, split
+from dedup import DedupListener, dedup_by_id, split
 from dedup.errors import ConfigError, DataError, cause
+from dedup.sinks import files_sink
 from dedup.sinks.figures import SinkMetrics
 from dedup.sinks.files.options import OPTIONS
 from dedup.tools.watch.query_log import read_logs

@@ -14,12 +14,11 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
 
-from dedup import published_files
 from dedup.catalog import localfile
 from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError, DataError, DedupError, SinkError
-from dedup.sinks import batch_folders
+from dedup.sinks import batch_folders, published_files
 from dedup.sinks.batch_folders import published_batches
 from dedup.sinks.files import output_files, output_root, outputs, slice_files
 from dedup.sinks.files.options import FilesOptions, files_options

@@ -1,4 +1,4 @@
-"""`dedup sink inspect FOLDER` shows an output's owner, what is visible, and what is staged."""
+"""`dedup sink inspect dedup_files` shows an output's owner, what is visible, and what is staged."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from dedup import tools
 from dedup.cli.app import app
 from dedup.errors import ConfigError, SinkError
+from dedup.sinks.files.inspection import FilesInspection
 from tests.files_sink.folder_sink import QUERY, FolderSink
 
 OTHER = "99999999-2222-3333-4444-555555555555"
@@ -29,9 +30,15 @@ def checkpoint(folder: Path, planned: int, finished: int, query: str = QUERY) ->
 
 
 def shown(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["sink", "inspect", *arguments])
+    result = CliRunner().invoke(app, ["sink", "inspect", "dedup_files", *arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result.exit_code, result.output
+
+
+def inspected(path: str | Path, **options: str) -> FilesInspection:
+    found = tools.inspect_output("dedup_files", {"path": str(path), **options})
+    assert isinstance(found, FilesInspection)
+    return found
 
 
 def roles(found: Any) -> list[tuple[int | None, str]]:
@@ -41,7 +48,7 @@ def roles(found: Any) -> list[tuple[int | None, str]]:
 def test_what_is_published_and_whose_it_is(sink: FolderSink, tmp_path: Path) -> None:
     sink.batch("run1", 0, [0, 1], [2])
     sink.batch("run2", 1, [3], [4, 5])
-    found = tools.inspect_files(sink.path)
+    found = inspected(sink.path)
     assert (found.status, found.query_id, found.sink) == ("ok", QUERY, sink.work.name)
     assert (found.batch_id, found.whole, found.rows, found.files) == (1, True, 3, 2)
     assert (found.run_id, found.staged) == ("run2", ())
@@ -49,7 +56,7 @@ def test_what_is_published_and_whose_it_is(sink: FolderSink, tmp_path: Path) -> 
     assert found.nbytes > 100
     assert "A checkpoint whose next micro-batch is 2 publishes it" in found.restart
     next_one = checkpoint(tmp_path / "c", planned=2, finished=2)
-    code, told = shown(sink.path, "--checkpoint", next_one)
+    code, told = shown(f"path={sink.path}", "--checkpoint", next_one)
     assert code == 0
     first, second, third, *_ = told.splitlines()
     assert first == f"query {QUERY}, sink {sink.work.name}"
@@ -57,7 +64,7 @@ def test_what_is_published_and_whose_it_is(sink: FolderSink, tmp_path: Path) -> 
     assert third.startswith("  3 rows in 2 files, ")
     assert "runs micro-batch 2, of which nothing is published yet" in told
     assert told.endswith("Nothing is staged.\n")
-    code, told = shown(sink.path, "--json")
+    code, told = shown(f"path={sink.path}", "--json")
     body = json.loads(told)
     assert (code, body["status"], body["batch_id"], body["writer"]) == (0, "ok", 1, found.writer)
 
@@ -65,10 +72,10 @@ def test_what_is_published_and_whose_it_is(sink: FolderSink, tmp_path: Path) -> 
 def test_what_tasks_have_staged_and_no_plan_names(sink: FolderSink) -> None:
     sink.batch("run1", 0, [0])
     sink.task("run1", 1, 0, [1])
-    found = tools.inspect_files(sink.path)
+    found = inspected(sink.path)
     assert (found.batch_id, found.status, roles(found)) == (0, "ok", [(1, "not planned")])
     assert found.staged[0].files == 1
-    assert "of micro-batch 1, which is running, or of a start that" in shown(sink.path)[1]
+    assert "of micro-batch 1, which is running, or of a start that" in shown(f"path={sink.path}")[1]
 
 
 def test_a_micro_batch_that_is_decided_and_not_shown(
@@ -89,17 +96,17 @@ def test_a_micro_batch_that_is_decided_and_not_shown(
         patch.setattr(f"dedup.sinks.files.outputs.{output}.carry_out", killed)
         with pytest.raises(KilledError):
             sink.work.complete(answers)
-    found = tools.inspect_files(sink.path)
+    found = inspected(sink.path)
     assert (found.batch_id, found.whole, found.status) == (1, False, "unfinished")
     assert (1, "planned") in roles(found)
     again = checkpoint(tmp_path / "c", planned=2, finished=1)
-    told = shown(sink.path, "--checkpoint", again)[1]
+    told = shown(f"path={sink.path}", "--checkpoint", again)[1]
     assert "Micro-batch 1 is decided, but not published yet." in told
     assert "which is about to be published" in told
     assert "or its next start, publishes the rest" in " ".join(told.split())
     # The next start does so.
     sink.batch("run2", 1, [1, 2])
-    found = tools.inspect_files(sink.path)
+    found = inspected(sink.path)
     assert (found.batch_id, found.whole, found.staged) == (1, True, ())
 
 
@@ -107,28 +114,28 @@ def test_what_was_staged_for_what_is_published(sink: FolderSink) -> None:
     sink.batch("run1", 0, [0])
     # A task that was thought dead writes on.
     sink.task("run0", 0, 0, [0])
-    assert roles(tools.inspect_files(sink.path)) == [(0, "left over")]
+    assert roles(inspected(sink.path)) == [(0, "left over")]
     assert (
         "left over from micro-batch 0; the query's next micro-batch removes it"
-        in shown(sink.path)[1]
+        in shown(f"path={sink.path}")[1]
     )
     sink.batch("run1", 1, [1])
-    assert roles(tools.inspect_files(sink.path)) == []
+    assert roles(inspected(sink.path)) == []
 
 
 def test_the_checkpoint_of_another_query_is_refused(sink: FolderSink, tmp_path: Path) -> None:
     sink.batch("run1", 0, [0])
     other = checkpoint(tmp_path / "c", planned=1, finished=1, query=OTHER)
     with pytest.raises(ConfigError, match=f"query {OTHER}, but .* belongs to query {QUERY}"):
-        tools.inspect_files(sink.path, checkpoint=other)
+        inspected(sink.path, checkpointLocation=other)
 
 
 def test_what_is_no_output_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is not an output of .*: nothing is published there"):
-        tools.inspect_files(tmp_path / "nowhere")
+        inspected(tmp_path / "nowhere")
     (tmp_path / "batch=3").mkdir()
     with pytest.raises(ConfigError, match="it was made by another program"):
-        tools.inspect_files(tmp_path)
+        inspected(tmp_path)
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -139,11 +146,11 @@ def test_what_is_damaged_is_said(tmp_path: Path) -> None:
     whole = plan.read_bytes()
     plan.write_bytes(whole[:-5])
     with pytest.raises(SinkError, match="is damaged"):
-        tools.inspect_files(sink.path)
+        inspected(sink.path)
     plan.write_bytes(whole)
     (tmp_path / "out/_dedup.query").write_text("{}")
     with pytest.raises(SinkError, match="names the query that owns the output"):
-        tools.inspect_files(sink.path)
+        inspected(sink.path)
 
 
 def test_an_output_without_plans_is_known_by_its_folders(tmp_path: Path) -> None:
@@ -151,13 +158,6 @@ def test_an_output_without_plans_is_known_by_its_folders(tmp_path: Path) -> None
     sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
     sink.batch("run1", 0, [0])
     shutil.rmtree(tmp_path / "out/_batches")
-    found = tools.inspect_files(sink.path)
+    found = inspected(sink.path)
     assert (found.batch_id, found.whole, found.rows) == (0, True, None)
-    assert shown(sink.path)[1].splitlines()[1] == "Micro-batch 0 is published."
-
-
-@pytest.mark.parametrize("flag", ["--markers", "--query", "--command-config"])
-def test_flags_of_kafka_are_refused_for_a_folder(tmp_path: Path, flag: str) -> None:
-    code, told = shown(str(tmp_path), flag, "x")
-    assert code == 2
-    assert f"{flag} is for Kafka, and without TOPIC" in " ".join(told.split())
+    assert shown(f"path={sink.path}")[1].splitlines()[1] == "Micro-batch 0 is published."

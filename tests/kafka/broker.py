@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pyspark
 
-import dedup
+from dedup.sources.kafka import kafka_jars, kafka_packages
 from tests.support.jars import alone, maven_jars
 from tests.support.processes import Daemon
 
 #: The packages that we recommend to users.
-CONNECTOR = dedup.kafka_packages()
+CONNECTOR = kafka_packages()
 BROKER, LOGGER = "org.apache.kafka:kafka_2.13:4.1.0", "org.slf4j:slf4j-simple:1.7.36"
 _CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 
@@ -32,7 +32,7 @@ def fetch_jars() -> Path:
 
 def connector_jars() -> str:
     """The connector's jars as ``spark.jars`` takes them."""
-    return dedup.kafka_jars(fetch_jars())
+    return kafka_jars(fetch_jars())
 
 
 def _file(coordinates: str) -> str:

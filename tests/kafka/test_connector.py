@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import dedup
 from dedup.errors import ConfigError
-from dedup.sources.kafka import connector
+from dedup.sources.kafka import connector, kafka_jars
 from tests.kafka.broker import CONNECTOR, connector_jars, fetch_jars
 from tests.kafka.records import make_topic, send
 from tests.support.processes import run_python
@@ -17,7 +16,7 @@ from tests.support.processes import run_python
 _PROGRAM = """
 import json, sys
 from pyspark.sql import SparkSession
-from dedup import add_kafka_connector, kafka_packages
+from dedup.sources.kafka import add_kafka_connector, kafka_packages
 from dedup.sources.kafka.connector import has_connector
 
 address, topic, ivy, checkpoint = sys.argv[1:]
@@ -60,12 +59,12 @@ def test_the_connector_is_added_to_a_session_once(broker: str, tmp_path: Path) -
 def test_jars_are_fetched_once_for_sessions_to_come(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [Path(file) for file in dedup.kafka_jars(tmp_path).split(",")]
+    found = [Path(file) for file in kafka_jars(tmp_path).split(",")]
     assert [file.name for file in found] == [Path(f).name for f in connector_jars().split(",")]
     assert all(zipfile.is_zipfile(file) for file in found)
     assert sorted(tmp_path.iterdir()) == sorted(found)
     monkeypatch.setattr(connector, "_fetch", None)
-    dedup.kafka_jars(tmp_path)
+    kafka_jars(tmp_path)
 
 
 def test_a_jar_that_is_nowhere_is_named(
@@ -74,5 +73,5 @@ def test_a_jar_that_is_nowhere_is_named(
     none = ("org.apache.kafka:kafka-clients:0.0.0",)
     monkeypatch.setattr(connector, "kafka_packages", lambda: none)
     with pytest.raises(ConfigError, match=r"kafka-clients;0\.0\.0: not found"):
-        dedup.kafka_jars(tmp_path)
+        kafka_jars(tmp_path)
     assert list(tmp_path.iterdir()) == []

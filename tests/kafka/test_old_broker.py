@@ -10,8 +10,9 @@ import pytest
 from confluent_kafka import KafkaException
 from pyspark.sql import DataFrame, SparkSession
 
-from dedup import FromGroup, kafka_records
+from dedup import kafka_records
 from dedup.errors import SourceError
+from dedup.sources.kafka import FromGroup
 from dedup.testing.sinks import once
 from tests.kafka.old_broker import running_old_broker
 from tests.kafka.records import delete_topic, make_topic

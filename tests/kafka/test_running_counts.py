@@ -18,8 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
 import dedup
-from dedup import dedup_by_id, kafka_sink, postgres_sink
+from dedup import dedup_by_id
 from dedup.errors import ConfigError, cause
+from dedup.sinks import kafka_sink, postgres_sink
 from dedup.testing import faults
 from tests.kafka.records import Record, make_topic, read_topic, send
 from tests.postgres.conftest import dsn as dsn
@@ -234,7 +235,7 @@ def test_windowed_counts_into_a_topic(counting: Counting) -> None:
         refused.processAllAvailable()
     advice = cause(refusal.value)
     assert isinstance(advice, ConfigError)
-    assert "outputMode('update').foreachBatch(dedup.kafka_sink(" in str(advice)
+    assert "outputMode('update').foreachBatch(dedup.sinks.kafka_sink(" in str(advice)
 
     def start() -> StreamingQuery:
         publish = kafka_sink(counting.broker, topic=topic, checkpoint=counting.checkpoint)

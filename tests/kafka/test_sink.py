@@ -14,8 +14,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import lit
 
-from dedup import DedupListener, kafka_sink
+from dedup import DedupListener
 from dedup.errors import cause
+from dedup.sinks import kafka_sink
 from dedup.sinks.figures import SinkMetrics
 from dedup.testing.sinks import once
 from tests.kafka.campaign import DRIVER, MANIFEST, STAGE, TASK

@@ -20,7 +20,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 import dedup
 from dedup.errors import cause
-from dedup import DedupListener, kafka_sink
+from dedup import DedupListener
+from dedup.sinks import kafka_sink
 from tests.support.waiting import wait_until
 
 servers, folder = sys.argv[1:]

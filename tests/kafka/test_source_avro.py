@@ -16,18 +16,18 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup import (
+from dedup import kafka_records
+from dedup.errors import DataError, SourceError
+from dedup.sinks import to_confluent_avro
+from dedup.sources.kafka import (
     Avro,
     ConfluentAvro,
     Field,
     Json,
     Registry,
-    kafka_records,
     poison_counts,
     quarantined_records,
-    to_confluent_avro,
 )
-from dedup.errors import DataError, SourceError
 from dedup.testing import faults
 from tests.kafka.records import make_topic, send
 from tests.kafka.sink_query import SinkQuery

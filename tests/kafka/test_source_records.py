@@ -14,18 +14,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import dedup
-from dedup import (
-    Decoder,
-    Field,
-    Header,
-    Json,
-    dedup_by_id,
-    kafka_records,
-    poison_counts,
-    quarantined_records,
-)
+from dedup import dedup_by_id, kafka_records
 from dedup.errors import ConfigError, DataError
 from dedup.sources.files.json_text import NOT_STRICT
+from dedup.sources.kafka import Decoder, Field, Header, Json, poison_counts, quarantined_records
 from tests.kafka.records import make_topic, partitions_of, read_topic, send
 from tests.kafka.source_query import failure, replay, roll_back, run, start, written
 

@@ -26,16 +26,9 @@ from confluent_kafka.admin import NewPartitions
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup import (
-    BatchMetrics,
-    DedupListener,
-    FromGroup,
-    FromOffsets,
-    OffsetsToGroup,
-    dedup_by_id,
-    kafka_records,
-)
+from dedup import BatchMetrics, DedupListener, dedup_by_id, kafka_records
 from dedup.errors import ConfigError, DedupWarning, SourceError, StateError, cause
+from dedup.sources.kafka import FromGroup, FromOffsets, OffsetsToGroup
 from dedup.sources.kafka.client_options import client_settings
 from dedup.sources.kafka.cluster import Cluster
 from dedup.sources.kafka.topic_ids import FILE

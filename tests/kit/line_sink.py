@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dedup import WriteAheadSink
+from dedup.sinks import WriteAheadSink
 from dedup.testing.custom_sinks import CustomSink
 from dedup.testing.sinks import QUERY
 from tests.kit.sqlite_sink import rows

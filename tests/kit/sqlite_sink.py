@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dedup import TransactionalSink
+from dedup.sinks import TransactionalSink
 from tests.support.pages import snippets
 
 _names: dict[str, Any] = {"__name__": "the_page"}

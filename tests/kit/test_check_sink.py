@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from dedup import WriteAheadSink
 from dedup.errors import ConfigError
+from dedup.sinks import WriteAheadSink
 from dedup.testing import check_sink
 from dedup.testing.sink_processes import Process, Processes, Start
 from tests.kit.line_sink import LineSink, NewestRows, read_each_key, read_each_line, read_newest

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from dedup import TransactionalSink
 from dedup.errors import ConfigError
+from dedup.sinks import TransactionalSink
 from dedup.spark.driver.checkpoint_log import Progress
 from dedup.testing.custom_sinks import CustomSink
 from dedup.testing.sinks import QUERY

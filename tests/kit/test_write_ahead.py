@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from dedup import WriteAheadSink
 from dedup.errors import SinkError
+from dedup.sinks import WriteAheadSink
 from dedup.sinks.content import Content
 from dedup.sinks.kit.function import kind_of
 from dedup.sinks.protocol import StagedSlice

@@ -13,8 +13,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from dedup import dedup_by_id, delta_once, delta_sink, iceberg_once, iceberg_sink, split
+from dedup import dedup_by_id, split
 from dedup.errors import ConfigError, SinkError, cause
+from dedup.sinks import delta_once, delta_sink, iceberg_once, iceberg_sink
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG
 from tests.lakehouse.lakes import Lake, once
 from tests.support.file_query import FileQuery

@@ -10,8 +10,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from dedup import check_query, dedup_by_id, mysql_sink, split
+from dedup import check_query, dedup_by_id, split
 from dedup.errors import ConfigError, cause
+from dedup.sinks import mysql_sink
 from dedup.testing.sinks import once
 from tests.mysql.tables import MODES, Where, run
 from tests.support.file_query import FileQuery

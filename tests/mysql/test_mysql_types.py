@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import types as T  # noqa: N812
 
 import dedup
-from dedup import mysql_ddl
 from dedup.errors import ConfigError, DataError
+from dedup.sinks import mysql_ddl
 from dedup.sinks.mysql.columns import _FITTING, _wanted
 from tests.mysql.tables import Where, made, run, write
 from tests.support.edge_values import SCALARS, batch_of, told

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup import postgres_ddl
 from dedup.errors import ConfigError, DataError
+from dedup.sinks import postgres_ddl
 from dedup.sinks.columns import Unsuitable
 from dedup.sinks.postgres.columns import check_compared
 from dedup.sinks.postgres.options import postgres_options

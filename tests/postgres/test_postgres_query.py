@@ -10,8 +10,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from dedup import dedup_by_id, postgres_sink
+from dedup import dedup_by_id
 from dedup.errors import ConfigError, cause
+from dedup.sinks import postgres_sink
 from dedup.testing import faults
 from tests.postgres.tables import once, run
 from tests.support.file_query import FileQuery

@@ -12,8 +12,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup import dedup_by_id, postgres_sink, split
+from dedup import dedup_by_id, split
 from dedup.errors import ConfigError
+from dedup.sinks import postgres_sink
 from dedup.sinks.foreach_batch import SinkFunction
 from dedup.sinks.kit.slots import forget_slots
 from tests.postgres.tables import run

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dedup import WriteAheadSink
+from dedup.sinks import WriteAheadSink
 from dedup.testing.custom_sinks import CustomSink
 from tests.redis.server import client_library
 from tests.support.pages import snippets

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dedup import WriteAheadSink
+from dedup.sinks import WriteAheadSink
 from dedup.testing import check_sink
 from tests.kit.test_kit_query import REPLAY
 from tests.redis.server import Server, client_library

@@ -16,8 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup import dedup_by_id, dedup_folder
+from dedup import dedup_by_id
 from dedup.errors import DataError
+from dedup.sinks import dedup_folder
 from tests.support.cli_job import Job
 from tests.support.edge_values import (
     ALL,

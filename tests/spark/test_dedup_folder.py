@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
 import dedup
-from dedup import DedupListener, dedup_by_id, dedup_folder
+from dedup import DedupListener, dedup_by_id
 from dedup.errors import ConfigError
+from dedup.sinks import dedup_folder
 from dedup.sinks.figures import SinkMetrics
 from dedup.sinks.files.task_files import TaskFiles
 from dedup.tools.watch.query_log import read_logs

@@ -15,8 +15,9 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup import WriteAheadSink, custom_sink, record_id
+from dedup import record_id
 from dedup.errors import ConfigError, cause
+from dedup.sinks import WriteAheadSink, custom_sink
 from tests.support.spark_query import Query, daily, shown
 
 #: Two values per type, SQL; a null comes on top.

@@ -14,9 +14,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dedup import FixedDelay, files_sink, run_with_restarts
 from dedup.errors import DataError, SourceError, cause
+from dedup.sinks import files_sink
 from dedup.spark.driver.fail_query import fail_query
+from dedup.tools import FixedDelay, run_with_restarts
 from tests.support.pages import snippets
 from tests.support.processes import run_python
 from tests.support.spark_query import Query
@@ -131,7 +132,7 @@ def test_a_micro_batch_during_which_we_end_the_query_is_not_committed(
 CONNECT = """
 import json, sys
 from pyspark.sql import SparkSession
-from dedup import FixedDelay, run_with_restarts
+from dedup.tools import FixedDelay, run_with_restarts
 from dedup.errors import SourceError
 from tests.spark.test_restarts import WHY, fail_query, idle
 from pathlib import Path

@@ -19,10 +19,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup import files_sink, once_per_batch, split, stable
+from dedup import split
 from dedup.catalog.root import Root
 from dedup.errors import ConfigError, DedupError, SinkError, cause
-from dedup.sinks import side_effects
+from dedup.sinks import files_sink, once_per_batch, side_effects, stable
 from dedup.testing import faults
 from tests.spark.test_operator_types import typed  # noqa: F401
 from tests.support.object_store import ObjectStore
@@ -531,7 +531,7 @@ _PROGRAM = """
 import json, sys
 from pathlib import Path
 from pyspark.sql import SparkSession, functions as F
-from dedup import once_per_batch, stable
+from dedup.sinks import once_per_batch, stable
 folder, kind = Path(sys.argv[1]), sys.argv[2]
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 def note(rows, batch_id):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import dedup
+from dedup import sinks
 from dedup.errors import (
     CatalogError,
     ConfigError,
@@ -116,8 +116,8 @@ def test_update_mode_of_a_format(kind: SinkKind[Any]) -> None:
     )
     found = cause(RuntimeError(said))
     assert isinstance(found, ConfigError)
-    assert f"outputMode('update').foreachBatch(dedup.{kind.function_name}(" in found.text
-    assert callable(getattr(dedup, kind.function_name))
+    assert f"outputMode('update').foreachBatch(dedup.sinks.{kind.function_name}(" in found.text
+    assert callable(getattr(sinks, kind.function_name))
     assert cause_of(said).startswith("ConfigError: Spark rejects outputMode('update')")
     adds_only = kind.format_name in ("dedup_files", "dedup_delta", "dedup_iceberg")
     assert ("This sink only adds rows" in found.text) == adds_only

@@ -60,7 +60,7 @@ def test_a_module_that_pyspark_lacks_is_no_missing_extra(tmp_path: Path) -> None
     assert "needs the extra" not in done.stderr
     code = (
         "import sys, pyspark; sys.modules['pyspark.sql.datasource'] = None\n"
-        "from dedup import postgres_sink"
+        "from dedup.sinks import postgres_sink"
     )
     assert "import of pyspark.sql.datasource halted" in python("-c", code).stderr
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import dedup
-from dedup import OffsetsToGroup
 from dedup.errors import ConfigError, MissingExtraError
+from dedup.sources.kafka import OffsetsToGroup
 from dedup.sources.kafka.client_options import RENAMED, ClientSettings, client_settings
 from dedup.sources.kafka.clients import (
     admin_client,

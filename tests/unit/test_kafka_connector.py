@@ -26,7 +26,7 @@ def test_each_line_of_spark_has_its_own(spark: str, connector: str) -> None:
 
 
 def test_the_default_is_the_installed_pyspark() -> None:
-    assert dedup.kafka_packages() == kafka_packages(pyspark.__version__)
+    assert kafka_packages() == kafka_packages(pyspark.__version__)
 
 
 def test_the_page_has_the_same_versions() -> None:

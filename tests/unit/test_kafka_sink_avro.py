@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup import ConfluentAvro, Registry
 from dedup.errors import ConfigError, DataError, SourceError
 from dedup.sinks.kafka.confluent_avro import AvroEncoder, _encoder
+from dedup.sources.kafka import ConfluentAvro, Registry
 from tests.support.avro import decoded, record
 from tests.support.schema_registry import SchemaRegistry, running_registry
 

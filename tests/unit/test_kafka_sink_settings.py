@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dedup import kafka_sink
 from dedup.errors import ConfigError, SinkError
+from dedup.sinks import kafka_sink
 from dedup.sinks.foreach_batch import SinkFunction, query_of_checkpoint
 from dedup.sinks.kafka.client_errors import client_log
 from dedup.sinks.kafka.options import kafka_options

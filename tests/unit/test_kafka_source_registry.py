@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from dedup import ConfluentAvro, Registry
 from dedup.errors import ConfigError, SourceError
-from dedup.sources.kafka import avro_rows
+from dedup.sources.kafka import ConfluentAvro, Registry, avro_rows
 from dedup.sources.kafka import registry as registry_module
 from tests.support.avro import decoded, encoded, record
 from tests.support.schema_registry import SchemaRegistry, running_registry

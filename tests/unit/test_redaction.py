@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from typer.testing import CliRunner
 
-from dedup import Registry, dedup_by_id
+from dedup import dedup_by_id
 from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
 from dedup.cli.app import app
@@ -27,6 +27,7 @@ from dedup.sinks.ledger import FORMAT, Ledger
 from dedup.sinks.mysql.options import mysql_options
 from dedup.sinks.postgres.connections import without_password
 from dedup.sinks.postgres.options import postgres_options
+from dedup.sources.kafka import Registry
 from dedup.sources.kafka.client_options import client_settings
 
 SECRET = "Top/Se'cret+1"
@@ -101,7 +102,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        f'sasl.jaas.config=Login required password="a\\"{SECRET}";',
+        f'kafka.sasl.jaas.config=Login required password="a\\"{SECRET}";',
         f"postgresql://h/d?user=u&sslpassword={quote(SECRET)}",
         f"https://b/x?X-Amz-Credential=AK&X-Amz-Signature={quote(SECRET)}&X-Amz-Expires=9",
         f"https://b/x?AWSAccessKeyId=AK&Signature={quote(SECRET)}",
@@ -132,12 +133,12 @@ def test_advice_about_a_secret_stays() -> None:
 
 
 CLIENT = (
-    "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=u\n"
-    f"socket.timeout.ms=10\nsasl.password={SECRET}\n"
+    "kafka.security.protocol=SASL_SSL\nkafka.sasl.mechanism=PLAIN\nkafka.sasl.username=u\n"
+    f"kafka.socket.timeout.ms=10\nkafka.sasl.password={SECRET}\n"
 )
 JAAS = (
-    "sasl.mechanism=OTHER\n"
-    f'sasl.jaas.config=a.PlainLoginModule required username=u password="{SECRET}";\n'
+    "kafka.sasl.mechanism=OTHER\n"
+    f'kafka.sasl.jaas.config=a.PlainLoginModule required username=u password="{SECRET}";\n'
 )
 
 
@@ -155,28 +156,29 @@ JAAS = (
         ("check CK --sink-option kafka.sasl.password=SECRET --all", ""),
         ("check CK --properties FILE", f"spark.hadoop.fs.s3a.secret.key {SECRET}"),
         ("check CK --properties FILE", f"spark.hadoop.fs.s3a.secret.key \\\n{SECRET}"),
-        ("sink inspect S3", ""),
-        ("sink inspect CK --checkpoint S3", ""),
-        ("sink inspect 127.0.0.1:9 t --command-config S3", ""),
-        ("sink inspect 127.0.0.1:9 t --command-config FILE", SECRET),
-        ("sink inspect 127.0.0.1:9 t --command-config FILE", f"{JAAS}\nmax.block.ms=500"),
-        ("sink inspect 127.0.0.1:9 t --command-config FILE", f"{CLIENT}max.block.ms=500"),
-        ("sink inspect 127.0.0.1:9 t --command-config FILE", f"{CLIENT}no.such={SECRET}"),
+        ("sink inspect dedup_files path=S3", ""),
+        ("sink inspect dedup_files path=CK --checkpoint S3", ""),
+        ("sink inspect dedup_files path=CK --properties S3", ""),
+        ("sink inspect KAFKA --properties FILE", SECRET),
+        ("sink inspect KAFKA --properties FILE", f"{JAAS}\nkafka.max.block.ms=500"),
+        ("sink inspect KAFKA --properties FILE", f"{CLIENT}kafka.max.block.ms=500"),
+        ("sink inspect KAFKA --properties FILE", f"{CLIENT}kafka.no.such={SECRET}"),
         (
-            "sink inspect 127.0.0.1:9 t --command-config FILE",
-            f"socket.timeout.ms=10\nssl.key.pem={SECRET}",
+            "sink inspect KAFKA --properties FILE",
+            f"kafka.socket.timeout.ms=10\nkafka.ssl.key.pem={SECRET}",
         ),
     ],
 )
 def test_check_and_sink_inspect_show_no_secret(
     arguments: str, content: str, last: str, tmp_path: Path
 ) -> None:
-    if "t --command" in arguments:
+    if "KAFKA" in arguments:
         pytest.importorskip("confluent_kafka")
     (tmp_path / "ck").mkdir()
     (tmp_path / "ck" / "metadata").write_text('{"id":"6f9619ff-8b86-4d01-b42d-00cf4fc964ff"}')
     (tmp_path / "file").write_text(content)
     for name, value in {
+        "KAFKA": "dedup_kafka topic=t kafka.bootstrap.servers=127.0.0.1:9",
         "CK": f"{tmp_path}/ck", "FILE": f"{tmp_path}/file", "SECRET": SECRET, "S3": uri(),
     }.items():  # fmt: skip
         arguments = arguments.replace(name, value)

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import dedup
 import dedup.errors
 import dedup.sources.record_id
+from dedup import sinks
 from dedup.catalog.accepted_loss import accepted_loss_path
 from dedup.catalog.certificate import Certificate
 from dedup.catalog.root import Root
@@ -39,6 +40,7 @@ from dedup.errors import (
     SegmentDamaged,
     StateError,
 )
+from dedup.sources import kafka
 from dedup.tools.watch.health import Status
 
 PACKAGE = Path(dedup.__file__).parent
@@ -155,7 +157,13 @@ def test_options_in_the_page_exist() -> None:
         "inheritable_thread_target",
         "monotonically_increasing_id",
     }
-    known |= {*dedup.__all__, *dedup.record_id.__all__, *sink_kinds()}
+    known |= {
+        *dedup.__all__,
+        *sinks.__all__,
+        *kafka.__all__,
+        *dedup.record_id.__all__,
+        *sink_kinds(),
+    }
     known |= set(signature(dedup.kafka_records).parameters)
     named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+)\b", PAGE))
     assert named

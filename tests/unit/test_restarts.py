@@ -18,7 +18,6 @@ from pyspark import SparkContext
 from typer.testing import CliRunner
 
 import dedup.errors
-from dedup import ExponentialDelay, FailureRate, FixedDelay, run_with_restarts
 from dedup.cli import failures
 from dedup.cli.app import app
 from dedup.cli.watch_screen import STATUSES
@@ -32,6 +31,7 @@ from dedup.errors import (
     StateError,
     restart_helps,
 )
+from dedup.tools import ExponentialDelay, FailureRate, FixedDelay, run_with_restarts
 from dedup.tools.restarts import QueryFailure, Strategy
 from tests.unit.test_remedies import PACKAGE, SECTIONS, used
 

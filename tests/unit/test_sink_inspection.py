@@ -111,7 +111,7 @@ def test_nothing_published_is_said() -> None:
     )  # fmt: skip
     assert nothing.status == "ok"
     assert list(sink_lines(nothing.to_json())) == [
-        "Topic t-markers has no markers: nothing is published.",
+        "There are no markers: nothing is published.",
         "",
         "No open transaction holds readers of committed records back.",
     ]
@@ -122,19 +122,19 @@ def test_client_properties_are_read_and_their_errors_show_no_secret(
 ) -> None:
     given = []
 
-    def inspect_sink(*_: str, options: dict[str, str], **__: object) -> None:
+    def inspect_output(_: str, options: dict[str, str]) -> None:
         given.append(options)
         raise ConfigError("No broker.")
 
-    monkeypatch.setattr("dedup.tools.inspect_sink", inspect_sink)
+    monkeypatch.setattr("dedup.tools.inspect_output", inspect_output)
     file = tmp_path / "client.properties"
-    file.write_text("# login\nsecurity.protocol=SASL_SSL\nsasl.password = s3cret\n")
-    command = ["sink", "inspect", "h:9092", "t"]
-    for more in ((), ("--command-config", str(file))):
+    file.write_text("# login\nkafka.security.protocol=SASL_SSL\nkafka.sasl.password = s3cret\n")
+    command = ["sink", "inspect", "dedup_kafka", "topic=t"]
+    for more in ((), ("--properties", str(file))):
         assert "No broker." in CliRunner().invoke(app, [*command, *more]).output
     login = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.password": "s3cret"}
-    assert given == [{}, login]
+    assert given == [{"topic": "t"}, {"topic": "t", **login}]
     file.write_text("=s3cret")
-    refused = CliRunner().invoke(app, [*command, "--command-config", str(file)]).output
+    refused = CliRunner().invoke(app, [*command, "--properties", str(file)]).output
     assert "line 1: it is not KEY VALUE" in refused
     assert "s3cret" not in refused

@@ -11,9 +11,10 @@ from pyspark.sql import datasource
 from pyspark.sql import types as T  # noqa: N812
 
 import dedup
-from dedup import WriteAheadSink, custom_sink, register, tools
+from dedup import register, tools
 from dedup.core.option import REQUIRED, Option
 from dedup.errors import ConfigError, SinkError
+from dedup.sinks import WriteAheadSink, custom_sink
 from dedup.sinks.formats import check_sink, sink_kinds
 from dedup.sinks.kafka import options as kafka
 from dedup.sinks.lakehouse import options as lakehouse
@@ -95,4 +96,4 @@ def test_an_inspection_without_a_server_is_an_error_of_the_sink() -> None:
         "checkpointLocation": "/no/checkpoint", "timeout.seconds": "1",
     }  # fmt: skip
     with pytest.raises((SinkError, ConfigError), match=r"127\.0\.0\.1|checkpoint"):
-        tools.inspect_format("dedup_postgres", options)
+        tools.inspect_output("dedup_postgres", options)

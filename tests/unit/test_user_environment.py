@@ -46,7 +46,7 @@ def test_a_user_without_a_name(tmp_path: Path) -> None:
 
 
 def test_a_user_without_a_home_folder() -> None:
-    code = "from dedup import kafka_jars; kafka_jars()"
+    code = "from dedup.sources.kafka import kafka_jars; kafka_jars()"
     told = nameless("-c", code)
     assert told.splitlines()[-1].startswith("dedup.errors.ConfigError: ~/.cache/rolling-dedup/")
     assert told.endswith("54321 has no home folder. Set HOME, or give a path without '~'.")

@@ -1,11 +1,10 @@
 """Report which micro-batches a folder of files shows, and which files are staged in the folder.
 
-`inspect_files` only reads, so users may call it while a query writes to the folder.
+`inspect_folder` only reads, so users may call it while a query writes to the folder.
 """
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from dedup.sinks.files.slice_files import batch_of_staged
 from dedup.sinks.inspection import next_start
 from dedup.sinks.options import located
 from dedup.sinks.output_owner import foreign_to_all, owner_of
-from dedup.spark.driver.checkpoint_log import Progress, read_progress
+from dedup.spark.driver.checkpoint_log import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,7 @@ class StagedFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesInspection:
-    """The report on an output that `inspect_files` returns.
+    """The report on an output that `inspect_folder` returns.
 
     Parameters
     ----------
@@ -96,34 +95,12 @@ class FilesInspection:
         return {"status": self.status, **asdict(self), "time": iso(self.time_ms)}
 
 
-def inspect_files(
-    output: str | os.PathLike[str], *, checkpoint: str | None = None
-) -> FilesInspection:
+def inspect_folder(path: str, progress: Progress | None) -> FilesInspection:
     """Return which micro-batches a folder holds, published or staged, and what a restart does.
 
-    Parameters
-    ----------
-    output : path or str
-        Output of the file sink or of `dedup_folder`: a path, or an ``s3://`` URI.
-    checkpoint : str, optional
-        Checkpoint of the query: a path, or a URI that pyarrow knows. Needed to predict the next
-        start.
-
-    Raises
-    ------
-    ConfigError
-        If the folder is not the output of a file sink or of `dedup_folder`, or if the checkpoint
-        is missing or belongs to another query.
-    CatalogError
-        If the storage cannot be reached.
-    SinkError
-        If the owner file or the log of a micro-batch is damaged.
+    Raises ConfigError if the folder is not the output of a file sink or of `dedup_folder`, or if
+    the checkpoint belongs to another query, and SinkError if a file of the output's log is damaged.
     """
-    progress = None if checkpoint is None else read_progress(checkpoint)
-    return inspect_folder(os.fspath(output), progress)
-
-
-def inspect_folder(path: str, progress: Progress | None) -> FilesInspection:
     root = OutputRoot(located(path))
     owner = owner_of(root)
     if owner is None:

@@ -11,10 +11,10 @@ from dedup.sinks.inspection import SinkInspection, SlotState, sink_states
 from dedup.sinks.kafka.markers import KafkaMarkers
 from dedup.sinks.kafka.options import KafkaOptions
 from dedup.sinks.kafka.preflight import existing
-from dedup.sources.kafka.client_options import ClientSettings, client_settings
+from dedup.sources.kafka.client_options import ClientSettings
 from dedup.sources.kafka.clients import confluent, consumer_config
 from dedup.sources.kafka.cluster import Cluster
-from dedup.spark.driver.checkpoint_log import Progress, read_progress
+from dedup.spark.driver.checkpoint_log import Progress
 
 _PURPOSE = "Looking into a sink"
 _READ_S = 5.0
@@ -37,7 +37,7 @@ class HeldBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaInspection(SinkInspection):
-    """The report that `inspect_sink` returns.
+    """The report that `inspect_kafka` returns.
 
     `max_timeout_ms` is the longest time limit of a transaction that the brokers allow. It is None
     if the brokers do not show that limit.
@@ -66,71 +66,20 @@ class KafkaInspection(SinkInspection):
         }
 
 
-def inspect_sink(
-    servers: str,
-    topic: str,
-    *,
-    markers: str | None = None,
-    checkpoint: str | None = None,
-    query: str | None = None,
-    options: Mapping[str, str] | None = None,
-) -> KafkaInspection:
-    """Return what a Kafka sink has published, what blocks its readers, and what a restart does.
-
-    Parameters
-    ----------
-    servers : str
-        Addresses of brokers, such as ``host1:9092,host2:9092``.
-    topic : str
-        Topic that the sink writes to.
-    markers : str, optional
-        Topic of the sink's markers. Default: ``<topic>-markers``.
-    checkpoint : str, optional
-        Checkpoint of the query: a path, or a URI that pyarrow knows. Needed to predict the next
-        start.
-    query : str, optional
-        ID of the only query to inspect. Default: the query of `checkpoint`, or all queries.
-    options : mapping of str to str, optional
-        The sink's ``kafka.*`` options, such as credentials.
-
-    Raises
-    ------
-    ConfigError
-        If the brokers do not answer, reject the credentials or do not have a topic, or if the
-        checkpoint is missing.
-    SinkError
-        If a marker is damaged.
-    MissingExtraError
-        If confluent-kafka is not installed.
-    """
-    settings = client_settings({**(options or {}), "kafka.bootstrap.servers": servers})
-    progress = None if checkpoint is None else read_progress(checkpoint)
-    return _inspect(settings, topic, markers or f"{topic}-markers", progress, query)
-
-
 def inspect_kafka(options: KafkaOptions, progress: Progress | None) -> KafkaInspection:
-    return _inspect(options.clients, options.topic, options.markers, progress)
-
-
-def _inspect(
-    settings: ClientSettings,
-    topic: str | None,
-    markers: str,
-    progress: Progress | None,
-    query: str | None = None,
-) -> KafkaInspection:
+    """Return what the sink has published, and what holds its readers back."""
+    settings, markers = options.clients, options.markers
     cluster = Cluster(settings, purpose=_PURPOSE)
     broker = cluster.settings_of("broker", str(cluster.broker_ids()[0])) or {}
-    held = [held for name in (topic, markers) if name for held in _held_back(cluster, name)]
-    if query is None and progress is not None:
-        query = progress.query_id
+    held = [held for name in (options.topic, markers) if name for held in _held_back(cluster, name)]
+    of_query = None if progress is None else progress.query_id
     slots = _slots(KafkaMarkers(settings, markers), held)
     longest = broker.get("transaction.max.timeout.ms")
     return KafkaInspection(
         servers=settings.servers,
-        topic=topic,
+        topic=options.topic,
         markers=markers,
-        sinks=sink_states((s for s in slots if query in (None, s.marker.query_id)), progress),
+        sinks=sink_states((s for s in slots if of_query in (None, s.marker.query_id)), progress),
         held_back=tuple(held),
         max_timeout_ms=int(longest) if longest else None,
     )
@@ -151,7 +100,7 @@ def _slots(log: KafkaMarkers, held: list[HeldBack]) -> list[SlotState]:
 
 
 def _held_back(cluster: Cluster, name: str) -> list[HeldBack]:
-    advice = "Give the topic of markers with --markers if it is not <topic>-markers."
+    advice = "Give the topic of markers as the option markers if it is not <topic>-markers."
     topic = existing(cluster, name, advice)
     # Ask for the ends first. If a transaction commits in between, nothing seems held back.
     ends = cluster.ends(topic, committed=False)

@@ -244,6 +244,13 @@ def delta_marker(
     return marker, version, commit
 
 
+def delta_queries(table: DeltaTable, options: LakeOptions) -> set[str]:
+    """Return the IDs of the queries whose commits by this sink are in the table's history."""
+    texts = (str(entry["dedup"]) for entry in table.history() if "dedup" in entry)
+    markers = [Marker.from_bytes(text.encode(), options.table) for text in texts]
+    return {marker.query_id for marker in markers if marker.sink == options.name}
+
+
 def _is_rolled_back(table: DeltaTable, version: int) -> bool:
     """Return whether RESTORE has taken the table back to a state before `version`.
 
@@ -349,5 +356,5 @@ def _check_features(shown: str, table: DeltaTable) -> None:
         if has:
             raise ConfigError(
                 f"Table {shown} has {what}, which this sink does not write. Write with Spark's own "
-                "connector and dedup.delta_once, or drop the feature (ALTER TABLE)."
+                "connector and dedup.sinks.delta_once, or drop the feature (ALTER TABLE)."
             )

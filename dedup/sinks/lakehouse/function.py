@@ -6,15 +6,21 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from dedup.errors import ConfigError
 from dedup.sinks.columns import refuse_twins
 from dedup.sinks.foreach_batch import SinkFunction, columns_of
 from dedup.sinks.inspection import SinkInspection, inspection_of
 from dedup.sinks.kind import SinkKind
-from dedup.sinks.lakehouse.delta import delta_library, delta_marker, delta_target, open_delta
+from dedup.sinks.lakehouse.delta import (
+    delta_library,
+    delta_marker,
+    delta_queries,
+    delta_target,
+    open_delta,
+)
 from dedup.sinks.lakehouse.iceberg import (
     iceberg_library,
     iceberg_marker,
+    iceberg_queries,
     iceberg_target,
     open_iceberg,
 )
@@ -24,14 +30,15 @@ from dedup.spark.driver.checkpoint_log import Progress
 
 
 def inspect_lake(options: LakeOptions, progress: Progress | None) -> SinkInspection:
-    if progress is None:
-        raise ConfigError("Markers are found by the query's ID: give the checkpointLocation.")
+    known = None if progress is None else {progress.query_id}
     if options.format_name == DELTA:
-        marker = delta_marker(open_delta(options), options, progress.query_id)[0]
-    else:
-        iceberg_library()
-        marker = iceberg_marker(open_iceberg(options), options, progress.query_id)
-    return inspection_of([marker], progress)
+        delta = open_delta(options)
+        queries = sorted(known or delta_queries(delta, options))
+        return inspection_of((delta_marker(delta, options, each)[0] for each in queries), progress)
+    iceberg_library()
+    iceberg = open_iceberg(options)
+    queries = sorted(known or iceberg_queries(iceberg, options))
+    return inspection_of((iceberg_marker(iceberg, options, each) for each in queries), progress)
 
 
 def _kind(format_name: str, function_name: str) -> SinkKind[LakeOptions]:

@@ -232,6 +232,12 @@ def iceberg_marker(table: Table, options: LakeOptions, query_id: str) -> Marker 
     return None if text is None else Marker.from_bytes(text.encode(), where)
 
 
+def iceberg_queries(table: Table, options: LakeOptions) -> set[str]:
+    """Return the IDs of all queries of which the table has a marker of this sink."""
+    names = (name.split(".", 3) for name in table.properties if name.startswith("dedup.marker."))
+    return {query_id for *_, query_id, sink in names if sink == options.name}
+
+
 class _SingleCommitCatalog:
     """A wrapper of a catalog that keeps pyiceberg from handling conflicts itself.
 
@@ -311,7 +317,7 @@ def iceberg_target(options: LakeOptions, stream: Sequence[tuple[str, str]]) -> I
     if metadata.format_version > _NEWEST_FORMAT:
         raise ConfigError(
             f"Table {shown} has format {metadata.format_version}, and this sink writes up to "
-            f"{_NEWEST_FORMAT}. Write with Spark's own connector and dedup.iceberg_once."
+            f"{_NEWEST_FORMAT}. Write with Spark's own connector and dedup.sinks.iceberg_once."
         )
     file_format = metadata.properties.get("write.format.default", "parquet")
     if file_format.lower() != "parquet":

@@ -228,7 +228,7 @@ def find_table(
     if not exists(cursor, options.table):
         raise ConfigError(
             f"Table {options.table} does not exist, or this user may not see it. Create it "
-            "(dedup.mysql_ddl writes the statement), or correct the option table."
+            "(dedup.sinks.mysql_ddl writes the statement), or correct the option table."
         )
     definition = _definition(cursor, full_name, options)
     for each in (options.table, str(options.markers)):

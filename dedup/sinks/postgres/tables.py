@@ -259,7 +259,7 @@ def _find(connection: Connection, table: str) -> tuple[str, str]:
     if found is None:
         raise ConfigError(
             f"Table {table} does not exist at this dsn, or this user may not see it. Create it "
-            "(dedup.postgres_ddl writes the statement), or correct the option table."
+            "(dedup.sinks.postgres_ddl writes the statement), or correct the option table."
         )
     return found
 

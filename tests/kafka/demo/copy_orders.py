@@ -19,8 +19,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import dedup
-from dedup import Field, Json, dedup_by_id, kafka_jars, kafka_records
+from dedup import dedup_by_id, kafka_records
 from dedup.errors import cause
+from dedup.sources.kafka import Field, Json, kafka_jars
 
 
 def in_the_order_of_the_source(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dedup.cli.demo import Check
 from dedup.testing import faults
-from dedup.tools import inspect_format
+from dedup.tools import inspect_output
 from tests.kafka.demo.producers import Load, Producers
 from tests.kafka.demo.query_process import QueryProcess
 from tests.kafka.demo.targets import Seen, Table, Target, more, same
@@ -101,7 +101,7 @@ def kill_at(point: str, pid: int, query: QueryProcess, target: Target, note: Not
     if query.newest("commits") >= batch_id:
         raise OSError(f"Spark logged micro-batch {batch_id} although a task of it had not ended.")
     options = target.options | {"checkpointLocation": str(query.checkpoint)}
-    found = inspect_format(target.format, options).to_json()
+    found = inspect_output(target.format, options).to_json()
     slots = [slot for sink in found["sinks"] for slot in sink["slots"]]
     published = sum(slot["rows"] for slot in slots if slot["batch_id"] == batch_id)
     waiting = sum(held["end"] - held["readable"] for held in found.get("held_back", ()))

@@ -17,7 +17,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import dedup
-from dedup import DedupListener, delta_once, delta_sink, iceberg_once, iceberg_sink
+from dedup import DedupListener
+from dedup.sinks import delta_once, delta_sink, iceberg_once, iceberg_sink
 from dedup.sinks.figures import SinkMetrics
 from tests.lakehouse.lakes import at_point
 from tests.lakehouse.test_lake_query import rocksdb_2

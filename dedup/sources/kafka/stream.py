@@ -187,7 +187,7 @@ def kafka_records(
             raise
         raise ConfigError(
             "This session lacks Spark's Kafka connector. Start it with the option spark.jars, "
-            "dedup.kafka_jars(); or call dedup.add_kafka_connector(spark)."
+            "kafka_jars() of dedup.sources.kafka, or call its add_kafka_connector(spark)."
         ) from None
     if tombstones == "drop":
         records = records.where(F.col("value").isNotNull())

@@ -1,0 +1,15 @@
+from dedup.sources.kafka.connector import add_kafka_connector as add_kafka_connector
+from dedup.sources.kafka.connector import kafka_jars as kafka_jars
+from dedup.sources.kafka.connector import kafka_packages as kafka_packages
+from dedup.sources.kafka.listeners import OffsetsToGroup as OffsetsToGroup
+from dedup.sources.kafka.poison import poison_counts as poison_counts
+from dedup.sources.kafka.poison import quarantined_records as quarantined_records
+from dedup.sources.kafka.record_columns import Field as Field
+from dedup.sources.kafka.record_columns import Header as Header
+from dedup.sources.kafka.registry import Registry as Registry
+from dedup.sources.kafka.start import FromGroup as FromGroup
+from dedup.sources.kafka.start import FromOffsets as FromOffsets
+from dedup.sources.kafka.values import Avro as Avro
+from dedup.sources.kafka.values import ConfluentAvro as ConfluentAvro
+from dedup.sources.kafka.values import Decoder as Decoder
+from dedup.sources.kafka.values import Json as Json
