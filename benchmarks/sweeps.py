@@ -58,8 +58,8 @@ def sizing(events: Events) -> list[Variant]:
         Variant("stable_timestamps", wide, {"stable_timestamps": True}),
         Variant("fpr=0.1", wide, {"fpr": 0.1}),
         Variant("fpr=0.001", wide, {"fpr": 0.001}),
-        Variant("buckets=4", wide, {"buckets": 4}),
-        Variant("buckets=24", wide, {"buckets": 24}),
+        Variant("4 buckets", wide, {"bucket_length": "42 hours"}),
+        Variant("24 buckets", wide, {"bucket_length": "7 hours"}),
         Variant("state_budget_bytes=8 MiB", wide, {"state_budget_bytes": 8 << 20}),
     ]
 

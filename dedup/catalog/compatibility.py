@@ -7,8 +7,7 @@ ID are allowed: another alias, another way to name the same column, a wider deci
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 
 from dedup.catalog.certificate import Certificate, load_certificate, read_certificate
 from dedup.catalog.definition import Definition, change_token, encoded_kind
@@ -21,21 +20,12 @@ _START_OVER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The changes that the user accepts, each as the token that the rejecting error showed."""
-
-    id: str | None = None
-    timestamp: str | None = None
-
-
-def create_or_check(
-    root: Root, wanted: Certificate, accepted: Accepted | None = None
-) -> Certificate:
+def create_or_check(root: Root, wanted: Certificate, accepted: Collection[str] = ()) -> Certificate:
     """Return the certificate at the root, or write ``wanted`` there first if the root has none.
 
     The certificate at the root may have an earlier ``birth_batch`` than ``wanted``, or other
-    definitions that make the same bytes. Any number of tasks may call this at the same time,
+    definitions that make the same bytes. ``accepted`` has the tokens of the changes that the user
+    accepts, as the rejecting error showed them. Any number of tasks may call this at the same time,
     because each of them reads the certificate back and compares it.
 
     Raises ConfigError, which names both values, if the catalog was created with other settings.
@@ -51,7 +41,7 @@ def create_or_check(
         found = read_certificate(root, name)
     if found.secret != wanted.secret:
         raise began_twice(root)
-    check_fit(found, wanted, where=root.url(name), accepted=accepted or Accepted())
+    check_fit(found, wanted, where=root.url(name), accepted=accepted)
     return found
 
 
@@ -64,7 +54,7 @@ def began_twice(root: Root) -> CatalogError:
 
 
 def check_fit(
-    found: Certificate, wanted: Certificate, *, where: str, accepted: Accepted = Accepted()
+    found: Certificate, wanted: Certificate, *, where: str, accepted: Collection[str] = ()
 ) -> None:
     """Raise ConfigError if the query's settings `wanted` do not match its state and catalog.
 
@@ -73,8 +63,8 @@ def check_fit(
     """
     old_time, new_time = ([one.timestamp_definition] for one in (found, wanted))
     texts = [
-        *_change("ID", found.id_definitions, wanted.id_definitions, accepted.id),
-        *_change("timestamp", old_time, new_time, accepted.timestamp),
+        *_change("ID", found.id_definitions, wanted.id_definitions, accepted),
+        *_change("timestamp", old_time, new_time, accepted),
         *_other_changes(found, wanted),
     ]
     if texts:
@@ -86,7 +76,7 @@ def check_fit(
 
 
 def _change(
-    what: str, before: Sequence[Definition], after: Sequence[Definition], accepted: str | None
+    what: str, before: Sequence[Definition], after: Sequence[Definition], accepted: Collection[str]
 ) -> Iterator[str]:
     """Yield what changed, and how to undo or accept the change.
 
@@ -100,10 +90,10 @@ def _change(
         # If the expressions are equal, the type must have changed, which always changes the bytes.
         same_names = [one.expression for one in before] == [one.expression for one in after]
         yield f"{change} Use the earlier {what}{' or cast the column back' if same_names else ''}."
-    elif accepted != (token := change_token(before, after)):
+    elif (token := change_token(what, before, after)) not in accepted:
         yield (
             f"{change} {_way_back(before, after)} If you know that every record keeps its {what}, "
-            f"set accept_changed_{what.lower()}='{token}'."
+            f"set accept='{token}'."
         )
 
 

@@ -70,10 +70,10 @@ def encoded_kind(kind: str) -> str:
     return lowered
 
 
-def change_token(before: Sequence[Definition], after: Sequence[Definition]) -> str:
-    """Return the token of 12 characters by which a user accepts exactly this change."""
+def change_token(what: str, before: Sequence[Definition], after: Sequence[Definition]) -> str:
+    """Return the token of 12 characters by which a user accepts exactly this change of `what`."""
     both = [[asdict(definition) for definition in side] for side in (before, after)]
-    data = json.dumps(both, sort_keys=True, separators=(",", ":")).encode()
+    data = json.dumps([what, *both], sort_keys=True, separators=(",", ":")).encode()
     return hashlib.blake2b(data, digest_size=6).hexdigest()
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from dedup.core import parse
 from dedup.core.duration import iso
 from dedup.core.parse import integer, record, row, text, tuple_of
-from dedup.core.policy import Policy
+from dedup.core.policy import CLOCK_JUMP, Policy
 from dedup.errors import ClockError, ConfigError
 
 #: Stands for "no timestamp yet". It is earlier than every real timestamp, and durations can be
@@ -270,14 +270,14 @@ class Clocks:
                 f"The micro-batch's time {iso(now_ms)} is more than a minute ahead of this "
                 f"worker's clock {iso(worker_now_ms)}. One of the two machines' clocks is wrong, "
                 "and IDs would expire too early. Set the clocks, or accept it with "
-                "accept_clock_jump=True.",
+                f"accept='{CLOCK_JUMP}'.",
                 remedy="clock",
             )
         if run_id == self.run_id and self.now_ms - now_ms > MAX_CLOCK_SKEW_MS:
             raise ClockError(
                 f"The micro-batch's time fell from {iso(self.now_ms)} to {iso(now_ms)} within one "
                 "run. The driver's clock was set back. Restart the query, or accept it with "
-                "accept_clock_jump=True. Time then stands still until the clock has caught up.",
+                f"accept='{CLOCK_JUMP}'. Time then stands still until the clock has caught up.",
                 remedy="clock",
             )
 

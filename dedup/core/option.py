@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dedup.core.duration import duration_ms, size_bytes
+from dedup.core.duration import duration_ms, size, size_bytes
 from dedup.errors import ConfigError
 
 #: Default of an option that the user must give.
@@ -97,16 +97,29 @@ def duration(least_ms: int = 0) -> Kind:
     return Kind(check, metavar="DURATION")
 
 
-def nbytes(least: int, most: int, rule: str) -> Kind:
-    """Return a `Kind` for numbers of bytes, or text such as ``128MB`` (1 MB is 2**20 bytes)."""
+def nbytes(least: int = 1, most: int | None = None) -> Kind:
+    """Return a `Kind` for numbers of bytes, or text such as ``64 KiB`` (64 KB is the same)."""
+    bounds = f"of at least {size(least)}" if most is None else f"from {size(least)} to {size(most)}"
 
     def check(value: Any, name: str) -> int:
-        size = size_bytes(str(value))
-        if size is None or not least <= size <= most:
-            raise refused(name, value, rule)
-        return size
+        is_size = isinstance(value, (int, str)) and not isinstance(value, bool)
+        count = size_bytes(str(value)) if is_size else None
+        if count is None or count < least or (most is not None and count > most):
+            raise refused(name, value, f"be a number of bytes, or text such as '64 KiB', {bounds}.")
+        return count
 
     return Kind(check, metavar="SIZE")
+
+
+def words(pattern: str, rule: str) -> Kind:
+    """Return a `Kind` for one or several words that match a pattern. The value is a tuple."""
+    word = text(pattern, rule)
+
+    def check(value: Any, name: str) -> tuple[str, ...]:
+        several = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else value
+        return tuple(word.check(each, name) for each in several)
+
+    return Kind(check, metavar="WORD")
 
 
 def names() -> Kind:

@@ -20,6 +20,11 @@ FPR_MARGIN = 0.8
 MAX_BUCKETS = 1000
 MIN_FPR = 1e-6
 MIN_BUDGET_BYTES = 16 << 10
+#: Defaults: buckets per horizon, and bytes of filters in the state row.
+BUCKETS = 8
+FILTER_STATE_BYTES = 3 << 19
+#: The word by which a user accepts that the clock jumped.
+CLOCK_JUMP = "clock-jump"
 #: How records are judged: exactly, by the filters without the catalog, or not at all.
 Guarantee: TypeAlias = Literal["exactly-once", "at-most-once", "at-least-once"]
 _HOUR_MS = 3_600_000
@@ -54,7 +59,9 @@ class Policy:
     #: Largest size of the state row of a shard. Half of it is for the tail.
     state_budget_bytes: int = 1 << 20
     #: Largest number of bytes of filters in the state row.
-    max_filter_state_bytes: int = 3 << 19
+    max_filter_state_bytes: int = FILTER_STATE_BYTES
+    #: Whether micro-batches with few records keep fewer filters in the state row than that.
+    filters_by_load: bool = True
     #: A merge writes segments of at most about this many IDs, >= 1.
     segment_ids: int = 1 << 20
     #: Time for which expired segments stay at the catalog root at least.

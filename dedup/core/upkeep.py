@@ -305,17 +305,23 @@ class Upkeep:
         return segment
 
     def _choose_filters(self, held_bytes: int) -> None:
-        """Keep as many filters in the state row as the load pays for, the newest ones first.
+        """Keep as many filters in the state row as may be there, the newest ones first.
 
         ``held_bytes`` of filters were in the row before the micro-batch.
         """
-        room = room_bytes(self.records, held_bytes, self.policy.max_filter_state_bytes)
+        by_load = self.policy.filters_by_load
+        most_bytes = self.policy.max_filter_state_bytes
+        room = room_bytes(self.records, held_bytes, most_bytes, by_load=by_load)
         if self.policy.guarantee == "at-least-once":
             room = 0  # no lookup probes filters
         state = self.state
         # A batch DataFrame has no segments, and no store.
         filters = filters_for_row(
-            state.manifest, state.filters, room, lambda segment: self.store.read_filter(segment)
+            state.manifest,
+            state.filters,
+            room,
+            lambda segment: self.store.read_filter(segment),
+            by_load=by_load,
         )
         self._update(filters=filters)
 

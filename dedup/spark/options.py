@@ -24,13 +24,18 @@ from dedup.core.option import (
     by_name,
     choice,
     duration,
+    nbytes,
     number,
     refused,
     switch,
     text,
     whole,
+    words,
 )
 from dedup.core.policy import (
+    BUCKETS,
+    CLOCK_JUMP,
+    FILTER_STATE_BYTES,
     MAX_BUCKETS,
     MIN_BUDGET_BYTES,
     MIN_FPR,
@@ -85,7 +90,10 @@ _WAIT = Kind(
 )
 _SHARED = by_name(
     Option("timestamp", _COLUMN, None, "Event time. Default: the time of processing."),
-    Option("source_partition", _columns(), (), "What identifies a clock; repeat for several."),
+    Option(
+        "source_partition", _columns(), (),
+        "Columns that identify a clock, such as Kafka's topic and partition.",
+    ),
     Option("heartbeat", _COLUMN, None, "Boolean: the row only advances its clock."),
     Option(
         "null_timestamps", choice(*get_args(NullTimestamps)), "error",
@@ -93,12 +101,12 @@ _SHARED = by_name(
     ),
     Option("verdict", text(), None, "Column to add for verdicts; every row then passes.", "COL"),
     Option(
-        "idle_timeout", _WAIT, "10 minutes", "How long to wait for a silent clock; never: forever.",
+        "idle_timeout", _WAIT, "10 minutes",
+        "How long to wait for a silent clock; None (never): forever.",
     ),
     Option("max_future", duration(), "10 minutes", "Timestamps further ahead count as now."),
-    Option("accept_clock_jump", switch(), False, "Accept that the clock jumped."),
     Option(
-        "max_shard_batch_bytes", whole(), 1 << 30, "Largest share of a micro-batch of one shard.",
+        "max_shard_batch_bytes", nbytes(), "1 GiB", "Largest share of a micro-batch of one shard.",
     ),
 )  # fmt: skip
 _NAME = text(rule="be a name; the query's figures are found under it.")
@@ -106,13 +114,16 @@ _METRICS = "Name of the query's figures."
 
 #: The options of `dedup_by_id`, by name.
 BY_ID = by_name(
-    Option("id", _columns(needed=True), REQUIRED, "ID column; repeat for several."),
+    Option("id", _columns(needed=True), REQUIRED, "ID column; several make a composite ID."),
     Option("horizon", duration(1), REQUIRED, "How long an ID is remembered: '7 days'."),
-    Option("catalog", _PLACE, None, "Where segments live."),
+    Option("catalog", _PLACE, None, "Where segments live; needed on streams."),
     _SHARED["timestamp"],
     _SHARED["source_partition"],
     _SHARED["heartbeat"],
-    Option("lateness", duration(), None, "How far behind is still on time."),
+    Option(
+        "lateness", duration(), None,
+        "How far behind the watermark is on time. Default: the horizon, at most 1 hour.",
+    ),
     Option("late", choice(*get_args(Late)), "emit", "Late records with an unknown ID."),
     Option("window_delay", duration(), None, "Delay of the watermark of windows afterwards."),
     Option(
@@ -129,14 +140,22 @@ BY_ID = by_name(
         "guarantee", choice(*get_args(Guarantee)), "exactly-once",
         "Look IDs up, trust the filters, or check nothing.",
     ),
-    Option("check_payload", Kind(_payload, metavar="COL"), False, "Column that copies share."),
+    Option(
+        "check_payload", Kind(_payload, metavar="COL"), False,
+        "Columns in which the copies of a record must agree.",
+    ),
     Option(
         "conflicts", choice(*get_args(Conflicts)), "drop",
         "Duplicates that differ in a compared column.",
     ),
-    Option("shards", whole(), None, "Number of shards. Fixed at the first start."),
-    Option("buckets", whole(1, MAX_BUCKETS, "; 8 is best"), 8, "Buckets per horizon."),
-    Option("bucket_length", duration(), None, "Length of a bucket, instead of buckets."),
+    Option(
+        "shards", whole(), None,
+        "Number of shards, fixed at the first start. Default: shuffle partitions.",
+    ),
+    Option(
+        "bucket_length", duration(1), None,
+        "Length of a bucket. Default: an eighth of the horizon.",
+    ),
     Option(
         "fpr",
         number(
@@ -146,19 +165,29 @@ BY_ID = by_name(
         0.01, "False positives of the filters.", "P",
     ),
     Option(
-        "state_budget_bytes", whole(MIN_BUDGET_BYTES), 1 << 20,
+        "state_budget_bytes", nbytes(MIN_BUDGET_BYTES), "1 MiB",
         "Spark state of a shard, without filters.",
     ),
-    Option("filter_state_bytes", whole(0), 3 << 19, "Filters in the Spark state of a shard."),
+    Option(
+        "filter_state_bytes", nbytes(0), None,
+        "Filters in the Spark state of a shard. Default: up to 1.5 MiB, by the load.",
+    ),
     Option("keep_expired", duration(), "24 hours", "How long expired files stay."),
-    _SHARED["accept_clock_jump"],
     Option("shared_local", switch(), False, "The catalog is one mount on all machines."),
-    Option("cache_dir", text("(?s).*"), None, "Local directory for copies of segments.", "DIR"),
-    Option("cache_bytes", whole(), None, "Bound of the local copies of a machine."),
+    Option(
+        "cache_dir", text("(?s).*"), None,
+        "Local directory for copies of segments. Default: Spark's.", "DIR",
+    ),
+    Option(
+        "cache_bytes", nbytes(), None, "Bound of the local copies of a machine. Default: 16 GiB.",
+    ),
     _SHARED["max_shard_batch_bytes"],
     Option("metrics", _NAME, "dedup", _METRICS),
-    Option("accept_changed_id", text(), None, "The word that the refusal names."),
-    Option("accept_changed_timestamp", text(), None, "The word that the refusal names."),
+    Option(
+        "accept",
+        words(f"[0-9a-f]{{12}}|{CLOCK_JUMP}", "be a word that an error names, or 'clock-jump'."),
+        (), "What to accept, as words that errors name.",
+    ),
 )  # fmt: skip
 
 #: The options of `dedup_by_sequence`, by name.
@@ -182,9 +211,12 @@ BY_SEQUENCE = by_name(
     Option("ranges", whole(1, MOST_RANGES), RANGES, "Ranges of numbers that are remembered."),
     # The metrics report this number in 64 bits.
     Option("max_producers", whole(1, (1 << 63) - 1), 100_000, "Producers that a shard remembers."),
-    _SHARED["accept_clock_jump"],
     _SHARED["max_shard_batch_bytes"],
     Option("metrics", _NAME, "dedup_sequence", _METRICS),
+    Option(
+        "accept", words(CLOCK_JUMP, f"be '{CLOCK_JUMP}'."), (),
+        "What to accept, as words that errors name.",
+    ),
 )  # fmt: skip
 
 
@@ -207,9 +239,9 @@ class _Options:
     verdict: str | None
     idle_timeout: Duration | None
     max_future: Duration
-    accept_clock_jump: bool
-    max_shard_batch_bytes: int
+    max_shard_batch_bytes: int | str
     metrics: str
+    accept: str | tuple[str, ...]
 
     def _check_each(self) -> None:
         for option in self.DECLARED.values():
@@ -226,12 +258,13 @@ class _Options:
                     f"{why}"
                 )
 
-    def _ms(self, name: str) -> Any:
+    def checked(self, name: str) -> Any:
+        """Return an option's value to use: durations in milliseconds, sizes in bytes."""
         return self.DECLARED[name].check(getattr(self, name))
 
     @property
     def max_future_ms(self) -> int:
-        return int(self._ms("max_future"))
+        return int(self.checked("max_future"))
 
     def as_call(self) -> str:
         """Return the Python call that made the operator, without options at their defaults."""
@@ -272,17 +305,14 @@ class Options(_Options):
     check_payload: bool | Columns
     conflicts: Conflicts
     shards: int | None
-    buckets: int
     bucket_length: Duration | None
     fpr: float
-    state_budget_bytes: int
-    filter_state_bytes: int
+    state_budget_bytes: int | str
+    filter_state_bytes: int | str | None
     keep_expired: Duration
     shared_local: bool
     cache_dir: str | None
-    cache_bytes: int | None
-    accept_changed_id: str | None
-    accept_changed_timestamp: str | None
+    cache_bytes: int | str | None
     root: Root | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -335,9 +365,9 @@ class Options(_Options):
         return Handling.of(self)
 
     def policy(self) -> Policy:
-        horizon_ms = self._ms("horizon")
+        horizon_ms, filter_bytes = self.checked("horizon"), self.checked("filter_state_bytes")
         event_time = self.timestamp is not None
-        lateness_ms = self._ms("lateness") if event_time else 0
+        lateness_ms = self.checked("lateness") if event_time else 0
         if lateness_ms is None:
             lateness_ms = default_lateness_ms(horizon_ms, stable_timestamps=self.stable_timestamps)
         return Policy(
@@ -346,25 +376,26 @@ class Options(_Options):
             event_time=event_time,
             lateness_ms=lateness_ms,
             late=self.late,
-            window_delay_ms=self._ms("window_delay"),
+            window_delay_ms=self.checked("window_delay"),
             stable_timestamps=self.stable_timestamps,
-            idle_timeout_ms=self._ms("idle_timeout"),
+            idle_timeout_ms=self.checked("idle_timeout"),
             fpr=self.fpr,
-            state_budget_bytes=self.state_budget_bytes,
-            max_filter_state_bytes=self.filter_state_bytes,
-            keep_expired_ms=self._ms("keep_expired"),
-            accept_clock_jump=self.accept_clock_jump,
+            state_budget_bytes=self.checked("state_budget_bytes"),
+            max_filter_state_bytes=FILTER_STATE_BYTES if filter_bytes is None else filter_bytes,
+            filters_by_load=filter_bytes is None,
+            keep_expired_ms=self.checked("keep_expired"),
+            accept_clock_jump=CLOCK_JUMP in self.accept,
             guarantee=self.guarantee,
         )
 
     def _bucket_ms(self, horizon_ms: int) -> int:
-        bucket_ms: int | None = self._ms("bucket_length")
+        bucket_ms: int | None = self.checked("bucket_length")
         if bucket_ms is None:
-            return -(-horizon_ms // self.buckets)
-        if not 1 <= bucket_ms <= horizon_ms:
+            return -(-horizon_ms // BUCKETS)
+        if bucket_ms > horizon_ms:
             raise ConfigError(
-                f"bucket_length={self.bucket_length!r} must be at least a millisecond and at most "
-                f"the horizon ({format_ms(horizon_ms)}): an ID may occur only once in a bucket."
+                f"bucket_length={self.bucket_length!r} must be at most the horizon "
+                f"({format_ms(horizon_ms)}): an ID may occur only once in a bucket."
             )
         if -(-horizon_ms // bucket_ms) > MAX_BUCKETS:
             raise ConfigError(
@@ -411,13 +442,13 @@ class SequenceOptions(_Options):
         return Handling(null_timestamps=self.null_timestamps, verdict=self.verdict)
 
     def policy(self) -> Policy:
-        expire_ms = self._ms("expire_after")
+        expire_ms = self.checked("expire_after")
         return Policy(
             horizon_ms=expire_ms,
             bucket_ms=expire_ms,
             event_time=self.timestamp is not None,
-            idle_timeout_ms=self._ms("idle_timeout"),
-            accept_clock_jump=self.accept_clock_jump,
+            idle_timeout_ms=self.checked("idle_timeout"),
+            accept_clock_jump=CLOCK_JUMP in self.accept,
         )
 
     def rule(self) -> SequenceRule:

@@ -11,7 +11,6 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dedup.catalog.compatibility import Accepted
 from dedup.catalog.definition import Definition
 from dedup.catalog.root import Root
 from dedup.core.admission import Handling
@@ -66,7 +65,7 @@ class Plan:
     id_definitions: tuple[Definition, ...]
     time: TimeSource
     #: Changes of ID and timestamp that the user accepts at a restart.
-    accepted: Accepted = field(default_factory=Accepted)
+    accepted: tuple[str, ...] = ()
     #: Column with the micro-batch's time, or None in processing-time mode.
     now_column: str | None
     source_columns: tuple[str, ...]

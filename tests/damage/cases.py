@@ -19,7 +19,6 @@ import numpy as np
 
 from dedup.catalog.accepted_loss import read_accepted_loss
 from dedup.catalog.backup import read_adopted, read_backup
-from dedup.catalog.compatibility import Accepted
 from dedup.catalog.gc.pending_lists import read_pending_list
 from dedup.catalog.gc.runs import read_lineage
 from dedup.catalog.layout import shard_path
@@ -151,7 +150,7 @@ def _read_certificate(world: World) -> str:
         id_columns=tuple((n, n, kind) for n, kind in world.certificate.id_columns),
         id_definitions=world.certificate.id_definitions,
         time=TimeSource(world.certificate.timestamp_source, world.certificate.timestamp_definition),
-        accepted=Accepted(),
+        accepted=(),
         policy=SimpleNamespace(stable_timestamps=False),
         shards=None,
         marked=False,

@@ -29,7 +29,11 @@ from tests.damage.world import World
 ROWS, BATCHES = 1500, 6
 HOUR_MS = 3_600_000
 START_MS = 1_767_225_600_000
-OPTIONS: dict[str, Any] = {"horizon": "3 hours", "lateness": "10 minutes", "buckets": 3}
+OPTIONS: dict[str, Any] = {
+    "horizon": "3 hours",
+    "lateness": "10 minutes",
+    "bucket_length": "1 hour",
+}
 
 
 def new_ids(first_batch: int, last_batch: int) -> list[str]:

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dedup.catalog.compatibility import Accepted
 from dedup.catalog.definition import Definition
 from dedup.core.admission import FLAG_NULL_ID, FLAG_NULL_TIME, FLAG_UNTIMED, Handling
 from dedup.core.clocks import NEVER_MS, Observed
@@ -45,7 +44,7 @@ def plan(**changes: Any) -> Plan:
     given: dict[str, Any] = {
         "id_columns": (("id", "id", "string"),),
         "id_definitions": (Definition(expression="id", kind="string"),),
-        "time": TIME, "accepted": Accepted(), "now_column": "now", "source_columns": (),
+        "time": TIME, "accepted": (), "now_column": "now", "source_columns": (),
         "order_columns": (), "user_columns": 10, "body_columns": 10,
         "handling": Handling(null_timestamps="now"), "emitted": frozenset({"unique"}),
         "max_future_ms": 600_000, "shards": SHARDS,

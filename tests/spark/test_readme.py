@@ -101,20 +101,6 @@ def test_shell(tmp_path: Path) -> None:
     assert unique
 
 
-def test_the_table_of_options_names_each_option() -> None:
-    from inspect import signature
-
-    from dedup import dedup_by_id
-
-    table = (README.parent / "dedup/OPTIONS.md").read_text()
-    named = {
-        name
-        for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
-        for name in re.findall(r"`(\w+)`", row)
-    }
-    assert named == set(signature(dedup_by_id).parameters)
-
-
 PAGES = [
     README,
     *(path for room in ("dedup", "benchmarks") for path in (README.parent / room).rglob("*.md")),

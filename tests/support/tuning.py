@@ -46,6 +46,7 @@ def candidate(sizing: Sizing = DEFAULTS, *, gib: float = 1.0, ms: float = 1000.0
     )
     return Candidate(
         sizing=sizing,
+        bucket_ms=DAY_MS // 8,
         trial=trial,
         state_bytes=0.0,
         sidecar_bytes=0.0,

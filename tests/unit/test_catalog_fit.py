@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup.catalog.certificate import Certificate, load_certificate
-from dedup.catalog.compatibility import Accepted, check_fit
+from dedup.catalog.compatibility import check_fit
 from dedup.catalog.definition import Definition, change_token, encoded_kind
 from dedup.catalog.document import to_document
 from dedup.catalog.root import Root
@@ -29,8 +29,8 @@ BORN = certificate(
 )
 
 
-def fits(wanted: Certificate, found: Certificate = BORN, **accepted: str) -> None:
-    check_fit(found, wanted, where="certificate.json", accepted=Accepted(**accepted))
+def fits(wanted: Certificate, found: Certificate = BORN, *accepted: str) -> None:
+    check_fit(found, wanted, where="certificate.json", accepted=accepted)
 
 
 def with_id(*definitions: Definition) -> Certificate:
@@ -38,9 +38,9 @@ def with_id(*definitions: Definition) -> Certificate:
     return replace(BORN, id_columns=columns, id_definitions=definitions)
 
 
-def refusal(wanted: Certificate, found: Certificate = BORN, **accepted: str) -> str:
+def refusal(wanted: Certificate, found: Certificate = BORN, *accepted: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        fits(wanted, found, **accepted)
+        fits(wanted, found, *accepted)
     assert caught.value.remedy == "changed-settings"
     assert "\n" not in caught.value.text
     return caught.value.text
@@ -69,11 +69,11 @@ def test_types_that_encode_alike_fit(before: str, after: str) -> None:
 def test_types_that_encode_otherwise_are_no_matter_of_opinion(before: str, after: str) -> None:
     assert encoded_kind(before) != encoded_kind(after)
     born, wanted = (replace(ORDER, kind=kind) for kind in (before, after))
-    token = change_token([born], [wanted])
-    text = refusal(with_id(wanted), with_id(born), id=token)
+    token = change_token("ID", [born], [wanted])
+    text = refusal(with_id(wanted), with_id(born), token)
     assert f"The ID is order_id ({after}) now and was order_id ({before})." in text
     assert "cast the column back" in text
-    assert "accept_changed_id" not in text
+    assert "accept=" not in text
 
 
 def test_a_changed_expression_names_both_and_the_ways_on() -> None:
@@ -97,12 +97,12 @@ def test_a_renamed_column_is_renamed_back_or_vouched_for() -> None:
     renamed = with_id(Definition(expression="oid", kind="string"))
     text = refusal(renamed)
     assert "events.withColumnRenamed('oid', 'order_id')" in text
-    (word,) = re.findall(r"accept_changed_id='(\w+)'", text)
-    fits(renamed, id=word)
+    (word,) = re.findall(r"accept='(\w+)'", text)
+    fits(renamed, BORN, word)
     # No other change, and not the way back.
     another = with_id(Definition(expression="another", kind="string"))
-    assert "The ID is another" in refusal(another, id=word)
-    refusal(BORN, renamed, id=word)
+    assert "The ID is another" in refusal(another, BORN, word)
+    refusal(BORN, renamed, word)
 
 
 def test_a_composite_id_keeps_its_order_and_number() -> None:
@@ -117,14 +117,17 @@ def test_a_changed_timestamp() -> None:
     renamed = replace(BORN, timestamp_definition=Definition(expression="at", kind="timestamp"))
     text = refusal(renamed)
     assert "The timestamp is at (timestamp) now and was ts (timestamp)." in text
-    (word,) = re.findall(r"accept_changed_timestamp='(\w+)'", text)
-    fits(renamed, timestamp=word)
-    refusal(renamed, id=word)
+    (word,) = re.findall(r"accept='(\w+)'", text)
+    fits(renamed, BORN, word)
+    # The same change of the ID has another word.
+    old, new = ([one.timestamp_definition] for one in (BORN, renamed))
+    assert word != change_token("ID", old, new)
+    refusal(renamed, BORN, change_token("ID", old, new))
     # A different kind of clock is not a new name of the same clock.
     arrival = Definition(expression="processing time", kind="")
     text = refusal(replace(BORN, timestamp_definition=arrival))
     assert "The timestamp is processing time now and was ts (timestamp)." in text
-    assert "accept_changed" not in text
+    assert "accept=" not in text
 
 
 def test_all_that_changed_is_told_at_once() -> None:

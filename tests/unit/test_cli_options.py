@@ -78,11 +78,8 @@ def test_json_is_plain(given: dict[str, Any], tmp_path: Path) -> None:
         ({"output_format": ""}, "--output-format  must be one of csv, json, parquet"),
         ({"output_format": "orc"}, "--output-format orc must be one of csv, json, parquet"),
         ({"shards": 0}, "--shards 0 must be a whole number of at least 1"),
-        ({"buckets": 1001}, "--buckets 1001 must be a whole number from 1 to 1000; 8 is best."),
-        (
-            {"state_budget_bytes": 1000},
-            "--state-budget-bytes 1000 must be a whole number of at least 16384",
-        ),
+        ({"bucket_length": "0 s"}, "--bucket-length 0 s must be at least a millisecond."),
+        ({"state_budget_bytes": "1 KiB"}, "--state-budget-bytes 1 KiB must be .* of at least 16.0"),
         ({"fpr": 1.0}, "--fpr 1.0 must be a number from 1e-06"),
         ({"master": "spark://host:7077"}, "--master spark://host:7077 is not a local one"),
         ({"input": ""}, "INPUT is empty; give a folder"),

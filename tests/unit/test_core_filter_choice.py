@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 
+from dedup.core import filter_choice
 from dedup.core.bucket import Bucket
 from dedup.core.filter import SplitBlockFilter, hash_key_id
 from dedup.core.filter_choice import (
@@ -46,30 +47,40 @@ class Sidecars:
         self.loaded.append(segment.name)
         return None if segment.name in self.damaged else self.built[segment.name]
 
-    def chosen(self, held: str, room: int) -> str:
+    def chosen(self, held: str, room: int, *, by_load: bool = True) -> str:
         filters = {name: self.built[name] for name in held.split()}
-        return " ".join(filters_for_row(self.manifest, filters, room, self.load))
+        found = filters_for_row(self.manifest, filters, room, self.load, by_load=by_load)
+        return " ".join(found)
 
     def bytes_of(self, names: str) -> int:
         return sum(self.built[name].nbytes for name in names.split())
 
 
+def by_load(records: int, held_bytes: int, most_bytes: int) -> int:
+    return room_bytes(records, held_bytes, most_bytes, by_load=True)
+
+
+def test_a_bound_that_is_given_does_not_depend_on_the_load() -> None:
+    for records, held_bytes in ((0, 0), (10**9, 0), (0, BOUND)):
+        assert room_bytes(records, held_bytes, 1_000, by_load=False) == 1_000
+
+
 def test_many_records_pay_for_many_bytes_up_to_the_bound() -> None:
-    assert room_bytes(0, 0, BOUND) == LEAST_BYTES
-    assert room_bytes(1_000, 0, BOUND) == LEAST_BYTES + 1_000 * BYTES_PER_RECORD
-    assert room_bytes(10**9, 0, BOUND) == BOUND
-    assert room_bytes(10**9, 0, 0) == 0
+    assert by_load(0, 0, BOUND) == LEAST_BYTES
+    assert by_load(1_000, 0, BOUND) == LEAST_BYTES + 1_000 * BYTES_PER_RECORD
+    assert by_load(10**9, 0, BOUND) == BOUND
+    assert by_load(10**9, 0, 0) == 0
 
 
 def test_the_room_falls_slowly_with_the_load_and_at_once_with_the_bound() -> None:
     held, steps = BOUND, 0
     while held > LEAST_BYTES:
-        room = room_bytes(0, held, BOUND)
+        room = by_load(0, held, BOUND)
         assert held - room <= held // EVICTED_PART
         held, steps = room, steps + 1
     assert 10 < steps < 100
-    assert room_bytes(0, BOUND, 1_000) == 1_000
-    assert room_bytes(10**9, 1_000, BOUND) == BOUND
+    assert by_load(0, BOUND, 1_000) == 1_000
+    assert by_load(10**9, 1_000, BOUND) == BOUND
 
 
 def test_the_newest_filters_stay() -> None:
@@ -93,6 +104,14 @@ def test_filters_return_once_half_of_the_room_is_empty() -> None:
     assert sidecars.loaded == ["s2", "s1", "s0"], "the newest first"
 
 
+def test_filters_return_at_once_under_a_bound_that_is_given() -> None:
+    sidecars = Sidecars(1, 1, 1, 1)
+    room = sidecars.bytes_of("s0 s1 s2 s3")
+    assert sidecars.chosen("s1 s2 s3", room, by_load=False) == "s0 s1 s2 s3"
+    assert sidecars.chosen("s3", room - 1, by_load=False) == "s1 s2 s3"
+    assert sidecars.loaded == ["s0", "s2", "s1"]
+
+
 def test_a_damaged_sidecar_does_not_return() -> None:
     sidecars = Sidecars(1, 1, 1)
     sidecars.damaged.add("s1")
@@ -102,7 +121,10 @@ def test_a_damaged_sidecar_does_not_return() -> None:
 def test_filters_of_segments_that_are_gone_leave() -> None:
     sidecars = Sidecars(1, 1)
     gone = {"gone": sidecars.built["s0"], "s1": sidecars.built["s1"]}
-    assert list(filters_for_row(sidecars.manifest, gone, BOUND, sidecars.load)) == ["s0", "s1"]
+    assert list(filters_for_row(sidecars.manifest, gone, BOUND, sidecars.load, by_load=True)) == [
+        "s0",
+        "s1",
+    ]
 
 
 # In a shard.
@@ -144,3 +166,19 @@ def test_ids_that_a_sidecar_answered_for_are_counted() -> None:
     driver.feed([Rec(b"fresher %d" % i, 480) for i in range(10)])
     assert driver.count("filter_sidecar") == 0, "all filters are in state"
     assert driver.count("filter_negative") > 0
+
+
+@pytest.mark.parametrize("by_load", [True, False])
+def test_all_filters_are_in_state_if_the_bound_that_is_given_has_room(
+    by_load: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filter_choice, "LEAST_BYTES", 0)
+    driver = filled()
+    driver.policy = replace(driver.policy, max_filter_state_bytes=1 << 20, filters_by_load=by_load)
+    driver.feed([])
+    segments = {segment.name for segment in driver.state.manifest.segments()}
+    assert len(segments) > 5
+    assert (driver.state.filters.keys() == segments) == (not by_load)
+    driver.feed([Rec(b"fresh %d" % i, 480) for i in range(10)])
+    assert driver.count("filter_negative") > 0
+    assert (driver.count("filter_sidecar") == 0) == (not by_load)

@@ -118,7 +118,7 @@ def _exists(name: str) -> bool:
 def test_an_operator_is_shown_as_the_call_that_makes_it() -> None:
     assert repr(dedup_by_id("id", horizon="7 days")) == "dedup_by_id(id='id', horizon='7 days')"
     given = dedup_by_id(["a", "b"], horizon=timedelta(days=7), timestamp="t", late="drop",
-                        buckets=8, fpr=0.01, catalog="s3://KEY:SECRET@bucket/orders",
+                        fpr=0.01, catalog="s3://KEY:SECRET@bucket/orders",
                         source_partition=["topic", "partition"])  # fmt: skip
     assert repr(given) == (
         "dedup_by_id(id=('a', 'b'), horizon=datetime.timedelta(days=7), "

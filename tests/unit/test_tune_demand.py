@@ -21,10 +21,10 @@ from tests.support.batch_metrics import START_MS, batch
 from tests.support.tuning import demand
 
 HOUR_MS = 3_600_000
-#: As a query with buckets=5 reports it.
+#: As a query with a fifth of its horizon as bucket_length reports it.
 SIZES = {"bucket_ms": 12 * 60_000, "state_budget_bytes": 1 << 19, "target_fpr": 0.002,
          "max_filter_state_bytes": 1 << 22}  # fmt: skip
-BASE = demand(ids_per_day=0, today=Sizing(buckets=16))
+BASE = demand(ids_per_day=0, today=Sizing(bucket_length="4 minutes"))
 
 
 def logged(count: int = 5, **fields: object) -> list[tuple[int, object]]:
@@ -40,7 +40,7 @@ def test_a_log_tells_rates_by_the_time_of_the_data() -> None:
     assert found.batch_ms == 10_000
     assert found.rows_per_shard == pytest.approx(100 / 4)
     sizes = {"state_budget_bytes": 1 << 19, "filter_state_bytes": 1 << 22}
-    assert found.today == Sizing(buckets=5, fpr=0.002, **sizes)
+    assert found.today == Sizing(bucket_length="12 minutes", fpr=0.002, **sizes)
     none = logged(**SIZES | {"max_filter_state_bytes": 0})
     assert of_batches(BASE, "orders", none).today.filter_state_bytes == 0
     assert found.running
@@ -98,7 +98,7 @@ def test_a_log_that_shows_no_rate_is_refused(batches: list) -> None:
 
 def states(asked: Demand, shards: int = 2) -> dict[int, ShardState]:
     """States of a query that ran for two horizons."""
-    policy = asked.policy(Sizing(buckets=4, state_budget_bytes=1 << 14))
+    policy = asked.policy(Sizing(bucket_length="6 hours", state_budget_bytes=1 << 14))
     load = Load(rows=500, batch_ms=HOUR_MS, policy=policy, duplicates=0.1)
     made = {}
     for shard in range(shards):
@@ -116,7 +116,7 @@ def test_states_tell_what_their_clocks_and_buckets_hold() -> None:
     # 450 new IDs an hour in each of two shards.
     assert found.ids_per_day == pytest.approx(2 * 450 * 24, rel=0.05)
     assert found.shards == len(found.shard_ids) == 2
-    assert found.today == Sizing(buckets=4)
+    assert found.today == Sizing(bucket_length="6 hours")
     assert found.key_bytes == 17
     assert found.running
     assert found.fill_of_shards() == found.shard_ids
@@ -158,7 +158,8 @@ def test_a_demand_adds_up() -> None:
     assert asked.live_ids == pytest.approx(86_400 + 3600)
     assert asked.records_per_s == pytest.approx(1.25)
     assert asked.rows_per_shard == pytest.approx(6.25)
-    assert asked.policy(Sizing(buckets=5)).bucket_ms == DAY_MS // 5
+    assert asked.policy(Sizing()).bucket_ms == DAY_MS // 8
+    assert asked.policy(Sizing(bucket_length="2 hours")).bucket_ms == 2 * HOUR_MS
 
 
 def test_only_a_query_that_drops_what_is_late_forgets_at_the_late_watermark() -> None:
@@ -173,12 +174,14 @@ def test_only_a_query_that_drops_what_is_late_forgets_at_the_late_watermark() ->
 
 def test_a_trial_is_judged_by_the_rules_of_the_query() -> None:
     asked = demand(horizon_ms=1_000, stable_timestamps=True, event_time=False, lateness_ms=7)
-    sizing = Sizing(buckets=3, fpr=0.2, state_budget_bytes=99, filter_state_bytes=9)
+    sizing = Sizing(fpr=0.2, state_budget_bytes=99, filter_state_bytes=9)
     policy = asked.policy(sizing)
-    # As the operator has it: as many buckets cover the horizon, none is left over.
-    assert (policy.bucket_ms, policy.horizon_ms, policy.lateness_ms) == (334, 1_000, 7)
+    # As the operator has it: eight buckets cover the horizon, none is left over.
+    assert (policy.bucket_ms, policy.horizon_ms, policy.lateness_ms) == (125, 1_000, 7)
+    assert replace(asked, horizon_ms=1_001).policy(sizing).bucket_ms == 126
     assert (policy.fpr, policy.state_budget_bytes) == (0.2, 99)
-    assert policy.max_filter_state_bytes == 9
+    assert (policy.max_filter_state_bytes, policy.filters_by_load) == (9, False)
+    assert asked.policy(Sizing()).filters_by_load
     assert (policy.stable_timestamps, policy.event_time) == (True, False)
     policy = BASE.policy(Sizing())
     assert (policy.stable_timestamps, policy.event_time) == (False, True)

@@ -29,12 +29,12 @@ def tried(asked: Demand, sizing: Sizing) -> Trial:
 
 
 @pytest.mark.parametrize("lateness_ms", [0, 3_600_000, 86_400_000])
-@pytest.mark.parametrize("buckets", [2, 8, 24])
+@pytest.mark.parametrize("length", ["12 hours", None, "1 hour"])
 @pytest.mark.parametrize("fpr", [0.2, 0.02, 0.002])
 def test_what_is_predicted_is_within_the_interval_of_what_is_measured(
-    fpr: float, buckets: int, lateness_ms: int
+    fpr: float, length: str | None, lateness_ms: int
 ) -> None:
-    sizing = Sizing(buckets=buckets, fpr=fpr, state_budget_bytes=1 << 15)
+    sizing = Sizing(bucket_length=length, fpr=fpr, state_budget_bytes=1 << 15)
     found = tried(demand(lateness_ms=lateness_ms), sizing)
     # Of 27 cases four standard deviations let one in 600 runs fail, were they not all seeded.
     low, high = interval(found.false_positives, found.asked, z=4, spread=found.spread)
@@ -64,7 +64,8 @@ def test_a_shard_of_thousands_of_segments_is_tried_with_few_of_the_same_filters(
     """Segments shrunk to a handful of IDs took minutes, and their filters were wrong too seldom."""
     monkeypatch.setattr(trials, "TRIAL_IDS", 50_000)
     thousands, few = (
-        tried(demand(ids_per_day=ids), Sizing(buckets=4)) for ids in (5_000_000_000, 100_000_000)
+        tried(demand(ids_per_day=ids), Sizing(bucket_length="6 hours"))
+        for ids in (5_000_000_000, 100_000_000)
     )
     assert thousands.predicted_fpr == pytest.approx(few.predicted_fpr, rel=0.05)
     assert thousands.filter_bytes == pytest.approx(50 * few.filter_bytes, rel=0.05)
@@ -171,7 +172,7 @@ def test_an_id_that_is_wrongly_dropped_is_found(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_buckets_fill_and_leave() -> None:
-    fill = tried(demand(), Sizing(buckets=4, state_budget_bytes=1 << 15)).fill
+    fill = tried(demand(), Sizing(bucket_length="6 hours", state_budget_bytes=1 << 15)).fill
     totals = [sum(ids.values()) for _, ids in fill]
     assert max(totals) > totals[-1] * 0.7
     assert 0 in fill[0][1]

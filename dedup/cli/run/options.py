@@ -174,10 +174,10 @@ class RunOptions:
     shards: int | None = option(
         "N", "Default: as many as cores. Permanent.", panel=_SIZING, kind=whole()
     )
-    buckets: int | None = _operators("buckets", panel=_SIZING)
+    bucket_length: str | None = _operators("bucket_length", panel=_SIZING)
     fpr: float | None = _operators("fpr", panel=_SIZING)
-    state_budget_bytes: int | None = _operators("state_budget_bytes", panel=_SIZING)
-    filter_state_bytes: int | None = _operators("filter_state_bytes", panel=_SIZING)
+    state_budget_bytes: str | None = _operators("state_budget_bytes", panel=_SIZING)
+    filter_state_bytes: str | None = _operators("filter_state_bytes", panel=_SIZING)
     keep_expired: str | None = _operators("keep_expired", panel=_SIZING)
     log: Path = option(
         "DIR",

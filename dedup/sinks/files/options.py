@@ -30,7 +30,7 @@ OPTIONS = (
     Option("partition.by", names(), (), "columns whose values name folders"),
     # S3 cannot copy an object of more than 5 GiB.
     Option("target.file.size",
-           nbytes(1 << 10, 4 << 30, "be 1KB to 4GB, such as 128MB (of 1024 * 1024 bytes each)."),
+           nbytes(1 << 10, 4 << 30),
            help="a task begins another file once one is so large; on S3, default: 1 GB"),
     named("files"),
     *ACCEPT,

@@ -38,20 +38,17 @@ def dedup_by_id(
     check_payload: bool | ColumnOrName | Sequence[ColumnOrName] = False,
     conflicts: Conflicts = "drop",
     shards: int | None = None,
-    buckets: int = 8,
     bucket_length: Duration | None = None,
     fpr: float = 0.01,
-    state_budget_bytes: int = 1 << 20,
-    filter_state_bytes: int = 3 << 19,
+    state_budget_bytes: int | str = "1 MiB",
+    filter_state_bytes: int | str | None = None,
     keep_expired: Duration = "24 hours",
-    accept_clock_jump: bool = False,
     shared_local: bool = False,
     cache_dir: str | None = None,
-    cache_bytes: int | None = None,
-    max_shard_batch_bytes: int = 1 << 30,
+    cache_bytes: int | str | None = None,
+    max_shard_batch_bytes: int | str = "1 GiB",
     metrics: str = "dedup",
-    accept_changed_id: str | None = None,
-    accept_changed_timestamp: str | None = None,
+    accept: str | Sequence[str] = (),
 ) -> Operator[Options]:
     """Return a transformation that lets each record ID pass once per horizon.
 
@@ -134,40 +131,42 @@ def dedup_by_id(
     shards : int, optional
         Number of shards, fixed at the query's first start. Default:
         ``spark.sql.shuffle.partitions``. Required if that setting is not a number.
-    buckets : int
-        Buckets per horizon, 1 to 1000.
     bucket_length : str or timedelta, optional
-        Length of a bucket, at most the horizon. Use this option instead of `buckets`.
+        Length of a bucket: at most the horizon, and at least a thousandth of it. Default: an eighth
+        of the horizon, which is usually best.
     fpr : float
         False-positive rate of all filters that a lookup probes together, from 1e-6 to below 1. A
         false positive costs a catalog read; under ``guarantee="at-most-once"`` it costs a record.
-    state_budget_bytes : int
-        Bound of a shard's Spark state without filters, >= 16 KiB. The newest IDs take half of it.
-    filter_state_bytes : int
-        Bound of the filters in a shard's Spark state, >= 0. A micro-batch with few records keeps
-        fewer of them there. The others are read from local copies of their sidecars.
+    state_budget_bytes : int or str
+        Bound of a shard's Spark state without filters, >= 16 KiB: a number of bytes, or text such
+        as ``"64 KiB"``. The newest IDs take half of it.
+    filter_state_bytes : int or str, optional
+        Bound of the filters in a shard's Spark state, >= 0. Filters beyond it are read from local
+        copies of their sidecars. Default: 768 KiB and 16 bytes for each record of the micro-batch,
+        at most 1.5 MiB. If you give it, as many filters are in the state as fit. Every micro-batch
+        then writes them to the checkpoint, however few records it has.
     keep_expired : str or timedelta
         Expired segments stay at least this long, and until Spark can no longer roll back to them.
         To restore an older checkpoint, you need a copy of the catalog.
-    accept_clock_jump : bool
-        Accept that the clock jumped by more than a minute, in a query on processing time.
     shared_local : bool
         Set this if a local `catalog` path is the same mount on all machines of the cluster. Each
         machine checks that it sees the mark that the driver left in the catalog.
     cache_dir : str, optional
         Local directory for copies that can be rebuilt. Default: Spark's local directory.
-    cache_bytes : int, optional
+    cache_bytes : int or str, optional
         Bound of the local copies on a machine. Default: 16 GiB, or a quarter of the disk's free
         space if that is less.
-    max_shard_batch_bytes : int
+    max_shard_batch_bytes : int or str
         Largest share of a micro-batch that one shard may hold in memory.
     metrics : str
         Name under which `DataFrame.observe` reports. It must be unique in a query, and so must
         the name with ``_pack`` appended, which reports the time of the first pass.
-    accept_changed_id, accept_changed_timestamp : str, optional
-        The operator rejects a query that restarts with another ID or timestamp. If every record
-        keeps its ID and timestamp, for example because you only renamed a column, set the word that
-        the error names. The word accepts only this change.
+    accept : str, or several
+        Words of errors that you accept. The operator rejects a query that restarts with another ID
+        or timestamp. If every record keeps its ID and timestamp, for example because you only
+        renamed a column, set the word that the error names. It accepts only this change.
+        ``"clock-jump"`` accepts that the clock jumped by more than a minute, in a query on
+        processing time.
 
     Returns
     -------
@@ -216,9 +215,9 @@ def dedup_by_sequence(
     max_future: Duration = "10 minutes",
     ranges: int = RANGES,
     max_producers: int = 100_000,
-    accept_clock_jump: bool = False,
-    max_shard_batch_bytes: int = 1 << 30,
+    max_shard_batch_bytes: int | str = "1 GiB",
     metrics: str = "dedup_sequence",
+    accept: str | Sequence[str] = (),
 ) -> Operator[SequenceOptions]:
     """Return a transformation that lets each numbered record of a producer pass once.
 
@@ -248,8 +247,8 @@ def dedup_by_sequence(
     timestamp : str or Column, optional
         A record's time, used only for `expire_after`. Default: processing time. On processing time
         a query that runs in single micro-batches (`availableNow`) never forgets a producer.
-    source_partition, heartbeat, idle_timeout, max_future, null_timestamps, accept_clock_jump
-        As in `dedup_by_id`. All but the last need `timestamp`.
+    source_partition, heartbeat, idle_timeout, max_future, null_timestamps
+        As in `dedup_by_id`. They need `timestamp`.
     gaps : {"emit", "drop", "error"}
         What becomes of new records that are out of order. A record is out of order if records
         before it are missing, or if it was missing itself. ``"emit"``: such records pass.
@@ -276,11 +275,13 @@ def dedup_by_sequence(
     max_producers : int
         Largest number of producers that a stream's shard may remember. A producer counts once per
         partition. One more producer stops the query.
-    max_shard_batch_bytes : int
+    max_shard_batch_bytes : int or str
         Largest share of a micro-batch that one shard may hold in memory.
     metrics : str
         Name under which `DataFrame.observe` reports. It must be unique in a query, and so must
         the name with ``_pack`` appended.
+    accept : {"clock-jump"}
+        Without `timestamp`: accept that the clock jumped by more than a minute.
 
     Returns
     -------

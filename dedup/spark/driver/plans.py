@@ -13,7 +13,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.catalog.certificate import SECRET_BYTES
-from dedup.catalog.compatibility import Accepted
 from dedup.catalog.definition import Definition, encoded_kind, name_of_columns
 from dedup.errors import ConfigError
 from dedup.spark.driver import checks
@@ -88,13 +87,13 @@ def _by_id(columns: Columns, options: Options) -> Plan:
             payload=name_of_columns([r.definition for r in payload]) if payload else None,
         ),
         emitted=options.handling.emitted,
-        accepted=Accepted(options.accept_changed_id, options.accept_changed_timestamp),
+        accepted=tuple(options.accept),
         order_columns=tuple(r.column for r in orders),
         body_columns=body_columns,
         shards=options.shards or _batch_shards(df),
         root=root,
         cache_dir=options.cache_dir,
-        cache_bytes=options.cache_bytes,
+        cache_bytes=options.checked("cache_bytes"),
         payload_columns=tuple(r.column for r in payload),
         marked=root is not None and checks.is_mount(df.sparkSession, root),
     )
@@ -158,7 +157,7 @@ def _plan(
         handling=options.handling,
         max_future_ms=options.max_future_ms,
         policy=policy,
-        max_shard_batch_bytes=options.max_shard_batch_bytes,
+        max_shard_batch_bytes=options.checked("max_shard_batch_bytes"),
         start_id=str(uuid.uuid4()),
         secret=secrets.token_bytes(SECRET_BYTES),
         bodies=who_writes_bodies(columns.df),

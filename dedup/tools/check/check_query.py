@@ -120,7 +120,7 @@ def check_query(
         spark_version=spark.version,
         cores=cores,
         machine_bytes=machine_bytes(),
-        max_shard_batch_bytes=options.max_shard_batch_bytes,
+        max_shard_batch_bytes=options.checked("max_shard_batch_bytes"),
         sources=sources,
         kafka_retention_ms=retention_ms,
         horizon_ms=policy.horizon_ms,

@@ -63,9 +63,9 @@ def _sizing(choice: Choice, option: str) -> Assessment:
     today = choice.today
     value, better = getattr(today.sizing, option), getattr(choice.recommended.sizing, option)
     if better == value:
-        tried = {value_of(getattr(c.sizing, option)) for c in choice.candidates}
+        tried = dict.fromkeys(value_of(getattr(c.sizing, option)) for c in choice.candidates)
         return fine(
-            f"{written(option, value)}: none of {', '.join(sorted(tried, key=float))} saves more "
+            f"{written(option, value)}: none of {', '.join(tried)} saves more "
             f"than {WORTH:.0%} of time x bytes while the other options stay."
         )
     changed = replace(today.sizing, **{option: better})

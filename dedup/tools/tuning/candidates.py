@@ -11,7 +11,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from dedup.core.duration import format_ms
 from dedup.core.filter_choice import room_bytes
+from dedup.core.policy import Policy
 from dedup.core.sizing import interval, least_bits_per_id
 from dedup.tools.tuning.costs import Costs
 from dedup.tools.tuning.demand import BUSY_ROWS, Demand, Sizing
@@ -21,9 +23,9 @@ from dedup.tools.tuning.trial import Trial, run, scaled
 KINDS = ["recommended", "today", "other", "dominated"]
 #: Values that are tried for each option, besides the query's own.
 FPRS = (0.1, 0.03, 0.01, 0.003, 0.001)
-BUCKETS = (4, 8, 16, 32)
+BUCKETS_TRIED = (4, 8, 16, 32)
 BUDGETS = (1 << 18, 1 << 20, 1 << 22)
-FILTER_BOUNDS = (0, 3 << 19, 1 << 24)
+FILTER_BOUNDS = (None, 0, 1 << 24)
 #: Share of the cost that a change must save to be worth a restart. Only half of the saving remains
 #: in practice, because Spark's passes, which are not measured here, double the time.
 WORTH = 0.15
@@ -40,6 +42,7 @@ class Candidate:
     """
 
     sizing: Sizing
+    bucket_ms: int
     trial: Trial
     state_bytes: float
     sidecar_bytes: float
@@ -145,14 +148,19 @@ class Choice:
         return sum(trial.false_negatives for trial in self.trials)
 
 
-def choices(base: Sizing) -> list[Sizing]:
-    """Return the base, then variants of the base that change the value of one option."""
+def choices(demand: Demand) -> list[Sizing]:
+    """Return today's options, then variants that change the value of one of them."""
+    base = demand.today
+    lengths = [format_ms(demand.length_of(buckets)) for buckets in BUCKETS_TRIED]
     sizings = [base]
     sizings += [replace(base, fpr=fpr) for fpr in FPRS]
-    sizings += [replace(base, buckets=buckets) for buckets in BUCKETS]
+    sizings += [replace(base, bucket_length=length) for length in lengths]
     sizings += [replace(base, state_budget_bytes=size) for size in BUDGETS]
     sizings += [replace(base, filter_state_bytes=size) for size in FILTER_BOUNDS]
-    return list(dict.fromkeys(sizings))
+    first: dict[Policy, Sizing] = {}
+    for sizing in sizings:
+        first.setdefault(demand.policy(sizing), sizing)
+    return list(first.values())
 
 
 def explore(demand: Demand, costs: Costs, progress: Callable[[float, str], None]) -> Choice:
@@ -161,7 +169,7 @@ def explore(demand: Demand, costs: Costs, progress: Callable[[float, str], None]
     Calls `progress` with the finished share and a description of the current choice.
     """
     base = demand.today
-    planned = choices(base)
+    planned = choices(demand)
     tried: list[Candidate] = []
 
     def attempt(sizing: Sizing) -> None:
@@ -205,12 +213,12 @@ def try_out(
     `filter_state_bytes` changes nothing in a trial. So a choice takes over the trial of a choice in
     `tried` that differs only in this option.
     """
-    filter_bound = sizing.filter_state_bytes
+    policy, filter_bound = demand.policy(sizing), sizing.filter_state_bytes
     alike = (c.trial for c in tried if replace(c.sizing, filter_state_bytes=filter_bound) == sizing)
     trial = next(alike, None)
     if trial is None:
         load, scale = scaled(
-            demand.policy(sizing),
+            policy,
             new_per_ms=demand.ids_per_day / 86_400_000 / demand.shards,
             rows=demand.rows_per_shard,
             duplicates=demand.duplicates,
@@ -218,12 +226,18 @@ def try_out(
         )
         trial = run(load, scale, demand.keys_of(), progress)
     budget_bytes = max(sizing.state_budget_bytes, trial.head_bytes)
-    room = room_bytes(round(demand.rows_per_shard), 0, filter_bound)
+    room = room_bytes(
+        round(demand.rows_per_shard),
+        0,
+        policy.max_filter_state_bytes,
+        by_load=policy.filters_by_load,
+    )
     row_bytes = min(budget_bytes, trial.head_bytes + trial.tail_bytes)
     row_bytes += min(room, trial.filter_bytes)
     busy_rows = max(demand.rows_per_shard, BUSY_ROWS)
     return Candidate(
         sizing=sizing,
+        bucket_ms=policy.bucket_ms,
         trial=trial,
         state_bytes=demand.shards * row_bytes,
         sidecar_bytes=demand.shards * trial.filter_bytes,
@@ -233,7 +247,7 @@ def try_out(
     )
 
 
-def changed(sizing: Sizing, base: Sizing) -> set[tuple[str, float]]:
+def changed(sizing: Sizing, base: Sizing) -> set[tuple[str, object]]:
     """Return the options that differ from the base, with their values."""
     return set(asdict(sizing).items()) - set(asdict(base).items())
 
@@ -245,9 +259,9 @@ def named(sizing: Sizing, base: Sizing) -> str:
     return ", ".join(texts) or "no change"
 
 
-def written(option: str, value: float) -> str:
+def written(option: str, value: object) -> str:
     return f"{option}={value_of(value)}"
 
 
-def value_of(value: float) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def value_of(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else repr(value)

@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 
 from dedup import kernel
-from dedup.core.duration import MS_PER_UNIT, format_ms
+from dedup.core.duration import MS_PER_UNIT, duration_ms, format_ms
 from dedup.core.keys import Keys
-from dedup.core.policy import Policy
+from dedup.core.policy import BUCKETS, FILTER_STATE_BYTES, Policy
 from dedup.core.sharding import derive_keys, shards_of
 from dedup.errors import ConfigError
 from dedup.tools.tuning.load import UUID_BYTES, KeysOf, synthetic_keys
@@ -27,12 +27,12 @@ _NO_QUERY = "00000000-0000-4000-8000-000000000000"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """The options of `dedup_by_id` that decide sizes, with the same defaults."""
+    """The options of `dedup_by_id` that decide sizes, with the same names and defaults."""
 
-    buckets: int = 8
+    bucket_length: str | None = None
     fpr: float = 0.01
     state_budget_bytes: int = 1 << 20
-    filter_state_bytes: int = 3 << 19
+    filter_state_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,17 +126,28 @@ class Demand:
         return max(1.0, self.records_per_s * self.batch_ms / 1000 / self.shards)
 
     def policy(self, sizing: Sizing) -> Policy:
+        filter_bytes = sizing.filter_state_bytes
         return Policy(
             horizon_ms=self.horizon_ms,
-            bucket_ms=-(-self.horizon_ms // sizing.buckets),
+            bucket_ms=self.bucket_ms(sizing),
             event_time=self.event_time,
             lateness_ms=self.lateness_ms,
             late=self.late,
             stable_timestamps=self.stable_timestamps,
             fpr=sizing.fpr,
             state_budget_bytes=sizing.state_budget_bytes,
-            max_filter_state_bytes=sizing.filter_state_bytes,
+            max_filter_state_bytes=FILTER_STATE_BYTES if filter_bytes is None else filter_bytes,
+            filters_by_load=filter_bytes is None,
         )
+
+    def bucket_ms(self, sizing: Sizing) -> int:
+        if sizing.bucket_length is None:
+            return self.length_of(BUCKETS)
+        return duration_ms(sizing.bucket_length, option="bucket_length")
+
+    def length_of(self, buckets: int) -> int:
+        """Return the length in milliseconds that makes so many buckets per horizon."""
+        return -(-self.horizon_ms // buckets)
 
     def keys_of(self) -> KeysOf:
         """Return a function that makes keys from numbers.
@@ -185,9 +196,11 @@ def check(demand: Demand) -> Demand:
             f"IDs of {demand.key_bytes:,} bytes exceed the limit of a trial ({MAX_KEY_BYTES:,}). "
             "Give the query a digest of them, such as F.sha2(...)."
         )
-    if demand.today.buckets > MAX_BUCKETS:
+    bucket_ms = demand.bucket_ms(demand.today)
+    if not demand.length_of(MAX_BUCKETS) <= bucket_ms <= demand.horizon_ms:
         raise ConfigError(
-            f"{demand.today.buckets} buckets per horizon exceed the limit of a trial "
-            f"({MAX_BUCKETS}), because every lookup reads all of them; 8 is best. Give --buckets 8."
+            f"--bucket-length {demand.today.bucket_length} must be at most the horizon, and makes "
+            f"at most {MAX_BUCKETS} buckets in a trial, because every lookup reads all of them. "
+            "Leave it out: an eighth of the horizon is best."
         )
     return demand

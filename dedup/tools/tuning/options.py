@@ -13,9 +13,10 @@ from typing import Any
 
 from dedup.catalog.certificate import certificate_of
 from dedup.core.clocks import NEVER_MS, Clocks
+from dedup.core.duration import format_ms
 from dedup.core.metrics import BatchMetrics
 from dedup.core.option import Kind, Option, by_name, duration, whole
-from dedup.core.policy import default_lateness_ms
+from dedup.core.policy import BUCKETS, FILTER_STATE_BYTES, default_lateness_ms
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
 from dedup.spark.machine import machine_cores
@@ -45,7 +46,7 @@ OPTIONS = by_name(
     *(
         BY_ID[name]
         for name in (
-            "horizon", "lateness", "late", "shards", "buckets", "state_budget_bytes",
+            "horizon", "lateness", "late", "shards", "bucket_length", "state_budget_bytes",
             "filter_state_bytes", "fpr",
         )
     ),
@@ -78,7 +79,7 @@ class TuneOptions:
         Share of records that repeat an ID.
     id_bytes, shards, cores : int or None
         Length of an ID in bytes, number of shards, and cores of all executors.
-    buckets, fpr, state_budget_bytes, filter_state_bytes
+    bucket_length, fpr, state_budget_bytes, filter_state_bytes
         Options of the query, or None for the operator's defaults.
     stable_timestamps : bool
         The query's option.
@@ -104,10 +105,10 @@ class TuneOptions:
     id_bytes: int | None = None
     shards: int | None = None
     cores: int | None = None
-    buckets: int | None = None
+    bucket_length: str | None = None
     fpr: float | None = None
-    state_budget_bytes: int | None = None
-    filter_state_bytes: int | None = None
+    state_budget_bytes: int | str | None = None
+    filter_state_bytes: int | str | None = None
     stable_timestamps: bool = False
     late: str | None = None
 
@@ -137,7 +138,9 @@ class TuneOptions:
         return OPTIONS[name].check_flag(getattr(self, name))
 
     def sizing(self) -> dict[str, Any]:
-        sizing = {name: getattr(self, name) for name in asdict(Sizing())}
+        """Return the options of `Sizing` that are set."""
+        sizing = {name: self.value(name) for name in asdict(Sizing())}
+        sizing["bucket_length"] = self.bucket_length
         return {name: value for name, value in sizing.items() if value is not None}
 
 
@@ -236,6 +239,8 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
             "--ids-per-day."
         )
     last = later[-1]
+    # A log does not tell the default from the same number given.
+    filter_bytes = last.max_filter_state_bytes
     return replace(
         base,
         origin=f"the metrics log of query {query}, {len(batches)} micro-batches",
@@ -249,10 +254,10 @@ def of_batches(base: Demand, query: str, batches: Sequence[tuple[int, BatchMetri
         shards=last.shards,
         key_bytes=_key_bytes(base, last.segment_bytes, last.live_ids - last.tail_ids),
         today=Sizing(
-            buckets=-(-last.horizon_ms // last.bucket_ms),
+            bucket_length=_length(last.bucket_ms, last.horizon_ms),
             fpr=last.target_fpr,
             state_budget_bytes=last.state_budget_bytes,
-            filter_state_bytes=last.max_filter_state_bytes,
+            filter_state_bytes=None if filter_bytes == FILTER_STATE_BYTES else filter_bytes,
         ),
         fullest=last.fullest_shard_ids * last.shards / last.live_ids if last.live_ids else None,
         running=True,
@@ -302,23 +307,28 @@ def of_states(base: Demand, query: str, states: Mapping[int, ShardState]) -> Dem
     drops = base.stable_timestamps and late_ms <= max(
         state.forgotten_before_ms for state in states.values()
     )
-    buckets = max(1, round((late_ms - gc_ms) / max(1, bucket_ms)))
+    horizon_ms = max(1, late_ms - gc_ms)
     return replace(
         base,
         origin=f"the catalog of query {query}, {live_ids:,} live IDs",
         ids_per_day=_ids_per_day(states, clocks, live_ids),
-        horizon_ms=max(1, late_ms - gc_ms),
+        horizon_ms=horizon_ms,
         lateness_ms=max(0, clocks.low_watermark_ms - late_ms),
         late="drop" if drops else base.late,
         shards=len(states),
         key_bytes=_key_bytes(
             base, sum(s.sst_bytes for s in segments), sum(s.count for s in segments)
         ),
-        today=replace(base.today, buckets=buckets),
+        today=replace(base.today, bucket_length=_length(min(bucket_ms, horizon_ms), horizon_ms)),
         shard_ids=tuple(count for _, count in sorted(live.items())),
         running=True,
         seen_segments=len(segments),
     )
+
+
+def _length(bucket_ms: int, horizon_ms: int) -> str | None:
+    """Return the option `bucket_length` that makes buckets of a length."""
+    return None if bucket_ms in (0, -(-horizon_ms // BUCKETS)) else format_ms(bucket_ms)
 
 
 def _ids_per_day(states: Mapping[int, ShardState], clocks: Clocks, live_ids: int) -> float:

@@ -37,9 +37,9 @@ _MOMENTS = 120
 #: Columns of the table: name, width, meaning.
 COLUMNS = (
     ("fpr", 6, "target rate of all filters that one lookup probes"),
-    ("buckets", 7, "buckets per horizon"),
+    ("bucket", 6, "bucket_length: the length of a bucket"),
     ("budget", 6, "state_budget_bytes of a shard"),
-    ("room", 5, "filter_state_bytes of a shard"),
+    ("room", 5, "filter_state_bytes of a shard, or a dash for its default"),
     ("bits", 4, "filter bits per live ID in segments"),
     ("expect", 6, "false-positive rate predicted from sizes and contents of the filters"),
     ("measured", 13, "rate measured on new IDs: 95 % interval"),
@@ -184,9 +184,9 @@ def cells(candidate: Candidate) -> list[str]:
     sizing, wasted = candidate.sizing, candidate.wasted
     return [
         f"{sizing.fpr:g}",
-        str(sizing.buckets),
+        short_duration(candidate.bucket_ms),
         amount(sizing.state_budget_bytes),
-        amount(sizing.filter_state_bytes),
+        "-" if sizing.filter_state_bytes is None else amount(sizing.filter_state_bytes),
         f"{candidate.bits_per_id:.1f}",
         rate(candidate.trial.predicted_fpr),
         f"{rate(low)}-{rate(high)}",
@@ -206,6 +206,13 @@ def amount(size_bytes: float) -> str:
         if size >= 999.5:
             size, unit = size / 1024, larger
     return f"{size:.0f}{unit}" if size >= 99.95 or unit == "B" else f"{size:.1f}{unit}"
+
+
+def short_duration(length_ms: int) -> str:
+    """Return a duration as text of at most six characters, such as ``10.5h``."""
+    units = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
+    letter = next((letter for letter, unit_ms in units.items() if length_ms >= unit_ms), "s")
+    return f"{length_ms / units[letter]:.3g}{letter}"
 
 
 def rate(share: float) -> str:
