@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -55,18 +56,25 @@ def source_of(kind: SinkKind[Any]) -> type[SinkSource]:
     return type(f"{kind.format_name}_source", (SinkSource,), {"kind": kind})
 
 
+@dataclass(frozen=True, slots=True)
+class _Done(WriterCommitMessage):
+    """What a task sends to the driver through Spark."""
+
+    result: TaskResult
+
+
 class SinkStreamWriter(DataSourceStreamArrowWriter):
     """The writer of one query. It publishes the query's micro-batches."""
 
     def __init__(self, work: SinkWork) -> None:
         self._work = work
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         batch, slot = current_batch(self._work.name)
-        return self._work.run_task(batch, slot, iterator)
+        return _Done(self._work.run_task(batch, slot, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        self._work.run_driver([each for each in messages if isinstance(each, TaskResult)])
+        self._work.run_driver([each.result for each in messages if isinstance(each, _Done)])
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing. The sink deletes staged rows once the micro-batch is published.

@@ -25,7 +25,7 @@ import pyarrow as pa
 from dedup.core.metrics import Metrics
 
 if TYPE_CHECKING:
-    from dedup.sinks.protocol import Batch
+    from dedup.sinks.batch import Batch
 
 logger = logging.getLogger("dedup")
 

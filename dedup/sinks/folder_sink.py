@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dedup.errors import faults
+from dedup.sinks.batch import new_batch
 from dedup.sinks.batch_folders import STAGING, data_files, publish_folder
 from dedup.sinks.figures import WorkCounts, reported
 from dedup.sinks.foreach_batch import query_of, start_of
-from dedup.sinks.work import new_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

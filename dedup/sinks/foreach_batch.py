@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import pyarrow as pa
 
 from dedup.errors import ConfigError, SinkError
+from dedup.sinks.batch import new_batch
 from dedup.sinks.kind import OutputInspection, SinkKind
 from dedup.sinks.options import SinkOptions, located
-from dedup.sinks.work import SinkWork, TaskResult, new_batch
+from dedup.sinks.work import SinkWork, TaskResult
 from dedup.spark.driver.checkpoint_log import read_progress
 
 if TYPE_CHECKING:

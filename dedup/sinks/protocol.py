@@ -43,12 +43,16 @@ newer marker before the fence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
-from dedup.errors import SinkError
-from dedup.sinks.content import Content
+import pyarrow as pa
+
+from dedup.errors import SinkError, faults
+from dedup.sinks.batch import Batch
+from dedup.sinks.content import Content, content_of
 from dedup.sinks.figures import note_fenced, note_retry
 from dedup.sinks.marker import BATCH_SLOT, NO_RUN, Marker
 
@@ -73,7 +77,7 @@ class Indefinite(Exception):
     """A commit had no answer. To learn the outcome, the caller must acquire the slot again."""
 
 
-class SlotPort(Protocol):
+class Slot(Protocol):
     """A handle with which one attempt of a task, or the driver, uses one slot of a sink.
 
     Notes
@@ -94,6 +98,9 @@ class SlotPort(Protocol):
     def begin(self) -> None:
         """Open a transaction."""
 
+    def send(self, rows: pa.RecordBatch) -> None:
+        """Send rows within the open transaction."""
+
     def pre_commit(self, marker: Marker) -> None:
         """Send all remaining rows and the marker to the sink. Readers do not see them yet."""
 
@@ -107,49 +114,7 @@ class SlotPort(Protocol):
         """Give up the slot. The next owner settles a transaction that is still open."""
 
 
-S = TypeVar("S", bound=SlotPort)
-S_contra = TypeVar("S_contra", bound=SlotPort, contravariant=True)
-
-
-class RowsToSend(Protocol[S_contra]):
-    """Rows to send to a slot. They can be read only once."""
-
-    def send_first(self, slot: S_contra) -> None:
-        """Send some rows within the open transaction, and wait until the sink has received them.
-
-        This keeps the rows in memory, because an attempt that finds itself fenced may send the rows
-        again.
-        """
-
-    def send_rest(self, slot: S_contra) -> Content:
-        """Send all other rows within the open transaction, and return the content of the slice."""
-
-
-class SliceRows(RowsToSend[S_contra], Protocol[S_contra]):
-    """The rows of a task's slice. The task may send, stage, or only read them."""
-
-    def consume(self) -> Content:
-        """Read all rows without sending them, and return the content of the slice."""
-
-    def stage(self) -> StagedSlice:
-        """Write all rows to a durable file that readers of the sink do not see."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """The identity of a micro-batch for one sink, in one run of a query."""
-
-    query_id: str
-    sink: str
-    run_id: str
-    batch_id: int
-    writer: str = ""
-    time_ms: int = 0
-
-    def marker(self, slot: int, content: Content, tasks: int | None = None) -> Marker:
-        return Marker(
-            slot=slot, rows=content.rows, content=content.hash, tasks=tasks, **asdict(self)
-        )
+S = TypeVar("S", bound=Slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +136,53 @@ class StagedSlice:
 
 def content_of_slices(slices: Sequence[PublishedSlice | StagedSlice]) -> Content:
     return sum((each.content for each in slices), Content())
+
+
+#: Writes the rows of a task where readers of the sink do not see them.
+Stage: TypeAlias = Callable[[Iterable[pa.RecordBatch]], StagedSlice]
+
+
+class SliceRows(ABC, Generic[S]):
+    """The rows of a slice. They can be read only once. `room` is the prefix of fault points."""
+
+    room: ClassVar[str]
+
+    def __init__(self, rows: Iterable[pa.RecordBatch], stage: Stage | None = None) -> None:
+        self.rows, self._stage = iter(rows), stage
+        #: The rows that were sent first. They may have to be sent again.
+        self.first: pa.RecordBatch | None = None
+
+    @abstractmethod
+    def send_first(self, slot: S) -> None:
+        """Send some rows within the open transaction, and wait until the sink has received them.
+
+        This keeps the rows in memory, because an attempt that finds itself fenced may send the rows
+        again.
+        """
+
+    def send_rest(self, slot: S) -> Content:
+        """Send all other rows within the open transaction, and return the content of the slice."""
+        content = Content() if self.first is None else content_of(self.first)
+        for batch in self.rows:
+            if batch.num_rows:
+                slot.send(batch)
+                content += content_of(batch)
+        faults.point(f"{self.room}.rows.sent")
+        return content
+
+    def consume(self) -> Content:
+        """Read all rows without sending them, and return the content of the slice."""
+        return sum(map(content_of, self._all()), Content())
+
+    def stage(self) -> StagedSlice:
+        """Write all rows to a durable file that readers of the sink do not see."""
+        assert self._stage is not None, "these are staged already"
+        return self._stage(self._all())
+
+    def _all(self) -> Iterator[pa.RecordBatch]:
+        if self.first is not None:
+            yield self.first
+        yield from self.rows
 
 
 def publish_slice(
@@ -226,20 +238,35 @@ def _still_held(batch: Batch, slot: S, rows: SliceRows[S]) -> bool:
     return True
 
 
-class SinkPort(Protocol[S]):
+class SinkSlots(ABC, Generic[S]):
     """A handle with which the driver uses all slots of a sink."""
 
+    def __init__(self, new_slot: Callable[[int], S]) -> None:
+        self._new_slot = new_slot
+        # Keep the slots, with their connections, until the micro-batch is published.
+        self._slots: dict[int, S] = {}
+
+    @abstractmethod
     def acquire(self, slots: Sequence[int]) -> Mapping[int, Marker]:
         """Acquire `slots` and all slots that have ever published, and return their newest markers.
 
         An implementation must acquire the first slot before all others, and read the markers last.
         """
 
-    def slot(self, number: int) -> S:
-        """Return a slot that `acquire` has acquired."""
-
-    def rows(self, slices: Sequence[StagedSlice]) -> RowsToSend[S]:
+    @abstractmethod
+    def rows(self, slices: Sequence[StagedSlice]) -> SliceRows[S]:
         """Return the rows of staged slices, read from the files of the slices."""
+
+    def slot(self, number: int) -> S:
+        """Return the slot of a number. Later calls return the same object."""
+        if number not in self._slots:
+            self._slots[number] = self._new_slot(number)
+        return self._slots[number]
+
+    def close(self) -> None:
+        """Give up all slots, so that the tasks of the next micro-batch can own them."""
+        for slot in self._slots.values():
+            slot.drop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +305,7 @@ class StagedBatch:
 
 def publish_staged(
     staged: StagedBatch,
-    sink: SinkPort[S],
+    sink: SinkSlots[S],
     *,
     atomic: Callable[[], Sequence[StagedSlice]] | None = None,
 ) -> None:
@@ -307,7 +334,7 @@ def publish_staged(
 
 
 def _decide(
-    given: StagedBatch, sink: SinkPort[S], atomic: Callable[[], Sequence[StagedSlice]] | None
+    given: StagedBatch, sink: SinkSlots[S], atomic: Callable[[], Sequence[StagedSlice]] | None
 ) -> None:
     """Acquire all slots, compare and revoke markers, and publish. Stop at a failed commit."""
     batch, slices = given.batch, given.slices
@@ -358,7 +385,7 @@ def _compare(given: StagedBatch, published: Mapping[int, Marker], *, is_atomic: 
             )
 
 
-def _revoke(batch: Batch, sink: SinkPort[S], newest: Mapping[int, Marker]) -> None:
+def _revoke(batch: Batch, sink: SinkSlots[S], newest: Mapping[int, Marker]) -> None:
     """Commit the markers of earlier runs again, in the name of no run.
 
     A slot that has published this micro-batch keeps its marker. A task of the earlier run that
@@ -370,7 +397,7 @@ def _revoke(batch: Batch, sink: SinkPort[S], newest: Mapping[int, Marker]) -> No
             _commit_marker(sink.slot(number), replace(marker, run_id=NO_RUN))
 
 
-def _commit_marker(slot: SlotPort, marker: Marker) -> None:
+def _commit_marker(slot: Slot, marker: Marker) -> None:
     """Commit a marker without rows, which also proves that the slot is still held."""
     slot.begin()
     slot.pre_commit(marker)
@@ -378,7 +405,7 @@ def _commit_marker(slot: SlotPort, marker: Marker) -> None:
 
 
 def _publish(
-    batch: Batch, number: int, sink: SinkPort[S], slices: Sequence[StagedSlice], tasks: int
+    batch: Batch, number: int, sink: SinkSlots[S], slices: Sequence[StagedSlice], tasks: int
 ) -> None:
     content, slot, rows = content_of_slices(slices), sink.slot(number), sink.rows(slices)
     slot.begin()

@@ -24,6 +24,7 @@ from dedup.catalog.root import Root
 from dedup.catalog.uri import below
 from dedup.core.duration import iso
 from dedup.errors import ConfigError, SinkError, faults
+from dedup.sinks.batch import this_process
 from dedup.sinks.begun import Begun
 from dedup.sinks.fan_out import BatchFunction
 from dedup.sinks.foreach_batch import numbered, query_of, run_tasks, start_of
@@ -31,7 +32,6 @@ from dedup.sinks.ledger import FORMAT
 from dedup.sinks.options import located
 from dedup.sinks.protocol import StagedSlice
 from dedup.sinks.slice_store import SliceStore, batch_ids, clean
-from dedup.sinks.work import this_process
 from dedup.spark.machine import wall_clock_ms
 
 if TYPE_CHECKING:

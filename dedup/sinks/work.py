@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import WriterCommitMessage
 
 from dedup.errors import SinkError, faults
+from dedup.sinks.batch import Batch, new_batch
 from dedup.sinks.figures import WorkCounts, counted, measured, note_fenced, reported
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.options import SinkOptions
-from dedup.sinks.protocol import Batch, Fenced, PublishedSlice, StagedBatch, StagedSlice
+from dedup.sinks.protocol import (
+    Aborted,
+    Fenced,
+    PublishedSlice,
+    SinkSlots,
+    SliceRows,
+    Slot,
+    Stage,
+    StagedBatch,
+    StagedSlice,
+    publish_slice,
+    publish_staged,
+)
 from dedup.sinks.slice_store import SliceStore
+
+S = TypeVar("S", bound=Slot)
 
 
 @dataclass(frozen=True, slots=True)
-class TaskResult(WriterCommitMessage):
+class TaskResult:
     """The result that a task of a sink returns to the driver.
 
     `undelivered` counts records that were lost since the worker's last task, without transactions.
@@ -143,6 +154,72 @@ def _nothing_staged() -> None:
     """Delete nothing, because the tasks have published all slices and staged none."""
 
 
+class SlotWork(SinkWork, Generic[S]):
+    """The work of a sink that has a slot for each task number."""
+
+    @property
+    @abstractmethod
+    def is_atomic(self) -> bool:
+        """Whether the driver publishes each micro-batch in one transaction."""
+
+    @abstractmethod
+    def slot(self, batch: Batch, number: int) -> S:
+        """Return a handle of a slot for one attempt of a task."""
+
+    @abstractmethod
+    def task_rows(self, rows: Iterable[pa.RecordBatch], stage: Stage) -> SliceRows[S]:
+        """Wrap the rows of a task. `stage` writes the rows if the slice has to be staged."""
+
+    @abstractmethod
+    def slots(self, batch: Batch) -> SinkSlots[S]:
+        """Return a handle of all slots for the driver."""
+
+    def write(self, batch: Batch, slot: int, rows: Iterable[pa.RecordBatch]) -> TaskResult:
+        faults.point(f"{self.room}.task.begin")
+        staging = self.staging(batch)
+
+        def stage(rows: Iterable[pa.RecordBatch]) -> StagedSlice:
+            faults.point(f"{self.room}.stage.before")
+            staged = staging.write(batch.batch_id, slot, rows)
+            faults.point(f"{self.room}.stage.after")
+            return staged
+
+        held = self.slot(batch, slot)
+        try:
+            slice_rows = self.task_rows(rows, stage)
+            if self.is_atomic:
+                return TaskResult(batch, slice_rows.stage())
+            result = TaskResult(batch, publish_slice(batch, slot, held, slice_rows))
+        except (Fenced, Aborted) as error:
+            held.drop()
+            raise SinkError(
+                f"This attempt to write slice {slot} of micro-batch {batch.batch_id} is over, and "
+                f"it published nothing: {error}. Another attempt owns the slice by now, or the "
+                f"transaction was aborted{self.fenced_because}. Spark retries the task, or start "
+                "the query again."
+            ) from None
+        except BaseException:
+            held.drop()
+            raise
+        faults.point(f"{self.room}.task.end")
+        return result
+
+    def publish(self, staged: StagedBatch) -> Callable[[], None]:
+        batch = staged.batch
+        slices = [each for each in staged.slices if isinstance(each, StagedSlice)]
+        atomic = (lambda: self.chosen(batch, slices)) if self.is_atomic else None
+        slots = self.slots(batch)
+        try:
+            publish_staged(staged, slots, atomic=atomic)
+        finally:
+            slots.close()
+        return lambda: self.staging(batch).clean(batch.batch_id)
+
+    def chosen(self, batch: Batch, slices: Sequence[StagedSlice]) -> Sequence[StagedSlice]:
+        """Return the slices whose rows the driver publishes as the whole micro-batch."""
+        return slices
+
+
 def current_batch(name: str) -> tuple[Batch, int]:
     """Return the micro-batch and the number of the running task. `name` is the name of the sink."""
     from pyspark import TaskContext
@@ -157,20 +234,3 @@ def current_batch(name: str) -> tuple[Batch, int]:
     # Spark's job group is the ID of this start of the query.
     query_id, batch_id, run_id = found
     return new_batch(query_id, name, run_id, int(batch_id)), context.partitionId()
-
-
-def this_process() -> str:
-    """Return the host and number of this process, for people."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def new_batch(query_id: str, name: str, run_id: str, batch_id: int) -> Batch:
-    """Return the identity of a micro-batch, with this process as its writer."""
-    return Batch(
-        query_id=query_id,
-        sink=name,
-        run_id=run_id,
-        batch_id=batch_id,
-        writer=this_process(),
-        time_ms=int(time.time() * 1000),
-    )

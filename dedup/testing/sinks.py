@@ -25,8 +25,8 @@ import pyarrow as pa
 import pytest
 
 from dedup.errors import SinkError
-from dedup.sinks.protocol import Batch
-from dedup.sinks.work import TaskResult, new_batch
+from dedup.sinks.batch import Batch, new_batch
+from dedup.sinks.work import TaskResult
 from dedup.tools import inspect_output
 
 QUERY = "11111111-2222-3333-4444-555555555555"

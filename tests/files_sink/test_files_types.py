@@ -20,10 +20,10 @@ from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dedup.errors import ConfigError, DataError
+from dedup.sinks.batch import new_batch
 from dedup.sinks.files.function import ready
 from dedup.sinks.files.options import files_options
 from dedup.sinks.files.text_lines import Dialect, csv_lines, json_lines
-from dedup.sinks.work import new_batch
 from tests.support.edge_values import (
     ALL,
     NUL,

@@ -20,9 +20,9 @@ from confluent_kafka.admin import (
 )
 
 from dedup.errors import ConfigError, DataError, DedupError
+from dedup.sinks.batch import new_batch
 from dedup.sinks.kafka.client_errors import is_fenced, permanent_error
 from dedup.sinks.kafka.work import KafkaWork
-from dedup.sinks.work import new_batch
 from tests.kafka.broker import Broker
 from tests.kafka.records import admin, make_topic
 from tests.kafka.slots import QUERY, forget_slots, work_of

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from dedup.errors import ConfigError, DataError
+from dedup.sinks.batch import new_batch
 from dedup.sinks.kafka.options import kafka_options
 from dedup.sinks.kafka.records import record_shape
-from dedup.sinks.work import new_batch
 from tests.kafka.records import make_topic, read_topic
 from tests.kafka.slots import QUERY, work_of
 from tests.support.edge_values import SCALARS, TEXTS

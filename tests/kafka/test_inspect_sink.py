@@ -11,12 +11,12 @@ from confluent_kafka import Producer
 
 from dedup import tools
 from dedup.errors import ConfigError
+from dedup.sinks.batch import Batch
 from dedup.sinks.content import Content
 from dedup.sinks.inspection import SinkState
 from dedup.sinks.kafka.inspection import KafkaInspection
 from dedup.sinks.kafka.options import KafkaOptions
 from dedup.sinks.kafka.slots import KafkaSlot
-from dedup.sinks.protocol import Batch
 from tests.kafka.broker import Broker
 from tests.kafka.records import SOON, make_topic
 from tests.kafka.slots import ready_options

@@ -15,13 +15,14 @@ import pytest
 from confluent_kafka import KafkaError
 
 from dedup.errors import SinkError
+from dedup.sinks.batch import Batch
 from dedup.sinks.content import Content
 from dedup.sinks.kafka import slots as transactions
 from dedup.sinks.kafka.options import kafka_options
 from dedup.sinks.kafka.preflight import check_sink
-from dedup.sinks.kafka.slots import KafkaSink, KafkaSlot
+from dedup.sinks.kafka.slots import KafkaSlot, KafkaSlots
 from dedup.sinks.marker import BATCH_SLOT, Marker
-from dedup.sinks.protocol import Batch, Fenced
+from dedup.sinks.protocol import Fenced
 from dedup.sinks.slice_store import SliceStore
 from dedup.sources.kafka.client_options import client_settings
 from tests.kafka.broker import Broker
@@ -87,7 +88,7 @@ def test_the_driver_holds_all_slots_however_few_a_process_keeps(
 ) -> None:
     monkeypatch.setattr(transactions, "KEPT", 2)
     sink, other = (
-        KafkaSink(slot._options, "q", SliceStore(str(tmp_path), "q", "kafka")) for _ in range(2)
+        KafkaSlots(slot._options, "q", SliceStore(str(tmp_path), "q", "kafka")) for _ in range(2)
     )
     slots = [BATCH_SLOT, *range(5)]
     sink.acquire(slots)

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dedup.errors import ConfigError, DataError, DedupError
+from dedup.sinks.batch import new_batch
 from dedup.sinks.lakehouse.columns import arrow_type, spark_name
 from dedup.sinks.lakehouse.delta import stats_of
 from dedup.sinks.lakehouse.function import ready
 from dedup.sinks.lakehouse.options import DELTA, ICEBERG, lake_options
-from dedup.sinks.work import new_batch
 from tests.lakehouse.lakes import QUERY, Lake, Sink
 
 STRUCT = pa.struct([("x-y", pa.int32())])

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from dedup.errors import SinkError
 from dedup.sinks import protocol as real
+from dedup.sinks.batch import Batch
 from dedup.sinks.content import Content
 from dedup.sinks.marker import BATCH_SLOT, Marker
 
@@ -219,7 +220,7 @@ def next_of(spec: Spec, answers: tuple[Any, ...], variant: Variant) -> Call | En
         return Ended(None, error=type(error).__name__)
 
 
-def _drive(spec: Spec, batch: real.Batch, asked: _Answers, variant: Variant) -> None:
+def _drive(spec: Spec, batch: Batch, asked: _Answers, variant: Variant) -> None:
     protocol = variant.protocol
 
     def typed(slices: Sequence[Slice]) -> list[real.PublishedSlice | real.StagedSlice]:

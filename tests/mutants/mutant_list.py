@@ -1042,7 +1042,7 @@ MUTANTS = (
     ),
     _mutant(
         "connections to databases are shared with forks",
-        "sinks/database.py",
+        "sinks/kit/database.py",
         "os.register_at_fork(after_in_child=_free.clear)",
         "",
         "mysql/test_mysql_owners.py",

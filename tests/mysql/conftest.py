@@ -27,7 +27,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def where(server: Server) -> Iterator[dict[str, Any]]:
     """How to connect to a database of the test's own, as arguments of ``connect``."""
-    from dedup.sinks.database import forget_connections
+    from dedup.sinks.kit.database import forget_connections
     from dedup.sinks.kit.slots import forget_slots
     from tests.mysql.tables import run
 

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pymysql
 
+from dedup.sinks.batch import new_batch
 from dedup.sinks.kit.slots import forget_slots
 from dedup.sinks.kit.work import TransactionalWork
 from dedup.sinks.mysql.options import mysql_options
 from dedup.sinks.mysql.sink import ready
-from dedup.sinks.work import new_batch
 from dedup.testing.sinks import QUERY, SinkHarness
 from tests.support.proxy import Harm
 

@@ -10,7 +10,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from dedup.sinks.database import forget_connections
+from dedup.sinks.kit.database import forget_connections
 from dedup.testing import check_sink
 from dedup.testing.sinks import SinkContract, SinkOutput
 from tests.mysql.server import Server

@@ -14,7 +14,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import ConfigError, DataError, DedupError, MissingExtraError, SinkError
 from dedup.sinks import database, mysql_ddl, mysql_sink
-from dedup.sinks.database import forget_connections
+from dedup.sinks.kit.database import forget_connections
 from dedup.sinks.mysql import tables
 from dedup.sinks.mysql.options import mysql_options
 from dedup.testing.sinks import once

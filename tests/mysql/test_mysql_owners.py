@@ -16,11 +16,11 @@ import pymysql
 import pytest
 
 from dedup.errors import ConfigError, DataError, SinkError
-from dedup.sinks.database import _free, forget_connections, give_back
-from dedup.sinks.kit.slots import KitSink
+from dedup.sinks.batch import new_batch
+from dedup.sinks.kit.database import _free, forget_connections, give_back
+from dedup.sinks.kit.slots import KitSlots
 from dedup.sinks.mysql.connections import connected
 from dedup.sinks.protocol import Fenced, PublishedSlice
-from dedup.sinks.work import new_batch
 from dedup.testing import faults
 from dedup.testing.sinks import QUERY, once
 from tests.mysql.server import Server
@@ -45,8 +45,8 @@ def proxy(server: Server) -> Iterator[Proxy]:
     forget_connections()
 
 
-def handle(sink: Sink) -> KitSink:
-    return sink.work.sink(new_batch(QUERY, sink.work.name, "run1", 1))
+def handle(sink: Sink) -> KitSlots:
+    return sink.work.slots(new_batch(QUERY, sink.work.name, "run1", 1))
 
 
 def test_two_drivers_of_one_process_are_two_owners(sink: Sink) -> None:

@@ -43,7 +43,7 @@ def database(server: Server) -> Iterator[str]:
 def _made(server: Server, statements: str, dsn: str) -> Iterator[str]:
     import psycopg
 
-    from dedup.sinks.database import forget_connections
+    from dedup.sinks.kit.database import forget_connections
     from dedup.sinks.kit.slots import forget_slots
 
     with psycopg.connect(server.dsn(), autocommit=True) as connection:

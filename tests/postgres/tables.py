@@ -10,11 +10,12 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
+from dedup.sinks.batch import new_batch
 from dedup.sinks.kit.slots import forget_slots
 from dedup.sinks.kit.work import TransactionalWork
 from dedup.sinks.postgres.options import postgres_options
 from dedup.sinks.postgres.sink import ready
-from dedup.sinks.work import TaskResult, new_batch
+from dedup.sinks.work import TaskResult
 from dedup.testing.sinks import QUERY, SinkHarness
 from dedup.testing.sinks import once as once
 from tests.support.proxy import Harm

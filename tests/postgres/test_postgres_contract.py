@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dedup.sinks.database import forget_connections
+from dedup.sinks.kit.database import forget_connections
 from dedup.testing import check_sink
 from dedup.testing.sinks import SinkContract, SinkOutput
 from tests.postgres.tables import Sink, run, updates

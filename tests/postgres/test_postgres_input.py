@@ -14,7 +14,7 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 
 from dedup.errors import ConfigError, DataError, DedupError, SinkError
 from dedup.sinks.data_source import source_of
-from dedup.sinks.database import forget_connections
+from dedup.sinks.kit.database import forget_connections
 from dedup.sinks.postgres import copy_rows
 from dedup.sinks.postgres.columns import column_type
 from dedup.sinks.postgres.connections import connected

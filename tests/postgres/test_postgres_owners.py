@@ -9,11 +9,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from dedup.sinks.database import _free, forget_connections
-from dedup.sinks.kit.slots import KitSink
+from dedup.sinks.batch import new_batch
+from dedup.sinks.kit.database import _free, forget_connections
+from dedup.sinks.kit.slots import KitSlots
 from dedup.sinks.postgres.connections import connected, give_back, transaction
 from dedup.sinks.protocol import Aborted, Fenced, PublishedSlice
-from dedup.sinks.work import new_batch
 from tests.postgres.tables import QUERY, Sink, once, run
 
 
@@ -24,8 +24,8 @@ def sink(dsn: str, tmp_path: Path) -> Sink:
     return made
 
 
-def handle(sink: Sink) -> KitSink:
-    return sink.work.sink(new_batch(QUERY, sink.work.name, "run1", 1))
+def handle(sink: Sink) -> KitSlots:
+    return sink.work.slots(new_batch(QUERY, sink.work.name, "run1", 1))
 
 
 def test_two_drivers_of_one_process_are_two_owners(sink: Sink) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dedup.errors import DataError
-from dedup.sinks.database import forget_connections
+from dedup.sinks.kit.database import forget_connections
 from dedup.sinks.postgres import quarantine as quarantine_table
 from dedup.sinks.protocol import PublishedSlice, StagedSlice
 from tests.postgres.tables import QUERY, Sink, batch_of, once, run, write

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dedup.errors import ConfigError, SinkError, restart_helps
-from dedup.sinks.database import forget_connections
+from dedup.sinks.kit.database import forget_connections
 from dedup.sinks.postgres.options import postgres_options
 from dedup.sinks.postgres.sink import ready
 from tests.postgres.server import Server

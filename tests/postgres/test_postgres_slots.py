@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dedup.errors import SinkError
-from dedup.sinks.database import forget_connections
+from dedup.sinks.kit.database import forget_connections
 from dedup.sinks.protocol import PublishedSlice, StagedSlice
 from tests.postgres.server import Server
 from tests.postgres.tables import HARMS, Sink, batch_of, commits, once, run

@@ -13,6 +13,7 @@ import pytest
 
 from dedup.errors import ConfigError, SinkError
 from dedup.sinks import kafka_sink
+from dedup.sinks.batch import new_batch
 from dedup.sinks.foreach_batch import SinkFunction, query_of_checkpoint
 from dedup.sinks.kafka.client_errors import client_log
 from dedup.sinks.kafka.options import kafka_options
@@ -23,7 +24,6 @@ from dedup.sinks.ledger import Ledger
 from dedup.sinks.options import located
 from dedup.sinks.protocol import StagedBatch
 from dedup.sinks.slice_store import SliceStore
-from dedup.sinks.work import new_batch
 
 
 def function() -> SinkFunction:

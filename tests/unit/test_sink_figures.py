@@ -18,9 +18,10 @@ import pytest
 from dedup import DedupListener
 from dedup.cli.watch_screen import screen
 from dedup.errors import SinkError
+from dedup.sinks.batch import Batch
 from dedup.sinks.content import Content
 from dedup.sinks.figures import SinkMetrics, figures_of, record, reported
-from dedup.sinks.protocol import Batch, Fenced, PublishedSlice, StagedSlice
+from dedup.sinks.protocol import Fenced, PublishedSlice, StagedSlice
 from dedup.sinks.work import SinkWork, TaskResult
 from dedup.tools.watch import listener as listener_module
 from dedup.tools.watch.metrics_log import MetricsLog

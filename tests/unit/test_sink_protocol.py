@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from dedup.errors import SinkError
+from dedup.sinks.batch import Batch
 from dedup.sinks.content import Content
 from dedup.sinks.figures import measured
 from dedup.sinks.marker import BATCH_SLOT, NO_RUN, Marker
 from dedup.sinks.protocol import (
     ATTEMPTS,
     Aborted,
-    Batch,
     Fenced,
     Indefinite,
     PublishedSlice,

@@ -32,16 +32,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_point_is_in_the_code_and_listed() -> None:
     # Sinks share the driver's points, and those with slots more, each under its own name.
     slots = ("kafka", "kit")
-    rooms = {
-        "work.py": (*slots, "files", "lakehouse"),
-        "slot_work.py": slots,
-        "slice_store.py": ("kafka", "kit", "stable"),
-    }
+    rooms = {"driver": (*slots, "files", "lakehouse"), "manifest": (*slots, "stable")}
     named = {
         name.replace("{self.room}", room)
         for path in Path(dedup.__file__).parent.rglob("*.py")
         for name in re.findall(r'faults\.point\(\s*f?"([^"]+)"', path.read_text())
-        for room in (rooms[path.name] if "{self.room}" in name else [""])
+        for room in (rooms.get(name.split(".")[2], slots) if "{self.room}" in name else [""])
     }
     assert named == set(faults.POINTS)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dedup.errors import SinkError, faults
+from dedup.sinks.batch import Batch
 from dedup.sinks.batch_folders import folder_of
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.files.options import FilesOptions
@@ -18,7 +19,7 @@ from dedup.sinks.files.slice_files import FileShape, SliceFiles, WrittenFile
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import Marker
 from dedup.sinks.output_owner import own_output, owner_of
-from dedup.sinks.protocol import Batch, Fenced, StagedBatch, StagedSlice, content_of_slices
+from dedup.sinks.protocol import Fenced, StagedBatch, StagedSlice, content_of_slices
 from dedup.sinks.single_commit import commit_batch
 from dedup.sinks.utf8 import only_utf8
 from dedup.sinks.work import SinkWork, TaskResult

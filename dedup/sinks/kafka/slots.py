@@ -41,9 +41,8 @@ from dedup.sinks.kafka.markers import KafkaMarkers
 from dedup.sinks.kafka.options import KafkaOptions, partitioner_key
 from dedup.sinks.kafka.records import Sender
 from dedup.sinks.marker import Marker
-from dedup.sinks.protocol import Aborted, Fenced, Indefinite, StagedSlice
+from dedup.sinks.protocol import Aborted, Fenced, Indefinite, SinkSlots, SliceRows, StagedSlice
 from dedup.sinks.slice_store import SliceStore
-from dedup.sinks.slot_work import SlotRows, SlotSink
 from dedup.sources.kafka.clients import confluent, transactional_config
 
 #: Number of producers that a process keeps. Each has its own threads and connections.
@@ -80,7 +79,7 @@ def kafka_markers(options: KafkaOptions) -> KafkaMarkers:
 
 
 class KafkaSlot:
-    """One slot of the sink. Implements `dedup.sinks.protocol.SlotPort`.
+    """One slot of the sink. Implements `dedup.sinks.protocol.Slot`.
 
     An attempt initialises a producer, or takes a producer that the process has kept, and then never
     uses another. A start of the query that was given up may still run in this process, and must not
@@ -315,8 +314,8 @@ class KafkaSlot:
         return self._options.clients.without_secrets(str(error.args[0].str()))
 
 
-class KafkaRows(SlotRows):
-    """Rows that have the columns of Kafka records. Implements `dedup.sinks.protocol.SliceRows`."""
+class KafkaRows(SliceRows[KafkaSlot]):
+    """Rows that have the columns of Kafka records."""
 
     room = "kafka"
 
@@ -331,7 +330,7 @@ class KafkaRows(SlotRows):
             raise Aborted("a slice without rows cannot show whether its slot is still owned")
 
 
-class KafkaSink(SlotSink[KafkaSlot]):
+class KafkaSlots(SinkSlots[KafkaSlot]):
     """A handle with which the driver uses all slots of a Kafka sink."""
 
     def __init__(self, options: KafkaOptions, query_id: str, staging: SliceStore) -> None:

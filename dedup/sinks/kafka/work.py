@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from dedup.errors import SinkError
+from dedup.sinks.batch import Batch
 from dedup.sinks.content import Content
 from dedup.sinks.kafka.client_errors import describe_message, permanent_error
 from dedup.sinks.kafka.options import (
@@ -22,12 +23,11 @@ from dedup.sinks.kafka.options import (
 )
 from dedup.sinks.kafka.preflight import check_sink
 from dedup.sinks.kafka.records import RecordShape, Sender, record_shape
-from dedup.sinks.kafka.slots import KafkaRows, KafkaSink, KafkaSlot
+from dedup.sinks.kafka.slots import KafkaRows, KafkaSlot, KafkaSlots
 from dedup.sinks.kafka.undelivered import Undelivered
 from dedup.sinks.ledger import Ledger
-from dedup.sinks.protocol import Batch, PublishedSlice, StagedBatch, StagedSlice
-from dedup.sinks.slot_work import SlotWork, Stage
-from dedup.sinks.work import TaskResult
+from dedup.sinks.protocol import PublishedSlice, Stage, StagedBatch, StagedSlice
+from dedup.sinks.work import SlotWork, TaskResult
 from dedup.sources.kafka.clients import confluent, producer_config
 from dedup.sources.kafka.cluster import Cluster
 
@@ -63,8 +63,8 @@ class KafkaWork(SlotWork[KafkaSlot]):
     def task_rows(self, rows: Iterable[pa.RecordBatch], stage: Stage) -> KafkaRows:
         return KafkaRows(_records(rows, self.shape), stage)
 
-    def sink(self, batch: Batch) -> KafkaSink:
-        return KafkaSink(self.options, batch.query_id, self.staging(batch))
+    def slots(self, batch: Batch) -> KafkaSlots:
+        return KafkaSlots(self.options, batch.query_id, self.staging(batch))
 
     def chosen(self, batch: Batch, slices: Sequence[StagedSlice]) -> Sequence[StagedSlice]:
         return self.staging(batch).manifest(batch.batch_id, slices)

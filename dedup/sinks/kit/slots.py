@@ -25,9 +25,16 @@ from dedup.errors import ConfigError, SinkError, faults
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.marker import BATCH_SLOT, Marker, reading
 from dedup.sinks.options import SinkOptions
-from dedup.sinks.protocol import Aborted, Disconnected, Fenced, Indefinite, StagedSlice
+from dedup.sinks.protocol import (
+    Aborted,
+    Disconnected,
+    Fenced,
+    Indefinite,
+    SinkSlots,
+    SliceRows,
+    StagedSlice,
+)
 from dedup.sinks.slice_store import SliceStore
-from dedup.sinks.slot_work import SlotRows, SlotSink
 
 _FORMAT = 1
 #: Seconds between two statements of a transaction after which an error names the pause.
@@ -155,7 +162,7 @@ def no_answer(error: Exception) -> str:
 
 
 class KitSlot:
-    """One slot of the sink. Implements `dedup.sinks.protocol.SlotPort`.
+    """One slot of the sink. Implements `dedup.sinks.protocol.Slot`.
 
     `identity` tells slots of other outputs apart in this process.
     """
@@ -274,7 +281,7 @@ class KitSlot:
         )
 
 
-class KitRows(SlotRows):
+class KitRows(SliceRows[KitSlot]):
     """The rows of a task, or of staged slices, for a `KitSlot`."""
 
     room = "kit"
@@ -283,7 +290,7 @@ class KitRows(SlotRows):
         """Send nothing. The open transaction already shows that this attempt owns the slot."""
 
 
-class KitSink(SlotSink[KitSlot]):
+class KitSlots(SinkSlots[KitSlot]):
     """A handle with which the driver uses all slots of the sink."""
 
     def __init__(self, slots: Slots, identity: bytes, staging: SliceStore) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from dedup.sinks.kit.slots import KitRows, KitSink, KitSlot, Slots
+from dedup.sinks.batch import Batch
+from dedup.sinks.kit.slots import KitRows, KitSlot, KitSlots, Slots
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.options import SinkOptions
-from dedup.sinks.protocol import Batch, StagedBatch
-from dedup.sinks.slot_work import SlotWork, Stage
+from dedup.sinks.protocol import Stage, StagedBatch
+from dedup.sinks.work import SlotWork
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class TransactionalWork(SlotWork[KitSlot]):
         first = list(islice(rows := iter(rows), 1))
         return KitRows(chain(first, rows), stage)
 
-    def sink(self, batch: Batch) -> KitSink:
-        return KitSink(self._slots(batch), self.identity, self.staging(batch))
+    def slots(self, batch: Batch) -> KitSlots:
+        return KitSlots(self._slots(batch), self.identity, self.staging(batch))
 
     def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
         """Record where the markers are.

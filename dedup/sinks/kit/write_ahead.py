@@ -27,13 +27,13 @@ import pyarrow as pa
 
 from dedup.catalog.root import Root
 from dedup.errors import ConfigError, ObjectMissing, SinkError, faults
+from dedup.sinks.batch import Batch
 from dedup.sinks.begun import FOLDER
 from dedup.sinks.figures import note_retry
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.options import SinkOptions, located
 from dedup.sinks.protocol import (
-    Batch,
     Fenced,
     StagedBatch,
     StagedSlice,

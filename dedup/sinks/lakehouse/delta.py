@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from dedup.catalog.root import Root
 from dedup.errors import ConfigError, DataError, SinkError
 from dedup.errors.lazy import library
+from dedup.sinks.batch import Batch
 from dedup.sinks.lakehouse.columns import (
     TableColumns,
     fit_columns,
@@ -34,7 +35,7 @@ from dedup.sinks.lakehouse.columns import (
 from dedup.sinks.lakehouse.options import LakeOptions
 from dedup.sinks.lakehouse.work import DataFile, LakePort, LakeTarget
 from dedup.sinks.marker import BATCH_SLOT, Marker
-from dedup.sinks.protocol import Aborted, Batch
+from dedup.sinks.protocol import Aborted
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

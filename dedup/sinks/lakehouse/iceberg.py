@@ -23,11 +23,12 @@ from dedup.catalog.localfile import sync
 from dedup.errors import ConfigError
 from dedup.errors.lazy import library
 from dedup.errors.redaction import without_secrets
+from dedup.sinks.batch import Batch
 from dedup.sinks.lakehouse.columns import fit_columns, new_columns, split_rows
 from dedup.sinks.lakehouse.options import LakeOptions
 from dedup.sinks.lakehouse.work import DataFile, LakePort, LakeTarget
 from dedup.sinks.marker import Marker
-from dedup.sinks.protocol import Aborted, Batch
+from dedup.sinks.protocol import Aborted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -16,13 +16,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dedup.errors import faults
+from dedup.sinks.batch import new_batch
 from dedup.sinks.figures import reported
 from dedup.sinks.foreach_batch import NamedSink, query_of, query_of_checkpoint, start_of
 from dedup.sinks.lakehouse.delta import app_id, delta_library
 from dedup.sinks.lakehouse.iceberg import marker_property
 from dedup.sinks.options import NAME, located
 from dedup.sinks.protocol import refuse_older_checkpoint
-from dedup.sinks.work import new_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,12 +16,13 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from dedup.errors import CatalogError, ConfigError, SinkError, faults
+from dedup.sinks.batch import Batch
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.lakehouse.columns import CHUNK_BYTES, TableColumns
 from dedup.sinks.lakehouse.options import DELTA, LakeOptions
 from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import Marker
-from dedup.sinks.protocol import Aborted, Batch, Indefinite, StagedBatch, StagedSlice
+from dedup.sinks.protocol import Aborted, Indefinite, StagedBatch, StagedSlice
 from dedup.sinks.single_commit import Publication, TablePort, commit_batch
 from dedup.sinks.utf8 import check_utf8, only_utf8
 from dedup.sinks.work import SinkWork, TaskResult

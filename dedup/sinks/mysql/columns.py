@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from dedup.errors import ConfigError
 from dedup.sinks.columns import Unsuitable, decimal_size, fitting_decimal, plain_type
-from dedup.sinks.database import create_table
+from dedup.sinks.kit.database import create_table
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -10,7 +10,7 @@ from typing import Any
 from dedup.errors import ConfigError, DedupError, SinkError
 from dedup.errors.lazy import library
 from dedup.errors.redaction import without_secrets
-from dedup.sinks.database import give_back, rejected_record, take_connection
+from dedup.sinks.kit.database import give_back, rejected_record, take_connection
 from dedup.sinks.mysql.options import MysqlOptions
 from dedup.sinks.protocol import Aborted, Disconnected
 

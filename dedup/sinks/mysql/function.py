@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dedup.sinks.database import database_kind
 from dedup.sinks.foreach_batch import SinkFunction
+from dedup.sinks.kit.database import database_kind
 from dedup.sinks.mysql.connections import mysql_library
 from dedup.sinks.mysql.options import FORMAT, PREFIX, mysql_options
 from dedup.sinks.mysql.sink import read_markers, ready

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dedup.sinks.database import answering_server, close, database_work, give_back
+from dedup.sinks.kit.database import answering_server, close, database_work, give_back
 from dedup.sinks.kit.slots import Stored
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.kit.work import TransactionalWork

@@ -13,7 +13,12 @@ import pyarrow.compute as pc
 
 from dedup.errors import ConfigError, DataError
 from dedup.sinks.columns import Unsuitable, check_names, shown_record
-from dedup.sinks.database import changed_columns, check_deciding, fitting_column, rejected_record
+from dedup.sinks.kit.database import (
+    changed_columns,
+    check_deciding,
+    fitting_column,
+    rejected_record,
+)
 from dedup.sinks.mysql.columns import COLLATIONS, MysqlColumn, check_key_type, quoted
 from dedup.sinks.mysql.connections import mysql_library, translate_error
 from dedup.sinks.mysql.options import MysqlOptions

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dedup.sinks.columns import Unsuitable, decimal_size, fitting_decimal, plain_type
-from dedup.sinks.database import create_table
+from dedup.sinks.kit.database import create_table
 from dedup.spark.id_encoding import encode_ids
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from dedup.errors import ConfigError, DataError, DedupError, SinkError
 from dedup.errors.lazy import library
 from dedup.errors.redaction import without_secrets
-from dedup.sinks import database
+from dedup.sinks.kit import database
 from dedup.sinks.postgres.options import PostgresOptions
 from dedup.sinks.protocol import Aborted, Disconnected
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dedup.sinks.database import database_kind
 from dedup.sinks.foreach_batch import SinkFunction
+from dedup.sinks.kit.database import database_kind
 from dedup.sinks.options import database_texts
 from dedup.sinks.postgres.connections import psycopg_library
 from dedup.sinks.postgres.options import FORMAT, postgres_options

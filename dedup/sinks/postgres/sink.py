@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from dedup.errors import DataError, SinkError
-from dedup.sinks.database import answering_server, database_work
+from dedup.sinks.kit.database import answering_server, database_work
 from dedup.sinks.kit.slots import Stored
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.sinks.kit.work import TransactionalWork

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dedup.errors import ConfigError
 from dedup.sinks.columns import Unsuitable, check_names
-from dedup.sinks.database import changed_columns, check_deciding, fitting_column
+from dedup.sinks.kit.database import changed_columns, check_deciding, fitting_column
 from dedup.sinks.postgres.columns import Encoding, check_compared, encoding, quoted
 from dedup.sinks.postgres.connections import Connection, psycopg_library, rejected_record
 from dedup.sinks.postgres.options import PostgresOptions
