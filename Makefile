@@ -212,11 +212,10 @@ mutants: $(VENV)/.ready-test ## break the source on purpose, one place at a time
 	@$(PY) -m tests.mutants.run $(MUTANTS_ARGS)
 
 .PHONY: wheel
-wheel: ## build a wheel into dist/
+wheel: ## build the sdist and the wheels of the last commit into dist/, and check them (a minute)
 	$(call environment,$(VENV))
-	@rm -rf build/lib* build/bdist* dist/rolling_dedup-*.whl
-	@$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
-	@ls dist/*.whl
+	@$(PY) -m pip install --quiet abi3audit auditwheel build twine ziglang
+	@$(PY) native/release.py
 
 .PHONY: clean
 clean: ## remove all that make made, the virtual environments included

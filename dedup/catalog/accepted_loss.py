@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from dedup.catalog.document import from_document, to_document
 from dedup.catalog.layout import ACCEPTED_LOSS_SUFFIX, shard_path
-from dedup.catalog.root import ObjectMissing, Root
-from dedup.core.parse import integer, name, record
 from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError
+from dedup.storage.document import from_document, to_document
+from dedup.storage.root import ObjectMissing, Root
+from dedup.values.parse import integer, name, record
 
 ACCEPTED_LOSS_FORMAT = 1
 

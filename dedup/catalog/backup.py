@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dedup.catalog.document import from_document, to_document
+from dedup.catalog.gc.lineage import Run
 from dedup.catalog.gc.runs import read_lineage
-from dedup.catalog.layout import ADOPTED_FILE, BACKUP_FILE, shard_path
-from dedup.catalog.root import ObjectMissing, Root
-from dedup.core.lineage import Run
-from dedup.core.parse import count, name, record
+from dedup.catalog.layout import ADOPTED_FILE, BACKUP_FILE, catalog_files, shard_path
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.errors import CatalogError, OtherRelease
+from dedup.storage.document import from_document, to_document
+from dedup.storage.root import ObjectMissing, Root
+from dedup.values.parse import count, name, record
 
 BACKUP_FORMAT = 1
 
@@ -81,7 +81,7 @@ def read_adopted(root: Root, query_id: str, shard: int) -> ShardState | None:
     try:
         return root.read(path, lambda data: _from_bytes(data, query_id, shard))
     except ObjectMissing:
-        if not any(found.parsed.kind == "adopted" for found in root.list(query_id)):
+        if not any(found.parsed.kind == "adopted" for found in catalog_files(root, query_id)):
             return None
         why: object = "it is missing, though other shards of this query have one"
     except ValueError as exc:

@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dedup.catalog.definition import Definition
-from dedup.catalog.document import from_document, to_document
 from dedup.catalog.layout import certificate_path, old_certificate_path
-from dedup.catalog.root import ObjectMissing, Root
-from dedup.core.parse import (
+from dedup.errors import CatalogError, ConfigError, OtherRelease, before_release
+from dedup.storage.document import from_document, to_document
+from dedup.storage.root import ObjectMissing, Root
+from dedup.values.parse import (
     OtherVersion,
     Parser,
     boolean,
@@ -27,7 +28,6 @@ from dedup.core.parse import (
     text,
     tuple_of,
 )
-from dedup.errors import CatalogError, ConfigError, OtherRelease, before_release
 
 CERTIFICATE_FORMAT = 1
 SECRET_BYTES = 16

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dedup.catalog.certificate import Certificate, load_certificate, read_certificate
 from dedup.catalog.definition import Definition, change_token, encoded_kind
 from dedup.catalog.layout import certificate_path
-from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError, faults
+from dedup.storage.root import Root
 
 _START_OVER = (
     "Otherwise start over with a new checkpoint and a new catalog folder, which forgets all IDs"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dedup.core.parse import record, row, text, tuple_of
+from dedup.values.parse import record, row, text, tuple_of
 
 #: Version of the encoding in `dedup.spark.executor.rowhash`. Payloads of different versions cannot
 #: be compared.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from dedup.core.parse import NAME
 from dedup.errors import ConfigError
+from dedup.storage.root import Root, StoredFile
+from dedup.values.parse import NAME
 
 SEGMENT_SUFFIX = ".sst"
 SIDECAR_SUFFIX = ".filter"
@@ -20,8 +22,6 @@ ADOPTED_FILE = "adopted.json"
 #: Folder for the objects of a query's runs, and for the marks of starts (see `start_path`).
 RUNS_FOLDER = "runs"
 STARTS_FOLDER = "starts"
-#: Suffix of a file that is still being written. A killed writer leaves the file behind.
-TEMP_SUFFIX = ".tmp"
 
 Kind: TypeAlias = Literal[
     "certificate", "old_certificate", "segment", "sidecar", "accepted_loss", "pending_list",
@@ -67,6 +67,19 @@ class ObjectName:
     through_epoch: int | None = None
 
 
+@dataclass(frozen=True)
+class CatalogFile(StoredFile):
+    """A file under a catalog root, with the parts of its name."""
+
+    @cached_property
+    def parsed(self) -> ObjectName:
+        return parse_name(self.name)
+
+
+def catalog_files(root: Root, prefix: str = "") -> tuple[CatalogFile, ...]:
+    return tuple(CatalogFile(f.name, f.size_bytes, f.modified_ms) for f in root.list(prefix))
+
+
 def segment_name(epoch: int, run_id: str, task_attempt_id: int, seq: int) -> str:
     """Return the name of the ``seq``-th segment that a task attempt writes for a shard.
 
@@ -108,7 +121,7 @@ def start_path(start_id: str) -> str:
     return f"{STARTS_FOLDER}/{start_id}"
 
 
-def parse(name: str) -> ObjectName:
+def parse_name(name: str) -> ObjectName:
     """Return the kind and parts of a name under the root. The kind is ``foreign`` if unknown."""
     for kind, pattern in _NAMES.items():
         if found := pattern.fullmatch(name):

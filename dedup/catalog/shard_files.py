@@ -7,8 +7,8 @@ from pathlib import Path
 
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.layout import shard_path
-from dedup.catalog.root import Root
 from dedup.core.sharding import derive_keys, filter_key_id
+from dedup.storage.root import Root
 
 
 @dataclass(slots=True)

@@ -16,7 +16,6 @@ import numpy as np
 
 from dedup import kernel
 from dedup.catalog.layout import SIDECAR_SUFFIX
-from dedup.catalog.root import ObjectMissing
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.view import Views
 from dedup.core.arrays import BOOL, U64
@@ -32,6 +31,7 @@ from dedup.core.filter import (
 from dedup.core.segment import SegmentRef
 from dedup.core.sizing import predicted_fpr
 from dedup.errors import FilterDamaged, faults
+from dedup.storage.root import ObjectMissing
 
 _REBUILT_SUFFIX = ".rebuilt"
 _OWNER_BYTES = 4

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from dedup.catalog.certificate import load_certificate
 from dedup.catalog.layout import RUNS_FOLDER, certificate_path
-from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError
+from dedup.storage.root import Root
 
 IdColumns: TypeAlias = tuple[tuple[str, str], ...]
 

@@ -27,14 +27,14 @@ from dedup.catalog.database import (
 )
 from dedup.catalog.layout import SEGMENT_SUFFIX
 from dedup.catalog.open_views import PROCESS_VIEWS, OpenViews
-from dedup.catalog.root import ObjectMissing
 from dedup.catalog.segment_file import RocksError, file_crc32, rocks_errors
 from dedup.catalog.shard_files import ShardFiles
 from dedup.core.arrays import I64, U64
 from dedup.core.keys import Keys
-from dedup.core.parse import OtherVersion
 from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError, OtherRelease, SegmentDamaged, faults
+from dedup.storage.root import ObjectMissing
+from dedup.values.parse import OtherVersion
 
 T = TypeVar("T")
 

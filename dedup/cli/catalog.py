@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dedup import tools
-from dedup.catalog.root import Root
 from dedup.cli.commands import Done
 from dedup.cli.failures import CANNOT_TELL, DAMAGE, NOT_FOUND, OK
 from dedup.cli.flags import (
@@ -24,9 +23,10 @@ from dedup.cli.flags import (
 from dedup.cli.run.record import catalog_of
 from dedup.cli.session import reading_session
 from dedup.cli.terminal import wrapped
-from dedup.core.duration import duration_ms, size
+from dedup.storage.root import Root
 from dedup.tools.repair.contents import LOSS_ACCEPTED
 from dedup.tools.repair.opening import Snapshot, checkpoint_place, open_root
+from dedup.values.duration import duration_ms, size
 
 _WIDTH = 80
 _LABEL = 20

@@ -8,8 +8,6 @@ from dataclasses import replace
 from rich.text import Text
 
 from dedup.catalog.certificate import load_certificate, no_catalog
-from dedup.catalog.root import Root
-from dedup.catalog.timeouts import reach
 from dedup.cli.commands import Done
 from dedup.cli.failures import OK, UNSAFE
 from dedup.cli.findings import WIDTH, findings_lines, summary_line
@@ -17,19 +15,21 @@ from dedup.cli.flags import CheckFlags, pairs, read_properties
 from dedup.cli.run.record import Record, log_of, record_of
 from dedup.cli.session import reading_session, stream_settings
 from dedup.cli.terminal import lines_width
-from dedup.core.duration import duration_ms
 from dedup.core.policy import default_lateness_ms
 from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError, DedupError, StateError
 from dedup.spark.driver.checkpoint_log import CheckpointLog, read_checkpoint
 from dedup.spark.machine import machine_bytes, shuffle_partitions
 from dedup.spark.options import BY_ID
+from dedup.storage.root import Root
+from dedup.storage.timeouts import reach
 from dedup.tools.check.facts import Facts, cores_of, retention
 from dedup.tools.check.findings import Level
 from dedup.tools.check.rules import advise
 from dedup.tools.repair.opening import has_state
 from dedup.tools.watch.health import concerns
 from dedup.tools.watch.query_log import QueryLog, read_logs
+from dedup.values.duration import duration_ms
 
 #: Settings that `dedup run` gives Spark by default.
 _RUN = {"spark.master": "local[*]", "spark.driver.memory": "2g"}

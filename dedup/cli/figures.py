@@ -10,8 +10,8 @@ from rich import box
 from rich.table import Table
 
 from dedup.cli.terminal import Terminal
-from dedup.core.duration import counted, iso, size, span
 from dedup.core.metrics import RECORDS, VERDICTS, BatchMetrics
+from dedup.values.duration import counted, iso, size, span
 
 #: Counts that a run sums up over its micro-batches.
 COUNTS = (

@@ -45,7 +45,7 @@ def main() -> None:
 
 def _exit_at_once(end: SystemExit) -> None:
     """Exit without waiting for threads, because some may wait for a storage that hangs."""
-    contact = sys.modules.get("dedup.catalog.timeouts")
+    contact = sys.modules.get("dedup.storage.timeouts")
     if contact is not None and contact.is_waiting():
         sys.stdout.flush()
         sys.stderr.flush()

@@ -19,8 +19,8 @@ from dedup.cli.run.options import RunOptions
 from dedup.cli.run.progress import Reporter, reporting
 from dedup.cli.run.work import run
 from dedup.cli.session import last_line, spark_session
-from dedup.core.duration import format_ms, size
 from dedup.errors import DedupError
+from dedup.values.duration import format_ms, size
 
 _EVENTS = 5_000
 _SEED = 1

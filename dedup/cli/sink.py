@@ -10,7 +10,7 @@ from dedup.cli.commands import Done
 from dedup.cli.failures import OK
 from dedup.cli.flags import InspectSinkFlags, pairs, read_properties
 from dedup.cli.terminal import wrapped
-from dedup.core.duration import counted, size
+from dedup.values.duration import counted, size
 
 #: Description of staged files, by their role.
 _ROLES = {

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from dedup.core.duration import iso, size, span
 from dedup.core.metrics import STAGES, BatchMetrics, filter_fpr
 from dedup.core.sequence_metrics import SEQUENCE_STAGES, AnyMetrics, SequenceMetrics
 from dedup.tools.watch.health import WINDOW, Status, share_of
 from dedup.tools.watch.watched import PacedBatch, Watched
+from dedup.values.duration import iso, size, span
 
 WIDTH, HEIGHT = 80, 24
 _LABEL, _VALUE = 17, 21

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from dedup.core.hash_ranges import check_hash_ranges
-from dedup.core.parse import integer, row, tuple_of
 from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError
+from dedup.values.parse import integer, row, tuple_of
 
 SortedRun: TypeAlias = tuple[SegmentRef, ...]
 

@@ -20,11 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from dedup.core import parse
-from dedup.core.duration import iso
-from dedup.core.parse import integer, record, row, text, tuple_of
 from dedup.core.policy import CLOCK_JUMP, Policy
 from dedup.errors import ClockError, ConfigError
+from dedup.values import parse
+from dedup.values.duration import iso
+from dedup.values.parse import integer, record, row, text, tuple_of
 
 #: Stands for "no timestamp yet". It is earlier than every real timestamp, and durations can be
 #: subtracted from it without overflow.

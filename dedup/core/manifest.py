@@ -11,8 +11,8 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from dedup.core.bucket import Bucket
-from dedup.core.parse import count, integer, name, record, row, tuple_of
 from dedup.core.segment import SegmentRef
+from dedup.values.parse import count, integer, name, record, row, tuple_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ _HEADER = struct.Struct("<QQQ")
 #: Bytes of a producer without its key and ranges: length, epoch, time, floor, number of ranges.
 _PRODUCER_BYTES = 4 + 8 + 8 + 8 + 1
 _RANGE_BYTES = 16
-#: Bound of positions and times, as in `dedup.core.parse`.
+#: Bound of positions and times, as in `dedup.values.parse`.
 _LIMIT = 1 << 62
 
 

@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass
 
 from dedup.core.arrays import U64
 from dedup.core.hash_ranges import check_hash_ranges, hash_range, spread_hashes
-from dedup.core.parse import array, integer, name
+from dedup.values.parse import array, integer, name
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from typing import Any
 
 from dedup.core import state_row
 from dedup.core.clocks import Clocks
-from dedup.core.parse import count, integer, record, row, text, tuple_of
 from dedup.core.producers import Producers
 from dedup.errors import StateError
+from dedup.values.parse import count, integer, record, row, text, tuple_of
 
 MAGIC = b"DDSQ"
 VERSION = 1

@@ -21,9 +21,9 @@ from dedup.core import state_row
 from dedup.core.clocks import NEVER_MS, Clocks
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.manifest import Manifest
-from dedup.core.parse import Parser, count, hash_key_id, integer, record, row, text, tuple_of
 from dedup.core.tail import Tail
 from dedup.errors import FilterDamaged, StateError
+from dedup.values.parse import Parser, count, hash_key_id, integer, record, row, text, tuple_of
 
 MAGIC = b"DDID"
 VERSION = 1

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dedup.core.parse import parse_json
 from dedup.errors import StateError
+from dedup.values.parse import parse_json
 
 #: Operator by magic, the first four bytes of its rows.
 _OPERATORS = {b"DDID": "dedup_by_id", b"DDSQ": "dedup_by_sequence"}

@@ -13,8 +13,8 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from dedup.catalog.localfile import sync
 from dedup.errors import ConfigError
+from dedup.storage.localfile import sync
 
 STAGING = "_staging"
 _BATCH = re.compile("batch=([0-9]+)")

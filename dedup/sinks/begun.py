@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dedup.catalog.uri import without_credentials
 from dedup.errors import SinkError
+from dedup.storage.uri import without_credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

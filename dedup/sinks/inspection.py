@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dedup.core.duration import iso
 from dedup.sinks.marker import BATCH_SLOT, NO_RUN, Marker
 from dedup.spark.driver.checkpoint_log import Progress
+from dedup.values.duration import iso
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@
   perhaps sent only a part of it.
 - ``sink.json``: the options that decide where the sink's markers are.
 
-Both are JSON documents with a format number and a checksum (`dedup.catalog.document`).
+Both are JSON documents with a format number and a checksum (`dedup.storage.document`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from dedup.catalog.document import from_document, to_document
-from dedup.catalog.root import Root
-from dedup.catalog.uri import without_credentials
-from dedup.core.parse import integer
 from dedup.errors import ConfigError, ObjectMissing, SinkError
 from dedup.sinks.marker import reading
+from dedup.storage.document import from_document, to_document
+from dedup.storage.root import Root
+from dedup.storage.uri import without_credentials
+from dedup.values.parse import integer
 
 FORMAT = 1
 _PUBLISHED, _SETTING = "published.json", "sink.json"

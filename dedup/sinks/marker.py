@@ -1,6 +1,6 @@
 """The marker that a sink commits together with rows. It proves that the rows are published.
 
-A stored marker is a JSON document with format number and checksum (`dedup.catalog.document`). If
+A stored marker is a JSON document with format number and checksum (`dedup.storage.document`). If
 the sink cannot read a marker, it raises an error rather than assume that nothing is published.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 
-from dedup.catalog.document import from_document, to_document
-from dedup.core.parse import OtherVersion, integer, mapping, text
 from dedup.errors import SinkError
+from dedup.storage.document import from_document, to_document
+from dedup.values.parse import OtherVersion, integer, mapping, text
 
 FORMAT = 1
 #: The slot in which the driver publishes a whole micro-batch in one transaction.

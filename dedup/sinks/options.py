@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dedup.catalog.uri import scheme_of
-from dedup.core.option import (
+from dedup.errors import ConfigError
+from dedup.storage.uri import scheme_of
+from dedup.values.option import (
     REQUIRED,
     Kind,
     Option,
@@ -20,7 +21,6 @@ from dedup.core.option import (
     text,
     whole,
 )
-from dedup.errors import ConfigError
 
 #: Option `name` of a sink. Its value becomes part of markers, folders and transactional IDs.
 NAME = text(

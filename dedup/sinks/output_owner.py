@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dedup.catalog.document import from_document, to_document
-from dedup.catalog.root import Root
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import number_of
 from dedup.sinks.marker import reading
+from dedup.storage.document import from_document, to_document
+from dedup.storage.root import Root
 
 #: File in the output that names its owner.
 OWNER = "_dedup.query"

@@ -19,10 +19,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
-from dedup.catalog.document import to_document
-from dedup.catalog.root import Root
-from dedup.catalog.uri import below
-from dedup.core.duration import iso
 from dedup.errors import ConfigError, SinkError, faults
 from dedup.sinks.batch import this_process
 from dedup.sinks.begun import Begun
@@ -33,6 +29,10 @@ from dedup.sinks.options import located
 from dedup.sinks.protocol import StagedSlice
 from dedup.sinks.slice_store import SliceStore, batch_ids, clean
 from dedup.spark.machine import wall_clock_ms
+from dedup.storage.document import to_document
+from dedup.storage.root import Root
+from dedup.storage.uri import below
+from dedup.values.duration import iso
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

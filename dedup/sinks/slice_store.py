@@ -22,14 +22,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from dedup.catalog.document import to_document
-from dedup.catalog.root import Root
-from dedup.catalog.uri import below
-from dedup.core.parse import integer, text
 from dedup.errors import ObjectMissing, SinkError, faults
 from dedup.sinks.content import Content, content_of
 from dedup.sinks.ledger import FORMAT, read_document
 from dedup.sinks.protocol import StagedSlice
+from dedup.storage.document import to_document
+from dedup.storage.root import Root
+from dedup.storage.uri import below
+from dedup.values.parse import integer, text
 
 _FILE = re.compile(r"staged/[0-9]+-[0-9]+-[0-9a-f]{32}\.arrow")
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")

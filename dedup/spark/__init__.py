@@ -7,7 +7,7 @@ options of the operators, and their checks              `options`, `driver.check
 from options to the plan that tasks receive             `driver.build`, `driver.plans`
 rejects IDs that change when a record is read again     `driver.plan_steps`
 IDs as key bytes, rows as blobs                         `id_encoding`, `executor.wire`
-the birth certificate of a query, checked in tasks      `executor.task`
+the birth certificate of a query, checked in tasks      `executor.layout`
 one shard in a micro-batch                              `executor.call`, `executor.by_id`
 which verdicts pass                                     `plan`, `executor.unpack`
 ======================================================= ================================

@@ -11,8 +11,8 @@ import time
 from contextlib import suppress
 
 from dedup.catalog.layout import STARTS_FOLDER, start_path
-from dedup.catalog.root import Root
 from dedup.errors import CatalogError
+from dedup.storage.root import Root
 
 #: A mark stays if it is among the newest `STARTS_KEPT` or younger than `STARTS_KEPT_S`. Marks stay
 #: for long, because a query may get a new executor at any time, which looks for the mark.

@@ -12,26 +12,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, get_args
 
-from dedup.catalog.location import FileSystemFactory
-from dedup.catalog.root import Root
-from dedup.catalog.uri import check_local
 from dedup.core.admission import Conflicts, Handling, Late, NullIds, NullTimestamps
-from dedup.core.duration import format_ms
-from dedup.core.option import (
-    REQUIRED,
-    Kind,
-    Option,
-    by_name,
-    choice,
-    duration,
-    nbytes,
-    number,
-    refused,
-    switch,
-    text,
-    whole,
-    words,
-)
 from dedup.core.policy import (
     BUCKETS,
     CLOCK_JUMP,
@@ -46,6 +27,25 @@ from dedup.core.policy import (
 from dedup.core.sequence import HANDLINGS, MOST_RANGES, RANGES, SequenceHandling, SequenceRule
 from dedup.errors import ConfigError, DedupWarning
 from dedup.spark.idtime import IdTime
+from dedup.storage.location import FileSystemFactory
+from dedup.storage.root import Root
+from dedup.storage.uri import check_local
+from dedup.values.duration import format_ms
+from dedup.values.option import (
+    REQUIRED,
+    Kind,
+    Option,
+    by_name,
+    choice,
+    duration,
+    nbytes,
+    number,
+    refused,
+    switch,
+    text,
+    whole,
+    words,
+)
 
 if TYPE_CHECKING:
     from dedup.spark.driver.columns import ColumnOrName, DerivedId

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup.catalog.definition import Definition
-from dedup.catalog.root import Root
 from dedup.core.admission import Handling
 from dedup.core.metrics import VERDICTS
 from dedup.core.policy import Policy
 from dedup.core.sequence import SEQUENCE_VERDICTS, SequenceRule
+from dedup.storage.root import Root
 
 #: Prefix of helper columns, which the operator adds for itself and never emits.
 HELPER_PREFIX = "__dedup_"

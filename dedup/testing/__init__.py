@@ -23,9 +23,9 @@ from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dedup.core.duration import duration_ms
 from dedup.core.policy import default_lateness_ms
 from dedup.errors.lazy import lazily
+from dedup.values.duration import duration_ms
 
 if TYPE_CHECKING:
     from dedup.testing.sink_faults import check_sink

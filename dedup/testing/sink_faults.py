@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 import pytest
 
-from dedup.core.option import choice
 from dedup.sinks.kit.function import kind_of, pickled
 from dedup.sinks.kit.transactional import TransactionalSink
 from dedup.testing.custom_sinks import Read, Rows, Sink, custom_output
 from dedup.testing.sink_processes import UPDATE, Ended, Process, Processes, SinkStep, Start
 from dedup.testing.sinks import SinkContract
+from dedup.values.option import choice
 
 #: How often the query starts after a fault. A start may fail while the fault has consequences.
 _STARTS = 3

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from dedup.core.duration import duration_ms
-from dedup.core.option import Kind, duration, number, whole
 from dedup.errors import cause, restart_helps
 from dedup.errors.cause import cause_of
 from dedup.errors.redaction import without_secrets
 from dedup.spark.driver.fail_query import error_of
+from dedup.values.duration import duration_ms
+from dedup.values.option import Kind, duration, number, whole
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

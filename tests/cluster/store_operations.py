@@ -16,19 +16,19 @@ from dedup.catalog.backup import write_backup as put_backup
 from dedup.catalog.certificate import load_certificate
 from dedup.catalog.compatibility import create_or_check
 from dedup.catalog.gc.housekeeping import housekeep
+from dedup.catalog.gc.lineage import Lineage, Run
 from dedup.catalog.gc.pending_lists import read_pending_list
 from dedup.catalog.gc.runs import list_runs, mark_through, read_lineage, write_lineage
-from dedup.catalog.layout import certificate_path, segment_name, shard_path
-from dedup.catalog.root import Root
+from dedup.catalog.layout import catalog_files, certificate_path, segment_name, shard_path
 from dedup.catalog.store import ShardStore
 from dedup.core.clocks import Clocks
 from dedup.core.keys import Keys
-from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Manifest
 from dedup.core.policy import Policy
 from dedup.core.records import Epoch
 from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
+from dedup.storage.root import Root
 from dedup.tools.repair.segment_check import verify_segment, write_accepted_loss
 from tests.support.catalog import QUERY, Bench, Content, certificate, fixed, knows, write
 
@@ -61,11 +61,11 @@ class World:
         return write(self.bench.store(root=self.sound), MADE)
 
     def names(self) -> list[str]:
-        return [found.name for found in self.sound.list()]
+        return [found.name for found in catalog_files(self.sound)]
 
     def whole(self) -> bool:
         """Nothing half-written has the name of a segment."""
-        files = self.sound.list(QUERY)
+        files = catalog_files(self.sound, QUERY)
         segments = [file.parsed.segment for file in files if file.parsed.kind == "segment"]
         self.sound.create_bytes(certificate_path(QUERY), certificate().to_bytes())
         return all(verify_segment(self.sound, QUERY, 0, name or "").ok for name in segments)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dedup.catalog.root import ObjectMissing, Root
 from dedup.errors import CatalogError, SegmentDamaged
+from dedup.storage.root import ObjectMissing, Root
 from tests.cluster import store_operations as op
 from tests.cluster.flaky_store import Fault, FlakyStore, Kind
 from tests.cluster.store_operations import READS, WRITES, Case, World

@@ -26,7 +26,7 @@ from dedup.core.ports import ABSENT_MS
 from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
 from dedup.errors import SegmentDamaged
-from dedup.spark.executor import task
+from dedup.spark.executor import layout, task
 from dedup.spark.plan import TimeSource
 from tests.damage.harm import Harm, Outcomes, Wrong, some
 from tests.damage.world import EPOCH, OLD_RUN, OTHER_QUERY, QUERY, RUN, World, state_content
@@ -144,7 +144,7 @@ def object_cases(world: World, stranger: World) -> list[Case]:
 
 def _read_certificate(world: World) -> str:
     """As a task reads it that has state."""
-    task._checked.clear()
+    layout._checked.clear()
     plan: Any = SimpleNamespace(
         root=world.root,
         id_columns=tuple((n, n, kind) for n, kind in world.certificate.id_columns),
@@ -156,8 +156,8 @@ def _read_certificate(world: World) -> str:
         marked=False,
     )
     own = task.Task(world.query_id, RUN, EPOCH, 1, 2)
-    layout = task.layout(plan, own, has_state=True)
-    need(layout.slot_keys == world.certificate.slot_keys, "slot keys of the certificate")
+    made = layout.layout(plan, own, has_state=True)
+    need(made.slot_keys == world.certificate.slot_keys, "slot keys of the certificate")
     return "harmless"
 
 

@@ -13,10 +13,10 @@ from dedup import kernel
 from dedup.catalog.backup import write_adopted, write_backup
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.compatibility import create_or_check
+from dedup.catalog.gc.lineage import Lineage, Run
 from dedup.catalog.gc.runs import mark_through, write_lineage
 from dedup.catalog.layout import PENDING_LIST_SUFFIX, certificate_path, run_path, shard_path
 from dedup.catalog.open_views import OpenViews
-from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.bucket import Bucket
@@ -24,7 +24,6 @@ from dedup.core.clocks import Clocks, SourceClock
 from dedup.core.entries import Entries
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.keys import Keys
-from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Expired, Manifest, PendingList
 from dedup.core.payload import digests_of
 from dedup.core.segment import SegmentPlan, SegmentRef
@@ -32,6 +31,7 @@ from dedup.core.sharding import derive_keys
 from dedup.core.state import ShardState
 from dedup.core.tail import Tail
 from dedup.spark.id_encoding import ENCODING
+from dedup.storage.root import Root
 from dedup.tools.repair.segment_check import write_accepted_loss
 from tests.support.catalog import SECRET, Content, DirectoryFileSystem, certificate
 

@@ -14,9 +14,6 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pytest
 
-from dedup.catalog import localfile
-from dedup.catalog.document import to_document
-from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError, DataError, DedupError, SinkError
 from dedup.sinks import batch_folders, published_files
 from dedup.sinks.batch_folders import published_batches
@@ -24,6 +21,9 @@ from dedup.sinks.files import output_files, output_root, outputs, slice_files
 from dedup.sinks.files.options import FilesOptions, files_options
 from dedup.sinks.files.outputs import output_of
 from dedup.sinks.files.plans import BatchPlan, BatchPlans
+from dedup.storage import localfile
+from dedup.storage.document import to_document
+from dedup.storage.root import Root
 from dedup.testing import faults
 from tests.files_sink.folder_sink import FolderSink, batch_of, left, once
 from tests.support.object_store import ObjectStore

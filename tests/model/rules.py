@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from dedup.catalog.location import FileSystemFactory
-from dedup.catalog.root import Root
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, SegmentDamaged, StateError
+from dedup.storage.location import FileSystemFactory
+from dedup.storage.root import Root
 from dedup.tools.repair.vacuum import carry_out, plan_vacuum
 from tests.model.history import SOURCES, Checkpoint, Item
 from tests.model.world import World

@@ -11,10 +11,10 @@ from random import Random
 import pytest
 
 from dedup.catalog.gc import housekeeping
-from dedup.catalog.root import Root
 from dedup.core import upkeep
 from dedup.core.policy import Policy
 from dedup.errors import CatalogError
+from dedup.storage.root import Root
 from dedup.tools.repair.vacuum import plan_vacuum
 from tests.model.history import BIRTH, Checkpoint, Commit, Item
 from tests.model.walk import FAST_FOLDER

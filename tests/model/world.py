@@ -23,7 +23,6 @@ from dedup.catalog.cache import LocalCache
 from dedup.catalog.gc import housekeeping
 from dedup.catalog.gc.housekeeping import housekeep
 from dedup.catalog.open_views import OpenViews
-from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core import filter_choice, upkeep
@@ -34,6 +33,7 @@ from dedup.core.policy import MAX_OPEN_SEGMENTS, Policy
 from dedup.core.records import Epoch
 from dedup.core.shard import process
 from dedup.core.state import ShardState
+from dedup.storage.root import Root
 from tests.model.history import (
     BIRTH,
     Checkpoint,

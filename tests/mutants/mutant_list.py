@@ -469,7 +469,7 @@ MUTANTS = (
     ),
     _mutant(
         "a run with a single micro-batch is not a branch",
-        "core/lineage.py",
+        "catalog/gc/lineage.py",
         "and run.through_epoch >= ends.get(",
         "and run.through_epoch > ends.get(",
         "unit/test_core_lineage.py",
@@ -512,7 +512,7 @@ MUTANTS = (
     ),
     _mutant(
         "a branch that began long ago is forgotten",
-        "core/lineage.py",
+        "catalog/gc/lineage.py",
         "and run.through_epoch >= first",
         "and run.began_epoch >= first",
         "unit/test_core_lineage.py",
@@ -549,7 +549,7 @@ MUTANTS = (
     ),
     Mutant(
         "an object with a wrong checksum is used",
-        "catalog/document.py",
+        "storage/document.py",
         (("or stored != _checksum(fields):\n", "or False:\n"),),
         ("unit/test_catalog_certificate.py", "unit/test_formats.py"),
     ),
@@ -943,7 +943,7 @@ MUTANTS = (
     ),
     _mutant(
         "a sink on the kit waits for Spark's first rows in its transaction",
-        "sinks/kit/work.py",
+        "sinks/kit/slots.py",
         "islice(rows := iter(rows), 1)",
         "islice(rows := iter(rows), 0)",
         "mysql/test_mysql_owners.py::test_a_transaction_opens_once_rows_are_there",

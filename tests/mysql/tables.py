@@ -12,8 +12,7 @@ import pyarrow as pa
 import pymysql
 
 from dedup.sinks.batch import new_batch
-from dedup.sinks.kit.slots import forget_slots
-from dedup.sinks.kit.work import TransactionalWork
+from dedup.sinks.kit.slots import TransactionalWork, forget_slots
 from dedup.sinks.mysql.options import mysql_options
 from dedup.sinks.mysql.sink import ready
 from dedup.testing.sinks import QUERY, SinkHarness

@@ -11,8 +11,7 @@ import psycopg
 import pyarrow as pa
 
 from dedup.sinks.batch import new_batch
-from dedup.sinks.kit.slots import forget_slots
-from dedup.sinks.kit.work import TransactionalWork
+from dedup.sinks.kit.slots import TransactionalWork, forget_slots
 from dedup.sinks.postgres.options import postgres_options
 from dedup.sinks.postgres.sink import ready
 from dedup.sinks.work import TaskResult

@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from dedup import tools
-from dedup.catalog.root import Root
 from dedup.cli.app import app
 from dedup.cli.catalog import snapshot
 from dedup.cli.failures import CANNOT_TELL, DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
+from dedup.storage.root import Root
 from dedup.tools import explain
 from dedup.tools.repair.opening import Snapshot, open_root, read_checkpoint
 from tests.support.cli_job import FileDrop, Job

@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from dedup import DedupListener, check_query, dedup_by_id, dedup_by_sequence
-from dedup.catalog.root import Root
 from dedup.cli import check as check_work
 from dedup.cli.app import app as main
 from dedup.cli.commands import App
@@ -23,6 +22,7 @@ from dedup.errors import ConfigError
 from dedup.sinks import files_sink
 from dedup.spark.driver.checkpoint_log import read_checkpoint
 from dedup.spark.driver.stream_sources import stream_sources_of
+from dedup.storage.root import Root
 from dedup.tools.check.findings import Finding, Level
 from dedup.tools.repair.opening import read_checkpoint as read_states
 from tests.support import state_stores

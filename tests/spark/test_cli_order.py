@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from dedup.catalog import localfile
 from dedup.cli.failures import OK
 from dedup.cli.run.options import RunOptions
 from dedup.cli.run.work import plan
 from dedup.cli.tune import read_sample
 from dedup.errors import ConfigError
 from dedup.sources.files import file_log, file_order
+from dedup.storage import localfile
 from tests.support.cli_job import FileDrop, Job, catalog_command
 from tests.support.needs import long
 

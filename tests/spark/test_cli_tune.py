@@ -16,13 +16,13 @@ import pyarrow as pa
 import pytest
 
 from dedup.cli import tune as tune_sample
-from dedup.core.duration import duration_ms
 from dedup.errors import ConfigError, DataError
 from dedup.spark.driver.operator import dedup_by_id
 from dedup.tools.check.facts import SHARE_BYTES
 from dedup.tools.tuning import sample as reading
 from dedup.tools.tuning.demand import Demand, Sizing
 from dedup.tools.tuning.sample import Sample, of_sample, without_future
+from dedup.values.duration import duration_ms
 from tests.support.cli_job import FileDrop, Job
 from tests.support.processes import dedup
 

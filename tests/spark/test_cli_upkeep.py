@@ -16,10 +16,10 @@ from dedup import tools
 from dedup.catalog.backup import read_adopted
 from dedup.catalog.gc.runs import list_runs
 from dedup.catalog.layout import segment_name, shard_path
-from dedup.catalog.root import Root
 from dedup.cli.failures import DAMAGE, OK, USAGE
 from dedup.errors import ConfigError
 from dedup.spark.driver import build
+from dedup.storage.root import Root
 from dedup.tools.repair.opening import read_checkpoint
 from tests.support.cli_job import catalog_command as command
 from tests.support.small_state import HORIZON_S, query, tables

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from dedup.catalog.root import Root
 from dedup.core import state_row
 from dedup.core.state import MAGIC
 from dedup.errors import StateError
+from dedup.storage.root import Root
 from dedup.tools.repair.opening import has_state, read_checkpoint
 from dedup.tools.repair.segment_check import verify_segment
 from tests.golden import make_golden

@@ -25,8 +25,9 @@ from dedup.core.sharding import derive_keys, payload_key, slot_keys
 from dedup.errors import ConfigError, DataError, ExecutorError
 from dedup.spark.executor import pack, wire
 from dedup.spark.executor.call import ShardInput
+from dedup.spark.executor.layout import Layout
 from dedup.spark.executor.pack import Packer
-from dedup.spark.executor.task import Layout, Task
+from dedup.spark.executor.task import Task
 from dedup.spark.executor.wire import key_column, restored, without
 from dedup.spark.plan import Plan, TimeSource
 from tests.support.processes import run_python

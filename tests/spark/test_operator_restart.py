@@ -17,13 +17,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from dedup import check_query, dedup_by_id
 from dedup.catalog.certificate import Certificate, load_certificate
 from dedup.catalog.layout import certificate_path, shard_path
-from dedup.catalog.root import Root
 from dedup.core.sharding import derive_keys, filter_key_id
 from dedup.errors import CatalogError, ConfigError, cause
 from dedup.spark.driver.build import Operator
 from dedup.spark.driver.plans import plan_of, user_columns
 from dedup.spark.options import Options
 from dedup.spark.plan import Plan
+from dedup.storage.root import Root
 from dedup.tools import explain, verify
 from dedup.tools import inspect as inspect_catalog
 from dedup.tools.repair.opening import read_checkpoint

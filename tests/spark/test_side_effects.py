@@ -20,9 +20,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from dedup import split
-from dedup.catalog.root import Root
 from dedup.errors import ConfigError, DedupError, SinkError, cause
 from dedup.sinks import files_sink, once_per_batch, side_effects, stable
+from dedup.storage.root import Root
 from dedup.testing import faults
 from tests.spark.test_operator_types import typed  # noqa: F401
 from tests.support.object_store import ObjectStore

@@ -18,7 +18,6 @@ from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import Certificate
 from dedup.catalog.definition import Definition
 from dedup.catalog.open_views import OpenViews
-from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.arrays import I64, U64
@@ -28,6 +27,7 @@ from dedup.core.ports import SegmentStore
 from dedup.core.segment import SegmentPlan, SegmentRef
 from dedup.core.sharding import derive_keys, filter_key_id, slot_keys
 from dedup.errors import CatalogError, SegmentDamaged
+from dedup.storage.root import Root
 
 QUERY = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 RUN = "11111111-2222-4333-8444-555555555555"

@@ -13,7 +13,6 @@ from dedup.catalog.cache import LocalCache
 from dedup.catalog.compatibility import create_or_check
 from dedup.catalog.gc.housekeeping import housekeep
 from dedup.catalog.open_views import OpenViews
-from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.arrival import Verdict
@@ -25,6 +24,7 @@ from dedup.core.shard import process
 from dedup.core.sharding import derive_keys, shards_of
 from dedup.core.state import ShardState
 from dedup.spark.id_encoding import ENCODING
+from dedup.storage.root import Root
 from tests.support.catalog import KEY_ID, QUERY, SECRET, certificate
 
 SHARD_KEY, HASH_KEY = derive_keys(QUERY, SECRET)

@@ -9,10 +9,10 @@ import pytest
 
 from dedup.catalog.certificate import Certificate, certificate_of, load_certificate
 from dedup.catalog.compatibility import create_or_check
-from dedup.catalog.document import to_document
-from dedup.catalog.root import Root
 from dedup.core.sharding import derive_keys, payload_key, slot_keys, spark_hash_int
 from dedup.errors import CatalogError, ConfigError
+from dedup.storage.document import to_document
+from dedup.storage.root import Root
 from tests.support.catalog import QUERY, certificate
 
 BEFORE = Path(__file__).parents[1] / "golden" / "before-0.1.0"

@@ -20,7 +20,6 @@ from dedup.cli.catalog import inspection_lines, sentences
 from dedup.cli.failures import CANNOT_TELL, NOT_FOUND, OK, USAGE
 from dedup.cli.run.options import RunOptions
 from dedup.cli.run.record import Record
-from dedup.core.duration import iso
 from dedup.core.policy import Policy
 from dedup.errors import ConfigError, SegmentDamaged
 from dedup.spark.machine import wall_clock_ms
@@ -29,6 +28,7 @@ from dedup.tools.repair import vacuum as cleaning
 from dedup.tools.repair.id_text import id_key
 from dedup.tools.repair.opening import Snapshot
 from dedup.tools.repair.segment_check import write_accepted_loss
+from dedup.values.duration import iso
 from tests.support.query_driver import DAY_MS, POLICY, QUERY, ROOMY, QueryDriver, records
 
 

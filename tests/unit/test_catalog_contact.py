@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from dedup.catalog import timeouts as contact
-from dedup.catalog.root import Root
-from dedup.catalog.timeouts import is_waiting, reach
 from dedup.errors import CatalogError
+from dedup.storage import timeouts as contact
+from dedup.storage.root import Root
+from dedup.storage.timeouts import is_waiting, reach
 
 
 @pytest.fixture
@@ -85,8 +85,8 @@ def test_a_second_ctrl_c_ends_a_program_that_waits(silent: tuple[socket.socket, 
     server, where = silent
     program = (
         "import atexit, ctypes, sys\n"
-        "from dedup.catalog.timeouts import reach\n"
-        "from dedup.catalog.root import Root\n"
+        "from dedup.storage.timeouts import reach\n"
+        "from dedup.storage.root import Root\n"
         "root = Root(sys.argv[1])\n"
         "try:\n"
         "    reach(root, lambda: root.exists('q'))\n"

@@ -8,11 +8,11 @@ import pyarrow.fs as pafs
 import pytest
 
 from dedup.catalog import view
-from dedup.catalog.root import Root
 from dedup.catalog.segment_file import RocksError
 from dedup.catalog.store import ShardStore
 from dedup.core.segment import SegmentRef
 from dedup.errors import CatalogError, ConfigError, SegmentDamaged
+from dedup.storage.root import Root
 from dedup.tools.repair.segment_check import write_accepted_loss
 from tests.support.catalog import (
     QUERY,

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dedup.catalog.root import Root
+from dedup.catalog.layout import catalog_files
 from dedup.errors import CatalogError
+from dedup.storage.root import Root
 from tests.support.catalog import Bench, answers_or_refuses, check_answers, fixed, write, written
 from tests.support.small_disk import fill, small_disk, take_inodes
 
@@ -32,7 +33,7 @@ def test_every_write_of_a_segment(tmp_path: Path, disk: Path, where: str, leave_
     store = bench.store(cache=cache)
     with pytest.raises(CatalogError, match=r"(?si)No space left on device.*(free space|free its)"):
         write(store, made)
-    assert not [found for found in bench.root.list() if found.name.endswith(".sst")]
+    assert not [found for found in catalog_files(bench.root) if found.name.endswith(".sst")]
     ballast.unlink()
     seg = write(store, made)
     reader = bench.store(cache=cache)
@@ -78,7 +79,7 @@ def test_no_more_files_at_any_step_of_a_segment(tmp_path: Path, where: str) -> N
             except CatalogError as error:
                 refused = str(error)
                 assert "No space left on device" in refused
-                kinds = {file.parsed.kind for file in bench.root.list()}
+                kinds = {file.parsed.kind for file in catalog_files(bench.root)}
                 assert kinds.isdisjoint({"segment", "temp"})
             shutil.rmtree(ballast)
             check_answers(bench.store(), write(store, made), made)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from dedup.catalog.certificate import Certificate, load_certificate
 from dedup.catalog.compatibility import check_fit
 from dedup.catalog.definition import Definition, change_token, encoded_kind
-from dedup.catalog.document import to_document
-from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError
+from dedup.storage.document import to_document
+from dedup.storage.root import Root
 from tests.support.catalog import QUERY, certificate
 
 ORDER = Definition(expression="order_id", kind="string")

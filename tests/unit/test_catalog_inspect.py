@@ -9,7 +9,7 @@ import pytest
 
 from dedup.catalog import segment_file
 from dedup.catalog.blocks import encode_blocks
-from dedup.catalog.layout import certificate_path
+from dedup.catalog.layout import catalog_files, certificate_path
 from dedup.core.arrays import I64, U64
 from dedup.core.entries import Entries
 from dedup.core.hash_ranges import hash_range
@@ -44,7 +44,7 @@ def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:
     for foreign in strange:
         bench.root.put_bytes(foreign, b"mine")
     bench.root.put_bytes(f"{shard}/.{seg.name}.sst.1-abcd.tmp", b"half")
-    files = {file.name: file for file in bench.root.list()}
+    files = {file.name: file for file in catalog_files(bench.root)}
     kinds = {name: file.parsed.kind for name, file in files.items()}
     assert kinds == {
         f"{QUERY}/certificate.json": "certificate",
@@ -64,7 +64,7 @@ def test_every_file_is_listed_with_its_kind_and_size(bench: Bench) -> None:
     parsed = segment.parsed
     assert (parsed.query_id, parsed.shard) == (QUERY, 2)
     assert (parsed.segment, parsed.run_id) == (seg.name, RUN)
-    assert "README" not in {file.name for file in bench.root.list(QUERY)}
+    assert "README" not in {file.name for file in catalog_files(bench.root, QUERY)}
 
 
 @pytest.fixture
@@ -87,9 +87,9 @@ def test_whole_segments_verify(bench: Bench, n: int) -> None:
 def test_verifying_changes_nothing_and_works_remotely(bench: Bench) -> None:
     root = bench.remote
     seg = write(bench.store(root=root), fixed(100))
-    before = root.list()
+    before = catalog_files(root)
     assert verify_segment(root, QUERY, 0, seg.name, seg).ok
-    assert root.list() == before
+    assert catalog_files(root) == before
 
 
 def test_every_kind_of_damage_is_told(bench: Bench) -> None:

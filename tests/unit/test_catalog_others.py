@@ -10,10 +10,10 @@ import pytest
 
 from dedup.catalog.certificate import Certificate
 from dedup.catalog.compatibility import create_or_check
-from dedup.catalog.root import Root
 from dedup.catalog.similar_queries import SimilarQuery, similar_queries
 from dedup.cli.watch_screen import screen
-from dedup.spark.executor.task import warn_of_others
+from dedup.spark.executor.layout import warn_of_others
+from dedup.storage.root import Root
 from tests.support.batch_metrics import batch, watched
 from tests.support.catalog import certificate
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
-from dedup.catalog.root import ObjectMissing, Root
 from dedup.errors import CatalogError, ConfigError
+from dedup.storage.root import ObjectMissing, Root
 from tests.support.catalog import DirectoryFileSystem, Forwarding
 
 

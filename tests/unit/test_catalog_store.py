@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.root import Root
 from dedup.core.entries import Entries
 from dedup.core.segment import SegmentPlan
 from dedup.errors import CatalogError, ConfigError
+from dedup.storage.root import Root
 from tests.support.catalog import (
     END_MS,
     RUN,

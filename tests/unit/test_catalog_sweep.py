@@ -10,18 +10,18 @@ import pytest
 
 from dedup.catalog.gc import housekeeping
 from dedup.catalog.gc.housekeeping import LOOK_STRIDE, housekeep
+from dedup.catalog.gc.lineage import Lineage, Run
 from dedup.catalog.gc.pending_lists import write_pending_list
 from dedup.catalog.gc.runs import drop_runs, list_runs, mark_through, read_lineage, write_lineage
 from dedup.catalog.gc.sweep import find_stray
-from dedup.catalog.layout import run_path, segment_name, shard_path
-from dedup.catalog.root import Root
+from dedup.catalog.layout import catalog_files, run_path, segment_name, shard_path
 from dedup.core.clocks import Clocks
-from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Expired, Manifest, PendingList
 from dedup.core.policy import Policy
 from dedup.core.records import Epoch
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
+from dedup.storage.root import Root
 from dedup.tools.repair.contents import QueryMemory, segments_of
 from dedup.tools.repair.vacuum import carry_out, plan_vacuum
 from tests.support.catalog import QUERY
@@ -65,7 +65,7 @@ def visit(run_id: str, epoch: int, shard: int = 0) -> Epoch:
 
 
 def names(root: Root) -> set[str]:
-    return {found.name for found in root.list()}
+    return {found.name for found in catalog_files(root)}
 
 
 # --- runs
@@ -79,7 +79,7 @@ def test_runs_are_listed_with_how_far_they_are_known_to_be(root: Root) -> None:
     mark_through(root, QUERY, first, 11)
     mark_through(root, QUERY, first, 11)
     assert list_runs(root, QUERY) == [Run("a-1.x", 0, 11), Run("b", 12)]
-    assert len(root.list(f"{QUERY}/runs")) == 3
+    assert len(catalog_files(root, f"{QUERY}/runs")) == 3
     assert read_lineage(root, QUERY, second) == Lineage((first, second))
     drop_runs(root, QUERY, [first], Lineage((first, second)))
     assert list_runs(root, QUERY) == [first, second]
@@ -185,7 +185,7 @@ def standings(root: Root, manifest: Manifest) -> dict[str, str]:
     """What `dedup catalog inspect` calls each segment."""
     shard = ShardState(epoch=49, manifest=manifest)
     known = QueryMemory(certain=True, shards={0: shard})
-    return {s.name: s.standing for s in segments_of(root, QUERY, known, root.list(QUERY))}
+    return {s.name: s.standing for s in segments_of(root, QUERY, known, catalog_files(root, QUERY))}
 
 
 def test_inspect_calls_orphan_what_the_operator_takes_for_one(root: Root) -> None:
@@ -310,7 +310,7 @@ def test_vacuum_with_a_copy_does_not_delete_what_the_original_made_since(tmp_pat
 def test_traces_of_runs_are_as_many_as_a_lineage_keeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dedup.core.lineage.MAX_RUNS", 4)
+    monkeypatch.setattr("dedup.catalog.gc.lineage.MAX_RUNS", 4)
     query = QueryDriver(tmp_path, ROOMY)
     for start in range(12):
         query.go_on(f"run-{start}")

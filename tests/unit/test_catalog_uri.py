@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
-from dedup.catalog.root import Root
-from dedup.catalog.uri import _KNOWN, check_local, scheme_of
 from dedup.errors import ConfigError
+from dedup.storage.root import Root
+from dedup.storage.uri import _KNOWN, check_local, scheme_of
 
 
 @pytest.mark.parametrize(

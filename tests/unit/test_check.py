@@ -13,7 +13,6 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from dedup.catalog.compatibility import create_or_check
-from dedup.catalog.root import Root
 from dedup.cli import check as check_work
 from dedup.cli.check import of_run
 from dedup.cli.commands import App
@@ -25,6 +24,7 @@ from dedup.core.sharding import slot_keys
 from dedup.errors import DedupError
 from dedup.sinks.kafka.options import kafka_options
 from dedup.spark.driver.checkpoint_log import OTHER, SINKS, read_checkpoint
+from dedup.storage.root import Root
 from dedup.tools.check.facts import FOREVER_MS, Facts, retention
 from dedup.tools.check.findings import Finding, Level, Takes
 from dedup.tools.watch.metrics_log import MetricsLog

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dedup.core.duration import size_bytes
 from dedup.spark import machine
 from dedup.spark.driver.checkpoint_log import Source
 from dedup.tools.check.facts import FOREVER_MS, Facts, cores_of, whole_number
 from dedup.tools.check.findings import Finding, Level, Takes
 from dedup.tools.check.rules import RULES, SEQUENCE_RULES, advise
+from dedup.values.duration import size_bytes
 
 BREAKS, COSTS, UNKNOWN, FINE = Level.BREAKS, Level.COSTS, Level.UNKNOWN, Level.FINE
 HOUR_MS, DAY_MS, MIB = 3_600_000, 86_400_000, 1 << 20

@@ -14,7 +14,7 @@ from rich.console import Console
 from dedup.cli import made_events as made
 from dedup.cli.figures import COUNTS, LEVELS, Figures, table
 from dedup.cli.run.progress import Reporter, one_line
-from dedup.core.duration import iso, span
+from dedup.values.duration import iso, span
 
 
 @dataclass

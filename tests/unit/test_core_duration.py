@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup.core.duration import MAX_DURATION_MS, MS_PER_UNIT, duration_ms, format_ms
 from dedup.errors import ConfigError
+from dedup.values.duration import MAX_DURATION_MS, MS_PER_UNIT, duration_ms, format_ms
 
 
 @pytest.mark.parametrize(

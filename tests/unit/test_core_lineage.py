@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dedup.core.lineage import MAX_RUNS, Lineage, Run
+from dedup.catalog.gc.lineage import MAX_RUNS, Lineage, Run
 
 P, Q, R = Run("p", 0), Run("q", 11), Run("r", 21)
 HISTORY = Lineage((P, Q, R))

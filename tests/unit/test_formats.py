@@ -22,20 +22,20 @@ from dedup.catalog.accepted_loss import accepted_loss_path, read_accepted_loss
 from dedup.catalog.backup import check_backup, read_adopted, read_backup
 from dedup.catalog.blocks import encode_blocks
 from dedup.catalog.certificate import certificate_of
-from dedup.catalog.document import from_document, to_document
 from dedup.catalog.gc import pending_lists, runs
+from dedup.catalog.gc.lineage import Run
 from dedup.catalog.gc.pending_lists import check_pending_list, read_pending_list
 from dedup.catalog.gc.runs import check_lineage, list_runs, read_lineage
-from dedup.catalog.layout import certificate_path, run_path, segment_name, shard_path
-from dedup.catalog.root import Root
+from dedup.catalog.layout import catalog_files, certificate_path, run_path, segment_name, shard_path
 from dedup.core import filter as filters
-from dedup.core.lineage import Run
-from dedup.core.parse import OtherVersion
 from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, SegmentDamaged
+from dedup.storage.document import from_document, to_document
+from dedup.storage.root import Root
 from dedup.tools.repair.damage import verify_objects
 from dedup.tools.repair.segment_check import verify_segment
+from dedup.values.parse import OtherVersion
 from tests.support.catalog import KEY_ID, QUERY, RUN, Bench, certificate, written
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -58,7 +58,7 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Root, dict[
 
 def test_golden_objects_are_of_every_kind(objects: tuple[Root, dict[int, ShardState]]) -> None:
     root, _ = objects
-    kinds = {file.parsed.kind for file in root.list(QUERY)}
+    kinds = {file.parsed.kind for file in catalog_files(root, QUERY)}
     assert kinds == {
         "certificate", "segment", "sidecar", "accepted_loss", "pending_list", "backup", "adopted",
         "run",

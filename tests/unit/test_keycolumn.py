@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dedup.core.keys import Keys
-from dedup.spark.executor import task, wire
+from dedup.spark.executor import wire, worker_memory
 from dedup.spark.executor.wire import key_column, restored, text_of, without
 from dedup.spark.id_encoding import encode_ids
 from dedup.spark.plan import Plan
@@ -100,31 +100,31 @@ def test_the_collector_is_told_once_until_modules_are_loaded(
 ) -> None:
     told: list[Any] = []
     monkeypatch.setattr(gc, "freeze", lambda: told.append(len(sys.modules)))
-    monkeypatch.setattr(task, "_modules_frozen", 0)
-    task.freeze_gc()
-    task.freeze_gc()
+    monkeypatch.setattr(worker_memory, "_modules_frozen", 0)
+    worker_memory.freeze_gc()
+    worker_memory.freeze_gc()
     assert len(told) == 1
     monkeypatch.setitem(sys.modules, "dedup_never_loaded", cast(Any, object()))
-    task.freeze_gc()
+    worker_memory.freeze_gc()
     assert len(told) == 2
 
 
 def test_freed_memory_goes_back_to_the_system() -> None:
-    task.freeze_gc()
-    if task._resident_bytes() == 0:
+    worker_memory.freeze_gc()
+    if worker_memory._resident_bytes() == 0:
         pytest.skip("needs the folder /proc of Linux")
     held = [b"x" * 100_000 for _ in range(3_000)]  # more than it may keep
-    used = task._resident_bytes()
+    used = worker_memory._resident_bytes()
     last = held[-1]
     del held
-    task.release_memory()
-    assert task._resident_bytes() < used - (200 << 20)
+    worker_memory.release_memory()
+    assert worker_memory._resident_bytes() < used - (200 << 20)
     assert len(last) == 100_000
 
 
 def test_freed_memory_that_may_be_kept_is_used_again() -> None:
-    task.freeze_gc()
-    if task._resident_bytes() == 0:
+    worker_memory.freeze_gc()
+    if worker_memory._resident_bytes() == 0:
         pytest.skip("needs the folder /proc of Linux")
 
     def pages_touched() -> int:
@@ -139,8 +139,8 @@ def test_freed_memory_that_may_be_kept_is_used_again() -> None:
 @pytest.mark.parametrize(
     ("most", "asked"),
     [
-        (1 << 30, [(-3, 1 << 30), (-1, task.KEPT_BYTES)]),
-        (32 << 20, [(-3, 1 << 30), (-3, 32 << 20), (-1, task.KEPT_BYTES)]),
+        (1 << 30, [(-3, 1 << 30), (-1, worker_memory.KEPT_BYTES)]),
+        (32 << 20, [(-3, 1 << 30), (-3, 32 << 20), (-1, worker_memory.KEPT_BYTES)]),
         (0, [(-3, 1 << 30), (-3, 32 << 20)]),
     ],
 )
@@ -153,6 +153,6 @@ def test_an_older_c_library_takes_less(
         told.append((what, value))
         return int(what != -3 or value <= most)
 
-    monkeypatch.setattr(task, "_set", mallopt)
-    task._keep_freed()
+    monkeypatch.setattr(worker_memory, "_set", mallopt)
+    worker_memory._keep_freed()
     assert told == asked

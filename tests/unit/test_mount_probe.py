@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dedup.catalog.root import Root
 from dedup.errors import CatalogError
 from dedup.spark import mount_probe
+from dedup.storage.root import Root
 
 
 @pytest.fixture(autouse=True)

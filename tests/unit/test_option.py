@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dedup.core import option as kinds
-from dedup.core.option import REQUIRED, Kind, Option, read_options
 from dedup.errors import ConfigError
+from dedup.values import option as kinds
+from dedup.values.option import REQUIRED, Kind, Option, read_options
 
 OPTIONS = (
     Option("path", kinds.text(), REQUIRED, "the folder of the output."),

@@ -12,11 +12,12 @@ import pytest
 
 import dedup
 from dedup import dedup_by_id, dedup_by_sequence
-from dedup.core.option import REQUIRED, Option
 from dedup.errors import ConfigError
-from dedup.spark.executor.task import Layout, partitions_of
+from dedup.spark.executor.layout import Layout
+from dedup.spark.executor.task import partitions_of
 from dedup.spark.machine import shuffle_partitions
 from dedup.spark.options import BY_ID, BY_SEQUENCE, Options, SequenceOptions
+from dedup.values.option import REQUIRED, Option
 
 PAGE = Path(dedup.__file__).with_name("OPTIONS.md")
 

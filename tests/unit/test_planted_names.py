@@ -18,14 +18,12 @@ import pytest
 from dedup.catalog.accepted_loss import AcceptedLoss
 from dedup.catalog.backup import read_adopted, read_backup, write_adopted, write_backup
 from dedup.catalog.certificate import Certificate
-from dedup.catalog.document import from_document, to_document
+from dedup.catalog.gc.lineage import Lineage, Run
 from dedup.catalog.gc.pending_lists import read_pending_list, write_pending_list
 from dedup.catalog.gc.runs import read_lineage, write_lineage
-from dedup.catalog.root import Root
 from dedup.cli.run.record import checkpoint_query_id
 from dedup.core.bucket import Bucket, SortedRun
 from dedup.core.clocks import Clocks
-from dedup.core.lineage import Lineage, Run
 from dedup.core.manifest import Expired, Manifest, PendingList
 from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
@@ -39,6 +37,8 @@ from dedup.sinks.protocol import StagedSlice
 from dedup.sinks.slice_store import SliceStore
 from dedup.sources.files.file_log import FileLog
 from dedup.spark.driver.checkpoint_log import read_progress
+from dedup.storage.document import from_document, to_document
+from dedup.storage.root import Root
 from tests.support.catalog import certificate
 
 BAD = ["/home/victim", "../victim", "x/../../victim", "..", ".hidden", "", "a/b", "x\0y", 7, None]

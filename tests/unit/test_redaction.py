@@ -12,8 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from dedup import dedup_by_id
-from dedup.catalog.document import to_document
-from dedup.catalog.root import Root
 from dedup.cli.app import app
 from dedup.cli.failures import explain
 from dedup.errors import ConfigError
@@ -29,6 +27,8 @@ from dedup.sinks.postgres.connections import without_password
 from dedup.sinks.postgres.options import postgres_options
 from dedup.sources.kafka import Registry
 from dedup.sources.kafka.client_options import client_settings
+from dedup.storage.document import to_document
+from dedup.storage.root import Root
 
 SECRET = "Top/Se'cret+1"
 CHECKPOINT = {"checkpointLocation": f"s3a://AK:{SECRET}@b/checkpoint"}

@@ -23,7 +23,6 @@ import dedup.sources.record_id
 from dedup import sinks
 from dedup.catalog.accepted_loss import accepted_loss_path
 from dedup.catalog.certificate import Certificate
-from dedup.catalog.root import Root
 from dedup.cli.app import app
 from dedup.cli.failures import DAMAGE, OK, USAGE, explain
 from dedup.cli.remedies import read_page
@@ -41,6 +40,7 @@ from dedup.errors import (
     StateError,
 )
 from dedup.sources import kafka
+from dedup.storage.root import Root
 from dedup.tools.watch.health import Status
 
 PACKAGE = Path(dedup.__file__).parent

@@ -13,9 +13,9 @@ from pyspark import cloudpickle
 
 import dedup
 from dedup.cli.failures import explain
-from dedup.core.duration import duration_ms
 from dedup.errors import ConfigError, ExecutorError
 from dedup.spark.driver.shipping import shipped
+from dedup.values.duration import duration_ms
 from tests.support.processes import python
 
 

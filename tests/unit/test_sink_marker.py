@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup.catalog.document import to_document
 from dedup.errors import SinkError
 from dedup.sinks.marker import BATCH_SLOT, FORMAT, Marker, marker_key
+from dedup.storage.document import to_document
 
 MARKER = Marker(
     query_id="5b1e", sink="out", slot=3, batch_id=17, rows=2, content="0f" * 16, run_id="r",

@@ -12,7 +12,6 @@ from pyspark.sql import types as T  # noqa: N812
 
 import dedup
 from dedup import register, tools
-from dedup.core.option import REQUIRED, Option
 from dedup.errors import ConfigError, SinkError
 from dedup.sinks import WriteAheadSink, custom_sink
 from dedup.sinks.formats import check_sink, sink_kinds
@@ -20,6 +19,7 @@ from dedup.sinks.kafka import options as kafka
 from dedup.sinks.lakehouse import options as lakehouse
 from dedup.sinks.mysql import options as mysql
 from dedup.sinks.postgres import options as postgres
+from dedup.values.option import REQUIRED, Option
 
 SINKS = Path(dedup.__file__).parent / "sinks"
 DECLARED: dict[str, tuple[tuple[Option, ...], ...]] = {

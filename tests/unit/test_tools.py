@@ -88,7 +88,7 @@ def test_tune(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times apart, which differ from one measurement to the next."""
     monkeypatch.setattr(tuning, "measure", lambda *_: COSTS)
     monkeypatch.setattr(candidates, "FPRS", (0.01,))
-    monkeypatch.setattr(candidates, "BUCKETS", (8,))
+    monkeypatch.setattr(candidates, "BUCKETS_TRIED", (8,))
     monkeypatch.setattr(candidates, "BUDGETS", ())
     monkeypatch.setattr(candidates, "FILTER_BOUNDS", ())
     found = tools.tune(tools.TuneOptions(ids_per_day="60k", horizon="1 day"))
@@ -107,7 +107,7 @@ def test_snippets_of_the_pages(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tools, "read_checkpoint", lambda *_: known(query))
     monkeypatch.setattr(candidates, "FPRS", (0.01,))
-    monkeypatch.setattr(candidates, "BUCKETS", (8,))
+    monkeypatch.setattr(candidates, "BUCKETS_TRIED", (8,))
     monkeypatch.setattr(candidates, "BUDGETS", ())
     monkeypatch.setattr(candidates, "FILTER_BOUNDS", ())
     for snippet in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):

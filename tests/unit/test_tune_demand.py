@@ -8,7 +8,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dedup.core.duration import format_ms
 from dedup.core.keys import Keys
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
@@ -17,6 +16,7 @@ from dedup.tools.tuning.demand import DAY_MS, Demand, Repeats, Sizing, check
 from dedup.tools.tuning.load import CountingStore, Load, drive, synthetic_keys
 from dedup.tools.tuning.options import of_batches, of_states
 from dedup.tools.tuning.sample import Sample, of_sample, without_future
+from dedup.values.duration import format_ms
 from tests.support.batch_metrics import START_MS, batch
 from tests.support.tuning import demand
 

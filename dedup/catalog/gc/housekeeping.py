@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dedup.catalog.gc.lineage import Lineage, Run
 from dedup.catalog.gc.runs import drop_runs, lineage_from, list_runs, mark_through, write_lineage
 from dedup.catalog.gc.sweep import find_stray, sweepable, written_past_successor
-from dedup.catalog.root import CatalogFile, Root
-from dedup.core.lineage import Lineage, Run
+from dedup.catalog.layout import CatalogFile
 from dedup.core.policy import Policy
 from dedup.core.records import Epoch
 from dedup.core.state import ShardState
 from dedup.errors import faults
+from dedup.storage.root import Root
 
 #: A shard lists the root when a run begins, and then every this many micro-batches. It also lists
 #: the root every quarter of `keep_expired`, which counts as at least a minute.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dedup.catalog.document import from_document, to_document
 from dedup.catalog.layout import PENDING_LIST_SUFFIX, shard_path
-from dedup.catalog.root import ObjectMissing, Root
-from dedup.core.parse import name, record, text, tuple_of
+from dedup.storage.document import from_document, to_document
+from dedup.storage.root import ObjectMissing, Root
+from dedup.values.parse import name, record, text, tuple_of
 
 PENDING_LIST_FORMAT = 1
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from dedup.catalog.document import from_document, to_document
-from dedup.catalog.layout import RUNS_FOLDER, ObjectName, checked_query_id, run_path
-from dedup.catalog.root import ObjectMissing, Root
-from dedup.core.lineage import Lineage, Run
-from dedup.core.parse import count, name, record, row, tuple_of
+from dedup.catalog.gc.lineage import Lineage, Run
+from dedup.catalog.layout import RUNS_FOLDER, ObjectName, catalog_files, checked_query_id, run_path
 from dedup.core.state import ShardState
+from dedup.storage.document import from_document, to_document
+from dedup.storage.root import ObjectMissing, Root
+from dedup.values.parse import count, name, record, row, tuple_of
 
 RUN_FORMAT = 1
 
@@ -102,7 +102,7 @@ def drop_runs(root: Root, query_id: str, runs: Iterable[Run], lineage: Lineage) 
     run_ids = {run.run_id for run in runs}
     root.delete(
         found.name
-        for found in root.list(_folder(query_id))
+        for found in catalog_files(root, _folder(query_id))
         if (trace := found.parsed).run_id is not None
         and trace.run_id in run_ids
         and (trace.through_epoch is not None or not lineage.holds(trace.run_id))
@@ -110,7 +110,7 @@ def drop_runs(root: Root, query_id: str, runs: Iterable[Run], lineage: Lineage) 
 
 
 def _traces(root: Root, query_id: str) -> list[ObjectName]:
-    found = root.list(_folder(query_id))
+    found = catalog_files(root, _folder(query_id))
     return [file.parsed for file in found if file.parsed.kind == "run"]
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dedup.catalog.gc.lineage import Lineage, Run
 from dedup.catalog.gc.pending_lists import read_pending_list
-from dedup.catalog.layout import shard_path
-from dedup.catalog.root import CatalogFile, Root
-from dedup.core.lineage import Lineage, Run
+from dedup.catalog.layout import CatalogFile, catalog_files, shard_path
 from dedup.core.manifest import Manifest
 from dedup.core.policy import Policy
+from dedup.storage.root import Root
 
 #: Largest number of files deleted per shard and sweep.
 MAX_SWEPT = 256
@@ -56,7 +56,7 @@ class Named:
 
 def find_stray(root: Root, query_id: str, shard: int, manifest: Manifest) -> Stray:
     named = Named.by(root, query_id, shard, manifest)
-    files = root.list(shard_path(query_id, shard, "").rstrip("/"))
+    files = catalog_files(root, shard_path(query_id, shard, "").rstrip("/"))
     # Only the user may delete a segment whose loss was accepted, which no manifest names.
     accepted = {file.parsed.segment for file in files if file.parsed.kind == "accepted_loss"}
     kept = named.pending | named.others | accepted

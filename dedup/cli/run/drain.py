@@ -22,13 +22,13 @@ from dedup.cli.run.record import Record, checkpoint_query_id, observed_so_far
 from dedup.cli.session import unless_java_ended
 from dedup.cli.stop import StopRequest
 from dedup.core.admission import Handling
-from dedup.core.duration import counted
 from dedup.errors import DataError
 from dedup.sinks.batch_folders import published_batches
 from dedup.sinks.files.query import FilesQuery
 from dedup.sinks.folder_sink import SparkRows, StagedFiles
 from dedup.sources.files.file_log import FileLog
 from dedup.sources.files.orc_times import check_orc_times
+from dedup.values.duration import counted
 
 _POLL_S = 0.25
 #: Options of Spark's reader with which a user excludes files.

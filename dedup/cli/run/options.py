@@ -12,7 +12,6 @@ from typing import Any, Self, get_origin, get_type_hints
 
 from typer.models import ArgumentInfo
 
-from dedup.catalog.uri import scheme_of
 from dedup.cli.commands import argument, option, parameter, switch
 from dedup.cli.flags import (
     QuietFlags,
@@ -24,12 +23,13 @@ from dedup.cli.flags import (
     read_option_flag,
     timestamp_format_flag,
 )
-from dedup.core.option import choice, number, text, whole
 from dedup.errors import ConfigError
 from dedup.sinks.output_owner import list_keeper
 from dedup.sources.files.file_order import ORDERS
 from dedup.spark.machine import home_path, local_cores
 from dedup.spark.options import BY_ID
+from dedup.storage.uri import scheme_of
+from dedup.values.option import choice, number, text, whole
 
 #: Folder in the output that holds the metrics log, which `dedup watch OUTPUT` reads.
 METRICS = "_metrics"

@@ -19,11 +19,11 @@ from dedup.cli.figures import Figures
 from dedup.cli.run.input.bad_rows import BAD
 from dedup.cli.run.options import RunOptions
 from dedup.cli.terminal import Terminal
-from dedup.core.duration import span
 from dedup.core.metrics import BatchMetrics
 from dedup.sources.files.file_log import FileLog
 from dedup.spark.observations import from_progress, pack_name
 from dedup.tools.watch.listener import DedupListener
+from dedup.values.duration import span
 
 #: Longest time to wait until the listener has heard of the end of the last query.
 _END_MS = 5_000

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from dedup.catalog.layout import certificate_path
-from dedup.catalog.localfile import publish
 from dedup.cli.run.options import DEFAULTS, METRICS, RunOptions, flag
-from dedup.core import parse
 from dedup.errors import ConfigError, DedupError
 from dedup.sinks.batch_folders import check_not_ahead, published_batches
 from dedup.sources.files.file_log import last_number
 from dedup.sources.files.text_options import with_meaning
 from dedup.spark.machine import home_path
+from dedup.storage.localfile import publish
+from dedup.values import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.catalog.root import Root
-from dedup.catalog.uri import check_local, local_path
-from dedup.core.option import choice
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import STAGING, check_not_ahead
 from dedup.sinks.files.query import (
@@ -42,6 +39,9 @@ from dedup.spark.driver import checks
 from dedup.spark.driver.build import Operator
 from dedup.spark.machine import home_path
 from dedup.spark.options import Options
+from dedup.storage.root import Root
+from dedup.storage.uri import check_local, local_path
+from dedup.values.option import choice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader

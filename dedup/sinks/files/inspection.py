@@ -9,7 +9,6 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dedup.core.duration import iso
 from dedup.errors import ConfigError
 from dedup.sinks.batch_folders import STAGING, published_batches
 from dedup.sinks.files.output_root import OutputRoot
@@ -19,6 +18,7 @@ from dedup.sinks.inspection import next_start
 from dedup.sinks.options import located
 from dedup.sinks.output_owner import foreign_to_all, owner_of
 from dedup.spark.driver.checkpoint_log import Progress
+from dedup.values.duration import iso
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from dedup.catalog.uri import scheme_of, without_credentials
-from dedup.core.option import REQUIRED, Option, choice, names, nbytes, refused, switch, text
 from dedup.errors import ConfigError
 from dedup.sinks.files.output_root import parsed_s3
 from dedup.sinks.options import ACCEPT, SinkOptions, located, named, sink_values
+from dedup.storage.uri import scheme_of, without_credentials
+from dedup.values.option import REQUIRED, Option, choice, names, nbytes, refused, switch, text
 
 FORMAT = "dedup_files"
 #: The compression codecs of each file format. The first codec is the default.

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dedup.catalog.localfile import sync
 from dedup.errors import DataError, DedupError, faults
 from dedup.sources.files.parquet_input import BatchBuffer
+from dedup.storage.localfile import sync
 
 #: Size of a row group in Arrow's memory. A task buffers one group for each folder it writes to.
 GROUP_BYTES = 64 << 20

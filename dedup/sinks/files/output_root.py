@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from dedup.catalog.root import Root
-from dedup.catalog.uri import scheme_of
 from dedup.errors import CatalogError, ConfigError
 from dedup.errors.lazy import library
+from dedup.storage.root import Root
+from dedup.storage.uri import scheme_of
 
 #: Number of attempts to create an object. A store answers 409 to simultaneous writes of one name.
 _TRIES = 5

@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from dedup.catalog.localfile import sync
 from dedup.errors import CatalogError, SinkError, faults
 from dedup.sinks.batch import Batch
 from dedup.sinks.batch_folders import STAGING, flush, folder_of, publish_folder
@@ -23,6 +22,7 @@ from dedup.sinks.files.options import FilesOptions
 from dedup.sinks.files.output_root import OutputRoot
 from dedup.sinks.files.plans import BatchPlan, PlannedFile
 from dedup.sinks.files.slice_files import WrittenFile, batch_of_staged, gather, staging_folder
+from dedup.storage.localfile import sync
 
 _COPIES_AT_ONCE = 8
 

@@ -15,15 +15,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dedup.catalog.document import from_document, to_document
-from dedup.catalog.root import Root
-from dedup.core.parse import NAME, array, integer, path_below, text
 from dedup.errors import ObjectMissing
 from dedup.sinks.batch_folders import STAGING, data_files, folder_of, published_batches
 from dedup.sinks.files.output_root import OutputRoot
 from dedup.sinks.files.slice_files import batch_of_staged
 from dedup.sinks.marker import Marker, reading
 from dedup.sinks.options import located
+from dedup.storage.document import from_document, to_document
+from dedup.storage.root import Root
+from dedup.values.parse import NAME, array, integer, path_below, text
 
 FOLDER = "_batches"
 _FORMAT = 1

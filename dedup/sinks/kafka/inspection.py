@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dedup.core.duration import iso
 from dedup.sinks.inspection import SinkInspection, SlotState, sink_states
 from dedup.sinks.kafka.markers import KafkaMarkers
 from dedup.sinks.kafka.options import KafkaOptions
@@ -15,6 +14,7 @@ from dedup.sources.kafka.client_options import ClientSettings
 from dedup.sources.kafka.clients import confluent, consumer_config
 from dedup.sources.kafka.cluster import Cluster
 from dedup.spark.driver.checkpoint_log import Progress
+from dedup.values.duration import iso
 
 _PURPOSE = "Looking into a sink"
 _READ_S = 5.0

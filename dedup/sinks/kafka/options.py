@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dedup.core.option import Option, choice, read_options, text
 from dedup.errors import ConfigError
 from dedup.sinks.options import ACCEPT, NAME, STAGING, SinkOptions, folder, named
 from dedup.sources.kafka.client_options import PREFIX, ClientSettings, client_settings
+from dedup.values.option import Option, choice, read_options, text
 
 FORMAT = "dedup_kafka"
 EXACTLY_ONCE, ATOMIC, AT_LEAST_ONCE, NONE = "exactly-once", "atomic", "at-least-once", "none"

@@ -14,8 +14,8 @@ from dedup.sinks.columns import Unsuitable
 from dedup.sinks.foreach_batch import columns_of
 from dedup.sinks.inspection import SinkInspection, inspection_of
 from dedup.sinks.kind import SinkKind
+from dedup.sinks.kit.slots import TransactionalWork
 from dedup.sinks.kit.transactional import TransactionalSink
-from dedup.sinks.kit.work import TransactionalWork
 from dedup.sinks.marker import Marker
 from dedup.sinks.options import DatabaseOptions
 from dedup.sinks.protocol import Aborted

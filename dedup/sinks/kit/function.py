@@ -14,11 +14,9 @@ from dedup.sinks.columns import refuse_twins
 from dedup.sinks.foreach_batch import SinkFunction
 from dedup.sinks.inspection import SinkInspection, inspection_of
 from dedup.sinks.kind import SinkKind
-from dedup.sinks.kit.inspection import inspect_write_ahead
-from dedup.sinks.kit.slots import Slots
+from dedup.sinks.kit.slots import Slots, TransactionalWork
 from dedup.sinks.kit.transactional import TransactionalSink
-from dedup.sinks.kit.work import TransactionalWork
-from dedup.sinks.kit.write_ahead import WriteAheadSink, WriteAheadWork
+from dedup.sinks.kit.write_ahead import WriteAheadSink, WriteAheadWork, inspect_write_ahead
 from dedup.sinks.options import ACCEPT, STAGING, SinkOptions, named, sink_values
 from dedup.sinks.work import SinkWork
 from dedup.spark.driver.checkpoint_log import Progress

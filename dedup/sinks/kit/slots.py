@@ -1,6 +1,7 @@
-"""The slots of a `TransactionalSink`. The text under a slot's key has its owner and its marker.
+"""The slots of a `TransactionalSink`, and its work.
 
-The text of the batch slot also lists all slots that the sink has ever used.
+The text under a slot's key has its owner and its marker. The text of the batch slot also lists all
+slots that the sink has ever used.
 
 Whoever acquires a slot waits for the lock of its key, and stores a new owner ID. A transaction that
 publishes rows first locks the key and compares the owner ID. So once a slot is acquired, the
@@ -11,18 +12,19 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from dedup.catalog.document import from_document, to_document
-from dedup.core.parse import integer, mapping, text
 from dedup.errors import ConfigError, SinkError, faults
+from dedup.sinks.batch import Batch
 from dedup.sinks.kit.transactional import TransactionalSink
+from dedup.sinks.ledger import Ledger
 from dedup.sinks.marker import BATCH_SLOT, Marker, reading
 from dedup.sinks.options import SinkOptions
 from dedup.sinks.protocol import (
@@ -32,9 +34,14 @@ from dedup.sinks.protocol import (
     Indefinite,
     SinkSlots,
     SliceRows,
+    Stage,
+    StagedBatch,
     StagedSlice,
 )
 from dedup.sinks.slice_store import SliceStore
+from dedup.sinks.work import SlotWork
+from dedup.storage.document import from_document, to_document
+from dedup.values.parse import integer, mapping, text
 
 _FORMAT = 1
 #: Seconds between two statements of a transaction after which an error names the pause.
@@ -309,3 +316,45 @@ class KitSlots(SinkSlots[KitSlot]):
 
     def rows(self, slices: Sequence[StagedSlice]) -> KitRows:
         return KitRows(row for piece in slices for row in self._staging.read(piece))
+
+
+@dataclass(frozen=True)
+class TransactionalWork(SlotWork[KitSlot]):
+    """The work of a `TransactionalSink`.
+
+    `identity` tells sinks of other outputs apart in one process. `setting` holds the options that
+    decide where the markers are, for the ledger, or None if only the sink knows them.
+    """
+
+    options: SinkOptions
+    custom: TransactionalSink[Any]
+    identity: bytes
+    setting: Mapping[str, str] | None = None
+    crash_risk: tuple[str, str] | None = None
+    room = "kit"
+
+    @property
+    def is_atomic(self) -> bool:
+        return not self.custom.parallel
+
+    def slot(self, batch: Batch, number: int) -> KitSlot:
+        return KitSlot(self._slots(batch), self.identity, number)
+
+    def task_rows(self, rows: Iterable[pa.RecordBatch], stage: Stage) -> KitRows:
+        # Wait for Spark's first rows before a transaction opens: servers end idle transactions.
+        first = list(islice(rows := iter(rows), 1))
+        return KitRows(chain(first, rows), stage)
+
+    def slots(self, batch: Batch) -> KitSlots:
+        return KitSlots(self._slots(batch), self.identity, self.staging(batch))
+
+    def settle(self, ledger: Ledger, staged: StagedBatch) -> None:
+        """Record where the markers are.
+
+        If a user's sink looks for them elsewhere, it misses the micro-batch of the ledger.
+        """
+        if self.setting is not None:
+            ledger.settle(self.setting)
+
+    def _slots(self, batch: Batch) -> Slots:
+        return Slots(self.custom, self.options, batch.query_id)

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from dedup.catalog.root import Root
 from dedup.errors import ConfigError, DataError, SinkError
 from dedup.errors.lazy import library
 from dedup.sinks.batch import Batch
@@ -36,6 +35,7 @@ from dedup.sinks.lakehouse.options import LakeOptions
 from dedup.sinks.lakehouse.work import DataFile, LakePort, LakeTarget
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.protocol import Aborted
+from dedup.storage.root import Root
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

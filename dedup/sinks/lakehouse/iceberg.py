@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from dedup.catalog.localfile import sync
 from dedup.errors import ConfigError
 from dedup.errors.lazy import library
 from dedup.errors.redaction import without_secrets
@@ -29,6 +28,7 @@ from dedup.sinks.lakehouse.options import LakeOptions
 from dedup.sinks.lakehouse.work import DataFile, LakePort, LakeTarget
 from dedup.sinks.marker import Marker
 from dedup.sinks.protocol import Aborted
+from dedup.storage.localfile import sync
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from dedup.catalog.uri import local_path, scheme_of, without_credentials
-from dedup.core.option import REQUIRED, Option, switch, text
 from dedup.errors import ConfigError, SinkError
 from dedup.errors.redaction import without_secrets
 from dedup.sinks.options import ACCEPT, SinkOptions, named, sink_values
+from dedup.storage.uri import local_path, scheme_of, without_credentials
+from dedup.values.option import REQUIRED, Option, switch, text
 
 DELTA, ICEBERG = "dedup_delta", "dedup_iceberg"
 #: For each format, the prefix of the options that the sink passes to the library.

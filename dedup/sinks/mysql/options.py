@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dedup.core.option import Kind, Option, switch, text, whole
 from dedup.errors import ConfigError
 from dedup.sinks.options import DatabaseOptions, database_options, sink_values
+from dedup.values.option import Kind, Option, switch, text, whole
 
 FORMAT = "dedup_mysql"
 #: Options with this prefix are arguments of PyMySQL's ``connect``.

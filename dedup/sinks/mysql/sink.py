@@ -9,9 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from dedup.sinks.kit.database import answering_server, close, database_work, give_back
-from dedup.sinks.kit.slots import Stored
+from dedup.sinks.kit.slots import Stored, TransactionalWork
 from dedup.sinks.kit.transactional import TransactionalSink
-from dedup.sinks.kit.work import TransactionalWork
 from dedup.sinks.marker import Marker
 from dedup.sinks.mysql.columns import quoted
 from dedup.sinks.mysql.connections import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dedup.core.option import REQUIRED, Option, text
 from dedup.sinks.options import DatabaseOptions, database_options, sink_values
+from dedup.values.option import REQUIRED, Option, text
 
 FORMAT = "dedup_postgres"
 

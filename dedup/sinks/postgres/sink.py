@@ -23,9 +23,8 @@ import pyarrow as pa
 
 from dedup.errors import DataError, SinkError
 from dedup.sinks.kit.database import answering_server, database_work
-from dedup.sinks.kit.slots import Stored
+from dedup.sinks.kit.slots import Stored, TransactionalWork
 from dedup.sinks.kit.transactional import TransactionalSink
-from dedup.sinks.kit.work import TransactionalWork
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.options import ATOMIC
 from dedup.sinks.postgres.connections import (

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from dedup.catalog.localfile import publish
-from dedup.catalog.uri import local_path
+from dedup.storage.localfile import publish
+from dedup.storage.uri import local_path
 
 #: Characters that Java encodes in a URI's path: blanks, control codes, and ASCII except the listed
 #: characters.

@@ -15,9 +15,9 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.catalog.uri import literal, local_path
 from dedup.errors import DataError
 from dedup.sources.files.exact_values import WRITE_AGAIN, has_nanoseconds
+from dedup.storage.uri import literal, local_path
 
 #: Length of the text of a time with microseconds, such as 2024-05-01 10:00:00.123456.
 _MICROSECONDS_CHARS = 26

@@ -20,17 +20,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.functions import pandas_udf
 
-from dedup.catalog.location import FileSystemFactory
-from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError, SourceError, faults
 from dedup.errors.cause import LINK
 from dedup.sources.kafka.decoder import CAUSE
 from dedup.spark.driver.shipping import shipped
 from dedup.spark.observations import as_dict
+from dedup.storage.location import FileSystemFactory
+from dedup.storage.root import Root
 
 #: Values of the parameter ``on_error`` of `kafka_records`.
 OnError: TypeAlias = Literal["fail", "skip", "quarantine"]
-ON_ERROR = ("fail", "skip", "quarantine")
 
 #: Largest number of partitions for which a micro-batch counts poison records exactly.
 _PARTITIONS_MAX = 10_000

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any
 
-from dedup.catalog.uri import without_credentials
 from dedup.errors import ConfigError, SourceError
 from dedup.errors.redaction import without_secrets
+from dedup.storage.uri import without_credentials
 
 #: Error codes by which a registry reports an unknown schema, subject or version.
 _NOT_FOUND = frozenset((40401, 40402, 40403))

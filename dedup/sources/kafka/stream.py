@@ -5,23 +5,24 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from dedup.catalog.location import FileSystemFactory
 from dedup.errors import ConfigError, DedupWarning
 from dedup.sources.kafka.client_options import ClientSettings, client_settings
 from dedup.sources.kafka.cluster import Cluster
 from dedup.sources.kafka.decoder import CAUSE
 from dedup.sources.kafka.listeners import TopicGuard
-from dedup.sources.kafka.poison import ON_ERROR, OnError, Quarantine, counted, quarantined, refused
+from dedup.sources.kafka.poison import OnError, Quarantine, counted, quarantined, refused
 from dedup.sources.kafka.record_columns import RecordId, column_names, selected
 from dedup.sources.kafka.start import Start, check_start, matching, start_options
 from dedup.sources.kafka.topic_ids import Checkpoint
 from dedup.sources.kafka.values import ValueFormat, parser, with_key
+from dedup.storage.location import FileSystemFactory
+from dedup.values.option import choice
 
 #: How long a broker waits for records before it answers a request. Kafka's default is 500. At the
 #: end of a partition, Spark's consumer has already asked for more records when Spark asks for
@@ -140,10 +141,8 @@ def kafka_records(
     source_options = dict(options or {})
     names = column_names(metadata)
     _check_options(source_options)
-    choices = ("on_error", on_error, ON_ERROR), ("tombstones", tombstones, ("keep", "drop"))
-    for name, choice, known in choices:
-        if choice not in known:
-            raise ConfigError(f"{name}={choice!r} is unknown. Give one of {known}.")
+    choice(*get_args(OnError)).check(on_error, "on_error")
+    choice("keep", "drop").check(tombstones, "tombstones")
     if (on_error == "quarantine") != (quarantine is not None):
         raise ConfigError(
             'on_error="quarantine" needs quarantine=, its folder, and the reverse. Give both or '

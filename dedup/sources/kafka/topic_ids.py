@@ -12,10 +12,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from dedup.catalog.root import Root
 from dedup.errors import CatalogError, ConfigError, ObjectMissing, SourceError, StateError
 from dedup.sources.kafka.cluster import Topic
 from dedup.spark.driver.checkpoint_log import kafka_offsets
+from dedup.storage.root import Root
 
 #: Name of the file with the IDs of topics, in the checkpoint.
 FILE = "dedup-kafka-topics.json"

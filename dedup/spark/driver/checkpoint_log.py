@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from dedup.core.parse import name
 from dedup.errors import ConfigError, StateError
 from dedup.spark.machine import home_path
+from dedup.values.parse import name
 
 T = TypeVar("T")
 

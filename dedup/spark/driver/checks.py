@@ -14,12 +14,12 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import is_remote
 
-from dedup.catalog.root import Root
-from dedup.catalog.timeouts import reach
 from dedup.errors import CatalogError, ConfigError, DedupWarning
 from dedup.spark import machine
 from dedup.spark.driver.plan_steps import makes_random_columns
 from dedup.spark.machine import shuffle_partitions
+from dedup.storage.root import Root
+from dedup.storage.timeouts import reach
 
 #: Settings that must be true, and what Spark would do if they were false.
 _REQUIRED = {

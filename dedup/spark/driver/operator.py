@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from typing import Literal
 
-from dedup.catalog.location import FileSystemFactory
 from dedup.core.admission import Conflicts
 from dedup.core.policy import Guarantee
 from dedup.core.sequence import RANGES, SequenceHandling
@@ -14,6 +13,7 @@ from dedup.spark.driver.build import Operator
 from dedup.spark.driver.columns import ColumnOrName, ColumnsOption, DerivedId
 from dedup.spark.idtime import IdTime
 from dedup.spark.options import Duration, Options, SequenceOptions
+from dedup.storage.location import FileSystemFactory
 
 
 def dedup_by_id(

@@ -18,7 +18,7 @@ from dedup.core.shard import Outcome, process
 from dedup.core.state import ShardState
 from dedup.errors import faults
 from dedup.spark.executor.call import Call
-from dedup.spark.executor.task import warn_of_others
+from dedup.spark.executor.layout import warn_of_others
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,9 @@ from dedup.core.sharding import derive_keys
 from dedup.errors import ConfigError
 from dedup.spark.executor import wire
 from dedup.spark.executor.bodies import BodyReader
+from dedup.spark.executor.layout import Layout
 from dedup.spark.executor.rowhash import hash_rows
-from dedup.spark.executor.task import Layout, Task
+from dedup.spark.executor.task import Task
 from dedup.spark.observations import Stopwatch
 from dedup.spark.plan import Plan
 

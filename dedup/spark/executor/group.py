@@ -24,7 +24,9 @@ from dedup.spark.executor.bodies import BodyFile, drop_earlier, handed_on
 from dedup.spark.executor.by_id import ById
 from dedup.spark.executor.by_sequence import BySequence
 from dedup.spark.executor.call import Call, Judged, ShardInput
-from dedup.spark.executor.task import Layout, Task, freeze_gc, layout, release_memory
+from dedup.spark.executor.layout import Layout, layout
+from dedup.spark.executor.task import Task
+from dedup.spark.executor.worker_memory import freeze_gc, release_memory
 from dedup.spark.machine import wall_clock_ms
 from dedup.spark.observations import Stopwatch, counters_ddl
 from dedup.spark.plan import Plan

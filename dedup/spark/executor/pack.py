@@ -23,8 +23,10 @@ from dedup.errors import DataError, faults
 from dedup.spark.executor import wire
 from dedup.spark.executor.bad_records import first_of, plain
 from dedup.spark.executor.bodies import BodyFile, drop_earlier, packed_bodies
+from dedup.spark.executor.layout import Layout, layout
 from dedup.spark.executor.rowhash import hash_rows
-from dedup.spark.executor.task import Layout, Task, freeze_gc, layout, release_memory
+from dedup.spark.executor.task import Task
+from dedup.spark.executor.worker_memory import freeze_gc, release_memory
 from dedup.spark.id_encoding import encode_ids
 from dedup.spark.idtime import uuid7_ms
 from dedup.spark.observations import Stopwatch

@@ -11,7 +11,7 @@ import pyarrow as pa
 from dedup.errors import faults
 from dedup.spark.executor import wire
 from dedup.spark.executor.bodies import BodyReader
-from dedup.spark.executor.task import freeze_gc, release_memory
+from dedup.spark.executor.worker_memory import freeze_gc, release_memory
 from dedup.spark.plan import Plan
 
 

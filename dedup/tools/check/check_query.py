@@ -13,19 +13,19 @@ from pyspark.sql import types as T  # noqa: N812
 from dedup.catalog.certificate import load_certificate
 from dedup.catalog.compatibility import check_fit
 from dedup.catalog.layout import certificate_path
-from dedup.catalog.root import Root
 from dedup.catalog.similar_queries import similar_queries, similar_query_warning
-from dedup.catalog.timeouts import reach
 from dedup.errors import ConfigError
 from dedup.spark.driver.build import Operator
 from dedup.spark.driver.checkpoint_log import Source, find_checkpoint
 from dedup.spark.driver.checks import a_stream_needs_a_catalog
 from dedup.spark.driver.plans import plan_of, user_columns
 from dedup.spark.driver.stream_sources import stream_sources_of
-from dedup.spark.executor.task import missing_catalog, of_plan
+from dedup.spark.executor.layout import missing_catalog, of_plan
 from dedup.spark.machine import machine_bytes
 from dedup.spark.options import Options, SequenceOptions
 from dedup.spark.plan import Plan
+from dedup.storage.root import Root
+from dedup.storage.timeouts import reach
 from dedup.tools.check.facts import Facts, cores_of, retention
 from dedup.tools.check.findings import Finding, Level, in_order
 from dedup.tools.check.kafka_topics import ask_brokers

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dedup.core.duration import size_bytes
 from dedup.tools.check.facts import HOW_CORES, HOW_SETTINGS, Facts, whole_number
 from dedup.tools.check.findings import Assessment, Takes, costs, fine, unknown
+from dedup.values.duration import size_bytes
 
 #: Largest number of partitions per core that is fine. Up to this number, spare partitions cost at
 #: most 13 % of a micro-batch.

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
-from dedup.core.duration import duration_ms
 from dedup.core.policy import Guarantee
 from dedup.spark.driver.checkpoint_log import Source
 from dedup.spark.machine import local_cores, shuffle_partitions
+from dedup.values.duration import duration_ms
 
 #: Default of `max_shard_batch_bytes`.
 SHARE_BYTES = 1 << 30

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dedup.core.duration import counted, format_ms
 from dedup.spark.driver.checkpoint_log import Source
 from dedup.tools.check.facts import FOREVER_MS, HOW_OPTIONS, Facts
 from dedup.tools.check.findings import Assessment, Takes, breaks, fine, unknown
+from dedup.values.duration import counted, format_ms
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS

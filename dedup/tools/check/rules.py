@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dedup.core.duration import format_ms
 from dedup.tools.check import cost_rules, kafka_rules
 from dedup.tools.check.facts import HOW_LOG, HOW_SETTINGS, Facts
 from dedup.tools.check.findings import (
@@ -20,6 +19,7 @@ from dedup.tools.check.findings import (
     unknown,
 )
 from dedup.tools.check.kafka_rules import in_days
+from dedup.values.duration import format_ms
 
 #: Settings that must be true for the operator to start.
 _SAFETY = {

@@ -14,20 +14,22 @@ from typing import Any
 
 from dedup.catalog.backup import read_backup, write_adopted, write_backup
 from dedup.catalog.certificate import certificate_of
+from dedup.catalog.gc.lineage import Lineage
 from dedup.catalog.gc.runs import drop_runs, list_runs, read_lineage
 from dedup.catalog.layout import (
     ACCEPTED_LOSS_SUFFIX,
     BACKUP_FILE,
     SEGMENT_SUFFIX,
+    CatalogFile,
+    catalog_files,
     run_path,
     shard_path,
 )
-from dedup.catalog.root import CatalogFile, Root
 from dedup.core.clocks import FIRST_WINDOW_WATERMARKS_MS
-from dedup.core.lineage import Lineage
 from dedup.core.manifest import Manifest
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError
+from dedup.storage.root import Root
 from dedup.tools.repair.opening import Where, only_query, open_root
 
 
@@ -90,7 +92,7 @@ def adopt(
         )
     backups = {shard: read_backup(root, query_id, shard) for shard in range(certificate.shards)}
     states = {shard: state for shard, state in backups.items() if state is not None}
-    files = root.list(query_id)
+    files = catalog_files(root, query_id)
     _check_backups(root, query_id, files, set(backups) - set(states))
     if not states:
         raise ConfigError(

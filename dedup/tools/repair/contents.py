@@ -15,11 +15,11 @@ from typing import Any
 from dedup.catalog.backup import read_backup
 from dedup.catalog.certificate import Certificate, load_certificate
 from dedup.catalog.gc.sweep import Named
-from dedup.catalog.root import CatalogFile, Root
+from dedup.catalog.layout import CatalogFile, catalog_files
 from dedup.core.clocks import known_ms
-from dedup.core.duration import iso
 from dedup.core.segment import SegmentRef
 from dedup.core.state import ShardState
+from dedup.storage.root import Root
 from dedup.tools.repair.opening import (
     Checkpoint,
     Snapshot,
@@ -28,6 +28,7 @@ from dedup.tools.repair.opening import (
     queries_in,
     snapshot_of,
 )
+from dedup.values.duration import iso
 
 #: Standings of a segment if a checkpoint is given. The manifest names a live segment. An expired
 #: segment waits for its deletion. No manifest ever named an orphan. Somebody accepted the loss of
@@ -185,7 +186,7 @@ def inspect(
     """
     root = open_root(root)
     snapshot = snapshot_of(root, checkpoint)
-    files = root.list(query or "")
+    files = catalog_files(root, query or "")
     queries = []
     for query_id in queries_in(files):
         memory = memory_of(root, query_id, snapshot)

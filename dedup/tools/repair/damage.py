@@ -9,24 +9,26 @@ from typing import Any
 from dedup.catalog.accepted_loss import AcceptedLoss
 from dedup.catalog.backup import check_backup, read_adopted
 from dedup.catalog.certificate import load_certificate
+from dedup.catalog.gc.lineage import Run
 from dedup.catalog.gc.pending_lists import check_pending_list
 from dedup.catalog.gc.runs import check_lineage
 from dedup.catalog.layout import (
     ADOPTED_FILE,
     BACKUP_FILE,
     PENDING_LIST_SUFFIX,
+    CatalogFile,
+    catalog_files,
     certificate_path,
     shard_path,
 )
-from dedup.catalog.root import CatalogFile, ObjectMissing, Root
-from dedup.core.duration import iso
-from dedup.core.lineage import Run
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError
+from dedup.storage.root import ObjectMissing, Root
 from dedup.tools.repair.contents import EXPIRED, LOSS_ACCEPTED, ORPHAN, Segment, inspect
 from dedup.tools.repair.opening import Checkpoint, Where, open_root, queries_in, snapshot_of
 from dedup.tools.repair.segment_check import SegmentReport, verify_segment, write_accepted_loss
+from dedup.values.duration import iso
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def verify(
     snapshot = snapshot_of(root, checkpoint)
     problems = [
         problem
-        for query_id in queries_in(root.list(query or ""))
+        for query_id in queries_in(catalog_files(root, query or ""))
         for problem in verify_objects(
             root, query_id, snapshot.states if snapshot and snapshot.query_id == query_id else None
         )
@@ -167,7 +169,7 @@ def verify_objects(
     `states` are the shards' states from Spark. Without `states`, the only missing objects that the
     function can report are the certificate and adopted states.
     """
-    files = root.list(query_id)
+    files = catalog_files(root, query_id)
     shards, problem = _certificate(root, query_id)
     found = [(certificate_path(query_id), problem)]
     for file in files:

@@ -13,20 +13,20 @@ from dedup.catalog.backup import read_backup
 from dedup.catalog.cache import LocalCache
 from dedup.catalog.certificate import Certificate, certificate_of
 from dedup.catalog.open_views import OpenViews
-from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.arrays import U64
 from dedup.core.clocks import known_ms
-from dedup.core.duration import iso
 from dedup.core.keys import Keys
 from dedup.core.lookup import read_unless_lost
 from dedup.core.ports import ABSENT_MS
 from dedup.core.sharding import derive_keys, shards_of
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
+from dedup.storage.root import Root
 from dedup.tools.repair.id_text import id_key
 from dedup.tools.repair.opening import Checkpoint, Where, only_query, open_root, snapshot_of
+from dedup.values.duration import iso
 
 
 @dataclass(frozen=True, slots=True)

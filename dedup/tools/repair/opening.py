@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dedup.catalog.certificate import certificate_of, load_certificate
-from dedup.catalog.location import FileSystemFactory
-from dedup.catalog.root import CatalogFile, Root
-from dedup.catalog.timeouts import reach
+from dedup.catalog.layout import CatalogFile, catalog_files
 from dedup.core.sharding import filter_key_id
 from dedup.core.state import ShardState
 from dedup.core.state_row import refuse_before_release
 from dedup.errors import ConfigError
 from dedup.spark.machine import home_path, wall_clock_ms
+from dedup.storage.location import FileSystemFactory
+from dedup.storage.root import Root
+from dedup.storage.timeouts import reach
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +52,7 @@ def open_root(where: Where) -> Root:
     root = Root(where)
     # Ask for one object first, because to list a large catalog may exceed the limit of `reach`.
     reach(root, lambda: root.exists("certificate.json"))
-    if not queries_in(root.list()):
+    if not queries_in(catalog_files(root)):
         raise ConfigError(
             f"{root.url()} holds no catalog of dedup_by_id. Give the value of the option `catalog` "
             "(for `dedup run`: OUTPUT/_catalog).",
@@ -68,7 +69,11 @@ def queries_in(files: Sequence[CatalogFile]) -> list[str]:
 def only_query(root: Root) -> str:
     """Return the ID of a catalog's only query. Raises ConfigError, which lists all IDs."""
     queries = sorted(
-        {f.parsed.query_id or "" for f in root.list() if f.parsed.kind.endswith("certificate")}
+        {
+            f.parsed.query_id or ""
+            for f in catalog_files(root)
+            if f.parsed.kind.endswith("certificate")
+        }
     )
     if len(queries) != 1:
         raise ConfigError(

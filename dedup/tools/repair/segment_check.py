@@ -16,16 +16,16 @@ from dedup.catalog.accepted_loss import AcceptedLoss, accepted_loss_path
 from dedup.catalog.blocks import block_numbers, ids_in_block
 from dedup.catalog.certificate import load_certificate, no_catalog
 from dedup.catalog.database import View, build_view, decode_all, open_view
-from dedup.catalog.root import ObjectMissing, Root
 from dedup.catalog.segment_file import META_KEY, RocksError
 from dedup.core.arrays import I64, U64
 from dedup.core.filter import SplitBlockFilter
 from dedup.core.hash_ranges import range_indexes, spread_hashes
 from dedup.core.keys import Keys
-from dedup.core.parse import OtherVersion
 from dedup.core.segment import SegmentRef
 from dedup.core.sharding import derive_keys, filter_key_id
 from dedup.errors import CatalogError, FilterDamaged
+from dedup.storage.root import ObjectMissing, Root
+from dedup.values.parse import OtherVersion
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,16 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dedup.catalog.gc.lineage import Lineage, Run
 from dedup.catalog.gc.runs import drop_runs, lineage_from, list_runs
 from dedup.catalog.gc.sweep import find_stray, written_past_successor
-from dedup.catalog.root import CatalogFile, Root
-from dedup.core.duration import duration_ms
-from dedup.core.lineage import Lineage, Run
+from dedup.catalog.layout import CatalogFile, catalog_files
 from dedup.core.state import ShardState
 from dedup.errors import CatalogError, ConfigError
 from dedup.spark.machine import wall_clock_ms
+from dedup.storage.root import Root
 from dedup.tools.repair.opening import Checkpoint, Where, open_root, read_checkpoint
+from dedup.values.duration import duration_ms
 
 _PROMISE = "other checkpoint of this query is in use, promise it with --sole."
 
@@ -147,7 +148,7 @@ def plan_vacuum(
             "copied or restored, and another copy may use the files that are orphans here. If no "
             f"{_PROMISE}"
         )
-    files = root.list(query_id)
+    files = catalog_files(root, query_id)
     orphans += [file for file in files if file.parsed.kind == "temp"]
     # No running micro-batch owns files of past branches, however young they are.
     past = Lineage(lineage.runs[:-1])

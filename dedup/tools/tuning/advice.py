@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from dedup.catalog.cache import DEFAULT_CACHE_BYTES
-from dedup.core.duration import format_ms, span
 from dedup.core.sizing import interval
 from dedup.tools.check.cost_rules import PER_CORE_MAX, arrow_batches, workers_bytes
 from dedup.tools.check.facts import SHARE_BYTES, Facts
@@ -24,6 +23,7 @@ from dedup.tools.check.findings import (
 )
 from dedup.tools.tuning.candidates import WORTH, Candidate, Choice, value_of, written
 from dedup.tools.tuning.demand import Demand, Repeats, Sizing
+from dedup.values.duration import format_ms, span
 
 #: Largest share of late records that needs no advice.
 LATE_SHARE = 0.001

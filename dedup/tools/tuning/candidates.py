@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dedup.core.duration import format_ms
 from dedup.core.filter_choice import room_bytes
 from dedup.core.policy import Policy
 from dedup.core.sizing import interval, least_bits_per_id
 from dedup.tools.tuning.costs import Costs
 from dedup.tools.tuning.demand import BUSY_ROWS, Demand, Sizing
 from dedup.tools.tuning.trial import Trial, run, scaled
+from dedup.values.duration import format_ms
 
 #: Kinds of choices, the most important first.
 KINDS = ["recommended", "today", "other", "dominated"]

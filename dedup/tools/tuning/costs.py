@@ -18,12 +18,12 @@ import numpy as np
 
 from dedup import kernel
 from dedup.catalog.cache import LocalCache
-from dedup.catalog.root import Root
 from dedup.catalog.shard_files import ShardFiles
 from dedup.catalog.store import Attempt, ShardStore
 from dedup.core.policy import Policy
 from dedup.core.sharding import derive_keys, filter_key_id
 from dedup.core.state import ShardState
+from dedup.storage.root import Root
 from dedup.tools.tuning.load import HASH_KEY, UNKNOWN, KeysOf, Load, drive, synthetic_keys
 from dedup.tools.tuning.trial import Trial, filters_of
 

@@ -8,12 +8,12 @@ from typing import Literal
 import numpy as np
 
 from dedup import kernel
-from dedup.core.duration import MS_PER_UNIT, duration_ms, format_ms
 from dedup.core.keys import Keys
 from dedup.core.policy import BUCKETS, FILTER_STATE_BYTES, Policy
 from dedup.core.sharding import derive_keys, shards_of
 from dedup.errors import ConfigError
 from dedup.tools.tuning.load import UUID_BYTES, KeysOf, synthetic_keys
+from dedup.values.duration import MS_PER_UNIT, duration_ms, format_ms
 
 DAY_MS = 86_400_000
 #: Largest ID and largest number of buckets that `tune` accepts, so that trials end soon.

@@ -13,9 +13,7 @@ from typing import Any
 
 from dedup.catalog.certificate import certificate_of
 from dedup.core.clocks import NEVER_MS, Clocks
-from dedup.core.duration import format_ms
 from dedup.core.metrics import BatchMetrics
-from dedup.core.option import Kind, Option, by_name, duration, whole
 from dedup.core.policy import BUCKETS, FILTER_STATE_BYTES, default_lateness_ms
 from dedup.core.state import ShardState
 from dedup.errors import ConfigError
@@ -26,6 +24,8 @@ from dedup.tools.tuning.demand import DAY_MS, Demand, Sizing
 from dedup.tools.tuning.load import SST_BYTES_BESIDE_KEY, UUID_BYTES
 from dedup.tools.tuning.sample import Sample, of_sample
 from dedup.tools.watch.query_log import read_logs
+from dedup.values.duration import format_ms
+from dedup.values.option import Kind, Option, by_name, duration, whole
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmbt]?)", re.IGNORECASE)
 _TIMES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from dedup.core.duration import format_ms, size
 from dedup.errors.lazy import library
 from dedup.kernel import PATH
 from dedup.spark.machine import machine_cores
@@ -29,6 +28,7 @@ from dedup.tools.tuning.candidates import (
 )
 from dedup.tools.tuning.costs import Costs
 from dedup.tools.tuning.demand import Demand
+from dedup.values.duration import format_ms, size
 
 Spec = dict[str, Any]
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"

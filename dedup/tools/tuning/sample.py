@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dedup import kernel
-from dedup.catalog.uri import local_path
 from dedup.core.arrays import I64
 from dedup.core.keys import Keys
 from dedup.errors import ConfigError
 from dedup.sources.files.file_order import FileOrder
+from dedup.storage.uri import local_path
 from dedup.tools.tuning.demand import DAY_MS, Demand, Repeats
 from dedup.tools.tuning.load import HASH_KEY
 from dedup.tools.tuning.trial import TRIAL_IDS

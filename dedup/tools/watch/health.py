@@ -14,9 +14,9 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from dedup.core.duration import span
 from dedup.core.metrics import difference_ms
 from dedup.core.sequence_metrics import AnyMetrics
+from dedup.values.duration import span
 
 #: Smallest number of micro-batches in the window, and smallest time that the window covers.
 WINDOW, WINDOW_MS = 10, 60_000

@@ -20,7 +20,6 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from dedup.catalog.uri import scheme_of
 from dedup.core.metrics import BatchMetrics, Metrics
 from dedup.core.sequence_metrics import SequenceMetrics
 from dedup.errors import ConfigError, StateError
@@ -28,6 +27,7 @@ from dedup.errors.cause import cause_of
 from dedup.sinks.figures import SinkMetrics, figures_of
 from dedup.spark.machine import home_path, wall_clock_ms
 from dedup.spark.observations import from_progress, sequences_from_progress
+from dedup.storage.uri import scheme_of
 from dedup.tools.watch.live_runs import Runs
 from dedup.tools.watch.metrics_log import MetricsLog
 from dedup.tools.watch.watched import Watched

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from dedup.core.metrics import BatchMetrics, fields_of
-from dedup.core.parse import text
 from dedup.core.sequence_metrics import AnyMetrics
 from dedup.errors import ConfigError
 from dedup.sinks.figures import SinkMetrics
 from dedup.tools.watch.health import ENDED, HISTORY, WINDOW, TimedBatch, judge
 from dedup.tools.watch.metrics_log import FORMAT, METRICS, SINKS, SUFFIX, batch_line, new_line
 from dedup.tools.watch.watched import Watched
+from dedup.values.parse import text
 
 #: Reason that an endpoint gives for every failure, because the error's own text may hold data.
 FAILED = "the run has failed; the driver's log says why"

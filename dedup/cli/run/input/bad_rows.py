@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from dedup.catalog.uri import literal
 from dedup.cli.failures import explain
 from dedup.cli.run.input.as_read import some_of
 from dedup.cli.run.job import Job
@@ -24,6 +23,7 @@ from dedup.sources.files.file_log import FileLog
 from dedup.sources.files.scan import Scan
 from dedup.spark.driver.shipping import shipped
 from dedup.spark.observations import pack_name
+from dedup.storage.uri import literal
 
 #: Name of the figure of bad records in the observation of the first pass.
 BAD = "bad_records"

@@ -19,7 +19,6 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
-from dedup.catalog.uri import literal
 from dedup.cli.run.input.columns import Change, changes, fault, joined, schema_bytes, type_text
 from dedup.cli.run.input.files import Stamp
 from dedup.cli.run.input.inference import Inference
@@ -31,6 +30,7 @@ from dedup.sources.files.exact_values import unreadable
 from dedup.sources.files.folder_columns import folder_names
 from dedup.sources.files.json_types import Shape
 from dedup.sources.files.parquet_input import spark_columns
+from dedup.storage.uri import literal
 
 #: Kinds of changes that matter, by format. Types do not matter in JSON, whose values are judged
 #: record by record, and in CSV, whose types are given.

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from dedup.catalog.uri import literal
 from dedup.cli.run.options import COLUMNAR, RunOptions
 from dedup.errors import ConfigError
 from dedup.sources.files.file_order import FileOrder
 from dedup.sources.files.folder_columns import folder_names
 from dedup.sources.files.text_options import folded, is_true
+from dedup.storage.uri import literal
 
 _SUFFIXES = {
     "csv": (".csv", ".csv.gz"),

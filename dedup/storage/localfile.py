@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from dedup.catalog.layout import TEMP_SUFFIX
 from dedup.errors import faults
 
+#: Suffix of a file that is still being written. A killed writer leaves the file behind.
+TEMP_SUFFIX = ".tmp"
 _CHUNK_BYTES = 4 << 20
 _NO_HARD_LINKS = {
     errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-from dedup.catalog.root import Root
 from dedup.errors import CatalogError
+from dedup.storage.root import Root
 
 logger = logging.getLogger("dedup")
 T = TypeVar("T")

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from dedup.catalog.uri import check_known, scheme_of, shown, without_credentials
 from dedup.errors import CatalogError, ConfigError, DedupError
 from dedup.errors.redaction import without_secrets
+from dedup.storage.uri import check_known, scheme_of, shown, without_credentials
 
 FileSystemFactory: TypeAlias = Callable[[], tuple[pafs.FileSystem, str]]
 

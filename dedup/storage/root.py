@@ -9,20 +9,18 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from dedup.catalog import layout
-from dedup.catalog.localfile import publish
-from dedup.catalog.location import Location, error_text, is_local
-from dedup.catalog.uri import scheme_of
-from dedup.core.parse import OtherVersion, path_below
 from dedup.errors import CatalogError, OtherRelease, faults
 from dedup.errors import ObjectMissing as ObjectMissing
+from dedup.storage.localfile import publish
+from dedup.storage.location import Location, error_text, is_local
+from dedup.storage.uri import scheme_of
+from dedup.values.parse import OtherVersion, path_below
 
 T = TypeVar("T")
 
@@ -30,16 +28,12 @@ _CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class CatalogFile:
+class StoredFile:
     """A file under a root: its name and size, and its time by the storage's clock."""
 
     name: str
     size_bytes: int
     modified_ms: int | None = None
-
-    @cached_property
-    def parsed(self) -> layout.ObjectName:
-        return layout.parse(self.name)
 
     def is_older(self, age_ms: int, *, now_ms: int) -> bool:
         """Return whether the file has this age at least. Without a time it counts as new."""
@@ -143,7 +137,7 @@ class Root(Location):
 
         return self._at("fetch", name, copy)
 
-    def list(self, prefix: str = "") -> tuple[CatalogFile, ...]:
+    def list(self, prefix: str = "") -> tuple[StoredFile, ...]:
         """Return all objects in a folder and its subfolders, by name, or () without the folder."""
         if prefix:
             path_below(prefix)
@@ -151,7 +145,7 @@ class Root(Location):
         infos = self._infos(prefix) or self._infos(prefix)
         skip = len(self.open()[1]) + 1
         return tuple(
-            CatalogFile(info.path[skip:], int(info.size), _modified_ms(info))
+            StoredFile(info.path[skip:], int(info.size), _modified_ms(info))
             for info in infos
             if info.type == pafs.FileType.File
         )

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dedup.core.duration import duration_ms, size, size_bytes
 from dedup.errors import ConfigError
+from dedup.values.duration import duration_ms, size, size_bytes
 
 #: Default of an option that the user must give.
 REQUIRED: Any = object()

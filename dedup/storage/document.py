@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dedup.core.parse import OtherVersion, parse_json
+from dedup.values.parse import OtherVersion, parse_json
 
 
 def to_document(fields: Mapping[str, Any], *, version: int) -> bytes:
