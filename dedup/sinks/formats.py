@@ -43,7 +43,7 @@ def register(spark: SparkSession) -> None:
         spark.dataSource.register(source_of(kind))
 
 
-def check_sink(
+def prepared_sink(
     sink: object, schema: StructType, checkpoint: str | os.PathLike[str] | None
 ) -> SinkWork:
     """Return a sink's work, or raise the error that the sink would raise when its query starts.

@@ -21,7 +21,7 @@ from pathlib import Path
 if __name__ == "__main__":  # before `dedup.errors.faults` looks for it
     os.environ["DEDUP_FAULTS"] = tempfile.mkdtemp(prefix="dedup-kafka-faults-")
 
-from dedup.sinks.kafka.preflight import check_sink
+from dedup.sinks.kafka.preflight import check_topics
 from dedup.sources.kafka.client_options import client_settings
 from tests.kafka.broker import Broker, free_port
 from tests.kafka.proxy import Api, Harm, Proxy, commits
@@ -55,7 +55,7 @@ class KafkaCampaign(Campaign):
         address = self._broker.address
         make_topic(address, self._topic, 3)
         servers = client_settings({"kafka.bootstrap.servers": address})
-        check_sink(servers, [self._topic], f"{self._topic}-markers")
+        check_topics(servers, [self._topic], f"{self._topic}-markers")
         with watched(address, self._topic) as seen:
             done = self.go()
             self.judge(Counter(range(done * WIDTH)), numbers(address, self._topic))

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dedup.sinks.kafka import slots
 from dedup.sinks.kafka.options import KafkaOptions, kafka_options
-from dedup.sinks.kafka.preflight import check_sink
+from dedup.sinks.kafka.preflight import check_topics
 from dedup.sinks.kafka.records import record_shape
 from dedup.sinks.kafka.slots import KafkaSlot
 from dedup.sinks.kafka.work import KafkaWork
@@ -28,7 +28,7 @@ def ready_options(address: str, topic: str, partitions: int, checkpoint: Path) -
     """Options of a sink into a new topic, whose topic of markers is there."""
     make_topic(address, topic, partitions=partitions)
     servers = {"kafka.bootstrap.servers": address}
-    check_sink(client_settings(servers), [topic], f"{topic}-markers")
+    check_topics(client_settings(servers), [topic], f"{topic}-markers")
     return kafka_options(servers | {"topic": topic, "checkpointLocation": str(checkpoint)})
 
 

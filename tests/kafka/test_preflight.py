@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from dedup.errors import ConfigError
-from dedup.sinks.kafka.preflight import MARKER_PARTITIONS, MARKER_SETTINGS, check_sink
+from dedup.sinks.kafka.preflight import MARKER_PARTITIONS, MARKER_SETTINGS, check_topics
 from dedup.sources.kafka.client_options import ClientSettings, client_settings
 from dedup.sources.kafka.cluster import Cluster
 from tests.kafka.broker import Broker, free_port
@@ -45,7 +45,7 @@ def as_user(broker: Broker, secret: str = "alice-secret", **given: str) -> Clien
 
 def refused(*arguments: object, **more: object) -> str:
     with pytest.raises(ConfigError) as found:
-        check_sink(*arguments, **more)  # type: ignore[arg-type]
+        check_topics(*arguments, **more)  # type: ignore[arg-type]
     return str(found.value)
 
 
@@ -53,7 +53,7 @@ def test_the_markers_get_a_compacted_topic(broker: str) -> None:
     make_topic(broker, "facts", partitions=3, min_insync_replicas=1, max_message_bytes=5000)
     make_topic(broker, "facts2")
     for _ in range(2):
-        assert check_sink(settings(broker), ["facts", "facts2"], "facts-markers") == []
+        assert check_topics(settings(broker), ["facts", "facts2"], "facts-markers") == []
         assert partitions_of(broker, "facts-markers") == MARKER_PARTITIONS
     config = Cluster(settings(broker)).settings_of("topic", "facts-markers") or {}
     assert {name: config[name] for name in MARKER_SETTINGS} == MARKER_SETTINGS
@@ -61,7 +61,7 @@ def test_the_markers_get_a_compacted_topic(broker: str) -> None:
 
 def test_a_sink_without_transactions_needs_no_markers(broker: str) -> None:
     make_topic(broker, "plain")
-    assert check_sink(settings(broker, acks="1"), ["plain"]) == []
+    assert check_topics(settings(broker, acks="1"), ["plain"]) == []
     assert partitions_of(broker, "plain-markers") == 0
 
 
@@ -129,7 +129,7 @@ def test_options_are_read_by_librdkafka_before_anybody_is_asked() -> None:
 
 def test_good_credentials_do(broker_process: Broker) -> None:
     make_topic(broker_process.address, "ours")
-    assert check_sink(as_user(broker_process), ["ours"], "ours-markers") == []
+    assert check_topics(as_user(broker_process), ["ours"], "ours-markers") == []
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_what_may_not_be_asked_is_noted(broker_process: Broker, forbid: Forbid) 
     address, user = broker_process.address, as_user(broker_process)
     make_topic(address, "noted", cleanup_policy="compact")
     forbid(ResourceType.TOPIC, "noted", AclOperation.DESCRIBE_CONFIGS)
-    (compaction,) = check_sink(user, ["noted"], "noted")
+    (compaction,) = check_topics(user, ["noted"], "noted")
     assert "settings of topic 'noted'" in compaction
 
 

@@ -19,7 +19,7 @@ from dedup.sinks.batch import Batch
 from dedup.sinks.content import Content
 from dedup.sinks.kafka import slots as transactions
 from dedup.sinks.kafka.options import kafka_options
-from dedup.sinks.kafka.preflight import check_sink
+from dedup.sinks.kafka.preflight import check_topics
 from dedup.sinks.kafka.slots import KafkaSlot, KafkaSlots
 from dedup.sinks.marker import BATCH_SLOT, Marker
 from dedup.sinks.protocol import Fenced
@@ -38,7 +38,7 @@ def slot(
     """A slot that has published micro-batch 0 and is warm, its sink behind the proxy."""
     topic = make_topic(broker, re.sub(r"\W", "-", request.node.name)[-60:])
     given = {"kafka.bootstrap.servers": proxy.address, "kafka.socket.timeout.ms": "1500"}
-    check_sink(client_settings(given), [topic], f"{topic}-markers")
+    check_topics(client_settings(given), [topic], f"{topic}-markers")
     options = kafka_options(given | {"topic": topic, "checkpointLocation": str(tmp_path)})
     made = KafkaSlot(options, "q", 0)
     made.acquire()

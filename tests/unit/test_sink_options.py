@@ -14,7 +14,7 @@ import dedup
 from dedup import register, tools
 from dedup.errors import ConfigError, SinkError
 from dedup.sinks import WriteAheadSink, custom_sink
-from dedup.sinks.formats import check_sink, sink_kinds
+from dedup.sinks.formats import prepared_sink, sink_kinds
 from dedup.sinks.kafka import options as kafka
 from dedup.sinks.lakehouse import options as lakehouse
 from dedup.sinks.mysql import options as mysql
@@ -60,7 +60,7 @@ def test_formats_need_a_pyspark_that_has_them(monkeypatch: pytest.MonkeyPatch) -
         register(session)
     sink = ("dedup_files", {"path": "/x"})
     with pytest.raises(ConfigError, match=r"4\.1 or newer\. Use writeStream\.foreachBatch"):
-        check_sink(sink, T.StructType().add("n", T.LongType()), "/c")
+        prepared_sink(sink, T.StructType().add("n", T.LongType()), "/c")
 
 
 class Nowhere(WriteAheadSink):
@@ -86,7 +86,7 @@ def test_no_sink_takes_a_column_that_spark_cannot_pass_to_python(
         made = custom_sink(Nowhere(), checkpoint=str(tmp_path))
     columns = T.StructType().add("value", T.StringType()).add("c", kind)
     with pytest.raises(ConfigError) as refused:
-        check_sink(made, columns, tmp_path)
+        prepared_sink(made, columns, tmp_path)
     assert f"Column 'c' is {kind.simpleString()}, which Spark cannot pass" in str(refused.value)
 
 

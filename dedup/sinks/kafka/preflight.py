@@ -24,7 +24,7 @@ MARKER_PARTITIONS = 32
 _INSYNC = "min.insync.replicas"
 
 
-def check_sink(
+def check_topics(
     settings: ClientSettings, topics: Iterable[str], marker_topic: str | None = None
 ) -> list[str]:
     """Check a sink's topics, and create the topic of its markers if it is missing.

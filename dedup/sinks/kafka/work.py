@@ -21,7 +21,7 @@ from dedup.sinks.kafka.options import (
     KafkaOptions,
     partitioner_key,
 )
-from dedup.sinks.kafka.preflight import check_sink
+from dedup.sinks.kafka.preflight import check_topics
 from dedup.sinks.kafka.records import RecordShape, Sender, record_shape
 from dedup.sinks.kafka.slots import KafkaRows, KafkaSlot, KafkaSlots
 from dedup.sinks.kafka.undelivered import Undelivered
@@ -165,7 +165,7 @@ def ready(options: KafkaOptions, columns: Sequence[tuple[str, str]]) -> KafkaWor
     )  # fmt: skip
     if question not in _checked:
         topics = [] if options.topic is None else [options.topic]
-        for note in check_sink(clients, topics, markers):
+        for note in check_topics(clients, topics, markers):
             logger.warning("%s", note)
         _checked.add(question)
     return work

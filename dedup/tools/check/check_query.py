@@ -97,12 +97,12 @@ def check_query(
     crash_risk = None
     if sink is not None:
         # Import late, because `dedup.sinks.formats` imports every format.
-        from dedup.sinks.formats import check_sink
+        from dedup.sinks.formats import prepared_sink
 
         verdict = operator.options.verdict
         more = [] if verdict is None else [T.StructField(verdict, T.StringType(), False)]
         output = T.StructType([*df.schema.fields, *more]) if written is None else written.schema
-        crash_risk = check_sink(sink, output, checkpoint).crash_risk
+        crash_risk = prepared_sink(sink, output, checkpoint).crash_risk
     spark = df.sparkSession
     options, policy = operator.options, operator.options.policy()
     settings = spark.conf.getAll
