@@ -13,7 +13,6 @@ tail, then filters, then the exact catalog              `lookup`
 target rate of false positives                          `policy`, `sizing`
 what a shard remembers, and what has expired            `manifest`, `bucket`
 sealing, merging and deletion of segments               `upkeep`, `merge_choice`
-runs of a query, and branches of its history            `lineage`
 producers: sequences, gaps, fencing of old epochs       `sequence`
 ======================================================= =============================
 """
