@@ -14,6 +14,9 @@
 
 #if defined(__GNUC__) && defined(__x86_64__)
 #define DK_AVX2 1
+#include <cpuid.h>
+/* Whether this machine supports AVX2. The module sets it when it is loaded. */
+extern bool dk_have_avx2;
 #endif
 
 #if defined(__GNUC__)

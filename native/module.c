@@ -34,7 +34,7 @@ static PyObject *hash64(PyObject *module, PyObject *args)
     const uint8_t *key_bytes = (const uint8_t *)PyBytes_AsString(key);
     PyThreadState *state = let_go(work_of(&keys));
 #ifdef DK_AVX2
-    if (simd && __builtin_cpu_supports("avx2"))
+    if (simd && dk_have_avx2)
         dk_hash_avx2(&keys, key_bytes, out->buf);
     else
 #endif
@@ -73,7 +73,7 @@ static PyObject *filter_add(PyObject *module, PyObject *args)
         return failed(&held);
     add_function *add = dk_add_scalar;
 #ifdef DK_AVX2
-    if (simd && __builtin_cpu_supports("avx2"))
+    if (simd && dk_have_avx2)
         add = dk_add_avx2;
 #endif
     PyThreadState *state = let_go((size_t)hashes->len);
@@ -115,7 +115,7 @@ static PyObject *filter_probe(PyObject *module, PyObject *args)
     }
     probe_function *probe = dk_probe_scalar;
 #ifdef DK_AVX2
-    if (simd && __builtin_cpu_supports("avx2"))
+    if (simd && dk_have_avx2)
         probe = dk_probe_avx2;
 #endif
     size_t n = (size_t)hashes->len / 8;
@@ -351,6 +351,24 @@ static PyObject *decode_uuid(PyObject *module, PyObject *args)
 
 /* ---- module ---- */
 
+#ifdef DK_AVX2
+bool dk_have_avx2;
+
+/* Return whether processor and system support AVX2. GCC's __builtin_cpu_supports would always answer
+ * no if zig builds the module. */
+static bool find_avx2(void)
+{
+    unsigned a, b, c, d, enabled, rest;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE) || !(c & bit_AVX))
+        return false;
+    __asm__ volatile("xgetbv" : "=a"(enabled), "=d"(rest) : "c"(0));
+    /* The system must save the registers XMM and YMM. */
+    if ((enabled & 6) != 6)
+        return false;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2);
+}
+#endif
+
 static PyMethodDef methods[] = {
     METHOD(hash64),      METHOD(filter_add), METHOD(filter_probe), METHOD(first_occurrence),
     METHOD(match),       METHOD(sort_keys),  METHOD(blocks_find),  METHOD(scan_verdicts),
@@ -361,8 +379,8 @@ static int execute(PyObject *module)
 {
     PyObject *avx2 = Py_False;
 #ifdef DK_AVX2
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2"))
+    dk_have_avx2 = find_avx2();
+    if (dk_have_avx2)
         avx2 = Py_True;
 #endif
     if (PyModule_AddObjectRef(module, "HAVE_AVX2", avx2) < 0 ||

@@ -130,7 +130,7 @@ static PyObject *filter_probe_pages(PyObject *module, PyObject *args)
     PyThreadState *state = let_go(16 * n);
     dk_status status;
 #ifdef DK_AVX2
-    if (simd && __builtin_cpu_supports("avx2"))
+    if (simd && dk_have_avx2)
         status = dk_probe_pages_avx2(&part, hashes->buf, out->buf, &bad);
     else
 #endif

@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import types as T  # noqa: N812
 
 from dedup.errors import ConfigError, DataError, DedupError, MissingExtraError, SinkError
-from dedup.sinks import database, mysql_ddl, mysql_sink
+from dedup.sinks import mysql_ddl, mysql_sink
+from dedup.sinks.kit import database
 from dedup.sinks.kit.database import forget_connections
 from dedup.sinks.mysql import tables
 from dedup.sinks.mysql.options import mysql_options
