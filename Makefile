@@ -76,7 +76,7 @@ test: java $(VENV)/.ready-test ## run the tests (ten minutes on two cores); CI_F
 
 # What touches Spark, pandas and pyarrow: the rule, types, formats on disk, restarts, a run of the command.
 OLDER_TESTS := $(patsubst %,tests/spark/test_%.py,operator_pack operator_semantics operator_types \
-	operator_restart operator_checks sequence_operator golden) tests/spark/test_cli_run.py::test_formats \
+	operator_restart operator_checks sequence_operator golden) tests/spark/test_cli_run.py::test_input_of_every_format_is_deduplicated \
 	$(patsubst %,tests/spark/test_%.py,files record_id values cli_order) \
 	$(patsubst %,tests/unit/test_%.py,daemon keycolumn keys rowhash sources files_scan files_write catalog_root \
 	catalog_store kafka_source_json segment_store)

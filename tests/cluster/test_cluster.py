@@ -53,7 +53,7 @@ def was_worth_it(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_catalog_on_a_shared_path(
+def test_a_query_on_a_cluster_is_right_with_a_catalog_on_a_shared_path(
     cluster: Cluster, driver: DriverProcess, tmp_path: Path
 ) -> None:
     given = tables(6)
@@ -68,7 +68,7 @@ def test_a_catalog_on_a_shared_path(
 
 # The other tests of this folder give a function.
 @pytest.mark.parametrize("how", [pytest.param("factory", marks=pytest.mark.slow), "URI"])
-def test_a_catalog_in_an_object_store(
+def test_a_query_on_a_cluster_is_right_with_a_catalog_in_an_object_store(
     cluster: Cluster, store: ObjectStore, driver: DriverProcess, tmp_path: Path, how: str
 ) -> None:
     given = tables(6)
@@ -88,7 +88,7 @@ def test_a_catalog_in_an_object_store(
 
 
 @pytest.mark.slow
-def test_a_worker_is_lost_with_its_disk(
+def test_the_loss_of_a_worker_and_its_disk_changes_no_verdict(
     cluster: Cluster, store: ObjectStore, driver: DriverProcess, tmp_path: Path
 ) -> None:
     given = tables(6)
@@ -116,7 +116,9 @@ def test_a_worker_is_lost_with_its_disk(
     assert min(epochs) <= LOST_AFTER
 
 
-def test_a_path_that_is_not_shared(driver: DriverProcess, tmp_path: Path) -> None:
+def test_a_catalog_path_that_executors_do_not_share_stops_the_query(
+    driver: DriverProcess, tmp_path: Path
+) -> None:
     """Every executor has its own working folder, so this path is a different one in each."""
     give(tmp_path, tables(1))
     answer = stream(driver, tmp_path, {"path": "/proc/self/cwd/catalog"}, shared=True)
@@ -130,7 +132,9 @@ def test_a_path_that_is_not_shared(driver: DriverProcess, tmp_path: Path) -> Non
         assert part in answer.error
 
 
-def test_a_path_that_nobody_called_shared(driver: DriverProcess, tmp_path: Path) -> None:
+def test_a_local_catalog_path_on_a_cluster_is_rejected_without_shared_local(
+    driver: DriverProcess, tmp_path: Path
+) -> None:
     give(tmp_path, tables(1))
     answer = stream(driver, tmp_path, {"path": str(tmp_path / "catalog")})
     assert answer.kind == "ConfigError"
@@ -171,7 +175,7 @@ def test_wrong_credentials_are_refused_before_the_query_starts(
 
 
 @pytest.mark.slow
-def test_credentials_that_change_and_then_stop_working(
+def test_rotated_credentials_are_picked_up_and_revoked_ones_stop_the_query(
     store: ObjectStore, driver: DriverProcess, tmp_path: Path
 ) -> None:
     given = tables(5)
@@ -243,7 +247,7 @@ def settings(bare: BarePython) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_an_executor_without_the_package(
+def test_an_executor_without_the_package_is_reported(
     driver: DriverProcess, bare: BarePython, tmp_path: Path
 ) -> None:
     give(tmp_path, tables(1))
@@ -263,7 +267,9 @@ def test_an_executor_without_the_package(
             assert part in answer.error
 
 
-def test_an_executor_with_another_version(driver: DriverProcess, bare: BarePython) -> None:
+def test_an_executor_with_another_version_is_reported(
+    driver: DriverProcess, bare: BarePython
+) -> None:
     other = bare.extra / "dedup"
     other.mkdir()
     (other / "__init__.py").write_text('__version__ = "0.0.9"\n')
@@ -274,8 +280,10 @@ def test_an_executor_with_another_version(driver: DriverProcess, bare: BarePytho
 
 
 @pytest.mark.slow
-def test_an_executor_that_has_the_package(driver: DriverProcess, bare: BarePython) -> None:
-    """Nothing else was wrong with that Python."""
+def test_an_executor_that_has_the_package_runs_a_batch(
+    driver: DriverProcess, bare: BarePython
+) -> None:
+    """Shows that this Python lacks nothing but the package."""
     (bare.extra / "dedup").symlink_to(Path(dedup.__file__).parent)
     answer = driver.ask(batch, settings=settings(bare), options={"horizon": "1 hour"})
     assert len(answer.ran().rows[0]) == 3

@@ -31,7 +31,7 @@ def at_random(kind: Kind, seed: int) -> Fault:
 
 
 @pytest.mark.slow
-def test_a_query_goes_on_once_its_store_is_well(
+def test_a_query_continues_once_its_store_recovers(
     store: ObjectStore, driver: DriverProcess, tmp_path: Path
 ) -> None:
     given = tables(7, rows=300)

@@ -102,10 +102,10 @@ def every_request(
 
 
 @pytest.mark.parametrize("operation", [*some_long(WRITES, *QUICK_WRITES), *READS], ids=name)
-def test_every_request_of_an_operation_fails(
+def test_a_fault_at_each_request_gives_an_error_or_the_right_answer(
     flaky: FlakyStore, worlds: Callable[[], World], operation: Callable[[World], Case]
 ) -> None:
-    """In one way after the other, so that each operation meets most of them."""
+    """The kinds of faults take turns, so that each operation meets most of them."""
     ways = [(kind, lasts) for lasts in (True, False) for kind in KINDS]
     shift = [*WRITES, *READS].index(operation)
     every_request(flaky, worlds, operation, lambda nth: [ways[(nth * 5 + shift) % len(ways)]])
@@ -114,7 +114,7 @@ def test_every_request_of_an_operation_fails(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("operation", [*WRITES, *READS], ids=name)
-def test_every_request_of_an_operation_fails_in_every_way(
+def test_every_kind_of_fault_at_each_request_gives_an_error_or_the_right_answer(
     flaky: FlakyStore, worlds: Callable[[], World], operation: Callable[[World], Case], kind: Kind
 ) -> None:
     every_request(flaky, worlds, operation, lambda _: [(kind, False), (kind, True)])
@@ -136,8 +136,8 @@ def through(flaky: FlakyStore, folder: str) -> Root:
     ["slow down", "error", "reset", "cut", "truncate",
      pytest.param("hang", marks=pytest.mark.slow)],
 )  # fmt: skip
-def test_the_client_tries_again_by_itself(store: ObjectStore, kind: Kind, tmp_path: Path) -> None:
-    """One fault is over before the catalog learns of it, also where nothing comes at all."""
+def test_the_client_retries_after_one_fault(store: ObjectStore, kind: Kind, tmp_path: Path) -> None:
+    """The catalog does not notice one fault, even if no answer comes at all."""
     with FlakyStore(store.endpoint).running() as flaky:
         root = through(flaky, tmp_path.name)
         root.put_bytes("q/a", b"old")
@@ -155,10 +155,10 @@ def test_the_client_tries_again_by_itself(store: ObjectStore, kind: Kind, tmp_pa
 @pytest.mark.parametrize(
     ("how", "seconds"), [("factory", 15), pytest.param("URI", 150, marks=pytest.mark.slow)]
 )
-def test_a_store_that_never_answers(
+def test_a_store_that_never_answers_is_reported_within_the_time_limit(
     store: ObjectStore, tmp_path: Path, how: str, seconds: int
 ) -> None:
-    """A function sets how long it is waited for; with a URI it is 31 times 3 seconds."""
+    """A function sets the time limit; with a URI it is 31 times 3 seconds."""
     with FlakyStore(store.endpoint).running() as flaky:
         impatient = open_s3(flaky.endpoint, attempts=1, timeout_s=1)
         roots = {

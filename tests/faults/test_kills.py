@@ -26,7 +26,7 @@ _KILLED = (
 )  # fmt: skip
 
 
-def test_nothing_is_lost_or_duplicated(tmp_path: Path) -> None:
+def test_kills_lose_and_duplicate_nothing(tmp_path: Path) -> None:
     """Python workers die at fifteen points, the driver at two, everything at random times."""
     campaign = Campaign(
         seed=3, batches=5, rows=800, points=_KILLED, per_point=1, visits_between=1,
@@ -43,7 +43,7 @@ def test_nothing_is_lost_or_duplicated(tmp_path: Path) -> None:
     "point", ["segment.chunk", pytest.param("group.judged", marks=pytest.mark.slow)]
 )
 @pytest.mark.slow
-def test_a_frozen_worker_wakes_after_its_query_was_killed_and_went_on(
+def test_a_frozen_worker_that_wakes_after_a_restart_does_no_harm(
     tmp_path: Path, point: str
 ) -> None:
     campaign = Campaign(
@@ -65,10 +65,10 @@ def test_a_frozen_worker_wakes_after_its_query_was_killed_and_went_on(
     ],
 )
 @pytest.mark.slow
-def test_numbered_records_are_judged_as_by_the_rule(
+def test_numbered_records_are_judged_by_the_rule_despite_kills(
     tmp_path: Path, sink: str, points: tuple[str, ...]
 ) -> None:
-    """Workers and driver die, and the last micro-batch of the first portion is run again."""
+    """Workers and driver die, and Spark replays the last micro-batch of the first portion."""
     campaign = Campaign(
         seed=7, batches=3, rows=150, numbered=sink, points=points, per_point=1, visits_between=1,
         portions=1, clone=False, random_kill_s=0,
@@ -116,7 +116,7 @@ def overrule(path: Path, was: str, says: str) -> None:
     pq.write_table(wrong, path)
 
 
-def test_a_right_answer(done: tuple[Path, list[pa.Table]]) -> None:
+def test_a_right_output_is_judged_as_right(done: tuple[Path, list[pa.Table]]) -> None:
     assert judged(*done) == Outcome(600, 0, 0)
 
 
@@ -124,7 +124,7 @@ def test_a_right_answer(done: tuple[Path, list[pa.Table]]) -> None:
     ("was", "says", "lost", "duplicated"),
     [("unique", "duplicate", 1, 0), ("duplicate", "unique", 0, 1)],
 )
-def test_one_wrong_verdict(
+def test_one_wrong_verdict_counts_as_lost_or_duplicated(
     done: tuple[Path, list[pa.Table]], was: str, says: str, lost: int, duplicated: int
 ) -> None:
     output, given = done
@@ -132,7 +132,7 @@ def test_one_wrong_verdict(
     assert judged(output, given) == Outcome(600, lost, duplicated)
 
 
-def test_a_row_less_and_a_row_twice(done: tuple[Path, list[pa.Table]]) -> None:
+def test_a_missing_row_and_a_repeated_row_are_counted(done: tuple[Path, list[pa.Table]]) -> None:
     output, given = done
     path = output / "batch=2" / "part.parquet"
     table = pq.read_table(path, partitioning=None)
@@ -161,7 +161,7 @@ def numbered(tmp_path: Path) -> tuple[Campaign, Path, list[pa.Table]]:
     return campaign, tmp_path, given
 
 
-def test_a_right_answer_to_numbered_records(
+def test_a_right_output_of_numbered_records_is_judged_as_right(
     numbered: tuple[Campaign, Path, list[pa.Table]],
 ) -> None:
     campaign, folder, given = numbered
@@ -184,7 +184,7 @@ def test_a_right_answer_to_numbered_records(
     [("gap", "duplicate", 1, 0, 0), ("duplicate", "accept", 0, 1, 0), ("accept", "gap", 0, 0, 1),
      ("duplicate", "fenced", 0, 0, 1), ("unnumbered", "fenced", 1, 0, 0)],
 )  # fmt: skip
-def test_one_wrong_verdict_on_a_numbered_record(
+def test_one_wrong_verdict_on_a_numbered_record_is_counted(
     numbered: tuple[Campaign, Path, list[pa.Table]],
     was: str,
     says: str,

@@ -31,7 +31,7 @@ CAMPAIGNS = {
      *(long(name, 300) for name in CAMPAIGNS)],
 )  # fmt: skip
 @pytest.mark.timeout(1800)
-def test_every_row_is_there_once_whatever_is_killed(package: str, kills: int) -> None:
+def test_every_row_is_published_once_whatever_is_killed(package: str, kills: int) -> None:
     if package == "kafka":
         need_library()
         need_broker()

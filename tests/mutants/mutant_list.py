@@ -257,7 +257,7 @@ MUTANTS = (
         "core/admission.py",
         "own = (flags & (FLAG_FUTURE | FLAG_NULL_TIME | FLAG_UNTIMED)) == 0",
         "own = (flags & (FLAG_NULL_TIME | FLAG_UNTIMED)) == 0",
-        "spark/test_operator_semantics.py::test_a_2099_row_inside_a_year_old_backfill",
+        "spark/test_operator_semantics.py::test_a_row_of_2099_moves_no_clock_of_a_backfill",
     ),
     _mutant(
         "an idle source holds the watermark forever",

@@ -32,7 +32,9 @@ def aside(folder: Path) -> dict[str, list[tuple[str, str, str]]]:
     }
 
 
-def test_csv(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_bad_csv_records_stop_the_run_or_are_quarantined(
+    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     job.files.text("1.csv", "id,n,t\na,1,2024-01-01\n")
     bad = job.files.text(
         "2 +%[x].csv", "id,n,t\nb,2,2024-01-01\nc,3\nd,x,2024-01-01\ne,4,soon\nb,2,2024-01-01\n"
@@ -81,7 +83,9 @@ def test_csv(job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert [row[0] for row in job.rows()] == ["a", "b", "f"]
 
 
-def test_json(job: Job, tmp_path: Path) -> None:
+def test_bad_json_records_stop_the_run_or_are_skipped_or_quarantined(
+    job: Job, tmp_path: Path
+) -> None:
     job.files.text("1.json", '{"id":"a","n":1}\n{"id": \n{"id":"b","n":"x"}\n{"id":"c"}\n')
     failure = job.fails(schema="id STRING, n INT")
     assert 'It is line 2: {"id": .' in failure.message
@@ -98,7 +102,7 @@ def test_json(job: Job, tmp_path: Path) -> None:
     }
 
 
-def test_a_file_that_is_one_array_is_set_aside_once(job: Job, tmp_path: Path) -> None:
+def test_a_bad_file_of_one_array_is_quarantined_once(job: Job, tmp_path: Path) -> None:
     text = '[{"id":"a","n":1},\n{"id":"b","n":"x"},\n{"id":"c","n":"y"}]'
     job.files.text("1.json", text)
     job.files.text("2.json", '{"id":"d",\n"n":2}')
@@ -111,7 +115,7 @@ def test_a_file_that_is_one_array_is_set_aside_once(job: Job, tmp_path: Path) ->
     assert ("d", 2) in job.rows("json")
 
 
-def test_equal_bad_lines_are_each_set_aside(job: Job, tmp_path: Path) -> None:
+def test_equal_bad_lines_are_each_quarantined(job: Job, tmp_path: Path) -> None:
     job.files.text("1.json", '{"id":\n{"id":\n{"id":"a"}\n')
     folder = tmp_path / "bad"
     job(bad_records=str(folder), read_options=(("multiLine", "false"),))
@@ -119,8 +123,8 @@ def test_equal_bad_lines_are_each_set_aside(job: Job, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_files_that_cannot_be_read_at_all(job: Job) -> None:
-    """They are named under any options, and an empty file in their place lets the run continue."""
+def test_an_unreadable_file_is_named_and_an_empty_one_can_replace_it(job: Job) -> None:
+    """No option skips such a file."""
     job.files.text("1.json", '{"id":"a"}\n')
     job()
     path = job.files.folder / "2.json.gz"
@@ -189,7 +193,7 @@ def refused(job: Job, given: Files, options: dict[str, Any], said: str, exit_cod
          "--bad-records skip has no meaning for Parquet"),
     ],
 )  # fmt: skip
-def test_before_the_first_micro_batch(
+def test_usage_errors_are_reported_before_the_first_micro_batch(
     job: Job, tmp_path: Path, given: Files, options: dict[str, Any], said: str
 ) -> None:
     if "duplicates" in options:
@@ -234,12 +238,14 @@ TABS = {"file_format": "csv", "schema": "id STRING, n INT", **option("sep", "\\t
         ({"1.csv": "id,t\na,\n"}, {"timestamp": "t"}, "Here the option is --null-timestamps."),
     ],
 )  # fmt: skip
-def test_in_a_micro_batch(job: Job, given: Files, options: dict[str, Any], said: str) -> None:
+def test_unreadable_input_fails_the_micro_batch_and_is_named(
+    job: Job, given: Files, options: dict[str, Any], said: str
+) -> None:
     refused(job, given, options, said, FAILED)
 
 
 @pytest.mark.parametrize("time", ["soon", *map(long, ("10:00", "2024-05"))])
-def test_the_ways_out_of_a_time_that_is_none(job: Job, time: str) -> None:
+def test_a_record_whose_time_is_invalid_can_be_skipped(job: Job, time: str) -> None:
     job.files.text("1.csv", f"id,t\na,{time}\nb,\n")
     job(timestamp="t", bad_records="skip", null_timestamps="now")
     assert job.rows() == [("b", None)]

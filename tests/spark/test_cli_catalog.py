@@ -61,7 +61,7 @@ def filled(ran: Filled, tmp_path: Path) -> Iterator[Filled]:
     shutil.move(tmp_path / "kept", ran.job.output)
 
 
-def test_what_is_there(filled: Filled) -> None:
+def test_inspect_shows_segments_and_state(filled: Filled) -> None:
     body = tools.inspect(filled.root, filled.known).to_json()
     (query,) = body["queries"]
     assert query["query_id"] == filled.known.query_id
@@ -75,7 +75,7 @@ def test_what_is_there(filled: Filled) -> None:
     assert live_ids == state["segment_ids"]
 
 
-def test_orphans_and_missing_files_are_told_apart(filled: Filled) -> None:
+def test_inspect_counts_orphans_and_missing_files_separately(filled: Filled) -> None:
     stray = filled.path(".sst").with_name("000000000009-elsewhere-3-0000.sst")
     stray.write_bytes(filled.path(".sst").read_bytes())
     filled.path(".sst").unlink()
@@ -84,7 +84,7 @@ def test_orphans_and_missing_files_are_told_apart(filled: Filled) -> None:
     assert body["queries"][0]["missing"] == 1
 
 
-def test_without_a_checkpoint_nothing_is_called_live(filled: Filled) -> None:
+def test_without_a_checkpoint_no_segment_is_shown_as_live(filled: Filled) -> None:
     code, body = command("inspect", str(filled.job.output / "_catalog"))
     assert code == OK
     (query,) = body["queries"]
@@ -102,7 +102,7 @@ def test_without_a_checkpoint_nothing_is_called_live(filled: Filled) -> None:
     assert query["as_of"] == "unknown: give --checkpoint"
 
 
-def test_a_lost_segment_stops_the_run_until_it_is_forgotten(filled: Filled) -> None:
+def test_a_lost_segment_stops_the_run_until_its_loss_is_accepted(filled: Filled) -> None:
     root = str(filled.job.output / "_catalog")
     # The newest: no lookup has made a local copy of it yet.
     filled.path(".sst", -1).unlink()
@@ -123,7 +123,7 @@ def test_a_lost_segment_stops_the_run_until_it_is_forgotten(filled: Filled) -> N
     assert after["duplicate"] == 9000 - lost.ref.count
 
 
-def test_accept_loss_needs_to_know_which(filled: Filled) -> None:
+def test_accept_loss_needs_a_query_and_shard_for_an_unknown_segment(filled: Filled) -> None:
     root = str(filled.job.output / "_catalog")
     name = "000000000009-elsewhere-3-0000"
     code, body = command("accept-loss", root, "--segment", name)
@@ -133,7 +133,7 @@ def test_accept_loss_needs_to_know_which(filled: Filled) -> None:
     assert command("accept-loss", root, "--segment", name, *query)[0] == OK
 
 
-def test_what_is_no_catalog_or_checkpoint(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_catalog_or_checkpoint_is_rejected(tmp_path: Path) -> None:
     for where in (tmp_path, tmp_path / "absent"):
         code, body = command("inspect", str(where))
         assert (code, body["error"]) == (USAGE, "ConfigError")
@@ -141,7 +141,7 @@ def test_what_is_no_catalog_or_checkpoint(tmp_path: Path) -> None:
         snapshot(Root(str(tmp_path)), str(tmp_path))
 
 
-def test_ids_are_found_where_they_are(spark: SparkSession, tmp_path: Path) -> None:
+def test_explain_finds_ids_in_segments_and_in_state(spark: SparkSession, tmp_path: Path) -> None:
     """IDs of the last micro-batches, some in segments and some in state, and no others."""
     made = query(spark, tmp_path, tables(5))
     run = made.run()

@@ -50,7 +50,9 @@ def sources_of(query: Query) -> set[str]:
     return {name for one in query.run().metrics for name, _, _ in one.slowest_sources}
 
 
-def test_the_checkpoint_of_a_query_that_ran(spark: SparkSession, tmp_path: Path) -> None:
+def test_check_reads_the_settings_of_a_query_from_its_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     query = Query(spark, tmp_path, {"horizon": "1 hour", "timestamp": "ts"})
     with listening(spark, DedupListener(log=tmp_path / "log")):
         query.add("a@1", "b@2").add("a@3")
@@ -98,7 +100,9 @@ def test_a_state_that_spark_has_repartitioned_has_its_new_number_of_partitions(
     assert read_checkpoint(str(query.checkpoint)).state_partitions == 3
 
 
-def test_what_the_metrics_say_of_clocks(spark: SparkSession, tmp_path: Path) -> None:
+def test_metrics_name_the_source_partitions_that_have_clocks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """From these names `dedup check` knows whether each source partition has a clock."""
     given = {"horizon": "1 hour", "timestamp": "ts"}
     assert sources_of(Query(spark, tmp_path / "one", given).add("a@1/x")) == {""}
@@ -134,8 +138,10 @@ def test_micro_batches_without_records_have_no_catalog(
     assert "holds no catalog of query" in result.output
 
 
-def test_how_far_back_a_replay_finds_its_duplicates(spark: SparkSession, tmp_path: Path) -> None:
-    """Horizon and lateness together, to the second: what the rule about retention rests on."""
+def test_a_replay_finds_its_duplicates_within_horizon_plus_lateness(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """To the second. The rule about retention relies on it."""
     replayed = ["a@6600", "b@6601", "c@6602"]
     run = trace(
         spark, tmp_path, [replayed, ["new@10800"], ["newer@10801"], replayed],
@@ -145,7 +151,7 @@ def test_how_far_back_a_replay_finds_its_duplicates(spark: SparkSession, tmp_pat
     assert run.told()[-1] == ["a@6600 late", "b@6601 duplicate", "c@6602 duplicate"]
 
 
-def test_before_the_first_start(spark: SparkSession, tmp_path: Path) -> None:
+def test_check_query_works_before_the_first_start(spark: SparkSession, tmp_path: Path) -> None:
     query = Query(spark, tmp_path, {}).add("a@1")
     operator = dedup_by_id(
         "id", horizon="1 hour", timestamp="ts", source_partition="src",
@@ -168,7 +174,7 @@ def test_before_the_first_start(spark: SparkSession, tmp_path: Path) -> None:
     assert found["shuffle-partitions"].change == "spark.sql.shuffle.partitions=2"
 
 
-def test_sources_in_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_sources_of_a_stream_are_found_in_its_plan(spark: SparkSession, tmp_path: Path) -> None:
     ticks = spark.readStream.format("rate").option("rowsPerSecond", 5).load()
     files = Query(spark, tmp_path, {}).source()
     rate, file = stream_sources_of(ticks.select("value").union(files.select("n"))) or ()
@@ -180,8 +186,10 @@ def test_sources_in_the_plan(spark: SparkSession, tmp_path: Path) -> None:
     assert stream_sources_of(object()) is None  # type: ignore[arg-type]  # as on Connect: no plan
 
 
-def test_a_sink_is_refused_before_the_start(spark: SparkSession, tmp_path: Path) -> None:
-    """What the sink would refuse behind `start()`: an option, a column, a folder, a library's."""
+def test_a_sink_that_cannot_work_is_rejected_before_the_start(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The checks cover options, columns, folders and libraries."""
     stream = spark.readStream.format("rate").load()
     operator = dedup_by_id("value", horizon="1 hour", catalog=tmp_path / "catalog", verdict="said")
     cp = tmp_path / "checkpoint"

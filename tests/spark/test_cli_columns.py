@@ -32,7 +32,7 @@ def table(job: Job, name: str, **columns: Any) -> Path:
     return job.files.table(name, pa.table(columns))
 
 
-def test_json(job: Job) -> None:
+def test_new_columns_of_json_stop_the_run_or_are_added(job: Job) -> None:
     job.files.text("1.json", '{"id":"a","s":{"x":1}}\n')
     job()
     new = job.files.text(
@@ -65,7 +65,7 @@ def test_json(job: Job) -> None:
     assert set(rows) == set("abcde")
 
 
-def test_columns_that_are_left_out_on_purpose(job: Job) -> None:
+def test_columns_missing_from_the_schema_stop_the_run_or_are_ignored(job: Job) -> None:
     job.files.text("1.json", '{"id":"a","n":1}\n')
     failure = job.fails(schema="id STRING")
     assert "that --schema lacks: " in failure.message
@@ -76,7 +76,7 @@ def test_columns_that_are_left_out_on_purpose(job: Job) -> None:
 
 
 @pytest.mark.parametrize("ending", ["parquet", long("orc")])
-def test_files_that_tell_their_columns(job: Job, ending: str) -> None:
+def test_new_and_changed_columns_of_typed_files_are_detected(job: Job, ending: str) -> None:
     table(job, f"1.{ending}", id=["a"], n=pa.array([1], pa.int32()))
     job()
     new = table(job, f"2.{ending}", id=["b"], n=pa.array([2], pa.int32()), extra=["q"])
@@ -121,7 +121,7 @@ def test_files_that_tell_their_columns(job: Job, ending: str) -> None:
 
 
 @pytest.mark.slow
-def test_csv(job: Job) -> None:
+def test_new_and_missing_columns_of_csv_are_detected(job: Job) -> None:
     job.files.text("1.csv", "id,x\na,1\n")
     job()
     new = job.files.text("2.csv", "id,y,x\nb,q,2\n")
@@ -143,7 +143,7 @@ def test_csv(job: Job) -> None:
     assert lines(job, 4) == {"id,y", "e,q"}
 
 
-def test_a_folder_that_names_a_column_later(job: Job) -> None:
+def test_a_column_named_by_a_later_folder_is_refused_or_ignored(job: Job) -> None:
     job.files.text("1.csv", "id,x\na,1\n")
     job()
     job.files.text("day=1/2.csv", "id,x\nb,1\n")
@@ -154,10 +154,10 @@ def test_a_folder_that_names_a_column_later(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_that_changes_while_the_run_starts(
+def test_a_column_that_appears_while_the_run_starts_is_not_lost(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the check and before Spark's own look at the folder."""
+    """It appears after the check and before Spark lists the folder."""
     job.files.text("1.json", '{"id":"a"}\n')
     job.files.text("2.json", '{"id":"b"}\n')
     opened = StagedFiles.open
@@ -181,7 +181,9 @@ def test_a_file_that_changes_while_the_run_starts(
 
 
 @pytest.mark.slow
-def test_a_kill_between_the_check_and_the_commit(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_stay_fixed_until_a_killed_micro_batch_is_finished(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job.files.text("1.json", '{"id":"a"}\n')
     job()
     job.files.text("2.json", '{"id":"b","extra":1}\n')
@@ -204,8 +206,8 @@ def test_a_kill_between_the_check_and_the_commit(job: Job, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("ending", [long("csv"), "parquet"])
-def test_the_oldest_file_lies_in_a_folder_of_no_value(job: Job, ending: str) -> None:
-    """As Hive and Spark name the folder of null."""
+def test_a_folder_of_the_oldest_file_may_name_null(job: Job, ending: str) -> None:
+    """Hive and Spark give this name to the folder of null."""
     for folder, name in (("k=__HIVE_DEFAULT_PARTITION__", "a"), ("k=07", "b")):
         (job.files.folder / folder).mkdir()
         job.files.table(f"{folder}/1.{ending}", pa.table({"id": [name]}))

@@ -29,8 +29,8 @@ from tests.support.needs import long
 
 
 @pytest.mark.parametrize("name", ["in[1]", "in{a,b}*?"])
-def test_an_input_that_looks_like_a_glob(job: Job, name: str) -> None:
-    """And a folder's value that looks like a number is text."""
+def test_an_input_folder_that_looks_like_a_glob_is_read(job: Job, name: str) -> None:
+    """A folder's value that looks like a number stays text."""
     job.files.text(f"{name}/day=007/x.Csv", "id\na\n")
     job(input=job.files.folder / name)
     assert job.rows() == [("a", "007")]
@@ -43,7 +43,7 @@ def test_an_input_that_looks_like_a_glob(job: Job, name: str) -> None:
 def test_a_file_that_spark_does_not_find_is_named(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For any reason: here a glob that the listing reads differently."""
+    """Here a glob hides two files from Spark."""
     job.files.text("1.csv", "id\na\n")
     job.files.text("2.csv", "id\nb\n")
     job.files.text("3.csv", "id\nc\n")
@@ -71,7 +71,7 @@ def test_a_file_that_spark_does_not_find_is_named(
 
 
 @pytest.mark.slow
-def test_json_that_spark_would_read_in_part_or_as_another_value(job: Job) -> None:
+def test_json_that_spark_would_misread_is_exact_or_counted_as_bad(job: Job) -> None:
     path = job.files.text("1.json", "")
     lines = [
         b'{"id":"a"}', b"", b' {"id" : "b"} \r', b'[{"id":"c"}, {"id":"d"}]', b"[]", b'{"id":"e"}}',
@@ -88,7 +88,7 @@ def test_json_that_spark_would_read_in_part_or_as_another_value(job: Job) -> Non
 
 @pytest.mark.slow
 def test_json_columns_are_inferred_without_a_loss(job: Job) -> None:
-    """No rounded IDs, no column that disappears, and any name."""
+    """No ID is rounded, no column disappears, and any name is accepted."""
     text = (
         '{"id":9007199254740993,"e":{},"s":{"e":{},"x":1},"_corrupt_record":"c","_metadata":"m"}\n'
         '{"id":9007199254740992,"_dedup_corrupt":"d","l":[{ }]}\n{"id":0.5}\n'
@@ -108,7 +108,7 @@ def test_json_columns_are_inferred_without_a_loss(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_json_files_of_one_value(job: Job) -> None:
+def test_json_files_of_one_value_are_read_or_rejected_as_a_whole(job: Job) -> None:
     one = job.files.text("1.json", '\ufeff[{"id": "a"},\n {"id": {"x":\n1.50}}]\n')
     options: dict[str, Any] = {"read_options": (("multiLine", "true"),)}
     job(**options)
@@ -143,7 +143,7 @@ class TestFilesOfAnUnfinishedMicroBatch:
         assert job.rows() == [("a", "1"), ("b", "1"), ("c", "2")]
 
     @pytest.mark.slow
-    def test_written_again(self, job: Job, path: Path) -> None:
+    def test_a_file_that_was_written_again_stops_the_run(self, job: Job, path: Path) -> None:
         job.files.text("1.csv", "id,x\nc,1\n")
         for failure in (job.fails(), self.planned(job)):
             assert f"{path} was written again, and the run before ended" in str(failure)
@@ -155,7 +155,7 @@ class TestFilesOfAnUnfinishedMicroBatch:
             plan(job.made(), spark=job.spark)
         return failed.value
 
-    def test_gone(self, job: Job, path: Path) -> None:
+    def test_a_missing_file_stops_the_run(self, job: Job, path: Path) -> None:
         job.files.text("0.csv", "id,x\nz,1\n")
         path.unlink()
         failure = job.fails()
@@ -166,8 +166,10 @@ class TestFilesOfAnUnfinishedMicroBatch:
         self.finish(job, path)
 
     @pytest.mark.slow
-    def test_changed_for_good(self, job: Job, path: Path) -> None:
-        """The last resort that REMEDIES.md names."""
+    def test_a_file_that_stays_changed_is_read_as_it_is_after_its_output_is_removed(
+        self, job: Job, path: Path
+    ) -> None:
+        """REMEDIES.md names this as the last resort."""
         job.files.text("1.csv", "id,x\nb,3\nc,3\n")
         shutil.rmtree(job.output / "batch=0")
         job()
@@ -176,7 +178,9 @@ class TestFilesOfAnUnfinishedMicroBatch:
         assert job.rows() == [("a", "4"), ("b", "3"), ("c", "3")]
 
     @pytest.mark.slow
-    def test_gone_for_good_before_its_rows_were_published(self, job: Job, path: Path) -> None:
+    def test_an_empty_file_replaces_one_that_is_lost_before_publication(
+        self, job: Job, path: Path
+    ) -> None:
         shutil.rmtree(job.output / "batch=0")
         later = path.rename(path.with_name("later.csv"))
         assert "Or start again with another --output" in job.fails().message
@@ -200,7 +204,7 @@ class TestFilesOfAnUnfinishedMicroBatch:
 @pytest.mark.parametrize(
     ("encoding", "options"), [("windows-1252", ()), ("UTF-16", (("multiLine", "true"),))]
 )
-def test_text_in_another_encoding(job: Job, encoding: str, options: Any) -> None:
+def test_text_in_another_encoding_is_read(job: Job, encoding: str, options: Any) -> None:
     path = job.files.folder / "1.csv"
     path.write_bytes("id,n\ncaf\u00e9,\u20ac\ncaf\u00e8,2\n".encode(encoding))
     job(read_options=(("encoding", encoding), *options), output_format="json")
@@ -209,8 +213,8 @@ def test_text_in_another_encoding(job: Job, encoding: str, options: Any) -> None
 
 @pytest.mark.parametrize("kind", ["csv", "json"])
 @pytest.mark.slow
-def test_output_is_utf8_whatever_the_input_is(job: Job, kind: str) -> None:
-    """A text that the input's encoding lacks comes from an escape, or from a folder's name."""
+def test_output_is_utf8_for_any_encoding_of_the_input(job: Job, kind: str) -> None:
+    """Escapes and folder names can hold characters that the input's encoding lacks."""
     folder = job.files.folder / "n=\u6f22"
     folder.mkdir()
     body = b"id\ncaf\xe9\n" if kind == "csv" else b'{"id":"caf\xe9"}\n{"id":"\\u6f23"}\n'
@@ -220,8 +224,8 @@ def test_output_is_utf8_whatever_the_input_is(job: Job, kind: str) -> None:
     assert job.rows(kind) == [("caf\u00e9", "\u6f22"), *more]
 
 
-def test_csv_that_readers_take_differently_is_read_by_one_rule(job: Job) -> None:
-    """Line ends of several kinds, line ends in quotes, columns in any order, lines of blanks."""
+def test_csv_that_readers_interpret_differently_is_read_by_one_rule(job: Job) -> None:
+    """Several kinds of line ends, also in quotes, columns in any order, and blank lines."""
     job.files.text("1.csv", 'id\tn\r\na\t"1\r\n2"\n\t\n')
     job.files.text("2.csv", 'N\tmore\tID\n5" pipe\tx\tb\n')
     tabs = (("sep", "\\t"),)
@@ -230,7 +234,7 @@ def test_csv_that_readers_take_differently_is_read_by_one_rule(job: Job) -> None
     assert job.rows("json") == [("a", "1\r\n2"), ("b", '5" pipe'), (None, None)]
 
 
-def test_values_that_a_type_cannot_hold_exactly(job: Job, tmp_path: Path) -> None:
+def test_values_that_a_type_cannot_hold_exactly_are_bad_records(job: Job, tmp_path: Path) -> None:
     path = job.files.text(
         "1.csv", "id,at\n1.00,2024-05-01\n1.0,\n1.001,2024-05-01\n2,2024-05-01 10:00\n"
     )
@@ -249,7 +253,7 @@ def test_values_that_a_type_cannot_hold_exactly(job: Job, tmp_path: Path) -> Non
     ]
 
 
-def test_values_under_formats_of_their_own(job: Job) -> None:
+def test_dates_and_times_are_read_in_the_given_formats(job: Job) -> None:
     job.files.text(
         "1.csv",
         "id,day,at\n1,01.05.2024 00:00,2024-05-01 10:00:00.123456000\n"
@@ -267,7 +271,9 @@ def test_values_under_formats_of_their_own(job: Job) -> None:
 
 
 @pytest.mark.parametrize("option", [("sep", ";"), long(("locale", "de-DE"))])
-def test_a_comma_that_may_be_the_decimal_sign(job: Job, option: tuple[str, str]) -> None:
+def test_a_number_whose_comma_may_be_a_decimal_sign_is_bad(
+    job: Job, option: tuple[str, str]
+) -> None:
     mark = ";" if option[0] == "sep" else ","
     job.files.text("1.csv", f'id{mark}n\na{mark}"12,345"\nb{mark}1.50\nc{mark}"1,5"\n')
     schema = "id STRING, n DECIMAL(10,2)"
@@ -277,7 +283,7 @@ def test_a_comma_that_may_be_the_decimal_sign(job: Job, option: tuple[str, str])
 
 
 @pytest.mark.slow
-def test_names_that_spark_uses_itself(job: Job, tmp_path: Path) -> None:
+def test_columns_whose_names_spark_uses_itself_are_kept(job: Job, tmp_path: Path) -> None:
     header = "id,_corrupt_record,_dedup_corrupt,_metadata"
     job.files.text("1.csv", f"{header}\na,1,2,3\nb\n")
     job(bad_records=str(tmp_path / "bad"))
@@ -299,7 +305,7 @@ def test_names_that_spark_uses_itself(job: Job, tmp_path: Path) -> None:
 
 
 def test_types_are_inferred_from_all_files(job: Job) -> None:
-    """Columns are in any order and case, some rows are bad, and Spark knows a name otherwise."""
+    """Columns have any order and case, some rows are bad, and Spark itself uses one name."""
     job.files.text("1.csv", "id,_corrupt_record,n\na,5,1\nb,6\n")
     job.files.text("2.csv", "N,ID,_corrupt_record,k\nx,c,7,1\n")
     options = {"infer": True, "new_columns": "ignore", "output_format": "parquet"}
@@ -315,10 +321,10 @@ def test_types_are_inferred_from_all_files(job: Job) -> None:
 
 @pytest.mark.parametrize("name", ["csv", "json"])
 @pytest.mark.parametrize("packed", [False, True])
-def test_types_of_a_large_file(
+def test_types_of_a_large_file_are_inferred(
     job: Job, monkeypatch: pytest.MonkeyPatch, name: str, packed: bool
 ) -> None:
-    """In parts, if it is not packed."""
+    """A file that is not compressed is read in parts."""
     monkeypatch.setattr("dedup.cli.run.input.inference.SPLIT_BYTES", 100)
     lines = [f'{{"id":{n},"x":{n}.5}}' if name == "json" else f"{n},{n}.5" for n in range(99)]
     lines += ['{"id":2,"x":9007199254740993}' if name == "json" else "2,x"]
@@ -332,7 +338,7 @@ def test_types_of_a_large_file(
     assert columns == f"struct<id:{number},x:{mixed}>"
 
 
-def test_a_request_to_stop_ends_the_reading_for_types(job: Job) -> None:
+def test_a_request_to_stop_ends_the_inference_of_types(job: Job) -> None:
     job.files.text("1.json", '{"id":1}\n')
     stop = StopRequest()
     stop.set()
@@ -361,7 +367,7 @@ def start_after_reading(
 
 
 @pytest.mark.parametrize("name", ["csv", "json"])
-def test_values_are_read_for_types_while_spark_starts(
+def test_types_are_inferred_while_spark_starts(
     job: Job, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     start_after_reading(job, monkeypatch)
@@ -371,7 +377,7 @@ def test_values_are_read_for_types_while_spark_starts(
 
 
 @pytest.mark.parametrize("name", ["csv", "json"])
-def test_a_file_that_changes_while_spark_starts_is_read_again_for_types(
+def test_types_are_inferred_again_if_a_file_changes_while_spark_starts(
     job: Job, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     text = "id,n\na,{}\n" if name == "csv" else '{{"id":"a","n":{}}}\n'
@@ -382,8 +388,8 @@ def test_a_file_that_changes_while_spark_starts_is_read_again_for_types(
     assert job.rows("parquet") == [("a", "x1")]
 
 
-def test_types_of_columns_without_names_of_their_own(job: Job) -> None:
-    """The oldest file names the columns, and headers of other files are ignored."""
+def test_types_are_inferred_by_position_if_headers_are_ignored(job: Job) -> None:
+    """The oldest file names the columns."""
     job.files.text("1.csv", "id,n\n1,2\n")
     job.files.text("2.csv", "other,names\n3,4\n")
     ignored = (("enforceSchema", "true"),)
@@ -394,14 +400,14 @@ def test_types_of_columns_without_names_of_their_own(job: Job) -> None:
     assert "INPUT has no such column; it has none at all" in failure.message
 
 
-def test_names_that_differ_only_in_case(job: Job) -> None:
+def test_column_names_that_differ_only_in_case_are_rejected(job: Job) -> None:
     job.files.text("1.json", '{"id":1,"n":1}\n{"N":2}\n')
     message = job.fails().message
     assert "The columns of INPUT" in message
     assert "`n`" in message
 
 
-def test_other_rules_wait_until_it_is_finished(job: Job) -> None:
+def test_an_unfinished_micro_batch_must_finish_before_options_change(job: Job) -> None:
     job.files.text("1.csv", "id,x\na,1\nb,1\n")
     job(horizon="1 day")
     job.lose_last_commit()
@@ -420,8 +426,8 @@ def test_other_rules_wait_until_it_is_finished(job: Job) -> None:
     assert job.rows() == [("a", "1"), ("b", "1"), ("c", "2")]
 
 
-def test_a_side_output_that_is_published_alone_counts_as_well(job: Job) -> None:
-    """A kill between the two publications: under other rules the rows would be in neither."""
+def test_a_micro_batch_whose_side_output_alone_is_published_must_finish(job: Job) -> None:
+    """Under other options some rows would be in neither output."""
     duplicates = job.output.with_name("duplicates")
     job.files.text("1.csv", "id,x\na,1\na,2\n,3\n,4\n")
     job(horizon="1 day", duplicates=duplicates)
@@ -433,8 +439,8 @@ def test_a_side_output_that_is_published_alone_counts_as_well(job: Job) -> None:
     assert len(job.rows()) == 3
 
 
-def test_a_shard_that_went_back_stops_the_run(job: Job) -> None:
-    """Another partition's state file is in the place of the newest one: Spark cannot tell."""
+def test_a_shard_with_older_state_stops_the_run(job: Job) -> None:
+    """The newest state file is another partition's, which Spark does not detect."""
     for number in range(3):
         job.files.text(f"{number}.csv", "id\n" + "".join(f"{number}-{n}\n" for n in range(40)))
         if number < 2:

@@ -57,7 +57,7 @@ def test_files_of_one_time_are_taken_by_name_in_one_query(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_names_go_before_times_if_the_user_says_so(job: Job) -> None:
+def test_files_are_taken_by_name_with_order_files_name(job: Job) -> None:
     names = days(job, ("1.csv", "2.csv", "3.csv"))
     for at, name in enumerate(names):
         os.utime(job.files.folder / name, (1_700_000_000 - at,) * 2)
@@ -74,7 +74,9 @@ def test_names_go_before_times_if_the_user_says_so(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_the_other_order_goes_on(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_continues_in_the_other_order(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = days(job, ("1.csv", "2.csv", "3.csv"))
     job(order_files="name")
     # Killed between publication and commit: the micro-batch runs again with the files that it had.
@@ -85,7 +87,7 @@ def test_a_checkpoint_of_the_other_order_goes_on(job: Job, monkeypatch: pytest.M
     assert job().figures.batches == 0
 
 
-def test_late_records_are_not_dropped_by_the_hundred(job: Job) -> None:
+def test_too_many_late_records_stop_the_run(job: Job) -> None:
     names = days(job, ("1.csv", "2.csv", "3.csv"))
     for at, name in enumerate(names):
         os.utime(job.files.folder / name, (1_700_000_000 - at,) * 2)
@@ -99,7 +101,7 @@ def test_late_records_are_not_dropped_by_the_hundred(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_a_micro_batch_that_is_published_is_not_stopped_for_late_records(job: Job) -> None:
+def test_a_published_micro_batch_is_not_stopped_for_late_records(job: Job) -> None:
     names = days(job, ("1.csv", "2.csv"))
     os.utime(job.files.folder / names[1], (1_600_000_000,) * 2)
     job(**TIMED, late="drop", max_late=50)
@@ -145,8 +147,8 @@ def move_input(job: Job, name: str = ODD) -> Path:
 
 
 @pytest.mark.slow
-def test_everything_may_be_moved(job: Job, tmp_path: Path) -> None:
-    """Twelve entries of Spark's log, of which the tenth repeats all before it."""
+def test_input_and_output_may_be_moved(job: Job, tmp_path: Path) -> None:
+    """Spark's log has twelve entries, and the tenth repeats all earlier ones."""
     duplicates = job.output / "_duplicates"
     given(job, 12)
     job(duplicates=duplicates)
@@ -194,7 +196,7 @@ def test_a_half_done_micro_batch_is_finished_in_the_new_place(
     assert len(job.rows(folder=tmp_path / "copies")) == 2
 
 
-def test_other_files_are_refused(job: Job, tmp_path: Path) -> None:
+def test_moved_from_refuses_an_input_with_other_files(job: Job, tmp_path: Path) -> None:
     given(job, 3)
     assert "no run has written to" in job.fails(moved_from=tmp_path).message
     job()

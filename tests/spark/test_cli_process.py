@@ -127,13 +127,13 @@ def run(files: FileDrop, tmp_path: Path) -> Run:
     return Run(output, port, command)
 
 
-def test_interrupted(run: Run) -> None:
+def test_an_interrupt_stops_the_run_cleanly(run: Run) -> None:
     run.interrupt()
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_interrupted_and_continued(run: Run) -> None:
+def test_an_interrupted_run_continues_without_loss(run: Run) -> None:
     run.interrupt()
     run.interrupt(whole_group=True)
     done = python(*run.command[1:], env=POSIX)
@@ -202,8 +202,10 @@ class Killed:
 @pytest.mark.timeout(1200)
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["csv", "json"])
-def test_killed_at_any_time(files: FileDrop, tmp_path: Path, file_format: str) -> None:
-    """The same rows are published as if nothing had happened."""
+def test_a_run_killed_at_random_times_publishes_the_same_rows(
+    files: FileDrop, tmp_path: Path, file_format: str
+) -> None:
+    """An uninterrupted run gives the expected rows."""
     bad = {"csv": 'bad,x,"5"" pipe\nof two lines"\nr,1\n', "json": '{"id":"bad","n":"x"}\n[}\n'}
     for number in range(12):
         rows = [(f"k{number}-{n}", n, f'"quoted" {n}') for n in range(40)]
@@ -251,7 +253,7 @@ def test_workers_start_before_the_query(files: FileDrop, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("more", ["--dry-run", long("--quiet")])
-def test_a_run_on_a_read_only_root_keeps_temporary_files_where_tmpdir_says(
+def test_a_run_on_a_read_only_root_uses_tmpdir_for_temporary_files(
     files: FileDrop, tmp_path: Path, more: str
 ) -> None:
     files.text("a.csv", "id\na\nb\na\n")
@@ -265,7 +267,7 @@ def test_a_run_on_a_read_only_root_keeps_temporary_files_where_tmpdir_says(
 
 
 @pytest.mark.slow
-def test_demo(tmp_path: Path) -> None:
+def test_the_demo_prints_right_figures(tmp_path: Path) -> None:
     command = ["demo", "--events", "50000"]
     done = dedup(*command, "--folder", tmp_path / "demo")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -278,7 +280,7 @@ def test_demo(tmp_path: Path) -> None:
     assert "is not empty" in again.stderr
 
 
-def test_an_end_of_java_prints_nothing_through_pyspark() -> None:
+def test_a_session_silences_pysparks_error_handler_of_the_java_server() -> None:
     """The class of the server has another name in PySpark 4.0."""
     code = (
         "from dedup.cli.session import reading_session\n"
@@ -290,10 +292,10 @@ def test_an_end_of_java_prints_nothing_through_pyspark() -> None:
 
 
 @pytest.mark.slow
-def test_a_wrong_time_without_a_stack_or_its_control_characters(
+def test_an_invalid_time_is_reported_without_stack_and_control_characters(
     files: FileDrop, tmp_path: Path
 ) -> None:
-    """PySpark has its own logger, which would write both to the terminal."""
+    """PySpark's own logger would write both to the terminal."""
     files.text("1.csv", "id,at\na,soon\x9b2J\u202e\n")
     done = dedup(
         "run", files.folder, "--id", "id", "--timestamp", "at", "--horizon", "1 day",
@@ -330,14 +332,14 @@ def test_a_run_takes_its_classes_from_the_archive(
     assert sources["shared objects file (top)"] > max(5_000, 10 * from_jars)
 
 
-def test_it_says_what_a_session_of_ones_own_needs(archive: Path) -> None:
+def test_prepare_prints_what_a_users_own_session_needs(archive: Path) -> None:
     done = dedup("prepare", **IN_CACHE)
     assert done.returncode == 0
     assert "--again" in done.stdout
     assert f'spark.driver.extraJavaOptions  "-XX:SharedArchiveFile={archive}"' in done.stdout
 
 
-def test_java_does_without_an_archive_that_is_damaged(archive: Path, tmp_path: Path) -> None:
+def test_java_detects_a_damaged_class_archive(archive: Path, tmp_path: Path) -> None:
     damaged = tmp_path / archive.name
     content = bytearray(archive.read_bytes())
     content[len(content) // 2] ^= 1

@@ -59,7 +59,7 @@ def test_each_run_takes_only_new_files(job: Job) -> None:
 @pytest.mark.parametrize(
     "file_format", ["json", "parquet", *map(long, ("orc", "csv.gz", "json.gz"))]
 )
-def test_formats(job: Job, file_format: str) -> None:
+def test_input_of_every_format_is_deduplicated(job: Job, file_format: str) -> None:
     rows = [{"id": f"k{i % 7}", "n": i} for i in range(20)]
     for number, part in enumerate((rows[:10], rows[10:])):
         job.files.table(f"{number}.{file_format}", pa.Table.from_pylist(part))
@@ -77,7 +77,7 @@ def test_formats(job: Job, file_format: str) -> None:
     assert [one.rows for one in log.sinks] == known
 
 
-def test_typed_columns(job: Job) -> None:
+def test_columns_are_typed_by_the_schema(job: Job) -> None:
     job.files.text("1.csv", "id,n\n01,2.50\n1,2.5\n")
     assert counts(job(schema="id INT, n DECIMAL(9,2)").figures) == (2, 1, 1)
     assert job.rows() == [("1", "2.50")]
@@ -87,8 +87,8 @@ def test_typed_columns(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_inferred_columns(job: Job) -> None:
-    """Only by a type that gives every text back."""
+def test_types_are_inferred_only_if_every_text_can_be_restored(job: Job) -> None:
+    """Other columns stay text."""
     day = date(2024, 5, 1)
     at = datetime(2024, 5, 1, 10)
     header, first = "id,n,plus,price,x,day,at,yes,mixed", "007,7,+7,1.50,0.5,2024-05-01,"
@@ -108,7 +108,7 @@ def test_inferred_columns(job: Job) -> None:
     assert ("8", 10) in [row[:2] for row in job.rows("parquet")]
 
 
-def test_reader_options(job: Job) -> None:
+def test_reader_options_apply_to_input_and_output(job: Job) -> None:
     job.files.text("1.csv", 'id;x\na;"1\n2"\na;"1\n2"\n')
     job(read_options=(("multiLine", "true"), ("sep", ";")))
     written = {p.read_text() for p in job.output.glob("batch=0/*")}
@@ -132,7 +132,7 @@ def test_verdicts_go_to_the_side_output(job: Job) -> None:
     assert set(done.figures.levels) >= {"gc_watermark_ms"}
 
 
-def test_names_with_dots_and_quotes(job: Job) -> None:
+def test_column_names_with_dots_and_spaces_are_accepted(job: Job) -> None:
     for name, nothing in (("0.csv", ""), ("00.csv", "a.b,x y\n")):
         job.files.text(name, nothing)
     job.files.text("1.csv", "a.b,x y\n1,1\n1,2\n")
@@ -140,7 +140,7 @@ def test_names_with_dots_and_quotes(job: Job) -> None:
     assert job.rows() == [("1", "1")]
 
 
-def test_clocks_of_their_own_and_a_verdict_for_every_row(job: Job) -> None:
+def test_each_source_partition_has_its_own_clock_and_each_row_a_verdict(job: Job) -> None:
     job.files.text("1.csv", "id,p,t\na,fast,2024-01-09\nb,slow,2024-01-01\n")
     job.files.text("2.csv", "id,p,t\nc,slow,2024-01-02\na,fast,2024-01-09\n")
     options = {"timestamp": "t", "lateness": "1 hour", "late": "drop", "horizon": "9 days"}
@@ -161,8 +161,8 @@ def test_clocks_of_their_own_and_a_verdict_for_every_row(job: Job) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["parquet", *map(long, ("csv", "json"))])
-def test_a_first_run_without_a_record(job: Job, file_format: str) -> None:
-    """An empty first file: nothing is remembered then, and the runs after it begin."""
+def test_runs_without_a_record_may_precede_the_first_record(job: Job, file_format: str) -> None:
+    """The first files are empty, so the runs remember nothing."""
 
     def add(name: str, *ids: str) -> None:
         columns = pa.table({"id": pa.array(ids, pa.string())})
@@ -188,7 +188,9 @@ def test_a_first_run_without_a_record(job: Job, file_format: str) -> None:
     assert job.fails(**given).remedy == "missing-catalog"
 
 
-def test_stop_and_go_on(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_continues_where_it_stopped(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(8):
         job.files.text(f"{number}.csv", f"id,x\na,{number}\nk{number},0\n")
     stop, publish = StopRequest(), StagedFiles.__call__
@@ -245,7 +247,7 @@ def test_a_sink_that_fails_loses_nothing(job: Job, monkeypatch: pytest.MonkeyPat
     assert job.rows() == [("k0",), ("k1",), ("k2",)]
 
 
-def test_a_bad_file_stops_the_run_and_mending_it_goes_on(job: Job) -> None:
+def test_a_bad_file_stops_the_run_until_it_is_repaired(job: Job) -> None:
     job.files.text("1.csv", "id,x\na,1\n")
     path = job.files.text("2.csv", "id,x\nb,2\nc,3,4\n")
     failure = job.fails()
@@ -265,7 +267,9 @@ def test_a_bad_file_stops_the_run_and_mending_it_goes_on(job: Job) -> None:
     ],
 )
 @pytest.mark.parametrize("file_format", ["csv", "json"])
-def test_times_that_are_numbers(job: Job, unit: str, times: list[str], file_format: str) -> None:
+def test_numeric_timestamps_are_read_in_the_given_unit(
+    job: Job, unit: str, times: list[str], file_format: str
+) -> None:
     rows = list(zip("aba", times, strict=True))
     if file_format == "csv":
         job.files.text("1.csv", "id,at\n" + "".join(f"{i},{at}\n" for i, at in rows))
@@ -278,7 +282,7 @@ def test_times_that_are_numbers(job: Job, unit: str, times: list[str], file_form
     assert done.figures.levels["newest_ms"] == 1704067200500
 
 
-def test_spark_reads_parquet_with_a_time_format_that_tasks_do_not_know(job: Job) -> None:
+def test_spark_reads_parquet_whose_time_format_only_spark_knows(job: Job) -> None:
     given = {"timestamp": "at", "timestamp_format": "d MMMM yyyy G"}
     job.files.table("1.parquet", pa.table({"id": ["a"], "at": ["2 January 2024 AD"]}))
     planned = plan(job.made(**given), spark=job.spark)
@@ -289,7 +293,7 @@ def test_spark_reads_parquet_with_a_time_format_that_tasks_do_not_know(job: Job)
     assert "--timestamp-format cannot be used: the pattern" in failure.message
 
 
-def test_days_are_taken_from_their_beginning(job: Job) -> None:
+def test_a_date_as_timestamp_means_the_start_of_the_day(job: Job) -> None:
     job.files.text("1.csv", "id,day\na,2024-01-02\n")
     done = job(timestamp="day", schema="id STRING, day DATE")
     assert done.figures.levels["newest_ms"] == 1704153600000

@@ -29,7 +29,7 @@ def texts(folder: Path, ending: str = "csv") -> dict[str, str]:
     return found
 
 
-def test_csv_keeps_the_form_of_the_input(job: Job) -> None:
+def test_csv_output_keeps_the_dialect_of_the_input(job: Job) -> None:
     rows = '#id;text\n"#1";\\\n2;"a;b"\n3;\'\'\n4;"say ""x"""\n'
     job.files.text("1.csv", rows)
     job(id=("#id",), read_options=(("SEP", ";"),), shards=1)
@@ -47,7 +47,7 @@ def test_csv_keeps_the_form_of_the_input(job: Job) -> None:
         long((("header", "false"),), "1,", "1,"),
     ],
 )
-def test_quotes_and_escapes(
+def test_quotes_and_escapes_are_written_as_in_the_input(
     job: Job, options: tuple[tuple[str, str], ...], row: str, written: str
 ) -> None:
     head = "" if options[0][0] == "header" else "a,b\n"
@@ -75,7 +75,7 @@ def test_a_micro_batch_without_unique_rows_has_an_empty_file(job: Job, file_form
 
 @pytest.mark.parametrize("parquet", ["auto", long("spark")])
 @pytest.mark.parametrize("file_format", ["csv", "json"])
-def test_wide_rows_of_parquet(job: Job, file_format: str, parquet: str) -> None:
+def test_wide_parquet_rows_are_written_as_text(job: Job, file_format: str, parquet: str) -> None:
     rows = {f"c{n}": [f"{n} {row} " + "é" * 1000 for row in range(300)] for n in range(60)}
     pq.write_table(pa.table(rows), job.files.folder / "1.parquet")
     given = {"id": ("c0",), "output_format": file_format, "parquet": parquet}
@@ -89,7 +89,7 @@ def test_wide_rows_of_parquet(job: Job, file_format: str, parquet: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["INTERVAL DAY TO SECOND", *map(long, ("VARIANT", "STRUCT<>"))])
-def test_a_type_without_a_text_is_refused_at_the_start(job: Job, kind: str) -> None:
+def test_a_type_that_text_cannot_hold_is_rejected_at_the_start(job: Job, kind: str) -> None:
     job.files.text("1.json", '{"id": "a"}\n')
     failure = job.fails(schema=f"id STRING, x {kind}")
     assert failure.exit_code == USAGE
@@ -97,7 +97,7 @@ def test_a_type_without_a_text_is_refused_at_the_start(job: Job, kind: str) -> N
     assert not (job.output / "_catalog").exists()
 
 
-def test_texts_with_a_collation_are_texts(job: Job) -> None:
+def test_strings_with_a_collation_are_written_as_text(job: Job) -> None:
     job.files.text("1.json", '{"id": "a", "x": ["B"]}\n')
     job(schema="id STRING, x ARRAY<STRING COLLATE UTF8_LCASE>")
     assert texts(job.output, "json") == {"batch=0": '{"id":"a","x":["B"]}\n'}

@@ -61,7 +61,7 @@ def read(job: Job, **options: Any) -> Sample:
 
 
 @pytest.mark.slow
-def test_a_sample_tells_which_repeats_the_operator_lets_through(job: Job, tmp_path: Path) -> None:
+def test_a_sample_predicts_the_repeats_that_the_operator_emits(job: Job, tmp_path: Path) -> None:
     samples = []
     for file_format in ("csv.gz", "json", "parquet"):
         files = FileDrop(tmp_path / file_format)
@@ -90,7 +90,7 @@ def test_a_sample_tells_which_repeats_the_operator_lets_through(job: Job, tmp_pa
     assert found.key_bytes == 1 + len("id-000000")
 
 
-def test_parquet_that_spark_does_not_read_is_sampled_as_it_runs(job: Job) -> None:
+def test_parquet_that_spark_cannot_read_is_sampled(job: Job) -> None:
     names = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(100)]
     raw = pa.array([UUID(name).bytes for name in names], pa.binary(16))
     uuids = pa.ExtensionArray.from_storage(pa.uuid(), raw)
@@ -121,8 +121,8 @@ def test_parquet_that_spark_does_not_read_is_sampled_as_it_runs(job: Job) -> Non
 
 
 @pytest.mark.slow
-def test_from_the_shell_with_a_session_of_its_own(tmp_path: Path) -> None:
-    """One whole call: reading, measuring, JSON on stdout and nothing of Spark's."""
+def test_tune_runs_from_the_shell_with_its_own_session(tmp_path: Path) -> None:
+    """It reads, measures, and writes only JSON to stdout."""
     files = FileDrop(tmp_path / "in")
     for number, rows in enumerate(events(files=4)):
         lines = [f"{name};{at:%d.%m.%Y %H:%M:%S}" for name, at in rows]
@@ -142,7 +142,7 @@ def test_from_the_shell_with_a_session_of_its_own(tmp_path: Path) -> None:
     assert horizon["level"] == "breaks the guarantee"
 
 
-def test_what_is_taken_for_a_default_is_the_operators() -> None:
+def test_tune_assumes_the_defaults_of_the_operator() -> None:
     default = {name: p.default for name, p in inspect.signature(dedup_by_id).parameters.items()}
     taken = {**asdict(Sizing()), "cache_bytes": None, "max_shard_batch_bytes": SHARE_BYTES}
     assert taken == {name: default[name] for name in taken}
@@ -168,7 +168,7 @@ def test_a_large_sample_is_thinned_by_id(job: Job, monkeypatch: pytest.MonkeyPat
     assert third.ids_per_day == pytest.approx(one.ids_per_day, rel=0.1)
 
 
-def test_null_ids_and_times_are_left_out_and_wrong_columns_refused(job: Job) -> None:
+def test_a_sample_skips_nulls_and_rejects_unsuitable_columns(job: Job) -> None:
     rows = {"id": ["a", None, "b", "a"], "at": [START, START, None, START + timedelta(hours=1)],
             "x": [1.0, 2.0, 3.0, 4.0]}  # fmt: skip
     job.files.table("1.parquet", pa.table(rows))
@@ -186,7 +186,7 @@ def test_null_ids_and_times_are_left_out_and_wrong_columns_refused(job: Job) -> 
 
 
 @pytest.mark.parametrize("timestamp_format", [None, "dd.MM.yyyy", "seconds"])
-def test_a_column_that_holds_no_times_is_told_in_one_line(
+def test_an_invalid_time_in_a_sample_is_reported_with_its_line(
     job: Job, timestamp_format: str | None
 ) -> None:
     job.files.text("1.csv", "id,at\na,2024-01-01 00:00:00\nb,soon")
@@ -198,8 +198,8 @@ def test_a_column_that_holds_no_times_is_told_in_one_line(
     assert said.endswith("Fix it, or take its file out of the sample, and run again.")
 
 
-def test_a_sample_may_have_any_column_and_a_timestamp_of_the_future(job: Job) -> None:
-    """It is not written: `batch` hides nothing. A stray timestamp leaves the others on time."""
+def test_a_sample_may_hold_any_column_and_future_timestamps(job: Job) -> None:
+    """A column `batch` is allowed, and one stray timestamp makes no other record late."""
     for number in range(3):
         times = [START.replace(year=2024, hour=number), START.replace(year=2099)]
         names = [f"{number}", f"{number} stray"]
@@ -218,7 +218,9 @@ def test_a_sample_with_a_type_that_python_lacks_shows_no_size_of_rows(job: Job) 
     assert (len(sample), sample.row_bytes) == (3, 0)
 
 
-def test_a_sample_of_one_file_leaves_its_neighbours_out(job: Job, tmp_path: Path) -> None:
+def test_a_sample_of_one_file_excludes_the_other_files_of_its_folder(
+    job: Job, tmp_path: Path
+) -> None:
     files = FileDrop(tmp_path / "of [may] {1}")
     for name in ("a", "b"):
         files.table(f"{name}.parquet", table([(name, START)]))
@@ -237,7 +239,7 @@ def test_a_sample_of_one_file_leaves_its_neighbours_out(job: Job, tmp_path: Path
     ],
     ids=["key twice", "behind the value", "type", "bytes"],
 )
-def test_a_sample_is_read_as_strictly_as_by_a_run(
+def test_a_sample_is_read_as_strictly_as_the_input_of_a_run(
     job: Job, name: str, text: bytes, fault: str
 ) -> None:
     (job.files.folder / name).write_bytes(text)

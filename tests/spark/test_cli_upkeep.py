@@ -62,10 +62,10 @@ def successor(old: Query, folder: Path, given: list[pa.Table]) -> Query:
 # --- adopt
 
 
-def test_a_catalog_whose_checkpoint_is_lost_goes_on(
+def test_an_adopted_catalog_continues_without_its_lost_checkpoint(
     ran: tuple[Query, Run], old: Query, tmp_path: Path
 ) -> None:
-    """Nothing is lost, and only IDs that the lost checkpoint alone held come once more."""
+    """Nothing is lost. Only IDs that the lost checkpoint alone held are emitted again."""
     before = ran[1]
     last = before.metrics[-1]
     name = query_id(old)
@@ -131,7 +131,7 @@ def nothing_lost(emitted: list[dict[str, Any]], run: Run) -> None:
 def test_a_micro_batch_that_was_never_committed_is_not_adopted(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its segments are at the root; whoever believed them would drop records for good."""
+    """Its segments are at the root. If adopt counted them, the query would lose records."""
     given = tables(5, rows=1600)
     made = query(spark, tmp_path / "old", given[:4])
     old = made.run()
@@ -160,7 +160,9 @@ def test_a_micro_batch_that_was_never_committed_is_not_adopted(
     nothing_lost([row for row in old.all_rows() if row["verdict"] != "duplicate"], run)
 
 
-def test_what_adopt_refuses(old: Query, tmp_path: Path) -> None:
+def test_adopt_rejects_used_checkpoints_unknown_queries_and_damage(
+    old: Query, tmp_path: Path
+) -> None:
     root, name = str(old.catalog), query_id(old)
     code, body = command("adopt", root, "--checkpoint", str(old.checkpoint))
     assert code == USAGE
@@ -190,7 +192,7 @@ def test_what_adopt_refuses(old: Query, tmp_path: Path) -> None:
     assert read_adopted(Root(root), name, 0) is None
 
 
-def test_damage_to_what_was_adopted_stops_the_query(old: Query, tmp_path: Path) -> None:
+def test_damage_to_an_adopted_manifest_stops_the_query(old: Query, tmp_path: Path) -> None:
     new = tmp_path / "new"
     command("adopt", str(old.catalog), "--checkpoint", str(new / "checkpoint"))
     path = next(old.catalog.rglob("adopted.json"))
@@ -202,7 +204,7 @@ def test_damage_to_what_was_adopted_stops_the_query(old: Query, tmp_path: Path) 
 # --- vacuum
 
 
-def test_vacuum(old: Query) -> None:
+def test_vacuum_deletes_only_old_orphans(old: Query) -> None:
     root, name = Root(old.catalog), query_id(old)
     failed = segment_name(8, "failed-start", 3, 0)
     orphans = [shard_path(name, shard, failed + ".sst") for shard in (0, 1)]
@@ -223,8 +225,8 @@ def test_vacuum(old: Query) -> None:
 
 
 @pytest.mark.slow
-def test_a_branched_history_asks_for_a_word(spark: SparkSession, tmp_path: Path) -> None:
-    """After a restored checkpoint nothing is deleted until the user names the one in use."""
+def test_vacuum_of_a_branched_history_needs_sole(spark: SparkSession, tmp_path: Path) -> None:
+    """After a checkpoint is restored, the user must confirm which one is in use."""
     given = tables(7)
     made = query(spark, tmp_path, given[:2])
     made.run()
@@ -252,10 +254,10 @@ def test_a_branched_history_asks_for_a_word(spark: SparkSession, tmp_path: Path)
     assert max(m.orphan_files for m in on.metrics) == 0
 
 
-def test_an_adopted_query_may_begin_with_a_micro_batch_without_rows(
+def test_an_adopted_query_may_begin_with_an_empty_micro_batch(
     ran: tuple[Query, Run], old: Query, tmp_path: Path
 ) -> None:
-    """An empty file, or Kafka read from its end: Spark runs no task, so no state follows."""
+    """For an empty file, or Kafka read from its end, Spark runs no task and writes no state."""
     assert command("adopt", str(old.catalog), "--checkpoint", str(tmp_path / "c"))[0] == OK
     again = successor(old, tmp_path / "new", [])
     shutil.move(tmp_path / "c", again.checkpoint)

@@ -62,7 +62,7 @@ def again(job: Job, **options: Any) -> None:
 
 
 @pytest.mark.slow
-def test_nanoseconds_that_are_microseconds_are_read(job: Job) -> None:
+def test_nanosecond_times_of_whole_microseconds_are_read(job: Job) -> None:
     job.files.table("1.parquet", table(MAY, -1000))
     wanted = [
         row | {"t": row["t"].to_pydatetime(), "z": row["z"].to_pydatetime()}
@@ -80,7 +80,7 @@ def test_nanoseconds_that_are_microseconds_are_read(job: Job) -> None:
         assert [row["deep"]["l"][0] for row in found] == [row["t"] for row in wanted]
 
 
-def test_nanoseconds_that_are_none_stop_the_run(job: Job, tmp_path: Path) -> None:
+def test_times_between_microseconds_stop_the_run(job: Job, tmp_path: Path) -> None:
     path = job.files.table("1.parquet", table(MAY, MAY + 1))
     failure = job.fails(id=("t",))
     assert failure.message.startswith(f"{path}: its column 't' has nanoseconds (")
@@ -114,7 +114,7 @@ def test_uuids_are_text_in_lower_case(job: Job, tmp_path: Path) -> None:
     assert "Spark has to read the files: --parquet spark is given" in failure.message
 
 
-def test_the_same_from_python(job: Job, tmp_path: Path) -> None:
+def test_dedup_folder_reads_uuids_and_whole_microseconds(job: Job, tmp_path: Path) -> None:
     duckdb.sql(
         f"copy (select uuid '{IDS[1]}' id, timestamp_ns '2024-05-01' t, 1.5::float f) "
         f"to '{job.files.folder}/1.parquet'"
@@ -166,7 +166,7 @@ def test_nanoseconds_of_orc_stop_the_run(job: Job, name: str) -> None:
 
 
 def test_times_of_orc_that_are_whole_microseconds_are_read(job: Job) -> None:
-    """Also the last ones of Spark, and beside texts that look like times."""
+    """They include Spark's last times, and stand beside texts that look like times."""
     text = "2024-05-01 00:00:00.000000001"
     job.spark.sql(
         f"""SELECT 'a' AS id, named_struct('x', '{text}', 't', timestamp'9999-12-31 23:59:59.1') s,
@@ -180,8 +180,8 @@ def test_times_of_orc_that_are_whole_microseconds_are_read(job: Job) -> None:
     assert "9999-12-31T23:59:59.1" in wanted[0]
 
 
-def test_times_of_orc_that_spark_does_not_read(job: Job) -> None:
-    """ORC's C++ writer, Arrow's, stores fractions before 1970 as negative numbers."""
+def test_orc_times_that_spark_misreads_stop_the_run(job: Job) -> None:
+    """Arrow's ORC writer, in C++, stores fractions before 1970 as negative numbers."""
     path = job.files.folder / "1.orc"
     for nanos in (-1, -1_000_000):
         old, whole = pa.array([nanos, None], NANOS), pa.array([-1_000_000_000, 1000], NANOS)
@@ -190,7 +190,7 @@ def test_times_of_orc_that_spark_does_not_read(job: Job) -> None:
 
 
 def test_nanoseconds_of_orc_stop_a_query_from_python(job: Job, tmp_path: Path) -> None:
-    """Also in a file that comes later."""
+    """The file comes after the query has started."""
     job.files.table("1.orc", table(MAY).select(["id", "t"]))
     operator = dedup_by_id("id", horizon="1 day", catalog=str(tmp_path / "catalog"))
     writer = dedup_folder(
@@ -215,27 +215,27 @@ def run(job: Job, rows: pa.RecordBatch, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("parquet", ["auto", "spark"])
-def test_parquet_by_our_tasks_and_by_spark(job: Job, parquet: str) -> None:
+def test_parquet_keeps_edge_values_with_either_reader(job: Job, parquet: str) -> None:
     rows = batch_of(ALL)
     run(job, rows, parquet=parquet)
     assert differences(from_parquet(job.output, rows.schema), rows) == []
 
 
-def test_json(job: Job) -> None:
+def test_json_output_keeps_edge_values(job: Job) -> None:
     rows = batch_of(ALL)
     run(job, rows, output_format="json")
     assert differences(from_json(job.output, rows.schema), rows) == []
 
 
-def test_csv(job: Job) -> None:
+def test_csv_output_keeps_edge_values(job: Job) -> None:
     rows = batch_of(edge for edge in SCALARS if edge.spark != "binary")
     run(job, rows, output_format="csv")
     assert differences(from_csv(job.output, rows.schema, escape='"'), rows) == []
 
 
 @pytest.mark.slow
-def test_no_value_in_a_csv_file_of_one_column(job: Job) -> None:
-    """An empty line, which Spark would write, is left out by writers and readers."""
+def test_a_null_in_a_csv_file_of_one_column_is_written_in_quotes(job: Job) -> None:
+    """Readers skip an empty line, which Spark would write."""
     at = pa.array([None, datetime(2024, 1, 1, microsecond=123456)], pa.timestamp("us", "UTC"))
     for ids, text in (
         (pa.array(["a", None]), "a"),
@@ -256,7 +256,7 @@ BYTES = pa.StructArray.from_arrays(
 )
 
 
-def test_bytes_beside_texts_are_no_texts(job: Job) -> None:
+def test_json_output_keeps_binary_columns(job: Job) -> None:
     rows = pa.record_batch({"n": pa.array([0, 1], pa.int32()), "x": BYTES})
     run(job, rows, output_format="json")
     assert differences(from_json(job.output, rows.schema), rows) == []
@@ -275,7 +275,7 @@ IN_ALL = pa.StructArray.from_arrays(
     ids=["json", "json in lists", "json in all", "csv"],
 )
 def test_texts_that_are_not_utf8_are_refused(job: Job, output_format: str, texts: pa.Array) -> None:
-    """Spark's writers would put the same character for both."""
+    """Spark's writers would replace different bytes by the same character."""
     pq.write_table(pa.table({"id": [1, 2], "text": texts}), job.files.folder / "1.parquet")
     failure = job.fails(output_format=output_format)
     assert "a text that is not UTF-8" in failure.message
@@ -290,7 +290,7 @@ def test_texts_that_are_not_utf8_are_refused(job: Job, output_format: str, texts
         ("json", pa.array([[(b"\xff", 1)]], pa.map_(pa.binary(), pa.int32())), "map<binary,int>"),
     ],
 )
-def test_types_without_a_text_are_refused(
+def test_types_that_text_cannot_hold_are_rejected(
     job: Job, output_format: str, column: pa.Array, kind: str, tmp_path: Path
 ) -> None:
     pq.write_table(pa.table({"id": [1], "x": column}), job.files.folder / "1.parquet")

@@ -67,10 +67,10 @@ def test_each_start_takes_the_new_files(
     ]  # fmt: skip
 
 
-def test_a_file_that_is_emptied_after_it_was_listed(
+def test_a_file_that_is_emptied_after_it_was_listed_stops_the_query(
     run: Any, files: FileDrop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by a program that writes it again in place: what it holds then would never be read."""
+    """A program may overwrite it in place, and its new content would never be read."""
     path = files.folder / "1.parquet"
     files.table(path.name, pa.table({"id": ["a"]}))
     write, emptied = TaskFiles.write, list[Path]()
@@ -89,7 +89,7 @@ def test_a_file_that_is_emptied_after_it_was_listed(
     assert run() == [("a",), ("b",)]
 
 
-def test_duplicates_go_to_a_folder_of_their_own(
+def test_duplicates_go_to_their_own_folder(
     run: Any, files: FileDrop, spark: SparkSession, tmp_path: Path
 ) -> None:
     files.table("1.parquet", pa.table({"id": ["a", "a", None]}))
@@ -99,7 +99,7 @@ def test_duplicates_go_to_a_folder_of_their_own(
 
 
 @pytest.mark.parametrize("by_spark", [False, True])
-def test_figures_are_those_of_the_written_files(
+def test_metrics_count_the_written_rows_and_bytes(
     run: Any, files: FileDrop, spark: SparkSession, tmp_path: Path, by_spark: bool
 ) -> None:
     files.table("1.parquet", pa.table({"id": ["a", "a", "b"]}))
@@ -121,7 +121,7 @@ def test_figures_are_those_of_the_written_files(
     assert all(one.driver_us > 0 for one in heard)
 
 
-def test_an_expression_leaves_reading_to_spark(
+def test_spark_reads_the_files_if_the_id_is_an_expression(
     run: Any, files: FileDrop, caplog: pytest.LogCaptureFixture
 ) -> None:
     files.table("1.parquet", pa.table({"id": ["a", "A"]}))
@@ -150,7 +150,7 @@ def test_tasks_read_and_write_text(
     lines: list[str],
     schema: str | None,
 ) -> None:
-    """Also if the record ID is an expression, which only Spark computes."""
+    """They do so even if the record ID is an expression, which only Spark computes."""
     (files.folder / "day=2024-05-01").mkdir()
     files.text(f"day=2024-05-01/1.{source_format}", "\n".join(lines) + "\n")
     # Patterns are for the text in files, and not for the names of folders.
@@ -168,7 +168,7 @@ def test_tasks_read_and_write_text(
     assert sorted("".join(text[9:] for text in texts).splitlines()) == sorted(lines)
 
 
-def test_text_is_refused_with_its_place(run: Any, files: FileDrop) -> None:
+def test_bad_text_is_reported_with_its_line(run: Any, files: FileDrop) -> None:
     files.text("1.csv", "id,n\na,1\nb\n")
     with pytest.raises(Exception, match=r"1.csv cannot be read: .*It is line 3: b"):
         run(source_format="csv")
@@ -197,7 +197,7 @@ def test_an_output_belongs_to_one_query(run: Any, files: FileDrop, tmp_path: Pat
         run()
 
 
-def test_nothing_in_an_output_of_somebody_else_is_touched(
+def test_an_output_of_another_program_is_left_untouched(
     run: Any, files: FileDrop, tmp_path: Path
 ) -> None:
     files.table("1.parquet", pa.table({"id": ["a"]}))
@@ -216,7 +216,7 @@ def test_a_side_output_that_is_ahead_is_refused(run: Any, files: FileDrop, tmp_p
         run(duplicates=tmp_path / "dup")
 
 
-def test_what_cannot_work_is_refused_before_the_start(
+def test_options_that_cannot_work_are_rejected_before_the_start(
     run: Any, files: FileDrop, tmp_path: Path
 ) -> None:
     files.table("1.parquet", pa.table({"id": ["a"]}))
@@ -228,7 +228,7 @@ def test_what_cannot_work_is_refused_before_the_start(
         run(duplicates="s3://bucket/dup")
 
 
-def test_the_snippet_of_the_page(
+def test_the_example_of_the_page_runs(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = Path(dedup.__file__).with_name("sinks").joinpath("files/README.md").read_text()

@@ -93,7 +93,7 @@ def readings(spark: SparkSession, folder: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("stored", [long("INT96"), "TIMESTAMP_MICROS"])
-def test_every_type_comes_out_as_spark_would_have_written_it(
+def test_every_type_is_written_as_spark_would_write_it(
     job: Job, tmp_path: Path, stored: str
 ) -> None:
     job.spark.conf.set("spark.sql.parquet.outputTimestampType", stored)
@@ -114,7 +114,7 @@ def test_every_type_comes_out_as_spark_would_have_written_it(
 
 @pytest.mark.slow
 def test_columns_are_found_as_spark_finds_them(job: Job) -> None:
-    """In any case and order, absent ones as nulls, others passed over; folders are columns."""
+    """Names match in any case and order, missing columns are null, and folders are columns."""
     ts = pa.array([1000], pa.timestamp("ms", "Europe/Berlin"))
     job.files.folder.joinpath("day=01").mkdir()
     job.files.folder.joinpath("day=__HIVE_DEFAULT_PARTITION__").mkdir()
@@ -139,8 +139,8 @@ def test_columns_are_found_as_spark_finds_them(job: Job) -> None:
         ]
 
 
-def test_columns_have_the_types_under_which_spark_hands_them_to_python(spark: SparkSession) -> None:
-    """So IDs are encoded alike, and copies in one micro-batch ordered alike, by either reader."""
+def test_columns_have_the_arrow_types_that_spark_gives_to_python(spark: SparkSession) -> None:
+    """So both readers encode IDs alike, and order the copies in a micro-batch alike."""
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     frame = spark.createDataFrame(some_rows(), COLUMNS)
     frame = frame.select([fn.col(f"`{n}`") for n in frame.columns if n != "dotted.name"])
@@ -155,7 +155,7 @@ def test_columns_have_the_types_under_which_spark_hands_them_to_python(spark: Sp
 
 
 @pytest.mark.slow
-def test_what_only_spark_reads_alike_is_left_to_it(job: Job) -> None:
+def test_spark_reads_files_that_tasks_might_read_differently(job: Job) -> None:
     fixed = pa.array([[1]], pa.list_(pa.int64(), 1))
     pq.write_table(pa.table({"id": ["a"], "n": fixed}), job.files.folder / "1.parquet")
     job()
@@ -182,7 +182,7 @@ def test_what_only_spark_reads_alike_is_left_to_it(job: Job) -> None:
         ("spark.sql.caseSensitive", "true"),
     ],
 )
-def test_a_setting_of_sparks_reader_leaves_the_files_to_it(
+def test_spark_reads_the_files_if_a_setting_changes_its_reader(
     job: Job, setting: str, value: str
 ) -> None:
     job.files.table("1.parquet", pa.table({"id": ["a"]}))
@@ -192,7 +192,7 @@ def test_a_setting_of_sparks_reader_leaves_the_files_to_it(
     assert told["written_by"] == "dedup"
 
 
-def test_csv_in_parquet_out(job: Job, tmp_path: Path) -> None:
+def test_csv_input_is_written_as_parquet(job: Job, tmp_path: Path) -> None:
     job.files.text("1.csv", "id,x\na,1\na,1\nb,\nc,1,1\n")
     options = {"output_format": "parquet", "bad_records": str(tmp_path / "bad")}
     told = plan(job.made(**options), spark=job.spark)
@@ -253,7 +253,7 @@ def test_a_damaged_file_is_named(job: Job, ending: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["parquet", "orc"])
-def test_files_without_rows(job: Job, ending: str) -> None:
+def test_files_without_rows_are_accepted(job: Job, ending: str) -> None:
     kind = pa.timestamp("us", "UTC" if ending == "parquet" else None)
     table = pa.table({"id": ["a"], "t": pa.array([1 << 40], kind)})
     schema = "id STRING, t TIMESTAMP"
@@ -269,7 +269,7 @@ def test_files_without_rows(job: Job, ending: str) -> None:
 def test_a_micro_batch_that_is_published_is_finished_by_either_reader(
     job: Job, first: str, then: str
 ) -> None:
-    """Killed between the two folders of a micro-batch, and again behind the second one."""
+    """The run is killed between the two folders of a micro-batch, and again after the second."""
     table = pa.table({"id": ["a", "b", "b"], "n": [1, 2, 3]})
     job.files.table("1.parquet", table)
     job(parquet=first, duplicates=job.duplicates)
@@ -283,8 +283,8 @@ def test_a_micro_batch_that_is_published_is_finished_by_either_reader(
         assert sorted(rows) == [("a", 1), ("b", 2), ("b", 3)]
 
 
-def test_names_are_taken_as_they_are(job: Job) -> None:
-    """Nothing in a listed path is encoded; in a folder's name %3A means a colon."""
+def test_file_names_are_not_decoded(job: Job) -> None:
+    """Only in a folder's name %3A means a colon."""
     for number, name in enumerate(("a b", "a%20b", "100%25", "ü#?+")):
         table = pa.table({"id": [f"k{number}"]})
         folder = job.files.folder / "at=00%3A0%2F0" / "x%3Ay=1"
@@ -301,7 +301,7 @@ def test_names_are_taken_as_they_are(job: Job) -> None:
 
 
 @pytest.mark.parametrize("name", ["Length", "path"])
-def test_folders_named_like_a_column_of_sparks_list_are_left_to_it(job: Job, name: str) -> None:
+def test_spark_reads_folders_named_like_columns_of_its_file_list(job: Job, name: str) -> None:
     (job.files.folder / f"{name}=3").mkdir()
     job.files.table(f"{name}=3/1.parquet", pa.table({"id": ["a"]}))
     told = plan(job.made(), spark=job.spark)

@@ -44,7 +44,7 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return copied
 
 
-def test_there_are_some() -> None:
+def test_golden_data_exists_for_each_format() -> None:
     assert VERSIONS == ["v1"]
     assert SEQUENCES == ["sequences-v1"]
 
@@ -67,7 +67,7 @@ def test_state_and_catalog_are_read(spark: SparkSession, golden: Path) -> None:
 
 
 @pytest.mark.parametrize("golden", VERSIONS, indirect=True)
-def test_a_state_from_before_the_first_release_is_named_without_its_catalog(
+def test_a_state_from_before_the_first_release_is_reported_without_its_catalog(
     spark: SparkSession, golden: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_row, "_BEFORE_RELEASE", MAGIC)
@@ -80,8 +80,8 @@ def test_a_state_from_before_the_first_release_is_named_without_its_catalog(
 
 
 @pytest.mark.parametrize("golden", VERSIONS, indirect=True)
-def test_the_query_goes_on(spark: SparkSession, golden: Path, tmp_path: Path) -> None:
-    """The repeats of the last golden hour are known from the golden memory."""
+def test_a_golden_query_continues(spark: SparkSession, golden: Path, tmp_path: Path) -> None:
+    """It drops the repeats of the last golden hour."""
     first = json.loads((golden / "made.json").read_text())["last_batch"] + 1
     last = make_golden.run(spark, golden, str(tmp_path / "out"), first)
     out = committed(tmp_path / "out", "id")
@@ -89,10 +89,10 @@ def test_the_query_goes_on(spark: SparkSession, golden: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("golden", SEQUENCES, indirect=True)
-def test_the_query_of_numbered_records_goes_on(
+def test_a_golden_query_of_numbered_records_continues(
     spark: SparkSession, golden: Path, tmp_path: Path
 ) -> None:
-    """Copies of the last golden hour are known, and so is which numbers are still missing."""
+    """It knows the records of the last golden hour, and which numbers are missing."""
     first = json.loads((golden / "made.json").read_text())["last_batch"] + 1
     last = make_golden.run_sequences(spark, golden, str(tmp_path / "out"), first)
     model = SequenceModel()

@@ -16,8 +16,8 @@ from tests.support.spark_query import ARROW, SCHEMA, Query, daily, finish, recor
 
 
 @pytest.mark.slow
-def test_the_same_winner_whatever_the_file_split(spark: SparkSession) -> None:
-    """Arrival order inside a micro-batch is content: time, order columns, hash of the row."""
+def test_the_winner_does_not_depend_on_partitions(spark: SparkSession) -> None:
+    """Content defines the order: time, then order columns, then a hash of the row."""
     rows = [
         (f"id{n % 50}", n % 3, n, {"k": [float(n)], "z": None}, [(n, str(n))]) for n in range(600)
     ]
@@ -50,7 +50,7 @@ def test_the_same_winner_whatever_the_file_split(spark: SparkSession) -> None:
 
 
 @pytest.mark.slow
-def test_order_by_of_every_type_that_has_an_order(spark: SparkSession) -> None:
+def test_order_by_accepts_every_type_that_has_an_order(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("a", 3), ("a", 1), ("a", 2)], "id string, n int")
     for order in (
         "n", "-n", "cast(n as double)", "cast(n as decimal(38,9))", "cast(n as string)",
@@ -63,8 +63,8 @@ def test_order_by_of_every_type_that_has_an_order(spark: SparkSession) -> None:
         assert kept.n == wanted or (wanted is None and kept.n in (2, 3)), order
 
 
-def test_equal_rows_win_whatever_their_nested_times(spark: SparkSession) -> None:
-    """Ties are settled by a hash of all columns, also of what Python's datetime cannot hold."""
+def test_ties_are_settled_for_any_nested_times(spark: SparkSession) -> None:
+    """A hash of all columns settles them, even of times that Python's datetime cannot hold."""
     spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
     frame = spark.sql(
         """SELECT 'a' AS id, n, array(timestamp_micros(-62135596800000000 + n)) AS first,
@@ -76,7 +76,7 @@ def test_equal_rows_win_whatever_their_nested_times(spark: SparkSession) -> None
     assert len(winners) == 1
 
 
-def test_a_batch_is_one_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_batch_gives_the_rows_of_one_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "timestamp": "ts", "horizon": "100 seconds", "lateness": "10 seconds", "order_by": "n",
         "verdict": "verdict",
@@ -95,15 +95,17 @@ def test_a_batch_is_one_micro_batch(spark: SparkSession, tmp_path: Path) -> None
     assert not (tmp_path / "unused").exists()
 
 
-def test_an_empty_batch(spark: SparkSession) -> None:
+def test_an_empty_batch_stays_empty(spark: SparkSession) -> None:
     frame = spark.createDataFrame([], SCHEMA)
     kept = frame.transform(daily("id", timestamp="ts", verdict="v"))
     assert kept.collect() == []
     assert kept.columns == [*frame.columns, "v"]
 
 
-def test_a_batch_inside_foreach_batch(spark: SparkSession, tmp_path: Path) -> None:
-    """The task then carries the stream's identity; the batch must not take it for its own."""
+def test_a_batch_inside_foreach_batch_is_deduplicated_on_its_own(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The task carries the stream's identity, which the batch must ignore."""
     seen = []
 
     def sink(df: Any, batch: int) -> None:
@@ -121,15 +123,15 @@ def test_a_batch_inside_foreach_batch(spark: SparkSession, tmp_path: Path) -> No
     assert seen == [["a", "b"], ["a", "a"]]
 
 
-def test_no_column_besides_the_id(spark: SparkSession) -> None:
+def test_the_id_may_be_the_only_column(spark: SparkSession) -> None:
     for kind in ("bigint", "string"):
         ids = spark.range(5).selectExpr(f"CAST(id AS {kind}) AS id")
         once = ids.unionAll(ids).transform(daily("id"))
         assert sorted(int(row.id) for row in once.collect()) == [0, 1, 2, 3, 4]
 
 
-def test_many_rows(spark: SparkSession) -> None:
-    """More than the buffers of pack and the blobs of a shard take at once."""
+def test_more_rows_than_the_buffers_hold_are_deduplicated(spark: SparkSession) -> None:
+    """They exceed the buffers of pack and the blobs of a shard."""
     frame = spark.range(200_000, numPartitions=2).selectExpr("id % 150000 AS id", "id AS n")
     kept = frame.transform(daily("id", order_by="n"))
     assert kept.agg(F.count("*"), F.countDistinct("id"), F.max("n")).first() == (
@@ -137,7 +139,7 @@ def test_many_rows(spark: SparkSession) -> None:
     )  # fmt: skip
 
 
-def test_our_hash_is_sparks(spark: SparkSession) -> None:
+def test_our_hash_equals_sparks(spark: SparkSession) -> None:
     values = [*range(300), -1, -(2**31), 2**31 - 1, 123_456_789]
     rows = spark.createDataFrame([(v,) for v in values], "k int")
     for row in rows.select("k", F.hash("k").alias("h")).collect():
@@ -145,7 +147,9 @@ def test_our_hash_is_sparks(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(("shards", "partitions"), [(4, 4), (7, 3)])
-def test_spark_places_slots_where_we_say(spark: SparkSession, shards: int, partitions: int) -> None:
+def test_spark_places_each_shard_in_the_computed_partition(
+    spark: SparkSession, shards: int, partitions: int
+) -> None:
     keys = slot_keys(shards, partitions)
     rows = spark.createDataFrame(list(enumerate(keys)), "shard int, k int")
     placed = rows.repartition(partitions, "k").select("shard", F.spark_partition_id().alias("p"))

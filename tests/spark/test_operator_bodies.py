@@ -40,7 +40,7 @@ def of_query(spark: SparkSession, made: Query) -> list[Path]:
     return [path for path in files(spark) if query_id in path.parts]
 
 
-def test_rows_go_by_a_file_that_goes_with_its_micro_batch(
+def test_rows_pass_through_a_file_that_is_gone_in_the_next_micro_batch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     given = tables(3)
@@ -90,7 +90,7 @@ def acting(act: Callable[[str], None]) -> Callable[..., Any]:
     return acted
 
 
-def test_a_batch_leaves_no_file_however_much_of_it_is_asked_for(spark: SparkSession) -> None:
+def test_a_batch_leaves_no_file_however_much_of_it_is_read(spark: SparkSession) -> None:
     before = set(files(spark))
     frame = spark.range(1000).selectExpr("cast(id % 700 AS string) id", "id AS number")
     unique = frame.transform(dedup_by_id("id", horizon="1 day"))
@@ -99,7 +99,9 @@ def test_a_batch_leaves_no_file_however_much_of_it_is_asked_for(spark: SparkSess
     assert set(files(spark)) == before
 
 
-def test_who_writes_files(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_unencrypted_streams_write_bodies_to_files(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stream = spark.readStream.format("rate").load()
     assert plans.who_writes_bodies(stream) == "pack"
     assert plans.who_writes_bodies(spark.range(1).toDF("id")) == "none"
@@ -123,11 +125,11 @@ def remove(path: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("harm", "text"), [(damage, "is damaged"), (remove, "is gone")])
-def test_a_file_with_harm(
+def test_a_damaged_or_missing_file_of_bodies_loses_no_row(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str,
     harm: Callable[[str], None], text: str,
 ) -> None:  # fmt: skip
-    """On one machine it stops the query; on a cluster the retried task sends rows through Spark."""
+    """On one machine the query stops. On a cluster the retried task sends rows through Spark."""
     if writer == "pack":
         stops_and_goes_on(spark, tmp_path, monkeypatch, "unpack", acting(harm), text)
         return
@@ -136,7 +138,7 @@ def test_a_file_with_harm(
     Oracle(HORIZON_S, LATENESS_S).check(given, query(spark, tmp_path, given).run())
 
 
-def test_a_full_disk_stops_the_query_which_goes_on(
+def test_a_full_disk_stops_the_query_until_there_is_room(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with small_disk(tmp_path / "disk") as disk:
@@ -195,10 +197,10 @@ def test_two_actions_have_the_same_rows(spark: SparkSession, tmp_path: Path, wri
 
 
 @pytest.mark.slow
-def test_a_restart_makes_room(
+def test_a_restart_deletes_the_files_of_failed_starts(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many starts failed in the micro-batch, one copy of its rows remains."""
+    """One copy of the micro-batch's rows remains after any number of failed starts."""
     given: list[pa.Table] = tables(1)
     made = query(spark, tmp_path, given)
 

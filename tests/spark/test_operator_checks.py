@@ -38,7 +38,7 @@ def refused(message: str, error: type[DedupError] = ConfigError) -> Any:
 # --- columns
 
 
-def test_a_missing_column_is_answered_with_the_nearest_names(spark: SparkSession) -> None:
+def test_a_missing_column_is_reported_with_the_nearest_names(spark: SparkSession) -> None:
     frame = spark.createDataFrame([], "event_id string, event_time timestamp, kind string")
     with refused(
         "id='evnt_id': there is no such column. Did you mean 'event_id'.*"
@@ -80,7 +80,9 @@ def test_a_missing_column_is_answered_with_the_nearest_names(spark: SparkSession
          "source_partition=Column.* needs a timestamp column"),
     ],
 )  # fmt: skip
-def test_columns_of_the_wrong_kind(batch: DataFrame, options: Any, message: str) -> None:
+def test_columns_of_the_wrong_type_are_rejected(
+    batch: DataFrame, options: Any, message: str
+) -> None:
     given = {name: value() if callable(value) else value for name, value in options.items()}
     with refused(message):
         batch.transform(daily("id", **given))
@@ -99,10 +101,10 @@ ONE_VALUE_OF_EACH_ROW = [
 
 
 @pytest.mark.parametrize(("given", "message"), ONE_VALUE_OF_EACH_ROW)
-def test_an_expression_is_one_lasting_value_of_each_row(
+def test_an_expression_must_be_one_deterministic_value_of_each_row(
     batch: DataFrame, stream: DataFrame, tmp_path: Path, given: Any, message: str
 ) -> None:
-    """Else rows would be multiplied or dropped before the operator counts them."""
+    """Otherwise rows could be multiplied or dropped before the operator counts them."""
     for option in ("id", "timestamp", "source_partition", "order_by"):
         options = {"id": "id", "timestamp": "ts", option: given()}
         with refused(f"{option}='.*{message}"):
@@ -121,14 +123,14 @@ def test_an_expression_is_one_lasting_value_of_each_row(
     batch.withColumn("at", F.explode(F.array("n", "at"))).transform(lasting)
 
 
-def test_columns_of_an_iterator_are_kept(spark: SparkSession) -> None:
-    """They are read more than once: for each DataFrame that the operator is applied to."""
+def test_columns_given_by_an_iterator_are_kept(spark: SparkSession) -> None:
+    """They are read for each DataFrame that the operator is applied to."""
     frame = spark.createDataFrame([("a", 0, None, "s", n) for n in (3, 1, 2)], SCHEMA)
     first = daily((c for c in ["id"]), order_by=(c for c in ["n"]))
     assert [row["n"] for _ in range(2) for row in frame.transform(first).collect()] == [1, 1]
 
 
-def test_strange_names(spark: SparkSession) -> None:
+def test_special_column_names_are_kept_and_reserved_ones_rejected(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("a", 1, 2), ("a", 1, 2)], "id string, `*` int, `a.b` int")
     (row,) = frame.transform(daily(F.lower("id"))).collect()
     assert row.asDict() == {"id": "a", "*": 1, "a.b": 2}
@@ -136,7 +138,7 @@ def test_strange_names(spark: SparkSession) -> None:
         frame.withColumnRenamed("*", "__DEDUP_0").transform(daily("id"))
 
 
-def test_lateness_beyond_the_horizon_is_worth_a_word() -> None:
+def test_lateness_beyond_the_horizon_is_warned_about() -> None:
     with pytest.warns(DedupWarning, match="'3 days' is longer than the horizon .1 day.") as told:
         daily("id", timestamp="ts", lateness="3 days")
     assert told[0].filename == __file__
@@ -146,7 +148,7 @@ def test_lateness_beyond_the_horizon_is_worth_a_word() -> None:
         daily("id", timestamp="ts", stable_timestamps=True)
 
 
-def test_a_time_in_the_id_needs_an_id_that_can_hold_it(batch: DataFrame) -> None:
+def test_time_from_id_needs_an_id_of_one_string_column(batch: DataFrame) -> None:
     uuid7 = time_from_id("uuid7")
     for given in (["id", "src"], "n"):
         with refused("time_from_id.'uuid7'. needs an ID of one string column"):
@@ -155,7 +157,7 @@ def test_a_time_in_the_id_needs_an_id_that_can_hold_it(batch: DataFrame) -> None
         time_from_id("uuid8")
 
 
-def test_no_id_at_all(batch: DataFrame) -> None:
+def test_an_id_that_is_no_value_of_the_record_is_rejected(batch: DataFrame) -> None:
     with refused(r"id=\[\] names no column"):
         daily([])
     with refused('ID column "id" reads no column of the record, so all records would be copies'):
@@ -177,7 +179,7 @@ def test_a_stream_needs_a_catalog(stream: DataFrame) -> None:
         stream.transform(daily("id"))
 
 
-def test_a_catalog_that_cannot_be_written(stream: DataFrame, tmp_path: Path) -> None:
+def test_a_catalog_that_cannot_be_written_is_reported(stream: DataFrame, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("in the way")
     with refused(
@@ -191,10 +193,10 @@ def test_a_catalog_that_cannot_be_written(stream: DataFrame, tmp_path: Path) -> 
         stream.transform(daily("id", catalog="/proc/none"))
 
 
-def test_a_local_catalog_on_a_cluster(
+def test_a_local_catalog_on_a_cluster_is_rejected(
     stream: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checks see a cluster as master; `local-cluster` is a real one."""
+    """The test pretends that the master is a cluster."""
     monkeypatch.setattr(checks, "master_of", lambda _: "yarn")
     with refused(
         f"catalog={tmp_path}/c is a local path, but Spark runs on yarn: .*shared_local=True"
@@ -207,8 +209,8 @@ def test_a_local_catalog_on_a_cluster(
     stream.transform(daily("id", catalog=tmp_path / "c", shared_local=True))
 
 
-def test_a_catalog_from_a_function(spark: SparkSession, tmp_path: Path) -> None:
-    """It is called in every worker; a closure will do."""
+def test_a_function_can_give_the_catalog(spark: SparkSession, tmp_path: Path) -> None:
+    """Every worker calls it, and it may be a closure."""
     where = str(tmp_path / "elsewhere")
 
     def catalog() -> tuple[pafs.FileSystem, str]:
@@ -222,7 +224,7 @@ def test_a_catalog_from_a_function(spark: SparkSession, tmp_path: Path) -> None:
 # --- the session and the query
 
 
-def test_releases_that_do_not_work_together(
+def test_releases_that_do_not_work_together_are_rejected(
     spark: SparkSession, stream: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyspark.__version__", "4.1.3")
@@ -241,7 +243,7 @@ def test_releases_that_do_not_work_together(
         "spark.sql.streaming.stateStore.commitValidation.enabled",
     ],
 )
-def test_settings_that_break_the_guarantee(
+def test_settings_that_break_the_guarantee_are_rejected(
     spark: SparkSession, stream: DataFrame, tmp_path: Path, name: str
 ) -> None:
     spark.conf.set(name, "false")
@@ -251,10 +253,10 @@ def test_settings_that_break_the_guarantee(
     stream.transform(daily("id", catalog=tmp_path / "c"))
 
 
-def test_an_arrow_compression_that_python_cannot_read(
+def test_an_arrow_compression_that_python_cannot_read_is_rejected(
     spark: SparkSession, stream: DataFrame, tmp_path: Path
 ) -> None:
-    """Spark's lz4 fails on a column of which every string is empty, on streams and batches."""
+    """Spark's lz4 fails on a column of empty strings, in streams and batches."""
     name = "spark.sql.execution.arrow.compression.codec"
     spark.conf.set(name, "LZ4")
     operator = daily("id", catalog=tmp_path / "c")
@@ -268,7 +270,7 @@ def test_an_arrow_compression_that_python_cannot_read(
     assert list((tmp_path / "c").rglob("*")) == [], "the check leaves nothing behind"
 
 
-def test_too_many_partitions_for_a_local_master(
+def test_too_many_partitions_for_a_local_master_are_warned_about(
     spark: SparkSession, stream: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def warned(**options: Any) -> list[str]:
@@ -291,7 +293,7 @@ def test_too_many_partitions_for_a_local_master(
 
 
 @pytest.mark.parametrize("given", ["auto", *map(long, ("", " "))])
-def test_an_unknown_number_of_partitions(
+def test_an_unknown_number_of_partitions_is_rejected_for_streams(
     stream: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     # Databricks takes it; Spark itself refuses everything but numbers.
@@ -311,7 +313,7 @@ def test_an_unknown_number_of_partitions(
     assert rows.transform(daily("id", catalog=None)).count() == 1
 
 
-def test_a_second_operator_in_one_query(stream: DataFrame, tmp_path: Path) -> None:
+def test_a_second_operator_in_one_query_is_rejected(stream: DataFrame, tmp_path: Path) -> None:
     first = stream.transform(daily("id", catalog=tmp_path / "c"))
     with refused("This query already has a dedup_by_id or another applyInPandasWithState.*"
                  "Give one composite ID"):  # fmt: skip
@@ -342,7 +344,7 @@ def test_a_second_operator_in_one_query(stream: DataFrame, tmp_path: Path) -> No
     assert "Unite the inputs first and de-duplicate them together" in str(told)
 
 
-def test_update_mode_is_explained(stream: DataFrame, tmp_path: Path) -> None:
+def test_update_mode_is_rejected_with_the_remedy(stream: DataFrame, tmp_path: Path) -> None:
     unique = stream.transform(daily("id", catalog=tmp_path / "c"))
     writer = unique.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck"))
     with pytest.raises(Exception, match="applyInPandasWithState in append mode") as refusal:
@@ -352,7 +354,7 @@ def test_update_mode_is_explained(stream: DataFrame, tmp_path: Path) -> None:
     assert "Start the query without outputMode('update')" in str(told)
 
 
-def test_a_watermark_upstream(stream: DataFrame, tmp_path: Path) -> None:
+def test_a_watermark_before_the_operator_is_rejected(stream: DataFrame, tmp_path: Path) -> None:
     operator = daily("id", catalog=tmp_path / "c")
     marked = stream.withWatermark("ts", "1 hour")
     with refused(
@@ -372,10 +374,10 @@ def test_a_watermark_upstream(stream: DataFrame, tmp_path: Path) -> None:
     stream.withColumnRenamed("n", "EventTimeWatermark").transform(operator)
 
 
-def test_batches_are_spared_the_checks_of_streams(
+def test_batches_skip_the_checks_of_streams(
     spark: SparkSession, batch: DataFrame, tmp_path: Path
 ) -> None:
-    """No catalog, no state: nothing there can be missing or in the way."""
+    """They need neither catalog nor state."""
     spark.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
     once = batch.transform(daily("id", catalog=tmp_path / "no"))
     assert once.transform(daily("n", metrics="b")).count() == 0

@@ -36,8 +36,8 @@ def why_not() -> str | None:
 
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 @pytest.mark.slow
-def test_stream_and_batch_through_connect(tmp_path: Path) -> None:
-    """In a process without a classic session."""
+def test_stream_and_batch_run_through_spark_connect(tmp_path: Path) -> None:
+    """The process has no classic session."""
     code = (
         "import sys\nfrom tests.spark.test_operator_connect import through_connect\n"
         "through_connect(sys.argv[1])\nprint('true')"

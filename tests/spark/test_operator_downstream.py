@@ -38,7 +38,7 @@ def distinct_ids(query: Query) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_windowed_aggregation(query: Query) -> None:
+def test_a_windowed_aggregation_counts_the_unique_records(query: Query) -> None:
     """The user's own watermark, declared after the operator, closes windows."""
     query.then = lambda df: (
         df.withWatermark("ts", "10 seconds")
@@ -59,7 +59,7 @@ def test_a_windowed_aggregation(query: Query) -> None:
     assert len(batches) == len(set(batches)), "no-data micro-batches report nothing twice"
 
 
-def test_a_stream_static_join(query: Query) -> None:
+def test_a_stream_static_join_gives_each_id_once(query: Query) -> None:
     static = query.spark.range(1200).select(F.col("id").alias("n"), (F.col("id") % 7).alias("m"))
     query.then = lambda df: df.join(F.broadcast(static), "n").select("id", "m", "n")
     run = query.run()
@@ -70,7 +70,7 @@ def test_a_stream_static_join(query: Query) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["parquet", long("json")])
-def test_a_file_sink(query: Query, file_format: str) -> None:
+def test_sparks_file_sink_gets_each_id_once(query: Query, file_format: str) -> None:
     out = str(query.folder / "out")
 
     def run() -> int:
@@ -84,8 +84,8 @@ def test_a_file_sink(query: Query, file_format: str) -> None:
 
 
 @pytest.mark.slow
-def test_drop_duplicates_after_it(query: Query) -> None:
-    """By another key than the ID; the rows go straight into its exchange."""
+def test_drop_duplicates_works_after_the_operator(query: Query) -> None:
+    """Its key is not the ID. The rows go straight into its exchange."""
     query.then = lambda df: (
         df.withColumn("m", F.crc32("id") % 30)
         .withWatermark("ts", "1 hour")
@@ -97,8 +97,8 @@ def test_drop_duplicates_after_it(query: Query) -> None:
     assert len(told) == len(set(told)) == 30
 
 
-def test_filters_and_columns_around_it(query: Query) -> None:
-    """Pushed down or not, those after it see only what passed; verdicts are a filter away."""
+def test_filters_and_columns_work_before_and_after_the_operator(query: Query) -> None:
+    """Filters after the operator see only emitted rows, even if Spark pushes them down."""
     query.options["verdict"] = "verdict"
     query.before = lambda df: df.where("n % 2 = 0").withColumn("twice", F.col("n") * 2)
     query.then = lambda df: df.where("verdict = 'duplicate'").select("n", "twice", "verdict")
@@ -110,14 +110,14 @@ def test_filters_and_columns_around_it(query: Query) -> None:
 
 
 @pytest.mark.slow
-def test_small_arrow_batches(query: Query) -> None:
+def test_arrow_batches_of_one_row_give_each_id_once(query: Query) -> None:
     """Spark cuts input, groups and output as it likes."""
     query.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
     run = query.run()
     assert sorted(row["id"] for row in run.all_rows()) == sorted(distinct_ids(query))
 
 
-def test_a_memory_sink_and_a_query_name(query: Query) -> None:
+def test_a_memory_sink_gets_each_id_once_and_metrics_the_query_name(query: Query) -> None:
     metrics = finish(query.writer().format("memory").queryName("kept").start())
     assert {m.query_name for m in metrics} == {"kept"}
     assert len(metrics) == 3
@@ -237,7 +237,7 @@ def test_a_thread_that_keeps_the_properties_of_another_query_is_refused(
 
 
 def test_batches_need_no_identity(spark: SparkSession, tmp_path: Path) -> None:
-    """Neither in a thread nor within a micro-batch, because they do not belong to its query."""
+    """They do not belong to a query, whether in a thread or within a micro-batch."""
     rows = spark.createDataFrame([("a", 1), ("b", 1), ("a", 2)], "id string, n long")
     kept = rows.transform(daily("id"))
     counts: list[int] = []
@@ -263,7 +263,9 @@ def daily_query(spark: SparkSession, folder: Path) -> Query:
 _CLEANER = "spark.sql.streaming.fileSource.cleaner.numThreads"
 
 
-def test_staged_input(spark: SparkSession, tmp_path: Path) -> None:
+def test_lines_of_files_that_spark_deletes_are_emitted_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Three files of three lines, one a micro-batch; the task that processes b fails once."""
     landing, struck = tmp_path / "landing", str(tmp_path / "struck")
     landing.mkdir()

@@ -32,7 +32,7 @@ HOUR = 3_600_000
 def test_metrics_reach_listeners(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A callback that fails is logged and harms nothing; without one, there is a line of log."""
+    """A callback that fails is logged. A listener without a callback logs a line."""
     seen: list[BatchMetrics] = []
     called = []
 
@@ -68,7 +68,7 @@ def test_metrics_reach_listeners(
     assert "batch 1: 2 in, 1 unique, 1 duplicate, 0 late" in caplog.text
 
 
-def test_metrics_from_progress_as_json(spark: SparkSession, tmp_path: Path) -> None:
+def test_metrics_are_read_from_progress_as_json(spark: SparkSession, tmp_path: Path) -> None:
     query = Query(spark, tmp_path, {"timestamp": "ts", "horizon": "1 day"}).add("a@0", "a@1")
     running = query.writer().format("noop").start()
     (metrics,) = finish(running)
@@ -79,7 +79,7 @@ def test_metrics_from_progress_as_json(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_a_micro_batch_without_tasks_counts_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """It tells zeros where something is counted; what is remembered was not looked at."""
+    """Counts are zero, and values of the state are null."""
     empty = tmp_path / "input" / "empty.json"
     empty.parent.mkdir()
     empty.touch()
@@ -96,7 +96,7 @@ def test_a_micro_batch_without_tasks_counts_nothing(spark: SparkSession, tmp_pat
     assert {told["dedup"][name] for name in (*NAMES.held, *NAMES.greatest, *NAMES.times)} == {None}
 
 
-def test_log_and_endpoint_show_every_micro_batch_and_the_end(
+def test_log_and_endpoint_show_every_micro_batch_and_the_end_of_the_run(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     listener = DedupListener(lambda _: None, log=tmp_path / "metrics", prometheus_port=0)
@@ -151,7 +151,7 @@ def test_log_and_endpoint_show_every_micro_batch_and_the_end(
 
 @pytest.mark.parametrize("sink", ["foreachBatch", long("noop")])
 @pytest.mark.slow
-def test_the_log_tells_what_the_users_python_raised(
+def test_the_log_names_the_error_of_the_users_python(
     spark: SparkSession, tmp_path: Path, sink: str
 ) -> None:
     def fail_at_b(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -164,7 +164,7 @@ def test_the_same_rows_give_the_same_bytes(wide: int, monkeypatch: pytest.Monkey
         assert packed([again]) == expected
 
 
-def test_how_rows_come_in_batches_does_not_matter() -> None:
+def test_the_packed_bytes_do_not_depend_on_arrow_batches() -> None:
     """Spark cuts its Arrow batches by bytes; a shard's blobs gather across them."""
     batch = rows(900)
     expected = packed([batch])
@@ -174,8 +174,8 @@ def test_how_rows_come_in_batches_does_not_matter() -> None:
     assert packed([batch.slice(0, 1), batch.slice(1, 899)]) == expected
 
 
-def test_other_rows_give_other_bytes() -> None:
-    """The comparison above can fail."""
+def test_swapped_rows_give_different_bytes() -> None:
+    """The control: the comparison of packed bytes can fail."""
     batch = rows(300)
     order = np.arange(300)
     order[[6, 7]] = order[[7, 6]]
@@ -244,7 +244,7 @@ def test_only_wide_rows_are_compressed() -> None:
         assert wire.read_batch(wire.write_body(batch), batch.schema).equals(batch)
 
 
-def test_rows_of_nothing_but_their_id_come_back() -> None:
+def test_rows_with_only_an_id_come_back() -> None:
     batch = rows(100)
     made = plan(user_columns=1, body_columns=1)
     sent = packed([batch.select(["id", "ts", "now"])], made)
@@ -260,7 +260,7 @@ def test_rows_of_nothing_but_their_id_come_back() -> None:
 
 
 def test_blobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By rows each, and by the bytes gathered before any are sent."""
+    """The bounds are rows of a blob, and bytes gathered before sending."""
     monkeypatch.setattr(pack, "MAX_BLOB_ROWS", 50)
     sent = packed([rows(600)])
     counts = [row["rows"] for row in sent if row["rows"] != wire.CONTROL]
@@ -273,8 +273,8 @@ def test_blobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert packer.full
 
 
-def test_nothing_but_nulls_and_nothing_at_all() -> None:
-    """A map task without rows still tells every shard so."""
+def test_a_map_task_without_rows_sends_a_control_row_to_each_shard() -> None:
+    """A row of nulls is sent like any other."""
     nothing = packed([])
     assert [row["rows"] for row in nothing] == [wire.CONTROL] * SHARDS
     assert {row["body"] for row in nothing} == {None}
@@ -284,7 +284,7 @@ def test_nothing_but_nulls_and_nothing_at_all() -> None:
     assert sum(counts) == 3
 
 
-def test_null_ids_go_by_their_rows_whatever_their_order() -> None:
+def test_records_without_an_id_are_sharded_by_content_in_any_order() -> None:
     """A recomputed task may read its input in another order; a shard must not lose a row."""
     batch = rows(300)
     no_id = pa.nulls(batch.num_rows, pa.string())
@@ -305,8 +305,8 @@ def test_null_ids_go_by_their_rows_whatever_their_order() -> None:
 
 
 @pytest.mark.parametrize("policy", ["emit", "drop", "now", "error"])
-def test_who_needs_a_timestamp(policy: str) -> None:
-    """A record that has an ID, unless the option allows it; one without an ID gives no time."""
+def test_a_record_with_an_id_needs_a_timestamp_unless_the_option_allows_null(policy: str) -> None:
+    """A record with neither ID nor timestamp gets no time, under any option."""
     ids = ["a", "b", None, None]
     batch = rows(12).slice(0, 4).set_column(0, "id", pa.array(ids))
     times = batch["ts"].take(pa.array([0, 2, 1, 2]))
@@ -336,8 +336,8 @@ def test_who_needs_a_timestamp(policy: str) -> None:
     assert observed == ({"": (Observed(NEVER_MS, 1), 0)} if policy == "now" else {})
 
 
-def test_a_broken_uuid7_and_a_null_one() -> None:
-    """If the time is in the ID, a record without an ID lacks no time, under any option."""
+def test_a_null_id_lacks_no_timestamp_if_the_time_is_in_the_id() -> None:
+    """This holds under `emit` and `now`. An ID that is no UUID does lack a timestamp."""
     time = replace(TIME, column=None, in_id=True)
     for policy in ("emit", "now"):
         batch = rows(3).set_column(0, "id", pa.array(["no UUID", None, None]))
@@ -389,7 +389,7 @@ def test_an_error_shows_where_the_first_bad_record_is() -> None:
     assert "_metadata.file_path" in refusal(nothing)
 
 
-def test_clocks_are_told_per_source_partition() -> None:
+def test_clocks_are_sent_per_source_partition() -> None:
     made = plan(source_columns=("flag", "small"))
     # A source partition with neither ID nor time does not count as heard.
     batch = rows(12).set_column(0, "id", pa.array(map(str, range(12))))
@@ -414,7 +414,7 @@ def test_clocks_are_told_per_source_partition() -> None:
 
 
 def test_heartbeats_only_advance_clocks() -> None:
-    """Of rows 0 to 11, in which null is no heartbeat: 0, 4, 6 and 10."""
+    """Rows 0, 4, 6 and 10 of 12 are heartbeats. A null is none."""
     batch = rows(12)
     sent = packed([batch], plan(heartbeat_column="flag"))
     assert sum(row["rows"] for row in sent if row["rows"] != wire.CONTROL) == 8
@@ -457,8 +457,10 @@ def test_times_are_floored_to_milliseconds() -> None:
         )
 
 
-def test_figures_of_pack_leave_before_the_shuffle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One row of figures per map task, in columns that the shuffle's bytes do not have."""
+def test_metrics_of_pack_are_sent_in_columns_outside_the_shuffle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each map task sends one row of them."""
     monkeypatch.setattr(pack, "layout", lambda *_: layout())
     monkeypatch.setattr(pack, "Task", SimpleNamespace(current=lambda _: None))
     batch = rows(600)
@@ -477,7 +479,7 @@ def test_figures_of_pack_leave_before_the_shuffle(monkeypatch: pytest.MonkeyPatc
     assert shuffled == packed([batch])
 
 
-def test_a_stream_is_refused_where_pyspark_and_pyarrow_do_not_fit(
+def test_a_stream_is_refused_if_pyspark_and_pyarrow_do_not_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pyspark.__version__", "4.1.3")
@@ -486,7 +488,7 @@ def test_a_stream_is_refused_where_pyspark_and_pyarrow_do_not_fit(
         next(pack.pack(plan(streaming=True), iter(())))
 
 
-def test_a_share_too_large_for_a_worker_is_refused_by_name() -> None:
+def test_a_share_too_large_for_a_worker_is_refused_with_the_options_to_change() -> None:
     sent = pd.DataFrame(packed([rows(200)]))
     ShardInput(plan(), layout()).add(sent)
     told = "exceeds 1,000 bytes.*maxOffsetsPerTrigger.*more `shards`.*`max_shard_batch_bytes`"
@@ -494,10 +496,8 @@ def test_a_share_too_large_for_a_worker_is_refused_by_name() -> None:
         ShardInput(plan(max_shard_batch_bytes=1000), layout()).add(sent)
 
 
-def test_every_start_is_a_run_of_its_own_under_any_job_group(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A sink may give all starts one job group; what a start has checked counts for it alone."""
+def test_run_ids_differ_between_starts_and_job_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sink may give all starts one job group, but each start makes its own checks."""
     properties = {
         "sql.streaming.queryId": "q",
         "streaming.sql.batchId": "7",

@@ -20,7 +20,7 @@ from tests.support.spark_query import Query, Run
 
 
 @pytest.mark.parametrize("conflicts", ["drop", "emit"])
-def test_conflicts_are_dropped_or_go_on(
+def test_conflicts_are_dropped_or_emitted(
     spark: SparkSession, tmp_path: Path, conflicts: str
 ) -> None:
     schema = "id string, n int, tags map<string,double>"
@@ -34,7 +34,7 @@ def test_conflicts_are_dropped_or_go_on(
     assert total(run, "emitted") == len(run.rows[0])
 
 
-def test_a_batch_is_compared_as_well(spark: SparkSession) -> None:
+def test_a_batch_detects_conflicts_too(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("a", 1), ("a", 1), ("a", 2)], "id string, n int")
     operator = dedup_by_id(
         "id", horizon="1 day", check_payload=True, order_by="n", verdict="verdict"
@@ -57,7 +57,7 @@ def test_a_batch_is_compared_as_well(spark: SparkSession) -> None:
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value),
 )
-def test_what_cannot_be_is_refused(
+def test_options_that_cannot_work_are_rejected(
     spark: SparkSession, options: dict[str, Any], message: str
 ) -> None:
     columns = "CAST(id AS string) id", "current_timestamp() at", "1 n", "false b"
@@ -68,7 +68,7 @@ def test_what_cannot_be_is_refused(
         frame.transform(dedup_by_id("id", horizon="1 day", timestamp="at", **options))
 
 
-def test_dedup_run_sets_conflicts_aside(job: Job) -> None:
+def test_dedup_run_writes_conflicts_to_the_side_output(job: Job) -> None:
     job.files.text("0.csv", "id,n\na,1\nb,1\n")
     job.files.text("1.csv", "id,n\na,1\nb,2\n")
     given = {"check_payload": ("n",), "duplicates": job.duplicates}
@@ -92,7 +92,9 @@ def verdicts(run: Run) -> dict[int, list[tuple[str, str]]]:
 
 @pytest.mark.filterwarnings("ignore::dedup.errors.DedupWarning")
 @pytest.mark.slow
-def test_a_restart_changes_it_and_memory_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_restart_may_change_the_guarantee_and_keeps_memory(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     first, second, *_ = tables(2, rows=2000)
     made = query(spark, tmp_path, [first, second])
     truth = made.run()
@@ -119,7 +121,7 @@ def test_a_restart_changes_it_and_memory_goes_on(spark: SparkSession, tmp_path: 
     assert total(again, "catalog_reads") > 0
 
 
-def test_less_than_exactly_once_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_weaker_guarantee_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     source = query(spark, tmp_path, tables(1)).source()
     options = {"horizon": "1 day", "catalog": str(tmp_path / "catalog")}
     with pytest.warns(DedupWarning, match=r"fpr=0.001: of every 1,000 records with a new ID"):
@@ -137,7 +139,7 @@ def test_less_than_exactly_once_is_told(spark: SparkSession, tmp_path: Path) -> 
         dedup_by_id("id", guarantee="twice", **options)  # type: ignore[arg-type]
 
 
-def test_a_batch_is_exact_or_passes_whole(spark: SparkSession) -> None:
+def test_a_batch_is_exact_unless_the_guarantee_is_at_least_once(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("a", 1), ("a", 2), ("b", 3)], "id string, n int")
     with pytest.warns(DedupWarning):
         filters = dedup_by_id("id", horizon="1 day", guarantee="at-most-once")
@@ -147,7 +149,7 @@ def test_a_batch_is_exact_or_passes_whole(spark: SparkSession) -> None:
 
 
 @pytest.mark.slow
-def test_dedup_run_takes_it(job: Job) -> None:
+def test_dedup_run_accepts_a_weaker_guarantee(job: Job) -> None:
     for number in range(2):
         job.files.text(f"{number}.csv", "id,n\na,1\na,2\nb,3\n")
     outcome = job(guarantee="at-least-once")

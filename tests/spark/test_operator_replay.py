@@ -29,8 +29,8 @@ def done(shared_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     return made, run
 
 
-def test_the_run_under_test_is_worth_it(done: tuple[Query, Run]) -> None:
-    """Segments were written, merged, read, and expired; some records were late."""
+def test_the_run_under_test_exercises_every_part_of_the_catalog(done: tuple[Query, Run]) -> None:
+    """It writes, merges, reads and expires segments, and some records are late."""
     _, run = done
     assert len(run.metrics) == BATCHES
     assert all(m.records_in == m.unique + m.duplicate + m.late == 800 for m in run.metrics)
@@ -50,8 +50,10 @@ def test_the_run_under_test_is_worth_it(done: tuple[Query, Run]) -> None:
         for k in range(BATCHES)
     ],
 )
-def test_a_rollback(done: tuple[Query, Run], tmp_path: Path, first: int) -> None:
-    """The checkpoint's logs end at a micro-batch; the states after it are still there."""
+def test_a_rollback_to_any_micro_batch_replays_the_same_rows(
+    done: tuple[Query, Run], tmp_path: Path, first: int
+) -> None:
+    """The checkpoint's logs end at a micro-batch, but later states still exist."""
     finished, run = done
     again = finished.copy(tmp_path)
     roll_back(again.checkpoint, first)
@@ -65,7 +67,7 @@ def test_a_rollback(done: tuple[Query, Run], tmp_path: Path, first: int) -> None
         assert max(m.orphan_files for m in replayed.metrics) > 0
 
 
-def test_the_commit_log_alone_is_lost(done: tuple[Query, Run], tmp_path: Path) -> None:
+def test_a_lost_commit_log_replays_the_same_rows(done: tuple[Query, Run], tmp_path: Path) -> None:
     finished, run = done
     again = finished.copy(tmp_path)
     forget_commits(again.checkpoint, 5)
@@ -75,8 +77,10 @@ def test_the_commit_log_alone_is_lost(done: tuple[Query, Run], tmp_path: Path) -
 
 
 @pytest.mark.parametrize("store", [*map(long, list(STORES)[:-1]), list(STORES)[-1]])
-def test_other_state_stores(spark: SparkSession, tmp_path: Path, store: str) -> None:
-    """A run, a rollback by two micro-batches, a restart; HDFS-backed state is all other tests."""
+def test_a_rollback_replays_the_same_rows_on_other_state_stores(
+    spark: SparkSession, tmp_path: Path, store: str
+) -> None:
+    """A run, a rollback by two micro-batches, and a restart. Other tests use HDFS-backed state."""
     for name, value in STORES[store].items():
         spark.conf.set(name, value)
     given = tables(5)
@@ -98,8 +102,8 @@ def test_other_state_stores(spark: SparkSession, tmp_path: Path, store: str) -> 
     Oracle(HORIZON_S, LATENESS_S).check(given, run)
 
 
-def test_a_stop_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
-    """`stop` interrupts tasks at any step; nothing is lost or repeated."""
+def test_stops_at_any_step_lose_and_repeat_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """`stop` interrupts tasks at any step."""
     given = tables(6)
     made = query(spark, tmp_path, given)
     emitted = Run()

@@ -41,8 +41,10 @@ def stopped(made: Query, message: str) -> None:
 PLAIN = {"timestamp": "ts", "horizon": "1 day", "verdict": "verdict", "lateness": "1 day"}
 
 
-def test_what_the_certificate_holds_may_not_change(spark: SparkSession, tmp_path: Path) -> None:
-    """The driver raises it if the user checks the query, and the tasks otherwise."""
+def test_a_restart_with_settings_that_differ_from_the_certificate_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """`check_query` raises the error on the driver, and tasks raise it otherwise."""
     born = Query(spark, tmp_path / "born", PLAIN).add("a@0/s")
     born.run()
     born.add("a@1/s", "z@0/s")
@@ -80,8 +82,8 @@ def test_what_the_certificate_holds_may_not_change(spark: SparkSession, tmp_path
     assert changed.run().told() == [["a@1 duplicate", "z@0 unique"]]
 
 
-def test_what_is_kept_of_an_expression(spark: SparkSession) -> None:
-    """In our own words: the same in another release, in another process, and on Connect."""
+def test_the_description_of_an_expression_never_changes(spark: SparkSession) -> None:
+    """It is the same in another release, in another process, and on Connect."""
     frame = spark.createDataFrame([], SCHEMA)
     assert differences(frame) == []
     assert differences(frame) == [], "Spark numbers the variables of lambdas on"
@@ -89,7 +91,9 @@ def test_what_is_kept_of_an_expression(spark: SparkSession) -> None:
 
 
 @pytest.mark.slow
-def test_only_the_user_knows_that_a_column_was_renamed(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_renamed_column_is_accepted_only_with_the_users_consent(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     made = Query(spark, tmp_path, dict(PLAIN)).add("a@0")
     made.run()
     made.add("a@1", "b@1")
@@ -115,7 +119,9 @@ def test_only_the_user_knows_that_a_column_was_renamed(spark: SparkSession, tmp_
     stopped(made, "ID is src .string. now and was id .string.")
 
 
-def test_what_the_driver_can_ask_of_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+def test_check_query_reports_the_state_of_a_checkpoint_and_its_catalog(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     made = Query(spark, tmp_path, PLAIN).add("a@0")
 
     def asked() -> str:
@@ -151,8 +157,8 @@ def test_what_the_driver_can_ask_of_a_checkpoint(spark: SparkSession, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_state_that_went_away(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark refuses to continue without its files; if it begins again, the catalog detects it."""
+def test_lost_state_files_stop_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark refuses to continue without them. If Spark begins again, the catalog detects it."""
     made = Query(spark, tmp_path, PLAIN).add("a@0")
     made.run()
     made.add("a@1")
@@ -178,7 +184,7 @@ def empty_delta(spark: SparkSession) -> bytes:
     return bytes(data.toByteArray())
 
 
-def test_a_payload_column_added_on_restart(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_payload_column_may_be_added_on_restart(spark: SparkSession, tmp_path: Path) -> None:
     made = Query(spark, tmp_path, dict(PLAIN)).add("a@0")
     made.run()
     made.add("a@1", "b@1")
@@ -231,8 +237,10 @@ def missing(made: Query) -> list[str]:
 BRIEF = {"horizon": "100 seconds", "bucket_length": "50 seconds", "lateness": "20 seconds"}
 
 
-def test_a_copy_of_a_checkpoint_on_the_same_catalog(spark: SparkSession, tmp_path: Path) -> None:
-    """Both continue and answer right. Each sees the other, and deletes nothing that it may need."""
+def test_a_copy_of_a_checkpoint_continues_beside_its_original(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Both give the right rows, detect each other, and delete nothing."""
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
     given = tables(6, rows=600)
     made = query(spark, tmp_path / "original", given[:1], **BRIEF)
@@ -261,7 +269,7 @@ def test_a_copy_of_a_checkpoint_on_the_same_catalog(spark: SparkSession, tmp_pat
 def test_segments_of_a_start_that_failed_are_deleted_later(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """They hold IDs that no start has emitted, and no answer comes from them."""
+    """They hold IDs that no start has emitted, and lookups ignore them."""
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
     given = tables(7, rows=1600)
     made = query(spark, tmp_path, given[:3])
@@ -288,7 +296,7 @@ def test_segments_of_a_start_that_failed_are_deleted_later(
     Oracle(HORIZON_S, LATENESS_S).check(given, run)
 
 
-def test_two_queries_on_one_catalog(spark: SparkSession, tmp_path: Path) -> None:
+def test_two_queries_may_share_a_catalog(spark: SparkSession, tmp_path: Path) -> None:
     given = {"timestamp": "ts", "horizon": "1 day", "verdict": "v", "catalog": str(tmp_path / "c")}
     for name in ("one", "two"):
         made = Query(spark, tmp_path / name, given).add("a@0").add("a@1")
@@ -317,7 +325,7 @@ def refusal(query: Query) -> str:
 
 
 @pytest.mark.slow
-def test_keys_derive_from_a_secret_that_nothing_but_the_certificate_holds(
+def test_hash_keys_derive_from_a_secret_that_only_the_certificate_holds(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     options = {"timestamp": "ts", "horizon": "1 hour", "state_budget_bytes": 1 << 14}
@@ -346,7 +354,7 @@ def test_keys_derive_from_a_secret_that_nothing_but_the_certificate_holds(
         assert repr(born.secret) not in text
 
 
-def test_a_start_that_failed_in_its_first_micro_batch_leaves_its_keys(
+def test_the_keys_of_a_first_start_that_failed_are_kept(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     query = Query(spark, tmp_path, {"horizon": "1 hour"}).add("a@1", "b@1")
@@ -364,7 +372,7 @@ def test_a_start_that_failed_in_its_first_micro_batch_leaves_its_keys(
 
 @pytest.mark.slow
 def test_a_certificate_with_another_secret_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """It was restored from a start that came to nothing, or from another query's copy."""
+    """It comes from an abandoned start, or from another query's copy."""
     query = Query(spark, tmp_path, {"horizon": "1 hour", "state_budget_bytes": 1 << 14})
     query.add_table(seeded(batches=1, rows=2000, ids=2000, step_s=1)[0])
     query.run()
@@ -383,7 +391,7 @@ def test_a_certificate_with_another_secret_is_refused(spark: SparkSession, tmp_p
     assert [row["id"] for row in query.run().all_rows()] == ["a"]
 
 
-def test_batches_draw_keys_of_their_own_and_judge_alike(
+def test_batches_draw_their_own_keys_and_keep_the_same_rows(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     query = Query(spark, tmp_path, {"horizon": "1 hour"}).add("a@1", "a@1", "a@1", "b@1")

@@ -25,7 +25,7 @@ from tests.support.shard_driver import Driver, Rec
 from tests.support.spark_query import BASE, Query, seeded, trace
 
 
-def test_a_seeded_stream_against_the_oracle(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_seeded_stream_agrees_with_the_oracle(spark: SparkSession, tmp_path: Path) -> None:
     tables = seeded(batches=5, rows=300, ids=250, step_s=40, spread_s=120)
     options = {"timestamp": "ts", "horizon": "100 seconds", "lateness": "50 seconds"}
     query = Query(spark, tmp_path, options | {"verdict": "verdict"})
@@ -64,10 +64,10 @@ SMALL = {"state_budget_bytes": 16 << 10, "filter_state_bytes": 4 << 10}
              {"stable_timestamps": True}),
     ],
 )  # fmt: skip
-def test_a_seeded_stream_by_each_policy(
+def test_a_seeded_stream_agrees_with_the_core_under_each_policy(
     spark: SparkSession, tmp_path: Path, options: dict[str, Any], policy: dict[str, Any]
 ) -> None:
-    """Spark gives each record the verdict of the core, which the oracle of one shard judges."""
+    """The oracle judges the core with one shard."""
     given = {
         "timestamp": "ts", "horizon": "100 seconds", "lateness": f"{LATENESS_MS} milliseconds",
         "idle_timeout": None, "verdict": "verdict",
@@ -132,7 +132,7 @@ def disordered(*, stable: bool) -> list[pa.Table]:
 
 
 @pytest.mark.parametrize(("policy", "passed"), [("emit", ["-@-", "a@-", "b@9"]), ("drop", ["b@9"])])
-def test_records_without_an_id_or_a_time_and_no_verdict_column(
+def test_records_without_an_id_or_a_time_follow_their_policies(
     spark: SparkSession, tmp_path: Path, policy: str, passed: list[str]
 ) -> None:
     run = trace(
@@ -145,7 +145,9 @@ def test_records_without_an_id_or_a_time_and_no_verdict_column(
     assert (m.untimed, m.null_id, m.null_timestamp, m.emitted) == (1, 1, 2, len(passed))
 
 
-def test_null_ids_and_null_timestamps_as_errors(spark: SparkSession, tmp_path: Path) -> None:
+def test_null_ids_and_null_timestamps_stop_the_query_under_policy_error(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     with pytest.raises(
         StreamingQueryException,
         match=r'(?s)2 records have a null ID \(id\) and null_ids="error".* of them: at=0, ts=2024',
@@ -167,7 +169,7 @@ def test_null_ids_and_null_timestamps_as_errors(spark: SparkSession, tmp_path: P
         trace(spark, tmp_path / "ts", [["a@-", "a@0"]], horizon="1 day")
 
 
-def test_an_empty_file_and_an_empty_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
+def test_empty_micro_batches_leave_no_gap_in_memory(spark: SparkSession, tmp_path: Path) -> None:
     """A micro-batch without rows leaves no gap in memory, not even the first one.
 
     Nor does the setting matter for handing binary values, such as the state, to Python.
@@ -181,7 +183,7 @@ def test_an_empty_file_and_an_empty_micro_batch(spark: SparkSession, tmp_path: P
     ]  # fmt: skip
 
 
-def test_a_2099_row_inside_a_year_old_backfill(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_row_of_2099_moves_no_clock_of_a_backfill(spark: SparkSession, tmp_path: Path) -> None:
     """It counts as now and moves no clock: the backfill continues, nothing is late."""
     far = 75 * 366 * 86_400
     run = trace(
@@ -199,7 +201,9 @@ def test_a_2099_row_inside_a_year_old_backfill(spark: SparkSession, tmp_path: Pa
     assert newest == [base_ms, base_ms + 30_000, base_ms + 40_000]
 
 
-def test_max_future_is_a_bound_on_trust(spark: SparkSession, tmp_path: Path) -> None:
+def test_timestamps_within_max_future_advance_the_clock(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     ahead = int(time.time() - BASE.timestamp()) + 1800
     run = trace(
         spark, tmp_path, [[f"a@{ahead}", "b@0"]],
@@ -212,8 +216,8 @@ def test_max_future_is_a_bound_on_trust(spark: SparkSession, tmp_path: Path) -> 
     assert run.metrics[0].late_watermark_ms == now_ms - 86_400_000
 
 
-def test_composite_source_partitions(spark: SparkSession, tmp_path: Path) -> None:
-    """Also of dates and timestamps that Python does not know; the slow one holds the watermark."""
+def test_source_partitions_may_be_composite(spark: SparkSession, tmp_path: Path) -> None:
+    """Parts may be dates that Python cannot hold. The slow partition holds the watermark back."""
     spark.conf.set("spark.sql.session.timeZone", "GMT+8")
     beyond = F.timestamp_micros(F.lit(253_402_300_800_000_000))
     told = trace(
@@ -231,7 +235,7 @@ def uuid7(seconds: int, tail: int) -> str:
     return str(uuid.UUID(int=ms << 80 | 7 << 76 | 0b10 << 62 | tail))
 
 
-def test_time_carried_in_the_id(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_time_in_a_uuid7_is_the_timestamp(spark: SparkSession, tmp_path: Path) -> None:
     a, b, late = uuid7(0, 1), uuid7(100, 2), uuid7(3, 3)
     options: dict[str, Any] = {
         "timestamp": time_from_id("uuid7"), "horizon": "60 seconds", "lateness": "10 seconds",
@@ -257,8 +261,10 @@ def test_times_without_a_zone_are_read_as_utc(spark: SparkSession, tmp_path: Pat
     assert run.metrics[0].newest_ms == int(BASE.timestamp()) * 1000 + 7_000 + offset_ms
 
 
-def test_null_timestamps_as_now(spark: SparkSession, tmp_path: Path) -> None:
-    """They are de-duplicated under the micro-batch's time and do not advance the clock."""
+def test_null_timestamps_count_as_now_and_move_no_clock(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """They are de-duplicated under the time of the micro-batch."""
     run = trace(
         spark, tmp_path, [["a@-", "b@0"], ["a@-", "a@0", "c@10"], ["c@5"]],
         horizon="60 seconds", lateness="60 seconds", null_timestamps="now",

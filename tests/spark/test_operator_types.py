@@ -87,12 +87,14 @@ def kept_unharmed(before: DataFrame, after: DataFrame) -> None:
     assert shown(after) == shown(before)
 
 
-def test_every_type_in_a_batch(typed: DataFrame) -> None:
+def test_every_type_passes_a_batch_unchanged(typed: DataFrame) -> None:
     twice = typed.unionAll(typed)
     kept_unharmed(typed, twice.transform(daily("id")))
 
 
-def test_every_type_in_a_stream(spark: SparkSession, typed: DataFrame, tmp_path: Path) -> None:
+def test_every_type_passes_a_stream_unchanged(
+    spark: SparkSession, typed: DataFrame, tmp_path: Path
+) -> None:
     """The second micro-batch holds the rows of the first again, and new ones."""
     query = Query(spark, tmp_path, {"horizon": "1 day"}, schema=typed.schema)
     more = typed.withColumn("id", F.col("id") + 10)
@@ -121,7 +123,9 @@ def into(kept: Kept, rows: DataFrame, folder: Path) -> None:
     query.awaitTermination(120)
 
 
-def test_every_type_in_a_custom_sink(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_type_that_spark_can_pass_reaches_a_custom_sink(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/1").write_text("one row")
     values = [f"{value[0]} AS {name}" for name, value in VALUES.items()]
@@ -140,14 +144,14 @@ def test_every_type_in_a_custom_sink(spark: SparkSession, tmp_path: Path) -> Non
     assert not list((tmp_path / "other").rglob("*dedup-sinks*"))
 
 
-def test_large_types_of_arrow(spark: SparkSession, typed: DataFrame) -> None:
+def test_large_arrow_types_pass_unchanged(spark: SparkSession, typed: DataFrame) -> None:
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
     twice = typed.unionAll(typed)
     kept_unharmed(typed, twice.transform(daily(["text", "bytes", "id"])))
 
 
 @pytest.mark.parametrize("zone", ["America/Los_Angeles", "Asia/Kolkata"])
-def test_times_in_another_session_time_zone(
+def test_times_pass_unchanged_in_another_session_time_zone(
     spark: SparkSession, typed: DataFrame, zone: str
 ) -> None:
     spark.conf.set("spark.sql.session.timeZone", zone)
@@ -158,7 +162,7 @@ def test_times_in_another_session_time_zone(
 
 
 @pytest.mark.slow
-def test_2000_columns(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_may_have_2000_columns(spark: SparkSession, tmp_path: Path) -> None:
     wide = spark.range(4).select("id", *(F.lit(n).alias(f"c{n}") for n in range(2000)))
     query = Query(spark, tmp_path, {"horizon": "1 day"}, schema=wide.schema)
     query.add_frame(wide).add_frame(wide.withColumn("c1999", F.lit(7)))
@@ -168,7 +172,7 @@ def test_2000_columns(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(run.rows[0], key=lambda row: row["id"])[0] == expected
 
 
-def test_awkward_column_names(spark: SparkSession, tmp_path: Path) -> None:
+def test_awkward_column_names_are_kept(spark: SparkSession, tmp_path: Path) -> None:
     names = ["user.id", "a b", 'qu"ote', "back`tick", "ünï", "verdict?", "1", "__x"]
     frame = spark.createDataFrame([(n % 3, *range(len(names) - 1)) for n in range(9)]).toDF(*names)
     for given in ("user.id", "`user.id`", F.col("`user.id`")):
@@ -185,8 +189,8 @@ def test_awkward_column_names(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_expressions_of_names_in_backticks_and_with_a_dotted_capital_i(spark: SparkSession) -> None:
-    """SQL often quotes plain names. Two letters are İ in Python's lower case, not in Spark's."""
+def test_an_id_expression_may_quote_names_or_use_a_dotted_capital_i(spark: SparkSession) -> None:
+    """SQL often quotes plain names. Python, unlike Spark, lower-cases İ to two characters."""
     frame = spark.createDataFrame([("A", 1), ("a", 1), ("B", 2)], ["İşlem", "order_id"])
     for given, count in (
         (F.expr("`order_id` + 1"), 2), (F.expr("lower(`İşlem`)"), 2), (F.lower("İşlem"), 2),
@@ -199,7 +203,7 @@ def test_expressions_of_names_in_backticks_and_with_a_dotted_capital_i(spark: Sp
 
 
 @pytest.mark.slow
-def test_fields_of_structs_and_expressions_as_id(spark: SparkSession) -> None:
+def test_fields_of_structs_and_expressions_can_be_the_id(spark: SparkSession) -> None:
     frame = spark.createDataFrame(
         [(("A", 1),), (("a", 1),), (("A", 2),)], "e struct<name:string,n:int>"
     )
@@ -211,7 +215,7 @@ def test_fields_of_structs_and_expressions_as_id(spark: SparkSession) -> None:
         assert frame.transform(daily(given)).columns == ["e"]
 
 
-def test_names_differing_in_case_only(spark: SparkSession) -> None:
+def test_names_that_differ_only_in_case_follow_the_setting_of_spark(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.caseSensitive", "true")
     frame = spark.createDataFrame([(1, 1), (1, 2), (2, 2)], ["id", "ID"])
     assert frame.transform(daily("id")).count() == 2
@@ -248,8 +252,8 @@ IDS = {
 
 
 @pytest.mark.parametrize("kind", list(IDS))
-def test_ids_of_every_hashable_type(spark: SparkSession, kind: str) -> None:
-    """Each value three times and three nulls: each value passes once, and every null."""
+def test_each_id_of_every_hashable_type_passes_once(spark: SparkSession, kind: str) -> None:
+    """Each value comes three times. Every null passes."""
     values = ", ".join(f"({value})" for value in IDS[kind] * 3)
     frame = spark.sql(f"SELECT id FROM VALUES {values}, (null), (null), (null) AS t(id)")
     kept = frame.repartition(2).transform(daily("id"))
@@ -261,8 +265,8 @@ def test_ids_of_every_hashable_type(spark: SparkSession, kind: str) -> None:
     assert len(set(told)) == len(IDS[kind]) + 1
 
 
-def test_composite_ids_with_nulls(spark: SparkSession) -> None:
-    """A null component is a value; an ID is null only if all of it is; no two IDs run together."""
+def test_composite_ids_with_nulls_stay_different(spark: SparkSession) -> None:
+    """A null component is a value. An ID is null only if all components are null."""
     ids: list[Any] = [
         ("a", "bc", 1), ("ab", "c", 1), ("abc", "", 1), ("", "abc", 1), ("abc", None, 1),
         (None, "abc", 1), ("", None, None), (None, "", None), (None, None, 1), (None, None, 0),
@@ -280,7 +284,7 @@ def test_composite_ids_with_nulls(spark: SparkSession) -> None:
     )
 
 
-def test_composite_ids_in_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+def test_composite_ids_are_deduplicated_in_a_stream(spark: SparkSession, tmp_path: Path) -> None:
     schema = "a string, b decimal(20,2), c binary"
     rows: list[Any] = [("x", Decimal("1.00"), b"1"), ("x", None, b"1"), (None, None, None)]
     query = Query(spark, tmp_path, {"horizon": "1 day"}, id=["a", "b", "c"], schema=schema)
@@ -292,7 +296,7 @@ def test_composite_ids_in_a_stream(spark: SparkSession, tmp_path: Path) -> None:
     assert [m.null_id for m in run.metrics] == [1, 1]
 
 
-def test_uuids_and_what_looks_like_them(spark: SparkSession) -> None:
+def test_uuids_and_texts_that_look_like_them_stay_different(spark: SparkSession) -> None:
     """UUID text is kept in 16 bytes, but is the same ID as its text."""
     raw = uuid.UUID(UUID_A).bytes
     sixteen = "\x01" + "z" * 16
@@ -365,7 +369,7 @@ def test_the_advice_of_a_refusal_works(spark: SparkSession) -> None:
     assert cast.transform(daily("id")).count() == 1
 
 
-def test_what_is_refused_spark_cannot_carry_either(spark: SparkSession) -> None:
+def test_spark_cannot_carry_the_types_that_we_refuse(spark: SparkSession) -> None:
     """Each refusal has a reason: the day Spark carries a type, this fails.
 
     Before 4.2 it carries fields of one name. They are refused there too, so that an upgrade of

@@ -96,7 +96,7 @@ def partitions(seed: int) -> list[list[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(long(seed) for seed in range(1, 6))])
 def test_every_emitted_record_is_counted(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """After an empty micro-batch, a restart and a replay as well; and none is late needlessly."""
+    """Even after an empty micro-batch, a restart and a replay, and no record is late needlessly."""
     batches = partitions(seed)
 
     def run(name: str, delay: str | None) -> tuple[Windowed, Counter[str]]:
@@ -153,7 +153,7 @@ def test_without_the_option_a_window_drops_records_silently(
 
 
 @pytest.mark.parametrize("delay", [DELAY, None])
-def test_a_session_with_one_watermark_for_all_operators(
+def test_window_delay_is_refused_if_all_operators_share_one_watermark(
     spark: SparkSession, tmp_path: Path, delay: str | None
 ) -> None:
     """A window would drop an emitted record of the third micro-batch, which is not late."""

@@ -47,8 +47,8 @@ def run(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[s
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_python(tmp_path: Path) -> None:
-    """The example, then what builds on it; the console shows that every ID came once."""
+def test_the_python_examples_run(tmp_path: Path) -> None:
+    """The first example, then those that build on it; the console shows every ID once."""
     parts = snippets("python")
     assert len(parts) >= 2
     example, *rest = parts
@@ -85,7 +85,7 @@ def test_python(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_shell(tmp_path: Path) -> None:
+def test_the_shell_examples_run(tmp_path: Path) -> None:
     (tmp_path / "events").mkdir()
     times = (f"2024-05-01 00:{i // 2:02}:00" for i in range(100))
     lines = ["order_id,ordered_at", *(f"o-{i % 40},{time}" for i, time in enumerate(times))]
@@ -108,14 +108,14 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(README.parent)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_every_relative_link_leads_to_a_file(page: Path) -> None:
     for link in re.findall(r"\]\((?!http)(.*?)\)", page.read_text()):
         assert not link.partition("#")[0] or (page.parent / link.partition("#")[0]).exists(), link
 
 
 @pytest.mark.slow
-def test_python_ends_while_the_listener_is_told_of_a_micro_batch(tmp_path: Path) -> None:
-    """Else Spark prints an error, with all of Java's stack, for what it cannot tell any more."""
+def test_python_may_end_during_a_call_of_the_listener(tmp_path: Path) -> None:
+    """Otherwise Spark prints an error with Java's stack."""
     code = """
 import time
 from pyspark.sql import SparkSession
@@ -143,7 +143,9 @@ PAGE = Path(dedup.spark.__file__).with_name("README.md")
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_the_snippet_for_users_tests(spark: SparkSession, tmp_path: Path, broken: bool) -> None:
+def test_the_example_for_users_tests_passes_and_detects_a_lost_record(
+    spark: SparkSession, tmp_path: Path, broken: bool
+) -> None:
     snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (snippet,) = (snippet for snippet in snippets if "small_query" in snippet)
     names: dict[str, Any] = {}

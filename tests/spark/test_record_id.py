@@ -39,7 +39,7 @@ def refused(message: str) -> Any:
 # --- of columns
 
 
-def test_the_bytes_never_change(spark: SparkSession) -> None:
+def test_the_bytes_of_a_record_id_never_change(spark: SparkSession) -> None:
     names = [f"c{n}" for n in range(len(GOLDEN))]
     schema = ", ".join(f"{name} {kind}" for name, (kind, _, _) in zip(names, GOLDEN, strict=True))
     frame = spark.createDataFrame([tuple(value for _, value, _ in GOLDEN)], schema)
@@ -47,8 +47,10 @@ def test_the_bytes_never_change(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(("zone", "ansi"), [("UTC", "true"), ("America/St_Johns", "false")])
-def test_spark_and_the_reference_agree(spark: SparkSession, zone: str, ansi: str) -> None:
-    """Under any time zone and dialect of the session."""
+def test_spark_and_the_reference_compute_the_same_ids(
+    spark: SparkSession, zone: str, ansi: str
+) -> None:
+    """They agree under any time zone and SQL dialect of the session."""
     rows = [*random_rows(400, seed=7), (None,) * 16]
     frame = spark.createDataFrame(rows, SCHEMA)
     spark.conf.set("spark.sql.session.timeZone", zone)
@@ -64,7 +66,7 @@ def test_spark_and_the_reference_agree(spark: SparkSession, zone: str, ansi: str
     assert made[-1] is None
 
 
-def test_names_fields_and_expressions(spark: SparkSession) -> None:
+def test_names_fields_and_expressions_can_form_an_id(spark: SparkSession) -> None:
     frame = spark.createDataFrame(
         [("A", (1, "x"), "dot")], "a string, s struct<n:int,t:string>, `b.c` string"
     )
@@ -89,13 +91,15 @@ def test_a_wider_type_gives_the_same_id(spark: SparkSession) -> None:
         ("variant", "Column 'x' is variant, which a record ID cannot include"),
     ],
 )
-def test_types_without_a_canonical_form(spark: SparkSession, kind: str, message: str) -> None:
+def test_types_without_a_canonical_form_are_rejected(
+    spark: SparkSession, kind: str, message: str
+) -> None:
     frame = spark.createDataFrame([], f"x {kind}")
     with refused(message):
         record_id.from_columns("x").of(frame)
 
 
-def test_columns_that_are_none(spark: SparkSession) -> None:
+def test_columns_that_cannot_form_an_id_are_rejected(spark: SparkSession) -> None:
     frame = spark.createDataFrame([], "a string, b string")
     with refused("cannot be derived from the columns .'a', 'b'.*nope"):
         record_id.from_columns("nope").of(frame)
@@ -132,7 +136,7 @@ def test_a_replay_in_another_layout_finds_every_copy(spark: SparkSession, tmp_pa
     assert '"record_id 1(key, amount, tags)"' in certificate.read_text()
 
 
-def test_nothing_but_nulls_falls_under_null_ids(spark: SparkSession) -> None:
+def test_an_id_of_only_nulls_is_a_null_id(spark: SparkSession) -> None:
     rows = [(None, None), (None, None), (None, 1), (None, 1)]
     frame = spark.createDataFrame(rows, "a string, b int")
     operator = dedup_by_id(record_id.from_columns("a", "b"), horizon="1 day", verdict="verdict")
@@ -143,16 +147,14 @@ def test_nothing_but_nulls_falls_under_null_ids(spark: SparkSession) -> None:
 # --- of places
 
 
-def test_a_place_in_kafka(spark: SparkSession) -> None:
+def test_from_kafka_makes_an_id_of_topic_partition_and_offset(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("a-1", 0, 7, 9)], "topic string, partition int, o long, n int")
     assert ids(frame, record_id.from_kafka(offset="o")) == ["a-1-0-7"]
     composite = dedup_by_id([record_id.from_kafka(offset="o"), "n"], horizon="1 day")
     assert frame.transform(composite).count() == 1
 
 
-def test_rows_of_parquet_are_known_however_files_are_cut(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_parquet_rows_keep_their_ids_in_any_split(spark: SparkSession, tmp_path: Path) -> None:
     for name in ("one two", "b%"):
         table = pa.table({"n": range(20_000), "half": [n % 2 for n in range(20_000)]})
         pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=1000)
@@ -173,8 +175,8 @@ def test_rows_of_parquet_are_known_however_files_are_cut(
     assert known[uri, 7001] == record_id.of_values(uri, 7001)
 
 
-def test_half_of_a_place_is_no_id(spark: SparkSession) -> None:
-    """Else all records of a file would be one, where Spark does not know their rows."""
+def test_an_incomplete_place_gives_no_id(spark: SparkSession) -> None:
+    """Otherwise all records of a file would share one ID if Spark does not know their rows."""
     rows = [("file:/a", 1, 2), ("file:/a", None, 2), (None, 1, 2)]
     frame = spark.createDataFrame(rows, "path string, n int, o int")
     for recipe in (record_id.from_file("path", "n"), record_id.from_kafka("path", "n", "o")):
@@ -185,14 +187,16 @@ def test_half_of_a_place_is_no_id(spark: SparkSession) -> None:
     ("one", "other"),
     [("file:/a/b", "file:///a/b"), ("s3a://b/k", "s3://b/k"), ("s3n://b", "s3://b")],
 )
-def test_one_file_under_two_schemes(spark: SparkSession, one: str, other: str) -> None:
+def test_equivalent_uri_schemes_of_a_file_give_the_same_id(
+    spark: SparkSession, one: str, other: str
+) -> None:
     frame = spark.createDataFrame([(one, 1), (other, 1), ("hdfs://a", 1)], "file string, line int")
     first, second, third = ids(frame, record_id.from_file("file", "line"))
     assert first == second == record_id.of_values(other, 1)
     assert third != first
 
 
-def test_lines_have_numbers_however_files_are_cut(spark: SparkSession, tmp_path: Path) -> None:
+def test_lines_keep_their_numbers_in_any_split(spark: SparkSession, tmp_path: Path) -> None:
     lines = [f"line {n}" * (n % 50) for n in range(5000)]
     (tmp_path / "dos.txt").write_bytes("\r\n".join(lines).encode())
     (tmp_path / "marked.txt").write_bytes(("\ufeff" + "\n".join([*lines, ""])).encode())
@@ -216,8 +220,8 @@ def test_lines_have_numbers_however_files_are_cut(spark: SparkSession, tmp_path:
     assert read() == whole
 
 
-def test_lines_as_spark_has_them(spark: SparkSession, tmp_path: Path) -> None:
-    """Also an empty line, one at the end, and columns of folders; a mark alone is not a line."""
+def test_read_lines_gives_the_lines_that_spark_reads(spark: SparkSession, tmp_path: Path) -> None:
+    """Empty lines and a last one count, a byte order mark alone does not; folders are columns."""
     (tmp_path / "day=1").mkdir()
     (tmp_path / "day=1" / "a.txt").write_bytes(b"\n\na\n\r\nb\n\n")
     (tmp_path / "day=1" / "marked.txt").write_bytes("\ufeff".encode())
@@ -227,8 +231,8 @@ def test_lines_as_spark_has_them(spark: SparkSession, tmp_path: Path) -> None:
     assert ours.columns == ["day", "file", "line", "value"]
 
 
-def test_a_stream_of_lines(spark: SparkSession, tmp_path: Path) -> None:
-    """Read twice, each line passes once; equal lines are two records."""
+def test_each_line_of_a_stream_passes_once(spark: SparkSession, tmp_path: Path) -> None:
+    """The stream reads each line twice. Equal lines are two records."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.json").write_text('{"k": 1}\n{"k": 1}\n')
     twice = record_id.read_lines(spark.readStream, str(tmp_path / "in"))
@@ -243,7 +247,7 @@ def test_a_stream_of_lines(spark: SparkSession, tmp_path: Path) -> None:
 # --- the page
 
 
-def test_the_snippets_of_the_page(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_examples_of_the_page_run(spark: SparkSession, tmp_path: Path) -> None:
     for folder in ("landing", "logs"):
         (tmp_path / folder).mkdir()
         text = '{"device": "a", "at": "2024-05-01T12:00:00Z", "celsius": 20.5}\n'
@@ -255,8 +259,8 @@ def test_the_snippets_of_the_page(spark: SparkSession, tmp_path: Path) -> None:
         assert len(collected(names[name], tmp_path / f"checkpoint-{name}")) == emitted
 
 
-def test_the_table_of_the_page_is_the_truth() -> None:
-    """Every text that it shows is one of the golden ones, and so is the ID in words."""
+def test_the_table_of_the_page_shows_the_golden_values() -> None:
+    """The page's texts are golden ones, and its example ID is right."""
     page = PAGE.read_text()
     table = page.split("## The bytes")[1].split("So (")[0]
     rows = [row.split(" | ")[-1] for row in table.splitlines() if row.startswith("| ")][2:]
@@ -304,7 +308,9 @@ def applied(frame: DataFrame, given: Any, folder: Path, **options: Any) -> DataF
     return frame.transform(dedup_by_id(given, horizon="1 day", **catalog, **options))
 
 
-def test_a_random_id_and_one_of_the_clock_are_refused(stream: DataFrame, tmp_path: Path) -> None:
+def test_ids_derived_from_randomness_or_the_clock_are_refused(
+    stream: DataFrame, tmp_path: Path
+) -> None:
     random = [(make, rf"computes a record again \({name}\)") for make, name in RANDOM]
     clocks = [(make, rf"is made of the current time \({name}\)") for make, name in CLOCKS]
     for make, message in (*random, *clocks):
@@ -314,7 +320,7 @@ def test_a_random_id_and_one_of_the_clock_are_refused(stream: DataFrame, tmp_pat
             assert caught.value.remedy == "unstable-id"
 
 
-def test_a_random_function_that_is_on_no_list(
+def test_an_unlisted_nondeterministic_function_is_refused(
     spark: SparkSession, stream: DataFrame, tmp_path: Path
 ) -> None:
     spark.sql("CREATE OR REPLACE TEMPORARY FUNCTION drawn() RETURNS STRING RETURN uuid()")
@@ -322,7 +328,7 @@ def test_a_random_function_that_is_on_no_list(
         applied(stream, F.expr("concat(id, drawn())"), tmp_path)
 
 
-def test_a_random_timestamp_is_refused_and_one_of_the_clock_is_not(
+def test_a_random_timestamp_is_refused_but_the_clock_is_accepted(
     stream: DataFrame, tmp_path: Path
 ) -> None:
     with refused("timestamp=.*computes a record again .rand") as caught:
@@ -331,7 +337,9 @@ def test_a_random_timestamp_is_refused_and_one_of_the_clock_is_not(
     applied(stream, "id", tmp_path, timestamp=F.current_timestamp())
 
 
-def test_a_column_with_the_name_of_a_clock(stream: DataFrame, tmp_path: Path) -> None:
+def test_a_column_named_like_a_clock_function_is_accepted(
+    stream: DataFrame, tmp_path: Path
+) -> None:
     named = stream.withColumnRenamed("src", "current_date")
     applied(named, F.expr("id || current_date"), tmp_path)
 
@@ -362,7 +370,9 @@ def test_a_random_column_before_the_operator_gives_one_warning(
     assert warned(batch, "u") == 0
 
 
-def test_check_query_says_it_before_the_start(stream: DataFrame, tmp_path: Path) -> None:
+def test_check_query_reports_unstable_ids_before_the_start(
+    stream: DataFrame, tmp_path: Path
+) -> None:
     def found(given: Any) -> dict[str, Any]:
         operator = dedup_by_id(given, horizon="1 day", catalog=str(tmp_path / "catalog"))
         return {one.rule: one for one in check_query(stream, operator)}

@@ -94,7 +94,7 @@ def idle(spark: SparkSession, folder: Path) -> StreamingQuery:
 
 
 @pytest.mark.parametrize("waiter", WAITERS)
-def test_everybody_who_waits_for_an_idle_query_that_we_end_gets_the_error(
+def test_every_caller_that_awaits_an_idle_query_gets_the_error_that_ends_it(
     spark: SparkSession, tmp_path: Path, waiter: str
 ) -> None:
     other, query = idle(spark, tmp_path / "other"), idle(spark, tmp_path / "ended")

@@ -38,7 +38,9 @@ def error_of(made: SequenceQuery) -> DedupError | None:
     return cause(stopped.value)
 
 
-def test_what_a_producer_sends_and_its_zombies(spark: SparkSession, tmp_path: Path) -> None:
+def test_records_of_producers_and_their_zombies_are_judged_by_epoch_and_number(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Over a restart in the midst of it, past the last number, with other handling behind it.
 
     Behind the last number one record counts on, and the next has begun again.
@@ -112,7 +114,7 @@ def done(
 
 
 @pytest.mark.slow
-def test_a_replay_in_other_tasks_and_another_order(
+def test_a_replay_in_other_tasks_and_another_order_gives_the_same_verdicts(
     done: tuple[SequenceQuery, list[Any]], tmp_path: Path
 ) -> None:
     finished, batches = done
@@ -139,10 +141,10 @@ def test_a_replay_in_other_tasks_and_another_order(
     ],
 )
 @pytest.mark.slow
-def test_a_copy_goes_on_beside_its_original_on_other_state_stores(
+def test_a_copy_continues_beside_its_original_on_other_state_stores(
     spark: SparkSession, tmp_path: Path, store: dict[str, str]
 ) -> None:
-    """Each from what was there, and Spark has forgotten the last commit of one."""
+    """Each continues from its own state, and Spark has lost the last commit of one."""
     for name, value in store.items():
         spark.conf.set(name, value)
     made = query(spark, tmp_path, **MARKED)
@@ -159,7 +161,9 @@ def test_a_copy_goes_on_beside_its_original_on_other_state_stores(
     assert clone.judged() == [first[1], *on, ["a/0:5 duplicate", "a/0:7 accept"]]
 
 
-def test_figures_and_the_listener(spark: SparkSession, tmp_path: Path) -> None:
+def test_metrics_of_sequences_reach_the_listener_and_its_log(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     made = query(spark, tmp_path, metrics="dedup")
     heard: list[SequenceMetrics] = []
     made.add(*run_of("a", 0, 0, 9), "b/0:3", "a/0:3", "-/0:1", "a/0:15")
@@ -222,7 +226,7 @@ def test_a_batch_has_the_same_answer_as_one_micro_batch(spark: SparkSession) -> 
     ]  # fmt: skip
 
 
-def test_each_verdict_to_a_sink_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_verdict_goes_to_its_own_sink(spark: SparkSession, tmp_path: Path) -> None:
     made = query(spark, tmp_path, **MARKED)
     made.add("a/0:0", "a/0:0", "a/0:2", "b/1:0", "c/0:5", "-/0:0").add("b/0:3")
     taken: dict[str, list[str]] = {}
@@ -257,7 +261,7 @@ def test_each_verdict_to_a_sink_of_its_own(spark: SparkSession, tmp_path: Path) 
         ({"unnumbered": "error"}, "z/0:-", r'no producer, epoch or sequence.*unnumbered="error"'),
     ],
 )  # fmt: skip
-def test_records_that_may_not_be(
+def test_a_record_under_policy_error_is_reported(
     spark: SparkSession, options: dict[str, Any], record: str, message: str
 ) -> None:
     frame = spark.createDataFrame(numbered(["a/0:0", record]).to_pylist(), SEQUENCE_SCHEMA)
@@ -280,8 +284,10 @@ def test_records_that_may_not_be(
     ],
     ids=["sequence", "id"],
 )  # fmt: skip
-def test_a_share_that_is_too_large(spark: SparkSession, operator: Any, way_out: str) -> None:
-    """More shards do not divide the records of one producer."""
+def test_a_share_that_is_too_large_is_rejected_with_the_remedy(
+    spark: SparkSession, operator: Any, way_out: str
+) -> None:
+    """The records of one producer cannot be spread over more shards."""
     frame = spark.createDataFrame(numbered(["a/0:0"]).to_pylist(), SEQUENCE_SCHEMA)
     with pytest.raises(PythonException) as stopped:
         frame.transform(operator).collect()
@@ -292,7 +298,9 @@ def test_a_share_that_is_too_large(spark: SparkSession, operator: Any, way_out: 
     assert f"maxBytesPerTrigger), {way_out}or raise `max_shard_batch_bytes`" in told
 
 
-def test_what_stops_the_query_takes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_micro_batch_that_stops_the_query_changes_no_state(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     made = query(spark, tmp_path, **MARKED, fenced="error")
     made.add("a/0:0", "b/1:0").add("a/0:1", "b/0:7")
     error = error_of(made)
@@ -303,7 +311,9 @@ def test_what_stops_the_query_takes_nothing(spark: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_what_a_restart_may_change(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_restart_may_change_options_but_not_the_epoch_column(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     made = query(spark, tmp_path, **MARKED)
     made.add("a/0:0", "b/0:0")
     made.judged()
@@ -322,10 +332,10 @@ def test_what_a_restart_may_change(spark: SparkSession, tmp_path: Path) -> None:
     assert made.judged() == [["a/0:0 duplicate", "c/0:0 accept", "d/0:0 accept", "e/0:0 accept"]]
 
 
-def test_the_state_of_another_partition_is_told(
+def test_the_state_of_another_partition_is_reported(
     done: tuple[SequenceQuery, list[Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No one can know before: Spark asks it for the shard, and it has none."""
+    """It is found only afterwards: Spark asks this state for the shard, and it has none."""
     made, _ = done
     again = made.copy(tmp_path)
     roll_back(again.checkpoint, 3)
@@ -364,7 +374,7 @@ def test_the_state_of_another_partition_is_told(
         ({"verdict": "N"}, "verdict='N' is already a column"),
     ],
 )
-def test_what_cannot_work_is_refused_on_the_driver(
+def test_options_that_cannot_work_are_rejected_on_the_driver(
     spark: SparkSession, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     made = query(spark, tmp_path)
@@ -373,7 +383,9 @@ def test_what_cannot_work_is_refused_on_the_driver(
         made.result()
 
 
-def test_one_operator_of_a_query(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_second_operator_or_an_earlier_watermark_is_rejected(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     made = query(spark, tmp_path)
     by_id = dedup_by_id("n", horizon="1 day", catalog=str(tmp_path / "catalog"))
     with pytest.raises(ConfigError, match="This query already has a dedup_by_id or another"):
@@ -400,7 +412,7 @@ def test_a_heartbeat_lets_silent_producers_expire(spark: SparkSession, tmp_path:
     assert [m.records_in for m in metrics] == [m.accept for m in metrics] == [1, 0, 1]
 
 
-def test_a_first_micro_batch_without_records(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_first_micro_batch_may_have_no_records(spark: SparkSession, tmp_path: Path) -> None:
     made = query(spark, tmp_path)
     (made.input / "00000.parquet").touch()
     made._stamp(made.input / "00000.parquet")
@@ -411,7 +423,7 @@ def test_a_first_micro_batch_without_records(spark: SparkSession, tmp_path: Path
     assert [row["sequence"] for row in made.run().rows[2]] == [2]
 
 
-def test_the_snippets_of_the_page(
+def test_the_examples_of_the_page_run(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = Path(dedup.spark.__file__).with_name("SEQUENCES.md").read_text()

@@ -109,7 +109,7 @@ def test_a_replay_commits_the_state_of_operators(query: Effects) -> None:
 
 
 def test_files_are_deleted_when_the_next_micro_batch_is_staged(query: Effects) -> None:
-    """So are files that a killed process has not finished; they decide nothing."""
+    """So are unfinished files of a killed process, which do not count."""
     query.plan = lambda rows: rows.coalesce(1)
     unfinished = {
         "attempts/.0.json.7-ab.tmp", "staged/.0-0-ab.arrow.7-ab.tmp", "manifests/.0.json.7-ab.tmp",
@@ -160,10 +160,10 @@ def test_types_that_spark_cannot_pass_to_python_are_refused(query: Effects, sql:
 
 
 @pytest.mark.parametrize("step", steps("stable."))
-def test_a_fault_at_each_step_of_staging(
+def test_a_fault_at_any_step_of_staging_changes_no_row(
     query: Effects, fault_folder: Path, armed: Path, step: str
 ) -> None:
-    """A task is killed and runs again. The driver's part ends the query, which starts again."""
+    """Spark retries a killed task. If the driver's part fails, the query ends and restarts."""
     folder, kind = (fault_folder, "kill") if step == "stable.staged" else (armed, "raise")
     faults.arm(folder, step, kind)
     log = Log()
@@ -181,7 +181,7 @@ def test_a_fault_at_each_step_of_staging(
     ("step", "calls", "repeated"),
     [("once.begun", 2, 1), ("once.called", 3, 1), ("once.done", 2, 0)],
 )
-def test_a_fault_at_each_step_of_a_single_call(
+def test_a_call_repeated_after_a_fault_is_counted_and_logged(
     query: Effects, armed: Path, caplog: pytest.LogCaptureFixture, step: str, calls: int,
     repeated: int,
 ) -> None:  # fmt: skip
@@ -216,7 +216,7 @@ def test_a_checkpoint_that_is_older_than_the_files_is_refused(query: Effects) ->
 def test_a_process_that_wakes_after_its_successor_calls_nothing(
     query: Effects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is frozen before it writes, and its successor has begun the next micro-batch."""
+    """It freezes before it writes, and its successor begins the next micro-batch."""
     log, met = Log(), []
 
     def successor(write: Callable[[Root], None]) -> None:
@@ -255,7 +255,9 @@ def test_two_functions_of_a_query_cannot_share_their_files(query: Effects) -> No
     assert len(log.calls) == 1
 
 
-def test_two_queries_can(spark: SparkSession, query: Effects, tmp_path: Path) -> None:
+def test_two_queries_can_share_a_folder(
+    spark: SparkSession, query: Effects, tmp_path: Path
+) -> None:
     other = Effects(spark, tmp_path / "other", {}).add("x@1")
     log = Log()
     query.start(stable(log, at=query.at))
@@ -286,7 +288,7 @@ def test_an_unfinished_micro_batch_keeps_its_columns(query: Effects) -> None:
     assert "with the columns ['id', 'src'], and the query now has ['src', 'id']" in str(error)
 
 
-def test_a_damaged_file_stops_the_query_and_can_be_staged_anew(query: Effects) -> None:
+def test_a_damaged_file_stops_the_query_and_can_be_staged_again(query: Effects) -> None:
     log = Log()
     query.start(stable(log, at=query.at))
     forget_commits(query.checkpoint, 1)
@@ -358,7 +360,7 @@ def test_a_folder_that_has_lost_files_stops_the_query(
 @pytest.mark.parametrize(
     ("make", "step"), [(stable, "stable.called"), (once_per_batch, "once.called")]
 )
-def test_files_are_missed_as_soon_as_the_function_may_have_been_called(
+def test_lost_files_stop_the_query_once_the_function_may_have_run(
     query: Effects, armed: Path, make: Any, step: str
 ) -> None:
     log = Log()
@@ -371,7 +373,7 @@ def test_files_are_missed_as_soon_as_the_function_may_have_been_called(
     assert len(log.calls) == 1
 
 
-def test_the_record_of_a_call_alone_prevents_another(query: Effects) -> None:
+def test_the_record_of_a_finished_call_prevents_another(query: Effects) -> None:
     log = Log()
     query.start(once_per_batch(log, at=query.at))
     forget_commits(query.checkpoint, 1)
@@ -381,8 +383,8 @@ def test_the_record_of_a_call_alone_prevents_another(query: Effects) -> None:
 
 
 @pytest.mark.parametrize("make", [stable, once_per_batch])
-def test_a_function_that_a_query_gets_later_is_called(query: Effects, make: Any) -> None:
-    """Also beside another function, and in a micro-batch that an earlier start has begun."""
+def test_a_function_added_to_a_query_later_is_called(query: Effects, make: Any) -> None:
+    """It may stand beside another function, or join in a micro-batch that has begun."""
     first, second = Log(), Log()
     query.start(make(first, at=query.at))
     query.add("j@3")
@@ -398,7 +400,7 @@ def test_a_function_that_a_query_gets_later_is_called(query: Effects, make: Any)
     assert {number for number, _ in second.calls} == {2}
 
 
-def test_a_folder_that_is_moved_with_its_files_keeps_what_it_knows(query: Effects) -> None:
+def test_a_folder_moved_with_its_files_still_prevents_repeated_calls(query: Effects) -> None:
     log = Log()
     query.start(stable(once_per_batch(log, at=query.at), at=query.at))
     Path(query.at).rename(f"{query.at}-2")
@@ -408,10 +410,10 @@ def test_a_folder_that_is_moved_with_its_files_keeps_what_it_knows(query: Effect
 
 
 @pytest.mark.parametrize("make", [stable, once_per_batch])
-def test_a_function_whose_folder_was_moved_without_its_files_says_so(
+def test_a_function_whose_folder_moved_without_its_files_logs_a_warning(
     query: Effects, caplog: pytest.LogCaptureFixture, make: Any
 ) -> None:
-    """A relative path does the same in another working directory."""
+    """A relative path has the same effect in another working directory."""
     log = Log()
     with caplog.at_level(logging.WARNING, "dedup"):
         query.start(make(log, at=query.at))
@@ -557,7 +559,7 @@ print(json.dumps(getattr(function, "calls_repeated", 0)))
     [("stable.manifest.before", 2, 0), ("stable.manifest.after", 2, 0), ("stable.called", 3, 0),
      ("once.begun", 2, 1), ("once.called", 3, 1), ("once.done", 2, 0)],
 )  # fmt: skip
-def test_a_process_that_is_killed_at_each_step(
+def test_a_process_killed_at_any_step_repeats_calls_with_the_same_rows(
     tmp_path: Path, step: str, calls: int, repeated: int
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -577,7 +579,9 @@ def test_a_process_that_is_killed_at_each_step(
 
 
 @pytest.mark.slow
-def test_files_in_an_object_store(query: Effects, store: ObjectStore, tmp_path: Path) -> None:
+def test_files_of_stable_can_be_in_an_object_store(
+    query: Effects, store: ObjectStore, tmp_path: Path
+) -> None:
     at, log = store.uri(f"effects-{tmp_path.name}"), Log()
     function = stable(once_per_batch(log, at=at), at=at)
     assert "any:any" not in str(function)

@@ -102,7 +102,7 @@ def test_side_outputs_are_published_once_and_before_the_output(
     assert (ids(spark, out), ids(spark, other)) == (["a"] * 3, ["b"] * 3)
 
 
-def test_side_output_on_another_file_system(spark: SparkSession, out: Path) -> None:
+def test_a_side_output_may_be_on_another_file_system(spark: SparkSession, out: Path) -> None:
     places = (Path("/dev/shm"), Path("/tmp"))
     others = [p for p in places if p.is_dir() and p.stat().st_dev != out.parent.stat().st_dev]
     if not others:

@@ -137,7 +137,7 @@ def read_csv(spark: SparkSession, row: Row, path: Path, **options: str) -> list[
     return read_text(spark, row, reader, lines)
 
 
-def test_a_name_of_no_number_may_look_like_one_of_java(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_spelling_of_nan_may_resemble_javas(spark: SparkSession, tmp_path: Path) -> None:
     row = Row("DOUBLE", [("-1.#IND", "NaN"), ("1.5", "1.5")], ["1D", "1.#IND"])
     assert read_csv(spark, row, tmp_path / "1", nan="-1.#IND") == ["NaN", "1.5", None, None]
 
@@ -149,14 +149,16 @@ READERS: dict[str, Callable[[SparkSession, Row, Path], Iterable[str | None]]] = 
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_the_page_says_what_the_code_does(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_the_readers_behave_as_the_tables_of_the_page_say(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     for row in table(name):
         said = [value for _, value in row.kept] + [None] * len(row.rejected)
         assert list(READERS[name](spark, row, tmp_path / "1")) == said, row.kind
 
 
-def test_options_of_json_say_how_times_are_spelled(spark: SparkSession) -> None:
+def test_json_options_set_the_patterns_of_times(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     text = '{"d": "01/05/2024", "t": "01.05.2024 10", "n": "2024-05-01", "z": 1714521600}'
     schema = "d DATE, t TIMESTAMP, n TIMESTAMP_NTZ NOT NULL, z TIMESTAMP"
@@ -186,7 +188,7 @@ def test_options_of_json_say_how_times_are_spelled(spark: SparkSession) -> None:
         ("a INT", {"allowComments": "false"}, "Option allowComments=false has no meaning"),
     ],
 )
-def test_what_json_cannot_give_is_refused_on_the_driver(
+def test_types_and_options_that_json_cannot_use_are_rejected_on_the_driver(
     spark: SparkSession, schema: str, options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
