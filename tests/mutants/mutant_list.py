@@ -918,7 +918,7 @@ MUTANTS = (
         """cursor.execute(f"SELECT 1 FROM {', '.join(tables)} LIMIT 0")""",
         "pass",
         "mysql/test_mysql_input.py::"
-        "test_nobody_changes_a_table_between_the_check_and_the_commit",
+        "test_a_transaction_locks_the_tables_against_changes",
     ),
     _mutant(
         "a key of MySQL may have any collation",
@@ -946,7 +946,7 @@ MUTANTS = (
         "sinks/kit/slots.py",
         "islice(rows := iter(rows), 1)",
         "islice(rows := iter(rows), 0)",
-        "mysql/test_mysql_owners.py::test_a_transaction_opens_once_rows_are_there",
+        "mysql/test_mysql_owners.py::test_a_transaction_opens_with_the_first_row",
     ),
     _mutant(
         "a restarted query relies on the checks of the start before",
@@ -954,7 +954,7 @@ MUTANTS = (
         "if (batch_id, start) == (last + 1, begun) else",
         "if batch_id == last + 1 else",
         "mysql/test_mysql_query.py::"
-        "test_a_start_with_the_same_function_looks_at_the_table_again",
+        "test_a_restart_with_the_same_function_checks_the_table_again",
     ),
     _mutant(
         "MySQL compares the new version with itself",

@@ -20,7 +20,7 @@ def test_a_mutant_applies_and_is_python(mutant: Mutant) -> None:
         assert (PACKAGE.parent / "tests" / tests.partition("::")[0]).exists(), tests
 
 
-def test_a_mutant_whose_text_is_gone_says_so() -> None:
+def test_a_mutant_whose_text_is_gone_is_reported() -> None:
     gone = Mutant("gone", "errors/__init__.py", (("no such text", ""),), ())
     with pytest.raises(DoesNotApply, match="holds 'no such text' 0 times"):
         gone.applied(PACKAGE)

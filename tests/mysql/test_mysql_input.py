@@ -51,12 +51,12 @@ SERVER = {"mysql.host": "h", "table": "t", "checkpointLocation": "c"}
         ({"checkpointLocation": ""}, "Give the option checkpointLocation"),
     ],
 )
-def test_options_that_cannot_be(given: dict[str, str], why: str) -> None:
+def test_options_that_cannot_work_are_rejected(given: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         mysql_options(SERVER | given)
 
 
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pymysql", None)
     with pytest.raises(MissingExtraError, match="Writing to MySQL needs the extra 'mysql'"):
         mysql_sink({"host": "h"}, "t", checkpoint="c")
@@ -74,7 +74,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"connect_timeout": "0"}, ConfigError, "connect_timeout should be"),
     ],
 )  # fmt: skip
-def test_servers_that_cannot_be_used(
+def test_a_server_that_cannot_be_used_is_reported_without_the_password(
     server: Server, tmp_path: Path, given: dict[str, Any], error: type[DedupError], why: str
 ) -> None:
     where = server.by_port("mysql", server.port) | given
@@ -97,7 +97,7 @@ def test_the_work_of_a_sink_shows_no_password(where: Where, server: Server, tmp_
         run(where, "DROP USER secret")
 
 
-def test_user_and_password_from_a_file(where: Where, server: Server, tmp_path: Path) -> None:
+def test_a_user_is_read_from_an_option_file(where: Where, server: Server, tmp_path: Path) -> None:
     file = tmp_path / "my.cnf"
     file.write_text(f"[client]\nuser = root\nsocket = {where['unix_socket']}\n")
     run(where, MAKE)
@@ -125,7 +125,7 @@ def test_user_and_password_from_a_file(where: Where, server: Server, tmp_path: P
         (MAKE, COLUMNS, {"mode": "upsert", "key": "n", "version": "v"}, "has no column 'v'"),
     ],
 )  # fmt: skip
-def test_tables_that_do_not_fit(
+def test_tables_that_do_not_fit_are_rejected(
     where: Where, tmp_path: Path, ddl: str, columns: list[tuple[str, str]],
     options: dict[str, str], why: str,
 ) -> None:  # fmt: skip
@@ -134,7 +134,7 @@ def test_tables_that_do_not_fit(
         made(where, tmp_path, columns, **options)
 
 
-def test_a_table_without_a_database(where: Where, tmp_path: Path) -> None:
+def test_a_table_without_a_database_is_rejected(where: Where, tmp_path: Path) -> None:
     run(where, MAKE)
     nowhere = {name: value for name, value in where.items() if name != "database"}
     with pytest.raises(ConfigError, match=r"Table t has no database: give .*mysql\.database"):
@@ -144,7 +144,7 @@ def test_a_table_without_a_database(where: Where, tmp_path: Path) -> None:
     assert run(where, "SELECT n FROM t") == [(1,)]
 
 
-def test_defaults_and_generated_values(where: Where, tmp_path: Path) -> None:
+def test_defaults_and_generated_values_are_filled_in(where: Where, tmp_path: Path) -> None:
     run(where, "CREATE TABLE t (i bigint AUTO_INCREMENT PRIMARY KEY, n int, d int NOT NULL "
                "DEFAULT 7, g int AS (n + 1), e datetime NOT NULL DEFAULT now())")  # fmt: skip
     write(where, tmp_path, [("n", "int")], pa.record_batch({"n": pa.array([-1], pa.int32())}))
@@ -152,13 +152,13 @@ def test_defaults_and_generated_values(where: Where, tmp_path: Path) -> None:
 
 
 def test_a_zero_stays_a_zero(where: Where, tmp_path: Path) -> None:
-    """By default the server gives a column with AUTO_INCREMENT the next number instead."""
+    """By default the server replaces a zero in an AUTO_INCREMENT column by the next number."""
     run(where, "CREATE TABLE t (n int AUTO_INCREMENT PRIMARY KEY, text text CHARACTER SET utf8mb4)")
     write(where, tmp_path, COLUMNS, batch_of([0, 5]), mode="upsert", key="n")
     assert run(where, "SELECT n FROM t ORDER BY n") == [(0,), (5,)]
 
 
-def test_names_with_quotes_and_percent_signs(where: Where, tmp_path: Path) -> None:
+def test_names_with_quotes_and_percent_signs_are_accepted(where: Where, tmp_path: Path) -> None:
     run(where, "CREATE TABLE `T``%s``` (`n%s` int PRIMARY KEY, `%(x)``s.` text CHARACTER SET "
                "utf8mb4)", "CREATE TABLE `t``%s``` (other int)")  # fmt: skip
     columns = [("n%s", "int"), ("%(x)`s.", "string")]
@@ -170,7 +170,7 @@ def test_names_with_quotes_and_percent_signs(where: Where, tmp_path: Path) -> No
     assert len(run(where, "SELECT * FROM `m``%m.m```")) > 1
 
 
-def test_a_partitioned_table(where: Where, tmp_path: Path) -> None:
+def test_rows_go_into_a_partitioned_table(where: Where, tmp_path: Path) -> None:
     run(where, f"{MAKE} PARTITION BY RANGE (n) (PARTITION low VALUES LESS THAN (10))")
     write(where, tmp_path, COLUMNS, batch_of([1, 2]), mode="upsert", key="n")
     assert run(where, "SELECT count(*) FROM t PARTITION (low)") == [(2,)]
@@ -194,11 +194,11 @@ IF NEW.text = 'sig' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'this is the
 
 @pytest.mark.parametrize(("numbers", "texts", "why"), BAD, ids=lambda each: str(each)[:20])
 @pytest.mark.parametrize("batch_id", some_long([0, 1], 1))
-def test_records_that_the_table_does_not_take(
+def test_a_record_that_the_table_rejects_is_reported_and_nothing_is_written(
     where: Where, tmp_path: Path, numbers: list[int | None], texts: list[str], why: str,
     batch_id: int, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """The driver's first micro-batch and a task's later one. A statement has many rows or one."""
+    """In the driver's first micro-batch and a task's later one, alone or among many rows."""
     run(where, MAKE, "ALTER TABLE t ADD CONSTRAINT no_bad CHECK (text <> 'bad')", TRIGGER,
         "CREATE TABLE p (n int PRIMARY KEY)", "INSERT INTO p VALUES (1), (2), (9), (20), (21)",
         "ALTER TABLE t ADD FOREIGN KEY (n) REFERENCES p (n)")  # fmt: skip
@@ -217,8 +217,10 @@ def test_records_that_the_table_does_not_take(
     assert run(where, "SELECT n FROM t WHERE n <> 9") == [(20,), (21,)]
 
 
-def test_long_records(where: Where, tmp_path: Path) -> None:
-    """Statements are divided; a single record may be as long as the server takes."""
+def test_long_records_are_written_up_to_the_packet_size_of_the_server(
+    where: Where, tmp_path: Path
+) -> None:
+    """The sink divides statements; one record may be as long as the server accepts."""
     run(where, "CREATE TABLE t (n int, text longtext CHARACTER SET utf8mb4)")
     forget_connections()
     run(where, "SET GLOBAL max_allowed_packet = 4194304")
@@ -258,10 +260,10 @@ CHANGES = [
 
 @pytest.mark.parametrize(("options", "change", "why"), CHANGES, ids=lambda each: str(each)[:40])
 @pytest.mark.parametrize("batch_id", some_long([0, 1], 1))
-def test_a_table_that_changes_under_the_query_stops_it_as_at_the_start(
+def test_an_unsafe_change_of_the_table_stops_the_query_and_its_next_start(
     where: Where, tmp_path: Path, options: dict[str, str], change: str, why: str, batch_id: int
 ) -> None:
-    """Otherwise rows would overwrite rows of other keys, lose digits or blanks, or be repeated."""
+    """Otherwise rows would overwrite other keys, lose digits or blanks, or be repeated."""
     sink = Sink(where, tmp_path, **options)
     for number in range(batch_id):
         sink.batch("run1", number, [number])
@@ -313,10 +315,8 @@ def test_a_change_that_the_start_would_accept_does_no_harm(
     assert sink.numbers() == once(2)
 
 
-def test_nobody_changes_a_table_between_the_check_and_the_commit(
-    where: Where, tmp_path: Path
-) -> None:
-    """Also before the first row, as here. `begin` makes the check."""
+def test_a_transaction_locks_the_tables_against_changes(where: Where, tmp_path: Path) -> None:
+    """It does so before the first row. `begin` checks the tables."""
     sink = Sink(where, tmp_path).work.custom
     transaction = sink.begin()
     for table in ("numbers", "dedup_markers"):
@@ -327,7 +327,9 @@ def test_nobody_changes_a_table_between_the_check_and_the_commit(
 
 
 @pytest.mark.parametrize("versioned", ["numbers", "dedup_markers"])
-def test_a_system_versioned_table_of_mariadb(where: Where, tmp_path: Path, versioned: str) -> None:
+def test_a_system_versioned_table_of_mariadb_has_each_row_once(
+    where: Where, tmp_path: Path, versioned: str
+) -> None:
     sink = Sink(where, tmp_path, mode="upsert", key="n")
     run(where, f"ALTER TABLE {versioned} ADD SYSTEM VERSIONING")
     sink = Sink(where, tmp_path, mode="upsert", key="n")
@@ -342,9 +344,7 @@ def test_a_system_versioned_table_of_mariadb(where: Where, tmp_path: Path, versi
     assert run(where, f"SELECT count(*) > 5 FROM {versioned} FOR SYSTEM_TIME ALL") == [(1,)]
 
 
-def test_a_table_with_versions_by_transaction_and_a_period_of_its_own(
-    where: Where, tmp_path: Path
-) -> None:
+def test_a_table_with_a_period_of_transactions_accepts_rows(where: Where, tmp_path: Path) -> None:
     """MariaDB shows the end of the period as a column of the key."""
     run(where, "CREATE TABLE t (n int PRIMARY KEY, text text CHARACTER SET utf8mb4, s bigint "
                "unsigned GENERATED ALWAYS AS ROW START, e bigint unsigned GENERATED ALWAYS AS ROW "
@@ -380,7 +380,7 @@ def test_a_temporary_table_that_hides_the_table_is_refused(
         (f"n int, c text {UTF8} utf8mb4_general_ci, UNIQUE (c)", "c", "has the collation"),
     ],
 )  # fmt: skip
-def test_keys_that_would_merge_rows(
+def test_keys_that_would_merge_rows_are_rejected(
     where: Where, tmp_path: Path, ddl: str, key: str, why: str
 ) -> None:
     run(where, f"CREATE TABLE t ({ddl}) CHARACTER SET utf8mb4")
@@ -389,10 +389,10 @@ def test_keys_that_would_merge_rows(
 
 
 @pytest.mark.parametrize("options", [{"key": "c"}, {"key": "n", "version": "c"}], ids=str)
-def test_texts_that_decide_have_the_one_collation_that_compares_code_points(
+def test_text_keys_and_versions_need_the_collation_that_compares_code_points(
     where: Where, tmp_path: Path, options: dict[str, str]
 ) -> None:
-    """No sample of texts can show that a collation takes none for equal."""
+    """No sample of texts can prove that a collation keeps all texts apart."""
     columns = [("c", "string"), ("n", "int")]
     run(where, "CREATE TABLE t (c varchar(9) CHARACTER SET utf8mb4 NOT NULL, n int NOT NULL, "
                f"PRIMARY KEY ({options['key']}))")  # fmt: skip
@@ -416,7 +416,7 @@ def test_texts_that_decide_have_the_one_collation_that_compares_code_points(
     made(where, tmp_path, columns, mode="atomic", **options)
 
 
-def test_sessions_write_although_the_server_only_reads_by_default(
+def test_sessions_write_to_a_server_that_is_read_only_by_default(
     where: Where, tmp_path: Path
 ) -> None:
     sink = Sink(where, tmp_path)
@@ -430,7 +430,7 @@ def test_sessions_write_although_the_server_only_reads_by_default(
 
 
 def test_a_connection_is_not_kept_after_an_error(where: Where, tmp_path: Path) -> None:
-    """After a switch-over the old server would keep the session, and only read."""
+    """After a switch-over the session would stay with the old server, which only reads."""
     poor = as_user(where, f"ALL ON {where['database']}.*")
     sink = Sink(poor, tmp_path)
     forget_connections()
@@ -473,7 +473,7 @@ def test_the_table_of_mysql_ddl_keeps_keys_apart(where: Where, tmp_path: Path, m
 
 
 def test_a_key_of_bytes_keeps_texts_apart(where: Where, tmp_path: Path) -> None:
-    """It helps on servers without such a collation."""
+    """This helps on servers without such a collation."""
     run(where, "CREATE TABLE t (n int, c varbinary(9) PRIMARY KEY)")
     columns, options = [("n", "int"), ("c", "string")], {"mode": "upsert", "key": "c"}
     rows = pa.record_batch({"n": pa.array(range(len(KEYS)), pa.int32()), "c": KEYS})
@@ -485,7 +485,7 @@ def test_a_key_of_bytes_keeps_texts_apart(where: Where, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [f"varchar(9) {UTF8} utf8mb4_nopad_bin", "varbinary(9)"])
-def test_a_version_of_text_is_greater_by_its_bytes(where: Where, tmp_path: Path, kind: str) -> None:
+def test_text_versions_are_compared_by_their_bytes(where: Where, tmp_path: Path, kind: str) -> None:
     run(where, f"CREATE TABLE t (n int PRIMARY KEY, c {kind})")
     rows = pa.record_batch({"n": pa.array([1] * len(KEYS), pa.int32()), "c": KEYS})
     options = {"mode": "upsert", "key": "n", "version": "c"}
@@ -547,15 +547,17 @@ def test_without_a_version_the_last_row_stays(where: Where, tmp_path: Path) -> N
     assert run(where, "SELECT n, text FROM t ORDER BY n") == [(1, "last"), (2, "b")]
 
 
-def test_a_table_of_a_key_alone(where: Where, tmp_path: Path) -> None:
+def test_a_table_of_only_key_columns_accepts_rows(where: Where, tmp_path: Path) -> None:
     run(where, "CREATE TABLE t (n int, text varchar(9) CHARACTER SET utf8mb4 COLLATE "
                "utf8mb4_nopad_bin, PRIMARY KEY (text, n))")  # fmt: skip
     write(where, tmp_path, COLUMNS, batch_of([1, 1, 2]), mode="upsert", key="n,text")
     assert run(where, "SELECT n FROM t ORDER BY n") == [(1,), (2,)]
 
 
-def test_a_time_limit_of_the_server(where: Where, tmp_path: Path, server: Server) -> None:
-    """No fault of a record."""
+def test_a_time_limit_of_the_server_is_no_error_of_a_record(
+    where: Where, tmp_path: Path, server: Server
+) -> None:
+    """The sink reports an error of the server, which names no record."""
     sink = Sink(where, tmp_path)
     sink.batch("run1", 0, [0])
     run(where, "CREATE TRIGGER slow BEFORE INSERT ON numbers FOR EACH ROW SET NEW.n = NEW.n + "

@@ -50,7 +50,7 @@ def handle(sink: Sink) -> KitSlots:
 
 
 def test_two_drivers_of_one_process_are_two_owners(sink: Sink) -> None:
-    """A start that was stopped may still be at its function when the next one publishes."""
+    """A stopped start may still run its function when the next one publishes."""
     old, new = handle(sink), handle(sink)
     old.acquire([0])
     new.acquire([0])
@@ -60,8 +60,10 @@ def test_two_drivers_of_one_process_are_two_owners(sink: Sink) -> None:
     new.close()
 
 
-def test_a_session_with_the_number_of_an_earlier_owner_stays(where: Where, tmp_path: Path) -> None:
-    """A server that starts again counts its sessions from 1. Here somebody else has the lock."""
+def test_a_session_that_reuses_the_number_of_an_owner_is_not_ended(
+    where: Where, tmp_path: Path
+) -> None:
+    """A restarted server counts sessions from 1. Here another session holds the lock."""
     sink = Sink(where, tmp_path, timeout_seconds="1")
     sink.batch("run1", 0, [0], [1])
     with pymysql.connect(**where) as bystander, pymysql.connect(**where) as stranger:
@@ -100,7 +102,7 @@ def test_a_frozen_process_commits_nothing_when_it_wakes(
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_commit_of_a_task_without_an_answer(
+def test_a_tasks_commit_without_a_reply_loses_and_repeats_nothing(
     server: Server, where: Where, tmp_path: Path, proxy: Proxy, harm: Harm
 ) -> None:
     sink = Sink(server.by_port(where["database"], proxy.port), tmp_path)
@@ -128,7 +130,7 @@ COMMITS = [("atomic", 1), ("atomic", 2), ("atomic", 3), ("append", 0), ("append"
     ("mode", "commit"), [("atomic", 0), ("append", 2), *(long(*each) for each in COMMITS)]
 )
 @pytest.mark.parametrize("harm", some_long(HARMS, Harm.HOLD))
-def test_a_commit_of_the_driver_without_an_answer(
+def test_a_drivers_commit_without_a_reply_loses_and_repeats_nothing(
     server: Server, where: Where, tmp_path: Path, proxy: Proxy, harm: Harm, commit: int, mode: str
 ) -> None:
     by_proxy = server.by_port(where["database"], proxy.port)
@@ -149,10 +151,10 @@ def test_a_commit_of_the_driver_without_an_answer(
     assert sink.numbers() == once(6)
 
 
-def test_a_server_that_never_answers_is_given_up(
+def test_a_commit_whose_reply_never_comes_times_out_and_is_found(
     server: Server, where: Where, tmp_path: Path, proxy: Proxy
 ) -> None:
-    """The connection stays, so only a limit of time helps."""
+    """The connection stays open, so only a time limit helps."""
     by_proxy = server.by_port(where["database"], proxy.port) | {"read_timeout": 1}
     sink = Sink(by_proxy, tmp_path)
     sink.batch("run1", 0, [0], [1])
@@ -163,7 +165,7 @@ def test_a_server_that_never_answers_is_given_up(
     assert sink.numbers() == once(4)
 
 
-def test_a_server_that_crashes_in_a_transaction(server: Server, sink: Sink) -> None:
+def test_a_server_crash_in_a_transaction_loses_nothing(server: Server, sink: Sink) -> None:
     def rows() -> Iterator[int]:
         yield 2
         server.crash()
@@ -176,8 +178,8 @@ def test_a_server_that_crashes_in_a_transaction(server: Server, sink: Sink) -> N
     assert sink.numbers() == once(5)
 
 
-def test_a_transaction_opens_once_rows_are_there(sink: Sink, where: Where) -> None:
-    """Spark may compute for longer than a server or a proxy keeps idle transactions."""
+def test_a_transaction_opens_with_the_first_row(sink: Sink, where: Where) -> None:
+    """Spark may compute for longer than a server or proxy keeps idle transactions."""
     locked = []
 
     def rows() -> Iterator[int]:
@@ -197,9 +199,7 @@ IDLE = ["wait_timeout", "idle_transaction_timeout", "idle_write_transaction_time
         "idle_readonly_transaction_timeout"]  # fmt: skip
 
 
-def test_limits_of_the_server_for_idle_sessions_do_not_end_a_transaction(
-    sink: Sink, where: Where
-) -> None:
+def test_idle_limits_of_the_server_do_not_end_a_transaction(sink: Sink, where: Where) -> None:
     forget_connections()
     run(where, *(f"SET GLOBAL {name} = 1" for name in IDLE))
     try:
@@ -213,7 +213,7 @@ def test_limits_of_the_server_for_idle_sessions_do_not_end_a_transaction(
 
 
 def test_a_session_that_ends_while_spark_computes_is_explained(sink: Sink, where: Where) -> None:
-    """By a proxy, whose limits no session can lift. Kept connections may have ended as well."""
+    """A proxy ends it, whose limits no session can change. It may end kept connections, too."""
     ask = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> "
 
     def end() -> None:
@@ -236,7 +236,7 @@ def test_a_session_that_ends_while_spark_computes_is_explained(sink: Sink, where
     assert sink.numbers() == once(4)
 
 
-def test_a_server_that_restarts_is_waited_for(server: Server, sink: Sink) -> None:
+def test_the_sink_waits_for_a_server_that_restarts(server: Server, sink: Sink) -> None:
     server.crash()
     starter = threading.Timer(0.5, server.start)
     starter.start()
@@ -246,7 +246,7 @@ def test_a_server_that_restarts_is_waited_for(server: Server, sink: Sink) -> Non
     assert sink.numbers() == once(4)
 
 
-def test_a_server_that_was_put_back_is_refused(sink: Sink, where: Where) -> None:
+def test_a_server_that_was_restored_from_a_backup_is_refused(sink: Sink, where: Where) -> None:
     backup = run(where, "SELECT marker, marker_key FROM dedup_markers")
     sink.batch("run1", 1, [2], [3])
     for each in backup:
@@ -260,7 +260,9 @@ def test_a_server_that_was_put_back_is_refused(sink: Sink, where: Where) -> None
 
 
 @pytest.mark.parametrize("parts", [1, 6])
-def test_writers_of_the_same_keys(where: Where, tmp_path: Path, parts: int) -> None:
+def test_writers_of_the_same_keys_write_each_row_once(
+    where: Where, tmp_path: Path, parts: int
+) -> None:
     """Each takes the rows of a record batch in the order of their keys.
 
     Several batches of a slice may deadlock. Then Spark repeats the task.
@@ -289,7 +291,7 @@ def test_writers_of_the_same_keys(where: Where, tmp_path: Path, parts: int) -> N
     assert all("Deadlock found" in error for error in ended)
 
 
-def test_a_fork_has_connections_of_its_own(sink: Sink) -> None:
+def test_a_fork_has_its_own_connections(sink: Sink) -> None:
     options = sink.work.options
     mine = connected(options)
     give_back(options.connect, mine)
@@ -304,10 +306,10 @@ def test_a_fork_has_connections_of_its_own(sink: Sink) -> None:
     give_back(options.connect, mine)
 
 
-def test_threads_take_connections_at_the_same_time(
+def test_a_connection_that_another_thread_took_first_is_replaced(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread takes the last one between the look at the list and the hand into it."""
+    """Another thread takes the last free connection between the check and the pop."""
 
     class Emptied(list[Any]):
         def __bool__(self) -> bool:
@@ -317,7 +319,7 @@ def test_threads_take_connections_at_the_same_time(
     connected(sink.work.options).close()
 
 
-def test_connections_are_kept_and_few(sink: Sink, where: Where) -> None:
+def test_connections_are_reused(sink: Sink, where: Where) -> None:
     ask = "SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE()"
     sink.batch("run1", 1, [2], [3])
     before = run(where, "SHOW STATUS LIKE 'Connections'")
@@ -327,7 +329,9 @@ def test_connections_are_kept_and_few(sink: Sink, where: Where) -> None:
     assert run(where, ask)[0][0] <= 3
 
 
-def test_a_user_who_may_not_create_uses_markers_that_exist(where: Where, tmp_path: Path) -> None:
+def test_a_user_who_may_not_create_tables_uses_an_existing_markers_table(
+    where: Where, tmp_path: Path
+) -> None:
     Sink(where, tmp_path / "admin")
     database = where["database"]
     poor = as_user(
@@ -346,7 +350,7 @@ def test_a_user_who_may_not_create_uses_markers_that_exist(where: Where, tmp_pat
 
 
 def test_a_lock_of_another_user_is_named(where: Where, tmp_path: Path, sink: Sink) -> None:
-    """Only the owner of a session, and administrators, may end it."""
+    """Only the owner of a session, or an administrator, may end it."""
     poor = as_user(where, f"ALL ON {where['database']}.*")
     frozen = handle(sink)
     frozen.acquire([0])
@@ -359,7 +363,7 @@ def test_a_lock_of_another_user_is_named(where: Where, tmp_path: Path, sink: Sin
     assert sink.numbers() == once(2)
 
 
-def test_errors_of_a_record_keep_the_slot(sink: Sink, where: Where) -> None:
+def test_an_error_of_a_record_keeps_the_slot(sink: Sink, where: Where) -> None:
     run(where, "ALTER TABLE numbers ADD CONSTRAINT no CHECK (n <> 7)")
     with pytest.raises(DataError, match=r"CONSTRAINT `no` failed.*The record is {\"n\": 7"):
         sink.task("run1", 1, 0, [2, 7])

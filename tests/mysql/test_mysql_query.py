@@ -48,10 +48,10 @@ class TestQuery(QueryContract):
         return MysqlQuery(spark, where, tmp_path, **request.param)
 
 
-def test_a_start_with_the_same_function_looks_at_the_table_again(
+def test_a_restart_with_the_same_function_checks_the_table_again(
     spark: SparkSession, where: Where, tmp_path: Path
 ) -> None:
-    """Also if the numbers of micro-batches have no gap. A running query would stop here."""
+    """It does so even if the numbers of micro-batches have no gap."""
     query = MysqlQuery(spark, where, tmp_path, mode="upsert", key="n")
     publish = mysql_sink(where, "numbers", checkpoint=str(query.checkpoint), mode="upsert", key="n")
     query.numbers(range(3), range(2, 5))
@@ -69,7 +69,7 @@ def test_a_start_with_the_same_function_looks_at_the_table_again(
     assert query.found() == once(9)
 
 
-def test_check_query_reports_commits_that_a_crash_takes(
+def test_check_query_reports_commits_that_a_crash_can_lose(
     spark: SparkSession, where: Where, tmp_path: Path
 ) -> None:
     """The server of the tests does not wait for the disk."""
@@ -92,7 +92,9 @@ def test_check_query_reports_commits_that_a_crash_takes(
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_is_named(spark: SparkSession, where: Where, tmp_path: Path) -> None:
+def test_a_missing_table_and_a_rejected_record_are_named(
+    spark: SparkSession, where: Where, tmp_path: Path
+) -> None:
     query = MysqlQuery(spark, where, tmp_path, mode="atomic")
     run(where, "ALTER TABLE numbers ADD CONSTRAINT c CHECK (text <> 'v7')")
     query.numbers(range(5, 10))
@@ -105,7 +107,9 @@ def test_what_does_not_fit_is_named(spark: SparkSession, where: Where, tmp_path:
     assert query.found() == Counter()
 
 
-def test_verdicts_go_to_a_table_each(spark: SparkSession, where: Where, tmp_path: Path) -> None:
+def test_each_verdict_goes_to_its_own_table(
+    spark: SparkSession, where: Where, tmp_path: Path
+) -> None:
     query = MysqlQuery(spark, where, tmp_path)
     run(where, "CREATE TABLE copies (n bigint, text text CHARACTER SET utf8mb4, verdict text "
                "CHARACTER SET utf8mb4)")  # fmt: skip

@@ -106,8 +106,8 @@ def is_held(value: Any) -> bool:
 
 
 @pytest.mark.parametrize("mode", some_long(["append", "upsert", "atomic"], "upsert"))
-def test_values_at_the_edges(where: Where, tmp_path: Path, mode: str) -> None:
-    """Each type in the column that `mysql_ddl` creates, and 200 columns."""
+def test_edge_values_are_read_back_unchanged(where: Where, tmp_path: Path, mode: str) -> None:
+    """The table has 200 columns, with each type as `mysql_ddl` declares it."""
     edges = [edge.only(is_held) for edge in SCALARS]
     rows = batch_of(edges)
     kinds = {"n": "int"} | {edge.name: edge.spark for edge in edges}
@@ -201,7 +201,7 @@ def test_a_text_that_is_not_utf8_is_refused(where: Where, tmp_path: Path) -> Non
         ("int", "int AS (n + 1) VIRTUAL", "the table computes this column"),
     ],
 )  # fmt: skip
-def test_what_would_lose_something_is_refused(
+def test_a_column_that_would_lose_information_is_rejected(
     where: Where, tmp_path: Path, spark: str, kind: str, why: str
 ) -> None:
     run(where, f"CREATE TABLE t (n int, c {kind})")
@@ -226,7 +226,7 @@ def test_the_page_lists_the_types() -> None:
         assert [kind for kind in kinds if kind != "utf8mb4"] == _wanted(spark), spark
 
 
-def test_a_table_that_cannot_be_made_is_refused_by_column() -> None:
+def test_mysql_ddl_rejects_unsupported_columns_keys_and_servers() -> None:
     schema = T.StructType([T.StructField("m", T.MapType(T.StringType(), T.StringType()))])
     with pytest.raises(ConfigError, match=r"Column 'm' .* does not go into table t: it is map"):
         mysql_ddl(schema, "t", server="mysql")

@@ -89,7 +89,7 @@ def test_a_temporary_table_of_another_session_is_refused(dsn: str, tmp_path: Pat
 
 @pytest.mark.parametrize("option", ["markers", "quarantine"])
 @pytest.mark.parametrize("kind", ["UNLOGGED TABLE", "VIEW"])
-def test_the_sink_s_own_tables_are_tables_that_a_crash_leaves(
+def test_an_unlogged_table_or_a_view_for_the_sinks_own_rows_is_rejected(
     dsn: str, tmp_path: Path, option: str, kind: str
 ) -> None:
     run(dsn, "CREATE TABLE rows (n int, text text)", f"CREATE {kind} own AS SELECT 1 AS slot")
@@ -98,7 +98,7 @@ def test_the_sink_s_own_tables_are_tables_that_a_crash_leaves(
 
 
 @pytest.mark.parametrize("part", ["PARTITION BY HASH (slot)", ""])
-def test_the_markers_may_be_in_a_table_that_was_there(dsn: str, tmp_path: Path, part: str) -> None:
+def test_an_existing_table_can_hold_the_markers(dsn: str, tmp_path: Path, part: str) -> None:
     run(dsn, "CREATE TABLE own (query_id text, sink text, slot int, owner uuid, marker text, "
              f"PRIMARY KEY (query_id, sink, slot)) {part}")  # fmt: skip
     if part:
@@ -143,7 +143,7 @@ CHANGES: list[tuple[list[str], dict[str, str], str]] = [
 def test_a_table_that_becomes_unsafe_stops_the_query(
     dsn: str, tmp_path: Path, change: list[str], options: dict[str, str], why: str, mode: str
 ) -> None:
-    """In a transaction of a task, and of the driver, with the error of a new start."""
+    """Transactions of tasks and of the driver raise the error of a new start."""
     run(dsn, "CREATE TABLE numbers (n int, text text UNIQUE)",
         "CREATE RULE one AS ON DELETE TO numbers DO ALSO SELECT 1")  # fmt: skip
     mode = mode or ("upsert" if "key" in options else "append")
@@ -174,10 +174,10 @@ def write_texts(sink: Sink, batch_id: int, texts: list[str]) -> None:
          "Partition more of table numbers is UNLOGGED"),
     ],
 )  # fmt: skip
-def test_a_change_while_rows_are_on_their_way_stops_the_query(
+def test_a_change_of_the_table_within_a_transaction_stops_the_query(
     dsn: str, tmp_path: Path, options: dict[str, str], change: str, why: str
 ) -> None:
-    """The transaction compares at its end, because its locks do not prevent these changes."""
+    """The transaction checks at its end, because its locks do not prevent these changes."""
     unique, parts = ("UNIQUE", "") if options else ("", "PARTITION BY LIST (text)")
     run(dsn, *CI, f"CREATE TABLE numbers (n int, text text {unique}) {parts}",
         "CREATE UNLOGGED TABLE more (n int, text text)")  # fmt: skip
@@ -249,7 +249,7 @@ def test_different_keys_are_different_rows(
     [("double", "double precision"), ("float", "real"), ("string", "jsonb"),
      ("interval day to second", "interval"), ("array<double>", "double precision[]")],
 )  # fmt: skip
-def test_a_type_that_takes_different_values_for_equal_is_no_key(
+def test_a_type_that_treats_different_values_as_equal_is_rejected_as_a_key(
     dsn: str, tmp_path: Path, spark: str, kind: str
 ) -> None:
     run(dsn, f"CREATE TABLE rows (k {kind} PRIMARY KEY)")
@@ -266,14 +266,14 @@ def test_postgres_ddl_refuses_a_key_that_the_sink_refuses() -> None:
 
 
 @pytest.mark.parametrize("kind", ["json", "jsonb", "integer[]"])
-def test_a_version_has_the_order_of_spark(kind: str) -> None:
+def test_a_version_whose_order_differs_from_spark_is_rejected(kind: str) -> None:
     with pytest.raises(Unsuitable, match=r"orders .* otherwise than Spark"):
         check_compared(kind, in_key=False)
     check_compared("double precision", in_key=False)
 
 
-def test_texts_compare_by_bytes_whatever_their_collation(dsn: str, tmp_path: Path) -> None:
-    """The server of the tests has no other order of texts, so this looks at the statement."""
+def test_texts_are_compared_by_bytes_under_any_collation(dsn: str, tmp_path: Path) -> None:
+    """The test checks the statement, because its server has only one order of texts."""
     run(dsn, "CREATE TABLE rows (k text PRIMARY KEY, v varchar, n int)")
     columns = [("k", "string"), ("v", "string"), ("n", "int")]
     for key, version in (("k", "v"), ("k", "n")):
@@ -290,7 +290,7 @@ def test_texts_compare_by_bytes_whatever_their_collation(dsn: str, tmp_path: Pat
 def test_a_second_spelling_of_a_uuid_is_refused(
     dsn: str, tmp_path: Path, options: dict[str, str]
 ) -> None:
-    """Two IDs of the stream would be one key."""
+    """Otherwise two IDs of the stream would be one key."""
     run(dsn, "CREATE TABLE rows (n int UNIQUE, k uuid UNIQUE)")
     text = "00112233-4455-6677-8899-aabbccddeeff"
     rows = pa.record_batch({"n": pa.array([1, 2], pa.int32()), "k": [text, text.upper()]})
@@ -304,7 +304,7 @@ def test_a_second_spelling_of_a_uuid_is_refused(
     "index",
     ["(n)", "(n, text)", "(lower(text))", "(text, lower(text))", "(text) WHERE n > 0", None],
 )
-def test_a_key_needs_a_unique_index_that_on_conflict_takes(
+def test_a_key_needs_a_unique_index_that_on_conflict_accepts(
     dsn: str, tmp_path: Path, index: str | None
 ) -> None:
     run(dsn, "CREATE TABLE rows (n int, text text)")

@@ -52,20 +52,20 @@ def made(dsn: str, folder: Path, columns: list[tuple[str, str]] = COLUMNS, **opt
         ({"checkpointLocation": ""}, "Give the option checkpointLocation"),
     ],
 )
-def test_options_that_cannot_be(given: dict[str, str], why: str) -> None:
+def test_options_that_cannot_work_are_rejected(given: dict[str, str], why: str) -> None:
     right = {"dsn": "host=h", "table": "rows", "checkpointLocation": "c"}
     with pytest.raises(ConfigError, match=why):
         postgres_options(right | given)
 
 
 @pytest.mark.parametrize("mode", ["append", "atomic"])
-def test_a_whole_result_is_not_added_again_and_again(mode: str) -> None:
+def test_complete_mode_is_rejected_without_upsert(mode: str) -> None:
     source = source_of(POSTGRES)({"dsn": "host=h", "table": "rows", "mode": mode})
     with pytest.raises(ConfigError, match=r"dedup_postgres adds .*many times.*mode upsert"):
         source.streamWriter(StructType(), overwrite=True)
 
 
-def test_a_whole_result_goes_where_a_key_tells_its_rows(dsn: str, tmp_path: Path) -> None:
+def test_complete_mode_is_accepted_with_upsert(dsn: str, tmp_path: Path) -> None:
     run(dsn, MAKE)
     given = {"dsn": dsn, "table": "rows", "mode": "upsert", "key": "n"}
     source = source_of(POSTGRES)({**given, "checkpointLocation": str(tmp_path)})
@@ -73,8 +73,8 @@ def test_a_whole_result_goes_where_a_key_tells_its_rows(dsn: str, tmp_path: Path
     assert source.streamWriter(schema, overwrite=True)
 
 
-def test_sessions_notice_a_server_that_is_gone_as_the_user_says(dsn: str) -> None:
-    """Also one that takes no more bytes, of which keepalives know nothing."""
+def test_sessions_use_the_keepalives_of_the_dsn(dsn: str) -> None:
+    """The timeout also covers a server that accepts no bytes, which keepalives do not detect."""
     default = connected(dsn, 5).info.get_parameters()
     assert default["tcp_user_timeout"] == "120000"
     assert default["keepalives_idle"] == "10"
@@ -101,7 +101,7 @@ def test_sessions_notice_a_server_that_is_gone_as_the_user_says(dsn: str) -> Non
         ("host=h.invalid;password=s3cret", SinkError, "resolve host"),
     ],
 )
-def test_servers_that_cannot_be_used(
+def test_a_server_that_cannot_be_used_is_reported_without_the_password(
     server: Server, dsn: str, error: type[DedupError], why: str, tmp_path: Path, request: Any
 ) -> None:
     own = request.getfixturevalue("dsn_of_test") if "{dsn}" in dsn else ""
@@ -137,7 +137,7 @@ def dsn_of_test(server: Server) -> Iterator[str]:
         (MAKE, [("n", "bigint")], {}, "Column 'n' of the stream does not go .*bigint"),
     ],
 )  # fmt: skip
-def test_tables_that_do_not_fit(
+def test_tables_that_do_not_fit_are_rejected(
     dsn: str,
     tmp_path: Path,
     ddl: str,
@@ -157,14 +157,14 @@ def test_a_domain_may_have_the_default(dsn: str, tmp_path: Path) -> None:
     assert run(dsn, "SELECT * FROM rows") == [(1, "t", 5)] * 2
 
 
-def test_defaults_and_identities(dsn: str, tmp_path: Path) -> None:
+def test_defaults_and_identities_are_filled_in(dsn: str, tmp_path: Path) -> None:
     run(dsn, "CREATE TABLE rows (i int GENERATED ALWAYS AS IDENTITY, n int, d int NOT NULL "
              "DEFAULT 7)")  # fmt: skip
     write(dsn, tmp_path, [("n", "int")], pa.record_batch({"n": pa.array([-1], pa.int32())}))
     assert run(dsn, "SELECT i, n, d FROM rows") == [(1, -1, 7), (2, -1, 7)]
 
 
-def test_what_the_server_forbids_is_an_error_of_the_configuration(
+def test_a_missing_privilege_or_index_is_a_configuration_error(
     database: str, tmp_path: Path
 ) -> None:
     run(database, "CREATE ROLE writer LOGIN", MAKE)
@@ -206,7 +206,7 @@ def test_what_the_server_forbids_is_an_error_of_the_configuration(
         ("array<date>", -(2**31) + 10_957, pa.list_(pa.date32())),
     ],
 )
-def test_days_before_those_of_postgresql(
+def test_days_before_the_calendar_of_postgresql_are_refused(
     dsn: str, tmp_path: Path, kind: str, number: int, type_: pa.DataType
 ) -> None:
     inner = type_.value_type if pa.types.is_list(type_) else type_
@@ -238,10 +238,10 @@ BAD = [
 
 @pytest.mark.parametrize(("numbers", "texts", "why"), BAD, ids=lambda each: str(each)[:20])
 @pytest.mark.parametrize("batch_id", [0, 1])
-def test_records_that_the_table_does_not_take(
+def test_a_record_that_the_table_rejects_is_reported_and_nothing_is_written(
     dsn: str, tmp_path: Path, numbers: list[int | None], texts: list[str], why: str, batch_id: int
 ) -> None:
-    """The driver's first micro-batch and a task's later one: named, and nothing is there."""
+    """In the driver's first micro-batch and in a task's later one."""
     run(dsn, MAKE)
     work = made(dsn, tmp_path)
     sink = Sink(dsn, tmp_path / "sink")
@@ -260,10 +260,10 @@ def test_records_that_the_table_does_not_take(
 
 @pytest.mark.parametrize("mode", ["append", "atomic"])
 @pytest.mark.parametrize("line", [1, 7, 8, 9, 40])
-def test_the_record_is_named_wherever_it_was_among_those_sent(
+def test_a_rejected_record_is_named_at_any_position(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, line: int
 ) -> None:
-    """Rows are sent in parts, and the server refuses one when all of them are sent."""
+    """Rows are sent in parts, and the server rejects one after it received all of them."""
     monkeypatch.setattr(copy_rows, "_ROWS", 4)
     run(dsn, "CREATE TABLE rows (n integer, text text)")
     texts = ["abc"] * 40
@@ -290,7 +290,7 @@ def test_a_key_without_a_value_is_refused(dsn: str, tmp_path: Path) -> None:
     assert run(dsn, "SELECT * FROM rows") == []
 
 
-def test_a_table_that_changes_under_the_query(dsn: str, tmp_path: Path) -> None:
+def test_a_column_dropped_under_the_query_stops_it(dsn: str, tmp_path: Path) -> None:
     sink = Sink(dsn, tmp_path)
     sink.batch("run1", 0, [0])
     run(dsn, "ALTER TABLE numbers DROP COLUMN text")
@@ -316,8 +316,8 @@ def test_a_column_that_changes_its_type_is_refused(
     assert run(dsn, "SELECT * FROM numbers") == []
 
 
-def test_names_with_quotes_and_percent_signs(database: str, tmp_path: Path) -> None:
-    """Psycopg takes percent signs for places of parameters."""
+def test_names_with_quotes_and_percent_signs_are_accepted(database: str, tmp_path: Path) -> None:
+    """Psycopg reads percent signs as placeholders."""
     run(database, 'CREATE SCHEMA "a%b"',
         'CREATE TABLE "a%b"."t""%s" ("n%s" int PRIMARY KEY, "%(x)""s" text)')  # fmt: skip
     columns = [("n%s", "int"), ('%(x)"s', "string")]
@@ -328,7 +328,7 @@ def test_names_with_quotes_and_percent_signs(database: str, tmp_path: Path) -> N
         assert run(database, 'SELECT * FROM "a%b"."t""%s"') == [(1, mode)]
 
 
-def test_a_time_limit_of_the_user_is_told(dsn: str, tmp_path: Path) -> None:
+def test_a_statement_timeout_of_the_user_is_reported(dsn: str, tmp_path: Path) -> None:
     """Each start would meet it again."""
     hasty = Sink(f"{dsn} options='-c statement_timeout=200'", tmp_path)
     hasty.batch("run1", 0, [0])
@@ -354,7 +354,9 @@ def before_each_row(dsn: str, body: str) -> None:
         "CASE NEW.n WHEN 1 THEN NULL; END CASE",
     ],
 )
-def test_what_a_trigger_refuses_is_a_record(dsn: str, tmp_path: Path, refuse: str) -> None:
+def test_a_record_that_a_trigger_refuses_is_quarantined(
+    dsn: str, tmp_path: Path, refuse: str
+) -> None:
     sink = Sink(dsn, tmp_path, quarantine="refused")
     before_each_row(dsn, f"IF NEW.n = 7 THEN {refuse}; END IF; RETURN NEW;")
     with pytest.raises(DataError, match=r"Table numbers: (no order 7|case not found)"):
@@ -365,8 +367,10 @@ def test_what_a_trigger_refuses_is_a_record(dsn: str, tmp_path: Path, refuse: st
 
 
 @pytest.mark.parametrize("state", ["HV000", *map(long, ["57P01", "72000", "40001"])])
-def test_the_server_s_own_trouble_is_no_record_s(dsn: str, tmp_path: Path, state: str) -> None:
-    """As from a foreign table whose server is away: nothing is set aside."""
+def test_a_failure_of_the_server_quarantines_no_record(
+    dsn: str, tmp_path: Path, state: str
+) -> None:
+    """For example a foreign table whose server is unreachable."""
     sink = Sink(dsn, tmp_path, quarantine="refused")
     before_each_row(dsn, f"RAISE 'away' USING ERRCODE = '{state}';")
     with pytest.raises(SinkError, match="away"):
@@ -378,25 +382,25 @@ def test_the_server_s_own_trouble_is_no_record_s(dsn: str, tmp_path: Path, state
 
 
 @pytest.mark.parametrize("state", ["2D000", long("25001"), long("3D000")])
-def test_what_every_attempt_of_a_trigger_meets_is_an_error_of_the_configuration(
+def test_a_trigger_that_always_fails_is_a_configuration_error(
     dsn: str, tmp_path: Path, state: str
 ) -> None:
-    """Such as a COMMIT in a trigger: the server does not recover from it."""
+    """For example a COMMIT in a trigger, which fails at each attempt."""
     sink = Sink(dsn, tmp_path)
     before_each_row(dsn, f"RAISE 'never' USING ERRCODE = '{state}';")
     with pytest.raises(ConfigError, match="never"):
         sink.batch("run1", 0, [6])
 
 
-def test_a_time_limit_of_a_transaction_is_told(dsn: str, tmp_path: Path) -> None:
-    """PostgreSQL 17 has it."""
+def test_a_transaction_timeout_is_reported(dsn: str, tmp_path: Path) -> None:
+    """PostgreSQL has this limit since version 17."""
     sink = Sink(dsn, tmp_path)
     before_each_row(dsn, "RAISE 'terminating connection' USING ERRCODE = '25P04';")
     with pytest.raises(SinkError, match="`-c transaction_timeout=0` among"):
         sink.batch("run1", 0, [6])
 
 
-def test_markers_are_the_same_whatever_the_search_path(database: str, tmp_path: Path) -> None:
+def test_markers_do_not_depend_on_the_search_path(database: str, tmp_path: Path) -> None:
     run(database, "CREATE SCHEMA side")
     for markers, path in (("m", "public"), ("m", "public,side"), ("public.m", "side")):
         there = f"{database} options='-c search_path={path}'"
@@ -405,7 +409,7 @@ def test_markers_are_the_same_whatever_the_search_path(database: str, tmp_path: 
         assert sink.work.options.markers == '"public"."m"'
 
 
-def test_a_constraint_that_fails_with_the_commit(dsn: str, tmp_path: Path) -> None:
+def test_a_constraint_that_fails_at_commit_is_reported(dsn: str, tmp_path: Path) -> None:
     run(dsn, "CREATE TABLE numbers (n int, text text, UNIQUE (n) DEFERRABLE INITIALLY DEFERRED)")
     sink = Sink(dsn, tmp_path)
     for batch_id in range(2):
@@ -450,14 +454,14 @@ def test_without_a_version_the_last_row_stays(dsn: str, tmp_path: Path) -> None:
     assert run(dsn, "SELECT n, text FROM rows ORDER BY n") == [(1, "last"), (2, "b")]
 
 
-def test_a_table_of_a_key_alone(dsn: str, tmp_path: Path) -> None:
+def test_a_table_of_only_key_columns_accepts_rows(dsn: str, tmp_path: Path) -> None:
     run(dsn, "CREATE TABLE rows (n int, text text, PRIMARY KEY (text, n))")
     write(dsn, tmp_path, COLUMNS, batch_of([1, 1, 2]), mode="upsert", key="n,text")
     assert run(dsn, "SELECT n FROM rows ORDER BY n") == [(1,), (2,)]
 
 
 def test_writers_of_the_same_keys_never_deadlock(dsn: str, tmp_path: Path) -> None:
-    """Each takes the rows in the order of their keys, in whichever order they came."""
+    """Each writer sorts its rows by key."""
     sink = Sink(dsn, tmp_path, mode="upsert", key="n")
     sink.batch("run1", 0, [0], [0], [0])
     numbers = list(range(3000))
@@ -473,7 +477,7 @@ def test_writers_of_the_same_keys_never_deadlock(dsn: str, tmp_path: Path) -> No
     assert sink.numbers() == once(3000)
 
 
-def test_a_partitioned_table(dsn: str, tmp_path: Path) -> None:
+def test_rows_go_into_a_partitioned_table(dsn: str, tmp_path: Path) -> None:
     run(dsn, "CREATE TABLE rows (n int PRIMARY KEY, text text) PARTITION BY RANGE (n)",
         "CREATE TABLE low PARTITION OF rows FOR VALUES FROM (0) TO (10)")  # fmt: skip
     write(dsn, tmp_path, COLUMNS, batch_of([1, 2]), mode="upsert", key="n")

@@ -29,7 +29,7 @@ def handle(sink: Sink) -> KitSlots:
 
 
 def test_two_drivers_of_one_process_are_two_owners(sink: Sink) -> None:
-    """A start that was stopped may still be at its function when the next one publishes."""
+    """A stopped start may still run its function when the next one publishes."""
     old, new = handle(sink), handle(sink)
     old.acquire([0])
     new.acquire([0])
@@ -39,8 +39,8 @@ def test_two_drivers_of_one_process_are_two_owners(sink: Sink) -> None:
     new.close()
 
 
-def test_a_frozen_session_on_a_slot_without_a_row_is_ended(dsn: str, tmp_path: Path) -> None:
-    """Nobody has published in the slot yet, so no row shows who locks it."""
+def test_a_frozen_session_on_a_slot_without_a_marker_is_ended(dsn: str, tmp_path: Path) -> None:
+    """The slot has no published micro-batch, so no row shows who locks it."""
     sink = Sink(dsn, tmp_path)
     frozen = sink.work.custom.begin()
     sink.work.custom.read_marker(frozen, f"{QUERY}/postgres/0")
@@ -51,7 +51,7 @@ def test_a_frozen_session_on_a_slot_without_a_row_is_ended(dsn: str, tmp_path: P
     sink.work.custom.rollback(frozen)
 
 
-def test_a_fork_has_connections_of_its_own(sink: Sink, dsn: str) -> None:
+def test_a_fork_has_its_own_connections(sink: Sink, dsn: str) -> None:
     mine = connected(dsn, 5)
     give_back(dsn, mine)
     pid = os.fork()
@@ -66,10 +66,10 @@ def test_a_fork_has_connections_of_its_own(sink: Sink, dsn: str) -> None:
     mine.close()
 
 
-def test_threads_take_connections_at_the_same_time(
+def test_a_connection_that_another_thread_took_first_is_replaced(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread takes the last one between the look at the list and the hand into it."""
+    """Another thread takes the last free connection between the check and the pop."""
 
     class Emptied(list[psycopg.Connection[tuple[object, ...]]]):
         def __bool__(self) -> bool:
@@ -79,8 +79,8 @@ def test_threads_take_connections_at_the_same_time(
     connected(dsn, 5).close()
 
 
-def test_a_commit_is_on_the_disk_before_it_is_told(sink: Sink, dsn: str) -> None:
-    """Else a crash takes rows and marker of a micro-batch that Spark takes for done."""
+def test_synchronous_commit_is_turned_on_for_the_sinks_transactions(sink: Sink, dsn: str) -> None:
+    """Otherwise a crash could lose a micro-batch that Spark has committed."""
     run(dsn, "ALTER ROLE CURRENT_USER SET synchronous_commit = off")
     forget_connections()
     with transaction(sink.work.options) as connection:
@@ -94,7 +94,7 @@ def test_a_commit_is_on_the_disk_before_it_is_told(sink: Sink, dsn: str) -> None
 
 
 @pytest.mark.parametrize("error", ["ConnectionException", "StatementCompletionUnknown"])
-def test_a_proxy_that_does_not_know_of_a_commit(
+def test_a_commit_of_unknown_outcome_is_found_by_its_marker(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, error: str
 ) -> None:
     """The error comes on an intact connection; the marker shows the outcome."""
@@ -116,7 +116,7 @@ def test_a_proxy_that_does_not_know_of_a_commit(
 
 
 def test_a_frozen_attempt_of_another_role_is_disconnected(database: str, tmp_path: Path) -> None:
-    """Users may act as a role that is not their session's own."""
+    """The session acts as a role that is not its user."""
     run(database, "CREATE ROLE acting", "CREATE ROLE worker LOGIN IN ROLE acting")
     name = database.split("dbname=")[1].split()[0]
     run(database, f"GRANT ALL ON DATABASE {name} TO acting", "GRANT ALL ON SCHEMA public TO acting")

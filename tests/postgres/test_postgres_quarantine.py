@@ -42,10 +42,10 @@ def refused(dsn: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("options", MODES, ids=str)
 @pytest.mark.parametrize("batch_id", [0, 1])
-def test_the_other_records_of_the_slice_arrive(
+def test_rejected_records_are_quarantined_and_the_others_arrive(
     dsn: str, tmp_path: Path, options: dict[str, str], batch_id: int
 ) -> None:
-    """In the driver's first micro-batch and a task's later one; a replay sets nothing aside."""
+    """In the driver's first micro-batch and a task's later one. A replay repeats nothing."""
     sink = picky_sink(dsn, tmp_path, **options)
     for before in range(batch_id):
         sink.batch("run1", before, [100])
@@ -84,7 +84,7 @@ def test_rows_of_one_key_keep_their_order(dsn: str, tmp_path: Path) -> None:
         assert len(refused(dsn)) == batch_id + 1
 
 
-def test_many_blocks_and_a_second_row_of_a_key(dsn: str, tmp_path: Path) -> None:
+def test_a_second_row_of_a_key_is_quarantined_among_many_blocks(dsn: str, tmp_path: Path) -> None:
     sink = picky_sink(dsn, tmp_path)
     for batch_id in range(2):
         base = 10_000 * batch_id
@@ -96,8 +96,10 @@ def test_many_blocks_and_a_second_row_of_a_key(dsn: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("mode", ["append", "atomic"])
-def test_constraints_that_wait_for_the_commit(dsn: str, tmp_path: Path, mode: str) -> None:
-    """The commit itself would fail, at every start again, and set nothing aside."""
+def test_records_that_fail_a_deferred_constraint_are_quarantined(
+    dsn: str, tmp_path: Path, mode: str
+) -> None:
+    """Otherwise the commit would fail at every start, and nothing would be quarantined."""
     run(dsn, "CREATE TABLE customers (n int PRIMARY KEY)", "INSERT INTO customers VALUES (1), (2)",
         "CREATE TABLE numbers (n int REFERENCES customers DEFERRABLE INITIALLY DEFERRED, "
         "text text, UNIQUE (n) DEFERRABLE INITIALLY DEFERRED)")  # fmt: skip
@@ -109,7 +111,7 @@ def test_constraints_that_wait_for_the_commit(dsn: str, tmp_path: Path, mode: st
 
 
 @pytest.mark.parametrize("mode", ["append", "atomic"])
-def test_constraints_over_several_records_wait_for_the_last(
+def test_a_constraint_over_several_records_is_checked_after_the_last_one(
     dsn: str, tmp_path: Path, mode: str
 ) -> None:
     run(dsn, "CREATE TABLE numbers (n int CHECK (n <> 7), text text)",
@@ -136,7 +138,7 @@ def test_constraints_over_several_records_wait_for_the_last(
 
 
 @pytest.mark.parametrize("batch_id", [0, 1])
-def test_where_most_are_refused_it_is_not_the_records(
+def test_too_many_rejected_records_stop_the_micro_batch(
     dsn: str, tmp_path: Path, batch_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quarantine_table, "MOST", 5)
@@ -151,7 +153,9 @@ def test_where_most_are_refused_it_is_not_the_records(
 
 
 @pytest.mark.parametrize("mode", ["append", "atomic"])
-def test_characters_that_the_database_does_not_have(dsn: str, tmp_path: Path, mode: str) -> None:
+def test_characters_that_the_database_cannot_encode_are_quarantined(
+    dsn: str, tmp_path: Path, mode: str
+) -> None:
     run(dsn, "CREATE DATABASE narrow ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' "
              "TEMPLATE template0")  # fmt: skip
     try:
@@ -170,7 +174,7 @@ def test_characters_that_the_database_does_not_have(dsn: str, tmp_path: Path, mo
         run(dsn, "DROP DATABASE narrow")
 
 
-def test_records_that_json_has_no_words_for(dsn: str, tmp_path: Path) -> None:
+def test_records_that_json_cannot_express_are_quarantined(dsn: str, tmp_path: Path) -> None:
     run(dsn, "CREATE TABLE rows (b bytea, t text, d date, m numeric)")
     columns = [("b", "binary"), ("t", "string"), ("d", "date"), ("m", "decimal(5,2)")]
     text = pa.array([b"\xff\x00a"], pa.binary())
@@ -193,8 +197,8 @@ def test_records_that_json_has_no_words_for(dsn: str, tmp_path: Path) -> None:
         }  # fmt: skip
 
 
-def test_records_beyond_the_calendar_of_python(dsn: str, tmp_path: Path) -> None:
-    """Also numbers that JSON lacks, and lists with invalid texts."""
+def test_records_beyond_the_calendar_of_python_are_quarantined(dsn: str, tmp_path: Path) -> None:
+    """So are numbers that JSON lacks, and lists with invalid texts."""
     run(dsn, "CREATE TABLE rows (d date, t timestamptz, x double precision, a text[])")
     columns = [("d", "date"), ("t", "timestamp"), ("x", "double"), ("a", "array<string>")]
     wrong = pa.array([b"\xffa"])

@@ -48,8 +48,10 @@ class TestQuery(QueryContract):
         return made
 
     @pytest.mark.parametrize("query", [{}], indirect=True, ids=["append"])
-    def test_kills_at_some_steps(self, query: PostgresQuery, fault_folder: Path) -> None:
-        """Of a task that publishes, and of one that stages."""
+    def test_kills_at_some_steps_lose_and_repeat_nothing(
+        self, query: PostgresQuery, fault_folder: Path
+    ) -> None:
+        """The kills hit a task that publishes and one that stages."""
         self.kill(query, fault_folder, ("kit.rows.sent", "kit.stage.after"))
 
 
@@ -57,10 +59,10 @@ class TestQuery(QueryContract):
     "point", [pytest.param("kit.begun", marks=pytest.mark.slow), "kit.commit.after"]
 )
 @pytest.mark.slow
-def test_the_query_goes_on_with_other_cores_after_a_kill(
+def test_a_killed_query_continues_with_another_number_of_cores(
     spark: SparkSession, dsn: str, tmp_path: Path, fault_folder: Path, point: str
 ) -> None:
-    """Half published, then continued by as many map tasks as other cores would make."""
+    """A half published micro-batch continues with as many map tasks as other cores would make."""
     query = PostgresQuery(spark, dsn, tmp_path)
     operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2)
     query.change = lambda rows: rows.transform(operator)
@@ -87,7 +89,7 @@ def test_the_query_goes_on_with_other_cores_after_a_kill(
     assert query.found() == once(90)
 
 
-def test_in_foreach_batch_beside_another_sink(
+def test_two_sinks_in_foreach_batch_survive_a_replay(
     spark: SparkSession, dsn: str, tmp_path: Path
 ) -> None:
     query = PostgresQuery(spark, dsn, tmp_path)
@@ -110,7 +112,7 @@ def test_in_foreach_batch_beside_another_sink(
     assert run(dsn, "SELECT count(*) FROM copies") == [(60,)]
 
 
-def test_what_cannot_be_is_refused_before_the_query_starts(
+def test_a_missing_table_is_rejected_before_the_query_starts(
     spark: SparkSession, dsn: str, tmp_path: Path
 ) -> None:
     query = PostgresQuery(spark, dsn, tmp_path)
@@ -120,7 +122,9 @@ def test_what_cannot_be_is_refused_before_the_query_starts(
     assert isinstance(cause(refused.value), ConfigError)
 
 
-def test_a_record_that_does_not_fit_is_named(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+def test_a_record_that_the_table_rejects_is_named(
+    spark: SparkSession, dsn: str, tmp_path: Path
+) -> None:
     query = PostgresQuery(spark, dsn, tmp_path, mode="atomic")
     run(dsn, "ALTER TABLE numbers ADD CHECK (text <> 'v7')")
     query.numbers(range(5), range(5, 10))
@@ -135,7 +139,7 @@ def test_a_record_that_does_not_fit_is_named(spark: SparkSession, dsn: str, tmp_
     assert query.found() == once(10)
 
 
-def test_a_restart_with_the_same_function_looks_at_the_tables_again(
+def test_a_restart_with_the_same_function_checks_the_tables_again(
     spark: SparkSession, dsn: str, tmp_path: Path
 ) -> None:
     query = PostgresQuery(spark, dsn, tmp_path)

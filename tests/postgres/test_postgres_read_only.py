@@ -39,10 +39,10 @@ def writing(database: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("whose", ["DATABASE {}", "ROLE postgres IN DATABASE {}"])
-def test_a_database_that_only_reads_is_an_error_of_the_configuration(
+def test_a_read_only_database_or_role_is_a_configuration_error(
     sink: Sink, database: str, writing: str, tmp_path: Path, whose: str
 ) -> None:
-    """At a start and in a task, and not once it is reset."""
+    """A start and a task report it, and both succeed once it is reset."""
     whose = whose.format(database.split("dbname=")[1])
     run(database, f"ALTER {whose} SET {SETTING} = on")
     forget_connections()
@@ -59,10 +59,8 @@ def test_a_database_that_only_reads_is_an_error_of_the_configuration(
 
 
 @pytest.mark.parametrize("only", ["", " target_session_attrs=read-write"])
-def test_a_dsn_that_only_reads_is_an_error_of_the_configuration(
-    database: str, tmp_path: Path, only: str
-) -> None:
-    """Also if libpq itself rejects the session."""
+def test_a_read_only_dsn_is_a_configuration_error(database: str, tmp_path: Path, only: str) -> None:
+    """It is one even if libpq itself rejects the session."""
     run(database, "CREATE TABLE numbers (n integer, text text)")
     dsn = f"{database} options='-c {SETTING}=on'{only}"
     with pytest.raises(ConfigError, match="is on for this client") as told:
@@ -70,7 +68,7 @@ def test_a_dsn_that_only_reads_is_an_error_of_the_configuration(
     assert not restart_helps(told.value)
 
 
-def test_a_server_that_is_set_to_read_may_write_later(
+def test_a_restart_helps_once_a_read_only_server_is_writable_again(
     sink: Sink, database: str, writing: str, tmp_path: Path
 ) -> None:
     run(
@@ -99,10 +97,10 @@ def test_a_server_that_is_set_to_read_may_write_later(
 @pytest.mark.parametrize(
     "role", ["", f" options='-c {SETTING}=on'"], ids=["role", "read-only role"]
 )
-def test_a_standby_may_become_the_primary(
+def test_a_restart_helps_once_a_standby_is_promoted(
     server: Server, sink: Sink, database: str, tmp_path: Path, role: str
 ) -> None:
-    """As after a failover: the same connection settings lead to a standby, which is promoted."""
+    """After a failover the same connection settings may lead to a standby."""
     server.become_standby()
     try:
         reading = f"{database}{role}"

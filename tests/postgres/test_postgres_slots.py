@@ -28,12 +28,12 @@ def sink(dsn: str, tmp_path: Path) -> Sink:
     return made
 
 
-def test_tasks_publish_by_themselves_once_a_start_is_known(sink: Sink) -> None:
+def test_tasks_publish_after_the_first_micro_batch_of_a_start(sink: Sink) -> None:
     assert isinstance(sink.task("run1", 2, 0, [6]).slice, PublishedSlice)
     assert isinstance(sink.task("run2", 2, 0, [6]).slice, StagedSlice)
 
 
-def test_the_server_may_have_another_address(sink: Sink, tmp_path: Path, dsn: str) -> None:
+def test_the_address_of_the_server_may_change(sink: Sink, tmp_path: Path, dsn: str) -> None:
     moved = Sink(dsn.replace("127.0.0.1", "localhost"), tmp_path)
     moved.batch("run2", 1, [3], [4, 5])
     moved.batch("run2", 2, [6])
@@ -44,7 +44,7 @@ def test_the_server_may_have_another_address(sink: Sink, tmp_path: Path, dsn: st
 def test_a_frozen_attempt_never_publishes_after_its_successor(
     sink: Sink, tmp_path: Path, dsn: str, before: list[int]
 ) -> None:
-    """With rows it holds its slot's lock. Its successor waits a second, and ends its session."""
+    """With rows it holds the slot's lock until its successor ends its session."""
     locked = (
         "SELECT count(*) FROM pg_locks JOIN pg_class ON relation = pg_class.oid "
         "WHERE relname = 'dedup_markers' AND mode = 'RowShareLock' "
@@ -61,8 +61,8 @@ def test_a_frozen_attempt_never_publishes_after_its_successor(
     assert sink.numbers() == once(9)
 
 
-def test_many_slots_take_no_more_of_the_server_s_memory_for_locks(sink: Sink) -> None:
-    """Its table of locks has a fixed size, and all sessions share it."""
+def test_the_number_of_slots_does_not_change_the_number_of_locks(sink: Sink) -> None:
+    """All sessions share the server's table of locks, which has a fixed size."""
     of_sink = sink.work.custom
     transaction = of_sink.begin()
     held = []
@@ -75,7 +75,7 @@ def test_many_slots_take_no_more_of_the_server_s_memory_for_locks(sink: Sink) ->
     assert held[0] == held[1]
 
 
-def test_a_task_that_loses_its_session_says_what_happened(dsn: str, tmp_path: Path) -> None:
+def test_a_task_that_loses_its_session_reports_the_cause(dsn: str, tmp_path: Path) -> None:
     sink = Sink(dsn, tmp_path)
     sink.batch("run1", 0, [9])
 
@@ -102,7 +102,7 @@ def test_two_drivers_publish_a_micro_batch_once(sink: Sink, tmp_path: Path, dsn:
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_task_s_commit_without_an_answer(
+def test_a_tasks_commit_without_a_reply_loses_and_repeats_nothing(
     server: Server, dsn: str, tmp_path: Path, harm: Harm
 ) -> None:
     with Proxy(server.port) as proxy:
@@ -125,10 +125,10 @@ def test_a_task_s_commit_without_an_answer(
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("commit", some_long(range(6), 0, 1, 4))
 @pytest.mark.parametrize("mode", ["append", "atomic"])
-def test_a_driver_s_commit_without_an_answer(
+def test_a_drivers_commit_without_a_reply_loses_and_repeats_nothing(
     server: Server, dsn: str, tmp_path: Path, harm: Harm, commit: int, mode: str
 ) -> None:
-    """Each one of those that publishing takes: owning, retiring, and the slices."""
+    """This holds for each commit: of ownership, of retired slots, and of slices."""
     with Proxy(server.port) as proxy:
         through = dsn.replace(f"port={server.port}", f"port={proxy.port}")
         sink = Sink(through, tmp_path, mode=mode)
@@ -148,7 +148,7 @@ def test_a_driver_s_commit_without_an_answer(
         assert sink.numbers() == once(6)
 
 
-def test_a_server_that_crashes_in_a_transaction(server: Server, sink: Sink) -> None:
+def test_a_server_crash_in_a_transaction_loses_nothing(server: Server, sink: Sink) -> None:
     def rows() -> Iterator[int]:
         yield 6
         server.crash()
@@ -161,7 +161,7 @@ def test_a_server_that_crashes_in_a_transaction(server: Server, sink: Sink) -> N
     assert sink.numbers() == once(9)
 
 
-def test_a_server_that_restarts_is_waited_for(server: Server, sink: Sink) -> None:
+def test_the_sink_waits_for_a_server_that_restarts(server: Server, sink: Sink) -> None:
     server.crash()
     starter = threading.Timer(1.0, server.start)
     starter.start()
@@ -171,8 +171,8 @@ def test_a_server_that_restarts_is_waited_for(server: Server, sink: Sink) -> Non
     assert sink.numbers() == once(8)
 
 
-def test_a_server_that_was_put_back_is_refused(sink: Sink, dsn: str) -> None:
-    """By what this process knows, as of a next start in the same notebook."""
+def test_a_server_that_was_restored_from_a_backup_is_refused(sink: Sink, dsn: str) -> None:
+    """The process remembers what it published, for example in the same notebook."""
     backup = run(dsn, "SELECT slot, owner, marker FROM dedup_markers WHERE slot = 0")[0]
     sink.batch("run1", 2, [6], [7])
     run(dsn, f"UPDATE dedup_markers SET marker = '{backup[2]}', owner = '{backup[1]}' "
@@ -188,14 +188,14 @@ def test_a_server_that_was_put_back_is_refused(sink: Sink, dsn: str) -> None:
     assert sink.numbers() == once(9)
 
 
-def test_markers_in_another_table_would_not_be_seen(sink: Sink, dsn: str, tmp_path: Path) -> None:
+def test_another_markers_table_is_refused(sink: Sink, dsn: str, tmp_path: Path) -> None:
     other = Sink(dsn, tmp_path, markers="other_markers")
     with pytest.raises(ValueError, match="Option markers is"):
         other.batch("run2", 2, [6])
     assert sink.numbers() == once(6)
 
 
-def test_connections_are_kept_and_few(sink: Sink, dsn: str) -> None:
+def test_connections_are_reused(sink: Sink, dsn: str) -> None:
     count = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'dedup%'"
     pids = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'dedup%'"
     before = run(dsn, pids)
@@ -207,8 +207,8 @@ def test_connections_are_kept_and_few(sink: Sink, dsn: str) -> None:
 
 
 @pytest.mark.parametrize("run_id", ["run1", "run2"])
-def test_a_full_disk_of_the_server(server: Server, sink: Sink, run_id: str) -> None:
-    """A task that publishes, and the driver, fail; nothing is there, and both continue."""
+def test_a_full_disk_of_the_server_loses_nothing(server: Server, sink: Sink, run_id: str) -> None:
+    """A publishing task and the driver fail without a row in the table, and both continue."""
     rows = [batch_of(range(n, n + 1000), "x" * 1800) for n in range(6, 12_006, 1000)]
     forget_connections()
     failed = "Spark retries the task" if run_id == "run1" else "Start the query again"

@@ -136,7 +136,7 @@ def test_each_verdict_goes_to_its_table_once(
         query.go(**sinks())
 
 
-def test_what_has_no_sink_goes_where_the_operator_would_send_it(
+def test_verdicts_without_a_sink_follow_the_options_of_the_operator(
     spark: SparkSession, dsn: str, tmp_path: Path
 ) -> None:
     query = SplitQuery(spark, dsn, tmp_path, late="drop", null_ids="drop")
@@ -147,7 +147,7 @@ def test_what_has_no_sink_goes_where_the_operator_would_send_it(
     assert query.others() == Counter({(None, "null_id"): 1})
 
 
-def test_a_function_that_reads_nothing_and_columns_that_change(
+def test_split_works_with_functions_that_read_nothing_and_changed_columns(
     spark: SparkSession, dsn: str, tmp_path: Path
 ) -> None:
     query = SplitQuery(spark, dsn, tmp_path)
@@ -168,7 +168,9 @@ def test_a_function_that_reads_nothing_and_columns_that_change(
     assert seen == [(n, ["n", "m"]) for n in range(3)]
 
 
-def test_what_cannot_be_split(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+def test_sinks_and_streams_that_cannot_be_split_are_rejected(
+    spark: SparkSession, dsn: str, tmp_path: Path
+) -> None:
     query = SplitQuery(spark, dsn, tmp_path)
     fill(query)
     rows, take = query.rows(), query.into("uniques")

@@ -88,8 +88,8 @@ WRITTEN = [edge for edge in ALL if not edge.spark.startswith(("map", "struct", "
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert", "atomic"])
-def test_values_at_the_edges(dsn: str, tmp_path: Path, mode: str) -> None:
-    """Each type in the column that the sink would create."""
+def test_edge_values_are_read_back_unchanged(dsn: str, tmp_path: Path, mode: str) -> None:
+    """Each column has the type that the sink would create."""
     edges = [edge.only(lambda value: not has_nul(value)) for edge in WRITTEN]
     rows = batch_of(edges)
     columns = [("n", "int"), *((edge.name, edge.spark) for edge in edges)]
@@ -124,8 +124,10 @@ def test_a_nul_character_is_refused(dsn: str, tmp_path: Path, edge: Edge) -> Non
 
 @pytest.mark.parametrize("kind", ["varchar(3)", "short_text"])
 @pytest.mark.parametrize("mode", ["append", "atomic"])
-def test_blanks_beyond_the_end_are_refused(dsn: str, tmp_path: Path, kind: str, mode: str) -> None:
-    """The server would remove them without a word, and two keys would become one row."""
+def test_blanks_beyond_the_length_of_the_column_are_refused(
+    dsn: str, tmp_path: Path, kind: str, mode: str
+) -> None:
+    """The server would silently remove them, and two keys would become one row."""
     run(dsn, TYPES, f"CREATE TABLE rows (c {kind} PRIMARY KEY)")
     rows = pa.record_batch({"c": ["ab", "ab  "]})
     options = {"mode": "atomic", "key": "c"} if mode == "atomic" else {}
@@ -147,7 +149,7 @@ SPARK_TYPES = [*_SCALARS, "decimal(12,2)", "decimal(38,38)", "void", "interval d
 
 
 @pytest.mark.parametrize("spark", [*SPARK_TYPES, *(f"array<{each}>" for each in SPARK_TYPES)])
-def test_a_type_has_a_column_if_the_sink_writes_it_to_any(spark: str) -> None:
+def test_every_type_that_the_sink_writes_has_a_column_type(spark: str) -> None:
     kinds = {"numeric", *(kind for found in _SCALARS.values() for kind in found)}
     written = set()
     for kind in (*kinds, *(f"{each}[]" for each in kinds)):
@@ -188,20 +190,20 @@ def test_a_type_has_a_column_if_the_sink_writes_it_to_any(spark: str) -> None:
         ("interval year to month", "interval", -1, "none that this sink knows"),
     ],
 )
-def test_what_would_lose_something_is_refused(
+def test_a_column_that_would_lose_information_is_rejected(
     spark: str, kind: str, modifier: int, why: str
 ) -> None:
     with pytest.raises(Unsuitable, match=why):
         encoding(spark, kind, modifier)
 
 
-def test_room_for_more_digits_than_points_is_told_apart() -> None:
+def test_a_numeric_column_with_a_negative_scale_is_rejected() -> None:
     assert encoding("decimal(10,3)", "numeric", (13 << 16 | 5) + 4).arrow == pa.decimal128(10, 3)
     with pytest.raises(Unsuitable):  # numeric(13,-2)
         encoding("decimal(10,0)", "numeric", (13 << 16 | (-2 & 0x7FF)) + 4)
 
 
-def test_a_table_for_a_stream_takes_it(dsn: str, tmp_path: Path) -> None:
+def test_the_table_of_postgres_ddl_accepts_the_stream(dsn: str, tmp_path: Path) -> None:
     schema = T.StructType(
         [
             T.StructField("id", T.StringType(), False),
@@ -223,7 +225,7 @@ def test_a_table_for_a_stream_takes_it(dsn: str, tmp_path: Path) -> None:
     assert run(dsn, 'SELECT id, "Na me", many FROM rows') == [("a", Decimal("1.50"), [1, 2])]
 
 
-def test_a_table_that_cannot_be_made_is_refused_by_column() -> None:
+def test_postgres_ddl_rejects_unsupported_columns_and_keys() -> None:
     schema = T.StructType([T.StructField("m", T.MapType(T.StringType(), T.StringType()))])
     with pytest.raises(ConfigError, match=r"Column 'm' .* does not go into table t: it is map"):
         postgres_ddl(schema, "t")
