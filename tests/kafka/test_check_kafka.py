@@ -18,7 +18,7 @@ from tests.kafka.records import make_topic
 _DAY_MS = 86_400_000
 
 
-def test_retention_and_partitions_are_those_of_the_broker(
+def test_check_query_takes_retention_and_partitions_from_the_broker(
     spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_topic(broker, "day", 3, retention_ms=_DAY_MS)
@@ -60,10 +60,10 @@ def test_retention_and_partitions_are_those_of_the_broker(
         assert untold["horizon-retention"].level == "cannot be told"
 
 
-def test_two_clusters_with_a_topic_of_one_name_need_a_column_that_tells_them_apart(
+def test_two_clusters_with_one_topic_name_need_a_column_that_distinguishes_them(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
-    """By their options alone: here one broker has two addresses, so that it passes for two."""
+    """Options tell clusters apart. Here one broker has two addresses and passes for two."""
     for name in ("orders", "payments"):
         make_topic(broker, name, 1)
     port = broker.rpartition(":")[2]

@@ -97,7 +97,7 @@ AT_ONCE = [case for case in REFUSED if "no such" not in case]
 
 @pytest.mark.parametrize("mode", ["exactly-once", long("at-least-once")])
 @pytest.mark.parametrize("case", some_long([*REFUSED], *AT_ONCE))
-def test_what_is_refused_at_every_attempt_says_what_to_change(
+def test_an_error_that_every_attempt_meets_says_what_to_change(
     topics: str, broker_process: Broker, tmp_path: Path, mode: str, case: str
 ) -> None:
     given, topic, kind, advice = REFUSED[case]
@@ -138,7 +138,9 @@ def _publish(task: KafkaWork, batch: Any, rows: pa.RecordBatch) -> None:
         ("_FENCED INVALID_PRODUCER_EPOCH UNKNOWN_PRODUCER_ID", NoneType, True),
     ],
 )  # fmt: skip
-def test_codes_mean_what_they_are(names: str, error: type, fenced: bool) -> None:
+def test_error_codes_are_classified_as_permanent_or_fenced(
+    names: str, error: type, fenced: bool
+) -> None:
     for name in names.split():
         code = KafkaError(getattr(KafkaError, name))
         assert type(permanent_error(code, "It was refused")) is error, name
@@ -146,7 +148,7 @@ def test_codes_mean_what_they_are(names: str, error: type, fenced: bool) -> None
 
 
 @pytest.mark.parametrize("mode", ["exactly-once", long("at-least-once")])
-def test_a_password_that_the_brokers_refuse_has_to_be_corrected(
+def test_a_password_that_the_brokers_refuse_is_a_configuration_error(
     topics: str, broker_process: Broker, tmp_path: Path, mode: str
 ) -> None:
     rows = pa.record_batch({"value": [b"v"]})

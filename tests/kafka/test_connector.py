@@ -56,7 +56,7 @@ def test_the_connector_is_added_to_a_session_once(broker: str, tmp_path: Path) -
     assert tuple(found["packages"]) == CONNECTOR
 
 
-def test_jars_are_fetched_once_for_sessions_to_come(
+def test_jars_are_fetched_once_for_later_sessions(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [Path(file) for file in kafka_jars(tmp_path).split(",")]
@@ -67,7 +67,7 @@ def test_jars_are_fetched_once_for_sessions_to_come(
     kafka_jars(tmp_path)
 
 
-def test_a_jar_that_is_nowhere_is_named(
+def test_a_jar_that_cannot_be_found_is_named(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     none = ("org.apache.kafka:kafka-clients:0.0.0",)

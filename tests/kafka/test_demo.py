@@ -29,7 +29,7 @@ LOAD = Load(stretches=1, batches=2, producers=1, batch=10, customers=2)
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("sink", ["kafka", "postgres", "mysql"])
-def test_every_figure_is_right(broker: str, tmp_path: Path, sink: str) -> None:
+def test_the_demo_prints_right_figures(broker: str, tmp_path: Path, sink: str) -> None:
     flags = ["--sink", sink, "--servers", broker, "--kills", "1", "--batches", "6"]
     flags += ["--folder", tmp_path]
     if sink == "postgres":

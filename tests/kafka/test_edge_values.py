@@ -23,7 +23,7 @@ TIMES = [1, 1_582_000_000_000, None]
 
 
 @pytest.mark.parametrize("mode", ["exactly-once", "atomic", "at-least-once"])
-def test_values_at_the_edges(broker: str, tmp_path: Path, mode: str) -> None:
+def test_edge_values_are_read_back_unchanged(broker: str, tmp_path: Path, mode: str) -> None:
     topic = make_topic(broker, f"edges-{mode}")
     make_topic(broker, f"{topic}-markers", cleanup_policy="compact")
     texts = [*TEXTS, None]
@@ -109,7 +109,7 @@ def test_a_record_without_a_topic_is_named(broker: str) -> None:
         (["value"], "", "The sink knows no topic"),
     ],
 )
-def test_columns_that_make_no_record(columns: list[str], topic: str, why: str) -> None:
+def test_columns_that_make_no_record_are_rejected(columns: list[str], topic: str, why: str) -> None:
     given = {"kafka.bootstrap.servers": "localhost:9", "mode": "at-least-once"}
     made = kafka_options(given | ({"topic": topic} if topic else {}))
     with pytest.raises(ConfigError, match=why):

@@ -53,7 +53,9 @@ def pre_commit(options: KafkaOptions, query_id: str, slot: int, batch_id: int) -
     return owner
 
 
-def test_what_is_published_attempted_and_held_back(broker: str, options: KafkaOptions) -> None:
+def test_inspect_shows_published_attempted_and_blocked_micro_batches(
+    broker: str, options: KafkaOptions
+) -> None:
     for slot, batch_id in ((0, 1), (1, 1), (0, 2)):
         pre_commit(options, "query", slot, batch_id).commit()
     pre_commit(options, "other", 0, 9).commit()
@@ -83,7 +85,9 @@ def test_what_is_published_attempted_and_held_back(broker: str, options: KafkaOp
         waiting.abort()
 
 
-def test_a_transaction_of_a_stranger_is_told_of(broker: str, options: KafkaOptions) -> None:
+def test_an_open_transaction_of_another_producer_is_reported(
+    broker: str, options: KafkaOptions
+) -> None:
     stranger = Producer({"bootstrap.servers": broker, "transactional.id": "stranger"} | SOON)
     stranger.init_transactions(30)
     stranger.begin_transaction()
@@ -95,7 +99,7 @@ def test_a_transaction_of_a_stranger_is_told_of(broker: str, options: KafkaOptio
     assert inspected(broker).held_back == ()
 
 
-def test_the_command_prints_it_with_a_users_login(
+def test_the_command_inspects_a_sink_with_a_users_login(
     broker_process: Broker, options: KafkaOptions, tmp_path: Path
 ) -> None:
     pre_commit(options, "shown", 0, 4).commit()
@@ -121,7 +125,7 @@ def test_the_command_prints_it_with_a_users_login(
     assert "wr0ng" not in refused.stderr
 
 
-def test_a_topic_without_markers_is_told(broker: str) -> None:
+def test_a_topic_without_markers_is_rejected(broker: str) -> None:
     make_topic(broker, "unmarked")
     with pytest.raises(ConfigError, match="Topic 'unmarked-markers' does not exist"):
         inspected(broker, "unmarked")

@@ -47,7 +47,7 @@ SCHEMA = {"type": "record", "name": "P", "fields": [{"name": "id", "type": "stri
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_program_of_the_pages_runs(broker: str, tmp_path: Path) -> None:
-    """That of the sinks' README and of the sink's page, then that of the source's."""
+    """It joins the examples of the sinks' README, of the sink's page and of the source's page."""
     made = "orders", "orders-once", "orders-again", "word-counts"
     for name in (*made, "sales", "payments", "readings", "dead-letters"):
         make_topic(broker, name, 2)

@@ -24,7 +24,9 @@ from tests.support.waiting import wait_until
 
 
 @pytest.mark.slow
-def test_the_oldest_supported_broker(spark: SparkSession, tmp_path: Path) -> None:
+def test_sink_and_source_work_with_the_oldest_supported_broker(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     need_broker()
     try:
         with running_old_broker(tmp_path) as address:

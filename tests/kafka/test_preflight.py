@@ -49,7 +49,7 @@ def refused(*arguments: object, **more: object) -> str:
     return str(found.value)
 
 
-def test_the_markers_get_a_compacted_topic(broker: str) -> None:
+def test_the_markers_topic_is_created_as_a_compacted_topic(broker: str) -> None:
     make_topic(broker, "facts", partitions=3, min_insync_replicas=1, max_message_bytes=5000)
     make_topic(broker, "facts2")
     for _ in range(2):
@@ -98,7 +98,7 @@ def test_servers_that_do_not_answer_are_named(proxy: Proxy) -> None:
             assert cause in text
 
 
-def test_wrong_credentials_are_told_from_silence_at_once(broker_process: Broker) -> None:
+def test_wrong_credentials_are_reported_at_once(broker_process: Broker) -> None:
     began_s = time.monotonic()
     text = refused(as_user(broker_process, secret="wr0ng"), ["t"])
     assert time.monotonic() - began_s < 10
@@ -108,26 +108,26 @@ def test_wrong_credentials_are_told_from_silence_at_once(broker_process: Broker)
     assert "wr0ng" not in text
 
 
-def test_a_mechanism_that_the_broker_lacks_is_told(broker_process: Broker) -> None:
+def test_a_mechanism_that_the_broker_lacks_is_reported(broker_process: Broker) -> None:
     given = as_user(broker_process)
     other = dict(given.properties) | {"sasl.mechanism": "SCRAM-SHA-512"}
     text = refused(ClientSettings(properties=other), ["t"])
     assert "SCRAM-SHA-512" in text
 
 
-def test_a_listener_of_another_protocol_is_told(broker_process: Broker) -> None:
+def test_a_listener_of_another_protocol_is_reported(broker_process: Broker) -> None:
     text = refused(settings(broker_process.sasl_address, max_block_ms="600"), ["t"])
     assert "kafka.security.protocol PLAINTEXT" in text
     tls = settings(broker_process.address, security_protocol="SSL", max_block_ms="1000")
     assert "kafka.security.protocol" in refused(tls, ["t"])
 
 
-def test_options_are_read_by_librdkafka_before_anybody_is_asked() -> None:
+def test_unknown_client_properties_are_rejected_before_a_broker_is_contacted() -> None:
     text = refused(settings("127.0.0.1:9", linger_m="5"), ["t"])
     assert 'No such configuration property: "linger.m"' in text
 
 
-def test_good_credentials_do(broker_process: Broker) -> None:
+def test_valid_credentials_pass_the_checks(broker_process: Broker) -> None:
     make_topic(broker_process.address, "ours")
     assert check_topics(as_user(broker_process), ["ours"], "ours-markers") == []
 
@@ -158,7 +158,9 @@ def forbid(broker: str) -> Iterator[Forbid]:
         future.result(10)
 
 
-def test_what_may_not_be_asked_is_noted(broker_process: Broker, forbid: Forbid) -> None:
+def test_settings_that_the_user_may_not_read_are_reported(
+    broker_process: Broker, forbid: Forbid
+) -> None:
     address, user = broker_process.address, as_user(broker_process)
     make_topic(address, "noted", cleanup_policy="compact")
     forbid(ResourceType.TOPIC, "noted", AclOperation.DESCRIBE_CONFIGS)
@@ -166,7 +168,9 @@ def test_what_may_not_be_asked_is_noted(broker_process: Broker, forbid: Forbid) 
     assert "settings of topic 'noted'" in compaction
 
 
-def test_markers_that_may_not_be_made_are_asked_for(broker_process: Broker, forbid: Forbid) -> None:
+def test_a_user_who_may_not_create_the_markers_topic_gets_the_command(
+    broker_process: Broker, forbid: Forbid
+) -> None:
     forbid(ResourceType.BROKER, "kafka-cluster", AclOperation.CREATE)
     forbid(ResourceType.TOPIC, "unmade-markers", AclOperation.CREATE)
     text = refused(as_user(broker_process), [], "unmade-markers")

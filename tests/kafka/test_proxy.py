@@ -44,7 +44,7 @@ def time_out(writer: Producer) -> None:
     assert late.value.args[0].code() == KafkaError._TIMED_OUT
 
 
-def test_nothing_happens_unless_armed(
+def test_the_proxy_forwards_everything_unless_armed(
     proxy: Proxy, writer: Producer, broker: str, topic: str
 ) -> None:
     before = proxy.requests[Api.END_TXN]
@@ -70,7 +70,7 @@ def test_a_lost_reply_leaves_the_commit_done_and_the_client_waiting(
      (Api.PRODUCE, Harm.CUT_AFTER), long(Api.ADD_PARTITIONS_TO_TXN, Harm.CUT_AFTER)],
     ids=lambda each: each.name.lower(),
 )  # fmt: skip
-def test_the_client_tries_again_by_itself(
+def test_the_client_retries_by_itself(
     proxy: Proxy, writer: Producer, broker: str, topic: str, api: Api, harm: Harm
 ) -> None:
     writer.commit_transaction(30)
@@ -105,7 +105,7 @@ def test_a_commit_that_is_held_arrives_in_a_later_transaction(
     assert values(broker, topic) == [b"1", b"2"], "no one has committed the second transaction"
 
 
-def test_refused_connections_come_back(
+def test_refused_connections_are_accepted_again_after_disarm(
     proxy: Proxy, writer: Producer, broker: str, topic: str
 ) -> None:
     assert proxy.refuse() >= 1

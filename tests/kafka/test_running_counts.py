@@ -208,7 +208,7 @@ def newest(found: Mapping[str, list[int]]) -> dict[str, int]:
     return {key: each[-1] for key, each in found.items()}
 
 
-def test_word_counts_into_a_topic(counting: Counting) -> None:
+def test_word_counts_into_a_topic_are_exact(counting: Counting) -> None:
     """The example of the page."""
     topic = make_topic(counting.broker, "word-counts", 2)
     changes = {"localhost:9092": counting.broker, "orders/word-counts": counting.checkpoint}
@@ -220,7 +220,7 @@ def test_word_counts_into_a_topic(counting: Counting) -> None:
 
 
 @pytest.mark.slow
-def test_windowed_counts_into_a_topic(counting: Counting) -> None:
+def test_windowed_counts_into_a_topic_are_exact(counting: Counting) -> None:
     """The format rejects update mode; the function continues with the same checkpoint."""
     topic = make_topic(counting.broker, "hourly-counts", 2)
     rows = counting.hours().selectExpr(
@@ -247,7 +247,7 @@ def test_windowed_counts_into_a_topic(counting: Counting) -> None:
 
 
 @pytest.mark.slow
-def test_word_counts_of_unique_sentences_into_a_table(
+def test_word_counts_of_unique_sentences_stay_exact_in_a_table(
     counting: Counting, dsn: str, tmp_path: Path
 ) -> None:
     """Update mode behind the operator. A count grows, so it can be the version."""
@@ -268,7 +268,7 @@ def test_word_counts_of_unique_sentences_into_a_table(
     assert dict(run(dsn, "SELECT word, count FROM words")) == counting.sentences.words_once
 
 
-def test_windowed_counts_into_a_table(counting: Counting, dsn: str) -> None:
+def test_the_windowed_counts_in_a_table_are_exact(counting: Counting, dsn: str) -> None:
     """The example of the page."""
     run(dsn, "CREATE TABLE hourly_orders (hour timestamptz PRIMARY KEY, orders bigint)")
     changes = {"postgresql://localhost/shop": dsn, "orders/hourly": counting.checkpoint}
@@ -284,7 +284,7 @@ def test_windowed_counts_into_a_table(counting: Counting, dsn: str) -> None:
 
 
 @pytest.mark.slow
-def test_complete_mode_into_a_topic(counting: Counting) -> None:
+def test_in_complete_mode_each_micro_batch_writes_every_word_once(counting: Counting) -> None:
     """Each micro-batch holds all words, once."""
     topic = make_topic(counting.broker, "complete", 2)
     rows = counting.words(counting.records()).selectExpr(
@@ -299,7 +299,7 @@ def test_complete_mode_into_a_topic(counting: Counting) -> None:
     assert {key: each[-1] for key, each in found.items()} == counting.sentences.words
 
 
-def test_complete_mode_into_a_table(counting: Counting, dsn: str) -> None:
+def test_complete_mode_keeps_exact_counts_in_a_table(counting: Counting, dsn: str) -> None:
     run(dsn, "CREATE TABLE hours (start bigint PRIMARY KEY, count bigint)")
     rows = counting.hours()
     writer = (

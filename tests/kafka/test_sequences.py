@@ -25,7 +25,7 @@ BATCHES = 150
 @pytest.mark.parametrize(
     "seed", [*range(12), *(pytest.param(n, marks=pytest.mark.slow) for n in range(12, 200))]
 )
-def test_batches_are_judged_as_by_a_real_broker(broker: str, seed: int) -> None:
+def test_batches_get_the_verdicts_of_a_real_broker(broker: str, seed: int) -> None:
     rng = Random(seed)
     topic = make_topic(broker, f"sequences-{seed}", 1)
     producing = Producing(rng, [0, 7, SEQUENCES - 9][seed % 3])

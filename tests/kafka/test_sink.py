@@ -40,7 +40,7 @@ class TestQuery(QueryContract):
         assert max(seen.values(), default=0) <= 1
 
 
-def test_a_micro_batch_that_is_not_waited_for(sink: SinkQuery) -> None:
+def test_mode_none_delivers_records_without_waiting_for_them(sink: SinkQuery) -> None:
     sink.numbers(range(100), range(100, 150), range(150, 400))
     heard: list[SinkMetrics] = []
     with listening(sink.spark, DedupListener(on_sink=heard.append)):
@@ -57,7 +57,7 @@ def test_a_micro_batch_that_is_not_waited_for(sink: SinkQuery) -> None:
 
 
 def test_without_transactions_a_replay_is_written_again(sink: SinkQuery) -> None:
-    """The control: what the test above replays does reach the sink twice."""
+    """The control: a replay does reach a sink without transactions twice."""
     sink.numbers(range(100), range(100, 150))
     sink.run(mode="at-least-once")
     sink.forget_commit()
@@ -78,7 +78,7 @@ def test_the_number_of_tasks_may_change_between_micro_batches(sink: SinkQuery) -
     assert sink.found() == once(500)
 
 
-def test_another_topic_of_markers_is_refused(sink: SinkQuery) -> None:
+def test_another_markers_topic_is_refused(sink: SinkQuery) -> None:
     sink.numbers(range(10), range(10, 20))
     sink.run()
     sink.forget_commit()
@@ -123,7 +123,7 @@ def test_records_are_written_as_they_are_given(sink: SinkQuery) -> None:
 
 
 @pytest.mark.slow
-def test_the_order_of_a_key_is_that_of_the_rows(sink: SinkQuery) -> None:
+def test_records_of_a_key_keep_the_order_of_the_rows(sink: SinkQuery) -> None:
     rows = [{"key": b"k%d" % (n % 7), "value": b"%06d" % n} for n in range(5_000)]
     sink.change = lambda frame: frame  # one file, one task
     sink.add(rows)
@@ -159,8 +159,8 @@ def test_a_function_chooses_the_partition(sink: SinkQuery) -> None:
     assert all(int(r.key or b"") % 3 == r.partition for r in found)
 
 
-def test_keys_go_where_java_s_client_sends_them(sink: SinkQuery) -> None:
-    """`DefaultPartitioner` of Kafka's own client, asked in a JVM."""
+def test_keys_go_to_the_partitions_that_javas_client_chooses(sink: SinkQuery) -> None:
+    """The test calls `DefaultPartitioner` of Kafka's own client in a JVM."""
     keys = [b"", b"a", b"\x00", b"\xff" * 5, "schlüssel".encode(), b"k" * 1000]
     keys += [b"order-%d" % n for n in range(200)]
     sink.add([{"key": key, "value": b"x"} for key in keys])
@@ -197,10 +197,8 @@ def test_bad_input_is_refused(sink: SinkQuery) -> None:
 
 
 @pytest.mark.slow
-def test_spark_s_own_sink_repeats_records_under_such_a_kill(
-    sink: SinkQuery, tmp_path: Path
-) -> None:
-    """The control: kills do leave records that are written again."""
+def test_sparks_own_sink_repeats_records_after_a_kill(sink: SinkQuery, tmp_path: Path) -> None:
+    """The control: without this package, kills do repeat records."""
     sink.numbers(*(range(n, n + 60) for n in (0, 60, 120)))
     struck = tmp_path / "struck"
 

@@ -25,7 +25,7 @@ RANGES = [range(30 * n, 30 * (n + 1)) for n in range(10)]
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("point", ["kafka.marker.after", "kafka.commit.before", "kafka.rows.first"])
-def test_an_executor_is_lost_and_its_worker_lives_on(
+def test_a_worker_that_outlives_its_executor_publishes_nothing_twice(
     broker: str, tmp_path: Path, point: str
 ) -> None:
     topic = make_topic(broker, f"cluster-{point}", 3)

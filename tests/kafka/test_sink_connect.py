@@ -71,7 +71,7 @@ print(json.dumps({
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(find_spec("grpc") is None, reason="needs grpcio (pip install grpcio)")
-def test_a_session_of_connect_writes_each_record_once(broker: str, tmp_path: Path) -> None:
+def test_a_spark_connect_session_writes_each_record_once(broker: str, tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     for n in range(3):
         keys = [str(key) for key in range(50 * n, 50 * (n + 1))]

@@ -57,8 +57,10 @@ QUICK = [
     ],
     ids=lambda one: one.name.lower(),
 )
-def test_one_request_fails(proxy: Proxy, broker: str, sink: Sink, api: Api, harm: Harm) -> None:
-    """A request of a task fails; if the task fails with it, the next attempt succeeds."""
+def test_a_failed_request_does_no_harm(
+    proxy: Proxy, broker: str, sink: Sink, api: Api, harm: Harm
+) -> None:
+    """A request of a task fails. If the task fails with it, the next attempt succeeds."""
     if api is Api.INIT_PRODUCER_ID:
         sink.forget()
     fault = proxy.arm(api, harm, seconds=0.5)
@@ -72,10 +74,10 @@ def test_one_request_fails(proxy: Proxy, broker: str, sink: Sink, api: Api, harm
     assert numbers(broker, sink.topic) == once(10)
 
 
-def test_a_commit_that_comes_late_hits_no_later_transaction(
+def test_a_late_commit_does_not_commit_a_later_transaction(
     proxy: Proxy, broker: str, sink: Sink
 ) -> None:
-    """It is repeated by the client and answered; then the first one arrives (Jepsen, KIP-890)."""
+    """The client repeats a commit and gets its reply; then the first one arrives (KIP-890)."""
     slot = sink.transactional_id(0)
     fault = proxy.arm(Api.END_TXN, Harm.HOLD, where=lambda f: commits(f) and of(slot)(f))
     sink.task("run1", 2, 0, [6, 7])
@@ -96,7 +98,7 @@ def test_a_commit_that_comes_late_hits_no_later_transaction(
     assert numbers(broker, sink.topic) == once(10)
 
 
-def test_the_reply_to_the_driver_s_commit_is_lost(
+def test_a_lost_reply_to_the_drivers_commit_duplicates_nothing(
     proxy: Proxy, broker: str, topic: str, tmp_path: Path
 ) -> None:
     sink = Sink(proxy.address, topic, tmp_path)
@@ -142,7 +144,7 @@ def test_a_frozen_attempt_is_fenced_by_the_next(broker: str, sink: Sink, tmp_pat
 
 
 @pytest.mark.slow
-def test_the_broker_is_killed_in_a_transaction(
+def test_a_broker_killed_in_a_transaction_loses_nothing(
     broker_process: Broker, sink: Sink, broker: str
 ) -> None:
     killed: list[bool] = []

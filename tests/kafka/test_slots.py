@@ -70,8 +70,8 @@ def values(broker: str, slot: KafkaSlot) -> list[bytes | None]:
     return [record.value for record in read_topic(broker, slot._options.topic or "")]
 
 
-def test_an_attempt_never_goes_on_with_the_producer_of_its_successor(slot: KafkaSlot) -> None:
-    """A start that was given up may still run in the process of the start after it."""
+def test_an_attempt_never_publishes_with_the_producer_of_its_successor(slot: KafkaSlot) -> None:
+    """An abandoned start may still run in the process of the next start."""
     given_up, successor = KafkaSlot(slot._options, "q", 0), KafkaSlot(slot._options, "q", 0)
     given_up.acquire()
     successor.acquire()
@@ -83,7 +83,7 @@ def test_an_attempt_never_goes_on_with_the_producer_of_its_successor(slot: Kafka
     assert KafkaSlot(slot._options, "q", 0).acquire() == last
 
 
-def test_the_driver_holds_all_slots_however_few_a_process_keeps(
+def test_the_driver_owns_all_slots_even_if_a_process_keeps_few(
     slot: KafkaSlot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "KEPT", 2)
@@ -97,10 +97,10 @@ def test_the_driver_holds_all_slots_however_few_a_process_keeps(
     assert other.acquire(slots) == published
 
 
-def test_a_topic_of_markers_that_is_gone_is_refused(
+def test_a_missing_markers_topic_is_refused(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not created again: the slots would not know their published micro-batches."""
+    """A new topic would not hold the micro-batches that the slots have published."""
     topic = make_topic(broker, "gone", 1)
     markers = make_topic(broker, f"{topic}-markers", 1, cleanup_policy="compact")
     sink = Sink(broker, topic, tmp_path)
@@ -117,10 +117,10 @@ def test_a_topic_of_markers_that_is_gone_is_refused(
 
 
 @pytest.mark.parametrize("count", [1, 10_000], ids=["one-record", "many-records"])
-def test_a_warm_attempt_whose_slot_was_taken_goes_on(
+def test_an_attempt_whose_slot_was_taken_acquires_it_again(
     broker: str, tmp_path: Path, count: int
 ) -> None:
-    """Another worker ran the task in between; with many records it shows while they are sent."""
+    """Another worker ran the task in between. With many records, sending them detects it."""
     topic = make_topic(broker, f"taken-{count}", 3)
     make_topic(broker, f"{topic}-markers", 1, cleanup_policy="compact")
     one = Sink(broker, topic, tmp_path)
@@ -153,7 +153,9 @@ def test_a_late_abort_cannot_abort_half_of_the_next_slice(
     assert count_aborted(broker, slot._options.topic or "") == 1
 
 
-def test_a_commit_that_came_through_at_once_stays_warm(slot: KafkaSlot, proxy: Proxy) -> None:
+def test_a_slot_whose_commit_succeeded_at_once_keeps_its_producer(
+    slot: KafkaSlot, proxy: Proxy
+) -> None:
     before = proxy.requests.get(Api.INIT_PRODUCER_ID, 0)
     publish(slot, 1)
     publish(slot, 2)
@@ -162,10 +164,10 @@ def test_a_commit_that_came_through_at_once_stays_warm(slot: KafkaSlot, proxy: P
 
 
 @pytest.mark.slow
-def test_brokers_that_make_topics_by_themselves_make_no_topic_of_markers(
+def test_brokers_that_create_topics_automatically_create_no_markers_topic(
     broker: str, tmp_path: Path
 ) -> None:
-    """Kafka would delete from it. The fixture `broker` is asked for its jars alone."""
+    """Kafka would delete records from it. The fixture `broker` provides only its jars."""
     with Broker(tmp_path, {"auto.create.topics.enable": "true"}) as eager:
         given = {"kafka.bootstrap.servers": eager.address}
         options = kafka_options(given | {"topic": "out", "checkpointLocation": str(tmp_path)})
@@ -177,8 +179,8 @@ def test_brokers_that_make_topics_by_themselves_make_no_topic_of_markers(
         slot.drop()
 
 
-def test_a_producer_that_is_thrown_away_leaves_no_threads(slot: KafkaSlot) -> None:
-    """At once, not at the next garbage collection: it held connections until then."""
+def test_a_dropped_producer_leaves_no_threads(slot: KafkaSlot) -> None:
+    """They end at once, not at the next garbage collection."""
     before = len(os.listdir("/proc/self/task"))
     gc.disable()
     try:

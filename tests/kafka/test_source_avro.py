@@ -99,7 +99,9 @@ def test_records_have_columns_of_sparks_types(
     assert (tombstone.id, tombstone.lines, tombstone.key) == (None, None, b"k")
 
 
-def test_what_the_sink_writes_is_read_again(sink: SinkQuery, registry: SchemaRegistry) -> None:
+def test_the_source_reads_the_avro_that_the_sink_writes(
+    sink: SinkQuery, registry: SchemaRegistry
+) -> None:
     fields = [{"name": "n", "type": "long"}, {"name": "text", "type": "string"}]
     schema = {"type": "record", "name": "N", "fields": fields}
     value = F.when(F.col("n") != 7, F.struct(F.col("value").cast("string").alias("text"), "n"))
@@ -119,7 +121,7 @@ def test_what_the_sink_writes_is_read_again(sink: SinkQuery, registry: SchemaReg
 
 
 @pytest.mark.slow
-def test_poison_of_a_registry_is_set_aside_and_its_failure_is_not(
+def test_poison_records_are_quarantined_but_a_registry_failure_stops_the_query(
     spark: SparkSession, broker: str, topic: str, registry: SchemaRegistry, tmp_path: Path
 ) -> None:
     registry.require("u", "p")
@@ -160,7 +162,7 @@ def test_poison_of_a_registry_is_set_aside_and_its_failure_is_not(
     assert len(list(aside.rglob("*.json"))) == len(bad) + 1
 
 
-def test_workers_that_die_while_they_set_aside_lose_and_repeat_nothing(
+def test_workers_that_die_while_they_quarantine_lose_and_repeat_nothing(
     spark: SparkSession, broker: str, topic: str, fault_folder: Path, tmp_path: Path
 ) -> None:
     aside = tmp_path / "aside"

@@ -64,7 +64,7 @@ def order(name: str, **fields: Any) -> bytes:
     return json.dumps({"id": name, **fields}).encode()
 
 
-def test_raw_records_are_those_of_sparks_source_with_headers(
+def test_raw_records_have_the_columns_of_sparks_source_with_headers(
     spark: SparkSession, broker: str, topic: str, tmp_path: Path
 ) -> None:
     big = bytes(900_000)
@@ -90,7 +90,7 @@ def test_raw_records_are_those_of_sparks_source_with_headers(
 
 
 @pytest.mark.slow
-def test_a_batch_reads_what_is_there_and_names_are_chosen(
+def test_a_batch_reads_all_records_into_columns_of_chosen_names(
     spark: SparkSession, broker: str, topic: str
 ) -> None:
     send(
@@ -143,7 +143,7 @@ def test_records_of_aborted_transactions_are_not_read(
     assert [row.value for row in read.collect()] == [b"sent"]
 
 
-def test_a_partition_each_has_its_own_clock(
+def test_each_partition_has_its_own_clock(
     spark: SparkSession, broker: str, topic: str, tmp_path: Path
 ) -> None:
     # The second partition is hours behind the first; with one clock it would be late.
@@ -192,7 +192,7 @@ def test_poison_records_are_skipped_and_counted_by_partition(
     assert poison_counts(progress) == {}
 
 
-def test_a_poison_record_stops_the_query_and_is_named(
+def test_a_poison_record_stops_the_query_with_its_offset(
     spark: SparkSession, broker: str, topic: str, tmp_path: Path
 ) -> None:
     send(broker, topic, [{"value": order("a"), "partition": 1}] * 3)
@@ -204,7 +204,7 @@ def test_a_poison_record_stops_the_query_and_is_named(
     assert NOT_STRICT in str(error)
 
 
-def test_poison_records_are_set_aside_once_though_micro_batches_are_replayed(
+def test_replayed_micro_batches_quarantine_poison_records_only_once(
     spark: SparkSession, broker: str, poisoned: str, tmp_path: Path
 ) -> None:
     aside = tmp_path / "aside"
@@ -236,7 +236,7 @@ def test_poison_records_are_set_aside_once_though_micro_batches_are_replayed(
     assert {p: p.stat().st_mtime_ns for p in aside.rglob("*.json")} == files
 
 
-def test_keys_and_values_follow_one_rule(
+def test_keys_and_values_are_decoded_by_the_same_rules(
     spark: SparkSession, broker: str, topic: str, tmp_path: Path
 ) -> None:
     def pairs(data: bytes) -> dict[str, Any]:
@@ -277,7 +277,7 @@ def test_keys_and_values_follow_one_rule(
 
 
 @pytest.mark.slow
-def test_the_quarantine_is_a_stream_that_brings_each_record_to_a_topic_once(
+def test_a_stream_of_the_quarantine_writes_each_record_to_a_topic_once(
     spark: SparkSession, broker: str, poisoned: str, tmp_path: Path
 ) -> None:
     aside, dead = tmp_path / "aside", make_topic(broker, f"{poisoned}-dead")
@@ -346,7 +346,7 @@ def test_a_quarantine_that_cannot_be_written_stops_the_query_before_it_starts(
         ({"start": datetime(2024, 1, 1)}, "has no time zone"),
     ],
 )
-def test_what_cannot_work_is_refused_on_the_driver(
+def test_options_that_cannot_work_are_rejected_on_the_driver(
     spark: SparkSession, broker: str, given: dict[str, Any], said: str
 ) -> None:
     if not partitions_of(broker, "refusals"):

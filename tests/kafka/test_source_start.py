@@ -76,7 +76,7 @@ def values(spark: SparkSession, broker: str, topic: str, **given: Any) -> list[s
     return sorted(row.value.decode() for row in rows)
 
 
-def test_a_query_begins_where_it_is_told_to(spark: SparkSession, broker: str) -> None:
+def test_a_query_begins_at_the_given_start(spark: SparkSession, broker: str) -> None:
     topic = new_topic(broker)
     fill(broker, topic, "a0", "a1", "a2", timestamp=1_000_000)
     fill(broker, topic, "a3", timestamp=2_000_000)
@@ -104,7 +104,7 @@ def test_a_query_begins_where_it_is_told_to(spark: SparkSession, broker: str) ->
     assert committed(broker, f"group-{topic}", topic) == [3, -1001]
 
 
-def test_a_stream_begins_at_the_end_where_a_group_has_nothing(
+def test_a_stream_begins_at_the_end_of_partitions_without_a_group_offset(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
     topic = new_topic(broker)
@@ -124,7 +124,7 @@ def test_a_stream_begins_at_the_end_where_a_group_has_nothing(
     assert sorted(row.value for row in written(rows, tmp_path)) == [b"a1", b"b1"]
 
 
-def test_offsets_that_a_transaction_commits_are_waited_for(broker: str) -> None:
+def test_group_offsets_wait_for_an_open_transaction_that_commits_them(broker: str) -> None:
     topic, group = new_topic(broker), "transactional-group"
     commit(broker, group, topic, {0: 1})
     settings = {"kafka.bootstrap.servers": broker, "kafka.max.block.ms": "1500"}
@@ -148,7 +148,7 @@ def test_offsets_that_a_transaction_commits_are_waited_for(broker: str) -> None:
         member.close()
 
 
-def test_offsets_that_are_not_to_be_had_are_refused(spark: SparkSession, broker: str) -> None:
+def test_unavailable_start_offsets_are_refused(spark: SparkSession, broker: str) -> None:
     topic = new_topic(broker)
     fill(broker, topic, "a0", "a1", "a2")
     for future in admin(broker).delete_records([TopicPartition(topic, 0, 2)]).values():
@@ -178,7 +178,7 @@ def test_brokers_that_do_not_answer_are_named(spark: SparkSession, broker: str) 
         kafka_records(spark, "127.0.0.1:9", topics="t", options={"kafka.max.block.ms": "1000"})
 
 
-def test_both_clients_take_the_credentials_of_java(
+def test_both_clients_accept_java_credentials(
     spark: SparkSession, broker: str, broker_process: Broker
 ) -> None:
     topic = new_topic(broker)
@@ -204,7 +204,7 @@ def test_both_clients_take_the_credentials_of_java(
 
 
 @pytest.mark.parametrize(("given", "wait_ms"), [({}, "10"), ({_WAIT: "70"}, "70")])
-def test_no_task_waits_long_for_records_behind_its_own(
+def test_fetch_max_wait_is_10_ms_unless_the_user_sets_it(
     spark: SparkSession, broker: str, given: dict[str, str], wait_ms: str
 ) -> None:
     rows: Any = kafka_records(spark, broker, topics=new_topic(broker), options=given)
@@ -212,7 +212,7 @@ def test_no_task_waits_long_for_records_behind_its_own(
     assert relation.extraOptions().get(_WAIT) == wait_ms
 
 
-def test_a_checkpoint_is_gone_on_from_whatever_start_says(
+def test_a_checkpoint_takes_precedence_over_start(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
     topic, checkpoint = new_topic(broker), tmp_path / "checkpoint"
@@ -233,7 +233,7 @@ def test_a_checkpoint_is_gone_on_from_whatever_start_says(
 
 
 @pytest.mark.slow
-def test_finished_offsets_are_shown_to_kafka(
+def test_offsets_of_finished_micro_batches_are_committed_to_a_group(
     spark: SparkSession, broker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = new_topic(broker)
@@ -325,7 +325,7 @@ def test_partitions_and_topics_that_appear_are_read_from_their_beginning(
 
 
 @pytest.mark.parametrize("again", [long("fewer"), long("same"), "more"])
-def test_a_topic_that_was_made_anew_is_refused(
+def test_a_recreated_topic_is_refused(
     spark: SparkSession, broker: str, tmp_path: Path, again: str
 ) -> None:
     topic, checkpoint = new_topic(broker, 1), tmp_path / "checkpoint"
@@ -354,7 +354,7 @@ def test_a_topic_that_was_made_anew_is_refused(
         rows()
 
 
-def test_a_query_whose_topic_is_made_anew_while_it_runs_fails(
+def test_a_query_whose_topic_is_recreated_while_it_runs_fails(
     spark: SparkSession, broker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, checkpoint = new_topic(broker, 1), tmp_path / "checkpoint"
@@ -386,7 +386,7 @@ def test_a_query_whose_topic_is_made_anew_while_it_runs_fails(
         rows()
 
 
-def test_what_other_queries_read_concerns_nobody(
+def test_a_checkpoint_notes_only_the_topics_of_its_own_query(
     spark: SparkSession, broker: str, tmp_path: Path
 ) -> None:
     topic, other = new_topic(broker, 1), new_topic(broker, 1)

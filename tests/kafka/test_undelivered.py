@@ -65,7 +65,7 @@ def test_a_worker_that_spark_ends_delivers_its_records(broker: str, tmp_path: Pa
     assert len(read_topic(broker, topic)) == 3
 
 
-def test_a_worker_that_ends_counts_what_the_brokers_have_not_taken(
+def test_a_worker_that_ends_counts_its_undelivered_records(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = Sink(f"127.0.0.1:{free_port()}", "nowhere", tmp_path, mode="none")
@@ -76,7 +76,7 @@ def test_a_worker_that_ends_counts_what_the_brokers_have_not_taken(
 
 
 @pytest.mark.parametrize(("tasks", "empty"), [(2, 1), (3, 0)])
-def test_partitions_that_no_task_fills(
+def test_partitions_that_no_task_fills_are_logged(
     broker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, tasks: int, empty: int
 ) -> None:
     topic = make_topic(broker, f"by-task-{tasks}", 3)
