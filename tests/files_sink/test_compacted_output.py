@@ -12,7 +12,7 @@ from dedup.sinks import published_files
 from tests.files_sink.folder_sink import FolderSink, once, seen_locally
 
 
-def test_a_micro_batch_is_its_folder_whatever_files_it_has(tmp_path: Path) -> None:
+def test_a_micro_batch_whose_files_were_compacted_counts_as_published(tmp_path: Path) -> None:
     output = tmp_path / "out"
     sink = FolderSink(output, tmp_path / "checkpoint")
     sink.batch("run1", 0, range(10), range(10, 20))

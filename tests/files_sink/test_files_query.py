@@ -68,7 +68,7 @@ class TestQuery(QueryContract):
         return query
 
 
-def test_verdicts_go_to_folders_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_verdict_goes_to_its_own_folder(spark: SparkSession, tmp_path: Path) -> None:
     query = FilesQuery(spark, str(tmp_path / "out"), tmp_path)
     operator = dedup_by_id(
         "n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2, verdict="verdict"
@@ -101,7 +101,7 @@ def test_verdicts_go_to_folders_of_their_own(spark: SparkSession, tmp_path: Path
     assert seen(str(tmp_path / "copies"), "json") == Counter(range(20, 30))
 
 
-def test_what_cannot_be_is_refused_before_the_query_starts(
+def test_options_that_cannot_work_are_rejected_before_the_query_starts(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     query = FilesQuery(spark, str(tmp_path / "out"), tmp_path)
@@ -126,7 +126,7 @@ def test_a_value_that_text_cannot_hold_stops_the_query(spark: SparkSession, tmp_
     assert query.found() == once(3)
 
 
-def test_the_page(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_page_runs_and_lists_every_option(spark: SparkSession, tmp_path: Path) -> None:
     page = Path(dedup.__file__).with_name("sinks") / "files/README.md"
     snippets = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     assert len(snippets) == 3  # the last one is of `dedup_folder`

@@ -40,7 +40,7 @@ def test_a_micro_batch_without_rows_has_no_folder(tmp_path: Path) -> None:
     assert BatchPlans(Root(tmp_path / "out")).numbers() == [0, 1, 2]
 
 
-def test_plans_that_are_gone_or_damaged(tmp_path: Path) -> None:
+def test_missing_and_damaged_plans_are_refused(tmp_path: Path) -> None:
     sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
     sink.batch("run1", 0, [0])
     (plan,) = (tmp_path / "out" / "_batches").iterdir()
@@ -58,8 +58,8 @@ def test_plans_that_are_gone_or_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inside", ["", ".keep"])
-def test_a_folder_that_was_not_planned_is_no_micro_batch(inside: str, tmp_path: Path) -> None:
-    """It was taken for one: the rows of the micro-batch were deleted, the next one succeeded."""
+def test_a_folder_that_was_not_planned_is_refused(inside: str, tmp_path: Path) -> None:
+    """The sink once took it for its micro-batch, deleted the rows, and continued."""
     sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
     sink.batch("run1", 0, [0])
     foreign = tmp_path / "out" / "batch=1"
@@ -75,9 +75,7 @@ def test_a_folder_that_was_not_planned_is_no_micro_batch(inside: str, tmp_path: 
     assert sink.numbers() == once(3)
 
 
-def test_a_folder_that_comes_while_a_plan_waits_is_no_micro_batch(
-    tmp_path: Path, armed: Path
-) -> None:
+def test_a_folder_that_appears_while_a_plan_waits_is_refused(tmp_path: Path, armed: Path) -> None:
     sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
     sink.batch("run1", 0, [0])
     faults.arm(armed, "files.planned", "raise")
@@ -97,7 +95,7 @@ def test_a_folder_that_comes_while_a_plan_waits_is_no_micro_batch(
     "options", [{"file_format": "json"}, {"file_format": "csv"}, {"partition_by": "day"}]
 )
 @pytest.mark.parametrize("text", [b'\xff"\xfe', b"\x80"])
-def test_a_text_that_is_not_utf_8_is_told(
+def test_a_text_that_is_not_utf_8_is_refused(
     options: dict[str, str], text: bytes, tmp_path: Path
 ) -> None:
     sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint", **options)
@@ -126,7 +124,7 @@ def test_an_output_belongs_to_one_sink_of_one_query(sink: FolderSink, tmp_path: 
     assert sink.numbers() == once(1)
 
 
-def test_after_an_adoption_the_sink_has_a_new_name_and_folder(
+def test_a_new_checkpoint_needs_a_new_name_and_folder_of_the_sink(
     sink: FolderSink, tmp_path: Path
 ) -> None:
     for number in range(3):
@@ -154,7 +152,7 @@ def move(sink: FolderSink, tmp_path: Path) -> FolderSink:
 
 
 @pytest.mark.parametrize("step", ["", "files.laid.out", "files.planned"])
-def test_an_output_may_be_moved_also_within_a_micro_batch(
+def test_an_output_may_be_moved_even_within_a_micro_batch(
     sink: FolderSink, tmp_path: Path, armed: Path, step: str
 ) -> None:
     sink.batch("run1", 0, [0])
@@ -175,7 +173,7 @@ def test_an_output_may_be_moved_also_within_a_micro_batch(
 
 
 def test_an_older_copy_in_place_of_the_output_is_refused(sink: FolderSink, tmp_path: Path) -> None:
-    """It lacks the plan of a micro-batch that is known to be published."""
+    """The copy lacks the plan of a micro-batch that is known to be published."""
     sink.batch("run1", 0, [0])
     sink.batch("run1", 1, [1])
     moved = move(sink, tmp_path)
@@ -209,7 +207,7 @@ def test_the_output_of_another_program_is_refused_at_the_start(
 def test_two_drivers_publish_the_same(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    """The first stands still, the second runs, and then the first continues."""
+    """The first driver pauses, the second runs, and then the first continues."""
     if "://" not in place:
         point = point.replace("copied", "published")
     sink = FolderSink(place, tmp_path / "checkpoint")
@@ -237,7 +235,7 @@ def test_two_drivers_publish_the_same(
     assert sink.numbers() == once(4)
 
 
-def test_files_that_are_gone_are_staged_anew_or_named(
+def test_missing_staged_files_are_staged_again_or_named(
     sink: FolderSink, tmp_path: Path, armed: Path
 ) -> None:
     sink.batch("run1", 0, [0])
@@ -261,7 +259,7 @@ def test_files_that_are_gone_are_staged_anew_or_named(
 
 
 @pytest.mark.parametrize("place", ["local", "s3"])
-def test_nothing_is_laid_beside_what_a_lost_plan_has_shown(
+def test_nothing_is_published_beside_a_micro_batch_whose_plan_is_lost(
     place: str, store: ObjectStore, tmp_path: Path
 ) -> None:
     path = tmp_path / "out" if place == "local" else store.uri(f"beside-{tmp_path.name}")
@@ -281,7 +279,7 @@ def test_nothing_is_laid_beside_what_a_lost_plan_has_shown(
     assert sink.numbers() == once(4)
 
 
-def test_a_copy_that_the_store_has_not_made(
+def test_a_failed_copy_in_the_store_is_detected_and_made_again(
     store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = FolderSink(store.uri(f"copy-{tmp_path.name}"), tmp_path / "checkpoint")
@@ -295,7 +293,7 @@ def test_a_copy_that_the_store_has_not_made(
     assert left(sink) == []
 
 
-def test_what_a_plan_names_is_on_the_disk_before_the_plan(
+def test_folders_that_a_plan_names_are_synced_before_the_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint", partition_by="day")
@@ -321,7 +319,7 @@ def test_what_a_plan_names_is_on_the_disk_before_the_plan(
     assert sink.numbers() == once(2)
 
 
-def test_a_micro_batch_that_was_seen_does_not_come_back(tmp_path: Path) -> None:
+def test_a_published_micro_batch_that_was_removed_is_not_published_again(tmp_path: Path) -> None:
     sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
     sink.batch("run1", 0, [0])
     shutil.rmtree(tmp_path / "out" / "batch=0")  # as a loader does with what it has taken
@@ -333,8 +331,8 @@ def test_a_micro_batch_that_was_seen_does_not_come_back(tmp_path: Path) -> None:
     assert sink.numbers() == once(1)
 
 
-def test_what_a_task_wrote_and_the_driver_does_not_see(tmp_path: Path) -> None:
-    """As on a cluster whose machines have a disk each."""
+def test_a_staged_file_that_the_driver_does_not_see_stops_the_micro_batch(tmp_path: Path) -> None:
+    """This happens on a cluster whose machines share no disk."""
     sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
     answer = sink.task("run1", 0, 0, [0])
     (file,) = (tmp_path / "out" / "_staging").rglob("*.parquet")
@@ -345,7 +343,9 @@ def test_what_a_task_wrote_and_the_driver_does_not_see(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "csv"])
-def test_a_full_disk(tmp_path: Path, file_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_fails_the_task_and_its_files_are_removed(
+    tmp_path: Path, file_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(output_files, "GROUP_BYTES", 1 << 20)
     with small_disk(tmp_path / "disk") as disk:
         head = {"header": "true"} if file_format == "csv" else {}
@@ -367,7 +367,7 @@ def _noise(count: int) -> pa.Array:
     return pa.array([os.urandom(32).hex() for _ in range(count)])
 
 
-def test_a_task_begins_another_file_at_the_size(tmp_path: Path) -> None:
+def test_a_task_starts_another_file_at_the_target_size(tmp_path: Path) -> None:
     sizes = {}
     for file_format in ("parquet", "json"):
         place = tmp_path / file_format
@@ -399,7 +399,7 @@ def test_many_folders_are_not_all_open_at_once(
     assert sum(len(list(folder.iterdir())) for folder in folders) == 18
 
 
-def test_published_files_are_those_of_whole_micro_batches(
+def test_published_files_lists_only_whole_micro_batches(
     sink: FolderSink, place: str, tmp_path: Path, armed: Path
 ) -> None:
     sink.batch("run1", 0, [0], [1])
@@ -421,7 +421,9 @@ def test_s3_needs_boto3(
         FolderSink(store.uri("nowhere"), tmp_path / "checkpoint")
 
 
-def test_one_of_several_creates(store: ObjectStore, tmp_path: Path) -> None:
+def test_only_the_first_of_several_writers_creates_an_object(
+    store: ObjectStore, tmp_path: Path
+) -> None:
     root = output_of(_options(store.uri(f"create-{tmp_path.name}"), tmp_path)).root
     assert root.create_bytes("x", b"first")
     assert not root.create_bytes("x", b"second")
@@ -433,7 +435,7 @@ def test_one_of_several_creates(store: ObjectStore, tmp_path: Path) -> None:
         away.create_bytes("y", b"")
 
 
-def test_a_store_that_does_not_heed_conditions_is_refused(
+def test_a_store_that_ignores_conditions_is_refused(
     store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
@@ -485,12 +487,12 @@ def _options(path: str, folder: Path) -> FilesOptions:
         ({"path": "s3://b/a%20b", "checkpointLocation": "s3a://b/a b/c"}, "in the output s3://b"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, str], why: str) -> None:
+def test_options_that_cannot_work_are_rejected(options: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         files_options({"checkpointLocation": "/c/d"} | options)
 
 
-def test_options_as_they_are_taken() -> None:
+def test_options_are_normalised() -> None:
     made = files_options(
         {"PATH": "s3a://b/x/", "checkpointLocation": "/c", "target.file.size": "128MB",
          "partition.by": "a, b", "compression": "ZSTD"}
@@ -506,7 +508,7 @@ def test_options_as_they_are_taken() -> None:
     assert "path" not in repr(made)
 
 
-def test_names_that_have_to_be_encoded(store: ObjectStore, tmp_path: Path) -> None:
+def test_names_that_must_be_encoded_in_uris_are_kept(store: ObjectStore, tmp_path: Path) -> None:
     """In a request to copy, in folders, and in the keys that `published_files` returns."""
     sink = FolderSink(store.uri(f"my%20names%23{tmp_path.name}%2Fout"), tmp_path / "checkpoint",
                       partition_by="day")  # fmt: skip

@@ -98,7 +98,7 @@ def read(spark: SparkSession, file_format: str, path: Path, schema: T.StructType
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "json", "csv"])
-def test_what_is_read_is_what_was_written(
+def test_values_are_read_back_as_they_were_written(
     spark: SparkSession, tmp_path: Path, file_format: str
 ) -> None:
     values = VALUES if file_format == "csv" else VALUES | NESTED
@@ -150,7 +150,7 @@ def test_readers_that_guess_find_the_same_types(
     assert found[0] == found[1]
 
 
-def test_texts_of_any_characters(spark: SparkSession, tmp_path: Path) -> None:
+def test_texts_of_any_characters_are_read_back(spark: SparkSession, tmp_path: Path) -> None:
     rng = random.Random(5)
     alphabet = "ab\\\",\n\r\t '\x01é#"
     texts = ["".join(rng.choices(alphabet, k=rng.randint(1, 6))) for _ in range(400)]
@@ -162,7 +162,7 @@ def test_texts_of_any_characters(spark: SparkSession, tmp_path: Path) -> None:
         assert read(spark, file_format, mine, rows.schema) == expected
 
 
-def test_null_and_the_empty_text_in_csv(spark: SparkSession, tmp_path: Path) -> None:
+def test_csv_distinguishes_null_from_the_empty_text(spark: SparkSession, tmp_path: Path) -> None:
     """The file distinguishes them; Spark's reader takes both for null, also in its own files."""
     rows = spark.createDataFrame([(1, None), (2, ""), (3, "x")], "i int, s string").coalesce(1)
     mine = write(tmp_path / "mine", rows, file_format="csv")
@@ -172,7 +172,7 @@ def test_null_and_the_empty_text_in_csv(spark: SparkSession, tmp_path: Path) -> 
     assert spark.read.csv(str(alone)).count() == 3
 
 
-def test_files_that_are_compressed(spark: SparkSession, tmp_path: Path) -> None:
+def test_compressed_files_are_read_back(spark: SparkSession, tmp_path: Path) -> None:
     rows = spark.range(5).coalesce(1)
     for file_format in ("json", "csv", "parquet"):
         mine = write(tmp_path / file_format, rows, file_format=file_format, compression="gzip")
@@ -181,8 +181,8 @@ def test_files_that_are_compressed(spark: SparkSession, tmp_path: Path) -> None:
         assert [p.name.endswith(ending) for p in mine.iterdir()] == [True]
 
 
-def test_columns_that_name_folders(spark: SparkSession, tmp_path: Path) -> None:
-    """As Spark names them, and reads them back."""
+def test_columns_name_folders_as_in_sparks_writer(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's writer gives the same names, and Spark's reader reads both."""
     day = dt.date(2024, 5, 1)
     values = [("a/b:c", 1, day, True), ("é =x%", None, day, False), (None, 3, None, None),
               (" ", 4, day, True), ("a/b:c", 1, day, True)]  # fmt: skip
@@ -219,7 +219,7 @@ def test_columns_that_name_folders(spark: SparkSession, tmp_path: Path) -> None:
         ("a int", {"partition.by": "a"}, "leave one for the files"),
     ],
 )
-def test_columns_that_cannot_be(
+def test_columns_that_the_sink_cannot_write_are_rejected(
     spark: SparkSession, tmp_path: Path, ddl: str, options: dict[str, str], why: str
 ) -> None:
     given = {"path": str(tmp_path / "out"), "checkpointLocation": str(tmp_path / "checkpoint")}
@@ -237,7 +237,7 @@ def test_a_year_that_text_cannot_hold_is_named() -> None:
                 lines(rows, Dialect())
 
 
-def test_slices_and_nothing_in_json() -> None:
+def test_json_holds_the_rows_of_a_slice_and_skips_nulls() -> None:
     rows = pa.record_batch(
         {
             "l": pa.array([[1], None, [2, None], []], pa.list_(pa.int32())),
@@ -251,18 +251,18 @@ def test_slices_and_nothing_in_json() -> None:
 # --- values at the edges of every type, read back by others than Spark
 
 
-def test_parquet(tmp_path: Path) -> None:
+def test_parquet_keeps_edge_values(tmp_path: Path) -> None:
     rows = batch_of(ALL)
     assert differences(from_parquet(write(tmp_path / "out", rows), rows.schema), rows) == []
 
 
-def test_json(tmp_path: Path) -> None:
+def test_json_keeps_edge_values(tmp_path: Path) -> None:
     rows = batch_of(ALL)
     folder = write(tmp_path / "out", rows, file_format="json")
     assert differences(from_json(folder, rows.schema), rows) == []
 
 
-def test_csv(tmp_path: Path) -> None:
+def test_csv_keeps_edge_values(tmp_path: Path) -> None:
     rows = batch_of(edge for edge in SCALARS if edge.spark != "binary")
     folder = write(tmp_path / "out", rows, file_format="csv", header="true")
     assert differences(from_csv(folder, rows.schema, escape="\\"), rows) == []
@@ -272,7 +272,7 @@ def test_csv(tmp_path: Path) -> None:
 REFUSED = ["", "__HIVE_DEFAULT_PARTITION__", NUL, 'in "\0, quotes"', "x" * 300]
 
 
-def test_folders(tmp_path: Path) -> None:
+def test_folder_names_keep_every_text(tmp_path: Path) -> None:
     texts = [text for text in TEXTS if text not in REFUSED]
     rows = pa.record_batch({"text": [*texts, None], "n": range(len(texts) + 1)})
     folder = write(tmp_path / "out", rows, partition_by="text")
@@ -285,7 +285,7 @@ def test_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_folders_that_would_be_another_value_are_refused(tmp_path: Path, text: str) -> None:
+def test_texts_that_a_folder_name_cannot_hold_are_refused(tmp_path: Path, text: str) -> None:
     rows = pa.record_batch({"text": ["a", text], "n": [1, 2]})
     with pytest.raises(DataError, match="Column 'text' names folders") as refused:
         write(tmp_path / "out", rows, partition_by="text")
@@ -293,7 +293,7 @@ def test_folders_that_would_be_another_value_are_refused(tmp_path: Path, text: s
     assert data_files(tmp_path / "out") == []
 
 
-def test_texts_that_are_not_utf8_in_parquet(tmp_path: Path) -> None:
+def test_parquet_keeps_texts_that_are_not_utf8(tmp_path: Path) -> None:
     """It keeps all bytes; test_files_sink.py has the other formats."""
     broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b"caf\xe9"]).buffers())
     [path] = data_files(write(tmp_path / "out", pa.record_batch({"text": broken})))

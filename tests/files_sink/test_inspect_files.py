@@ -45,7 +45,9 @@ def roles(found: Any) -> list[tuple[int | None, str]]:
     return [(one.batch_id, one.role) for one in found.staged]
 
 
-def test_what_is_published_and_whose_it_is(sink: FolderSink, tmp_path: Path) -> None:
+def test_inspect_shows_the_owner_and_the_published_micro_batch(
+    sink: FolderSink, tmp_path: Path
+) -> None:
     sink.batch("run1", 0, [0, 1], [2])
     sink.batch("run2", 1, [3], [4, 5])
     found = inspected(sink.path)
@@ -69,7 +71,7 @@ def test_what_is_published_and_whose_it_is(sink: FolderSink, tmp_path: Path) -> 
     assert (code, body["status"], body["batch_id"], body["writer"]) == (0, "ok", 1, found.writer)
 
 
-def test_what_tasks_have_staged_and_no_plan_names(sink: FolderSink) -> None:
+def test_inspect_shows_staged_files_that_no_plan_names(sink: FolderSink) -> None:
     sink.batch("run1", 0, [0])
     sink.task("run1", 1, 0, [1])
     found = inspected(sink.path)
@@ -78,10 +80,10 @@ def test_what_tasks_have_staged_and_no_plan_names(sink: FolderSink) -> None:
     assert "of micro-batch 1, which is running, or of a start that" in shown(f"path={sink.path}")[1]
 
 
-def test_a_micro_batch_that_is_decided_and_not_shown(
+def test_inspect_shows_a_micro_batch_that_is_decided_but_not_published(
     sink: FolderSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its driver was killed between the two; files staged by an earlier start remain too."""
+    """The driver was killed between the two steps. Files of an earlier start remain, too."""
     sink.batch("run1", 0, [0])
     answers = [sink.task("run1", 1, 0, [1, 2])]
 
@@ -110,7 +112,7 @@ def test_a_micro_batch_that_is_decided_and_not_shown(
     assert (found.batch_id, found.whole, found.staged) == (1, True, ())
 
 
-def test_what_was_staged_for_what_is_published(sink: FolderSink) -> None:
+def test_inspect_shows_files_left_over_from_a_published_micro_batch(sink: FolderSink) -> None:
     sink.batch("run1", 0, [0])
     # A task that was thought dead writes on.
     sink.task("run0", 0, 0, [0])
@@ -130,7 +132,7 @@ def test_the_checkpoint_of_another_query_is_refused(sink: FolderSink, tmp_path: 
         inspected(sink.path, checkpointLocation=other)
 
 
-def test_what_is_no_output_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_output_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is not an output of .*: nothing is published there"):
         inspected(tmp_path / "nowhere")
     (tmp_path / "batch=3").mkdir()
@@ -139,7 +141,7 @@ def test_what_is_no_output_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_what_is_damaged_is_said(tmp_path: Path) -> None:
+def test_a_damaged_plan_or_owner_is_reported(tmp_path: Path) -> None:
     sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
     sink.batch("run1", 0, [0])
     (plan,) = (tmp_path / "out/_batches").iterdir()
@@ -153,8 +155,8 @@ def test_what_is_damaged_is_said(tmp_path: Path) -> None:
         inspected(sink.path)
 
 
-def test_an_output_without_plans_is_known_by_its_folders(tmp_path: Path) -> None:
-    """As `dedup_folder` has them."""
+def test_an_output_without_plans_is_recognised_by_its_folders(tmp_path: Path) -> None:
+    """`dedup_folder` writes such outputs."""
     sink = FolderSink(tmp_path / "out", tmp_path / "checkpoint")
     sink.batch("run1", 0, [0])
     shutil.rmtree(tmp_path / "out/_batches")

@@ -31,7 +31,7 @@ def by_duckdb(lake: Lake) -> dict[str, list[Any]]:
     return {name: [row[place] for row in rows] for place, name in enumerate(columns)}
 
 
-def test_values_at_the_edges(lake: Lake, tmp_path: Path) -> None:
+def test_edge_values_are_read_back_unchanged(lake: Lake, tmp_path: Path) -> None:
     rows = batch_of(ALL)
     sink = Sink(lake, tmp_path / "checkpoint", named(ALL))
     sink.work.complete([sink.write("run1", 0, 0, rows.slice(0, 7), rows.slice(7))])
@@ -45,7 +45,7 @@ def test_values_at_the_edges(lake: Lake, tmp_path: Path) -> None:
             assert list(map(told, from_files[name])) == values, name
 
 
-def test_texts_that_divide_a_table(lake: Lake, tmp_path: Path) -> None:
+def test_a_table_can_be_partitioned_by_any_text(lake: Lake, tmp_path: Path) -> None:
     lake.create(pa.schema([("text", pa.string()), ("n", pa.int64())]), "text")
     sink = Sink(lake, tmp_path / "checkpoint", [("text", "string"), ("n", "bigint")])
     texts = [*TEXTS, "é" * 200, "y" * 5000, None]

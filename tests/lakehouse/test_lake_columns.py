@@ -33,10 +33,10 @@ STRUCT = pa.struct([("x-y", pa.int32())])
          [None, {"l": None}, {"l": []}, {"l": [None, {"x-y": None}]}]),
     ],
 )  # fmt: skip
-def test_nothing_and_an_empty_list_of_structures(
+def test_null_and_empty_lists_of_structs_stay_different(
     lake: Lake, tmp_path: Path, kind: str, arrow: pa.DataType, values: list[Any]
 ) -> None:
-    """Read from the files themselves: pyiceberg's reader makes empty ones of null ones."""
+    """The test reads the files, because pyiceberg's reader turns null lists into empty ones."""
     sink = Sink(lake, tmp_path / "checkpoint", [("c", kind)])
     rows = pa.RecordBatch.from_arrays([pa.array(values, arrow)], names=["c"])
     sink.work.complete([sink.write("run1", 0, 0, rows)])
@@ -48,8 +48,8 @@ FAR = [253_402_300_800_000_000, -62_135_596_800_000_001]  # in microseconds, at 
 
 
 @pytest.mark.parametrize("us", FAR)
-def test_times_and_dates_beyond_those_of_python(lake: Lake, tmp_path: Path, us: int) -> None:
-    """9999-12-31 23:59:59 west of Greenwich is one."""
+def test_times_and_dates_beyond_python_are_kept(lake: Lake, tmp_path: Path, us: int) -> None:
+    """For example 9999-12-31 23:59:59 west of Greenwich."""
     columns = [("n", "bigint"), ("day", "date"), ("at", "timestamp")]
     sink = Sink(lake, tmp_path / "checkpoint", columns)
     days = pa.array([us // 86_400_000_000, 0], pa.int32()).view(pa.date32())
@@ -64,8 +64,10 @@ def test_times_and_dates_beyond_those_of_python(lake: Lake, tmp_path: Path, us: 
 
 
 @pytest.mark.parametrize("lake", [ICEBERG], indirect=True)
-def test_a_text_behind_whose_beginning_there_is_none(lake: Lake, tmp_path: Path) -> None:
-    """Its upper bound, 16 characters of which the last is the next one, would be no text."""
+def test_a_text_whose_prefix_has_no_successor_is_found_by_a_filter(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """The upper bound is 16 characters, the last one incremented, and would not be valid text."""
     text = "x" * 15 + "\ud7ff and more"
     sink = Sink(lake, tmp_path / "checkpoint")
     rows = pa.record_batch({"n": [1, 2], "text": [text, "a"]})
@@ -75,7 +77,7 @@ def test_a_text_behind_whose_beginning_there_is_none(lake: Lake, tmp_path: Path)
         assert found["text"].to_pylist() == [one]
 
 
-def test_a_table_that_is_divided_by_such_a_date(lake: Lake, tmp_path: Path) -> None:
+def test_a_date_beyond_the_year_9999_is_refused_as_a_partition(lake: Lake, tmp_path: Path) -> None:
     lake.create(pa.schema([("day", pa.date32()), ("n", pa.int64())]), "day")
     sink = Sink(lake, tmp_path / "checkpoint", [("day", "date"), ("n", "bigint")])
     days = pa.array([2_932_897], pa.int32()).view(pa.date32())
@@ -84,7 +86,7 @@ def test_a_table_that_is_divided_by_such_a_date(lake: Lake, tmp_path: Path) -> N
         sink.write("run1", 0, 0, rows)
 
 
-def test_narrow_numbers_go_into_wider_ones(lake: Lake, tmp_path: Path) -> None:
+def test_narrow_types_go_into_wider_columns(lake: Lake, tmp_path: Path) -> None:
     wide = [("a", "bigint"), ("b", "double"), ("c", "decimal(20,5)"), ("text", "string")]
     Sink(lake, tmp_path / "first", wide)
     narrow = [("text", "varchar(9)"), ("c", "decimal(9,2)"), ("b", "float"), ("a", "smallint")]
@@ -117,7 +119,7 @@ def test_columns_that_the_stream_lacks_are_null(lake: Lake, tmp_path: Path) -> N
         ([("list", "array<string>")], r"it is array<string>, and there array<int>"),
     ],
 )
-def test_columns_that_do_not_fit(
+def test_columns_that_do_not_fit_are_rejected(
     lake: Lake, tmp_path: Path, columns: list[tuple[str, str]], why: str
 ) -> None:
     there = [("n", "bigint"), ("text", "string"), ("at", "timestamp"), ("list", "array<int>")]
@@ -127,12 +129,12 @@ def test_columns_that_do_not_fit(
 
 
 @pytest.mark.parametrize("kind", ["variant", "interval day to second", "time(6)", "array<variant>"])
-def test_types_that_cannot_be_created(lake: Lake, tmp_path: Path, kind: str) -> None:
+def test_types_that_cannot_be_created_are_rejected(lake: Lake, tmp_path: Path, kind: str) -> None:
     with pytest.raises(ConfigError, match="Column 'c' cannot be created"):
         Sink(lake, tmp_path / "checkpoint", [("c", kind)])
 
 
-def test_names_of_types() -> None:
+def test_type_names_are_parsed_and_written_back() -> None:
     told = "map<string,struct<a:decimal(9,2),b:array<char(3)>>>"
     assert spark_name(arrow_type(told)) == told.replace("char(3)", "string")
     assert arrow_type("struct<>") == pa.struct([])
@@ -160,7 +162,7 @@ def rows_of_days() -> pa.RecordBatch:
     })  # fmt: skip
 
 
-def test_a_divided_table(lake: Lake, tmp_path: Path) -> None:
+def test_rows_go_into_the_partitions_of_a_table(lake: Lake, tmp_path: Path) -> None:
     divided(lake)
     sink = Sink(lake, tmp_path / "checkpoint", DIVIDED)
     rows = rows_of_days()
@@ -181,7 +183,9 @@ def test_a_divided_table(lake: Lake, tmp_path: Path) -> None:
     assert sorted(scan.to_arrow()["n"].to_pylist()) == wanted
 
 
-def test_what_a_divided_table_does_not_take(lake: Lake, tmp_path: Path) -> None:
+def test_a_partitioned_table_rejects_missing_columns_and_empty_texts(
+    lake: Lake, tmp_path: Path
+) -> None:
     divided(lake)
     with pytest.raises(ConfigError, match="is divided by"):
         Sink(lake, tmp_path / "checkpoint", DIVIDED[1:])
@@ -196,7 +200,7 @@ def test_what_a_divided_table_does_not_take(lake: Lake, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lake", [DELTA], indirect=True)
-def test_a_stream_of_nothing_but_what_divides_a_table(lake: Lake, tmp_path: Path) -> None:
+def test_a_stream_of_nothing_but_partition_columns_is_rejected(lake: Lake, tmp_path: Path) -> None:
     divided(lake)
     # A file without columns would have no rows.
     with pytest.raises(ConfigError, match="by all columns that the stream has"):
@@ -231,7 +235,7 @@ def test_statistics_count_rows_and_nulls() -> None:
     assert json.loads(stats_of(collected[0])) == {"numRecords": 2, "nullCount": {"n": 2, "f": 0}}
 
 
-def test_a_whole_result_is_not_added_again_and_again(lake: Lake) -> None:
+def test_complete_mode_is_rejected(lake: Lake) -> None:
     from pyspark.sql.types import StructType
 
     from dedup.sinks.data_source import source_of
@@ -260,10 +264,10 @@ def test_a_whole_result_is_not_added_again_and_again(lake: Lake) -> None:
         ("column", {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}, "limits its length"),
     ],
 )  # fmt: skip
-def test_tables_of_delta_that_ask_for_more(
+def test_delta_tables_with_unsupported_features_are_rejected(
     lake: Lake, tmp_path: Path, asks: str, settings: dict[str, str], why: str
 ) -> None:
-    """The first commit of the table says so."""
+    """The first commit of the table declares the feature."""
     Sink(lake, tmp_path / "checkpoint")
     first = lake.folder / f"numbers/_delta_log/{0:020d}.json"
     lines = [json.loads(line) for line in first.read_text().splitlines()]
@@ -280,7 +284,7 @@ def test_tables_of_delta_that_ask_for_more(
 
 
 @pytest.mark.parametrize("lake", [ICEBERG], indirect=True)
-def test_tables_of_iceberg_are_refused(
+def test_iceberg_tables_of_another_file_or_table_format_are_rejected(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Sink(lake, tmp_path / "checkpoint")
@@ -321,10 +325,10 @@ def test_large_slices_become_several_files(
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("create", ["true", "false"])
-def test_tables_that_cannot_be_reached(
+def test_a_table_that_cannot_be_reached_is_reported_without_secrets(
     tmp_path: Path, format_name: str, given: dict[str, str], why: str, create: str
 ) -> None:
-    """The library's own error would say neither whose fault it is nor what to do next."""
+    """The library's own error names neither the cause nor the remedy."""
     whole = Lake(format_name, tmp_path).options() | {"checkpointLocation": str(tmp_path)} | given
     told = why if create == "true" else "cannot|does not exist|not installed"
     with pytest.raises(DedupError, match=told) as refused:
@@ -348,12 +352,14 @@ def test_tables_that_cannot_be_reached(
         (DELTA, {"path": "/x", "accept.difference": "x"}, "must be a whole number"),
     ],
 )
-def test_options_that_cannot_be(format_name: str, given: dict[str, str], why: str) -> None:
+def test_options_that_cannot_work_are_rejected(
+    format_name: str, given: dict[str, str], why: str
+) -> None:
     with pytest.raises(ConfigError, match=why):
         lake_options(format_name, {"checkpointLocation": "/c"} | given)
 
 
-def test_options() -> None:
+def test_options_are_normalised() -> None:
     made = lake_options(DELTA, {"path": "s3a://b/t/", "checkpointLocation": "/c",
                                 "storage.AWS_ALLOW_HTTP": "x"})  # fmt: skip
     assert (made.table, dict(made.properties)) == ("s3://b/t", {"AWS_ALLOW_HTTP": "x"})

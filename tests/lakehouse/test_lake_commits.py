@@ -16,7 +16,7 @@ from tests.lakehouse.lakes import NUMBERS, QUERY, Lake, Sink, at_point, numbers_
 
 
 def test_a_micro_batch_is_one_commit(lake: Lake, sink: Sink, tmp_path: Path) -> None:
-    """A replay in another division, by a start that knows nothing but the table, is no commit."""
+    """A replay with other slices, by a start that knows only the table, makes no commit."""
     before = lake.versions()
     sink.batch("run1", 0, range(10), range(10, 20))
     sink.batch("run1", 1, range(20, 30))
@@ -28,7 +28,7 @@ def test_a_micro_batch_is_one_commit(lake: Lake, sink: Sink, tmp_path: Path) -> 
 
 
 def test_a_new_checkpoint_is_a_new_query(lake: Lake, sink: Sink, tmp_path: Path) -> None:
-    """A constant application ID would pass over its micro-batches, whose numbers begin again."""
+    """A constant application ID would skip its micro-batches, whose numbers begin again."""
     for number in range(3):
         sink.batch("run1", number, [number])
     Sink(lake, tmp_path / "new", query="another").batch("run1", 0, [3])
@@ -36,7 +36,7 @@ def test_a_new_checkpoint_is_a_new_query(lake: Lake, sink: Sink, tmp_path: Path)
 
 
 def test_a_table_may_be_moved(lake: Lake, sink: Sink, tmp_path: Path) -> None:
-    """Delta Lake: to another folder; Iceberg: to another name. An older copy is refused."""
+    """To another folder in Delta Lake, to another name in Iceberg. An older copy is refused."""
     sink.batch("run1", 0, [0])
     if lake.format == DELTA:
         shutil.copytree(lake.folder / "numbers", lake.folder / "older")
@@ -53,7 +53,7 @@ def test_a_table_may_be_moved(lake: Lake, sink: Sink, tmp_path: Path) -> None:
     assert lake.found("moved") == once(3)
 
 
-def test_a_micro_batch_without_rows_is_no_commit(lake: Lake, sink: Sink) -> None:
+def test_a_micro_batch_without_rows_makes_no_commit(lake: Lake, sink: Sink) -> None:
     before = lake.versions()
     sink.work.complete([sink.write("run1", 0, slot) for slot in range(2)])
     sink.work.complete([])
@@ -65,10 +65,10 @@ def test_a_micro_batch_without_rows_is_no_commit(lake: Lake, sink: Sink) -> None
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["same rows", "other rows"])
-def test_another_driver_commits_the_micro_batch_first(
+def test_a_micro_batch_that_another_driver_commits_first_is_committed_once(
     lake: Lake, sink: Sink, tmp_path: Path, same: bool
 ) -> None:
-    """A frozen start, or a copy of the checkpoint: both have read that it is not there."""
+    """A frozen start or a copied checkpoint: both drivers have found no such commit."""
     sink.batch("run1", 0, range(10))
     other = Sink(lake, tmp_path / "copy")
     rows = range(10, 20) if same else range(10, 19)
@@ -82,7 +82,7 @@ def test_another_driver_commits_the_micro_batch_first(
     assert not same or lake.data_files() == lake.named_files()
 
 
-def test_a_frozen_driver_wakes_when_others_are_further(
+def test_a_frozen_driver_that_wakes_too_late_is_refused(
     lake: Lake, sink: Sink, tmp_path: Path
 ) -> None:
     other = Sink(lake, tmp_path / "copy")
@@ -99,8 +99,8 @@ def test_a_frozen_driver_wakes_when_others_are_further(
     assert lake.found() == once(20)
 
 
-def test_other_writers_come_in_between(lake: Lake, sink: Sink) -> None:
-    """The marker is read again, and the same files are committed."""
+def test_commits_of_other_writers_in_between_do_no_harm(lake: Lake, sink: Sink) -> None:
+    """The sink reads the marker again and commits the same files."""
     sink.batch("run1", 0, range(5))
     with at_point("lakehouse.commit.before", lambda: lake.add(10)):
         sink.batch("run1", 1, range(5, 10))
@@ -108,8 +108,8 @@ def test_other_writers_come_in_between(lake: Lake, sink: Sink) -> None:
 
 
 @pytest.mark.parametrize("more", [False, True], ids=["alone", "and others follow"])
-def test_a_commit_whose_answer_is_lost(lake: Lake, sink: Sink, more: bool) -> None:
-    """If somebody rewrites its files before it is looked for, they may be needed, and stay."""
+def test_a_commit_whose_reply_is_lost_is_found(lake: Lake, sink: Sink, more: bool) -> None:
+    """Its files stay even if another writer rewrites them before the sink looks."""
 
     def lost() -> None:
         if more:
@@ -125,10 +125,10 @@ def test_a_commit_whose_answer_is_lost(lake: Lake, sink: Sink, more: bool) -> No
 
 
 @pytest.mark.parametrize("lake", [ICEBERG], indirect=True)
-def test_a_commit_that_landed_and_is_told_to_be_a_conflict(
+def test_a_commit_that_succeeded_but_is_reported_as_a_conflict_is_found(
     lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client or proxy that lost the answer sends the commit again, which is refused then."""
+    """A client or proxy that lost the reply repeats the commit, and the server refuses it."""
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.exceptions import CommitFailedException
 
@@ -150,10 +150,10 @@ def test_a_commit_that_landed_and_is_told_to_be_a_conflict(
     assert lake.found() == once(10)
 
 
-def test_a_table_that_is_away_after_a_commit_without_an_answer(
+def test_an_unreachable_table_after_a_lost_reply_stops_the_query(
     lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing tells then whether rows were written, and the error does not say that none were."""
+    """The outcome is unknown, so the error does not say that nothing was written."""
 
     def away(*_: object, **__: object) -> None:
         raise OSError("no route")
@@ -177,10 +177,10 @@ def test_a_table_that_is_away_after_a_commit_without_an_answer(
     assert lake.found() == once(10)
 
 
-def test_commits_that_never_have_an_answer(
+def test_a_commit_that_always_fails_is_given_up_after_three_attempts(
     lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk, a catalog that is away: nothing is tried forever."""
+    """For example if the disk is full or the catalog is unreachable."""
     calls: list[str] = []
 
     def fails(*_: object, **__: object) -> None:
@@ -199,8 +199,8 @@ def test_commits_that_never_have_an_answer(
     assert lake.found() == once(10)
 
 
-def test_what_attempts_left_that_do_not_count(lake: Lake, sink: Sink) -> None:
-    """Files of a whole run that was killed are for VACUUM, or remove_orphan_files."""
+def test_files_of_an_abandoned_start_do_not_count(lake: Lake, sink: Sink) -> None:
+    """VACUUM or remove_orphan_files deletes the files of a killed run."""
     sink.batch("run1", 0, range(10))
     sink.tasks("run1", 1, range(10, 20))
     sink.batch("run2", 1, range(10, 20))
@@ -208,8 +208,8 @@ def test_what_attempts_left_that_do_not_count(lake: Lake, sink: Sink) -> None:
     assert len(lake.data_files()) == len(lake.named_files()) + 1
 
 
-def test_nothing_is_deleted_that_a_version_names(lake: Lake, sink: Sink, tmp_path: Path) -> None:
-    """The micro-batch was committed, its marker is lost, and it is committed again on request."""
+def test_files_that_a_version_names_are_not_deleted(lake: Lake, sink: Sink, tmp_path: Path) -> None:
+    """A committed micro-batch whose marker is lost is committed again on request."""
     sink.batch("run1", 0, range(5))
     sink.batch("run1", 1, range(5, 10))
     lake.lose_markers()
@@ -218,8 +218,10 @@ def test_nothing_is_deleted_that_a_version_names(lake: Lake, sink: Sink, tmp_pat
 
 
 @pytest.mark.parametrize("more", [False, True], ids=["alone", "and written by others"])
-def test_the_table_is_put_back(lake: Lake, sink: Sink, tmp_path: Path, more: bool) -> None:
-    """RESTORE and rollback take rows back, but neither transactions nor properties."""
+def test_a_table_that_was_restored_to_an_older_version_is_refused(
+    lake: Lake, sink: Sink, tmp_path: Path, more: bool
+) -> None:
+    """RESTORE and rollback remove rows, but neither transactions nor properties."""
     for number in range(3):
         sink.batch("run1", number, [number])
     put_back(lake, 1)
@@ -238,7 +240,9 @@ def test_the_table_is_put_back(lake: Lake, sink: Sink, tmp_path: Path, more: boo
     assert lake.found() == rows + Counter([2, 3])
 
 
-def test_the_table_is_put_back_to_where_the_rows_are(lake: Lake, sink: Sink) -> None:
+def test_a_table_restored_to_a_version_that_has_the_rows_is_accepted(
+    lake: Lake, sink: Sink
+) -> None:
     sink.batch("run1", 0, [0])
     lake.add(100)
     put_back(lake, 1)
@@ -247,7 +251,7 @@ def test_the_table_is_put_back_to_where_the_rows_are(lake: Lake, sink: Sink) -> 
     assert lake.found() == once(2)
 
 
-def test_a_table_that_was_put_back_is_put_forward_again(lake: Lake, sink: Sink) -> None:
+def test_a_restored_table_is_accepted_once_the_restore_is_undone(lake: Lake, sink: Sink) -> None:
     for number in range(3):
         sink.batch("run1", number, [number])
     put_back(lake, 2)
@@ -277,8 +281,10 @@ def put_back(lake: Lake, commits: int) -> None:
     table.manage_snapshots().rollback_to_snapshot(last).commit()
 
 
-def test_the_table_is_made_again(lake: Lake, sink: Sink, tmp_path: Path) -> None:
-    """That is allowed until rows came into it."""
+def test_a_recreated_table_is_refused_once_rows_were_committed(
+    lake: Lake, sink: Sink, tmp_path: Path
+) -> None:
+    """Until then the table may be recreated."""
     sink.work.complete([sink.write("run1", 0, 0)])
     lake.drop()
     sink = Sink(lake, tmp_path / "checkpoint")
@@ -294,10 +300,10 @@ def test_the_table_is_made_again(lake: Lake, sink: Sink, tmp_path: Path) -> None
     assert lake.found() == once(10)
 
 
-def test_data_files_that_are_removed_before_the_commit(
+def test_data_files_that_are_removed_before_the_commit_stop_it(
     lake: Lake, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """VACUUM without retention would leave a commit that names what is not there."""
+    """After VACUUM without retention the commit would name missing files."""
     answers = sink.tasks("run1", 0, range(10))
     before = lake.versions()
     for path in lake.folder.rglob("*.parquet"):
@@ -309,7 +315,7 @@ def test_data_files_that_are_removed_before_the_commit(
     assert lake.found() == once(10)
 
 
-def test_the_table_changes_while_the_query_runs(lake: Lake, sink: Sink) -> None:
+def test_a_column_added_while_the_query_runs_stops_it(lake: Lake, sink: Sink) -> None:
     answers = sink.tasks("run1", 0, range(10))
     if lake.format == DELTA:
         from deltalake import DeltaTable, Field
@@ -329,8 +335,10 @@ def test_the_table_changes_while_the_query_runs(lake: Lake, sink: Sink) -> None:
 
 
 @pytest.mark.parametrize("lake", [DELTA], indirect=True)
-def test_markers_begin_to_be_forgotten_while_the_query_runs(lake: Lake, sink: Sink) -> None:
-    """Then nothing would tell that the first micro-batch is there already."""
+def test_a_retention_of_markers_that_is_set_while_the_query_runs_stops_it(
+    lake: Lake, sink: Sink
+) -> None:
+    """Otherwise nothing would show that the first micro-batch is already committed."""
     from deltalake import DeltaTable
 
     sink.batch("run1", 0, range(10))
@@ -342,8 +350,10 @@ def test_markers_begin_to_be_forgotten_while_the_query_runs(lake: Lake, sink: Si
 
 
 @pytest.mark.parametrize("lake", [ICEBERG], indirect=True)
-def test_snapshots_expire_before_the_replay(sink: Sink, lake: Lake, tmp_path: Path) -> None:
-    """Spark's own marker of Iceberg goes with its snapshot."""
+def test_a_replay_after_expired_snapshots_repeats_nothing(
+    sink: Sink, lake: Lake, tmp_path: Path
+) -> None:
+    """Spark's own Iceberg marker expires with its snapshot."""
     sink.batch("run1", 0, range(10))
     sink.batch("run1", 1, range(10, 20))
     lake.add(20)
@@ -357,10 +367,10 @@ def test_snapshots_expire_before_the_replay(sink: Sink, lake: Lake, tmp_path: Pa
 
 
 @pytest.mark.parametrize("lake", [DELTA], indirect=True)
-def test_the_log_is_cleaned_and_files_are_rewritten_before_the_replay(
+def test_a_replay_after_cleanup_and_compaction_repeats_nothing(
     sink: Sink, lake: Lake, tmp_path: Path
 ) -> None:
-    """Only the checkpoint of the log is left, and none of the data files that the sink wrote."""
+    """Only the checkpoint of the log is left, and no data file of the sink."""
     from deltalake import DeltaTable
 
     sink.batch("run1", 0, range(10))
@@ -379,7 +389,9 @@ def test_the_log_is_cleaned_and_files_are_rewritten_before_the_replay(
     assert lake.found() == once(22)
 
 
-def test_nothing_of_a_record_that_the_table_does_not_take(lake: Lake, tmp_path: Path) -> None:
+def test_a_null_in_a_required_column_is_rejected_and_nothing_is_written(
+    lake: Lake, tmp_path: Path
+) -> None:
     lake.create(pa.schema([pa.field("n", pa.int64(), False), pa.field("text", pa.string())]))
     sink = Sink(lake, tmp_path / "checkpoint")
     rows = pa.RecordBatch.from_pydict(
@@ -394,7 +406,7 @@ def test_nothing_of_a_record_that_the_table_does_not_take(lake: Lake, tmp_path: 
 
 
 def test_markers_name_query_and_sink(sink: Sink, lake: Lake) -> None:
-    """For people who look at the table."""
+    """People who inspect the table can read them."""
     sink.batch("run1", 0, range(10))
     if lake.format == DELTA:
         from deltalake import DeltaTable
@@ -411,15 +423,17 @@ def test_markers_name_query_and_sink(sink: Sink, lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("wrong", [b"\xff\xfe", b"\x80"])
-def test_a_text_that_is_not_utf_8_is_told(sink: Sink, wrong: bytes) -> None:
+def test_a_text_that_is_not_utf_8_is_refused(sink: Sink, wrong: bytes) -> None:
     text = pa.array([b"ok", wrong, "\u00e9".encode()], pa.binary()).view(pa.string())
     rows = pa.RecordBatch.from_arrays([pa.array([1, 2, 3], pa.int64()), text], names=["n", "text"])
     with pytest.raises(DataError, match=r"not UTF-8.*does not take: b'.x(ff|80).*make_valid_utf8"):
         sink.write("run1", 0, 0, rows)
 
 
-def test_data_files_that_cannot_be_written(lake: Lake, sink: Sink) -> None:
-    """As on a full disk: said of which table."""
+def test_a_data_file_that_cannot_be_written_is_reported_with_its_table(
+    lake: Lake, sink: Sink
+) -> None:
+    """For example if the disk is full."""
     sink.batch("run1", 0, [0])
     (folder,) = {path.parent for path in lake.folder.rglob("0*.parquet")}
     blocked = folder.parent if lake.format == DELTA else folder

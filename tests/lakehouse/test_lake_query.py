@@ -63,7 +63,7 @@ def rocksdb_2(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_with_rocksdb_and_its_second_checkpoint_format(
+def test_a_replay_with_rocksdb_and_checkpoint_format_2_repeats_nothing(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     query = LakeQuery(spark, lake, tmp_path / "query")
@@ -80,8 +80,10 @@ def test_with_rocksdb_and_its_second_checkpoint_format(
 
 @BOTH_IF_SLOW
 @pytest.mark.slow
-def test_a_copy_of_the_checkpoint(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    """It has the same ID: what the original has taken is found, what only it takes is not."""
+def test_a_copied_checkpoint_publishes_nothing_twice(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    """It has the ID of the original, so it finds the original's micro-batches."""
     query = LakeQuery(spark, lake, tmp_path / "query")
     query.numbers(range(30))
     query.run()
@@ -110,8 +112,10 @@ def test_a_copy_of_the_checkpoint(spark: SparkSession, lake: Lake, tmp_path: Pat
         pytest.param(2, id="after", marks=pytest.mark.slow),
     ],
 )
-def test_two_tables_in_one_micro_batch(spark: SparkSession, tmp_path: Path, fails: int) -> None:
-    """Uniques to Delta Lake, copies to Iceberg; the query dies before, between and after them."""
+def test_a_failure_before_between_or_after_two_tables_repeats_nothing(
+    spark: SparkSession, tmp_path: Path, fails: int
+) -> None:
+    """Unique records go to Delta Lake, duplicates to Iceberg."""
     delta, iceberg = Lake(DELTA, tmp_path / "delta"), Lake(ICEBERG, tmp_path / "iceberg")
     query = FileQuery(spark, "none", tmp_path / "query")
     checkpoint = str(query.checkpoint)
@@ -157,8 +161,8 @@ def test_two_tables_in_one_micro_batch(spark: SparkSession, tmp_path: Path, fail
     assert set(iceberg.read()["verdict"].to_pylist()) == {"duplicate"}
 
 
-def test_two_sinks_of_one_name(spark: SparkSession, tmp_path: Path) -> None:
-    """With equal rows the second would find the marker of the first, and lose them."""
+def test_two_sinks_of_one_name_are_rejected(spark: SparkSession, tmp_path: Path) -> None:
+    """The second sink would find the marker of the first, and drop its rows."""
     lake = Lake(DELTA, tmp_path / "delta")
     query = FileQuery(spark, "none", tmp_path / "query")
     checkpoint = str(query.checkpoint)
@@ -181,7 +185,9 @@ def test_two_sinks_of_one_name(spark: SparkSession, tmp_path: Path) -> None:
     assert lake.found() == {1: 2}
 
 
-def test_split_knows_the_checkpoint_of_sinks_with_jars(spark: SparkSession, tmp_path: Path) -> None:
+def test_split_rejects_sinks_of_different_checkpoints_or_equal_names(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     query = FileQuery(spark, "none", tmp_path / "query")
     query.add([{"n": 1}])
     operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "c"), verdict="verdict")
@@ -193,7 +199,7 @@ def test_split_knows_the_checkpoint_of_sinks_with_jars(spark: SparkSession, tmp_
         split(marked, unique=unique, late=delta_once("/late", checkpoint="/a"))
 
 
-def test_what_cannot_be_is_refused_before_the_query_starts(
+def test_options_that_cannot_work_are_rejected_before_the_query_starts(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     query = LakeQuery(spark, lake, tmp_path / "query", create="false")

@@ -57,10 +57,10 @@ def in_environment(monkeypatch: pytest.MonkeyPatch, store: ObjectStore) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_data_files_in_another_store_than_the_commits(
+def test_data_files_in_another_store_than_the_commits_are_detected(
     store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The executors have another endpoint in their environment than the driver."""
+    """The environment gives executors another endpoint than the driver."""
     with running_store(tmp_path / "log") as another:
         in_environment(monkeypatch, store)
         lake = StoredLake(DELTA, tmp_path / "lake", store)
@@ -75,7 +75,7 @@ def test_data_files_in_another_store_than_the_commits(
 
 
 @pytest.mark.parametrize("format_name", [DELTA, ICEBERG])
-def test_tables_on_an_object_store(
+def test_tables_on_an_object_store_have_each_row_once(
     format_name: str, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_environment(monkeypatch, store)

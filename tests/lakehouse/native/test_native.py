@@ -106,18 +106,20 @@ def replayed() -> Counter[int]:
 # --- Delta Lake
 
 
-def test_delta_native(query: Native) -> None:
+def test_the_delta_connector_survives_a_replay(query: Native) -> None:
     query.twice(lambda writer: writer.format("delta").start(query.path))
     assert query.in_delta() == once()
 
 
-def test_delta_native_with_rocksdb_2(spark: SparkSession, query: Native) -> None:
+def test_the_delta_connector_fails_a_replay_with_rocksdb_format_2(
+    spark: SparkSession, query: Native
+) -> None:
     with rocksdb_2(spark), pytest.raises(StreamingQueryException, match="assertion failed"):
         query.twice(lambda writer: writer.format("delta").start(query.path))
     assert query.in_delta() == once()
 
 
-def test_delta_plain_in_foreach_batch(query: Native) -> None:
+def test_a_plain_delta_append_in_foreach_batch_repeats_rows(query: Native) -> None:
     def append(rows: DataFrame, batch_id: int) -> None:
         rows.write.format("delta").mode("append").save(query.path)
 
@@ -135,7 +137,9 @@ def recipe(query: Native) -> Callable[[DataFrame, int], None]:
     return append
 
 
-def test_delta_recipe_in_foreach_batch(query: Native) -> None:
+def test_the_delta_recipe_in_foreach_batch_repeats_nothing_but_fails_the_replay(
+    query: Native,
+) -> None:
     with pytest.raises(StreamingQueryException) as stopped:
         query.twice(lambda writer: writer.foreachBatch(recipe(query)).start())
     causes: list[Any] = [stopped.value]
@@ -145,8 +149,10 @@ def test_delta_recipe_in_foreach_batch(query: Native) -> None:
     assert query.in_delta() == once()
 
 
-def test_delta_recipe_after_a_new_checkpoint(query: Native) -> None:
-    """Without the operator, to which an old ID would be a duplicate: 50 new records are lost."""
+def test_the_delta_recipe_loses_rows_after_a_new_checkpoint_and_ours_does_not(
+    query: Native,
+) -> None:
+    """The query has no operator, which would drop old IDs. The recipe loses 50 new records."""
     query.change = lambda rows: rows
     query.go(lambda writer: writer.foreachBatch(recipe(query)).start())
     query.checkpoint = query.checkpoint.with_name("new")
@@ -162,7 +168,7 @@ def test_delta_recipe_after_a_new_checkpoint(query: Native) -> None:
 
 
 @pytest.mark.parametrize("store", ["default", "rocksdb"])
-def test_delta_once(spark: SparkSession, query: Native, store: str) -> None:
+def test_delta_once_survives_a_replay(spark: SparkSession, query: Native, store: str) -> None:
     publish = delta_once(query.path, checkpoint=str(query.checkpoint))
     if store == "default":
         query.twice(lambda writer: writer.foreachBatch(publish).start())
@@ -172,7 +178,7 @@ def test_delta_once(spark: SparkSession, query: Native, store: str) -> None:
     assert query.in_delta() == once()
 
 
-def test_dedup_delta_beside_the_connector(query: Native) -> None:
+def test_dedup_delta_survives_a_replay_beside_writes_of_the_connector(query: Native) -> None:
     def between() -> None:
         query.spark.sql(f"INSERT INTO delta.`{query.path}` VALUES (1000)")
         query.spark.sql(f"OPTIMIZE delta.`{query.path}`")
@@ -182,8 +188,8 @@ def test_dedup_delta_beside_the_connector(query: Native) -> None:
 
 
 @pytest.mark.parametrize("feature", ["DeletionVectors", "ChangeDataFeed"])
-def test_dedup_delta_into_tables_with_features(query: Native, feature: str) -> None:
-    """Some rows were deleted in place before."""
+def test_dedup_delta_writes_into_tables_with_features(query: Native, feature: str) -> None:
+    """Some rows were deleted in place before the query starts."""
     target = f"delta.`{query.path}`"
     query.spark.sql(
         f"ALTER TABLE {target} SET TBLPROPERTIES ('delta.enable{feature}' = 'true', "
@@ -198,23 +204,25 @@ def test_dedup_delta_into_tables_with_features(query: Native, feature: str) -> N
 # --- Iceberg
 
 
-def test_iceberg_native(query: Native) -> None:
+def test_the_iceberg_connector_survives_a_replay(query: Native) -> None:
     query.twice(lambda writer: writer.toTable(query.table))
     assert query.in_iceberg() == once()
 
 
-def test_iceberg_native_after_its_snapshots_expired(query: Native) -> None:
+def test_the_iceberg_connector_repeats_rows_after_its_snapshots_expired(query: Native) -> None:
     query.twice(lambda writer: writer.toTable(query.table), query.expire)
     assert query.in_iceberg() == replayed() + Counter([1000])
 
 
-def test_iceberg_native_with_rocksdb_2(spark: SparkSession, query: Native) -> None:
+def test_the_iceberg_connector_survives_a_replay_with_rocksdb_format_2(
+    spark: SparkSession, query: Native
+) -> None:
     with rocksdb_2(spark):
         query.twice(lambda writer: writer.toTable(query.table))
     assert query.in_iceberg() == once()
 
 
-def test_iceberg_plain_in_foreach_batch(query: Native) -> None:
+def test_a_plain_iceberg_append_in_foreach_batch_repeats_rows(query: Native) -> None:
     def append(rows: DataFrame, batch_id: int) -> None:
         rows.writeTo(query.table).append()
 
@@ -223,7 +231,7 @@ def test_iceberg_plain_in_foreach_batch(query: Native) -> None:
 
 
 @pytest.mark.parametrize("expires", [False, True], ids=["", "expired"])
-def test_iceberg_once(query: Native, expires: bool) -> None:
+def test_iceberg_once_survives_a_replay(query: Native, expires: bool) -> None:
     publish = iceberg_once(query.table, checkpoint=str(query.checkpoint))
     between = query.expire if expires else None
     query.twice(lambda writer: writer.foreachBatch(publish).start(), between)
@@ -231,7 +239,9 @@ def test_iceberg_once(query: Native, expires: bool) -> None:
 
 
 @pytest.mark.parametrize("expires", [False, True], ids=["", "expired"])
-def test_dedup_iceberg_beside_the_connector(query: Native, expires: bool) -> None:
+def test_dedup_iceberg_survives_a_replay_beside_writes_of_the_connector(
+    query: Native, expires: bool
+) -> None:
     options = {"table": query.table.removeprefix("lake."), **query.catalog()}
     between = query.expire if expires else None
     query.twice(lambda w: w.format("dedup_iceberg").options(**options).start(), between)
@@ -242,10 +252,10 @@ def test_dedup_iceberg_beside_the_connector(query: Native, expires: bool) -> Non
 
 
 @pytest.mark.parametrize("table", ["delta", "iceberg"])
-def test_figures_are_those_of_the_commits(
+def test_the_metrics_are_those_of_the_commits(
     query: Native, warehouse: Path, tmp_path: Path, table: str
 ) -> None:
-    """The third commit of the Delta table is beside another writer's, and does not say which."""
+    """Another writer commits beside the last commit, whose counts Delta Lake does not show then."""
     checkpoint, files = str(query.checkpoint), tmp_path / "delta"
     publish: Any = delta_once(query.path, checkpoint=checkpoint)
     if table == "iceberg":
@@ -282,7 +292,7 @@ def test_figures_are_those_of_the_commits(
 
 
 @pytest.mark.parametrize("jars", [True, False], ids=["connectors", "without jars"])
-def test_two_tables_and_a_death_between_them(query: Native, jars: bool) -> None:
+def test_a_failure_between_two_tables_loses_and_repeats_nothing(query: Native, jars: bool) -> None:
     checkpoint = str(query.checkpoint)
     options = query.catalog()
     catalog = options.pop("catalog")
