@@ -40,7 +40,7 @@ def outputs(kind: Callable[[Any], Any], folder: Path) -> Callable[[], Any]:
 
 
 @pytest.mark.slow
-def test_a_sink_whose_tasks_write_passes(tmp_path: Path) -> None:
+def test_a_right_sink_whose_tasks_write_passes(tmp_path: Path) -> None:
     check_sink(outputs(ParallelSqlite, tmp_path), rows=rows, read=read)
 
 
@@ -49,7 +49,7 @@ def test_a_sink_whose_tasks_write_passes(tmp_path: Path) -> None:
     [(NewestRows, read_newest, "newest"), long(LineSink, read_each_key, "once"),
      long(LineSink, read_each_line, "repeats")],
 )  # fmt: skip
-def test_a_sink_without_transactions_passes(
+def test_a_right_sink_without_transactions_passes(
     kind: type[Any], read: Any, readers_see: Any, tmp_path: Path
 ) -> None:
     check_sink(outputs(kind, tmp_path), rows=rows, read=read, readers_see=readers_see)
@@ -260,7 +260,9 @@ TWICE, PART = r"too many \{0: 1, 1: 1, 2: 1\}", "readers see part of a transacti
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )  # fmt: skip
-def test_a_mistake_is_found(kind: type[Any], where: str, error: str, tmp_path: Path) -> None:
+def test_a_mistake_in_a_sink_is_found(
+    kind: type[Any], where: str, error: str, tmp_path: Path
+) -> None:
     with pytest.raises(AssertionError, match=f"^{where}.*: .*({error})"):
         check_sink(
             outputs(kind, tmp_path), rows=rows, read=read,
@@ -290,26 +292,26 @@ def test_a_mistake_is_found(kind: type[Any], where: str, error: str, tmp_path: P
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )  # fmt: skip
-def test_a_mistake_without_transactions_is_found(
+def test_a_mistake_in_a_sink_without_transactions_is_found(
     kind: type[Any], read: Any, readers_see: Any, error: str, tmp_path: Path
 ) -> None:
     with pytest.raises(AssertionError, match=error):
         check_sink(outputs(kind, tmp_path), rows=rows, read=read, readers_see=readers_see)
 
 
-def test_a_case_of_the_contract_is_named(tmp_path: Path) -> None:
+def test_a_failed_case_of_the_contract_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         AssertionError, match=r"^SinkContract\.test_a_c\w+: ConfigError: NoMarker does"
     ):
         check_sink(outputs(NoMarker, tmp_path), rows=rows, read=read)
 
 
-def test_an_object_of_another_class(tmp_path: Path) -> None:
+def test_an_object_of_another_class_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'orders' must be an object of a subclass of"):
         check_sink(lambda: "orders", rows=rows, read=read)  # type: ignore[arg-type, return-value]
 
 
-def test_another_value_of_readers_see(tmp_path: Path) -> None:
+def test_an_unknown_value_of_readers_see_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="readers_see='Newest' must be one of once, newest, rep"):
         check_sink(
             outputs(NewestRows, tmp_path), rows=rows, read=read_newest,
@@ -317,12 +319,12 @@ def test_another_value_of_readers_see(tmp_path: Path) -> None:
         )  # fmt: skip
 
 
-def test_an_object_that_holds_a_connection(tmp_path: Path) -> None:
+def test_an_object_that_holds_a_connection_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"HoldsConnection does not pickle.* connections in send"):
         check_sink(outputs(HoldsConnection, tmp_path), rows=rows, read=read_newest)
 
 
-def test_an_output_that_is_not_new(tmp_path: Path) -> None:
+def test_an_output_that_is_not_new_is_reported(tmp_path: Path) -> None:
     sink = LineSink(tmp_path / "log")
     with pytest.raises(AssertionError, match=r"must return a new and empty output .* finds \{0: 1"):
         check_sink(lambda: sink, rows=rows, read=read_each_key)
@@ -344,7 +346,7 @@ def test_frozen_processes_end_if_a_check_fails(tmp_path: Path) -> None:
 
 
 def test_the_test_of_the_page_passes(tmp_path: Path) -> None:
-    """Also if pytest does not import it by a name that other processes could import."""
+    """Other processes cannot import the test module by its name."""
     sink, test = snippets("sinks/kit/README.md")[0], snippets("sinks/kit/README.md")[2]
     (tmp_path / "test_orders.py").write_text(f"{sink}\n\n{test}")
     done = python("-m", "pytest", "-q", "--import-mode=importlib", "test_orders.py", cwd=tmp_path)

@@ -35,8 +35,8 @@ def test_the_page_runs(tmp_path: Path, parallel: str) -> None:
     assert found == sorted([(f"o{n}", n * 1.5) for n in range(6)] + [("o3", 4.5)])
 
 
-def test_names_that_spark_could_mistake(tmp_path: Path) -> None:
-    """Spark would look for a field of a struct, or for the end of a name."""
+def test_column_names_with_dots_and_backticks_are_kept(tmp_path: Path) -> None:
+    """Spark would read a dot as a field of a struct, and a backtick as the end of a name."""
     sink, query = snippets("sinks/kit/README.md")[:2]
     query = query.replace('"order_id", "double(amount)"', '"order_id AS `a.b`", "amount AS `a``b`"')
     names = "values = [(name, 0) for name in rows.schema.names]"

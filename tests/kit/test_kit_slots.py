@@ -27,7 +27,7 @@ def start(folder: Path, kind: type[TransactionalSink[Any]]) -> CustomSink:
 
 
 @LEVELS
-def test_a_sink_that_does_not_keep_its_markers(tmp_path: Path, level: Any) -> None:
+def test_a_sink_that_does_not_keep_its_markers_is_rejected(tmp_path: Path, level: Any) -> None:
     class OnlyUpdates(level):  # type: ignore[misc]
         def write_marker(self, db: Any, key: str, marker: str) -> None:
             db.execute("UPDATE markers SET marker = ? WHERE key = ?", [marker, key])
@@ -45,7 +45,7 @@ def test_a_sink_that_does_not_keep_its_markers(tmp_path: Path, level: Any) -> No
 
 @LEVELS
 @pytest.mark.parametrize("found", [("text",), b"text"])
-def test_a_marker_that_is_no_text(tmp_path: Path, level: Any, found: object) -> None:
+def test_a_marker_that_is_no_text_is_rejected(tmp_path: Path, level: Any, found: object) -> None:
     class ReturnsTheRow(level):  # type: ignore[misc]
         def read_marker(self, db: Any, key: str) -> Any:
             return found
@@ -54,15 +54,15 @@ def test_a_marker_that_is_no_text(tmp_path: Path, level: Any, found: object) -> 
         start(tmp_path, ReturnsTheRow).batch("run1", 0, [0])
 
 
-def test_columns_of_the_same_name(tmp_path: Path) -> None:
-    """A row as a dict would lack one of them."""
+def test_columns_of_the_same_name_are_rejected(tmp_path: Path) -> None:
+    """A row as a dict would hold only one of them."""
     fields = [StructField("n", LongType()), StructField("N", LongType())]
     with pytest.raises(ConfigError, match="two columns of the name 'N'"):
         start(tmp_path, SqliteSink).function.prepare(StructType(fields))
 
 
 @LEVELS
-def test_markers_that_the_database_pads(tmp_path: Path, level: Any) -> None:
+def test_markers_that_the_database_pads_are_recognised(tmp_path: Path, level: Any) -> None:
     class Padded(level):  # type: ignore[misc]
         def read_marker(self, db: Any, key: str) -> str | None:
             found: str | None = super().read_marker(db, key)
@@ -75,7 +75,7 @@ def test_markers_that_the_database_pads(tmp_path: Path, level: Any) -> None:
 
 
 @LEVELS
-def test_a_transaction_that_is_none_is_rolled_back(tmp_path: Path, level: Any) -> None:
+def test_a_transaction_kept_in_an_attribute_is_rolled_back(tmp_path: Path, level: Any) -> None:
     """The sink keeps its connection in an attribute, and `begin` returns nothing."""
 
     class KeepsIt(level):  # type: ignore[misc]
@@ -116,7 +116,7 @@ def test_a_transaction_that_is_none_is_rolled_back(tmp_path: Path, level: Any) -
 
 
 def test_the_driver_needs_two_transactions_for_a_micro_batch(tmp_path: Path) -> None:
-    """One acquires all slots, one publishes."""
+    """One transaction acquires all slots, the other publishes."""
     begun = []
 
     class Counted(SqliteSink):  # type: ignore[misc, valid-type]
@@ -132,7 +132,7 @@ def test_the_driver_needs_two_transactions_for_a_micro_batch(tmp_path: Path) -> 
 
 
 def test_an_inspection_waits_for_a_transaction_and_disturbs_none(tmp_path: Path) -> None:
-    """It never has a lock while it waits for another, so it cannot be in the way for long."""
+    """It holds no lock while it waits for another, so it cannot block tasks for long."""
     reads: list[list[str]] = []
 
     class Counted(ParallelSqlite):

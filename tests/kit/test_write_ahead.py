@@ -47,8 +47,8 @@ def test_a_checkpoint_that_only_spark_can_reach_keeps_no_ledger(tmp_path: Path) 
     assert [*tmp_path.glob("staging/*/published.json")]
 
 
-def test_keys_and_versions(start: Any) -> None:
-    """They name query, sink, micro-batch, slice and row, and grow from row to row."""
+def test_keys_name_the_row_and_versions_grow_from_row_to_row(start: Any) -> None:
+    """A key names query, sink, micro-batch, slice and row."""
     sink = start()
     sink.finish([
         sink.send("run1", 3, slot, [sink.rows(part) for part in parts])
@@ -99,7 +99,7 @@ def test_a_second_call_of_the_same_driver_is_reported(start: Any) -> None:
     assert sink.sink.rows_sent_again == 2
 
 
-def test_a_replay_of_what_is_sent_sends_nothing(start: Any, tmp_path: Path) -> None:
+def test_a_replay_of_a_sent_micro_batch_sends_nothing(start: Any, tmp_path: Path) -> None:
     start().batch("run1", 0, [0, 1])
     again = start()
     again.batch("run2", 0, [1], [0])
@@ -180,7 +180,7 @@ def test_a_driver_that_was_frozen_before_its_decision_sends_nothing(
     sink.assert_once(3)
 
 
-def test_a_driver_that_was_frozen_in_send_stops_after_it(start: Any) -> None:
+def test_a_driver_that_was_frozen_in_send_stops_after_sending(start: Any) -> None:
     late = start()
     results = late.tasks("run1", 0, [0, 1, 2])
     send, lock = late.log.send, Lock()
@@ -206,10 +206,10 @@ def test_a_driver_that_was_frozen_in_send_stops_after_it(start: Any) -> None:
      ("kit.send.part", 1), ("kit.send.after", 2), ("kit.driver.published", 2),
      ("kit.driver.after", 2)],
 )  # fmt: skip
-def test_a_start_after_a_failure_at_each_step(
+def test_a_start_after_a_failure_at_any_step_publishes_each_row_once(
     start: Any, armed: Path, point: str, sent: int
 ) -> None:
-    """The next start reports the rows only if some of them may be sent already."""
+    """The next start reports repeated rows only if some may have been sent."""
     faults.arm(armed, point, "raise")
     sink = start()
     with pytest.raises(faults.FaultInjected):
@@ -225,7 +225,7 @@ def test_a_start_after_a_failure_at_each_step(
     sink.assert_once(3)
 
 
-def test_the_report_on_a_sink(start: Any, tmp_path: Path) -> None:
+def test_inspect_reports_sent_and_decided_micro_batches(start: Any, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     for name, entries in (("offsets", "01"), ("commits", "0")):
         (checkpoint / name).mkdir(parents=True)
@@ -252,7 +252,7 @@ def test_the_report_on_a_sink(start: Any, tmp_path: Path) -> None:
     assert states["another"]["restart"].startswith("A checkpoint whose next micro-batch is 0 runs")
 
 
-def test_files_that_a_kill_left_behind_are_ignored_and_deleted(start: Any, tmp_path: Path) -> None:
+def test_files_left_behind_by_a_kill_are_ignored_and_deleted(start: Any, tmp_path: Path) -> None:
     start().batch("run1", 0, [0])
     folder = tmp_path / "checkpoint" / FOLDER
     for name in ("sent/.1.json.tmp", "manifests/.1.json.tmp"):
@@ -266,8 +266,8 @@ def test_files_that_a_kill_left_behind_are_ignored_and_deleted(start: Any, tmp_p
     assert left(tmp_path / "checkpoint") == []
 
 
-def test_tasks_get_the_work_without_the_users_object(start: Any) -> None:
-    """It may hold a connection; tasks only stage."""
+def test_tasks_receive_the_work_without_the_users_object(start: Any) -> None:
+    """The object may hold a connection, and tasks only stage."""
     sink = start()
     sink.log.connection = Lock()
     work = pickle.loads(pickle.dumps(sink.work))
@@ -277,8 +277,8 @@ def test_tasks_get_the_work_without_the_users_object(start: Any) -> None:
     sink.assert_once(1)
 
 
-def test_a_sink_whose_attributes_cannot_be_set(tmp_path: Path) -> None:
-    """A frozen dataclass may send a micro-batch again, too."""
+def test_a_sink_that_is_a_frozen_dataclass_sends_rows_again(tmp_path: Path) -> None:
+    """Its attributes cannot be set."""
 
     @dataclass(frozen=True)
     class Frozen(WriteAheadSink):
@@ -320,7 +320,7 @@ LOSSES = [lose_all, lose_all_files, lose_the_newest]
 
 
 @pytest.mark.parametrize("lose", LOSSES[:2])
-def test_a_folder_that_has_lost_what_was_sent_stops_the_query(
+def test_a_folder_that_lost_its_record_of_sent_rows_stops_the_query(
     start: Any, tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
     sink = start()
@@ -340,10 +340,10 @@ def test_a_folder_that_has_lost_what_was_sent_stops_the_query(
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-def test_a_folder_that_has_lost_what_was_sent_in_part_stops_the_query(
+def test_a_folder_that_lost_a_partly_sent_micro_batch_stops_the_query(
     start: Any, tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
-    """The next start would send other rows with the same keys and versions, or the same again."""
+    """Otherwise the next start would send other rows with the same keys and versions."""
     sink = start(calls_left=2)
     sink.batch("run1", 0, [0])
     with pytest.raises(ConnectionError):
@@ -362,7 +362,9 @@ def test_a_folder_that_has_lost_what_was_sent_in_part_stops_the_query(
     sink.assert_once(3)
 
 
-def test_the_folder_of_the_option_staging_may_be_lost_as_well(start: Any, tmp_path: Path) -> None:
+def test_losing_the_folder_of_the_option_staging_stops_the_query(
+    start: Any, tmp_path: Path
+) -> None:
     staging = str(tmp_path / "staging")
     start(staging=staging).batch("run1", 0, [0])
     shutil.rmtree(staging)
@@ -370,8 +372,8 @@ def test_the_folder_of_the_option_staging_may_be_lost_as_well(start: Any, tmp_pa
         start(staging=staging).batch("run2", 0, [0])
 
 
-def test_a_sink_that_a_query_gets_later_is_not_refused(start: Any) -> None:
-    """Also under another name, in a micro-batch that runs again."""
+def test_a_sink_that_is_added_to_a_query_later_is_accepted(start: Any) -> None:
+    """It is accepted under another name, too, and in a replayed micro-batch."""
     start().batch("run1", 6, [0])
     other = start(name="other")
     other.batch("run2", 6, [1])

@@ -48,7 +48,7 @@ def batch(sink: RedisHarness, run_id: str, batch_id: int, *numbers: int) -> None
     [(kind, harm) if kind == "stream" or harm is not Harm.LOSE_REPLY else long(kind, harm)
      for kind in EXACT for harm in HARMS],
 )  # fmt: skip
-def test_a_lost_answer_repeats_nothing(
+def test_a_lost_reply_repeats_nothing(
     start: Any, proxy: Proxy, redis_server: Server, kind: str, harm: Harm
 ) -> None:
     sink = start(kind)
@@ -114,7 +114,7 @@ def test_rows_of_a_stream_keep_their_order(start: Any, redis_server: Server) -> 
 def test_a_stream_takes_no_row_behind_a_gap(
     start: Any, redis_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would refuse the missing row later, because its ID is smaller."""
+    """Otherwise it would refuse the missing row later, because its ID is smaller."""
     sink = start("stream")
     batch(sink, "run1", 0, 0)
     entries: list[Any] = []
@@ -165,7 +165,7 @@ def test_a_full_server_loses_nothing(start: Any, redis_server: Server, kind: str
 def test_a_client_that_repeats_commands_hides_repetitions(
     redis_server: Server, proxy: Proxy
 ) -> None:
-    """So a sink without keys switches the retries of its client off."""
+    """Therefore a sink without keys turns off the retries of its client."""
     library = client_library()
     for retries in (True, False):
         fault = proxy.strike(Harm.CUT_AFTER, writes)
@@ -180,8 +180,8 @@ def test_a_client_that_repeats_commands_hides_repetitions(
         assert client.llen("orders") == 2 + 1
 
 
-def test_the_versions_of_a_long_query(start: Any, redis_server: Server) -> None:
-    """Above 2^53, where Lua's numbers lose digits."""
+def test_versions_above_2_to_the_53_are_compared_exactly(start: Any, redis_server: Server) -> None:
+    """Lua's numbers lose digits above 2^53."""
     sink = start("newest")
     first = 1 << 62
     for version, text in ((first, "a"), (first + 1, "b"), (first, "a"), (9, "c")):

@@ -64,7 +64,7 @@ class Query:
     # Five kills at each step in the quick run.
     [("newest", 2), ("stream", 1), ("key", 1), ("list", 1), *(long(kind, 5) for kind in MODES)],
 )
-def test_kills_at_every_step(
+def test_kills_at_every_step_lose_nothing_and_repeat_only_keyless_rows(
     redis_server: Server, tmp_path: Path, armed: Path, kind: str, kills: int
 ) -> None:
     query = Query(kind, redis_server, tmp_path)
@@ -82,10 +82,10 @@ def test_kills_at_every_step(
 
 
 @pytest.mark.parametrize("kind", some_long(list(MODES), "newest", "list"))
-def test_starts_that_wake_after_their_successor(
+def test_a_start_that_wakes_after_its_successor_does_no_harm(
     redis_server: Server, tmp_path: Path, armed: Path, kind: str
 ) -> None:
-    """The successor has run the micro-batch, and the next one, which has newer values."""
+    """The successor has run this micro-batch, and the next one with newer values."""
     query = Query(kind, redis_server, tmp_path)
     for number, point in enumerate(WRITE_AHEAD):
         faults.arm(armed, point, "freeze", number)

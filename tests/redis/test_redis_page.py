@@ -49,7 +49,7 @@ def test_the_test_of_the_page_passes(redis_server: Server) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stream", "key", "list"])
-def test_other_ways_to_write_pass_too(redis_server: Server, kind: str) -> None:
+def test_sinks_of_the_other_kinds_pass_check_sink(redis_server: Server, kind: str) -> None:
     def new_sink() -> WriteAheadSink:
         with redis_server.client() as client:
             client.flushall()

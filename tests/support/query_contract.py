@@ -19,7 +19,7 @@ class QueryContract:
     """What holds for a query into every sink; a test class gives the fixture `query`."""
 
     def test_every_micro_batch_is_there_once(self, query: FileQuery, tmp_path: Path) -> None:
-        """A replay reads the operator's plan to its end, although its rows are there already."""
+        """A replay runs the operator's plan to its end, although its rows are already published."""
         operator = dedup_by_id("n", horizon="1 hour", catalog=str(tmp_path / "catalog"), shards=2)
         query.change = lambda rows: rows.transform(operator)
         query.numbers(range(30), range(20, 50))
@@ -30,7 +30,9 @@ class QueryContract:
         assert query.found() == once(60)
 
     @pytest.mark.slow
-    def test_kills_at_every_step(self, query: FileQuery, fault_folder: Path) -> None:
+    def test_kills_at_every_step_lose_and_repeat_nothing(
+        self, query: FileQuery, fault_folder: Path
+    ) -> None:
         self.kill(query, fault_folder, query.steps)
 
     def kill(self, query: FileQuery, fault_folder: Path, steps: Sequence[str]) -> None:
@@ -52,7 +54,7 @@ class QueryContract:
             assert query.found() == once(30 * number + 30), step
             assert len(faults.fired(fault_folder)) == number + 1, step
 
-    def test_what_the_format_of_a_sink_is_not_for(self, query: FileQuery) -> None:
+    def test_the_format_of_a_sink_rejects_batch_reads_and_writes(self, query: FileQuery) -> None:
         with pytest.raises(Exception, match="publishes the micro-batches"):
             query.spark.range(3).write.format(query.sink).mode("append").save()
         with pytest.raises(Exception, match="is a sink"):
