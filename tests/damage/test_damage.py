@@ -58,7 +58,9 @@ def size(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_state_row(tmp_path: Path, size: str, outcomes: Outcomes, seed: int) -> None:
+def test_damage_to_a_state_row_is_refused_or_does_no_harm(
+    tmp_path: Path, size: str, outcomes: Outcomes, seed: int
+) -> None:
     world, stranger = worlds(tmp_path)
     data = world.states[0].to_bytes()
     # Another shard's row is as healthy: Spark's store goes by key, and the file test swaps keys.
@@ -75,8 +77,8 @@ def test_state_row(tmp_path: Path, size: str, outcomes: Outcomes, seed: int) -> 
     assert state_row_reader(world, lambda: data)() == "harmless"
 
 
-def test_filters_of_another_shard_are_left_out(tmp_path: Path) -> None:
-    """Rows that are whole but hold filters of other segments under their names."""
+def test_filters_of_another_shard_are_ignored(tmp_path: Path) -> None:
+    """The rows are intact, but hold filters of other segments under the names of their own."""
     world, stranger = worlds(tmp_path)
     state = world.states[0]
     for giver in (world.states[1], stranger.states[0]):
@@ -85,7 +87,9 @@ def test_filters_of_another_shard_are_left_out(tmp_path: Path) -> None:
         assert ShardState.from_bytes(row, hash_key_id=world.certificate.hash_key_id).filters == {}
 
 
-def test_small_objects(tmp_path: Path, size: str, outcomes: Outcomes, seed: int) -> None:
+def test_damage_to_small_objects_is_refused_or_does_no_harm(
+    tmp_path: Path, size: str, outcomes: Outcomes, seed: int
+) -> None:
     world, stranger = worlds(tmp_path)
     cases = object_cases(world, stranger)
     run(cases, outcomes, 40 if size == "few" else None, seed)
@@ -96,7 +100,7 @@ def test_small_objects(tmp_path: Path, size: str, outcomes: Outcomes, seed: int)
 
 
 @pytest.mark.parametrize("remote", [False, True], ids=["local", "remote"])
-def test_segments_and_sidecars(
+def test_a_damaged_segment_is_refused_and_a_damaged_sidecar_is_rebuilt(
     tmp_path: Path, size: str, remote: bool, outcomes: Outcomes, seed: int
 ) -> None:
     world, stranger = worlds(tmp_path, remote=remote)
@@ -110,7 +114,9 @@ def test_segments_and_sidecars(
         assert segment["harmless"] == 0
 
 
-def test_local_views(tmp_path: Path, size: str, outcomes: Outcomes, seed: int) -> None:
+def test_a_damaged_local_view_is_rebuilt(
+    tmp_path: Path, size: str, outcomes: Outcomes, seed: int
+) -> None:
     world, _ = worlds(tmp_path)
     cases = view_cases(world)
     assert len(cases) >= 4, [case.kind for case in cases]
@@ -122,8 +128,8 @@ def test_local_views(tmp_path: Path, size: str, outcomes: Outcomes, seed: int) -
 
 
 @pytest.mark.timeout(60, method="thread")
-def test_a_view_that_rocksdb_would_read_for_ever(tmp_path: Path) -> None:
-    """A record of its manifest that is of the type of recycled logs."""
+def test_a_view_that_rocksdb_would_read_for_ever_is_rebuilt(tmp_path: Path) -> None:
+    """A record of the view's manifest gets the type of recycled logs."""
     world, _ = worlds(tmp_path)
     cases = {case.kind: case for case in view_cases(world)}
     case = cases["local view: MANIFEST"]
@@ -137,7 +143,9 @@ def test_a_view_that_rocksdb_would_read_for_ever(tmp_path: Path) -> None:
             assert case.read() == "healed"
 
 
-def test_local_copies_of_sidecars(tmp_path: Path, size: str, outcomes: Outcomes, seed: int) -> None:
+def test_a_damaged_local_copy_of_a_sidecar_is_replaced(
+    tmp_path: Path, size: str, outcomes: Outcomes, seed: int
+) -> None:
     per_kind = FEW if size == "few" else MANY // 2
     for make in (cached_sidecar_case, rebuilt_sidecar_case):
         world, _ = worlds(tmp_path / make.__name__, remote=True)
@@ -147,7 +155,7 @@ def test_local_copies_of_sidecars(tmp_path: Path, size: str, outcomes: Outcomes,
         assert outcomes.of(case.kind)["refused: SegmentDamaged"] == 0
 
 
-def test_a_rebuilt_sidecar_of_another_segment(tmp_path: Path) -> None:
+def test_a_rebuilt_sidecar_of_another_segment_does_no_harm(tmp_path: Path) -> None:
     world, _ = worlds(tmp_path, remote=True)
     case = rebuilt_sidecar_case(world)
     case.path.write_bytes(rebuilt_of_a_sibling(tmp_path))
@@ -226,7 +234,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("said", CHANGES)
-def test_a_head_that_nobody_writes(world: World, said: str) -> None:
+def test_a_head_that_the_package_never_writes_is_refused(world: World, said: str) -> None:
     head = world.states[0].head()
     before = json.dumps(head)
     CHANGES[said](head)
@@ -249,12 +257,14 @@ def test_a_head_that_nobody_writes(world: World, said: str) -> None:
         (zlib.compress(b"\xff\xfe"), "contradicts itself"),
     ],
 )
-def test_a_compressed_head_that_is_none(world: World, head: bytes, said: str) -> None:
+def test_an_invalid_compressed_head_is_refused(world: World, head: bytes, said: str) -> None:
     with pytest.raises(StateError, match=said):
         read(world, row(world, head))
 
 
-def test_a_head_that_would_fill_the_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_that_would_fill_the_memory_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     head = zlib.compress(b" " * (1 << 20) + b"{}", 9)
     with pytest.raises(StateError, match="lacks"):
         read(world, row(world, head))
@@ -264,13 +274,13 @@ def test_a_head_that_would_fill_the_memory(world: World, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("tail", [b"", bytes(15), bytes(17), struct.pack("<QQ", 1 << 60, 5)])
-def test_a_tail_that_is_none(world: World, tail: bytes) -> None:
+def test_an_invalid_tail_is_refused(world: World, tail: bytes) -> None:
     head = zlib.compress(json.dumps(world.states[0].head()).encode())
     with pytest.raises(StateError, match="tail"):
         read(world, row(world, head, tail))
 
 
-def test_what_is_adopted_belongs_to_one_shard(world: World) -> None:
+def test_an_adopted_manifest_of_another_shard_is_refused(world: World) -> None:
     """Another shard's filter would answer "not seen" for all IDs of this shard."""
     paths = [world.file(shard_path(world.query_id, n, "adopted.json")) for n in (0, 1)]
     paths[0].write_bytes(paths[1].read_bytes())

@@ -79,7 +79,7 @@ def finished(
 
 
 @pytest.mark.parametrize(("store", "nth"), CASES)
-def test_right_or_stopped(
+def test_a_query_with_damaged_state_gives_the_right_rows_or_stops(
     finished: dict[str, Query], tmp_path: Path, store: str, nth: int, seed: int, outcomes: Outcomes
 ) -> None:
     rng = random.Random(f"{seed} {store} {nth}")
@@ -105,7 +105,7 @@ def test_right_or_stopped(
 @pytest.mark.parametrize(
     "store", [HDFS, pytest.param("rocksdb v1 changelog", marks=pytest.mark.slow)]
 )
-def test_another_partitions_state_is_told(
+def test_the_state_of_another_partition_is_reported(
     finished: dict[str, Query], tmp_path: Path, store: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     again = finished[store].copy(tmp_path)
@@ -133,10 +133,10 @@ def test_another_partitions_state_is_told(
     [("*.sst", "refused: SegmentDamaged"), ("*.filter", "right"),
      ("certificate.json", "refused: CatalogError")],
 )  # fmt: skip
-def test_damage_at_the_root(
+def test_damage_at_the_root_is_repaired_or_stops_the_query(
     finished: dict[str, Query], tmp_path: Path, name: str, outcome: str
 ) -> None:
-    """Of every such file, so that the query reads one; once they are whole again, it goes on."""
+    """Every such file is damaged. If an error stops the query, it continues with intact files."""
     again = finished[HDFS].copy(tmp_path)
     again.options["cache_dir"] = str(tmp_path / "cache")
     given = tables(BATCHES + 2)

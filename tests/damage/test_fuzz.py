@@ -32,7 +32,7 @@ def all_targets() -> dict[str, Target]:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_inputs_are_stood(part: int, seed: int) -> None:
+def test_every_decoder_survives_random_inputs(part: int, seed: int) -> None:
     assert len(all_targets()) == 35
     found = list(all_targets().values())[part::PARTS]
     for target in found:
@@ -45,7 +45,7 @@ def test_inputs_are_stood(part: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["tail", "filter: bytes", "kernel: a block, decode", "wire: keys"])
-def test_bytes_of_hypothesis(name: str) -> None:
+def test_a_decoder_survives_any_bytes_of_hypothesis(name: str) -> None:
     check = all_targets()[name].check
 
     @settings(max_examples=150, deadline=None, database=None)
@@ -56,7 +56,7 @@ def test_bytes_of_hypothesis(name: str) -> None:
     any_bytes()
 
 
-def test_a_decoder_that_fails_is_a_finding() -> None:
+def test_a_decoder_that_raises_is_reported_with_its_seed() -> None:
     def broken(data: bytes) -> bool:
         return bool(np.frombuffer(data, np.uint8)[3] == 1)
 

@@ -42,7 +42,7 @@ SIZES = [
 
 @pytest.mark.parametrize("known", [True, False], ids=["checkpoint", "root alone"])
 @pytest.mark.parametrize("per_kind", SIZES)
-def test_small_objects(
+def test_verify_reports_damaged_small_objects(
     tmp_path: Path, per_kind: int, known: bool, outcomes: Outcomes, seed: int
 ) -> None:
     world, stranger = worlds(tmp_path)
@@ -73,7 +73,7 @@ def test_small_objects(
 
 @pytest.mark.parametrize("known", [True, False], ids=["manifest", "file alone"])
 @pytest.mark.parametrize("per_kind", SIZES)
-def test_segments_and_sidecars(
+def test_verify_reports_damaged_segments_and_sidecars(
     tmp_path: Path, per_kind: int, known: bool, outcomes: Outcomes, seed: int
 ) -> None:
     world, stranger = worlds(tmp_path)
@@ -104,10 +104,10 @@ def test_segments_and_sidecars(
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["checkpoint", "root alone"])
-def test_the_command_reports_a_damage_of_every_file(
+def test_the_command_reports_damage_to_every_file(
     tmp_path: Path, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a checkpoint by the manifest backups; exit code 3 and the name of what is bad."""
+    """It exits with code 3 and names the file. Without a checkpoint it uses manifest backups."""
     world, stranger = worlds(tmp_path)
     snapshot = Snapshot(world.query_id, world.states, 0) if known else None
     monkeypatch.setattr(catalog, "snapshot", lambda *_: snapshot)

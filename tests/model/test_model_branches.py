@@ -59,8 +59,8 @@ def copied(world: World, line: Checkpoint) -> Checkpoint:
     return copy
 
 
-def test_the_copy_of_a_running_query_keeps_what_the_original_wrote_since(world: World) -> None:
-    """The original commits three micro-batches after the copy was made, and then rests."""
+def test_a_copy_of_a_running_query_deletes_no_file_of_the_original(world: World) -> None:
+    """The original commits three micro-batches after the copy, and then pauses."""
     (original,) = world.checkpoints
     go_on(world, original, RETAIN_EPOCHS + 4)
     copy = copied(world, original)
@@ -69,7 +69,7 @@ def test_the_copy_of_a_running_query_keeps_what_the_original_wrote_since(world: 
     go_on(world, original, 1)
 
 
-def test_a_copy_that_rests_after_its_first_micro_batch_is_not_seen(world: World) -> None:
+def test_a_copy_that_rests_after_its_first_micro_batch_is_not_detected(world: World) -> None:
     """A run notes its first micro-batch when the second begins: a decision, see DESIGN.md."""
     (original,) = world.checkpoints
     go_on(world, original, RETAIN_EPOCHS + 4)
@@ -84,7 +84,7 @@ def test_a_copy_that_rests_after_its_first_micro_batch_is_not_seen(world: World)
 
 
 def test_runs_of_one_micro_batch_show_that_history_branched(world: World) -> None:
-    """Original and copy are both run with availableNow, a micro-batch at a time."""
+    """Original and copy run with availableNow, one micro-batch at a time."""
     (original,) = world.checkpoints
     go_on(world, original, 3)
     copy = copied(world, original)
@@ -96,7 +96,7 @@ def test_runs_of_one_micro_batch_show_that_history_branched(world: World) -> Non
     go_on(world, copy, 1)
 
 
-def test_vacuum_waits_for_a_micro_batch_that_deleted_a_pending_list_and_died(world: World) -> None:
+def test_vacuum_waits_after_an_attempt_that_deleted_a_pending_list_and_died(world: World) -> None:
     """It cannot distinguish an expired list from a lost one: a decision, see DESIGN.md."""
     world.set_constant(upkeep, "MAX_EXPIRED_NAMES", 2)
     (line,) = world.checkpoints
@@ -126,7 +126,7 @@ def test_vacuum_waits_for_a_micro_batch_that_deleted_a_pending_list_and_died(wor
     plan_vacuum(root, QUERY, states, now_ms=world.now_ms, older_than_ms=0, sole=True)
 
 
-def test_both_stop_deleting_once_both_went_on(world: World) -> None:
+def test_original_and_copy_stop_deleting_once_both_continued(world: World) -> None:
     (original,) = world.checkpoints
     go_on(world, original, RETAIN_EPOCHS + 4)
     copy = copied(world, original)

@@ -248,15 +248,15 @@ def test_every_row_is_visible_once_in_every_interleaving_of_the_whole_scope(name
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", IN_PART)
-def test_nothing_goes_wrong_in_the_nearest_states_of_a_larger_scope(name: str) -> None:
+def test_the_nearest_states_of_a_larger_scope_violate_nothing(name: str) -> None:
     found = explore(Model(IN_PART[name]), PART)
     assert found.violation is None, "\n" + found.violation
     assert found.states >= PART
     assert found.finished > 100
 
 
-def test_the_model_meets_what_it_is_there_for() -> None:
-    """Each answer that a sink may give, each end of a process, a worker that is warm in vain."""
+def test_the_model_meets_every_answer_and_every_end_of_a_process() -> None:
+    """It also meets a warm worker whose publication is refused."""
     broker = Model(Scope(batches=2, crashes=0, ambiguous=1, timeouts=1))
     tasks = Model(Scope(later=(Start(ONE),)))
     for model in (broker, tasks):
@@ -269,7 +269,7 @@ def test_the_model_meets_what_it_is_there_for() -> None:
     assert broker.ends() | tasks.ends() == {"", "SinkError", "Fenced", "Aborted"}
 
 
-def test_the_scopes_of_seeded_mistakes_show_none_of_their_own() -> None:
+def test_the_scopes_of_seeded_mistakes_are_free_of_violations() -> None:
     for scope in {each.scope for each in MISTAKES} - {scope for scope, _ in QUICK.values()}:
         found = explore(Model(scope))
         assert found.violation is None, found.violation
@@ -283,7 +283,7 @@ def test_a_seeded_mistake_is_caught(mistake: Mistake) -> None:
     assert "visible twice" in found.violation or "are lost" in found.violation
 
 
-def test_what_goes_wrong_is_told_step_by_step() -> None:
+def test_a_violation_is_described_step_by_step() -> None:
     (mistake,) = (each for each in MISTAKES if each.name == "markers are not revoked")
     story = explore(Model(mistake.scope, mistake.variant())).violation
     assert story is not None

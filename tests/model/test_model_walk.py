@@ -33,7 +33,7 @@ HAPPENED = (
 )  # fmt: skip
 
 
-def test_all_rules_from_a_few_seeds() -> None:
+def test_walks_from_a_few_seeds_meet_every_rule() -> None:
     tally: Counter[str] = Counter()
     for seed in SEEDS:
         with tempfile.TemporaryDirectory(dir=FAST_FOLDER) as folder:
@@ -44,7 +44,7 @@ def test_all_rules_from_a_few_seeds() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_a_long_walk() -> None:
+def test_a_long_walk_meets_no_failure() -> None:
     steps = int(os.environ.get("MODEL_STEPS", "20000"))
     taken, _, failures = walk(10_000, steps)
     assert (taken, failures) == (steps, [])
