@@ -59,7 +59,7 @@ def _mutant(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 NUMBERS = "unit/test_sequence_model.py"
 ORACLE, VERDICTS = "unit/test_core_oracle.py", "unit/test_core_verdicts.py"
-STABLE = f"{ORACLE}::test_stable_timestamps"
+STABLE = f"{ORACLE}::test_the_guarantee_holds_with_stable_timestamps"
 CLOCKS, SWEEP = "unit/test_core_clocks.py", "unit/test_catalog_sweep.py"
 UPKEEP, MERGE = "unit/test_core_upkeep.py", "unit/test_core_merge.py"
 FILTER_CHOICE = "unit/test_core_filter_choice.py"

@@ -64,7 +64,7 @@ def test_a_filter_in_the_state_row_still_answers_for_a_damaged_segment() -> None
 
 
 @pytest.mark.parametrize("in_state", [False, True], ids=["sidecar", "filter"])
-def test_a_loss_that_the_user_accepted(in_state: bool) -> None:
+def test_an_accepted_loss_is_dropped_from_the_manifest_and_counted_once(in_state: bool) -> None:
     driver = two_segments()
     if in_state:
         driver.state = with_filters(driver)
@@ -82,7 +82,7 @@ def test_a_loss_that_the_user_accepted(in_state: bool) -> None:
     assert driver.state.segments_lost == 1
 
 
-def test_acceptance_of_another_segment_is_none() -> None:
+def test_accepting_the_loss_of_another_segment_does_not_help() -> None:
     driver = two_segments()
     lost, kept = names(driver.state.manifest)
     driver.store.damaged.add(lost)
@@ -115,7 +115,7 @@ def test_damage_found_while_merging_stops_the_query() -> None:
 
 
 @pytest.mark.parametrize("lost", [{1}, {0, 1, 2}], ids=["one", "all"])
-def test_a_loss_that_was_accepted_is_merged_without(lost: set[int]) -> None:
+def test_a_merge_leaves_out_segments_whose_loss_was_accepted(lost: set[int]) -> None:
     driver = three_segments()
     accept(driver, *(name for n, name in enumerate(names(driver.state.manifest)) if n in lost))
     driver.passed = []

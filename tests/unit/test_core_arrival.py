@@ -76,7 +76,7 @@ remembered = st.lists(
 
 @traces(400)
 @given(records, remembered, st.integers(1, 30), st.randoms(use_true_random=False))
-def test_against_a_loop(
+def test_verdicts_match_a_loop_over_the_records(
     recs: list[tuple[int, int, bool]], entries: list[Entry], horizon_ms: int, random
 ) -> None:
     ids = [i for i, _, _ in recs]

@@ -75,13 +75,17 @@ def run(policy: Policy, trace: list[list[Rec]], data: st.DataObject) -> None:
 
 @traces(25)
 @given(policies(budgets=BUDGETS), batches(), st.data())
-def test_event_time(policy: Policy, trace: list[list[Rec]], data: st.DataObject) -> None:
+def test_a_real_catalog_matches_the_oracle_in_event_time(
+    policy: Policy, trace: list[list[Rec]], data: st.DataObject
+) -> None:
     run(policy, trace, data)
 
 
 @traces(15)
 @given(policies(budgets=BUDGETS, stable=True), batches(), st.data())
-def test_stable_timestamps(policy: Policy, trace: list[list[Rec]], data: st.DataObject) -> None:
+def test_a_real_catalog_matches_the_oracle_with_stable_timestamps(
+    policy: Policy, trace: list[list[Rec]], data: st.DataObject
+) -> None:
     own: dict[bytes, int | None] = {}
     stable = [
         [r if r.id is None else replace(r, time_ms=own.setdefault(r.id, r.time_ms)) for r in recs]
@@ -91,7 +95,9 @@ def test_stable_timestamps(policy: Policy, trace: list[list[Rec]], data: st.Data
 
 
 @pytest.mark.parametrize("budget", [0, 4_000, 20_000])
-def test_a_thousand_ids_over_many_buckets(tmp_path: Path, budget: int) -> None:
+def test_a_thousand_ids_over_many_buckets_get_the_right_verdicts(
+    tmp_path: Path, budget: int
+) -> None:
     """Sealed, merged, expired and deleted, with filters in the row or not."""
     policy = Policy(
         horizon_ms=400, bucket_ms=50, event_time=True, lateness_ms=100, keep_expired_ms=0,

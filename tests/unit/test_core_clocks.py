@@ -21,7 +21,7 @@ def advance(clocks: Clocks, policy: Policy, now_ms: int, **observed: int) -> Clo
     return clocks.advance(told, now_ms=now_ms, run_id="run", policy=policy)
 
 
-def test_newborn() -> None:
+def test_new_clocks_have_no_watermark_and_no_holder() -> None:
     clocks = Clocks()
     assert clocks.late_watermark_ms == clocks.gc_watermark_ms == NEVER_MS
     assert clocks.holder(EVENT) is None
@@ -29,7 +29,7 @@ def test_newborn() -> None:
     assert NEVER_MS - 2 * 10_000 * 366 * 86_400_000 > -(1 << 63)
 
 
-def test_the_two_formulas() -> None:
+def test_watermarks_follow_their_two_formulas() -> None:
     policy = replace(EVENT, lateness_ms=7, horizon_ms=100)
     clocks = advance(Clocks(), policy, 10_000, p=500, q=300)
     assert clocks.low_watermark_ms == 300
@@ -92,7 +92,7 @@ def test_the_watermark_of_a_window_never_falls() -> None:
     assert window(advance(clocks, longer, 10_000, p=150), longer) == (90, 100)
 
 
-def test_a_new_option_counts_what_came_before() -> None:
+def test_a_window_that_is_added_later_starts_from_the_current_watermark() -> None:
     clocks = advance(Clocks(), EVENT, 10_000, p=100)
     assert clocks.window_watermarks_ms is None
     assert window(clocks) == (90, 90)
@@ -140,7 +140,7 @@ def test_an_idle_partition_is_forgotten_behind_the_gc_watermark(forgotten: bool)
     assert ("quiet" in clocks.sources) == (not forgotten)
 
 
-def test_a_partition_that_came_late_holds_back_until_it_is_idle() -> None:
+def test_a_partition_that_joins_behind_holds_the_watermark_until_it_is_idle() -> None:
     policy = replace(EVENT, idle_timeout_ms=100)
     clocks = advance(Clocks(), policy, 10_000, p=500)
     clocks = advance(clocks, policy, 10_010, p=501, q=3)
@@ -151,7 +151,7 @@ def test_a_partition_that_came_late_holds_back_until_it_is_idle() -> None:
     assert lows == [500, 500, 500, 1_110]
 
 
-def test_a_partition_that_speaks_again_starts_its_silence_anew() -> None:
+def test_a_partition_with_new_records_resets_its_silence() -> None:
     policy = replace(EVENT, idle_timeout_ms=0, lateness_ms=1_000)
     clocks = advance(Clocks(), policy, 0, quiet=500, busy=500)
     for time_ms in (501, 502):
@@ -174,7 +174,7 @@ def test_late_times_of_a_partition_do_not_move_its_clock() -> None:
     assert clocks.low_watermark_ms == 800
 
 
-def test_substituted_times_are_taken_for_now_after_the_time_out() -> None:
+def test_substituted_times_count_as_now_after_the_time_out() -> None:
     policy = replace(EVENT, idle_timeout_ms=100)
     clocks = Clocks()
     lows = []
@@ -192,13 +192,13 @@ def test_without_a_time_out_substituted_times_never_count() -> None:
     assert clocks.low_watermark_ms == NEVER_MS
 
 
-def test_heard_of_several_map_tasks_is_added_up() -> None:
+def test_observations_of_several_map_tasks_are_merged() -> None:
     assert Observed(5, 2).merge(Observed(9, 1)) == Observed(9, 3)
     assert Observed(5, 2).merge(Observed(NEVER_MS, 4)) == Observed(5, 6)
     assert Observed(5, 2, 7).merge(Observed(6, 4, 3)) == Observed(6, 6, 7)
 
 
-def test_json_round_trip() -> None:
+def test_clocks_survive_a_round_trip_through_json() -> None:
     clocks = advance(Clocks(), EVENT, 10_000, p=500, q=-300)
     clocks = advance(clocks, EVENT, 10_100, p=501)
     assert Clocks.from_json(json.loads(json.dumps(clocks.to_json()))) == clocks
@@ -218,7 +218,9 @@ def test_json_round_trip() -> None:
         (0, YEAR_MS, "other", False),
     ],
 )
-def test_clock_jumps(now_ms: int, worker_now_ms: int, run_id: str, refused: bool) -> None:
+def test_a_clock_jump_is_refused_in_processing_time_unless_accepted(
+    now_ms: int, worker_now_ms: int, run_id: str, refused: bool
+) -> None:
     clocks = advance(Clocks(), PROCESSING, YEAR_MS)
 
     def check(policy: Policy) -> None:

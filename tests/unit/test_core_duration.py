@@ -40,7 +40,7 @@ from dedup.values.duration import MAX_DURATION_MS, MS_PER_UNIT, duration_ms, for
         ("0.001 seconds 0.999 seconds", 1_000),
     ],
 )
-def test_text(text: str, wanted_ms: int) -> None:
+def test_durations_are_read_from_text(text: str, wanted_ms: int) -> None:
     assert duration_ms(text, option="horizon") == wanted_ms
 
 
@@ -49,13 +49,13 @@ def test_text(text: str, wanted_ms: int) -> None:
     ["", "  ", "interval", "7", "days", "7 month", "1 year", "-1 day", "1 day, 2 hours", "1e3 s",
      "1.5.5 days", ".5 days", "5. days", "1 day x", "P7D", "7 days -", "1 microsecond"],
 )  # fmt: skip
-def test_no_duration(text: str) -> None:
+def test_text_that_is_not_a_duration_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="horizon="):
         duration_ms(text, option="horizon")
 
 
 @pytest.mark.parametrize("text", ["0.5 milliseconds", "0.0001 seconds", "0.3333 s"])
-def test_text_finer_than_a_millisecond(text: str) -> None:
+def test_text_finer_than_a_millisecond_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match="finer than a millisecond"):
         duration_ms(text, option="horizon")
 
@@ -63,18 +63,18 @@ def test_text_finer_than_a_millisecond(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["522858 weeks", "99999999999999999999 days", "9" * 400 + " days", "9" * 5000 + " ms"]
 )
-def test_too_long(text: str) -> None:
+def test_durations_that_are_too_long_are_rejected(text: str) -> None:
     with pytest.raises(ConfigError):
         duration_ms(text, option="horizon")
 
 
-def test_the_longest() -> None:
+def test_the_longest_duration_is_ten_thousand_years() -> None:
     assert duration_ms(f"{MAX_DURATION_MS} ms", option="horizon") == MAX_DURATION_MS
     with pytest.raises(ConfigError, match="ten thousand years"):
         duration_ms(f"{MAX_DURATION_MS + 1} ms", option="horizon")
 
 
-def test_timedelta() -> None:
+def test_a_timedelta_must_be_of_whole_positive_milliseconds() -> None:
     assert duration_ms(timedelta(days=7), option="h") == 604_800_000
     assert duration_ms(timedelta(0), option="h") == 0
     for wrong in (timedelta(microseconds=1), timedelta(milliseconds=-1), timedelta.max):
@@ -83,7 +83,7 @@ def test_timedelta() -> None:
 
 
 @pytest.mark.parametrize("value", [7, 7.0, None, True, b"7 days", ["7 days"]])
-def test_another_type(value: object) -> None:
+def test_other_types_are_rejected(value: object) -> None:
     with pytest.raises(ConfigError, match="is not a duration"):
         duration_ms(value, option="horizon")  # type: ignore[arg-type]
 
@@ -93,12 +93,12 @@ def test_another_type(value: object) -> None:
     [(129_600_000, "36 hours"), (604_800_000, "1 week"), (1, "1 millisecond"),
      (0, "0 milliseconds"), (61_000, "61 seconds"), (60_000, "1 minute")],
 )  # fmt: skip
-def test_format(ms: int, wanted: str) -> None:
+def test_durations_are_formatted_in_the_largest_whole_unit(ms: int, wanted: str) -> None:
     assert format_ms(ms) == wanted
 
 
 @given(st.integers(0, MAX_DURATION_MS))
-def test_what_is_formatted_is_read_back(ms: int) -> None:
+def test_formatted_durations_are_read_back(ms: int) -> None:
     assert duration_ms(format_ms(ms), option="horizon") == ms
 
 

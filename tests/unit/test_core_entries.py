@@ -26,7 +26,7 @@ def rows(some: Entries) -> list[tuple[bytes, int, int]]:
     st.lists(st.integers(0, 2**64 - 1), max_size=5),
 )
 @settings(max_examples=100, deadline=None)
-def test_pieces_come_out_in_order_cut_at_the_bounds(
+def test_merged_pieces_come_out_in_order_and_cut_at_the_bounds(
     ids: set[bytes], n: int, bounds: list[int]
 ) -> None:
     whole = entries(sorted(ids))

@@ -60,12 +60,12 @@ def by_load(records: int, held_bytes: int, most_bytes: int) -> int:
     return room_bytes(records, held_bytes, most_bytes, by_load=True)
 
 
-def test_a_bound_that_is_given_does_not_depend_on_the_load() -> None:
+def test_a_given_bound_does_not_depend_on_the_load() -> None:
     for records, held_bytes in ((0, 0), (10**9, 0), (0, BOUND)):
         assert room_bytes(records, held_bytes, 1_000, by_load=False) == 1_000
 
 
-def test_many_records_pay_for_many_bytes_up_to_the_bound() -> None:
+def test_more_records_allow_more_filter_bytes_up_to_the_bound() -> None:
     assert by_load(0, 0, BOUND) == LEAST_BYTES
     assert by_load(1_000, 0, BOUND) == LEAST_BYTES + 1_000 * BYTES_PER_RECORD
     assert by_load(10**9, 0, BOUND) == BOUND
@@ -104,7 +104,7 @@ def test_filters_return_once_half_of_the_room_is_empty() -> None:
     assert sidecars.loaded == ["s2", "s1", "s0"], "the newest first"
 
 
-def test_filters_return_at_once_under_a_bound_that_is_given() -> None:
+def test_filters_return_at_once_under_a_given_bound() -> None:
     sidecars = Sidecars(1, 1, 1, 1)
     room = sidecars.bytes_of("s0 s1 s2 s3")
     assert sidecars.chosen("s1 s2 s3", room, by_load=False) == "s0 s1 s2 s3"
@@ -138,7 +138,7 @@ def filled(**changes: int) -> Driver:
 
 
 @pytest.mark.parametrize("bound", [0, 400, 1 << 20])
-def test_where_a_filter_is_changes_no_verdict(bound: int) -> None:
+def test_the_place_of_a_filter_changes_no_verdict(bound: int) -> None:
     """Filters leave and return from one micro-batch to the next."""
     driver = filled()
     assert not driver.state.filters
@@ -169,7 +169,7 @@ def test_ids_that_a_sidecar_answered_for_are_counted() -> None:
 
 
 @pytest.mark.parametrize("by_load", [True, False])
-def test_all_filters_are_in_state_if_the_bound_that_is_given_has_room(
+def test_all_filters_are_in_state_if_a_given_bound_has_room_for_them(
     by_load: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filter_choice, "LEAST_BYTES", 0)

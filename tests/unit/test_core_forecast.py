@@ -28,7 +28,7 @@ def live_ids(driver: Driver) -> int:
 
 
 @SEALED_OR_NOT
-def test_what_leaves_is_what_was_foretold(budget: int) -> None:
+def test_the_forecast_matches_the_ids_that_expire(budget: int) -> None:
     driver = filled(budget)
     bands = expiry_bands(driver.state, driver.policy)
     assert len(bands) == BANDS
@@ -41,7 +41,7 @@ def test_what_leaves_is_what_was_foretold(budget: int) -> None:
         assert live_ids(later) == left + 1, f"after {band + 1} eighths of the horizon"
 
 
-def test_bytes_are_those_of_the_buckets() -> None:
+def test_forecast_bytes_are_those_of_the_buckets() -> None:
     driver = filled(0)
     bands = expiry_bands(driver.state, driver.policy)
     for bucket in driver.state.manifest.buckets:
@@ -52,7 +52,7 @@ def test_bytes_are_those_of_the_buckets() -> None:
     assert sum(b for _, b in bands) == sum(s.sst_bytes + s.filter_bytes for s in segments)
 
 
-def test_early_forgetting_is_foretold() -> None:
+def test_the_forecast_includes_expiry_at_the_late_watermark() -> None:
     policy = replace(POLICY, stable_timestamps=True, late="drop", lateness_ms=40)
     driver = Driver(replace(policy, state_budget_bytes=0), now_ms=IN_2099_MS)
     for time_ms in range(1000, 1081, 5):
@@ -62,12 +62,12 @@ def test_early_forgetting_is_foretold() -> None:
     assert sum(ids for ids, _ in bands[: BANDS // 2 + 1]) == live_ids(driver)
 
 
-def test_nothing_is_foretold_of_nothing() -> None:
+def test_the_forecast_of_an_empty_state_is_zero() -> None:
     assert expiry_bands(ShardState(), POLICY) == [(0, 0)] * BANDS
 
 
 @pytest.mark.parametrize("most", [1, 2, 9])
-def test_the_slowest_source_partitions_first_and_idle_ones_last(most: int) -> None:
+def test_the_slowest_source_partitions_come_first_and_idle_ones_last(most: int) -> None:
     clocks = Clocks(
         query_time_ms=10_000_000,
         sources={

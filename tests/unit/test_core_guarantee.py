@@ -32,7 +32,7 @@ def sealed(**changes: object) -> Driver:
     return drive(EVENT, state_budget_bytes=0, lateness_ms=60, **changes)
 
 
-def test_at_most_once_never_asks_the_catalog() -> None:
+def test_at_most_once_never_reads_the_catalog() -> None:
     driver = sealed(guarantee="at-most-once")
     driver.store = Unread()
     assert driver.named([Rec(X, 0), Rec(Y, 5)]) == ["UNIQUE", "UNIQUE"]
@@ -47,7 +47,7 @@ def test_at_most_once_never_asks_the_catalog() -> None:
     assert driver.count("filter_true_positive") == driver.count("filter_false_positive") == 0
 
 
-def test_the_same_records_ask_the_catalog_under_exactly_once() -> None:
+def test_exactly_once_reads_the_catalog_for_the_same_records() -> None:
     driver = sealed()
     driver.store = Unread()
     driver.feed([Rec(X, 0)])
@@ -123,7 +123,7 @@ def test_verdicts_do_not_depend_on_how_the_input_is_cut(
     assert all(abs(t - known_ms) > after[0] for t in passed)
 
 
-def test_the_expected_loss_is_what_is_lost() -> None:
+def test_the_expected_loss_matches_the_actual_loss() -> None:
     policy = Policy(
         horizon_ms=HORIZON_MS, bucket_ms=125, event_time=True, lateness_ms=HORIZON_MS,
         state_budget_bytes=0, fpr=0.2, guarantee="at-most-once", keep_expired_ms=0,
@@ -150,7 +150,7 @@ def test_exactly_once_expects_no_loss() -> None:
 
 
 @pytest.mark.parametrize("policy", [EVENT, PROCESSING], ids=["event time", "processing time"])
-def test_at_least_once_passes_all_and_remembers_none(policy: Policy) -> None:
+def test_at_least_once_passes_all_records_and_remembers_no_ids(policy: Policy) -> None:
     driver = drive(policy, state_budget_bytes=0, guarantee="at-least-once")
     assert driver.named([Rec(X, 0), Rec(X, 1), Rec(None, 2)]) == ["UNIQUE", "UNIQUE", "NULL_ID"]
     assert driver.named([Rec(X, 2)]) == ["UNIQUE"]
@@ -166,7 +166,7 @@ def test_at_least_once_keeps_clocks_and_the_policy_for_late_records() -> None:
     assert driver.count("unchecked") == 2
 
 
-def test_what_was_remembered_outlives_at_least_once() -> None:
+def test_ids_remembered_before_at_least_once_are_kept() -> None:
     driver = sealed()
     driver.feed([Rec(X, 0)])
     driver.retune(guarantee="at-least-once")

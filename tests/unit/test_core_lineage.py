@@ -23,11 +23,11 @@ HISTORY = Lineage((P, Q, R))
         pytest.param([Run("x", 5, 5), Run("y", 6, 9)], ["x", "y"], id="two"),
     ],
 )
-def test_branches(known: list[Run], branched: list[str]) -> None:
+def test_branches_of_the_history_are_found(known: list[Run], branched: list[str]) -> None:
     assert [run.run_id for run in HISTORY.branches(known)] == branched
 
 
-def test_the_run_that_goes_on_is_no_branch_of_itself() -> None:
+def test_the_current_run_is_not_a_branch_of_itself() -> None:
     assert HISTORY.branches([Run("r", 21, 1000)]) == ()
     assert Lineage((P, Q)).branches([Run("r", 21, 1000)]) == (Run("r", 21, 1000),)
 
@@ -56,7 +56,7 @@ def test_a_full_lineage_forgets_its_oldest_runs_without_taking_them_for_branches
         ("x", 12, None),
     ],
 )
-def test_a_run_at_work_behind_its_successors_first_micro_batch(
+def test_a_run_that_works_past_its_successors_start_is_detected(
     run_id: str, epoch: int, found: Run | None
 ) -> None:
     assert HISTORY.outran(run_id, epoch) == found
@@ -70,7 +70,7 @@ def test_a_branch_that_began_before_a_full_lineage_still_counts() -> None:
     assert lineage.branches([*runs, copy, ended]) == (copy,)
 
 
-def test_which_micro_batches_a_lineage_made() -> None:
+def test_a_lineage_contains_a_runs_micro_batches_up_to_its_successor() -> None:
     lineage = Lineage((Run("a", 0), Run("b", 5), Run("c", 9)))
     assert lineage.contains("a", 4)
     assert not lineage.contains("a", 5)

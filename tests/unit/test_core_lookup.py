@@ -50,7 +50,7 @@ def driven(*batches: list[Rec], **changes: object) -> Driver:
     return driver
 
 
-def test_an_id_that_the_tail_settles_asks_no_filter() -> None:
+def test_an_id_that_the_tail_settles_probes_no_filter() -> None:
     driver = driven([Rec(b"x", 100)])
     driver.policy = replace(driver.policy, state_budget_bytes=1 << 20)
     driver.feed([Rec(b"y", 100)])
@@ -129,7 +129,7 @@ class Counting(MemoryStore):
 
 
 @pytest.mark.parametrize("in_state", [False, True])
-def test_sidecars_serve_only_where_the_row_has_no_filter(in_state: bool) -> None:
+def test_sidecars_are_read_only_if_the_state_row_has_no_filter(in_state: bool) -> None:
     driver = drive(state_budget_bytes=0, lateness_ms=500)
     store = driver.store = Counting()
     store.asked = []
@@ -143,7 +143,7 @@ def test_sidecars_serve_only_where_the_row_has_no_filter(in_state: bool) -> None
     assert store.asked == [*filters, ("lookup", names[0])]
 
 
-def test_nothing_is_asked_of_an_empty_memory() -> None:
+def test_a_lookup_in_an_empty_state_finds_nothing() -> None:
     driver = Driver(Policy(horizon_ms=60, bucket_ms=10, event_time=True))
     matches = ask(driver, (b"x", NEVER_MS, 0))
     assert pairs(matches) == []

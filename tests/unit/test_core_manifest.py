@@ -39,7 +39,7 @@ def test_buckets_are_in_order_of_time(manifest: Manifest) -> None:
     assert manifest.buckets[0].ids == 4
 
 
-def test_a_flag_stays(manifest: Manifest) -> None:
+def test_a_bucket_keeps_its_clamped_flag(manifest: Manifest) -> None:
     more = grown(manifest, ref("e", 10, 20))
     assert [b.clamped for b in more.buckets] == [False, True, False]
     assert grown(more, ref("f"), clamped=True).buckets[0].clamped
@@ -57,14 +57,14 @@ def merge_first(manifest: Manifest) -> Manifest:
     return manifest.with_bucket(bucket).expiring(gone, epoch=4, now_ms=99)
 
 
-def test_what_was_merged_is_on_its_way_out(manifest: Manifest) -> None:
+def test_merged_segments_become_pending_deletions(manifest: Manifest) -> None:
     merged = merge_first(manifest)
     assert names(merged) == ["m", "c", "d"]
     assert merged.expired == (Expired("a", 4, 99), Expired("b", 4, 99))
     assert merged.names() == {"a", "b", "c", "d", "m"}
 
 
-def test_a_bucket_goes_once_its_end_is_at_or_behind_the_watermark(manifest: Manifest) -> None:
+def test_a_bucket_expires_once_the_watermark_reaches_its_end(manifest: Manifest) -> None:
     def expire(gc_ms: int, unclamped_ms: int) -> list[str]:
         expired = manifest.expire(
             gc_watermark_ms=gc_ms, unclamped_ms=unclamped_ms, epoch=7, now_ms=50
@@ -82,7 +82,7 @@ def test_a_bucket_goes_once_its_end_is_at_or_behind_the_watermark(manifest: Mani
     assert expire(20, 20) == ["a", "b", "c"]
 
 
-def test_deleted_only_after_both_epochs_and_time(manifest: Manifest) -> None:
+def test_expired_segments_are_deleted_only_after_both_epochs_and_time(manifest: Manifest) -> None:
     expired = manifest.expire(gc_watermark_ms=10, unclamped_ms=10, epoch=7, now_ms=1_000)
 
     def deletable(epoch: int, now_ms: int) -> list[str]:
@@ -103,7 +103,7 @@ def test_deleted_only_after_both_epochs_and_time(manifest: Manifest) -> None:
     assert (one.expired, one.pending) == (expired.expired[1:], 2)
 
 
-def test_without_a_lost_segment(manifest: Manifest) -> None:
+def test_a_lost_segment_leaves_the_manifest_without_becoming_pending(manifest: Manifest) -> None:
     one = manifest.without(ref("a"))
     assert names(one) == ["b", "c", "d"]
     assert one.expired == ()
@@ -111,7 +111,7 @@ def test_without_a_lost_segment(manifest: Manifest) -> None:
     assert one.without(ref("unknown")) == one
 
 
-def test_json_round_trip(manifest: Manifest) -> None:
+def test_a_manifest_survives_a_round_trip_through_json(manifest: Manifest) -> None:
     manifest = merge_first(manifest)
     assert Manifest.from_json(json.loads(json.dumps(manifest.to_json()))) == manifest
     assert Manifest.from_json(Manifest().to_json()) == Manifest()
@@ -127,6 +127,6 @@ def test_json_round_trip(manifest: Manifest) -> None:
      ["a", 0, 10, 1, 1, 1, 1, 1, 1 << 17, 0], ["a", 0, 10, 1, 1, 1, 1, 1, 0, 0],
      ["a", 10, 0, 1, 1, 1, 1, 1, 1, 0], ["a", 0, 10, "1", 1, 1, 1, 1, 1, 0]],
 )  # fmt: skip
-def test_a_segment_that_is_none(fields: list[object]) -> None:
+def test_invalid_fields_of_a_segment_are_rejected(fields: list[object]) -> None:
     with pytest.raises(ValueError, match=r"is not|there is no range"):
         SegmentRef.from_json(fields)

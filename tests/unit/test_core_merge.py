@@ -287,7 +287,7 @@ def test_in_usual_buckets_an_id_is_written_at_most_three_times() -> None:
         assert written / (seals * 20) < 3.1
 
 
-def test_which_runs_are_merged() -> None:
+def test_the_smallest_tier_of_runs_is_merged() -> None:
     def sizes(least: int | None, *ids: int) -> list[int] | None:
         runs = tuple((ref(f"{i}", count=n),) for i, n in enumerate(ids))
         found = smallest_tier(runs, least)
@@ -362,7 +362,7 @@ def test_a_deep_bucket_does_not_wait_for_the_shards_turn() -> None:
     assert off_turn > 3
 
 
-def test_a_bucket_that_goes_in_the_middle_of_a_merge_goes_whole() -> None:
+def test_a_bucket_that_expires_during_a_merge_expires_whole() -> None:
     driver, numbers = growing(), count()
     while not any(merge.output for merge in merges_of(driver)):
         feed(driver, next(numbers))
@@ -381,7 +381,7 @@ def under_way() -> Driver:
 
 
 @pytest.mark.parametrize("which", ["input", "output", "all"])
-def test_a_loss_accepted_in_the_middle_of_a_merge(which: str) -> None:
+def test_a_loss_accepted_during_a_merge_removes_the_lost_segments(which: str) -> None:
     driver = under_way()
     (merge,) = merges_of(driver)
     lost = {"input": merge.inputs[:1], "output": merge.output[:1], "all": merge.inputs}[which]
@@ -416,7 +416,7 @@ def ref(name: str, hash_ranges: int = 1, range_index: int = 0, count: int = 1) -
     return SegmentRef(name, 0, 10, count, 100, 1, 64, 2, hash_ranges, range_index)
 
 
-def test_which_segments_answer_while_a_merge_is_under_way() -> None:
+def test_during_a_merge_its_inputs_answer_for_the_ranges_not_yet_done() -> None:
     one, two = (ref("a1", 2, 0), ref("a2", 2, 1)), (ref("b"),)
     bucket = Bucket(0, 10, runs=(one, two, (ref("c"),))).beginning((one, two), 4)
     for part in range(2):

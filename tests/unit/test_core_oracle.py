@@ -26,7 +26,9 @@ def stable(trace: list[list[Rec]]) -> list[list[Rec]]:
 
 @traces(300)
 @given(policies(), batches(), st.data())
-def test_event_time(policy: Policy, trace: list[list[Rec]], data: st.DataObject) -> None:
+def test_the_guarantee_holds_in_event_time(
+    policy: Policy, trace: list[list[Rec]], data: st.DataObject
+) -> None:
     driver = Driver(policy)
     now_ms = 0
     for recs in trace:
@@ -38,7 +40,7 @@ def test_event_time(policy: Policy, trace: list[list[Rec]], data: st.DataObject)
 
 @traces(300)
 @given(policies(), batches(), st.data())
-def test_options_changed_on_restart(
+def test_the_guarantee_holds_if_options_change_on_restart(
     policy: Policy, trace: list[list[Rec]], data: st.DataObject
 ) -> None:
     driver = Driver(policy)
@@ -54,7 +56,7 @@ def test_options_changed_on_restart(
 @traces(300)
 @given(policies(), batches(payloads=2), st.data())
 def test_payloads_are_compared(policy: Policy, trace: list[list[Rec]], data: st.DataObject) -> None:
-    """By one set of columns, by another, or by none, changed at restarts."""
+    """The set of compared columns changes at restarts, and may be empty."""
     driver = Driver(policy)
     now_ms = 0
     for recs in trace:
@@ -65,10 +67,10 @@ def test_payloads_are_compared(policy: Policy, trace: list[list[Rec]], data: st.
 
 @traces(200)
 @given(policies(), batches(), st.data())
-def test_guarantee_changed_on_restart(
+def test_the_oracle_agrees_if_the_guarantee_changes_on_restart(
     policy: Policy, trace: list[list[Rec]], data: st.DataObject
 ) -> None:
-    """At most once passes no duplicate, and memory outlives both of the others."""
+    """At most once passes no duplicate; remembered IDs outlive the other two guarantees."""
     driver = Driver(policy)
     now_ms = 0
     for recs in trace:
@@ -81,7 +83,9 @@ def test_guarantee_changed_on_restart(
 
 @traces(300)
 @given(policies(stable=True), batches(), st.data())
-def test_stable_timestamps(policy: Policy, trace: list[list[Rec]], data: st.DataObject) -> None:
+def test_the_guarantee_holds_with_stable_timestamps(
+    policy: Policy, trace: list[list[Rec]], data: st.DataObject
+) -> None:
     driver = Driver(policy)
     now_ms = 0
     for recs in stable(trace):
@@ -95,7 +99,7 @@ def forgot_early(driver: Driver) -> bool:
 
 @traces(200)
 @given(policies(stable=True), batches(), st.data())
-def test_stable_timestamps_with_options_changed_on_restart(
+def test_the_guarantee_holds_with_stable_timestamps_if_options_change(
     policy: Policy, trace: list[list[Rec]], data: st.DataObject
 ) -> None:
     driver = Driver(policy)
@@ -114,7 +118,7 @@ def test_stable_timestamps_with_options_changed_on_restart(
 
 @traces(300)
 @given(st.integers(1, 60), st.integers(1, 8), BUDGETS, batches(), st.data())
-def test_processing_time(
+def test_the_guarantee_holds_in_processing_time(
     horizon_ms: int, buckets: int, budget: int, trace: list[list[Rec]], data: st.DataObject
 ) -> None:
     policy = Policy(
@@ -133,7 +137,7 @@ def test_processing_time(
 
 @traces(200)
 @given(policies(), batches(), st.data())
-def test_rolled_back_as_far_as_spark_can(
+def test_the_guarantee_holds_after_rollbacks_as_far_as_spark_can_go(
     policy: Policy, trace: list[list[Rec]], data: st.DataObject
 ) -> None:
     """The second future differs from the first, whose segments are orphans now."""
@@ -151,7 +155,7 @@ def test_rolled_back_as_far_as_spark_can(
 
 @traces(100)
 @given(policies(stable=True), batches(nulls=False), st.data())
-def test_the_clock_of_the_driver_is_set_back(
+def test_the_guarantee_holds_if_the_drivers_clock_is_set_back(
     policy: Policy, trace: list[list[Rec]], data: st.DataObject
 ) -> None:
     """A record's own time in one micro-batch is in the future of the next."""

@@ -72,7 +72,7 @@ def test_a_partition_is_not_idle_before_the_time_out() -> None:
     assert driver.state.clocks.low_watermark_ms == 600
 
 
-def test_nobody_is_idle_while_nobody_speaks() -> None:
+def test_no_partition_becomes_idle_while_no_partition_has_records() -> None:
     driver = drive(idle_timeout_ms=100)
     driver.feed([Rec(X, 500, "quiet"), Rec(b"0", 501, "busy")], 10_000)
     for n in range(1, 6):
@@ -80,7 +80,7 @@ def test_nobody_is_idle_while_nobody_speaks() -> None:
     assert driver.state.clocks.low_watermark_ms == 500
 
 
-def test_downtime_makes_nobody_idle() -> None:
+def test_downtime_makes_no_partition_idle() -> None:
     driver = quiet_and_busy()
     for n in range(1, 6):
         driver.restart()
@@ -91,7 +91,7 @@ def test_downtime_makes_nobody_idle() -> None:
     assert driver.state.clocks.low_watermark_ms == 600
 
 
-def test_without_a_time_out_nobody_is_ever_idle() -> None:
+def test_without_a_time_out_no_partition_becomes_idle() -> None:
     driver = quiet_and_busy(idle_timeout_ms=None)
     for n in range(1, 6):
         driver.feed([Rec(b"%d" % n, 500 + n, "busy")], 10_000 + YEAR_MS * n)
@@ -116,8 +116,8 @@ def test_late_records_of_a_partition_back_from_idle_are_counted(far: int) -> Non
     assert driver.count("returned_from_idle") == 2
 
 
-def test_other_source_columns_start_with_new_clocks() -> None:
-    """The clock from before would never be heard again and hold the watermark forever."""
+def test_changed_source_columns_start_with_new_clocks() -> None:
+    """The old clock would never advance again and would hold the watermark forever."""
     policy = Policy(horizon_ms=60, bucket_ms=10, event_time=True, idle_timeout_ms=None)
     driver = Driver(policy)
     driver.feed([Rec(b"a", 100)], 1_000)
@@ -129,7 +129,7 @@ def test_other_source_columns_start_with_new_clocks() -> None:
     assert set(driver.state.clocks.sources) == {"t"}
 
 
-def test_a_source_partition_of_which_nothing_is_timed_holds_no_watermark() -> None:
+def test_a_source_partition_with_only_untimed_records_holds_no_watermark() -> None:
     driver = drive(idle_timeout_ms=None)
     driver.feed([Rec(X, 100, "p"), Rec(Y, None, "q", untimed=True)])
     assert watermarks(driver) == (100, 40)

@@ -32,7 +32,7 @@ def test_a_copy_that_differs_is_a_conflict(budget: int) -> None:
     assert driver.named([Rec(X, 20, payload=2)]) == ["CONFLICT"]
 
 
-def test_in_processing_time() -> None:
+def test_copies_are_compared_in_processing_time() -> None:
     driver = drive(replace(PROCESSING, payload="all"))
     assert driver.named([Rec(X, None, payload=1)], 100) == ["UNIQUE"]
     copies = [Rec(X, None, payload=1), Rec(X, None, payload=2)]
@@ -40,7 +40,7 @@ def test_in_processing_time() -> None:
 
 
 @SEALED_OR_NOT
-def test_either_of_two_records_that_went_on_will_do(budget: int) -> None:
+def test_a_copy_is_compared_with_each_emitted_record_within_the_horizon(budget: int) -> None:
     driver = comparing(budget)
     driver.feed([Rec(X, 0, payload=1), Rec(X, 100, payload=2)])
     assert driver.named([Rec(X, 50, payload=3)]) == ["CONFLICT"]
@@ -50,7 +50,7 @@ def test_either_of_two_records_that_went_on_will_do(budget: int) -> None:
 
 
 @SEALED_OR_NOT
-def test_what_was_taken_without_or_by_other_columns_cannot_be_compared(budget: int) -> None:
+def test_records_digested_by_no_or_other_columns_cannot_be_compared(budget: int) -> None:
     driver = drive(EVENT, state_budget_bytes=budget, lateness_ms=600)
     driver.feed([Rec(X, 0, payload=1)])
     driver.retune(payload="all")
@@ -79,7 +79,7 @@ def test_merges_keep_digests() -> None:
     assert set(driver.named(others)) == {"CONFLICT"}
 
 
-def test_without_a_payload_nothing_more_is_kept() -> None:
+def test_without_a_payload_no_digests_are_kept() -> None:
     plain, driver = drive(state_budget_bytes=0), comparing(0)
     for each in (plain, driver):
         each.feed([Rec(X, 0, payload=1), Rec(Y, 1, payload=1)])
@@ -93,14 +93,14 @@ def test_without_a_payload_nothing_more_is_kept() -> None:
     assert set(driver.store.digests) == digested
 
 
-def test_a_record_that_was_dropped_as_late_is_not_compared_with() -> None:
+def test_copies_are_not_compared_with_a_record_dropped_as_late() -> None:
     driver = drive(replace(EVENT, payload="all", late="drop"))
     driver.feed([Rec(Y, 100)])
     copies = [Rec(X, 0, payload=2), Rec(X, 101, payload=1), Rec(X, 102, payload=2)]
     assert driver.named(copies) == ["LATE", "UNIQUE", "CONFLICT"]
 
 
-def test_the_state_row_holds_digests_from_the_first_on() -> None:
+def test_the_state_row_holds_digests_from_the_first_payload_on() -> None:
     driver = comparing()
     assert ShardState.from_bytes(driver.state.to_bytes(), hash_key_id=0).tail.digests is None
     driver.feed([Rec(X, 0, payload=1)])
@@ -127,7 +127,7 @@ def test_a_query_has_a_bounded_number_of_column_sets() -> None:
         numbered(names, "one more")
 
 
-def test_digests_of_two_sets_never_meet() -> None:
+def test_digests_of_two_column_sets_differ() -> None:
     hashes = np.array([0, 1, 2**64 - 1], np.uint64)
     one, other = digests_of(hashes, 1), digests_of(hashes, 2)
     assert not set(one.tolist()) & set(other.tolist())

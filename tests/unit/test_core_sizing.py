@@ -28,9 +28,7 @@ def hashes(seed: int, count: int) -> np.ndarray:
 
 @pytest.mark.parametrize("fpr", [0.0005, 0.003, 0.01, 0.05, 0.2])
 @pytest.mark.parametrize("count", [100, 3_000, 200_000])
-def test_what_is_predicted_is_within_the_interval_of_what_is_measured(
-    count: int, fpr: float
-) -> None:
+def test_the_predicted_rate_is_within_the_measured_interval(count: int, fpr: float) -> None:
     made = SplitBlockFilter.build(hashes(count, count), fpr, hash_key_id=1)
     asked = 2_000_000
     wrong = int(made.may_contain(hashes(count + 1, asked)).sum())
@@ -69,14 +67,14 @@ def test_no_filter_is_smaller_than_the_least(fpr: float) -> None:
 
 
 @given(st.lists(st.floats(0, 1), max_size=20))
-def test_the_union_is_wrong_when_one_is(rates: list[float]) -> None:
+def test_a_union_of_filters_is_wrong_if_any_filter_is(rates: list[float]) -> None:
     right = math.prod(1 - rate for rate in rates)
     assert union_fpr(rates) == pytest.approx(1 - right, abs=1e-12)
     assert union_fpr(rates) <= sum(rates) + 1e-12
 
 
 @given(st.integers(0, 10**9).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_the_interval_holds_what_was_seen(seen: tuple[int, int]) -> None:
+def test_the_interval_contains_the_measured_rate(seen: tuple[int, int]) -> None:
     low, high = interval(*seen)
     assert 0 <= low <= high <= 1
     if seen[1]:

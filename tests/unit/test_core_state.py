@@ -66,7 +66,7 @@ def state() -> ShardState:
     )  # fmt: skip
 
 
-def test_round_trip(state: ShardState) -> None:
+def test_a_state_row_is_read_back_as_written(state: ShardState) -> None:
     again = read(state.to_bytes())
     assert content(again) == content(state)
     assert filters(again) == filters(state)
@@ -74,7 +74,7 @@ def test_round_trip(state: ShardState) -> None:
     assert again.to_bytes() == state.to_bytes()
 
 
-def test_newborn_round_trip() -> None:
+def test_a_new_state_row_is_read_back_as_written() -> None:
     newborn = ShardState(hash_key_id=KEY_ID)
     assert content(read(newborn.to_bytes())) == content(newborn)
 
@@ -106,7 +106,7 @@ def test_every_flipped_byte_is_noticed_or_harmless(state: ShardState) -> None:
     assert lost > len(data) - truth
 
 
-def test_a_length_that_lands_on_the_next_filter_lends_no_name(state: ShardState) -> None:
+def test_a_wrong_length_does_not_assign_a_filter_to_another_segment(state: ShardState) -> None:
     """Filters of another segment would answer "not seen"."""
     data = state.to_bytes()
     _, _, _, head_bytes, tail_bytes, _ = struct.unpack_from("<4sHHIII", data)
@@ -141,13 +141,13 @@ def test_a_row_that_names_another_hash_key_is_refused(state: ShardState) -> None
         ShardState.from_bytes(data, hash_key_id=KEY_ID ^ 1)
 
 
-def test_filters_of_segments_that_the_manifest_does_not_name(state: ShardState) -> None:
+def test_filters_of_segments_that_the_manifest_does_not_name_are_dropped(state: ShardState) -> None:
     stranger = {"stranger": next(iter(state.filters.values())), **state.filters}
     assert filters(read(replace(state, filters=stranger).to_bytes())) == filters(state)
 
 
 @pytest.mark.parametrize("version", [0, VERSION + 1, 0xFFFF])
-def test_an_unknown_version(state: ShardState, version: int) -> None:
+def test_an_unknown_version_is_rejected(state: ShardState, version: int) -> None:
     data = state.to_bytes()
     header = data[:4] + struct.pack("<H", version) + data[6:20]
     with pytest.raises(StateError, match=f"format {version};.*reads format {VERSION}"):
@@ -155,19 +155,19 @@ def test_an_unknown_version(state: ShardState, version: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"DD", MAGIC, MAGIC * 6, bytes(100), b"{}" * 50])
-def test_not_ours(data: bytes) -> None:
+def test_bytes_that_are_not_a_state_row_are_rejected(data: bytes) -> None:
     with pytest.raises(StateError, match="Restore the checkpoint"):
         read(data)
 
 
-def test_a_row_from_before_the_first_release() -> None:
+def test_a_row_from_before_the_first_release_is_rejected() -> None:
     old = Path(__file__).parents[1] / "golden" / "before-0.1.0" / "state-0.bin"
     with pytest.raises(StateError, match=r"before 0\.1\.0.*or continue with commit") as caught:
         read(old.read_bytes())
     assert caught.value.remedy == "other-version"
 
 
-def test_layout(state: ShardState) -> None:
+def test_a_state_row_has_the_documented_layout(state: ShardState) -> None:
     data = state.to_bytes()
     magic, version, count, head_bytes, tail_bytes, crc = struct.unpack_from("<4sHHIII", data)
     assert (magic, version, count) == (MAGIC, VERSION, len(state.filters))

@@ -32,14 +32,14 @@ def content_of(tail: Tail) -> list[Entry]:
 
 
 @given(entries)
-def test_round_trip(content: list[Entry]) -> None:
+def test_a_tail_is_read_back_as_written(content: list[Entry]) -> None:
     tail = tail_of(content)
     data = tail.to_bytes()
     assert len(data) == tail.nbytes
     assert content_of(Tail.from_bytes(memoryview(data))) == content
 
 
-def test_layout() -> None:
+def test_a_tail_has_the_documented_layout() -> None:
     tail = tail_of([(b"ab", 5, False), (b"", -1, True)])
     assert tail.to_bytes() == struct.pack("<QQIIqqBB", 2, 2, 2, 0, 5, -1, 0, 1) + b"ab"
 
@@ -67,12 +67,12 @@ def test_digests_travel_with_their_entries(one: list[Entry], two: list[Entry]) -
 
 
 @given(entries, entries)
-def test_append(one: list[Entry], two: list[Entry]) -> None:
+def test_appended_entries_follow_the_existing_ones(one: list[Entry], two: list[Entry]) -> None:
     assert content_of(tail_of(one).append(tail_of(two))) == one + two
 
 
 @given(entries, st.data())
-def test_where_and_take(content: list[Entry], data: st.DataObject) -> None:
+def test_where_and_take_select_entries(content: list[Entry], data: st.DataObject) -> None:
     mask = data.draw(st.lists(st.booleans(), min_size=len(content), max_size=len(content)))
     kept = [entry for entry, keep in zip(content, mask, strict=True) if keep]
     assert content_of(tail_of(content).where(np.array(mask, np.bool_))) == kept
@@ -85,7 +85,7 @@ def test_buckets_are_floored_before_1970_too() -> None:
     assert tail.bucket_starts(10).tolist() == [-20, -10, -10, 0, 0, 10]
 
 
-def test_bytes_that_do_not_add_up() -> None:
+def test_bytes_with_inconsistent_lengths_are_rejected() -> None:
     data = tail_of([(b"ab", 5, False), (b"c", 7, True)]).to_bytes()
     for wrong in (data[:-1], data + b"\0", b"\x03" + data[1:]):
         with pytest.raises(ValueError, match="does not match"):

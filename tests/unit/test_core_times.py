@@ -22,7 +22,7 @@ from tests.support.shard_driver import (
 @pytest.mark.parametrize("late", ["emit", "drop"])
 @STABLE_OR_NOT
 @SEALED_OR_NOT
-def test_a_row_of_2099_inside_a_year_old_backfill(budget: int, stable: bool, late: str) -> None:
+def test_a_row_of_2099_does_not_make_a_backfill_late(budget: int, stable: bool, late: str) -> None:
     now_ms = 2 * YEAR_MS
     driver = drive(late=late, state_budget_bytes=budget, stable_timestamps=stable)
     old = [Rec(b"%d" % n, YEAR_MS + n) for n in range(20)]
@@ -81,7 +81,7 @@ def test_stable_and_drop_keeps_a_bucket_with_substituted_times(budget: int) -> N
 
 
 @SEALED_OR_NOT
-def test_stable_with_late_copies_emitted(budget: int) -> None:
+def test_stable_timestamps_find_copies_of_late_records_that_were_emitted(budget: int) -> None:
     driver = drive(stable_timestamps=True, late="emit", state_budget_bytes=budget)
     driver.feed([Rec(X, 95)])
     driver.feed([Rec(Y, 100)])

@@ -228,7 +228,9 @@ def test_the_merge_of_a_closed_bucket_sizes_its_filter_by_its_share(lateness_ms:
 
 
 @pytest.mark.parametrize("lateness_ms", [0, 800])
-def test_measured_false_positives_of_the_union(lateness_ms: int) -> None:
+def test_the_false_positive_rate_of_all_filters_together_is_below_1_percent(
+    lateness_ms: int,
+) -> None:
     driver = drive(horizon_ms=800, bucket_ms=100, lateness_ms=lateness_ms, state_budget_bytes=2_000)
     false = negative = 0
     for n in range(200):
@@ -250,7 +252,7 @@ def test_measured_false_positives_of_the_union(lateness_ms: int) -> None:
 
 
 @SEALED_OR_NOT
-def test_a_bucket_goes_when_its_end_is_reached_not_its_start(budget: int) -> None:
+def test_a_bucket_expires_when_the_watermark_reaches_its_end_not_its_start(budget: int) -> None:
     driver = drive(state_budget_bytes=budget)
 
     def remembers(time_ms: int) -> bool:
@@ -282,7 +284,7 @@ def test_expired_segments_outlive_both_epochs_and_time() -> None:
     assert driver.count("segments_deleted") == 1
 
 
-def test_what_was_merged_away_waits_as_well() -> None:
+def test_merged_segments_wait_for_deletion_as_well() -> None:
     driver = drive(state_budget_bytes=0, horizon_ms=500, retain_epochs=50)
     fill(driver, 4)
     fill(driver, MERGE_STRIDE, start_ms=50)
@@ -343,7 +345,7 @@ def test_many_expired_segments_leave_the_row_and_are_deleted_in_time() -> None:
 
 
 @pytest.mark.parametrize("new_bucket_ms", [1, 7, 40])
-def test_the_tail_is_sealed_under_the_grid_that_it_was_taken_on(new_bucket_ms: int) -> None:
+def test_the_tail_is_sealed_under_the_grid_that_it_was_filled_under(new_bucket_ms: int) -> None:
     driver = drive(horizon_ms=10, bucket_ms=5, lateness_ms=200)
     driver.feed([Rec(X, t) for t in (0, 11, 22)])
     assert len(driver.state.tail) == 3

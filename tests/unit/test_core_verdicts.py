@@ -55,7 +55,7 @@ def test_a_record_that_a_window_would_drop_is_late(budget: int, guarantee: str) 
     assert driver.named(recs) == ["UNIQUE", "LATE", "UNIQUE"]
 
 
-def test_a_micro_batch_without_input_tells_the_window_the_newest_watermark() -> None:
+def test_a_micro_batch_without_input_passes_the_newest_watermark_to_the_window() -> None:
     driver = drive(window_delay_ms=10, lateness_ms=1_000)
     driver.feed([Rec(X, 100)])
     driver.skip()
@@ -132,7 +132,9 @@ def test_a_duplicate_does_not_prolong_an_ids_life(budget: int) -> None:
 @pytest.mark.parametrize("late", ["emit", "drop"])
 @STABLE_OR_NOT
 @SEALED_OR_NOT
-def test_backfill_of_ten_horizons_in_one_batch(budget: int, stable: bool, late: str) -> None:
+def test_a_backfill_of_ten_horizons_is_deduplicated_in_one_batch(
+    budget: int, stable: bool, late: str
+) -> None:
     driver = drive(late=late, state_budget_bytes=budget, stable_timestamps=stable)
     driver.feed([Rec(b"before", 0)])
     first = [Rec(b"%d" % t, t) for t in range(600)]
@@ -182,7 +184,7 @@ def test_watermarks_do_not_fall_with_a_longer_lateness_or_horizon(budget: int) -
 
 
 @SEALED_OR_NOT
-def test_null_ids_meet_nobody(budget: int) -> None:
+def test_null_ids_are_never_duplicates(budget: int) -> None:
     driver = drive(state_budget_bytes=budget)
     names = [Rec(None, 100), Rec(b"", 100), Rec(None, 100), Rec(b"", 100)]
     assert driver.named(names) == ["NULL_ID", "UNIQUE", "NULL_ID", "DUPLICATE"]

@@ -35,7 +35,7 @@ def build(n: int, fpr: float = 0.01, seed: int = 1) -> SplitBlockFilter:
 @pytest.mark.parametrize(
     ("fpr", "bits_per_key"), [(0.1, 6.0), (0.01, 10.5), (0.001, 16.9), (0.0001, 26.4), (1e-5, 41)]
 )
-def test_bits_per_key_of_the_parquet_specification(fpr: float, bits_per_key: float) -> None:
+def test_bits_per_key_match_the_parquet_specification(fpr: float, bits_per_key: float) -> None:
     n = 10**6
     assert 256 * blocks_for(n, fpr) / n == pytest.approx(bits_per_key, abs=0.06)
 
@@ -56,7 +56,7 @@ def test_prediction_is_the_poisson_sum(load: float) -> None:
     assert predicted_fpr(int(load * 1000), 1000) == pytest.approx(math.fsum(terms), rel=1e-9)
 
 
-def test_prediction_at_the_ends() -> None:
+def test_the_prediction_is_right_at_the_ends_of_the_range() -> None:
     assert predicted_fpr(0, 1) == 0
     assert predicted_fpr(10**12, 1) == 1
     assert predicted_fpr(4095, 1) == pytest.approx(1)
@@ -64,7 +64,7 @@ def test_prediction_at_the_ends() -> None:
     assert blocks_for(1, 0.5) == 1
 
 
-def test_a_filter_that_would_be_too_large() -> None:
+def test_a_filter_that_would_be_too_large_is_rejected() -> None:
     for n, fpr in ((10**12, 0.0001), (10, 1e-300)):
         with pytest.raises(ConfigError, match="more shards or buckets"):
             blocks_for(n, fpr)
@@ -73,7 +73,7 @@ def test_a_filter_that_would_be_too_large() -> None:
 # ---- membership ----
 
 
-def test_reference_filter() -> None:
+def test_the_filter_agrees_with_pybloom_live() -> None:
     """pybloom-live: the same answers for members, a comparable rate for others."""
     n, fpr = 20_000, 0.01
     members = [b"member-%d" % i for i in range(n)]
@@ -106,7 +106,7 @@ def test_no_false_negatives_however_it_is_filled(batches: list[list[int]]) -> No
     assert again.may_contain(every).all()
 
 
-def test_nothing_is_in_a_filter_of_nothing() -> None:
+def test_an_empty_filter_contains_nothing() -> None:
     empty = build(0)
     assert (empty.blocks, empty.count) == (1, 0)
     assert not empty.may_contain(random_hashes(1000)).any()
@@ -123,7 +123,7 @@ def test_hash_key_id_names_the_key() -> None:
 # ---- bytes ----
 
 
-def test_bytes_as_documented() -> None:
+def test_the_bytes_of_a_filter_are_as_documented() -> None:
     made = build(100)
     raw = made.to_bytes()
     assert len(raw) == made.nbytes == 64 + 8 + 32 * made.blocks
@@ -139,7 +139,7 @@ def test_bytes_as_documented() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 1000])
-def test_round_trip(n: int) -> None:
+def test_a_filter_is_read_back_as_written(n: int) -> None:
     made = build(n)
     again = SplitBlockFilter.from_bytes(made.to_bytes(), hash_key_id=KEY_ID)
     assert (again.bits == made.bits).all()
@@ -178,7 +178,9 @@ def resealed(raw: bytes, at: int, field: bytes) -> bytes:
      (24, struct.pack("<Q", 7), "hash key 0000000000000007"),
      (40, struct.pack("<I", 7), "checksum of its page checksums"), (59, b"\1", "leaves empty")],
 )  # fmt: skip
-def test_fields_that_this_release_cannot_trust(at: int, field: bytes, text: str) -> None:
+def test_fields_that_this_release_cannot_trust_are_rejected(
+    at: int, field: bytes, text: str
+) -> None:
     with pytest.raises(FilterDamaged, match=text) as caught:
         SplitBlockFilter.from_bytes(resealed(build(30).to_bytes(), at, field), hash_key_id=KEY_ID)
     assert isinstance(caught.value, CatalogError)

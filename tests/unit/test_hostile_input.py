@@ -49,7 +49,7 @@ def test_ids_that_collide_without_the_key_do_not_with_it() -> None:
 
 
 @SEALED_OR_NOT
-def test_one_hot_id_and_ids_of_all_sizes(budget: int) -> None:
+def test_a_hot_id_and_ids_of_all_sizes_get_the_right_verdicts(budget: int) -> None:
     """Nine tenths are one ID; the others are empty, of a megabyte, and of every length between."""
     driver = drive(state_budget_bytes=budget, horizon_ms=1_000, bucket_ms=100)
     sizes = [b"", b"x" * (1 << 20), *(b"y" * n for n in range(1, 40))]
@@ -61,7 +61,7 @@ def test_one_hot_id_and_ids_of_all_sizes(budget: int) -> None:
         assert told.count("DUPLICATE") == len(recs) - told.count("UNIQUE")
 
 
-def test_times_at_the_ends_of_the_range() -> None:
+def test_times_at_the_ends_of_the_range_get_the_right_verdicts() -> None:
     year_1, year_9999 = -62_135_596_800_000, 253_402_300_799_999
     driver = drive(state_budget_bytes=0, horizon_ms=1_000, bucket_ms=100)
     told = driver.named([Rec(b"a", year_1), Rec(b"a", year_1 + 1), Rec(b"b", year_1 - 1)])
@@ -95,7 +95,9 @@ def test_countless_source_partitions_are_refused() -> None:
 
 
 @SEALED_OR_NOT
-def test_ids_that_share_a_hash_are_told_apart(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_that_share_a_hash_are_distinguished(
+    budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Hash collisions cost a lookup, never a record (invariant 8)."""
     real = kernel.hash64
 

@@ -61,7 +61,7 @@ BUCKETS = {"before 1970": (-(10**14), -(10**14) + 5), "a bucket of years": (0, 1
 
 
 @pytest.mark.parametrize("case", CONTENTS)
-def test_what_is_written_is_found_and_read_back(open_store: OpenStore, case: str) -> None:
+def test_a_written_segment_is_found_and_read_back(open_store: OpenStore, case: str) -> None:
     made = CONTENTS[case]()
     start_ms, end_ms = BUCKETS.get(case, (START_MS, END_MS))
     seg = write(open_store(), made, start_ms=start_ms, end_ms=end_ms)
@@ -80,7 +80,7 @@ def test_what_is_written_is_found_and_read_back(open_store: OpenStore, case: str
 
 
 @pytest.mark.parametrize("n", [0, 1, 65, 5000])
-def test_what_was_not_written_is_absent(open_store: OpenStore, n: int) -> None:
+def test_ids_that_were_not_written_are_absent(open_store: OpenStore, n: int) -> None:
     seg = write(open_store(), fixed(n))
     strange = fixed(2000, prefix="other")
     times_ms = open_store().lookup(seg, strange.keys, strange.hashes)
@@ -127,7 +127,7 @@ def test_pieces_are_written_as_one_segment(open_store: OpenStore, parts: int) ->
 
 @pytest.mark.parametrize("some", ["all", "some", "none"])
 def test_digests_are_kept_beside_the_keys(open_store: OpenStore, some: str) -> None:
-    """Of pieces of which some have none; read whole, in part, and by key."""
+    """Some pieces have no digests. Segments are read whole, in part, and by key."""
     made = varied(3000)
     digests = np.arange(1, 3001).astype(np.uint64) << np.uint64(50)
     whole = Entries.in_order(made.keys, made.hashes, made.times_ms, digests)
@@ -190,7 +190,7 @@ def test_a_filter_is_read_back_whole(open_store: OpenStore) -> None:
     assert again.to_bytes() == built.to_bytes()
 
 
-def test_what_is_written_again_is_a_segment_of_its_own(open_store: OpenStore) -> None:
+def test_a_repeated_write_makes_a_segment_of_its_own(open_store: OpenStore) -> None:
     """A repeated attempt writes again; files that no state names change nothing."""
     made = fixed(20)
     first, again = write(open_store(), made), write(open_store(), made)
@@ -218,7 +218,7 @@ def test_a_missing_segment_is_damage(open_store: OpenStore) -> None:
     is_damaged(open_store(), seg, made)
 
 
-def test_deleting_tells_how_many_were_there(open_store: OpenStore) -> None:
+def test_deleting_returns_how_many_segments_existed(open_store: OpenStore) -> None:
     made = fixed(20)
     seg, kept = (write(open_store(), made) for _ in range(2))
     assert open_store().delete([]) == 0
@@ -227,7 +227,7 @@ def test_deleting_tells_how_many_were_there(open_store: OpenStore) -> None:
     assert knows(open_store(), kept, made)
 
 
-def test_a_pending_list_names_segments_and_goes_with_them(open_store: OpenStore) -> None:
+def test_a_pending_list_is_deleted_with_its_segments(open_store: OpenStore) -> None:
     made = fixed(20)
     segs = [write(open_store(), made) for _ in range(3)]
     pending_list = open_store().spill_pending([seg.name for seg in segs[:2]])
@@ -238,7 +238,7 @@ def test_a_pending_list_names_segments_and_goes_with_them(open_store: OpenStore)
     assert open_store().delete_pending(pending_list) == 0
 
 
-def test_no_loss_is_accepted_that_nobody_accepted(open_store: OpenStore) -> None:
+def test_no_loss_is_accepted_unless_a_user_accepted_it(open_store: OpenStore) -> None:
     seg = write(open_store(), fixed(20))
     assert not open_store().loss_accepted(seg)
     open_store().delete([seg.name])

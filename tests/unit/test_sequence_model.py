@@ -53,8 +53,8 @@ def counted(
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_streams_of_a_seed_are_judged_as_by_the_model(seed: int) -> None:
-    """The likeliest mistakes, found without a search for the smallest example."""
+def test_seeded_streams_get_the_verdicts_of_the_model(seed: int) -> None:
+    """Finds the likeliest mistakes without a search for the smallest example."""
     rng = Random(seed)
     given_batches: list[list[Record]] = []
     for _ in range(8):
@@ -76,7 +76,7 @@ def test_streams_of_a_seed_are_judged_as_by_the_model(seed: int) -> None:
     st.sampled_from(["emit", "drop"]),
     st.randoms(),
 )
-def test_verdicts_and_counts_are_those_of_the_model(
+def test_verdicts_and_counts_match_the_model(
     given_batches: list[list[Record]], gaps: str, unknown: str, rng: Random
 ) -> None:
     check_against_the_model(given_batches, gaps, unknown, rng)
@@ -117,8 +117,8 @@ def check_against_the_model(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_producers_expire_by_event_time_as_by_the_model(seed: int) -> None:
-    """With times out of order, within a micro-batch and between them."""
+def test_producers_expire_by_event_time_as_in_the_model(seed: int) -> None:
+    """Timestamps are out of order within and between micro-batches."""
     rng = Random(seed)
     event = Policy(horizon_ms=100, bucket_ms=100, event_time=True)
     model, shard = SequenceModel(expire_ms=100), SequenceShard(policy=event)
@@ -141,10 +141,10 @@ def test_producers_expire_by_event_time_as_by_the_model(seed: int) -> None:
 
 @settings(max_examples=60)
 @given(batches_of(near))
-def test_what_goes_on_goes_on_once_and_nothing_else_is_lost(
+def test_numbered_records_pass_once_and_none_of_the_newest_epoch_is_lost(
     given_batches: list[list[Record]],
 ) -> None:
-    """By the default options: README's guarantee, without a look at how it is kept."""
+    """README's guarantee under the default options, checked from outside."""
     shard = SequenceShard()
     gone: Counter[Record] = Counter()
     newest: dict[str, int] = {}

@@ -103,7 +103,7 @@ def test_any_flipped_bit_and_any_cut_is_refused() -> None:
         SequenceState.from_bytes(row + b"\0")
 
 
-def test_other_rows_are_refused_by_what_they_are() -> None:
+def test_rows_of_other_kinds_are_rejected_by_name() -> None:
     with pytest.raises(StateError, match=r"with dedup_by_id\. A query with dedup_by_seq"):
         SequenceState.from_bytes(ShardState().to_bytes())
     with pytest.raises(StateError, match=r"with dedup_by_sequence\. A query with dedup_"):
@@ -142,7 +142,7 @@ def test_a_table_that_contradicts_itself_is_refused(
 
 
 def test_a_producer_that_is_there_twice_is_refused() -> None:
-    """Which of the two is right no one knows; half of what it sent would be judged as new."""
+    """Nobody knows which entry is right; half of its records would be judged as new."""
     shard = SequenceShard()
     shard.batch([("p", 0, 0), ("q", 0, 0)])
     known = shard.state
@@ -152,7 +152,7 @@ def test_a_producer_that_is_there_twice_is_refused() -> None:
         shard.batch([("p", 0, 1)])
 
 
-def test_bytes_of_a_producer() -> None:
+def test_a_producer_takes_the_documented_number_of_bytes() -> None:
     """As the page says: 29 and its key, and 16 for each range."""
     empty = len(Producers.empty().to_bytes())
     for ranges in (1, 2, 5, 64, 255):
@@ -163,7 +163,7 @@ def test_bytes_of_a_producer() -> None:
         assert len(table.to_bytes()) - empty == 29 + 10 + 16 * ranges
 
 
-def test_what_is_remembered_does_not_grow_with_the_records() -> None:
+def test_the_state_does_not_grow_with_the_number_of_records() -> None:
     shard = SequenceShard()
     shard.batch([("p", 0, n) for n in range(10)])
     small = len(shard.row or b"")
@@ -174,7 +174,7 @@ def test_what_is_remembered_does_not_grow_with_the_records() -> None:
     assert set(shard.batch([("p", 0, n) for n in range(4000)])) == {"duplicate"}
 
 
-def test_as_many_ranges_as_are_chosen_and_fewer_once_that_is() -> None:
+def test_the_state_keeps_as_many_ranges_as_the_option_says() -> None:
     shard = SequenceShard(SequenceRule(ranges=255))
     shard.batch([("p", 0, 2 * n) for n in range(255)])
     assert shard.state.producers.counts.tolist() == [255]
@@ -186,7 +186,7 @@ def test_as_many_ranges_as_are_chosen_and_fewer_once_that_is() -> None:
 
 
 def test_the_state_given_is_never_changed() -> None:
-    """A task that runs again begins with it."""
+    """A task that runs again starts from it."""
     shard = SequenceShard()
     shard.batch([("p", 0, 0), ("q", 0, 4)])
     before = shard.row
@@ -215,7 +215,7 @@ def test_a_clock_that_cannot_be_right_is_refused() -> None:
     assert not shard.batch([], now_ms=200_001)
 
 
-def test_a_bump_that_is_dropped_does_not_end_the_epoch() -> None:
+def test_a_dropped_record_of_a_newer_epoch_does_not_end_the_epoch() -> None:
     strict = SequenceRule(gaps="drop")
     known = ProducerMemory(3, CYCLE, ((CYCLE, CYCLE + 5),))
     refused = judge_run(known, 4, CYCLE + 1, CYCLE + 2, strict)
@@ -226,9 +226,7 @@ def test_a_bump_that_is_dropped_does_not_end_the_epoch() -> None:
     assert bumped.memory == ProducerMemory(4, zero, ((zero, zero + 2),))
 
 
-def test_of_copies_in_a_micro_batch_the_one_that_ranks_first_passes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_copy_that_ranks_first_in_a_micro_batch_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that runs again may get the records in another order, and must emit the same copy."""
     monkeypatch.setattr(sequence_driver, "_by_place", lambda index: -index)
     records = [("p", 0, 0), ("p", 0, 1), ("p", 0, 0), ("p", 0, 1), ("p", 0, 0)]
@@ -236,7 +234,7 @@ def test_of_copies_in_a_micro_batch_the_one_that_ranks_first_passes(
 
 
 def test_plain_runs_are_judged_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a fleet that begins without its state, say, or loses records: one at a time is slow."""
+    """Judging them one by one is slow, for example if a fleet starts without its state."""
     shard = SequenceShard(SequenceRule(ranges=3))
     monkeypatch.setattr(sequence_shard, "judge_run", None)
     assert shard.batch([("a", 0, 5), ("a", 0, 6), ("b", 0, 0)]) == ["unknown", "accept", "accept"]
@@ -253,7 +251,7 @@ def test_plain_runs_are_judged_all_at_once(monkeypatch: pytest.MonkeyPatch) -> N
             shard.batch([record])
 
 
-def test_many_producers_at_once() -> None:
+def test_many_producers_are_judged_in_one_micro_batch() -> None:
     rng = Random(1)
     records = [(f"p{n}", 0, s) for n in range(3000) for s in (0, 1)]
     shard = SequenceShard()

@@ -25,7 +25,7 @@ def test_every_record_is_counted_and_repeats_are_found(figures: list[dict[str, f
     assert all(each["blocks_read"] > 0 for each in figures[2:])
 
 
-def test_it_reaches_a_steady_state(figures: list[dict[str, float]]) -> None:
+def test_the_simulation_reaches_a_steady_state(figures: list[dict[str, float]]) -> None:
     # A horizon, the lateness of an hour, and up to a bucket of three hours.
     assert 25 * 28_500 <= figures[-1]["live_ids"] <= 30 * 28_500
     middle, end = figures[40], figures[64]
@@ -37,7 +37,7 @@ def test_it_reaches_a_steady_state(figures: list[dict[str, float]]) -> None:
     assert max(each["depth"] for each in figures) < 16
 
 
-def test_costs_that_were_learned_explain_what_they_were_learned_from() -> None:
+def test_fitted_costs_equal_the_costs_behind_the_measurements() -> None:
     true = {"fixed": 400.0, "rows": 0.001, "blocks_read": 0.004, "ids_written": 0.0002,
             "filter_bytes_read": 1e-6}  # fmt: skip
     measured, times = [], []
