@@ -36,10 +36,10 @@ def test_a_copy_of_an_undone_history_is_not_adopted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("committed", [0, 1])
-def test_a_backup_that_was_tried_and_given_up_takes_nothing_away(
+def test_an_abandoned_rollback_leaves_the_newest_manifest_backup_in_place(
     tmp_path: Path, committed: int
 ) -> None:
-    """The copies still show the later micro-batches, and adopting them needs consent."""
+    """The backups still name the later micro-batches, and adopting them needs consent."""
     query = QueryDriver(tmp_path, POLICY)
     run(query, range(15))
     query.go_on("run-2")
@@ -62,8 +62,10 @@ def one_by_one(query: QueryDriver, numbers: range, name: str) -> None:
 
 
 @pytest.mark.parametrize("committed", [1, 2, 5])
-def test_a_job_of_one_micro_batch_a_run_that_was_put_back(tmp_path: Path, committed: int) -> None:
-    """Its copies follow; where they cannot yet, adopting them takes a word."""
+def test_adopting_after_a_rollback_with_one_micro_batch_per_run_needs_consent(
+    tmp_path: Path, committed: int
+) -> None:
+    """The manifest backups follow the new history from its second micro-batch on."""
     query = QueryDriver(tmp_path, POLICY)
     one_by_one(query, range(30), "run")
     query.go_on("unused", from_epoch=10)
@@ -88,7 +90,7 @@ def test_a_shard_without_a_backup_starts_empty(tmp_path: Path) -> None:
     assert set(run(query, range(15, 28))) == {"UNIQUE"}
 
 
-def test_a_start_that_was_given_up_long_ago_is_no_branch(tmp_path: Path) -> None:
+def test_an_old_abandoned_start_does_not_count_as_a_branch(tmp_path: Path) -> None:
     query = QueryDriver(tmp_path, POLICY)
     run(query, range(15))
     give_up(query, "tried", 5, from_epoch=5)
@@ -108,8 +110,8 @@ def test_a_lineage_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert adopt(query.root, tmp_path / "new", QUERY, sole=True).ids
 
 
-def test_a_branched_history_is_adopted_with_a_word_only(tmp_path: Path) -> None:
-    """A copy of the checkpoint continued as well; the copies may hold what it saw."""
+def test_a_branched_history_is_adopted_only_with_consent(tmp_path: Path) -> None:
+    """A copy of the checkpoint continued as well; the backups may hold IDs that only it saw."""
     query = QueryDriver(tmp_path, POLICY)
     run(query, range(13))
     query.go_on("copy")
@@ -124,7 +126,7 @@ def test_a_branched_history_is_adopted_with_a_word_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("starts", [1, 2, 5])
-def test_a_history_of_one_line_needs_no_word(tmp_path: Path, starts: int) -> None:
+def test_a_linear_history_is_adopted_without_consent(tmp_path: Path, starts: int) -> None:
     query = QueryDriver(tmp_path, replace(POLICY, state_budget_bytes=8_000), shards=2)
     for start in range(starts):
         query.go_on(f"run-{start}")
@@ -142,7 +144,7 @@ def test_a_history_of_one_line_needs_no_word(tmp_path: Path, starts: int) -> Non
 
 
 def test_a_second_adoption_begins_with_the_newest_clocks(tmp_path: Path) -> None:
-    """A quiet shard's copy is of the first adoption; the other shard's has later times."""
+    """A quiet shard's backup dates from the first adoption; the other shard's is newer."""
     query = QueryDriver(tmp_path, POLICY, shards=2)
     run(query, range(30))
     adopt(query.root, tmp_path / "one", QUERY)
@@ -161,7 +163,7 @@ def test_a_second_adoption_begins_with_the_newest_clocks(tmp_path: Path) -> None
         assert adopted.clocks.window_watermarks_ms == (0, 0), "Spark's begins again"
 
 
-def test_a_pending_list_that_was_emptied_since_is_named_no_more(tmp_path: Path) -> None:
+def test_a_pending_list_that_no_longer_exists_is_not_named_after_adoption(tmp_path: Path) -> None:
     short = replace(
         POLICY, horizon_ms=600_000, bucket_ms=60_000, lateness_ms=0, keep_expired_ms=600_000,
         retain_epochs=2, state_budget_bytes=8_000,

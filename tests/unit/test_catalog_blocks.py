@@ -24,7 +24,7 @@ def sorted_by_hash(made: Content) -> tuple[Keys, np.ndarray]:
 
 @given(st.sets(st.binary(max_size=12), max_size=300), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_what_is_encoded_is_decoded(ids: set[bytes], wide: bool) -> None:
+def test_encoded_blocks_decode_to_the_same_entries(ids: set[bytes], wide: bool) -> None:
     keys, hashes = sorted_by_hash(content(Keys.from_list(sorted(ids))))
     offsets_ms = np.arange(len(keys), dtype=np.int64) * (1 << 40 if wide else 1)
     entries = list(encode_blocks(keys, hashes, offsets_ms, block_count(len(keys)), wide_times=wide))
@@ -44,7 +44,7 @@ def test_bounds_are_the_lowest_hashes_of_their_blocks(nblocks: int, step: int) -
     assert below.tolist() == [number - 1 for number in range(step, nblocks, step)]
 
 
-def test_hashes_that_are_none_are_refused() -> None:
+def test_values_that_are_not_hashes_of_the_ids_are_rejected() -> None:
     keys = fixed(70_000).keys
     zeros = np.zeros(70_000, np.uint64), np.zeros(70_000, np.int64)
     with pytest.raises(ValueError, match="not hashes of the IDs"):

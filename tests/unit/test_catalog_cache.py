@@ -150,7 +150,7 @@ def test_a_forked_child_opens_views_of_its_own(bench: Bench) -> None:
     assert store.lookup(seg, made.keys, made.hashes).tolist() == made.times_ms.tolist()
 
 
-def test_what_killed_builders_left_is_removed_after_an_hour(bench: Bench) -> None:
+def test_leftovers_of_killed_builders_are_removed_after_an_hour(bench: Bench) -> None:
     cache = bench.cache()
     old, young = cache.top / "tmp" / "1-old", cache.top / "tmp" / "2-young"
     for folder in (old, young):

@@ -23,7 +23,7 @@ WANTED = certificate(
 )
 
 
-def test_the_first_creates_it_and_later_ones_find_it(tmp_path: Path) -> None:
+def test_the_first_start_creates_the_certificate_and_later_starts_read_it(tmp_path: Path) -> None:
     root = Root(tmp_path)
     assert load_certificate(root, QUERY) is None
     assert create_or_check(root, WANTED) == WANTED
@@ -78,7 +78,7 @@ def test_damaged_or_foreign_certificates_stop_the_query(tmp_path: Path, damage) 
             action()
 
 
-def test_of_racing_creators_all_believe_the_same_one(tmp_path: Path) -> None:
+def test_concurrent_creators_agree_on_one_certificate(tmp_path: Path) -> None:
     def create(batch: int) -> Certificate:
         return create_or_check(Root(tmp_path), replace(WANTED, birth_batch=batch))
 
@@ -122,7 +122,7 @@ def test_a_catalog_from_before_the_first_release_stops_the_query(tmp_path: Path)
 
 
 def test_a_secret_of_another_start_is_refused(tmp_path: Path) -> None:
-    """Of two starts that begin one query, only one continues."""
+    """If two starts begin one query, only one continues."""
     root = Root(tmp_path)
     create_or_check(root, replace(WANTED, secret=b"s" * 16))
     with pytest.raises(CatalogError, match="Another start of this query created its catalog"):
@@ -130,7 +130,7 @@ def test_a_secret_of_another_start_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("secret", ["", "00", "zz" * 16, 7])
-def test_a_certificate_with_a_strange_secret_is_damaged(secret: object) -> None:
+def test_a_certificate_with_a_malformed_secret_is_damaged(secret: object) -> None:
     fields = json.loads(WANTED.to_bytes())
     del fields["checksum"], fields["format"]
     with pytest.raises(CatalogError, match="cannot be used"):

@@ -60,13 +60,13 @@ def in_a_segment(query: QueryDriver) -> str:
     return next(name for name in names if encoded(name) not in tail)
 
 
-def test_a_checkpoint_of_another_query_explains_nothing(query: QueryDriver) -> None:
+def test_explain_rejects_a_checkpoint_of_another_query(query: QueryDriver) -> None:
     with pytest.raises(ConfigError, match="not to --query 0d4a1185"):
         explain(query.root, ["id-000001"], known(query), "0d4a1185-0000-4d01-b42d-00cf4fc964ff")
     assert explain(query.root, ["id-000001"], known(query), QUERY).seen
 
 
-def test_what_was_given_up_is_passed_over(query: QueryDriver) -> None:
+def test_explain_skips_a_segment_whose_loss_was_accepted(query: QueryDriver) -> None:
     name = in_a_segment(query)
     (seen,) = explain(query.root, [name], known(query)).seen
     (path,) = (query.folder / "root").rglob(f"{seen.segment}.sst")
@@ -78,7 +78,9 @@ def test_what_was_given_up_is_passed_over(query: QueryDriver) -> None:
 
 
 @pytest.mark.parametrize("stable", [False, True])
-def test_stable_timestamps_may_be_forgotten_earlier(tmp_path: Path, stable: bool) -> None:
+def test_explain_names_the_earlier_expiry_of_stable_timestamps(
+    tmp_path: Path, stable: bool
+) -> None:
     made = QueryDriver(tmp_path, replace(POLICY, stable_timestamps=stable))
     run(made, 3)
     text = "\n".join(sentences(explain(made.root, ["id-000001"], known(made)).to_json()))
@@ -86,8 +88,8 @@ def test_stable_timestamps_may_be_forgotten_earlier(tmp_path: Path, stable: bool
     assert ("with late='drop': the late watermark" in text) == stable
 
 
-def test_vacuum_spares_what_came_after_the_checkpoint_was_read(query: QueryDriver) -> None:
-    """A snapshot that is kept for two days does not name what the query wrote since."""
+def test_vacuum_keeps_files_written_after_the_checkpoint_was_read(query: QueryDriver) -> None:
+    """A snapshot that is two days old does not name the files that the query wrote since."""
     before = replace(known(query), read_ms=wall_clock_ms() - 2 * DAY_MS)
     root = query.folder / "root"
     named = set(root.rglob("*.sst"))
@@ -108,8 +110,8 @@ def test_vacuum_refuses_a_wrong_age_before_it_reads_anything(tmp_path: Path) -> 
     assert (told.exit_code, "--older-than='soon'" in told.output) == (USAGE, True)
 
 
-def test_an_id_is_remembered_or_not_or_nobody_can_tell(query: QueryDriver) -> None:
-    """Each has its own headline and status."""
+def test_explain_reports_an_id_as_remembered_not_remembered_or_unknown(query: QueryDriver) -> None:
+    """Each answer has its own headline and status."""
     newest = next(name for name, _ in reversed(records(19))).decode()
     forgotten = replace(known(query), states={})
     for name, states, status, parsed in (
@@ -238,7 +240,7 @@ def half_written(query: QueryDriver) -> None:
 
 @pytest.mark.parametrize("with_checkpoint", [True, False])
 @pytest.mark.parametrize("leave", [half_deleted, half_written])
-def test_what_a_kill_leaves_is_no_damage(
+def test_verify_reports_no_damage_for_files_that_a_kill_left(
     tmp_path: Path, leave: Callable[[QueryDriver], None], with_checkpoint: bool
 ) -> None:
     query = expiring(tmp_path)
@@ -260,7 +262,7 @@ def test_a_live_segment_that_is_missing_is_damage(
     assert [s.name for s, r in reports if r.problems] == [name]
 
 
-def test_vacuum_goes_by_the_storages_clock(
+def test_vacuum_measures_age_by_the_storages_clock(
     query: QueryDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wrong clock does not make a new orphan two days old."""

@@ -28,7 +28,9 @@ def silent() -> Iterator[tuple[socket.socket, str]]:
         yield server, f"s3://k:s@bucket/x?endpoint_override={place}&scheme=http&region=r"
 
 
-def test_the_answer_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_reach_returns_the_answer_or_raises_the_error_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     root = Root(tmp_path)
     root.put_bytes("q", b"x")
     assert reach(root, lambda: root.read_bytes("q")) == b"x"
@@ -38,7 +40,9 @@ def test_the_answer_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert not is_waiting()
 
 
-def test_it_is_given_up(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_that_does_not_answer_is_given_up_after_the_deadline(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(contact, "_given_up", [])
     never = threading.Event()
     with pytest.raises(CatalogError) as raised:
@@ -57,7 +61,9 @@ def test_it_is_given_up(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.Mo
     assert not is_waiting()
 
 
-def test_a_function_that_does_not_return_is_given_up_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_catalog_function_that_does_not_return_is_given_up_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(contact, "_given_up", [])
     never = threading.Event()
     root = Root(never.wait)  # type: ignore[arg-type]
@@ -67,7 +73,7 @@ def test_a_function_that_does_not_return_is_given_up_too(monkeypatch: pytest.Mon
 
 
 def test_ctrl_c_ends_a_command_that_waits(silent: tuple[socket.socket, str]) -> None:
-    """The client itself tries for a hundred seconds, and holds up Python's end for as long."""
+    """The client itself tries for a hundred seconds and delays Python's exit for as long."""
     server, where = silent
     with subprocess.Popen(
         [sys.executable, "-m", "dedup.cli.main", "catalog", "inspect", where, "--json"],
@@ -81,7 +87,7 @@ def test_ctrl_c_ends_a_command_that_waits(silent: tuple[socket.socket, str]) -> 
 
 
 def test_a_second_ctrl_c_ends_a_program_that_waits(silent: tuple[socket.socket, str]) -> None:
-    """Even if another one came just when Python began to end."""
+    """Even if another Ctrl-C came just as Python began to exit."""
     server, where = silent
     program = (
         "import atexit, ctypes, sys\n"

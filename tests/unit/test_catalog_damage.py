@@ -66,7 +66,7 @@ def test_damage_under_an_open_view_never_changes_an_answer(bench: Bench) -> None
     assert not right_or_damaged(store, seg, made)
 
 
-def test_what_is_fetched_must_have_the_checksum_of_the_manifest(bench: Bench) -> None:
+def test_a_fetched_segment_must_match_the_manifests_checksum(bench: Bench) -> None:
     # RocksDB itself does not notice every flip, such as in a table's properties.
     root = bench.remote
     made, seg = written(bench.store(root=root), 500)
@@ -87,7 +87,7 @@ def test_a_truncated_segment_under_an_existing_view_is_damage(bench: Bench) -> N
     assert not right_or_damaged(bench.store(), seg, made)
 
 
-def test_swapped_segments_are_found_out_even_at_equal_size_and_count(bench: Bench) -> None:
+def test_swapped_segments_are_detected_even_at_equal_size_and_count(bench: Bench) -> None:
     store = bench.store()
     made, other = fixed(500), fixed(500, prefix="no")
     seg, seg2 = write(store, made), write(store, other)
@@ -230,7 +230,7 @@ def test_a_sidecar_serves_while_only_the_segment_is_gone(bench: Bench) -> None:
 # --- accepted losses
 
 
-def test_a_loss_is_accepted_by_a_accepted_loss_only(bench: Bench) -> None:
+def test_a_loss_is_accepted_only_by_an_accepted_loss_file_of_the_shard(bench: Bench) -> None:
     seg = write(bench.store(), fixed(500))
     bench.root.put_bytes(f"{QUERY}/certificate.json", b"{}")
     assert not bench.store().loss_accepted(seg)
@@ -241,7 +241,9 @@ def test_a_loss_is_accepted_by_a_accepted_loss_only(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("harm", ["missing", "damaged"])
-def test_a_lost_segment_can_be_forgotten_without_its_bucket(bench: Bench, harm: str) -> None:
+def test_a_loss_can_be_accepted_even_if_the_segments_bucket_is_unknown(
+    bench: Bench, harm: str
+) -> None:
     seg = write(bench.store(), fixed(500))
     bench.root.put_bytes(f"{QUERY}/certificate.json", b"{}")
     if harm == "missing":

@@ -23,8 +23,10 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("leave_bytes", [0, 4096, 20_000, 60_000, 150_000])
 @pytest.mark.parametrize("where", ["root", "cache"])
-def test_every_write_of_a_segment(tmp_path: Path, disk: Path, where: str, leave_bytes: int) -> None:
-    """Wherever the space ends, there is an error and no half-written object; later it works."""
+def test_a_full_disk_leaves_no_half_written_segment_and_a_retry_works(
+    tmp_path: Path, disk: Path, where: str, leave_bytes: int
+) -> None:
+    """If space runs out at any write, the write fails and leaves no segment; a retry works."""
     bench = Bench(disk if where == "cache" else tmp_path)
     bench.root = Root((disk if where == "root" else tmp_path) / "root")
     cache = bench.cache()
@@ -42,7 +44,7 @@ def test_every_write_of_a_segment(tmp_path: Path, disk: Path, where: str, leave_
 
 @pytest.mark.parametrize("leave_bytes", [0, 4096, 8192, 16384, 65536])
 @pytest.mark.parametrize("harm", [False, True], ids=["sidecar", "no sidecar"])
-def test_no_room_for_a_view_is_no_damage(
+def test_a_view_that_does_not_fit_on_the_disk_is_not_called_damage(
     tmp_path: Path, disk: Path, leave_bytes: int, harm: bool
 ) -> None:
     """The segment is whole: the error must not advise to accept its loss."""
@@ -63,7 +65,9 @@ INODES = 100
 
 
 @pytest.mark.parametrize("where", ["root", "cache"])
-def test_no_more_files_at_any_step_of_a_segment(tmp_path: Path, where: str) -> None:
+def test_a_used_up_file_quota_leaves_no_segment_and_a_retry_works(
+    tmp_path: Path, where: str
+) -> None:
     """A quota of files runs out at each file that a write makes."""
     made = fixed(500)
     with small_disk(tmp_path / "disk", inodes=INODES) as disk:

@@ -66,7 +66,7 @@ def test_types_that_encode_alike_fit(before: str, after: str) -> None:
     [("decimal(10,2)", "decimal(10,3)"), ("int", "bigint"), ("string", "binary"),
      ("timestamp", "timestamp_ntz"), ("interval day", "interval year")],
 )  # fmt: skip
-def test_types_that_encode_otherwise_are_no_matter_of_opinion(before: str, after: str) -> None:
+def test_types_that_encode_differently_cannot_be_accepted(before: str, after: str) -> None:
     assert encoded_kind(before) != encoded_kind(after)
     born, wanted = (replace(ORDER, kind=kind) for kind in (before, after))
     token = change_token("ID", [born], [wanted])
@@ -76,7 +76,7 @@ def test_types_that_encode_otherwise_are_no_matter_of_opinion(before: str, after
     assert "accept=" not in text
 
 
-def test_a_changed_expression_names_both_and_the_ways_on() -> None:
+def test_a_changed_expression_is_rejected_and_both_expressions_are_named() -> None:
     lower = Definition(expression="lower(id)", kind="string", inputs=(("id", "string"),))
     upper = replace(lower, expression="upper(id)")
     text = refusal(with_id(upper), with_id(lower))
@@ -93,7 +93,7 @@ def test_a_changed_expression_names_both_and_the_ways_on() -> None:
         assert told.format("lower(id) (string)") in said
 
 
-def test_a_renamed_column_is_renamed_back_or_vouched_for() -> None:
+def test_a_renamed_column_is_renamed_back_or_accepted_with_a_token() -> None:
     renamed = with_id(Definition(expression="oid", kind="string"))
     text = refusal(renamed)
     assert "events.withColumnRenamed('oid', 'order_id')" in text
@@ -105,7 +105,7 @@ def test_a_renamed_column_is_renamed_back_or_vouched_for() -> None:
     refusal(BORN, renamed, word)
 
 
-def test_a_composite_id_keeps_its_order_and_number() -> None:
+def test_a_composite_id_must_keep_the_order_and_number_of_its_columns() -> None:
     line = Definition(expression="line", kind="string")
     born = with_id(ORDER, line)
     swapped, short = refusal(with_id(line, ORDER), born), refusal(BORN, born)
@@ -113,7 +113,7 @@ def test_a_composite_id_keeps_its_order_and_number() -> None:
     assert "The ID is order_id (string) now and was order_id (string) and line (string). " in short
 
 
-def test_a_changed_timestamp() -> None:
+def test_a_renamed_timestamp_needs_its_own_token_and_another_clock_is_rejected() -> None:
     renamed = replace(BORN, timestamp_definition=Definition(expression="at", kind="timestamp"))
     text = refusal(renamed)
     assert "The timestamp is at (timestamp) now and was ts (timestamp)." in text
@@ -130,7 +130,7 @@ def test_a_changed_timestamp() -> None:
     assert "accept=" not in text
 
 
-def test_all_that_changed_is_told_at_once() -> None:
+def test_all_changed_settings_are_reported_at_once() -> None:
     text = refusal(replace(BORN, shards=3, stable_timestamps=True))
     assert "3 shards now and had 2" in text
     assert "stable_timestamps is True now and was False" in text

@@ -92,7 +92,7 @@ def test_verifying_changes_nothing_and_works_remotely(bench: Bench) -> None:
     assert catalog_files(root) == before
 
 
-def test_every_kind_of_damage_is_told(bench: Bench) -> None:
+def test_verify_reports_every_kind_of_damage(bench: Bench) -> None:
     writer = bench.store()
     made, other = fixed(3000), fixed(3000, prefix="no")
     seg, seg2 = write(writer, made), write(writer, other)
@@ -120,9 +120,7 @@ def test_every_kind_of_damage_is_told(bench: Bench) -> None:
     assert any("the manifest says" in problem for problem in wrong.problems)
 
 
-def test_ids_in_wrong_blocks_or_order_are_told(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_reports_ids_in_wrong_blocks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     # Made by a writer with another idea of blocks; its checksums are all good.
     def of_half_as_many(
         keys: Keys, hashes: U64, offsets_ms: I64, nblocks: int, *, wide_times: bool, digests: None

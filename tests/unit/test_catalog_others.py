@@ -51,7 +51,9 @@ def test_queries_with_the_same_id_are_found(root: Root) -> None:
     assert similar_queries(root, (("nobody's", "string"),)) == []
 
 
-def test_the_worker_tells_of_them(root: Root, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_warning_names_the_other_query_and_the_adopt_command(
+    root: Root, caplog: pytest.LogCaptureFixture
+) -> None:
     assert warn_of_others(root, OWN) == 2
     (told,) = caplog.records
     assert told.levelno == logging.WARNING
@@ -71,7 +73,7 @@ def test_a_root_that_cannot_be_listed_stops_nothing(tmp_path: Path) -> None:
     assert warn_of_others(Root(tmp_path / "file"), OWN) == 0
 
 
-def test_watch_tells_of_them() -> None:
+def test_watch_reports_that_the_checkpoint_may_replace_a_lost_one() -> None:
     def shown(others: int) -> str:
         batches = [(1000 * n, batch(n, other_queries=0 if n else others)) for n in range(3)]
         lines = screen([watched(batches, 3000)])

@@ -71,7 +71,7 @@ def test_a_created_object_is_never_replaced(root: Root, tmp_path: Path) -> None:
     assert root.read_bytes("q/c") == b"mine"
 
 
-def test_missing_objects_say_so(root: Root, tmp_path: Path) -> None:
+def test_a_missing_object_is_an_error_that_names_it(root: Root, tmp_path: Path) -> None:
     for action in (root.read_bytes, lambda name: root.fetch(name, tmp_path / "x")):
         with pytest.raises(ObjectMissing, match=r"q/none: it does not exist.*restore"):
             action("q/none")
@@ -180,7 +180,7 @@ def test_a_failed_write_leaves_nothing_under_the_name(tmp_path: Path) -> None:
     assert (type(raised.value), raised.value.remedy) == (CatalogError, "storage")
 
 
-def test_a_factory_is_asked_again_once_when_an_operation_fails() -> None:
+def test_a_failed_operation_calls_the_factory_once_more() -> None:
     calls: list[str] = []
     memory = Memory().fs
 
@@ -218,7 +218,7 @@ def test_an_upload_that_fails_once_may_replace_its_own_remains(tmp_path: Path) -
     assert root.read_bytes("q/a") == b"half no more"
 
 
-def test_storage_that_stays_away_is_a_catalog_error_with_a_remedy() -> None:
+def test_unreachable_storage_is_a_catalog_error_with_advice() -> None:
     def down(call: str) -> None:
         raise OSError("connection refused")
 
@@ -258,11 +258,11 @@ def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("where", [b"/tmp/x", 5, None])
-def test_what_is_no_place(where: object) -> None:
+def test_a_root_that_is_not_a_path_uri_or_function_is_rejected(where: object) -> None:
     with pytest.raises(ConfigError, match="give a path, a URI or a function"):
         Root(where)  # type: ignore[arg-type]
 
 
-def test_blanks_around_a_uri_make_no_folder() -> None:
+def test_a_uri_with_spaces_around_it_is_rejected() -> None:
     with pytest.raises(ConfigError, match="'s3://bucket/x' has spaces before or after it"):
         Root(" s3://bucket/x")

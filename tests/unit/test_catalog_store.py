@@ -54,7 +54,7 @@ def test_segment_and_sidecar_are_there_when_write_returns_and_never_change(bench
     assert write(store, made).name == f"000000000007-{RUN}-1-0001"
 
 
-def test_the_sidecar_comes_first_so_no_segment_is_without(
+def test_the_sidecar_is_written_before_the_segment(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put: list[str] = []
@@ -152,7 +152,7 @@ def test_remote_roots_serve_the_same_answers_from_fetched_copies(bench: Bench) -
     assert root.list() == ()
 
 
-def test_what_was_just_written_is_not_fetched_again(bench: Bench) -> None:
+def test_a_segment_that_was_just_written_is_not_fetched_again(bench: Bench) -> None:
     root = bench.remote
     made = varied(5000)
     seg, unread = (write(bench.store(root=root), made) for _ in range(2))
@@ -180,7 +180,7 @@ def test_a_local_copy_that_was_damaged_is_fetched_again(bench: Bench, suffix: st
     assert reader.counters.filters_rebuilt == 0
 
 
-def test_counters_are_taken_per_batch(bench: Bench) -> None:
+def test_taking_the_counters_returns_the_counts_and_resets_them(bench: Bench) -> None:
     made = fixed(1000)
     store = bench.store()
     seg = write(store, made)

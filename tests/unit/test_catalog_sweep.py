@@ -71,7 +71,7 @@ def names(root: Root) -> set[str]:
 # --- runs
 
 
-def test_runs_are_listed_with_how_far_they_are_known_to_be(root: Root) -> None:
+def test_runs_are_listed_with_their_last_known_micro_batch(root: Root) -> None:
     first, second = Run("a-1.x", 0), Run("b", 12)
     write_lineage(root, QUERY, Lineage((first,)))
     write_lineage(root, QUERY, Lineage((first, second)))
@@ -100,7 +100,7 @@ def test_every_attempt_writes_the_same_bytes(root: Root) -> None:
 # --- looking round
 
 
-def test_a_run_writes_its_lineage_and_how_far_it_is(root: Root) -> None:
+def test_a_run_writes_its_lineage_and_marks_its_progress(root: Root) -> None:
     first = housekeep(root, QUERY, visit("a", 0), ShardState(), POLICY)[0]
     assert (first.run_began, first.branches) == (0, 0)
     second = housekeep(
@@ -116,7 +116,7 @@ def test_a_run_writes_its_lineage_and_how_far_it_is(root: Root) -> None:
     assert read_lineage(root, QUERY, own) == Lineage((Run("a", 0), own))
 
 
-def test_orphans_of_the_lineage_go_once_nothing_can_name_them(root: Root) -> None:
+def test_orphans_of_the_lineage_are_deleted_once_no_state_can_name_them(root: Root) -> None:
     gone = [
         orphan(root, 4), orphan(root, 5, suffix=".filter"), orphan(root, 6, suffix=".pending-list"),
         orphan(root, 39, NEW),
@@ -163,7 +163,7 @@ def named(root: Root) -> Manifest:
     )
 
 
-def test_what_the_manifest_names_stays(root: Root) -> None:
+def test_files_that_the_manifest_names_are_kept(root: Root) -> None:
     kept = {
         put(root, shard_path(QUERY, 0, name + suffix))
         for name in (EXPIRED, SPILLED, LOST)
@@ -188,7 +188,7 @@ def standings(root: Root, manifest: Manifest) -> dict[str, str]:
     return {s.name: s.standing for s in segments_of(root, QUERY, known, catalog_files(root, QUERY))}
 
 
-def test_inspect_calls_orphan_what_the_operator_takes_for_one(root: Root) -> None:
+def test_inspect_and_the_operator_agree_on_orphans(root: Root) -> None:
     for name in (EXPIRED, SPILLED, LOST, LEFT):
         put(root, shard_path(QUERY, 0, name + ".sst"))
     manifest = named(root)
@@ -233,7 +233,7 @@ def test_other_shards_see_branches_before_the_first_has_written_anything(root: R
     assert goes_on.branches == 0
 
 
-def test_without_its_parents_lineage_a_run_takes_less_for_its_own(root: Root) -> None:
+def test_without_its_parents_lineage_a_run_deletes_no_orphans_of_older_runs(root: Root) -> None:
     grandparent = orphan(root, 4, "grandparent")
     parent = orphan(root, 14, OLD)
     _, deleted = housekeep(root, QUERY, visit(NEW, 50), state(OLD, 49, 10), POLICY)
@@ -242,7 +242,9 @@ def test_without_its_parents_lineage_a_run_takes_less_for_its_own(root: Root) ->
     assert parent not in names(root)
 
 
-def test_a_shard_looks_now_and_then(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_lists_runs_every_hundred_micro_batches_or_after_a_pause(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks = []
 
     def looked(*given: object) -> list[Run]:
@@ -264,8 +266,8 @@ def test_a_shard_looks_now_and_then(root: Root, monkeypatch: pytest.MonkeyPatch)
     assert len(looks) == 1
 
 
-def test_what_an_ancestor_wrote_elsewhere_shows_that_it_went_on(root: Root) -> None:
-    """It left no mark, but files of micro-batches that its successor did itself."""
+def test_files_of_later_micro_batches_show_that_an_ancestor_continued(root: Root) -> None:
+    """It left no mark, but files of micro-batches that its successor also ran."""
     theirs = [orphan(root, epoch, OLD) for epoch in (50, 51, 53)]
     base, deleted = housekeep(root, QUERY, visit(NEW, 50), state(OLD, 49, 0), POLICY)
     assert (base.branches, deleted) == (1, 0)
@@ -283,14 +285,16 @@ def test_what_an_ancestor_wrote_elsewhere_shows_that_it_went_on(root: Root) -> N
     assert housekeep(root, QUERY, visit(NEW, 200, shard=0), goes_on, POLICY)[0].branches == 0
 
 
-def test_a_run_of_one_micro_batch_is_marked_by_the_next(root: Root) -> None:
+def test_the_next_run_marks_a_run_of_one_micro_batch(root: Root) -> None:
     housekeep(root, QUERY, visit("a", 0), ShardState(), POLICY)
     housekeep(root, QUERY, visit("b", 1), state("a", 0, 0), POLICY)
     assert list_runs(root, QUERY) == [Run("a", 0, 0), Run("b", 1)]
 
 
-def test_vacuum_with_a_copy_does_not_delete_what_the_original_made_since(tmp_path: Path) -> None:
-    """The original rests since, and its note of how far it is was made before that."""
+def test_vacuum_with_a_copied_checkpoint_needs_consent_to_delete_newer_files(
+    tmp_path: Path,
+) -> None:
+    """The original is paused, and its progress mark is older than its last micro-batch."""
     query = QueryDriver(tmp_path, SEALING)
     run(query, range(13))
     copied = query.states()
@@ -307,7 +311,7 @@ def test_vacuum_with_a_copy_does_not_delete_what_the_original_made_since(tmp_pat
     assert not live & {file.parsed.segment for file in own.files}
 
 
-def test_traces_of_runs_are_as_many_as_a_lineage_keeps(
+def test_the_lineage_bounds_the_number_of_listed_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dedup.catalog.gc.lineage.MAX_RUNS", 4)
@@ -330,7 +334,7 @@ def test_traces_of_runs_are_as_many_as_a_lineage_keeps(
     assert query.state().branches == 0
 
 
-def test_the_runs_of_a_quiet_query_are_listed_as_one_line(tmp_path: Path) -> None:
+def test_runs_of_a_quiet_query_form_a_lineage_without_branches(tmp_path: Path) -> None:
     query = QueryDriver(tmp_path, ROOMY)
     for start in range(4):
         query.go_on(f"run-{start}")

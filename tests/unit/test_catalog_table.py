@@ -81,7 +81,7 @@ def test_every_id_is_found_and_no_other(tmp_path: Path, n: int, name: str, end_m
 
 
 @pytest.mark.parametrize("every", [1, 3, 40, 700])
-def test_few_and_many_are_found_cached_or_not(tmp_path: Path, every: int) -> None:
+def test_few_and_many_ids_are_found_from_disk_and_page_cache(tmp_path: Path, every: int) -> None:
     held = entries_of(20_000)
     view = without_rocksdb(view_of(tmp_path, held))
     index = np.arange(0, len(held), every)
@@ -103,7 +103,7 @@ def test_hashes_in_any_order_are_looked_up(tmp_path: Path) -> None:
     assert times_ms.tolist() == held.times_ms[index].tolist()
 
 
-def test_all_and_parts_are_read(tmp_path: Path) -> None:
+def test_all_entries_or_a_range_of_blocks_can_be_read(tmp_path: Path) -> None:
     held = entries_of(200_000)
     view = without_rocksdb(view_of(tmp_path, held))
     whole = decode_all(view)
@@ -237,7 +237,7 @@ def test_a_number_outside_its_table_block_is_damage(tmp_path: Path) -> None:
             )
 
 
-def test_every_byte_of_footer_and_metaindex_counts(tmp_path: Path) -> None:
+def test_damage_to_any_byte_of_footer_or_metaindex_is_detected(tmp_path: Path) -> None:
     view_of(tmp_path, entries_of(300))
     file = file_of(tmp_path)
     whole = file.read_bytes()
@@ -251,8 +251,8 @@ def test_every_byte_of_footer_and_metaindex_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["table", "rocksdb"])
-def test_a_block_without_ids_is_absent(tmp_path: Path, by: str) -> None:
-    """It takes IDs that hash alike, which hardly ever happens."""
+def test_an_id_that_falls_into_an_empty_block_is_absent(tmp_path: Path, by: str) -> None:
+    """A block is empty only if hashes are far from uniform, which hardly ever happens."""
     some = entries_of(200)
     alike = Entries.in_order(some.keys, some.hashes >> np.uint64(3), some.times_ms)
     view = view_of(tmp_path, alike)
@@ -320,7 +320,7 @@ def test_a_closed_view_holds_no_file(tmp_path: Path) -> None:
         gc.collect()
 
 
-def test_a_fork_gives_the_files_of_the_parents_views_back(
+def test_a_forked_process_closes_the_files_of_the_parents_views(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view, views = view_of(tmp_path, entries_of(100)), OpenViews(4)
@@ -385,7 +385,7 @@ def test_a_descriptor_may_be_zero(tmp_path: Path) -> None:
     assert found.tolist() == held.times_ms.tolist()
 
 
-def test_an_extension_built_before_tables_serves_for_the_rest() -> None:
+def test_an_extension_without_table_functions_still_serves_the_rest() -> None:
     code = (
         "from dedup.kernel import _native; del _native.table_checksum\n"
         "from dedup import kernel; from dedup.kernel import tables\n"

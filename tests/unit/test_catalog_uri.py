@@ -48,20 +48,20 @@ def test_a_path_may_hold_a_colon(
 
 
 @pytest.mark.parametrize("begin", ["file:", "file://"])
-def test_spark_s_way_to_write_a_path_is_taken(begin: str, tmp_path: Path) -> None:
+def test_a_file_uri_as_spark_writes_it_is_accepted(begin: str, tmp_path: Path) -> None:
     Root(f"{begin}{tmp_path}/a%20b").put_bytes("q", b"x")
     assert (tmp_path / "a b/q").read_bytes() == b"x"
 
 
 @pytest.mark.parametrize("scheme", sorted(_KNOWN))
-def test_every_scheme_that_is_let_through_is_known_to_pyarrow(scheme: str) -> None:
+def test_every_accepted_scheme_is_known_to_pyarrow(scheme: str) -> None:
     Root(f"{scheme}:///x")
     with pytest.raises((OSError, ValueError, ImportError)) as raised:
         pafs.FileSystem.from_uri(f"{scheme}://x?nosuch=1")
     assert "Unrecognized" not in str(raised.value)
 
 
-def test_where_storage_lies_is_known_without_asking_it() -> None:
+def test_a_remote_root_is_recognised_without_contacting_the_storage() -> None:
     assert Root("gs://bucket/x").local_path("q") is None
     assert Root("s3://bucket/x").local_path("q") is None
 
@@ -74,7 +74,7 @@ def test_where_storage_lies_is_known_without_asking_it() -> None:
         ("hdfs://user@host:8020/a@b?x=1", "hdfs://host:8020/a@b"),
     ],
 )
-def test_a_container_is_no_secret(where: str, shown: str) -> None:
+def test_a_shown_uri_keeps_the_container_and_hides_credentials(where: str, shown: str) -> None:
     assert Root(where).url() == shown
 
 
@@ -85,8 +85,8 @@ def test_a_refusal_shows_no_credentials() -> None:
         assert "sec" not in str(raised.value)
 
 
-def test_libhdfs_needs_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error of pyarrow: more than a hundred places that it searched."""
+def test_an_error_of_libhdfs_is_shortened_to_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyarrow's own error lists more than a hundred places that it searched."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     with pytest.raises(ConfigError) as raised:
         Root("hdfs://host:8020/x").exists("q")

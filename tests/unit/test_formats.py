@@ -162,13 +162,13 @@ def test_documents_are_read_back() -> None:
 
 
 @pytest.mark.parametrize("data", [b"[]", b"{}", b"7", b'{"format": 1}', b'{"format": true}', b"x"])
-def test_what_is_no_document_is_refused(data: bytes) -> None:
+def test_bytes_that_are_not_a_document_are_rejected(data: bytes) -> None:
     with pytest.raises(ValueError) as refused:  # noqa: PT011
         from_document(data, version=1)
     assert not isinstance(refused.value, OtherVersion)
 
 
-def test_no_depth_is_more_than_damage() -> None:
+def test_nesting_of_any_depth_is_reported_as_damage() -> None:
     """Some depths can still be read by Python, and not be written."""
     depth = sys.getrecursionlimit()
     for levels in (*range(depth - 60, depth + 20), 200_000):
@@ -204,7 +204,7 @@ def test_a_segment_of_a_later_format_is_named(
     assert "the segment was written by another release: it has format 2" in report.problems[0]
 
 
-def test_a_sidecar_of_a_later_format_is_made_again_from_its_segment(
+def test_a_sidecar_of_a_later_format_is_rebuilt_from_its_segment(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:

@@ -27,7 +27,7 @@ def test_another_folder_is_refused_by_name(tmp_path: Path) -> None:
         mount_probe.check_start(Root(tmp_path / "here"), "s2")
 
 
-def test_a_mark_is_seen_and_looked_for_once_per_process(tmp_path: Path) -> None:
+def test_a_mark_is_checked_once_per_process(tmp_path: Path) -> None:
     root = Root(tmp_path)
     mount_probe.mark_start(root, "s1")
     mount_probe.check_start(root, "s1")

@@ -139,7 +139,7 @@ PLACES = [
 
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("place", PLACES)
-def test_a_name_that_is_read_back_is_no_path(
+def test_a_name_that_is_read_back_cannot_be_a_path(
     place: Callable[[Any, Path], None], name: Any, tmp_path: Path
 ) -> None:
     with pytest.raises((StateError, CatalogError, SinkError, ValueError)):
@@ -147,7 +147,7 @@ def test_a_name_that_is_read_back_is_no_path(
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_the_names_that_we_write_are_read_back(
+def test_the_names_that_we_write_are_accepted(
     place: Callable[[Any, Path], None], tmp_path: Path
 ) -> None:
     if place is in_a_manifest_of_slices:
@@ -218,7 +218,7 @@ def test_a_plan_names_only_what_was_staged(field: str, name: Any, tmp_path: Path
 @pytest.mark.parametrize(
     "change", [of_another_batch, of_another_batchs_files, with_text_for_rows, without_files]
 )
-def test_a_plan_is_that_of_its_micro_batch(
+def test_a_plan_that_does_not_match_its_micro_batch_is_damaged(
     change: Callable[[dict[str, Any]], None], tmp_path: Path
 ) -> None:
     plant(tmp_path, change)
@@ -246,21 +246,21 @@ def test_a_link_in_place_of_staged_files_is_not_followed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", ["../3", "x", None, 1.5, -1, True])
-def test_a_ledger_holds_a_number(number: Any, tmp_path: Path) -> None:
+def test_a_ledger_without_a_valid_number_is_damaged(number: Any, tmp_path: Path) -> None:
     Root(tmp_path / QUERY).put_bytes("published.json", to_document({"batch_id": number}, version=1))
     with pytest.raises(SinkError, match="damaged"):
         Ledger(str(tmp_path), QUERY).published()
 
 
 @pytest.mark.parametrize("field", ["slot", "batch_id", "rows", "time_ms", "query_id", "run_id"])
-def test_a_marker_has_the_types_of_a_marker(field: str) -> None:
+def test_a_marker_with_a_field_of_another_type_is_damaged(field: str) -> None:
     fields = asdict(MARKER) | {field: ["x"]}
     with pytest.raises(SinkError, match="damaged"):
         Marker.from_bytes(to_document(fields, version=1), "here")
 
 
-def test_numbers_that_are_none_are_no_entries(tmp_path: Path) -> None:
-    """Of a superscript Python says that it is a digit, and then refuses it as a number."""
+def test_file_names_that_are_not_numbers_are_ignored(tmp_path: Path) -> None:
+    """Python calls a superscript a digit, but cannot convert it to a number."""
     for name in ("²", "٣x", "-1", "x.compact"):
         folder = tmp_path / "sources" / "0"
         folder.mkdir(parents=True, exist_ok=True)
