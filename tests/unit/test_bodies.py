@@ -91,7 +91,7 @@ def test_bodies_are_read_as_they_were_written() -> None:
     assert found.equals(given[3])
 
 
-def test_rows_are_over_the_pages_of_the_file() -> None:
+def test_rows_are_read_without_copying_the_file() -> None:
     file = of_map_task(task())
     body = pa.record_batch({"number": pa.array(range(100_000), pa.int64())})
     places = [file.write(body) for _ in range(3)]
@@ -103,8 +103,8 @@ def test_rows_are_over_the_pages_of_the_file() -> None:
     assert all(one.column(0).buffers()[1].address % 8 == 0 for one in found)
 
 
-def test_bodies_that_travelled_are_handed_on_as_they_are() -> None:
-    """Wide ones are compressed."""
+def test_bodies_that_came_through_spark_are_written_to_the_file_unchanged() -> None:
+    """Wide bodies are compressed."""
     narrow = pa.record_batch({"number": pa.array(range(1000), pa.int64())})
     wide = pa.record_batch({"text": pa.array(["the same text again and again " * 9] * 1000)})
     file, reader = handed_on(task(), 4), BodyReader()
@@ -119,8 +119,8 @@ def test_bodies_that_travelled_are_handed_on_as_they_are() -> None:
         assert reader.read(place, body.schema).equals(body)
 
 
-def test_who_removes_which_file() -> None:
-    """What one task wrote for itself goes with it; what others may read again does not."""
+def test_the_reader_removes_a_tasks_own_file_and_keeps_a_shared_one() -> None:
+    """No other task reads a task's own file; others may read a shared file again."""
     body = rows(10)
     own, shared = handed_on(task()), of_map_task(task())
     reader = BodyReader()
@@ -133,7 +133,7 @@ def test_who_removes_which_file() -> None:
     reader.close()
 
 
-def test_who_writes_files() -> None:
+def test_a_pass_writes_no_files_unless_the_plan_names_it() -> None:
     for plan in (GROUP, NOBODY):
         assert bodies.packed_bodies(plan, task()) is None
     for plan in (PACK, NOBODY):
@@ -151,7 +151,7 @@ def test_no_two_attempts_write_to_one_file() -> None:
     assert len({file.path for file in files}) == len(files)
 
 
-def test_a_file_is_for_this_user_alone_and_made_for_rows_only(disks: list[Path]) -> None:
+def test_a_file_is_made_only_for_rows_and_only_for_this_user(disks: list[Path]) -> None:
     file = of_map_task(task())
     file.close()
     assert not any(disk.exists() for disk in disks)
@@ -159,7 +159,7 @@ def test_a_file_is_for_this_user_alone_and_made_for_rows_only(disks: list[Path])
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
 
 
-def test_files_of_earlier_micro_batches_go(disks: list[Path]) -> None:
+def test_files_of_earlier_micro_batches_are_removed(disks: list[Path]) -> None:
     kept, gone = [], []
     for partition in (0, 1):
         for epoch, query, into in (
@@ -181,7 +181,7 @@ def test_files_of_earlier_micro_batches_go(disks: list[Path]) -> None:
     assert {path.is_relative_to(disks[0]) for path in kept} == {True, False}
 
 
-def test_without_folders_of_sparks_the_systems_is_taken(
+def test_without_spark_local_folders_files_go_to_the_systems_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SPARK_LOCAL_DIRS")
@@ -190,7 +190,7 @@ def test_without_folders_of_sparks_the_systems_is_taken(
 
 
 @pytest.mark.parametrize("where", ["first byte", "middle", "last byte"])
-def test_every_damage_is_seen(where: str) -> None:
+def test_damage_anywhere_in_a_body_is_detected(where: str) -> None:
     body = rows(3000)
     file = of_map_task(task())
     file.write(body)
@@ -209,7 +209,7 @@ def test_every_damage_is_seen(where: str) -> None:
     assert error.value.remedy == "local-disk"
 
 
-def test_a_file_that_was_cut_off_or_is_gone() -> None:
+def test_a_truncated_or_missing_file_is_an_error() -> None:
     body = rows(300)
     file = of_map_task(task())
     place = file.write(body)
@@ -225,7 +225,9 @@ def test_a_file_that_was_cut_off_or_is_gone() -> None:
     assert error.value.remedy == "local-disk"
 
 
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error_and_the_file_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with small_disk(tmp_path / "disk") as disk:
         monkeypatch.setenv("SPARK_LOCAL_DIRS", str(disk))
         file = of_map_task(task())
@@ -241,7 +243,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             BodyReader().read(place, rows(3).schema)
 
 
-def test_a_folder_that_cannot_be_written(disks: list[Path]) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(disks: list[Path]) -> None:
     disks[0].write_text("a file is in its way")
     with pytest.raises(DedupError, match=r"Cannot write rows.*Not a directory"):
         of_map_task(task()).write(rows(3))
@@ -279,7 +281,7 @@ def test_only_the_part_that_is_read_takes_address_space() -> None:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def test_a_retried_task_and_those_after_it_send_bodies_through_spark() -> None:
+def test_a_retried_task_and_later_tasks_send_bodies_through_spark() -> None:
     """In the first attempt unpack did not find the file: its process has another disk."""
     first = handed_on(task(partition=1))
     first.write(rows(10))

@@ -146,7 +146,7 @@ def test_sizes_that_differ_are_refused(
 
 
 @pytest.mark.parametrize("function", ["blocks_find", "blocks_encode"])
-def test_digests_are_as_many_as_keys(compiled: Kernel, function: str) -> None:
+def test_the_number_of_digests_must_match_the_keys(compiled: Kernel, function: str) -> None:
     getattr(compiled, function)(*GOOD[function], u64(1, 2))
     for n in (0, 1, 3):
         with pytest.raises(ValueError, match="items"):
@@ -264,7 +264,7 @@ def test_environment_forces_a_path(forced: str, paths: set[str]) -> None:
     assert done.stderr == ""
 
 
-def test_path_that_does_not_exist() -> None:
+def test_an_unknown_kernel_path_is_rejected() -> None:
     done = chosen(DEDUP_KERNEL="fast")
     assert "ConfigError: there is no kernel path 'fast'" in done.stderr
     with pytest.raises(ConfigError):

@@ -55,7 +55,7 @@ def is_digested(block: bytes) -> bool:
     others=st.lists(some_key | short_key, max_size=10),
 )
 @kernel_settings
-def test_finds_what_its_block_holds(
+def test_a_lookup_finds_what_its_block_holds(
     tested: Kernel, blocks: list[tuple[bytes, Entries]], others: list[bytes]
 ) -> None:
     asked = others + [key for _, entries in blocks for key, _ in entries]
@@ -126,7 +126,7 @@ def test_every_truncation_and_any_byte_too_many_is_damage(tested: Kernel, whole:
      struct.pack("<BBHI", 1, 3, 65535, 2**32 - 1),
      struct.pack("<BBHI", 1, 2, 65535, 2**32 - 1) * 100],
 )  # fmt: skip
-def test_damage_is_named(tested: Kernel, block: bytes) -> None:
+def test_a_damaged_block_is_named(tested: Kernel, block: bytes) -> None:
     for read in (find, decode):
         with pytest.raises(ValueError, match="block 1 is damaged"):
             read(tested, [GOOD, block, b""])
@@ -154,12 +154,12 @@ def test_paths_agree_on_any_bytes(base: bytes, edits: list[tuple[int, int]], cut
 
 
 @pytest.mark.parametrize("block", [-1, 1, 2**62, -(2**63)])
-def test_query_outside_the_blocks(compiled: Kernel, block: int) -> None:
+def test_a_query_outside_the_blocks_is_rejected(compiled: Kernel, block: int) -> None:
     with pytest.raises(ValueError, match="query_block"):
         find(compiled, [GOOD], (block, b"key"))
 
 
-def test_no_queries_and_no_blocks(tested: Kernel) -> None:
+def test_no_queries_and_no_blocks_give_an_empty_result(tested: Kernel) -> None:
     none = column([])
     assert tested.blocks_find(*none, array([], "i8"), *none).tolist() == []
     assert tested.blocks_find(*column([GOOD]), array([], "i8"), *none).tolist() == []
@@ -172,7 +172,7 @@ def test_no_queries_and_no_blocks(tested: Kernel) -> None:
 
 @given(blocks=st.lists(a_block(), max_size=6))
 @kernel_settings
-def test_decodes_all_blocks(tested: Kernel, blocks: list[tuple[bytes, Entries]]) -> None:
+def test_all_blocks_are_decoded(tested: Kernel, blocks: list[tuple[bytes, Entries]]) -> None:
     # Both widths of times, and equal lengths also without the flag.
     got = decode(tested, [block for block, _ in blocks])
     assert got == [entry for _, entries in blocks for entry in entries]
@@ -212,7 +212,7 @@ def expected_blocks(parts: list[Entries], *, wide: bool, digested: bool = False)
 
 @given(data=st.data(), wide=st.booleans(), odd=st.booleans(), digested=st.booleans())
 @kernel_settings
-def test_encodes_the_format(
+def test_encoding_follows_the_format(
     tested: Kernel, data: st.DataObject, wide: bool, odd: bool, digested: bool
 ) -> None:
     times = st.integers(0, 2**63 - 1 if wide else 2**32 - 1)
@@ -226,7 +226,7 @@ def test_encodes_the_format(
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_largest_block_and_largest_times(tested: Kernel, wide: bool) -> None:
+def test_the_largest_block_and_times_are_encoded_and_decoded(tested: Kernel, wide: bool) -> None:
     limit = 2**63 - 1 if wide else 2**32 - 1
     full = [(b"", limit)] * 65_535
     for parts in ([full], [[(b"key", limit)], full, [(b"k", 0), (b"", 1)]]):
@@ -235,7 +235,7 @@ def test_largest_block_and_largest_times(tested: Kernel, wide: bool) -> None:
         assert decode(tested, blocks) == [entry for part in parts for entry in part]
 
 
-def test_column_that_starts_inside_its_data(tested: Kernel) -> None:
+def test_a_column_that_starts_inside_its_data_is_encoded(tested: Kernel) -> None:
     data, offsets = column([b"skipped", b"one", b"", b"three"])
     blocks, _ = tested.blocks_encode(
         data, offsets[1:].copy(), array([1, 2, 3], "i8"), array([0, 3], "i8"), False
@@ -266,7 +266,7 @@ def test_a_block_holds_65535_keys_at_most(compiled: Kernel) -> None:
         encode_times_and_starts(compiled, [0] * 65_536, [0, 65_536], False)
 
 
-def test_at_least_one_start(compiled: Kernel) -> None:
+def test_at_least_one_start_is_required(compiled: Kernel) -> None:
     for times_ms in ([], [1, 2]):
         with pytest.raises(ValueError, match="starts must have b \\+ 1 items"):
             encode_times_and_starts(compiled, times_ms, [], False)
@@ -281,7 +281,7 @@ def test_times_that_do_not_fit_are_refused(compiled: Kernel) -> None:
             encode_times_and_starts(compiled, [0, time_ms], [0, 2], False)
 
 
-def test_width_of_times_is_a_bool(compiled: Kernel) -> None:
+def test_the_width_of_times_must_be_a_bool(compiled: Kernel) -> None:
     for wide in (None, 1, 0, "yes", np.True_):
         with pytest.raises(TypeError, match="wide_times must be a bool"):
             encode_times_and_starts(compiled, [0, 1], [0, 2], wide)  # type: ignore[arg-type]

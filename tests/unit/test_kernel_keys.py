@@ -30,7 +30,9 @@ from tests.support.kernel_models import (
 
 @given(keys=some_keys, mask=hash_masks)
 @kernel_settings
-def test_first_occurrence(tested: Kernel, keys: list[bytes], mask: int) -> None:
+def test_first_occurrence_finds_the_first_equal_key(
+    tested: Kernel, keys: list[bytes], mask: int
+) -> None:
     got = tested.first_occurrence(*column(keys), hashes_of(keys, mask))
     assert got.dtype == np.int64
     assert got.tolist() == [keys.index(key) for key in keys]
@@ -38,7 +40,9 @@ def test_first_occurrence(tested: Kernel, keys: list[bytes], mask: int) -> None:
 
 @given(build=some_keys, probe=some_keys, mask=hash_masks)
 @kernel_settings
-def test_match(tested: Kernel, build: list[bytes], probe: list[bytes], mask: int) -> None:
+def test_match_joins_equal_keys(
+    tested: Kernel, build: list[bytes], probe: list[bytes], mask: int
+) -> None:
     probe_idx, build_idx = tested.match(
         *column(build), hashes_of(build, mask), *column(probe), hashes_of(probe, mask)
     )
@@ -50,7 +54,7 @@ def test_match(tested: Kernel, build: list[bytes], probe: list[bytes], mask: int
 
 @given(keys=some_keys, mask=hash_masks)
 @kernel_settings
-def test_sort_keys(tested: Kernel, keys: list[bytes], mask: int) -> None:
+def test_sort_keys_orders_by_hash_then_key(tested: Kernel, keys: list[bytes], mask: int) -> None:
     hashes = hashes_of(keys, mask)
     got = tested.sort_keys(*column(keys), hashes)
     assert got.dtype == np.int64
@@ -63,7 +67,7 @@ def test_sort_keys(tested: Kernel, keys: list[bytes], mask: int) -> None:
     wanted=st.lists(st.integers(0, 10**6), max_size=120),
 )
 @kernel_settings
-def test_take_keys(tested: Kernel, keys: list[bytes], wanted: list[int]) -> None:
+def test_take_keys_gathers_by_index(tested: Kernel, keys: list[bytes], wanted: list[int]) -> None:
     index = [i % len(keys) for i in wanted] if keys else []
     data, offsets = tested.take_keys(*column(keys), array(index, "i8"))
     assert data.dtype == np.uint8
@@ -72,7 +76,7 @@ def test_take_keys(tested: Kernel, keys: list[bytes], wanted: list[int]) -> None
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 8, 16, 17, 18, 100])
-def test_take_keys_of_one_length(tested: Kernel, length: int) -> None:
+def test_take_keys_gathers_keys_of_one_length(tested: Kernel, length: int) -> None:
     rng = np.random.default_rng(length)
     keys = [rng.bytes(length) for _ in range(200)]
     index = rng.integers(0, 200, 500)
@@ -86,7 +90,7 @@ def test_take_keys_of_one_length(tested: Kernel, length: int) -> None:
 
 
 @pytest.mark.parametrize("keys", [[], [b"a"], [b"a", b"bc"], [b""] * 3])
-def test_take_keys_outside_the_column(compiled: Kernel, keys: list[bytes]) -> None:
+def test_take_keys_rejects_an_index_outside_the_column(compiled: Kernel, keys: list[bytes]) -> None:
     for wrong in (len(keys), -1, 2**63 - 1, -(2**63)):
         index = array([0, wrong, wrong] if keys else [wrong], "i8")
         at = len(index) // 2
@@ -107,7 +111,7 @@ def test_take_keys_outside_the_column(compiled: Kernel, keys: list[bytes]) -> No
     )
 )
 @kernel_settings
-def test_encode_uuid(tested: Kernel, values: list[bytes]) -> None:
+def test_uuids_are_encoded_and_decoded(tested: Kernel, values: list[bytes]) -> None:
     data, offsets = tested.encode_uuid(*column(values))
     assert data.dtype == np.uint8
     assert offsets.dtype == np.int64
@@ -115,7 +119,7 @@ def test_encode_uuid(tested: Kernel, values: list[bytes]) -> None:
     assert as_list(*tested.decode_uuid(data, offsets)) == values
 
 
-def test_decoding_of_empty_keys_and_of_none_that_encoding_makes(tested: Kernel) -> None:
+def test_decoding_passes_empty_keys_and_rejects_invalid_ones(tested: Kernel) -> None:
     uuid = b"\x01" + bytes(range(16))
     text = b"00010203-0405-0607-0809-0a0b0c0d0e0f"
     assert as_list(*tested.decode_uuid(*column([b"", uuid, b"", b"\0x"]))) == [b"", text, b"", b"x"]
@@ -124,21 +128,21 @@ def test_decoding_of_empty_keys_and_of_none_that_encoding_makes(tested: Kernel) 
             tested.decode_uuid(*column([uuid, bad]))
 
 
-def test_every_byte_at_every_place_of_a_uuid(tested: Kernel) -> None:
+def test_every_byte_at_every_place_of_a_uuid_is_encoded_right(tested: Kernel) -> None:
     text = b"01234567-89ab-cdef-0123-456789abcdef"
     values = [text[:i] + bytes([b]) + text[i + 1 :] for i in range(36) for b in range(256)]
     got = as_list(*tested.encode_uuid(*column(values)))
     assert got == [encode_uuid(value) for value in values]
 
 
-def test_what_only_starts_or_ends_like_a_uuid(tested: Kernel) -> None:
+def test_text_that_only_resembles_a_uuid_stays_text(tested: Kernel) -> None:
     text = b"01234567-89ab-cdef-0123-456789abcdef"
     for value in (text[:-1], text[1:], text + b"0", b"0" + text, text + b"\0", text + b"-" + text):
         assert as_list(*tested.encode_uuid(*column([value]))) == [b"\0" + value]
         assert as_list(*tested.encode_uuid(*column([value, text])))[0] == b"\0" + value
 
 
-def test_a_million_bytes_and_many_keys() -> None:
+def test_all_paths_agree_on_many_keys_and_keys_of_a_megabyte() -> None:
     # Deep radix levels, large tables and long comparisons; all paths must agree.
     rng = np.random.default_rng(11)
     n = 3_000 if SANITIZED else 60_000
@@ -161,7 +165,7 @@ def test_a_million_bytes_and_many_keys() -> None:
             assert (a == b).all()
 
 
-def test_different_keys_under_one_hash(tested: Kernel) -> None:
+def test_different_keys_under_one_hash_are_distinguished(tested: Kernel) -> None:
     n = 100 if SANITIZED else 2_000
     keys = [b"%d" % (i % (n - 7)) for i in range(n)]
     hashes = np.full(n, MASK, np.uint64)

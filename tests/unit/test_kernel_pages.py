@@ -41,14 +41,14 @@ def sums(tested: Kernel, raw: bytes, page_bytes: int) -> list[int]:
 
 @given(raw=st.binary(max_size=300), words=st.integers(1, 12))
 @kernel_settings
-def test_page_sums(tested: Kernel, raw: bytes, words: int) -> None:
+def test_page_sums_match_the_model(tested: Kernel, raw: bytes, words: int) -> None:
     page = 8 * words
     pages = [raw[i : i + page] for i in range(0, len(raw), page)]
     assert sums(tested, raw, page) == [page_sum(each) for each in pages]
 
 
 @pytest.mark.parametrize("size", [65528, 65536, 65537, 2 * 65536 + 20])
-def test_largest_pages(tested: Kernel, size: int) -> None:
+def test_sums_of_the_largest_pages_match_the_model(tested: Kernel, size: int) -> None:
     raw = np.random.default_rng(size).bytes(size)
     expected = [page_sum(raw[i : i + 65536]) for i in range(0, size, 65536)]
     assert sums(tested, raw, 65536) == expected
@@ -70,7 +70,7 @@ def test_persisted_sums_stay_what_they_are(tested: Kernel) -> None:
     assert sums(tested, bytes(range(100)), 64) == [7154113601883609897, 10336816443117081105]
 
 
-def test_every_bit_counts(tested: Kernel) -> None:
+def test_every_flipped_bit_changes_the_sum(tested: Kernel) -> None:
     raw = np.random.default_rng(8).bytes(72)
     (good,) = sums(tested, raw, 72)
     for bit in range(8 * len(raw)):
@@ -108,13 +108,15 @@ sizes = st.one_of(st.integers(1, 40), st.sampled_from([2**16 + 1, 2**31, 2**32 -
 
 @given(hashes=st.lists(u64s, max_size=120).map(sorted), blocks=sizes, page_blocks=sizes)
 @kernel_settings
-def test_filter_pages(tested: Kernel, hashes: list[int], blocks: int, page_blocks: int) -> None:
+def test_filter_pages_match_the_model(
+    tested: Kernel, hashes: list[int], blocks: int, page_blocks: int
+) -> None:
     got = by_pages(tested, hashes, blocks, page_blocks)
     expected = pages_of(hashes, blocks, page_blocks)
     assert list(got.items()) == list(expected.items())
 
 
-def test_edges_of_pages(tested: Kernel) -> None:
+def test_hashes_at_the_edges_of_blocks_go_to_the_right_page(tested: Kernel) -> None:
     # The first and the last hash of each of 6 blocks, 4 blocks to a page.
     first = [-(-(b << 64) // 6) for b in range(6)]
     edges = sorted({h >> 32 << 32 for h in first} | {(h >> 32) - 1 << 32 for h in first[1:]})
@@ -143,7 +145,7 @@ def only(bits: np.ndarray, pages: np.ndarray, page_blocks: int) -> np.ndarray:
     data=st.data(),
 )
 @kernel_settings
-def test_probing_pages(
+def test_probing_pages_matches_the_model(
     tested: Kernel,
     blocks: int,
     page_blocks: int,
@@ -256,7 +258,7 @@ def test_falling_starts_are_refused(compiled: Kernel, starts: tuple[int, ...]) -
         probe(compiled, starts=starts)
 
 
-def test_as_many_hashes_as_the_starts_say(compiled: Kernel) -> None:
+def test_the_number_of_hashes_must_match_the_starts(compiled: Kernel) -> None:
     for last in (2, 4, 2**62, 2**63 - 1):
         with pytest.raises(ValueError, match="hashes must have"):
             probe(compiled, starts=(0, 1, 2, last))

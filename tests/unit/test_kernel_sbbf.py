@@ -71,7 +71,9 @@ def test_bitset_equals_the_one_in_a_parquet_file(tested: Kernel, tmp_path: Path)
     asked=st.lists(u64s, max_size=120),
 )
 @kernel_settings
-def test_specification(tested: Kernel, blocks: int, added: list[int], asked: list[int]) -> None:
+def test_the_filter_follows_the_parquet_specification(
+    tested: Kernel, blocks: int, added: list[int], asked: list[int]
+) -> None:
     bits = np.zeros(8 * blocks, np.uint32)
     expected = [0] * (8 * blocks)
     for h in added:
@@ -84,7 +86,7 @@ def test_specification(tested: Kernel, blocks: int, added: list[int], asked: lis
     assert found[: len(added)].all()
 
 
-def test_filters_of_many_sizes_at_once(tested: Kernel) -> None:
+def test_filters_of_many_sizes_are_probed_at_once(tested: Kernel) -> None:
     rng = np.random.default_rng(5)
     filters, members = [], []
     # 4096 blocks are past the size from which keys are prefetched.
@@ -124,7 +126,7 @@ def test_alignment_does_not_matter(tested: Kernel) -> None:
     assert tested.filter_probe([odd], misaligned(hashes)).tolist() == [1] * 100
 
 
-def test_no_filters_and_no_hashes(tested: Kernel) -> None:
+def test_no_filters_or_no_hashes_find_nothing(tested: Kernel) -> None:
     bits = np.zeros(8, np.uint32)
     tested.filter_add(bits, array([], "u8"))
     assert not bits.any()

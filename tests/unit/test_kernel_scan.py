@@ -39,7 +39,7 @@ def verdicts(
 
 @given(records=records, horizon_ms=horizons, flags=st.booleans())
 @kernel_settings
-def test_rule(
+def test_verdicts_follow_the_sequential_rule(
     tested: Kernel, records: list[tuple[int, int, bool, bool]], horizon_ms: int, flags: bool
 ) -> None:
     group, time_ms = [r[0] for r in records], [r[1] for r in records]
@@ -49,7 +49,7 @@ def test_rule(
     assert verdicts(tested, group, time_ms, horizon_ms, known, droppable) == expected
 
 
-def test_one_long_group(tested: Kernel) -> None:
+def test_one_long_group_follows_the_sequential_rule(tested: Kernel) -> None:
     n = 5_000
     time_ms = np.sort(np.random.default_rng(6).integers(0, 20_000, n)).tolist()
     expected = scan([0] * n, time_ms, [0] * n, [0] * n, 3)
@@ -60,7 +60,7 @@ def test_age_of_exactly_the_horizon_is_a_duplicate_and_does_not_prolong(tested: 
     assert verdicts(tested, [0] * 4, [0, 10, 11, 21], 10) == [0, 1, 0, 1]
 
 
-def test_any_flag_but_zero_counts(tested: Kernel) -> None:
+def test_any_nonzero_flag_counts(tested: Kernel) -> None:
     assert verdicts(tested, [5], [5], 0, known=[255]) == [1]
     assert verdicts(tested, [5], [5], 0, droppable=[255]) == [2]
 
@@ -73,7 +73,7 @@ def test_unsorted_records_are_refused(
         verdicts(compiled, group, time_ms, 1)
 
 
-def test_horizon_outside_int64(compiled: Kernel) -> None:
+def test_an_invalid_horizon_is_rejected(compiled: Kernel) -> None:
     for horizon_ms in (-1, 2**63, -(2**64)):
         with pytest.raises(ValueError, match="horizon_ms"):
             verdicts(compiled, [], [], horizon_ms)

@@ -31,7 +31,7 @@ def test_model_gives_the_papers_answer() -> None:
     assert siphash(bytes(range(15)), KEY, 2, 4) == 0xA129CA6149BE45E5
 
 
-def test_published_answers(tested: Kernel) -> None:
+def test_hashes_match_the_published_answers(tested: Kernel) -> None:
     got = tested.hash64(*column(INPUTS), KEY).astype("<u8").tobytes()
     for length, answer in PUBLISHED.items():
         assert got[8 * length : 8 * length + 8].hex() == answer
@@ -41,7 +41,7 @@ def test_published_answers(tested: Kernel) -> None:
 @pytest.mark.skipif(
     sys.hash_info.algorithm != "siphash13", reason="this CPython does not hash with SipHash-1-3"
 )
-def test_cpython_answers(tested: Kernel) -> None:
+def test_hashes_match_those_of_cpython(tested: Kernel) -> None:
     keys = [b"x" * i + bytes([i]) for i in range(100)]  # it hashes b"" to 0, without SipHash
     code = f"import json; print(json.dumps([hash(k) for k in {keys!r}]))"
     answer = python("-c", code, env={"PYTHONHASHSEED": "0"})  # the hash key is then all zeros
@@ -51,24 +51,24 @@ def test_cpython_answers(tested: Kernel) -> None:
 
 @given(keys=some_keys)
 @kernel_settings
-def test_model(tested: Kernel, keys: list[bytes]) -> None:
+def test_hashes_match_the_model(tested: Kernel, keys: list[bytes]) -> None:
     got = tested.hash64(*column(keys), KEY)
     assert got.dtype == np.uint64
     assert got.tolist() == [siphash(key, KEY) for key in keys]
 
 
-def test_key_of_a_megabyte_among_short_ones(tested: Kernel) -> None:
+def test_a_key_of_a_megabyte_among_short_ones_is_hashed(tested: Kernel) -> None:
     rng = np.random.default_rng(7)
     keys = [b"", rng.bytes(2**20), b"a", rng.bytes(2**20 - 3), rng.bytes(36), b"bc"]
     expected = [siphash(key, KEY) for key in keys]
     assert tested.hash64(*column(keys), KEY).tolist() == expected
 
 
-def test_column_that_starts_inside_its_data(tested: Kernel) -> None:
+def test_a_column_that_starts_inside_its_data_is_hashed(tested: Kernel) -> None:
     data, offsets = column([b"skipped", b"one", b"", b"three"])
     got = tested.hash64(data, offsets[1:].copy(), KEY).tolist()
     assert got == [siphash(key, KEY) for key in (b"one", b"", b"three")]
 
 
-def test_no_keys(tested: Kernel) -> None:
+def test_no_keys_give_no_hashes(tested: Kernel) -> None:
     assert tested.hash64(array([], "u1"), array([0], "i8"), KEY).tolist() == []

@@ -65,7 +65,7 @@ SIZES += [] if SANITIZED else [60_000]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_hashes(tested: Kernel, kind: str) -> None:
+def test_keys_are_sorted_for_any_distribution_of_hashes(tested: Kernel, kind: str) -> None:
     rng = np.random.default_rng(10)
     for n in SIZES:
         hashes = KINDS[kind](rng, n)
@@ -87,7 +87,7 @@ def test_any_hashes(tested: Kernel, kind: str) -> None:
     data=st.data(),
 )
 @kernel_settings
-def test_hashes_of_two_fields(
+def test_keys_with_hashes_of_two_fields_are_sorted(
     tested: Kernel, high: list[int], shifts: tuple[int, int], data: st.DataObject
 ) -> None:
     low = data.draw(st.lists(st.integers(0, 3), min_size=len(high), max_size=len(high)))

@@ -36,14 +36,14 @@ def plan(*, kind: str = "string", more: int = 0, user_columns: int = 3) -> Plan:
 @example([])
 @example([None, ""])
 @example([str(UUID(int=n)) for n in range(5)])
-def test_text_comes_back(values: list[str | None]) -> None:
+def test_text_is_restored_from_its_keys(values: list[str | None]) -> None:
     for kind in (pa.string(), pa.large_string()):
         back = text_of(encode_ids([pa.array(values, kind)]).keys)
         back.validate(full=True)
         assert back.to_pylist() == values
 
 
-def test_bytes_that_are_no_text_come_back() -> None:
+def test_bytes_that_are_not_text_are_restored_from_their_keys() -> None:
     """Spark's strings may hold any bytes."""
     raw = [b"\xff\xfe", b"\x00", b"\x01" * 17, b"g" * 36]
     offsets = pa.array(raw, pa.binary())
@@ -52,7 +52,7 @@ def test_bytes_that_are_no_text_come_back() -> None:
 
 
 @given(st.lists(st.binary(max_size=20), max_size=30) | st.lists(st.binary(min_size=3, max_size=3)))
-def test_keys_on_the_wire(values: list[bytes]) -> None:
+def test_keys_are_sent_and_read_back(values: list[bytes]) -> None:
     keys = Keys.from_list(values)
     sent = wire.write_keys(keys)
     for data in (sent, sent.to_pybytes()):
@@ -95,7 +95,7 @@ def test_restored_rows_have_the_users_schema() -> None:
     assert restored(rows, None, rows.schema, None) is rows
 
 
-def test_the_collector_is_told_once_until_modules_are_loaded(
+def test_the_collector_freezes_once_until_more_modules_are_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[Any] = []
@@ -144,7 +144,7 @@ def test_freed_memory_that_may_be_kept_is_used_again() -> None:
         (0, [(-3, 1 << 30), (-3, 32 << 20)]),
     ],
 )
-def test_an_older_c_library_takes_less(
+def test_limits_that_an_older_c_library_rejects_are_lowered(
     monkeypatch: pytest.MonkeyPatch, most: int, asked: list[tuple[int, int]]
 ) -> None:
     told: list[tuple[int, int]] = []

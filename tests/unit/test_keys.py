@@ -20,7 +20,7 @@ def address(array: np.ndarray) -> int:
 
 
 @given(keys=some_keys)
-def test_list_round_trip(keys: list[bytes]) -> None:
+def test_a_list_of_keys_is_read_back(keys: list[bytes]) -> None:
     made = Keys.from_list(keys)
     assert list(made) == keys
     assert [made[i] for i in range(len(made))] == keys
@@ -29,7 +29,9 @@ def test_list_round_trip(keys: list[bytes]) -> None:
 
 
 @given(keys=some_keys, large=st.booleans(), start=st.integers(0, 5), stop=st.integers(0, 5))
-def test_arrow_round_trip_of_a_slice(keys: list[bytes], large: bool, start: int, stop: int) -> None:
+def test_a_slice_of_an_arrow_column_is_read_back(
+    keys: list[bytes], large: bool, start: int, stop: int
+) -> None:
     whole = pa.array(keys, pa.large_binary() if large else pa.binary())
     part = whole.slice(start, max(0, len(keys) - start - stop))
     made = Keys.from_arrow(part)
@@ -49,7 +51,7 @@ def test_bytes_are_never_copied() -> None:
     assert made.to_arrow().buffers()[2].address == address(made.data)
 
 
-def test_constructor_normalises() -> None:
+def test_the_constructor_normalises_its_offsets() -> None:
     data = np.frombuffer(b"..abc...", np.uint8)
     made = Keys(data, np.array([2, 3, 5], np.int64))
     assert list(made) == [b"a", b"bc"]
@@ -58,7 +60,7 @@ def test_constructor_normalises() -> None:
     assert address(made.data) == address(data) + 2
 
 
-def test_immutable() -> None:
+def test_keys_are_immutable() -> None:
     data, offsets = np.zeros(3, np.uint8), np.array([0, 3], np.int64)
     made = Keys(data, offsets)
     for array in (made.data, made.offsets):
@@ -80,19 +82,19 @@ def test_offsets_outside_the_data_are_refused(offsets: list[int]) -> None:
     [pa.array([b"a", None, b"b"], kind) for kind in (pa.binary(), pa.large_binary())]
     + [pa.array([], kind) for kind in (pa.string(), pa.int64(), pa.binary(3), pa.binary_view())],
 )
-def test_nulls_and_other_types_are_no_keys(array: pa.Array) -> None:
+def test_nulls_and_other_types_are_rejected(array: pa.Array) -> None:
     with pytest.raises(ValueError, match="cannot be keys"):
         Keys.from_arrow(array)
 
 
 @given(keys=st.lists(st.binary(max_size=5), min_size=1), data=st.data())
-def test_take(keys: list[bytes], data: st.DataObject) -> None:
+def test_take_gathers_keys_by_index(keys: list[bytes], data: st.DataObject) -> None:
     idx = data.draw(st.lists(st.integers(0, len(keys) - 1), max_size=40))
     taken = Keys.from_list(keys).take(np.array(idx, np.int64))
     assert list(taken) == [keys[i] for i in idx]
 
 
-def test_take_and_index_outside() -> None:
+def test_an_index_outside_the_keys_is_rejected() -> None:
     keys = Keys.from_list([b"a", b"b"])
     assert keys[-1] == b"b"
     for i in (-3, 2):
@@ -104,12 +106,12 @@ def test_take_and_index_outside() -> None:
 
 
 @given(parts=st.lists(some_keys, max_size=5))
-def test_concat(parts: list[list[bytes]]) -> None:
+def test_concat_joins_keys_in_order(parts: list[list[bytes]]) -> None:
     joined = Keys.concat([Keys.from_list(part) for part in parts])
     assert list(joined) == [key for part in parts for key in part]
 
 
-def test_empty() -> None:
+def test_columns_may_be_empty_or_hold_empty_keys() -> None:
     for keys in (
         Keys.empty(),
         Keys.from_list([]),
@@ -123,7 +125,7 @@ def test_empty() -> None:
     assert len(Keys.from_arrow(pa.array([b"a"]).slice(1))) == 0
 
 
-def test_pickle_and_repr() -> None:
+def test_keys_can_be_pickled_and_their_repr_shows_only_sizes() -> None:
     keys = Keys.from_list([b"a", b"bc"])
     assert list(pickle.loads(pickle.dumps(keys))) == [b"a", b"bc"]
     assert repr(keys) == "Keys(2 keys, 3 bytes)"

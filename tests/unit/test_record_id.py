@@ -44,13 +44,13 @@ def test_one_moment_in_two_zones_is_one_value() -> None:
     assert record_id.of_values(moment) != record_id.of_values(moment.replace(tzinfo=None))
 
 
-def test_nothing_but_nulls_has_no_id() -> None:
+def test_a_record_of_nulls_alone_has_no_id() -> None:
     assert record_id.of_values(None, None) is None
     assert record_id.of_values(None, "") is not None
 
 
 @pytest.mark.parametrize("values", [(), (object(),), ({"a": 1},), (Decimal("NaN"),)])
-def test_what_has_no_canonical_form_is_refused(values: tuple[Any, ...]) -> None:
+def test_values_without_a_canonical_form_are_rejected(values: tuple[Any, ...]) -> None:
     with pytest.raises(ConfigError):
         record_id.of_values(*values)
 
@@ -125,8 +125,8 @@ def test_a_text_can_be_read_back(values: list[Any]) -> None:
     assert found == [means(value) for value in values]
 
 
-def test_random_rows_are_of_every_kind() -> None:
-    """What the tests with Spark compare is worth comparing."""
+def test_random_rows_include_every_kind() -> None:
+    """The tests with Spark compare these rows."""
     text = "".join(text_of(*row) for row in random_rows(300, seed=1))
     assert {"T", "F", "N", "n", "f", "s", "b", "d", "t", "l", "a", "("} <= set(text)
     assert all(part in text for part in ("fNaN;", "f-Infinity;", "f0x0.0p0;", "n0;", "s0:", "a0:"))

@@ -46,7 +46,7 @@ DISTINCT = [
 
 
 @pytest.mark.parametrize(("kind", "values"), DISTINCT, ids=lambda v: str(v)[:30])
-def test_other_values_have_other_hashes(kind: pa.DataType, values: list[Any]) -> None:
+def test_different_values_have_different_hashes(kind: pa.DataType, values: list[Any]) -> None:
     assert len(set(hashes(values, kind))) == len(values)
 
 
@@ -67,7 +67,7 @@ def test_equal_values_in_other_forms_have_one_hash() -> None:
     assert one == other
 
 
-def test_every_column_and_the_key_count() -> None:
+def test_every_column_and_the_hash_key_affect_the_hash() -> None:
     table = pa.table({"a": [1, 1, 2], "b": ["x", "y", "x"]})
     assert len(set(hash_rows(table, KEY).tolist())) == 3
     assert not np.array_equal(hash_rows(table, KEY), hash_rows(table, bytes(16)))

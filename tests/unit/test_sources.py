@@ -32,7 +32,7 @@ def days(*numbers: int) -> pa.Array:
 
 
 def test_text_that_is_no_utf8_has_a_name() -> None:
-    """Spark lets such strings be; they must not stop the query."""
+    """Spark does not check such strings; they must not stop the query."""
     raw = pa.array([b"ok", b"bad\xff", None, b"ok"], pa.binary())
     text = pa.StringArray.from_buffers(4, raw.buffers()[1], raw.buffers()[2], raw.buffers()[0])
     distinct, _, index = name_sources([text], bytes(16))
@@ -41,8 +41,8 @@ def test_text_that_is_no_utf8_has_a_name() -> None:
     assert len(set(index.tolist())) == 3
 
 
-def test_names_are_those_that_running_queries_keep_clocks_under() -> None:
-    """The state of a query knows its clocks by these: another text would be another clock."""
+def test_names_match_those_in_the_state_of_running_queries() -> None:
+    """The state row finds clocks by these names; another text would be another clock."""
     told = [
         (pa.array(["clicks", None]), "clicks"), (pa.array([3, None]), 3),
         (pa.array([True, None]), True), (pa.array([b"k\x01", None]), "b'k\\x01'"),
@@ -63,7 +63,7 @@ def test_names_are_those_that_running_queries_keep_clocks_under() -> None:
 
 
 @pytest.mark.parametrize("zone", ["GMT+8", "UTC+8", "+08", "+8", "Z", "UT", "PST", "+05:30:20"])
-def test_zones_that_only_spark_knows(zone: str) -> None:
+def test_zones_that_only_spark_knows_are_named_in_utc(zone: str) -> None:
     """One instant is one clock in all of them."""
     instants = times(zone, 0, 1_500_000, AFTER_US, BEFORE_US)
     assert names(instants) == [
@@ -73,7 +73,7 @@ def test_zones_that_only_spark_knows(zone: str) -> None:
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/New_York", "-18:00", None])
-def test_years_beyond_those_of_python(zone: str | None) -> None:
+def test_years_beyond_those_of_python_have_distinct_names(zone: str | None) -> None:
     given = [AFTER_US, BEFORE_US, AFTER_US - 1, BEFORE_US + 1, 2**63 - 1, -(2**63), 0, 1]
     given += [us + offset for us in (AFTER_US, BEFORE_US) for offset in (-DAY_US, DAY_US)]
     told = names(times(zone, *given))
@@ -83,14 +83,14 @@ def test_years_beyond_those_of_python(zone: str | None) -> None:
     assert told[0] == "10000-01-01 00:00:00" + ("" if zone is None else "+00:00")
 
 
-def test_dates_beyond_the_years_of_python() -> None:
+def test_dates_beyond_the_years_of_python_have_names() -> None:
     last = (date.max - datetime(1970, 1, 1).date()).days
     assert names(days(last, last + 1, 2**31 - 1, -800_000)) == [
         "9999-12-31", "10000-01-01", "5881580-07-11", "-221-09-04",
     ]  # fmt: skip
 
 
-def test_times_of_day_to_the_nanosecond() -> None:
+def test_times_of_day_are_named_to_the_nanosecond() -> None:
     """Two source partitions must not share a clock."""
     column = pa.array([1, 2, 86_399_999_999_999]).cast(pa.time64("ns"))
     assert names(column) == ["00:00:00.000000001", "00:00:00.000000002", "23:59:59.999999999"]
