@@ -106,7 +106,7 @@ def test_a_text_has_one_reading(data: bytes, rows: list[tuple[Any, ...]]) -> Non
         ),
     ],
 )  # fmt: skip
-def test_options_say_how_a_text_is_divided(
+def test_options_define_how_a_text_is_split_into_fields(
     form: CsvForm, data: bytes, rows: list[tuple[Any, ...]]
 ) -> None:
     assert by_both(data, form) == rows
@@ -121,7 +121,7 @@ def test_options_say_how_a_text_is_divided(
         (b"0,x\n1,\xff\n2,y\n", b"1,\xff", "not valid UTF-8"),
     ],
 )
-def test_a_bad_record_is_told_with_its_place_and_costs_no_other(
+def test_a_bad_record_is_reported_with_its_offset_and_affects_no_other_record(
     data: bytes, text: bytes, reason: str
 ) -> None:
     assert by_both(data) == [("0", "x"), ("2", "y")]
@@ -195,7 +195,7 @@ def test_both_ways_agree_about_hostile_text(data: bytes, form: CsvForm, is_last:
     ),
     st.sampled_from(["\n", "\r\n"]),
 )
-def test_what_a_program_writes_is_read_back(
+def test_records_that_pythons_csv_module_writes_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], line_end: str
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "written.csv"
@@ -227,7 +227,9 @@ KINDS = [*(TYPES[name] for name in TYPES if not pa.types.is_nested(TYPES[name]))
          pa.decimal128(5, 0)]  # fmt: skip
 
 
-def test_odd_records_are_seldom_searched_for_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_plain_records_after_odd_ones_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made, search, searched = reader(), CsvReader._plain_end, list[int]()
 
     def noted(self: CsvReader, data: bytes, at: int, *given: Any, **more: Any) -> int:
@@ -460,7 +462,7 @@ def short_records(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("line_end", ["\n", "\r", "\r\n"])
 @pytest.mark.parametrize("is_json", [False, True])
-def test_a_record_that_is_too_long_is_bad_and_costs_no_other(
+def test_a_record_that_is_too_long_is_bad_and_affects_no_other(
     tmp_path: Path, line_end: str, is_json: bool, count: int
 ) -> None:
     path = tmp_path / "f"
@@ -497,7 +499,7 @@ def test_a_header_that_is_too_long_is_not_read(tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_mark_of_the_byte_order_within_a_file_is_text(tmp_path: Path) -> None:
+def test_a_byte_order_mark_within_a_file_is_text(tmp_path: Path) -> None:
     path = tmp_path / "f.csv"
     path.write_text("a,b\n\ufeff1,x\n2,y\n")
     assert read(path) == ([("\ufeff1", "x"), ("2", "y")], [])
@@ -505,7 +507,7 @@ def test_a_mark_of_the_byte_order_within_a_file_is_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", [1, 2, 5, 100])
 @pytest.mark.parametrize("line_end", ["|", "||"])
-def test_lines_without_a_record_at_the_end_of_a_block(
+def test_comments_and_empty_lines_at_the_end_of_a_block_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line_end: str, block: int
 ) -> None:
     monkeypatch.setattr(text_input, "BLOCK_BYTES", block)
@@ -545,7 +547,7 @@ def test_bytes_without_a_character_make_a_record_bad(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_values_that_are_easily_read_as_others(
+def test_values_that_are_easily_misread_are_exact_or_rejected(
     text: str, kind: pa.DataType, spelling: Spelling, value: Any
 ) -> None:
     exact = from_text(kind, spelling)
@@ -558,7 +560,7 @@ def test_values_that_are_easily_read_as_others(
         assert exact(text) == value
 
 
-def test_event_times_of_days_that_a_zone_will_have() -> None:
+def test_event_times_of_future_days_follow_daylight_saving_time() -> None:
     time = EventTime(column="t", form=None, time_zone="Europe/Berlin")
     made, unfit = time.of(pa.array([date(2040, 7, 1), date(2024, 1, 1), None]))
     assert unfit == []

@@ -65,7 +65,7 @@ def found(*files: Sequence[str | None], is_id: bool = False, **spelling: Any) ->
         ("x", "string"), ("7 x", "string"), ("x 7", "string"),
     ],
 )  # fmt: skip
-def test_the_type_that_gives_every_text_back(texts: str, kind: str) -> None:
+def test_a_column_gets_the_type_that_gives_every_text_back(texts: str, kind: str) -> None:
     values = texts.split()
     assert inferred(values) == inferred([None, *values, None]) == inferred(values * 99) == kind
     # The texts may be in several files, in any order.
@@ -105,11 +105,13 @@ def test_times_are_in_utc() -> None:
         (["2024-05-01T10:00:00"], "yyyy/MM/dd", "string"),
     ],
 )
-def test_times_come_back_by_a_pattern(texts: list[str], pattern: str, kind: str) -> None:
+def test_a_column_is_a_timestamp_only_if_the_pattern_gives_its_texts_back(
+    texts: list[str], pattern: str, kind: str
+) -> None:
     assert inferred(texts, timestamp=pattern) == kind
 
 
-def test_days_come_back_by_a_pattern() -> None:
+def test_a_column_is_a_date_only_if_the_pattern_gives_its_texts_back() -> None:
     assert inferred(["01.05.2024"], date="dd.MM.yyyy") == "date"
     assert inferred(["2024-05-01"], date="dd.MM.yyyy") == "string"
     # A whole number remains a number, and a leading zero shows that it is none.
@@ -135,7 +137,7 @@ TEXTS = [
 @settings(max_examples=100)
 @example(["1.5", None, "1e5"], 1)
 @example(["9223372036854775807", "-9223372036854775809"], 1)
-def test_every_text_comes_back(texts: list[str | None], cut: int) -> None:
+def test_every_text_can_be_restored_from_its_column(texts: list[str | None], cut: int) -> None:
     kind = found(texts)
     assert found(texts[:cut], texts[cut:]) == found(texts[cut:], texts[:cut]) == kind
     there = pa.array([text for text in texts if text is not None], pa.string())
@@ -148,7 +150,7 @@ def test_every_text_comes_back(texts: list[str | None], cut: int) -> None:
 
 
 @given(st.lists(st.datetimes(timezones=st.just(UTC)), min_size=1))
-def test_the_times_of_one_form_are_times(times: list[datetime]) -> None:
+def test_times_in_one_form_are_timestamps(times: list[datetime]) -> None:
     for form in ("seconds", "milliseconds", "microseconds"):
         texts = [at.replace(tzinfo=None).isoformat(timespec=form) for at in times]
         assert inferred(texts) == inferred([f"{text}Z" for text in texts]) == "timestamp"

@@ -48,7 +48,9 @@ def _encoded(edge: Edge, kind: str, values: pa.Array) -> bytes:
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize(("edge", "kind"), pairs(), ids=lambda each: getattr(each, "spark", each))
-def test_rows_of_postgresql(edge: Edge, kind: str, count: int) -> None:
+def test_postgresql_bytes_of_a_slice_equal_those_of_its_rows(
+    edge: Edge, kind: str, count: int
+) -> None:
     pytest.importorskip("pgpq")
     values = slices(edge, count)
     one_by_one = [_encoded(edge, kind, values.slice(n, 1)) for n in range(count)]
@@ -58,7 +60,7 @@ def test_rows_of_postgresql(edge: Edge, kind: str, count: int) -> None:
 @pytest.mark.parametrize(("dialect", "count"), [(RUN, 100), *((Dialect(), n) for n in COUNTS)])
 @pytest.mark.parametrize("lines", [json_lines, csv_lines], ids=["json", "csv"])
 @pytest.mark.parametrize("edge", ALL, ids=lambda each: each.spark)
-def test_lines(
+def test_lines_of_a_slice_equal_those_of_its_rows(
     edge: Edge, lines: Callable[[pa.RecordBatch, Dialect], bytes], dialect: Dialect, count: int
 ) -> None:
     if lines is csv_lines and edge not in SCALARS:

@@ -30,14 +30,14 @@ def test_files_of_one_second_are_in_the_order_of_their_names() -> None:
     assert in_order(FileOrder("name"), **times) == ["a", "b", "c", "d"]
 
 
-def test_one_query_reads_what_spark_sorts_alike() -> None:
+def test_one_query_reads_all_files_that_spark_sorts_in_the_same_order() -> None:
     assert stretches(FileOrder(), 1, a=1_000, b=1_000, c=2_000) == ["abc"]
     assert stretches(FileOrder(newest_first=True), 1, a=2_000, b=2_000, c=1_000) == ["abc"]
     assert stretches(FileOrder("name"), 1, a=1_000, b=1_001, c=9_000) == ["abc"]
     assert stretches(FileOrder(), 1) == []
 
 
-def test_another_order_takes_a_query_for_each_micro_batch() -> None:
+def test_another_order_needs_a_query_for_each_micro_batch() -> None:
     times = {"a": 1_003, "b": 1_002, "c": 1_001, "d": 1_004}
     assert stretches(FileOrder(), 1, **times) == ["a", "b", "cd"]
     # Within a micro-batch no order matters.
@@ -51,14 +51,14 @@ def test_spark_compares_names_as_java_has_them_in_a_uri() -> None:
         assert stretches(FileOrder(), 1, **{second: 9, first: 9}) == [first, second]
 
 
-def test_a_query_lists_no_more_than_its_reports_bear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_lists_a_bounded_number_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_order, "_LISTED", 4)
     times = dict.fromkeys("abcdefg", 1_000)
     assert stretches(FileOrder(), 2, **times) == ["abcd", "efg"]
     assert stretches(FileOrder(), 5, **times) == ["abcde", "fg"]
 
 
-def test_the_files_of_a_run_are_in_the_order_that_was_asked_for(tmp_path: Path) -> None:
+def test_the_files_of_a_run_are_in_the_requested_order(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     for name, seconds in (("b.csv", 1), ("c.csv", 1), ("a.csv", 2)):
         folder.mkdir(exist_ok=True)

@@ -84,7 +84,7 @@ def test_rows_come_with_the_time_of_the_micro_batch_and_under_the_names_of_the_p
     ]
 
 
-def test_columns_of_folders(path: Path) -> None:
+def test_columns_of_folders_come_from_the_folder_names(path: Path) -> None:
     pq.write_table(pa.table({"id": ["a"], "day": [5]}), path)
     columns = pa.schema([("id", pa.string()), ("day", pa.string()), ("n", pa.int32())])
     scan = scan_of(columns, folders=frozenset({"day", "n"}))
@@ -112,7 +112,7 @@ def test_wide_rows_come_in_small_batches(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"size": 1}, {"mtime_ms": 1}])
-def test_a_file_that_is_not_as_it_was_listed(path: Path, change: dict[str, int]) -> None:
+def test_a_file_that_changed_after_listing_is_an_error(path: Path, change: dict[str, int]) -> None:
     table = pa.table({"n": [1]})
     pq.write_table(table, path)
     with pytest.raises(DataError, match=r"some%20file\.parquet was overwritten while") as error:
@@ -120,7 +120,7 @@ def test_a_file_that_is_not_as_it_was_listed(path: Path, change: dict[str, int])
     assert error.value.remedy == "unfinished-files"
 
 
-def test_a_file_that_changes_while_it_is_read(path: Path) -> None:
+def test_a_file_that_changes_while_it_is_read_is_an_error(path: Path) -> None:
     table = pa.table({"n": pa.array(range(2 * BATCH_ROWS), pa.int64())})
     pq.write_table(table, path)
     batches = scan_of(table.schema).rows(iter([pa.RecordBatch.from_pylist([split(path)])]))
@@ -131,7 +131,7 @@ def test_a_file_that_changes_while_it_is_read(path: Path) -> None:
     path.unlink()
 
 
-def test_a_file_that_is_gone(path: Path) -> None:
+def test_a_file_that_disappeared_is_an_error(path: Path) -> None:
     pq.write_table(pa.table({"n": [1]}), path)
     listed = split(path)
     path.unlink()
@@ -139,7 +139,7 @@ def test_a_file_that_is_gone(path: Path) -> None:
         rows(scan_of(pa.schema([("n", pa.int64())])), listed)
 
 
-def test_damage_is_told_by_name(path: Path) -> None:
+def test_a_damaged_file_is_reported_as_unreadable_parquet(path: Path) -> None:
     table = pa.table({"n": pa.array(range(1000), pa.int64())})
     pq.write_table(table, path, write_page_checksum=True, compression="none", use_dictionary=False)
     data = bytearray(path.read_bytes())
@@ -155,7 +155,7 @@ def test_damage_is_told_by_name(path: Path) -> None:
         rows(scan_of(table.schema), split(path))
 
 
-def test_a_file_that_only_spark_reads_and_that_nobody_compared(path: Path) -> None:
+def test_an_unchecked_file_that_only_spark_reads_is_an_error(path: Path) -> None:
     pq.write_table(pa.table({"n": pa.array([1], pa.time64("us"))}), path)
     with pytest.raises(DataError, match=r"its column 'n' is time64.*Run again"):
         rows(scan_of(pa.schema([("n", pa.int64())])), split(path))
@@ -233,7 +233,7 @@ UNLIKE = {
 
 
 @pytest.mark.parametrize("name", LIKE)
-def test_types_that_a_cast_brings_to_those_of_spark(path: Path, name: str) -> None:
+def test_types_that_differ_from_sparks_only_by_a_cast_are_read(path: Path, name: str) -> None:
     array, wanted = LIKE[name]
     columns = pa.schema([("x", wanted)])
     assert fault(path, pa.table({"x": array}), columns) is None
@@ -243,14 +243,14 @@ def test_types_that_a_cast_brings_to_those_of_spark(path: Path, name: str) -> No
 
 
 @pytest.mark.parametrize("name", UNLIKE)
-def test_types_that_are_left_to_spark(path: Path, name: str) -> None:
+def test_types_that_a_cast_cannot_bring_to_sparks_are_left_to_spark(path: Path, name: str) -> None:
     array, wanted = UNLIKE[name]
     told = fault(path, pa.table({"x": array}), pa.schema([("x", wanted)]))
     assert told is not None
     assert told.startswith("its column 'x' is ")
 
 
-def test_nanoseconds_that_are_no_microseconds_are_told(path: Path) -> None:
+def test_nanoseconds_that_do_not_fit_microseconds_are_an_error(path: Path) -> None:
     values = pa.array([1000, None, 1_714_521_600_000_000_001], NANOS)
     for array, wanted in (
         (values, pa.timestamp("us")),
@@ -268,7 +268,7 @@ def uuids(count: int) -> list[uuid.UUID | None]:
 
 
 def test_uuids_are_text_in_lower_case(path: Path) -> None:
-    """As any Arrow type, and inside other columns."""
+    """This holds for any Arrow type and inside nested columns."""
     values = uuids(10)
     shown = [f"('{value}'::uuid)" if value else "(null)" for value in values]
     duckdb.sql(f"copy (select u, [u, null] l from (values {', '.join(shown)}) t(u)) to '{path}'")
@@ -290,7 +290,7 @@ def test_uuids_are_text_in_lower_case(path: Path) -> None:
     assert batch["u"].to_pylist() == [None if value is None else value.bytes for value in values]
 
 
-def test_intervals_are_no_bytes_beside_uuids_either(path: Path) -> None:
+def test_intervals_beside_uuids_are_not_read_as_bytes(path: Path) -> None:
     duckdb.sql(f"copy (select interval 1 day i, uuid() u, [interval 1 day] l) to '{path}'")
     with ParquetInput(str(path)) as file:
         for name, kind in (("i", pa.binary()), ("l", pa.list_(pa.binary()))):
@@ -334,7 +334,7 @@ def test_int96_is_read_whatever_wrote_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize("nanos", [1, 616, 999, -1, -999, 86_399_999_999_999])
-def test_nanoseconds_of_int96_are_told(path: Path, nanos: int) -> None:
+def test_nanoseconds_of_int96_are_an_error(path: Path, nanos: int) -> None:
     int96(path, [(2_440_588, 5000), (2_440_588, nanos)])
     columns = pa.schema([("x", ZONED)])
     with pytest.raises(
@@ -345,7 +345,7 @@ def test_nanoseconds_of_int96_are_told(path: Path, nanos: int) -> None:
         file.unread_by_spark(columns)
 
 
-def test_what_spark_itself_does_not_read(path: Path) -> None:
+def test_types_and_codecs_that_spark_does_not_read_are_named(path: Path) -> None:
     def unread(x: pa.Array | list[str], kind: pa.DataType, **how: Any) -> str | None:
         pq.write_table(pa.table({"x": x}), path, **how)
         with ParquetInput(str(path)) as file:
@@ -374,7 +374,7 @@ def test_int96_counts_as_a_time_with_a_zone(path: Path) -> None:
         assert (told is None) == like
 
 
-def test_int96_inside_is_read_as_outside(path: Path) -> None:
+def test_nested_int96_is_read_like_top_level_int96(path: Path) -> None:
     def inside(values: list[int | None], kind: pa.DataType) -> pa.Array:
         made = [{"l": [n, None], "m": [("k", n)], "s": {"n": n}} for n in values]
         times = pa.map_(pa.string(), kind)
@@ -408,7 +408,7 @@ class OpenKeys(encryption.KmsClient):  # type: ignore[misc]
 
 
 def test_encrypted_columns_under_a_plain_footer_are_left_to_spark(path: Path) -> None:
-    """A look at what the footer says of them would end the process."""
+    """Reading their entries in the footer would end the process."""
     table = pa.table({"a": [1], "b": [2]})
     how = encryption.EncryptionConfiguration(
         footer_key="k", column_keys={"k": ["a"]}, plaintext_footer=True
@@ -423,12 +423,12 @@ def test_encrypted_columns_under_a_plain_footer_are_left_to_spark(path: Path) ->
         rows(scan_of(table.schema), split(path))
 
 
-def test_two_columns_of_one_name(path: Path) -> None:
+def test_two_columns_that_differ_only_in_case_are_rejected(path: Path) -> None:
     told = fault(path, pa.table({"a": [1], "A": [2]}), pa.schema([("a", pa.int64())]))
     assert told == "it has 2 columns named 'a', in other case"
 
 
-def test_lists_in_an_older_layout(path: Path) -> None:
+def test_lists_in_an_older_layout_are_read_or_reported(path: Path) -> None:
     table = pa.table({"x": [[1]]})
     told = fault(path, table, use_compliant_nested_type=False)
     assert told is None or "another layout" in told
@@ -447,7 +447,7 @@ def test_lists_in_an_older_layout(path: Path) -> None:
         ("4.0.0", ["org.apache.spark.legacyINT96"], False),
     ],
 )
-def test_dates_of_another_calendar(
+def test_dates_that_may_use_another_calendar_are_left_to_spark(
     path: Path, version: str | None, keys: list[str], like: bool
 ) -> None:
     noted = dict.fromkeys(keys, "") | (
@@ -458,7 +458,7 @@ def test_dates_of_another_calendar(
     assert fault(path, table, pa.schema([("n", pa.int64())])) is None
 
 
-def test_columns_without_a_name_and_files_without_columns(path: Path) -> None:
+def test_columns_without_a_name_and_files_without_columns_are_accepted(path: Path) -> None:
     assert fault(path, pa.table({"": [1], "n": [2]}), pa.schema([("n", pa.int64())])) is None
     pq.write_table(pa.table({"n": [1]}).select([]), path)
     assert rows(scan_of(pa.schema([("n", pa.int64())])), split(path)) == []
@@ -479,7 +479,7 @@ SPECIAL = [
     ],
     ids=str,
 )
-def test_columns_that_spark_reads_in_a_way_of_its_own(kind: T.DataType) -> None:
+def test_columns_that_spark_reads_in_its_own_way_are_left_to_spark(kind: T.DataType) -> None:
     with pytest.raises(LeftToSpark, match=r"column 'x(\[\])?(\.a)?' is "):
         arrow_schema(T.StructType([T.StructField("x", kind)]), "UTC")
 

@@ -50,7 +50,7 @@ def test_row_groups_are_of_bounded_size(tmp_path: Path, monkeypatch: pytest.Monk
     assert pq.read_table(file.path)["n"].to_pylist() == list(range(3000))
 
 
-def test_dictionaries_are_for_columns_that_repeat_their_values(tmp_path: Path) -> None:
+def test_only_columns_that_repeat_values_get_a_dictionary(tmp_path: Path) -> None:
     rows = pa.record_batch(
         {
             "n": np.arange(1000),
@@ -97,7 +97,7 @@ def test_a_footer_says_what_spark_says(tmp_path: Path) -> None:
     assert "isAdjustedToUTC=false" in str(leaves[2].logical_type)
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         file = ParquetOutput(disk / "x.parquet", N, "none")
         rng = np.random.default_rng(1)
@@ -135,7 +135,7 @@ def staged(tmp_path: Path) -> tuple[TaskFiles, Path, dict[str, Any]]:
     return files, folder, row | {"bytes": (folder / "counted.parquet").stat().st_size}
 
 
-def test_files_of_attempts_that_count_are_moved_and_others_go(
+def test_files_that_tasks_report_are_moved_and_others_are_removed(
     staged: tuple[TaskFiles, Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     files, folder, row = staged
@@ -160,7 +160,7 @@ def test_a_file_that_is_not_as_its_task_left_it_is_not_published(
         files.write(cast(Any, Batch(row)), tmp_path / "rows", "v")
 
 
-def test_a_micro_batch_without_rows(
+def test_a_micro_batch_without_rows_writes_nothing_or_only_the_schema(
     staged: tuple[TaskFiles, Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     files, _, _ = staged
@@ -189,7 +189,7 @@ def text_of(path: Path) -> str:
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize("file_format", ["csv", "json"])
-def test_text_files_by_folder(tmp_path: Path, file_format: str, compression: str) -> None:
+def test_text_files_are_split_by_folder(tmp_path: Path, file_format: str, compression: str) -> None:
     columns = pa.schema([("id", pa.string()), ("n", pa.int64())])
     shape = FileShape(
         columns=columns,
@@ -218,7 +218,7 @@ def test_text_files_by_folder(tmp_path: Path, file_format: str, compression: str
     assert text_of(none) == {"csv": "id,n\n", "json": ""}[file_format]
 
 
-def test_lines_are_made_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_made_in_bounded_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row may be larger than a piece, but not without bound."""
     monkeypatch.setattr(output_files, "_LINES_BYTES", 1000)
     monkeypatch.setattr(output_files, "_LARGEST_BYTES", 1 << 20)

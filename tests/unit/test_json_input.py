@@ -325,7 +325,7 @@ def test_only_lines_that_pyarrow_rejects_are_read_one_by_one() -> None:
         assert reader.by_pyarrow == 1998
 
 
-def test_other_fields_may_change_their_type() -> None:
+def test_fields_without_a_column_may_change_their_type() -> None:
     reader = Both(column(pa.int64()), SPELLING)
     first = [b'{"v": 1, "x": 1}'] * 20
     rows = reader.read(b"\n".join(first + [b'{"v": 2, "x": "a"}'] * 1000))
@@ -344,7 +344,7 @@ def test_many_keys_that_no_column_has_cost_no_memory() -> None:
     assert reader._read_type.num_fields <= 101
 
 
-def test_fields_that_the_schema_needs_are_named() -> None:
+def test_missing_fields_that_the_schema_needs_are_named() -> None:
     inner = pa.struct([pa.field("b", pa.int64(), nullable=False)])
     columns = pa.schema([pa.field("k", pa.string(), nullable=False), ("a", inner)])
     lines = {
@@ -392,7 +392,9 @@ def test_a_whole_file_is_one_value() -> None:
         (b"||", b'{"v":1}||{"v":2}||', [1, 2]),
     ],
 )
-def test_lines_end_where_they_should(line_end: bytes, data: bytes, values: list[int]) -> None:
+def test_lines_are_split_at_the_given_line_end(
+    line_end: bytes, data: bytes, values: list[int]
+) -> None:
     reader = Both(column(pa.int64()), SPELLING, line_end=line_end)
     rows = reader.read(data)
     assert rows.good["v"].to_pylist() == values
@@ -407,7 +409,7 @@ def test_lines_end_where_they_should(line_end: bytes, data: bytes, values: list[
         assert (end is None) == (first.nbytes == 0)
 
 
-def test_texts_keep_their_spelling() -> None:
+def test_a_text_column_keeps_the_spelling_of_numbers() -> None:
     line = b'{"v": {"b": [1.0, 1e5, "\\u00e9\\n", true, null], "a": {}}}'
     rows = Both(column(pa.string()), SPELLING).read(line)
     assert rows.good["v"].to_pylist() == ['{"b":[1.0,1e5,"é\\n",true,null],"a":{}}']
@@ -422,7 +424,7 @@ def test_times_without_a_zone_are_in_the_given_zone() -> None:
     ]
 
 
-def test_the_format_makes_readers() -> None:
+def test_the_format_creates_a_reader_with_its_line_end() -> None:
     made = JsonFormat(columns=column(pa.int64()), spelling=SPELLING, line_end=b"|")
     reader, nbytes = made.reader(b"", is_last=True)
     assert nbytes == 0

@@ -96,7 +96,7 @@ def inferred(*lines: str, ids: Sequence[str] = ()) -> str:
         (['{"c":1, "a":{}, "B":[]}'], "struct<B:array<string>,a:string,c:bigint>"),
     ],
 )  # fmt: skip
-def test_the_type_that_holds_every_value(values: list[str], kind: str) -> None:
+def test_a_field_gets_the_type_that_holds_every_value(values: list[str], kind: str) -> None:
     assert inferred(*(f'{{"a":{value}}}' for value in values)) == f"a:{kind}"
     inner = inferred(*(f'{{"s":[{{"a":{value},"b":0}}]}}' for value in values))
     assert inner == f"s:array<struct<a:{kind},b:bigint>>"
@@ -111,7 +111,7 @@ def test_a_fraction_is_no_id() -> None:
 
 
 def test_objects_with_very_many_fields_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that memory is bounded if the keys are data."""
+    """This bounds memory if the keys are data."""
     monkeypatch.setattr(json_types, "_MAX_FIELDS", 10)
     lines = [f'{{"m":{{"k{n}":1,"x":1}}}}' for n in range(20)]
     assert inferred(*lines[:9]).startswith("m:struct<k0:bigint,")
@@ -131,7 +131,7 @@ def test_values_with_very_many_levels_are_text() -> None:
     assert len(bad) == 2
 
 
-def test_bad_records_do_not_count() -> None:
+def test_bad_records_do_not_affect_the_types() -> None:
     lines = [b'{"a":1}', b'{"b":1}}', b'{"b":1,"b":2}', b"null", b"7", b'[{"a":1.5},null]', b"",
              b" \t", b'{"b":NaN}', b"{'b':1}", b'{"b":"\xff"}', b'{"b":"\\ud800"}', b"[]",
              b'{"b":1}{"b":2}', b'{"a":Infinity}', b' {"c":1} ']  # fmt: skip
@@ -145,7 +145,7 @@ def test_bad_records_do_not_count() -> None:
     assert fast(data)[1] == [NOT_OBJECT], "a null before the first object"
 
 
-def test_files_of_one_value() -> None:
+def test_types_are_found_in_files_of_one_value() -> None:
     shape, _ = exact(b'{"a":1,"b":"x"}')
     for data in (b'[{"a":\n1},\n{"b":"x"}]\n', b'{"a":1,\n"b":"x"}'):
         assert shape_of(data, 16, is_whole=True) == (shape, [])
@@ -162,7 +162,7 @@ def test_files_of_one_value() -> None:
      '{"d":1.5}{"d":2}', '{"d":1.2.3456789012345678}', '{"e":[]}', '{"a":[[1]]}', '{"a":[2.5]}'],
 )  # fmt: skip
 @pytest.mark.parametrize("at", [3, 250])
-def test_one_odd_line_among_many(odd: str, at: int) -> None:
+def test_one_odd_line_among_many_gets_the_same_types_at_both_speeds(odd: str, at: int) -> None:
     line = '{"id":%d,"n":7,"d":0.1234567890123456,"t":"x","e":{},"a":[[]],"l":[1.5],"s":{"x":2.25}}'
     lines = [line % n for n in range(300)]
     lines[at] = odd
@@ -261,7 +261,7 @@ def test_both_speeds_find_types_that_give_every_value_back(lines: list[str]) -> 
                 assert_same(one, read(one), columns)
 
 
-def test_random_records_of_the_usual_kind() -> None:
+def test_random_usual_records_get_the_same_types_at_both_speeds() -> None:
     draw = random.Random(5)
     records = [
         {

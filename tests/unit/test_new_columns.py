@@ -37,14 +37,16 @@ STRING, INT, LONG = T.StringType(), T.IntegerType(), T.LongType()
      ('"Id",x,id', "has two columns named 'id'"), ('"id', "a value in quotes has no end"),
      ('"id"x', "text behind the closing quote")],
 )  # fmt: skip
-def test_columns_without_a_name_of_their_own(tmp_path: Path, header: str, fault: str) -> None:
+def test_headers_with_missing_or_duplicate_names_are_rejected(
+    tmp_path: Path, header: str, fault: str
+) -> None:
     path = tmp_path / "f.csv"
     path.write_text(f"{header}\n1,2,3\n")
     with pytest.raises(DataError, match=fault):
         header_of(path, {})
 
 
-def test_names_in_a_header(tmp_path: Path) -> None:
+def test_names_are_read_from_the_header(tmp_path: Path) -> None:
     path = tmp_path / "f.csv"
     path.write_text('\n#no\nid||"a\nb"|| \n')
     assert header_of(path, {"sep": "||", "comment": "#"}) == ["id", "a\nb", " "]
@@ -53,7 +55,9 @@ def test_names_in_a_header(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "orc"])
-def test_files_of_one_kind(tmp_path: Path, file_format: str) -> None:
+def test_files_with_the_same_columns_have_equal_schema_bytes(
+    tmp_path: Path, file_format: str
+) -> None:
     write = pq.write_table if file_format == "parquet" else orc.write_table
 
     def kind(name: str, **columns: object) -> bytes | None:
@@ -86,7 +90,7 @@ def test_columns_that_differ_between_files_are_named(tmp_path: Path) -> None:
     assert str(told).startswith(f"{tmp_path}/no Parquet: it is not Parquet (")
 
 
-def test_changes() -> None:
+def test_changes_of_columns_are_classified() -> None:
     known = ddl(id=STRING, n=INT, d=T.DecimalType(4, 1), s=ddl(a=INT), l=T.ArrayType(ddl(b=LONG)))
     found = ddl(
         ID=STRING, n=LONG, d=STRING, s=ddl(a=INT, x=INT), l=T.ArrayType(ddl(b=INT)), new=STRING
@@ -110,7 +114,7 @@ def test_changes() -> None:
      (T.DecimalType(5, 2), T.DecimalType(6, 4), False),
      (T.DecimalType(5, 2), T.DecimalType(5, 2), False), (INT, STRING, False)],
 )  # fmt: skip
-def test_what_widens(narrow: T.DataType, wide: T.DataType, does: bool) -> None:
+def test_a_type_widens_only_without_loss(narrow: T.DataType, wide: T.DataType, does: bool) -> None:
     assert widens(narrow, wide) is does
 
 
@@ -120,7 +124,7 @@ def options_for(folder: Path, **given: object) -> RunOptions:
     return RunOptions.make(**(options | given))  # type: ignore[arg-type]
 
 
-def test_another_schema(tmp_path: Path) -> None:
+def test_a_schema_that_changes_the_type_of_a_known_column_is_rejected(tmp_path: Path) -> None:
     options = options_for(tmp_path, timestamp="t")
     known = ddl(id=INT, t=T.TimestampType(), n=INT, s=ddl(a=INT))
     check_new_schema(known, ddl(id=INT, t=T.TimestampType(), n=INT, s=ddl(b=INT)), options)
@@ -133,7 +137,7 @@ def test_another_schema(tmp_path: Path) -> None:
             check_new_schema(known, given, options)
 
 
-def test_the_runs_own_clock(tmp_path: Path) -> None:
+def test_a_note_suggests_time_columns_if_the_run_uses_its_own_clock(tmp_path: Path) -> None:
     texts = dict.fromkeys(("id", "note", "created_at", "eventTime", "cat"), STRING)
     schema = ddl(**texts, ts=LONG, amount=LONG, seen=T.TimestampType())
     assert time_columns(schema, ("id",)) == ["seen", "created_at", "eventTime", "ts"]

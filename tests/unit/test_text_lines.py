@@ -71,7 +71,7 @@ def csv_text(dialect: Dialect = RUN, **columns: Any) -> str:
 
 
 @pytest.mark.parametrize("name", SPELLED)
-def test_values_of_one_type(name: str) -> None:
+def test_values_of_each_type_are_written_as_csv_and_json(name: str) -> None:
     values, in_csv, in_json = SPELLED[name]
     values = pa.concat_arrays([values, pa.nulls(1, values.type)])
     rows = pa.record_batch({"n": pa.array(range(len(values))), "v": values})
@@ -82,7 +82,7 @@ def test_values_of_one_type(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NESTED)
-def test_values_that_only_json_has(name: str) -> None:
+def test_nested_values_are_written_as_json(name: str) -> None:
     kind, values, texts = NESTED[name]
     rows = pa.record_batch({"v": pa.array([*values, None], kind)})
     assert json_lines(rows, RUN).decode().splitlines() == [
@@ -90,7 +90,7 @@ def test_values_that_only_json_has(name: str) -> None:
     ]
 
 
-def test_no_value_is_an_empty_field_and_in_one_column_an_empty_text() -> None:
+def test_a_null_is_an_empty_field_or_an_empty_text_in_a_single_column() -> None:
     assert csv_text(a=[None, "", "x"], b=["1", "2", None]) == 'a,b\n,1\n"",2\nx,\n'
     assert csv_text(a=[None, "", "x"]) == 'a\n""\n""\nx\n'
     assert csv_text(a=pa.array([None, 1])) == 'a\n""\n1\n'
@@ -100,7 +100,7 @@ def test_no_value_is_an_empty_field_and_in_one_column_an_empty_text() -> None:
     )
 
 
-def test_a_line_that_begins_like_a_comment_is_in_quotes() -> None:
+def test_a_line_that_begins_like_a_comment_is_quoted() -> None:
     columns = {"#a": ["# x", "a#"], "#b": ["# x", "#"]}
     assert csv_text(**columns) == '"#a",#b\n"# x",# x\na#,#\n'
 
@@ -117,7 +117,7 @@ def test_a_line_that_begins_like_a_comment_is_in_quotes() -> None:
         ({"quote": "'"}, "a,b\n1.5,',;'\n"),
     ],
 )  # fmt: skip
-def test_separators_and_quotes(options: dict[str, Any], text: str) -> None:
+def test_separators_and_quotes_follow_the_options(options: dict[str, Any], text: str) -> None:
     dialect = Dialect(**{"header": True, "also_quoted": ""} | options)
     assert csv_text(dialect, a=pa.array([1.5]), b=[",;"]) == text
 
@@ -169,7 +169,7 @@ def test_python_and_pyarrow_read_the_same_values() -> None:
     assert pa.json.read_json(io.BytesIO(lines))["t"].to_pylist() == texts
 
 
-def test_edge_values_come_back(tmp_path: Any) -> None:
+def test_edge_values_are_read_back(tmp_path: Any) -> None:
     pytest.importorskip("duckdb")
     rows = batch_of(edge for edge in SCALARS if edge.spark != "binary")
     path = tmp_path / "x.csv"
